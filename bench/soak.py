@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Soak: `ixc serve` at twice its capacity beside clients that go away, say nonsense, read slowly, or say half of what they want.
+"""Soak test: runs `ixc serve` at twice its capacity, with clients that disconnect, send invalid requests, read slowly, or send half of a request.
 
     bench/soak.py MODEL [--ixc target/release/ixc] [--minutes 30] [--parallel 4] [--threads 2] [--seed 1]
 
-Well-behaved clients ask for texts that were made before by a server with nothing else to do, and must get the same ones, or 503 with Retry-After. Every
-ten seconds a line says what there was. In the end the others go, and it is looked at whether all sequences are free, files are closed, memory is what it
-was after the first fifth of the time, and SIGTERM ends the server with status 0. Exits with 1 where any of that is not so.
+Well-behaved clients request texts that an idle server generated before. They must get the same texts, or 503 with Retry-After. Every ten seconds a line
+reports the counts. At the end the other clients leave, and the test checks four things: all sequences are free, files are closed, memory is as large as
+after the first fifth of the time, and SIGTERM ends the server with status 0. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -20,14 +20,14 @@ import time
 
 import served
 
-# Seconds after which an answer counts as missing: no request waits longer for a place and its tokens.
+# Seconds after which an answer counts as missing. No request waits longer for a slot and its tokens.
 ANSWERED_IN = 120
-# How much more memory there may be in the end than after the first fifth of the time: a tenth, and what an allocator keeps.
+# Allowed growth of memory from the first fifth of the time to the end: a factor, and bytes that an allocator keeps.
 MORE = (1.1, 32 << 20)
 
 
 class Counts:
-    """How often what happened."""
+    """Counts of events, and the failures."""
 
     def __init__(self):
         self.lock, self.counts, self.wrong = threading.Lock(), {}, []
@@ -163,7 +163,7 @@ def main():
             try:
                 act(server, draw, counts)
             except (ConnectionError, TimeoutError, http.client.HTTPException, ValueError) as error:
-                # Who says nonsense may be cut off; who asks for an answer may not.
+                # The server may disconnect a client with an invalid request, but not one that waits for an answer.
                 if act is asks:
                     counts.fail(f"no answer: {error!r}")
                 counts.add("cut off")
@@ -193,7 +193,7 @@ def main():
         thread.join(ANSWERED_IN)
         if thread.is_alive():
             counts.fail("a client has waited for two minutes")
-    # Those that went away last are noticed within a step.
+    # The server notices the last disconnections within a step.
     time.sleep(3)
     slots = json.loads(server.ask("GET", "/slots")[1])
     if len(slots) != given.parallel or any(slot["is_processing"] for slot in slots):
@@ -202,7 +202,7 @@ def main():
     print(f"in the end: {memory >> 20} MiB ({(kept or memory) >> 20} after a fifth of the time, {most >> 20} at most), {files} files")
     if kept and memory > kept * MORE[0] + MORE[1]:
         counts.fail("memory grew")
-    # Those of the program itself, and the connection that is looked at.
+    # Files of the program itself, and the connection of this check.
     if files > 40:
         counts.fail(f"{files} files are open")
     status = server.end()

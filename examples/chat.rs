@@ -9,7 +9,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use ixc::runtime::sample::Settings;
+use ixc::runtime::sample::SamplerSettings;
 use ixc::text::template::known;
 use ixc::{LoadOptions, Message, Session};
 
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     session.text_options_mut().limit = Some(128);
     // The likeliest token at each step, so that the same questions get the same answers.
-    session.text_options_mut().sampling = Settings::greedy().into();
+    session.text_options_mut().sampling = SamplerSettings::greedy().into();
 
     let mut messages = vec![Message::new("system", "Be brief.")];
     for line in io::stdin().lines() {

@@ -9,7 +9,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use ixc::runtime::sample::Settings;
+use ixc::runtime::sample::SamplerSettings;
 use ixc::{LoadOptions, Session};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompt = arguments.next().unwrap_or_else(|| "The borrow checker".into());
     let mut session = Session::open(path.as_deref(), &LoadOptions::default())?;
     let options = session.text_options_mut();
-    (options.limit, options.sampling) = (Some(32), Settings::greedy().into());
+    (options.limit, options.sampling) = (Some(32), SamplerSettings::greedy().into());
     options.stop = ["\n\n".into()].into();
 
     print!("{prompt}");

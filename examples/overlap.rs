@@ -25,9 +25,9 @@ use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
 use ixc::runtime::streaming::backend::Backend;
 use ixc::runtime::streaming::drive;
-use ixc::runtime::streaming::predict::{Choice, Settings};
+use ixc::runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 use ixc::runtime::streaming::queue::Queue;
-use ixc::runtime::streaming::store::{Config, Make};
+use ixc::runtime::streaming::store::{BackendFactory, Config};
 use ixc::runtime::streaming::threaded_reader::ThreadedReader;
 
 const ROUNDS: usize = 3;
@@ -81,16 +81,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ((random >> 33) % u64::from(plan.vocabulary.max(1))) as u32
     };
     let tokens: Vec<u32> = (0..count).map(|_| draw()).collect();
-    let run = |budget: f64, rate: Option<f64>, choice: Choice| -> Result<Run, Box<dyn std::error::Error>> {
+    let run = |budget: f64, rate: Option<f64>, choice: StrategyChoice| -> Result<Run, Box<dyn std::error::Error>> {
         let paced = move |queue: &Queue| -> Box<dyn Backend> {
             let reader = ThreadedReader::throttled(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
             Box::new(reader.expect("threads to read with"))
         };
-        let (drive, backend) = (drive::DriveOptions::of_depth(DEPTH), Some(Make(Arc::new(paced))));
+        let (drive, backend) = (drive::DriveOptions::of_depth(DEPTH), Some(BackendFactory(Arc::new(paced))));
         let stream = Config { budget: budget as u64, drive, backend, direct: false, ..Config::default() };
         let options = Options {
             stream,
-            prefetch: Settings { choice, extra: EXTRA },
+            prefetch: PredictionSettings { choice, extra: EXTRA },
             context: Some(2 * count as u64),
             skip_weight_check: true,
             ..Options::default()
@@ -119,7 +119,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for round in 0..ROUNDS {
         println!("round {}", round + 1);
         for &part in &numbers(parts)? {
-            let computing = run(experts as f64 * 1.1, None, Choice::Off)?.token;
+            let computing = run(experts as f64 * 1.1, None, StrategyChoice::Off)?.token;
             for &rate in &numbers(rates)? {
                 for choice in ["off", "router"] {
                     let run = run(experts as f64 * part / 100.0, Some(rate * 1e6), choice.parse()?)?;

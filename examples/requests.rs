@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use ixc::LoadOptions;
 use ixc::generator::{Event, Generator, Request};
 use ixc::loaded_model::LoadedModel;
-use ixc::runtime::sample::Settings;
+use ixc::runtime::sample::SamplerSettings;
 
 fn main() -> Result<(), ixc::Error> {
     let mut arguments = std::env::args().skip(1);
@@ -30,7 +30,7 @@ fn main() -> Result<(), ixc::Error> {
     let mut texts = HashMap::new();
     for prompt in prompts {
         let tokens = generator.model().encode_prompt(&prompt)?;
-        let request = Request { limit: Some(12), ..Request::new(tokens, Settings::greedy()) };
+        let request = Request { limit: Some(12), ..Request::new(tokens, SamplerSettings::greedy()) };
         texts.insert(generator.submit(request)?, prompt);
     }
     while !generator.is_idle() {

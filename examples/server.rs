@@ -25,7 +25,7 @@ async fn answer(State(host): State<Arc<Host>>, question: String) -> Result<Body,
     let submitted = tokio::task::spawn_blocking(move || {
         // The template takes milliseconds, so it does not run on a thread of connections.
         let prompt = host.prompt(&conversation, None)?;
-        let sampling = ixc::runtime::sample::Settings::default();
+        let sampling = ixc::runtime::sample::SamplerSettings::default();
         host.submit(Request { limit: Some(128), ..Request::new(prompt.tokens, sampling) })
     });
     let submitted = submitted.await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;

@@ -13,7 +13,7 @@ use ixc::compile::decode_tokenizer;
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
 use ixc::runtime::streaming::cache::Kind;
-use ixc::runtime::streaming::predict::{Choice, Settings, Tally};
+use ixc::runtime::streaming::predict::{PredictionSettings, StrategyChoice, Tally};
 use ixc::runtime::streaming::store::{Config, stats::GroupStats};
 use ixc::text::tokenizer::Tokenizer;
 
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bytes = plan.block_bytes().ok_or("the plan's experts are no blocks")?;
     let run = |part: u64, policy, choice| -> Result<Engine, Box<dyn std::error::Error>> {
         let stream = Config { budget: bytes * part / 100, policy, ..Config::default() };
-        let prefetch = Settings { choice, extra: 0 };
+        let prefetch = PredictionSettings { choice, extra: 0 };
         let context = Some(tokens.len() as u64);
         let options = Options { stream, prefetch, context, ..Options::default() };
         let mut engine = Engine::load_file(file::open(path)?, path.parent().unwrap_or(path), &options)?;
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{} tokens, experts of {:.1} MiB", tokens.len(), bytes as f64 / f64::from(1 << 20));
     for &part in &parts {
         for (_, policy) in Kind::ALL {
-            run(part, policy, Choice::Off)?;
+            run(part, policy, StrategyChoice::Off)?;
         }
         for choice in ["off", "previous", "frequency", "router", "auto"] {
             let engine = run(part, Kind::default(), choice.parse()?)?;

@@ -7,7 +7,7 @@
 //! # Quick start
 //!
 //! ```
-//! use ixc::runtime::sample::Settings;
+//! use ixc::runtime::sample::SamplerSettings;
 //! use ixc::text::template::known;
 //! use ixc::{LoadOptions, Message, Session};
 //!
@@ -16,7 +16,7 @@
 //! let options = session.text_options_mut();
 //! // The demo model has no chat template of its own.
 //! options.chat.template = known::find("chatml").map(|known| known.template());
-//! (options.limit, options.sampling) = (Some(16), Settings::greedy().into());
+//! (options.limit, options.sampling) = (Some(16), SamplerSettings::greedy().into());
 //!
 //! let mut messages = vec![Message::new("user", "What is a trait?")];
 //! for piece in session.chat(&messages)? { print!("{piece}") }

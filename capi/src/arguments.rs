@@ -129,7 +129,7 @@ unsafe fn size_at<T: SizedStruct>(what: &str, at: *const T) -> Result<usize, Fai
 ///
 /// # Safety
 /// `at` is null, or points to as many bytes as its first field says.
-pub(crate) unsafe fn sized<T: SizedStruct>(what: &str, at: *const T) -> Result<T, Failure> {
+pub(crate) unsafe fn read_struct<T: SizedStruct>(what: &str, at: *const T) -> Result<T, Failure> {
     let mut read = MaybeUninit::<T>::zeroed();
     if !at.is_null() {
         // SAFETY: the caller meets the conditions of `# Safety`.
@@ -140,7 +140,7 @@ pub(crate) unsafe fn sized<T: SizedStruct>(what: &str, at: *const T) -> Result<T
         // SAFETY: the caller guarantees `size` bytes at `at`.
         let unknown = unsafe { std::slice::from_raw_parts(at.cast::<u8>().add(known), size - known) };
         if unknown.iter().any(|byte| *byte != 0) {
-            return Err(Failure::usage(format!("{what} has fields that this version of the library does not know")));
+            return Err(Failure::usage(format!("{what} has fields that this version of the library does not know; use a newer library or an older header")));
         }
     }
     // SAFETY: all bytes are initialised, and any bytes are a value of the type.
@@ -218,7 +218,7 @@ impl<T> HandlePlace<T> {
 /// # Safety
 /// `at` is null, or came from [`HandlePlace::give`] and is not used again.
 pub(crate) unsafe fn free<T>(at: *mut T) {
-    crate::error::guarded((), || {
+    crate::error::catch_failure((), || {
         if !at.is_null() {
             // SAFETY: the caller guarantees that this is the only pointer to the box.
             drop(unsafe { Box::from_raw(at) });

@@ -10,7 +10,7 @@ use ixc::text::chat::{Answer, ToolCall};
 use ixc::text::template::{ChatTemplate, Conversation, Json, Message};
 use serde_json::Value;
 
-use crate::arguments::{Buffer, HandlePlace, SizedStruct, free, not_null, optional_string, sized, string};
+use crate::arguments::{Buffer, HandlePlace, SizedStruct, free, not_null, optional_string, read_struct, string};
 use crate::error::{Failure, IxcStatus, status};
 use crate::exclusive::Exclusive;
 use crate::generate::{IxcGenerateOptions, IxcGeneration, Options, generate};
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn ixc_chat_new(
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         // SAFETY: the caller meets the conditions of `# Safety`.
-        let options = unsafe { sized("options", options) }?;
+        let options = unsafe { read_struct("options", options) }?;
         // SAFETY: the caller meets the conditions of `# Safety`.
         let source = unsafe { optional_string("options->chat_template", options.chat_template) }?;
         // SAFETY: the caller meets the conditions of `# Safety`.
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn ixc_chat_add(chat: *mut IxcChat, message: *const IxcMes
         // SAFETY: the caller meets the conditions of `# Safety`.
         let chat = not_null("chat", unsafe { chat.as_ref() })?;
         // SAFETY: the caller meets the conditions of `# Safety`.
-        let given = unsafe { sized("message", message) }?;
+        let given = unsafe { read_struct("message", message) }?;
         // SAFETY: the caller meets the conditions of `# Safety`.
         let role = unsafe { string("message->role", given.role) }?;
         let text = |what: &str, at: *const c_char| {

@@ -8,7 +8,7 @@ use ixc::loaded_model::{LoadOptions, LoadedModel};
 
 use crate::arguments::{Buffer, HandlePlace, free, not_null, string, texts};
 use crate::cancel::IxcCancel;
-use crate::error::{Failure, IxcStatus, guarded, status};
+use crate::error::{Failure, IxcStatus, catch_failure, status};
 use crate::exclusive::Exclusive;
 use crate::model::{IxcModelOptions, load_options};
 
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn ixc_embedder_close(embedder: *mut IxcEmbedder) {
 /// `embedder` is null or open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_embedder_width(embedder: *const IxcEmbedder) -> usize {
-    guarded(0, || {
+    catch_failure(0, || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         Ok(not_null("embedder", unsafe { embedder.as_ref() })?.width)
     })

@@ -136,7 +136,7 @@ fn caught<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
 
 /// Runs a function's body. On an error or panic, stores it as this thread's last failure and
 /// returns `failed`.
-pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
+pub(crate) fn catch_failure<T>(failed: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
     caught(body).unwrap_or_else(|failure| {
         store(failure);
         failed

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use ixc::answer::AnswerText;
 use ixc::generator::{End, Event, Request};
-use ixc::grammar::Source;
-use ixc::runtime::sample::Settings;
+use ixc::grammar::GrammarSource;
+use ixc::runtime::sample::SamplerSettings;
 use ixc::text::chat::{Answer, Delta, Parser, ToolCall};
 
-use crate::arguments::{HandlePlace, SizedStruct, free, not_null, optional_string, sized, slice, texts, write_sized};
+use crate::arguments::{
+    HandlePlace, SizedStruct, free, not_null, optional_string, read_struct, slice, texts, write_sized,
+};
 use crate::cancel::IxcCancel;
-use crate::error::{Failure, IxcStatus, guarded, status};
+use crate::error::{Failure, IxcStatus, catch_failure, status};
 use crate::flags;
 use crate::model::{IxcModel, Running, Shared};
 use crate::sampler::IxcSampler;
@@ -159,10 +161,10 @@ pub struct IxcGeneration {
 
 /// Checked options of a generation.
 pub(crate) struct Options {
-    settings: Arc<Settings>,
+    settings: Arc<SamplerSettings>,
     limit: Option<usize>,
     stop: Arc<[String]>,
-    source: Option<Source>,
+    source: Option<GrammarSource>,
     on_text: IxcTextCallback,
     user: *mut c_void,
     cancel: IxcCancel,
@@ -176,7 +178,7 @@ impl Options {
     /// `at` is null or valid, and so is all that it points to.
     pub unsafe fn read(at: *const IxcGenerateOptions, model: &Shared) -> Result<Options, Failure> {
         // SAFETY: the caller meets the conditions of `# Safety`.
-        let given = unsafe { sized("options", at) }?;
+        let given = unsafe { read_struct("options", at) }?;
         flags::check(given.flags, flags::SHOW_SPECIAL | flags::IGNORE_END | flags::NO_CACHE | flags::RESUME_SAMPLER)?;
         if given.reserved != 0 {
             return Err(Failure::usage("options->reserved is not 0"));
@@ -184,7 +186,7 @@ impl Options {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let settings = match unsafe { given.sampler.as_ref() } {
             Some(sampler) => sampler.settings(model)?,
-            None => Settings::default(),
+            None => SamplerSettings::default(),
         };
         // SAFETY: the caller meets the conditions of `# Safety`.
         let stop = unsafe { texts("options->stop", given.stop, std::ptr::null(), given.stop_count) }?;
@@ -194,11 +196,11 @@ impl Options {
         let schema = unsafe { optional_string("options->json_schema", given.json_schema) }?;
         let source = match (grammar, schema) {
             (None, None) => None,
-            (Some(grammar), None) => Some(Source::of_text(grammar)),
+            (Some(grammar), None) => Some(GrammarSource::of_text(grammar)),
             (None, Some(schema)) => {
                 let schema = serde_json::from_str(schema)
                     .map_err(|error| Failure::usage(format!("options->json_schema is not JSON: {error}")))?;
-                Some(Source::Schema(schema))
+                Some(GrammarSource::Schema(schema))
             }
             (Some(_), Some(_)) => return Err(Failure::usage("options have a grammar and a JSON schema; set one")),
         };
@@ -418,7 +420,7 @@ unsafe fn text_of(
     bytes: *mut usize,
     text: fn(&IxcGeneration) -> &TerminatedText,
 ) -> *const c_char {
-    guarded(std::ptr::null(), || {
+    catch_failure(std::ptr::null(), || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let text = text(not_null("generation", unsafe { generation.as_ref() })?);
         if !bytes.is_null() {
@@ -458,7 +460,7 @@ pub unsafe extern "C" fn ixc_generation_reasoning(
 /// See [`ixc_generation_text`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_tokens(generation: *const IxcGeneration, count: *mut usize) -> *const u32 {
-    guarded(std::ptr::null(), || {
+    catch_failure(std::ptr::null(), || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcGeneration { tokens, .. } = not_null("generation", unsafe { generation.as_ref() })?;
         if !count.is_null() {
@@ -475,7 +477,7 @@ pub unsafe extern "C" fn ixc_generation_tokens(generation: *const IxcGeneration,
 /// `generation` is null or was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_end(generation: *const IxcGeneration) -> c_int {
-    guarded(-1, || {
+    catch_failure(-1, || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         Ok(not_null("generation", unsafe { generation.as_ref() })?.end as c_int)
     })
@@ -501,7 +503,7 @@ pub unsafe extern "C" fn ixc_generation_stats(generation: *const IxcGeneration, 
 /// `generation` is null or was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_generation_call_count(generation: *const IxcGeneration) -> usize {
-    guarded(0, || {
+    catch_failure(0, || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         Ok(not_null("generation", unsafe { generation.as_ref() })?.calls.len())
     })

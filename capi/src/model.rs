@@ -14,8 +14,8 @@ use ixc::session::Session;
 use ixc::targets::{TARGETS, Target};
 use ixc::text::tokenizer::Tokenizer;
 
-use crate::arguments::{HandlePlace, SizedStruct, free, not_null, optional_string, sized, string, write_sized};
-use crate::error::{Failure, IxcStatus, guarded, status};
+use crate::arguments::{HandlePlace, SizedStruct, free, not_null, optional_string, read_struct, string, write_sized};
+use crate::error::{Failure, IxcStatus, catch_failure, status};
 use crate::exclusive::{Exclusive, Locked};
 
 /// `IXC_NO_TOKEN`.
@@ -131,7 +131,7 @@ pub(crate) fn target(name: &str) -> Result<Target, Failure> {
 /// `at` is null or valid, and so are its texts.
 pub(crate) unsafe fn load_options(at: *const IxcModelOptions, further: u32) -> Result<LoadOptions, Failure> {
     // SAFETY: the caller meets the conditions of `# Safety`.
-    let given = unsafe { sized("options", at) }?;
+    let given = unsafe { read_struct("options", at) }?;
     let mut options = LoadOptions::default();
     // SAFETY: the caller meets the conditions of `# Safety`.
     if let Some(name) = unsafe { optional_string("options->target", given.target) }? {
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn ixc_model_facts(model: *const IxcModel, facts: *mut Ixc
 /// `model` is null or open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_model_architecture(model: *const IxcModel) -> *const c_char {
-    guarded(std::ptr::null(), || {
+    catch_failure(std::ptr::null(), || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         Ok(model.architecture.as_ptr())
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn ixc_model_architecture(model: *const IxcModel) -> *cons
 /// `model` is null or open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_model_target(model: *const IxcModel) -> *const c_char {
-    guarded(std::ptr::null(), || {
+    catch_failure(std::ptr::null(), || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         Ok(model.target.as_ptr())

@@ -8,7 +8,7 @@ use ixc::moe::{Handle, Layer, Moe, MoeOptions, Rows};
 use ixc::runtime::engine;
 
 use crate::arguments::{free, not_null, slice, string};
-use crate::error::{Failure, guarded};
+use crate::error::{Failure, catch_failure};
 use crate::model::target;
 
 /// A model's routed experts.
@@ -45,7 +45,7 @@ pub struct IxcLayer {
 /// `path` is null or a string that ends with 0; `options` is null or valid, and so is its target.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_open(path: *const c_char, options: *const IxcOptions) -> *mut IxcMoe {
-    guarded(std::ptr::null_mut(), || {
+    catch_failure(std::ptr::null_mut(), || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let path = unsafe { string("path", path) }?;
         let mut all = MoeOptions::default();
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn ixc_moe_close(moe: *mut IxcMoe) {
 /// `moe` is null or open; `layers` is null or has room for `room` layers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_layers(moe: *const IxcMoe, layers: *mut IxcLayer, room: usize) -> i64 {
-    guarded(-1, || {
+    catch_failure(-1, || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         if layers.is_null() && room > 0 {
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ixc_moe_submit(
     weights: *const f32,
     n: usize,
 ) -> *mut IxcJob {
-    guarded(std::ptr::null_mut(), || {
+    catch_failure(std::ptr::null_mut(), || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         // A layer that does not exist is refused by `submit` below.
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn ixc_moe_submit(
 /// `moe` is null or open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_sync(moe: *const IxcMoe) -> c_int {
-    guarded(-1, || {
+    catch_failure(-1, || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         moe.sync();
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn ixc_moe_sync(moe: *const IxcMoe) -> c_int {
 /// `job` is null, or came from [`ixc_moe_submit`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_job_done(job: *const IxcJob) -> c_int {
-    guarded(-1, || {
+    catch_failure(-1, || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcJob(handle) = not_null("job", unsafe { job.as_ref() })?;
         Ok(handle.is_done().into())
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn ixc_job_done(job: *const IxcJob) -> c_int {
 /// `job` as for [`ixc_job_done`], and not used again; `sums` has room for `room` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_job_wait(job: *mut IxcJob, sums: *mut f32, room: usize) -> c_int {
-    guarded(-1, || {
+    catch_failure(-1, || {
         if job.is_null() {
             return Err(Failure::usage("job is NULL"));
         }

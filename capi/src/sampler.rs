@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::sync::Arc;
 
-use ixc::runtime::sample::{Kind, NUMBERS, SAMPLERS, Sampler, Settings};
+use ixc::runtime::sample::{Kind, NUMBERS, SAMPLERS, Sampler, SamplerSettings};
 use ixc::session::{DRY_BREAKERS, breakers};
 
 use crate::arguments::{HandlePlace, Place, free, not_null, slice, string};
@@ -17,19 +17,19 @@ pub struct IxcSampler(Exclusive<State>);
 
 #[derive(Debug)]
 struct State {
-    settings: Settings,
+    settings: SamplerSettings,
     /// The sampler, which is created for the first token. Settings cannot change after that.
     sampler: Option<Sampler>,
 }
 
 impl IxcSampler {
     /// Returns the settings, with DRY sequence breakers for this model's tokenizer.
-    pub(crate) fn settings(&self, model: &Shared) -> Result<Settings, Failure> {
+    pub(crate) fn settings(&self, model: &Shared) -> Result<SamplerSettings, Failure> {
         complete(&self.0.lock("the sampler")?.settings, model)
     }
 
     /// Changes the settings.
-    fn change(&self, change: impl FnOnce(&mut Settings) -> Result<(), Failure>) -> Result<(), Failure> {
+    fn change(&self, change: impl FnOnce(&mut SamplerSettings) -> Result<(), Failure>) -> Result<(), Failure> {
         let mut state = self.0.lock("the sampler")?;
         match state.sampler {
             Some(_) => Err(Failure::usage("the sampler has tokens already; its settings are fixed")),
@@ -39,7 +39,7 @@ impl IxcSampler {
 }
 
 /// Returns settings with the DRY sequence breakers, if the DRY sampler is on.
-fn complete(settings: &Settings, model: &Shared) -> Result<Settings, Failure> {
+fn complete(settings: &SamplerSettings, model: &Shared) -> Result<SamplerSettings, Failure> {
     let mut settings = settings.clone();
     if settings.dry_multiplier > 0.0 {
         settings.dry_breakers = Arc::new(breakers(model.tokenizer()?, &DRY_BREAKERS)?);
@@ -54,7 +54,7 @@ fn complete(settings: &Settings, model: &Shared) -> Result<Settings, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_sampler_new(sampler: *mut *mut IxcSampler) -> IxcStatus {
     status(|| {
-        let state = State { settings: Settings::default(), sampler: None };
+        let state = State { settings: SamplerSettings::default(), sampler: None };
         // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { HandlePlace::new("sampler", sampler)?.give(IxcSampler(Exclusive::new(state))) };
         Ok(())

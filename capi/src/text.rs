@@ -6,7 +6,7 @@ use ixc::loaded_model::{check_prompt, with_bos};
 use ixc::text::tokenizer::DecodeOptions;
 
 use crate::arguments::{Buffer, not_null, slice, text};
-use crate::error::{IxcStatus, guarded, status};
+use crate::error::{IxcStatus, catch_failure, status};
 use crate::flags;
 use crate::model::IxcModel;
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn ixc_detokenize(
 /// `model` is null or open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_is_end(model: *const IxcModel, token: u32) -> c_int {
-    guarded(-1, || {
+    catch_failure(-1, || {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let IxcModel(model) = not_null("model", unsafe { model.as_ref() })?;
         Ok(model.tokenizer()?.is_end_of_generation(token).into())

@@ -9,7 +9,7 @@ use ixc::embedding::Embedder;
 use ixc::generator::Request;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::moe::{Moe, MoeOptions, Rows};
-use ixc::runtime::sample::Settings;
+use ixc::runtime::sample::SamplerSettings;
 use ixc::session::Session;
 use ixc::{compile, runtime::engine, targets::Target};
 use tempfile::TempDir;
@@ -154,7 +154,7 @@ fn expected_lines() -> Vec<String> {
     let mut session = Session::open(Some(&demo()), &options()).unwrap();
     let prompt = session.model().encode_prompt(PROMPT).unwrap();
     let mut line = |name: &str, tokens: &[u32]| {
-        let request = Request { limit: Some(12), ignore_end: true, ..Request::new(tokens, Settings::greedy()) };
+        let request = Request { limit: Some(12), ignore_end: true, ..Request::new(tokens, SamplerSettings::greedy()) };
         let (text, end, generated) = generated(&mut session, &request);
         assert_eq!(end, "Limit");
         let bytes: String = text.bytes().map(|byte| format!(" {byte:02x}")).collect();
@@ -244,7 +244,7 @@ fn continued(limit: usize) -> String {
     let options = LoadOptions { run: engine::Options::default(), ..options() };
     let mut session = Session::open(Some(&demo()), &options).unwrap();
     let prompt = session.model().encode_prompt(PROMPT).unwrap();
-    let request = Request { limit: Some(limit), ..Request::new(prompt, Settings::greedy()) };
+    let request = Request { limit: Some(limit), ..Request::new(prompt, SamplerSettings::greedy()) };
     format!("{PROMPT}{}\n", generated(&mut session, &request).0)
 }
 

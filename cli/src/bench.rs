@@ -15,13 +15,13 @@ use ixc_compile::compile;
 use ixc_compile::machine::system::peak_memory;
 use ixc_compile::model::Model;
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel, UnloadedModel};
-use ixc_generate::timing::{Phase, Streamed};
+use ixc_generate::timing::{Phase, StreamCounts};
 use ixc_measure::bench::Bench;
 use ixc_measure::forecast::StoredForecast;
 use ixc_measure::streaming::{BASELINE, PhaseMeasurement, share};
 use ixc_passes::{cache, manager};
 use ixc_runtime::engine;
-use ixc_runtime::gauge::Gauge;
+use ixc_runtime::progress::ProgressCounter;
 use serde::Serialize;
 
 use super::Usage;
@@ -251,7 +251,7 @@ struct Rounds {
     /// Rate of the drive without a model, in bytes per second, before and after each round.
     owns: Vec<f64>,
     /// Counters of streaming, summed over the rounds.
-    streamed: Streamed,
+    streamed: StreamCounts,
     /// Duration in seconds, summed over the rounds.
     seconds: f64,
 }
@@ -276,10 +276,10 @@ fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Bench> {
 
 /// Loads a benchmark with packed weights, so that no measured step packs them.
 fn load(model: UnloadedModel, options: &LoadOptions) -> anyhow::Result<Bench> {
-    let gauge = Arc::new(Gauge::default());
+    let progress = Arc::new(ProgressCounter::default());
     // Shows the progress of loading until the measurement begins.
-    let _watch = Watch::new(&gauge);
-    let run = engine::Options { gauge: Some(Arc::clone(&gauge)), ..options.run.clone() };
+    let _watch = Watch::new(&progress);
+    let run = engine::Options { progress: Some(Arc::clone(&progress)), ..options.run.clone() };
     Ok(Bench::new(model.load(&LoadOptions { run, ..options.clone() })?)?)
 }
 

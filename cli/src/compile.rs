@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ixc_architectures::Parts;
-use ixc_compile::compile::{CompileTarget, Compiled, Options, TargetName, after, compile, passes_to};
+use ixc_compile::compile::{CompileTarget, Compiled, Options, TargetName, compile, passes_to, stop_after};
 use ixc_compile::dump::{self, Outcome};
 use ixc_compile::model::Model;
 use ixc_compile::place;
@@ -310,7 +310,7 @@ impl Args {
                 compile_within(&model, &options, &run).map(|(compiled, _)| Some(compiled)).map_err(Into::into)
             }
             None if is_final => compile(&model, &options).map(Some).map_err(Into::into),
-            None => after(&model, &options, last.name).map(|_| None).map_err(Into::into),
+            None => stop_after(&model, &options, last.name).map(|_| None).map_err(Into::into),
         };
         let outcome = match &result {
             Ok(Some(compiled)) if is_final => Outcome::Plan(compiled),

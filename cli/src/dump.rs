@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use ixc_compile::compile::{TargetName, after, compile};
+use ixc_compile::compile::{TargetName, compile, stop_after};
 use ixc_compile::select;
 use ixc_passes::manager::{self, Ir, Stop};
 
@@ -64,7 +64,7 @@ impl Args {
             return Err(Usage("drawings are of all of a graph: --op and --layer are for text".into()).into());
         }
         if let Some(pass) = &self.after {
-            let stop = after(&self.model.open_for_display()?, &options, pass)?;
+            let stop = stop_after(&self.model.open_for_display()?, &options, pass)?;
             let text = match language {
                 Some(language) => render(&stop.ir, language)?,
                 None if selection.is_all() => stop.text(),
@@ -92,7 +92,7 @@ impl Args {
             };
             let model = self.model.open_for_display()?;
             let ir = match pass {
-                Some(pass) => after(&model, &options, pass)?.ir,
+                Some(pass) => stop_after(&model, &options, pass)?.ir,
                 None => Ir::Graph(model.arch.module),
             };
             return Ok(out.write_all(render(&ir, language)?.as_bytes())?);

@@ -10,7 +10,7 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 use ixc_ir::plan::Pooling;
 use ixc_measure::npy;
 use ixc_runtime::engine;
-use ixc_runtime::gauge::Gauge;
+use ixc_runtime::progress::ProgressCounter;
 use serde::Serialize;
 
 use super::force::{Force, reads};
@@ -68,7 +68,7 @@ pub struct Args {
 
 /// Output as JSON.
 #[derive(Serialize)]
-struct Facts {
+struct EmbedReport {
     pooling: &'static str,
     dimensions: usize,
     /// Tokens of each text.
@@ -97,19 +97,19 @@ impl Args {
         if texts.is_empty() || texts.iter().any(String::is_empty) {
             return Err(BadInput("no text, or an empty one, was given; give texts with -p or -f".into()).into());
         }
-        let gauge = Arc::new(Gauge::default());
+        let progress = Arc::new(ProgressCounter::default());
         let options = self.how.options(&self.model)?;
         let options = LoadOptions {
             run: engine::Options {
                 backend: backend(self.emulate),
                 sequences: MAX_SEQUENCES.min(texts.len() as u32),
-                gauge: Some(Arc::clone(&gauge)),
+                progress: Some(Arc::clone(&progress)),
                 ..options.run
             },
             embeddings: true,
             ..options
         };
-        let watch = Watch::new(&gauge);
+        let watch = Watch::new(&progress);
         let model = LoadedModel::open(self.model.path(), &options)?;
         if let Some(output) = &mut output {
             reads(output, model.files().iter().map(PathBuf::as_path))?;
@@ -131,7 +131,7 @@ impl Args {
             let (shape, data) = (npy::Shape { rows: vectors.len(), columns: dimensions }, vectors.concat());
             return Ok(npy::write_to(output, shape, &data).map_err(ixc_error::Error::from)?);
         }
-        let facts = Facts { pooling: embedder.pooling().name(), dimensions, tokens: counts, embeddings: vectors };
+        let facts = EmbedReport { pooling: embedder.pooling().name(), dimensions, tokens: counts, embeddings: vectors };
         Ok(output::json(out, "ixc.embed.v1", &facts)?)
     }
 }

@@ -14,7 +14,7 @@ use ixc_measure::eval::{self, Comparison, PieceScores, Summary, Text, summary};
 use ixc_passes::observe;
 use ixc_quantise::importance::{self, ActivationSums};
 use ixc_runtime::engine;
-use ixc_runtime::gauge::Gauge;
+use ixc_runtime::progress::ProgressCounter;
 use serde::Serialize;
 
 use super::BadInput;
@@ -109,7 +109,7 @@ struct EvalReport<'f> {
 
 impl Args {
     /// Returns the options for both models.
-    fn options(&self, gauge: &Arc<Gauge>) -> anyhow::Result<LoadOptions> {
+    fn options(&self, progress: &Arc<ProgressCounter>) -> anyhow::Result<LoadOptions> {
         let streaming = self.streaming.options()?;
         let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
         Ok(LoadOptions {
@@ -118,7 +118,7 @@ impl Args {
                 threads: self.threads,
                 context: Some(self.context as u64),
                 backend: backend(self.emulate),
-                gauge: Some(Arc::clone(gauge)),
+                progress: Some(Arc::clone(progress)),
                 ..streaming.run
             },
             plan_cache: self.plan_cache.cache(),
@@ -177,9 +177,9 @@ impl Args {
         let mut imatrix =
             self.imatrix.as_ref().map(|path| self.force.open(path, &importance::KIND, &inputs)).transpose()?;
         let content = read(&self.text)?;
-        let gauge = Arc::new(Gauge::default());
-        let watch = Watch::new(&gauge);
-        let options = self.options(&gauge)?;
+        let progress = Arc::new(ProgressCounter::default());
+        let watch = Watch::new(&progress);
+        let options = self.options(&progress)?;
         let model_file = self.model.file().map(Path::to_owned);
         let mut own = LoadOptions { model_file, ..options.clone() };
         if imatrix.is_some() {

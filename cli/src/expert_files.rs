@@ -107,7 +107,7 @@ impl ExpertRecord {
     pub fn write(self, used: impl FnOnce() -> ExpertUse) -> Result<(), ixc_error::Error> {
         let Some(output) = self.output else { return Ok(()) };
         let used = match &self.before {
-            Some(before) if self.adds => used().behind(before),
+            Some(before) if self.adds => used().plus(before),
             None | Some(_) => used(),
         };
         Ok(used.write(output)?)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_files::{ReadError, read_argument};
 use ixc_generate::loaded_model::LoadedModel;
-use ixc_grammar::{MAX_BYTES, Matcher, Source, Vocabulary};
+use ixc_grammar::{GrammarSource, MAX_BYTES, Matcher, Vocabulary};
 use serde_json::Value;
 
 use super::BadInput;
@@ -36,14 +36,14 @@ impl GrammarChoice {
     }
 
     /// Returns the grammar that the options give.
-    pub fn source(&self) -> anyhow::Result<Option<Source>> {
+    pub fn source(&self) -> anyhow::Result<Option<GrammarSource>> {
         if let Some(text) = &self.grammar {
-            return Ok(Some(Source::of_text(text)));
+            return Ok(Some(GrammarSource::of_text(text)));
         }
         if let Some(path) = &self.grammar_file {
             let text = read(path)?;
             let is_lark = path.extension().is_some_and(|extension| extension == "lark");
-            return Ok(Some(if is_lark { Source::Lark(text) } else { Source::of_text(&text) }));
+            return Ok(Some(if is_lark { GrammarSource::Lark(text) } else { GrammarSource::of_text(&text) }));
         }
         let (text, name) = match (&self.json_schema, &self.json_schema_file) {
             (Some(text), _) if is_schema(text) => (text.clone(), "--json-schema".to_owned()),
@@ -54,13 +54,13 @@ impl GrammarChoice {
         let schema: Value =
             serde_json::from_str(&text).map_err(|error| BadInput(format!("{name} is not a JSON schema: {error}")))?;
         match schema {
-            Value::Object(_) | Value::Bool(true) => Ok(Some(Source::Schema(schema))),
+            Value::Object(_) | Value::Bool(true) => Ok(Some(GrammarSource::Schema(schema))),
             _ => Err(BadInput(format!("{name} is not a JSON schema: it must be an object")).into()),
         }
     }
 
     /// Returns a matcher of the grammar, at its beginning.
-    pub fn matcher(source: &Source, model: &LoadedModel) -> Result<Matcher, ixc_error::Error> {
+    pub fn matcher(source: &GrammarSource, model: &LoadedModel) -> Result<Matcher, ixc_error::Error> {
         let helper = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         Ok(Vocabulary::new(model.tokenizer()?)?.with_helper(helper).matcher(source)?)
     }

@@ -64,7 +64,7 @@ const SCHEMA: &str = "ixc.inspect.v1";
 
 /// Facts about a model file.
 #[derive(Serialize)]
-struct Facts {
+struct FileReport {
     kind: &'static str,
     path: String,
     files: usize,
@@ -303,7 +303,7 @@ fn tokenizer(gguf: &Gguf, hyper: Option<&Hyper>, problems: &mut Vec<Problem>) ->
     facts
 }
 
-fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems: &[Problem]) -> Facts {
+fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems: &[Problem]) -> FileReport {
     let text = |key| gguf.metadata().read_optional::<&str>(key).ok().flatten().map(str::to_owned);
     let mut formats: BTreeMap<&str, FormatFacts> = BTreeMap::new();
     let mut problems: Vec<String> = problems.iter().map(|problem| problem.reason.clone()).collect();
@@ -330,7 +330,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
     let experts = hyper.and_then(|hyper| hyper.layers.iter().find_map(|layer| layer.experts.as_ref()));
     let mut formats: Vec<FormatFacts> = formats.into_values().collect();
     formats.sort_by_key(|format| std::cmp::Reverse(format.bytes));
-    Facts {
+    FileReport {
         kind: "model",
         path: gguf.metadata().path().display().to_string(),
         files: gguf.files().len(),
@@ -366,7 +366,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
     }
 }
 
-fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()> {
+fn show(out: &mut dyn Write, facts: &FileReport, tensors: bool) -> std::io::Result<()> {
     let files = if facts.files > 1 { format!(" in {}", counted(facts.files as u64, "file")) } else { String::new() };
     let kind = match facts.gguf_version {
         0 => "safetensors".to_owned(),

@@ -9,7 +9,7 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 use ixc_measure::npy;
 use ixc_model_files::gguf::ShardFile;
 use ixc_runtime::engine;
-use ixc_runtime::gauge::Gauge;
+use ixc_runtime::progress::ProgressCounter;
 
 use super::force::{Force, reads};
 use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend};
@@ -85,8 +85,8 @@ impl Args {
                 model.exact_logits(&tokens)?
             }
             Engine::Compiled => {
-                let gauge = Arc::new(Gauge::default());
-                let _watch = Watch::new(&gauge);
+                let progress = Arc::new(ProgressCounter::default());
+                let _watch = Watch::new(&progress);
                 let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
                 let options = LoadOptions {
                     compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
@@ -94,7 +94,7 @@ impl Args {
                         threads: self.threads,
                         context: Some(tokens.len() as u64),
                         backend: backend(self.emulate),
-                        gauge: Some(Arc::clone(&gauge)),
+                        progress: Some(Arc::clone(&progress)),
                         ..streaming.run
                     },
                     model_file: self.model.file().map(Path::to_owned),

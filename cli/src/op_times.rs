@@ -1,6 +1,6 @@
 //! Table of the time of a generation by op, for `--stats` ([`ixc_measure::op_times`]).
 
-use ixc_generate::timing::{Phase, Streamed};
+use ixc_generate::timing::{Phase, StreamCounts};
 use ixc_measure::op_times::{Op, ops, others};
 use ixc_measure::roofline::Roofline;
 use ixc_runtime::stats::Stats;
@@ -99,7 +99,7 @@ pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
     let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
     let others: serde_json::Map<String, Json> =
         others(phase, stats).into_iter().map(|(time, seconds)| (time.key().to_owned(), seconds.into())).collect();
-    let Streamed { bytes, requested, kept, busy, stall } = phase.streamed;
+    let StreamCounts { bytes, requested, kept, busy, stall } = phase.streamed;
     json!({
         "tokens": phase.tokens,
         "seconds": phase.seconds,

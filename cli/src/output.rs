@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ixc_runtime::gauge::{Activity, Gauge, Reading};
+use ixc_runtime::progress::{Activity, ProgressCounter, ProgressReading};
 use serde::Serialize;
 
 use super::hints::hint;
@@ -191,27 +191,28 @@ impl Line {
     }
 }
 
-/// Progress line of a gauge, updated by a thread while this value lives.
+/// Progress line on the terminal. A thread updates it while this value lives.
 pub struct Watch {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Starts to show the progress of this gauge. Does nothing if standard error is not a terminal.
-    pub fn new(gauge: &Arc<Gauge>) -> Watch {
+    /// Starts to show the progress of an operation. Does nothing if standard error is not a
+    /// terminal.
+    pub fn new(progress: &Arc<ProgressCounter>) -> Watch {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let (seen, gauge) = (Arc::clone(&stop), Arc::clone(gauge));
+        let (seen, progress) = (Arc::clone(&stop), Arc::clone(progress));
         let watch = move || {
             let (mut line, mut rate, mut last) = (Line::new(Instant::now()), Rate::default(), None);
             let (lock, changed) = &*seen;
             let mut stopped = lock.lock().unwrap_or_else(PoisonError::into_inner);
             while !*stopped {
-                let reading = gauge.read();
+                let reading = progress.read();
                 if last.replace(reading.activity) != Some(reading.activity) {
                     rate = Rate::default();
                 }
-                line.show(format_args!("{}", progress(&reading, &mut rate, Instant::now())));
+                line.show(format_args!("{}", progress_text(&reading, &mut rate, Instant::now())));
                 stopped = changed.wait_timeout(stopped, PERIOD).unwrap_or_else(PoisonError::into_inner).0;
             }
             line.clear();
@@ -233,9 +234,9 @@ impl Drop for Watch {
     }
 }
 
-/// Returns the progress that a gauge shows, as text.
-fn progress(reading: &Reading, rate: &mut Rate, now: Instant) -> String {
-    let &Reading { activity, done, total } = reading;
+/// Returns the progress as text.
+fn progress_text(reading: &ProgressReading, rate: &mut Rate, now: Instant) -> String {
+    let &ProgressReading { activity, done, total } = reading;
     let (what, unit) = match activity {
         Activity::Compiling => return "compiling the model".into(),
         Activity::Generating => return "generating code".into(),
@@ -394,17 +395,17 @@ mod tests {
     }
 
     #[test]
-    fn progress_shows_gauge_activity_rate_and_time_left() {
-        let (gauge, begin) = (Gauge::default(), Instant::now());
+    fn progress_shows_activity_rate_and_time_left() {
+        let (progress, begin) = (ProgressCounter::default(), Instant::now());
         let mut rate = Rate::default();
-        let mut at = |seconds: u64| progress(&gauge.read(), &mut rate, begin + Duration::from_secs(seconds));
+        let mut at = |seconds: u64| progress_text(&progress.read(), &mut rate, begin + Duration::from_secs(seconds));
         assert_eq!(at(0), "compiling the model");
-        gauge.begin(Activity::Prompt, 4096);
+        progress.begin(Activity::Prompt, 4096);
         assert_eq!(at(1), "reading the prompt: 0 of 4096 tokens");
-        gauge.add(512);
+        progress.add(512);
         assert_eq!(at(5), "reading the prompt: 512 of 4096 tokens, 128.0 tokens/s, 0:28 left");
-        gauge.begin(Activity::Packing, 3 << 30);
-        gauge.add(1 << 30);
+        progress.begin(Activity::Packing, 3 << 30);
+        progress.add(1 << 30);
         assert!(at(9).starts_with("packing weights: 1 GiB of 3 GiB"));
     }
 

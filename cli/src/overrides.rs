@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ixc_compile::compile::Options;
 use ixc_compile::dump::read_stop;
 use ixc_compile::replacements::Replacements;
-use ixc_compile::tuned::Tuned;
+use ixc_compile::tuned::TunedFile;
 
 /// User's IR and kernels in place of generated ones.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -50,9 +50,9 @@ impl ChangeChoice {
         let kernels = self.kernels.as_deref().map(Replacements::read).transpose()?.unwrap_or_default();
         let kernels = if check.no_override_check { kernels.unchecked() } else { kernels };
         let tuned = match self.tuned.as_deref() {
-            None => Tuned::of_this_machine(),
+            None => TunedFile::of_this_machine(),
             Some(none) if none == Path::new("none") => None,
-            Some(file) => Some(Tuned::named(file)?),
+            Some(file) => Some(TunedFile::named(file)?),
         };
         Ok(Options { start, kernels: Arc::new(kernels), tuned: tuned.map(Arc::new), ..options })
     }

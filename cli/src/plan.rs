@@ -14,9 +14,9 @@ use ixc_measure::forecast::{self, Costs, Forecast, Limit, PROMPT, Routing, Shape
 use ixc_passes::options::OptionSet;
 use ixc_runtime::engine;
 use ixc_runtime::file::{PlanFile, of_file};
-use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::LoadError;
 use ixc_runtime::memory_estimate::{self, Needs};
+use ixc_runtime::progress::{Activity, ProgressCounter};
 use ixc_runtime::trace::Recorder;
 use ixc_targets::Target;
 use serde_json::{Value as Json, json};
@@ -111,9 +111,9 @@ impl Args {
         drop(file);
         // Refuse impossible budgets before anything is measured.
         let (slots, shape) = (self.slots(&needs)?, Shape::of(&needs, tokens));
-        let gauge = Arc::new(Gauge::default());
-        gauge.begin(Activity::Measuring, 0);
-        let watch = Watch::new(&gauge);
+        let progress = Arc::new(ProgressCounter::default());
+        progress.begin(Activity::Measuring, 0);
+        let watch = Watch::new(&progress);
         let drive = drive::choose(&needs.path, self.queue.depth());
         let session = LoadOptions {
             compile: Options { target: Some(target), passes: self.passes(), ..Options::default() },

@@ -8,7 +8,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_runtime::memory_estimate;
 use ixc_runtime::streaming::cache::Kind;
-use ixc_runtime::streaming::predict::{Choice, Settings};
+use ixc_runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 
 /// Prefetching of streamed experts.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub struct PrefetchChoice {
     /// `frequency`: the layer's most used ones. `router`: those that the next layer's router names
     /// early. `auto`: whichever was measured to pay.
     #[arg(long, value_name = "HOW", default_value_t)]
-    prefetch: Choice,
+    prefetch: StrategyChoice,
     /// Extra experts to predict per layer, beyond the number that a token uses. Early routers of a
     /// plan predict the number that it was compiled with.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MAX_EXTRA))]
@@ -32,16 +32,18 @@ impl PrefetchChoice {
     /// mapped files.
     pub fn without_effect(self, mapped: bool) -> Option<(&'static str, &'static str)> {
         match (self.prefetch, self.prefetch_extra) {
-            (Choice::Always(_), _) if mapped => Some(("--prefetch", "experts in mapped files are not read ahead")),
+            (StrategyChoice::Always(_), _) if mapped => {
+                Some(("--prefetch", "experts in mapped files are not read ahead"))
+            }
             (_, 1..) if mapped => Some(("--prefetch-extra", "experts in mapped files are not read ahead")),
-            (Choice::Off, 1..) => Some(("--prefetch-extra", "--prefetch off predicts nothing")),
+            (StrategyChoice::Off, 1..) => Some(("--prefetch-extra", "--prefetch off predicts nothing")),
             _ => None,
         }
     }
 
     /// Returns the runtime's form of the options.
-    pub fn settings(self) -> Settings {
-        Settings { choice: self.prefetch, extra: self.prefetch_extra }
+    pub fn settings(self) -> PredictionSettings {
+        PredictionSettings { choice: self.prefetch, extra: self.prefetch_extra }
     }
 }
 

@@ -14,7 +14,7 @@ use ixc_generate::session::Session;
 use ixc_grammar::Matcher;
 use ixc_ir::plan::State;
 use ixc_runtime::engine;
-use ixc_runtime::gauge::Gauge;
+use ixc_runtime::progress::ProgressCounter;
 use ixc_runtime::saved;
 use ixc_runtime::trace::{self, Recorder};
 use ixc_serve::batch::Defaults;
@@ -43,8 +43,8 @@ const DEFAULT_TOKENS: usize = 256;
 /// Runs a model and prints text as it is generated.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
-  ixc run -p \"What is a trait?\"                 the built-in demo model
-  ixc run model.gguf \"Why is the sky blue?\"     one answer
+  ixc run -p \"What is a trait?\"                  the built-in demo model
+  ixc run model.gguf \"Why is the sky blue?\"      one answer
   ixc run model.gguf                             a conversation (/help in it)
   ixc run model.gguf --raw -p \"Once upon a time\" -n 64 --temp 0 --stats
   ixc run base.gguf --chat --chat-template chatml
@@ -74,10 +74,10 @@ status is 1 if any answer is an error.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// Prompt.
+    /// Prompt, same as -p.
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "file"])]
     words: Option<String>,
-    /// Prompt.
+    /// Prompt [default: standard input; on a terminal, a conversation].
     #[arg(short, long, conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Read the prompt from a file; `-` reads standard input.
@@ -96,7 +96,7 @@ pub struct Args {
     system: Option<String>,
     #[command(flatten)]
     template: TemplateChoice,
-    /// Maximum number of tokens to generate; -1 for no limit but the context [default: -1 for an
+    /// Maximum number of tokens to generate, or -1 for no limit but the context [default: -1 for an
     /// answer, 256 for --raw].
     #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
@@ -172,7 +172,7 @@ impl Args {
         let batch = self.batch.open(self.force, &inputs)?;
         let mut record = self.experts.open(self.force, &inputs)?;
         let trace = output.is_some().then(|| Arc::new(Recorder::new()));
-        let gauge = Arc::new(Gauge::default());
+        let progress = Arc::new(ProgressCounter::default());
         let options = self.how.options(&self.model)?;
         let options = LoadOptions {
             run: engine::Options {
@@ -181,7 +181,7 @@ impl Args {
                 stats: self.stats.is_some(),
                 pins: record.pins(),
                 trace: trace.clone(),
-                gauge: Some(Arc::clone(&gauge)),
+                progress: Some(Arc::clone(&progress)),
                 // With speculation, results must be bit-identical to steps of one token.
                 exact_batch: true,
                 ..self.speculation.options(options.run)
@@ -192,7 +192,7 @@ impl Args {
         // Read these before the model is opened, which takes longer.
         let template = self.template.template()?;
         let grammar = self.grammar.source()?;
-        let watch = Watch::new(&gauge);
+        let watch = Watch::new(&progress);
         let guesser = self.speculation.open(self.model.path(), &options)?;
         let model = LoadedModel::open(self.model.path(), &options)?;
         drop(watch);
@@ -227,7 +227,7 @@ impl Args {
         let mut session = Session::new(model);
         speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
         let files = SessionFiles { state, record };
-        let result = self.converse_or_write(session, PromptFormat { template, grammar }, gauge, begin, files, out);
+        let result = self.converse_or_write(session, PromptFormat { template, grammar }, progress, begin, files, out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Write the trace of a failed run, too: it may show the reason. A run that never began
             // has no trace.
@@ -240,7 +240,7 @@ impl Args {
         &self,
         mut session: Session,
         PromptFormat { template, grammar }: PromptFormat,
-        gauge: Arc<Gauge>,
+        progress: Arc<ProgressCounter>,
         begin: Instant,
         SessionFiles { state, record }: SessionFiles,
         out: &mut dyn Write,
@@ -275,7 +275,7 @@ impl Args {
             },
             out,
             seed: self.sampling.seed(),
-            gauge,
+            progress,
             converses: false,
             advised: false,
             limits: OnceCell::new(),

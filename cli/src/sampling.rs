@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::error::ErrorKind;
 use clap::{Args, FromArgMatches};
 use ixc_generate::session::{DRY_BREAKERS, breakers};
-use ixc_runtime::sample::{DEFAULT_SAMPLERS, Kind, MAX_REPEAT_WINDOW, NUMBERS, SAMPLERS, Sampler, Settings};
+use ixc_runtime::sample::{DEFAULT_SAMPLERS, Kind, MAX_REPEAT_WINDOW, NUMBERS, SAMPLERS, Sampler, SamplerSettings};
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
@@ -88,7 +88,7 @@ pub struct SamplingArgs {
     /// Samplers in order, one letter each [default: edskypmxt].
     #[arg(long, visible_alias = "sampler-seq", value_name = "LETTERS", value_parser = letters, conflicts_with = "samplers")]
     sampling_seq: Option<Samplers>,
-    /// Seed of the random numbers; -1 takes one from the clock.
+    /// Seed of the random numbers, or -1 to take one from the clock.
     #[arg(short, long, default_value_t = -1, allow_negative_numbers = true)]
     seed: i64,
     /// Never draw a token that ends the answer.
@@ -187,7 +187,12 @@ impl SamplingArgs {
     ///
     /// # Errors
     /// When the tokenizer cannot encode DRY's sequence breakers.
-    pub fn settings_for(&self, seed: u64, ends: &[u32], tokenizer: &Tokenizer) -> Result<Settings, ixc_error::Error> {
+    pub fn settings_for(
+        &self,
+        seed: u64,
+        ends: &[u32],
+        tokenizer: &Tokenizer,
+    ) -> Result<SamplerSettings, ixc_error::Error> {
         let mut settings = self.settings(seed, ends);
         if settings.dry_multiplier > 0.0 {
             settings.dry_breakers = match &*self.dry_sequence_breaker {
@@ -219,9 +224,9 @@ impl SamplingArgs {
     }
 
     /// Returns the sampler's settings, without DRY's sequence breakers.
-    fn settings(&self, seed: u64, ends: &[u32]) -> Settings {
+    fn settings(&self, seed: u64, ends: &[u32]) -> SamplerSettings {
         let samplers = self.samplers.as_ref().or(self.sampling_seq.as_ref());
-        Settings {
+        SamplerSettings {
             temperature: self.temp,
             dynatemp_range: self.dynatemp_range,
             dynatemp_exponent: self.dynatemp_exp,

@@ -13,10 +13,10 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 use ixc_generate::prompt_cache;
 use ixc_generate::speculate::Speculation;
 use ixc_runtime::engine;
-use ixc_runtime::gauge::Gauge;
+use ixc_runtime::progress::ProgressCounter;
 use ixc_serve::http::{LogFormat, RequestLog};
 use ixc_serve::service::{listen, serve};
-use ixc_serve::serving::{self, Host, Registry, Source, gives_embeddings};
+use ixc_serve::serving::{self, Host, ModelSource, Registry, gives_embeddings};
 use ixc_serve::supervisor::{Notifier, inherited_listener};
 use ixc_text::template::ChatTemplate;
 use serde_json::{Map, Value};
@@ -55,7 +55,7 @@ const QUEUE: usize = 16;
   ixc serve model.gguf --spec ngram        speculative decoding
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
   ixc serve model.gguf bge-small.gguf      chat, and embeddings of texts
-  ixc serve qwen3-embedding.gguf --embeddings    /v1/embeddings
+  ixc serve embedding.gguf --embeddings    only /v1/embeddings
   ixc serve model.gguf --allowed-origin https://chat.example
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
 
@@ -146,7 +146,7 @@ pub struct Args {
     /// the system message stays. Without this, a prompt longer than the context is refused.
     #[arg(long)]
     drop_turns: bool,
-    /// Default limit of tokens per answer; -1 for no limit but the context [default: 16 for
+    /// Default limit of tokens per answer, or -1 for no limit but the context [default: 16 for
     /// /v1/completions, otherwise -1].
     #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1..=1 << 24))]
@@ -201,8 +201,8 @@ impl Args {
         self.check_slot_folder()?;
         let inputs: Vec<&Path> = self.model.files().chain(self.template.file()).collect();
         let mut record = self.experts.open(self.force, &inputs)?;
-        let gauge = Arc::new(Gauge::default());
-        let options = self.load_options(&record, &gauge)?;
+        let progress = Arc::new(ProgressCounter::default());
+        let options = self.load_options(&record, &progress)?;
         let sources = self.sources()?;
         // Listen before the model is loaded, which takes longer.
         let Endpoint { host, addresses, inherited } = endpoint;
@@ -213,7 +213,7 @@ impl Args {
         let local = listener.local_addr().map_err(refused())?;
         let models = match &*sources {
             [source] => {
-                let (model, speculation, is_chat) = self.load(source, options, &gauge)?;
+                let (model, speculation, is_chat) = self.load(source, options, &progress)?;
                 record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
                 self.announce_model(&source.name, &model, local, is_chat);
                 Registry::one(Host::new(model, speculation, serving_options)?)
@@ -279,14 +279,14 @@ impl Args {
     }
 
     /// Returns the options with which models are loaded.
-    fn load_options(&self, record: &ExpertRecord, gauge: &Arc<Gauge>) -> anyhow::Result<LoadOptions> {
+    fn load_options(&self, record: &ExpertRecord, progress: &Arc<ProgressCounter>) -> anyhow::Result<LoadOptions> {
         let options = self.how.options(&self.model)?;
         Ok(LoadOptions {
             run: self.speculation.options(engine::Options {
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
                 pins: record.pins(),
-                gauge: Some(Arc::clone(gauge)),
+                progress: Some(Arc::clone(progress)),
                 ..options.run
             }),
             embeddings: self.embeddings,
@@ -317,13 +317,13 @@ impl Args {
     /// Loads the only model. Returns it with its speculation, and whether it generates text.
     fn load(
         &self,
-        Source { path, .. }: &Source,
+        ModelSource { path, .. }: &ModelSource,
         options: LoadOptions,
-        gauge: &Arc<Gauge>,
+        progress: &Arc<ProgressCounter>,
     ) -> anyhow::Result<(LoadedModel, Option<Speculation>, bool)> {
         let embeddings = options.embeddings || gives_embeddings(path.as_deref())?;
         let options = LoadOptions { embeddings, ..options };
-        let watch = Watch::new(gauge);
+        let watch = Watch::new(progress);
         let guesser = self.speculation.open(path.as_deref(), &options)?;
         let model = LoadedModel::open(path.as_deref(), &options)?;
         drop(watch);
@@ -344,7 +344,7 @@ impl Args {
     /// Returns several models, which are loaded at their first requests, and prints their names.
     fn registry(
         &self,
-        sources: Vec<Source>,
+        sources: Vec<ModelSource>,
         options: LoadOptions,
         serving_options: serving::Options,
         local: SocketAddr,
@@ -412,7 +412,7 @@ impl Args {
     }
 
     /// Returns the models, at least one, with different names.
-    fn sources(&self) -> anyhow::Result<Vec<Source>> {
+    fn sources(&self) -> anyhow::Result<Vec<ModelSource>> {
         let mut paths: Vec<Option<PathBuf>> = Vec::new();
         if self.model.is_given() || self.models_dir.is_none() {
             paths.push(self.model.path().map(Path::to_owned));
@@ -441,7 +441,7 @@ impl Args {
                 }
             }
         }
-        let mut sources: Vec<Source> = Vec::new();
+        let mut sources: Vec<ModelSource> = Vec::new();
         for path in paths {
             if let Some(path) = &path {
                 std::fs::metadata(path).map_err(ixc_error::Error::io(path, "open"))?;
@@ -450,7 +450,7 @@ impl Args {
             if sources.iter().any(|source| source.name == name) {
                 return Err(Usage(format!("two models are called {name}; give one of their files another name")).into());
             }
-            sources.push(Source { name, path });
+            sources.push(ModelSource { name, path });
         }
         Ok(sources)
     }

@@ -16,7 +16,7 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 use ixc_generate::own_layer::OwnLayer;
 use ixc_generate::speculate::{self, Drafter, MAX_DRAFT, MAX_ROWS, Ngram, NgramOptions, Speculation};
 use ixc_runtime::engine;
-use ixc_runtime::gauge::Gauge;
+use ixc_runtime::progress::ProgressCounter;
 
 use super::Usage;
 use super::model_name::ModelName;
@@ -199,7 +199,7 @@ impl SpeculationChoice {
             sequences: run.sequences,
             backend: run.backend,
             skip_weight_check: run.skip_weight_check,
-            gauge: Some(Arc::new(Gauge::default())),
+            progress: Some(Arc::new(ProgressCounter::default())),
             ..engine::Options::default()
         };
         let compile =

@@ -17,9 +17,9 @@ use ixc_grammar::Matcher;
 use ixc_measure::forecast::StoredForecast;
 use ixc_measure::roofline::Roofline;
 use ixc_measure::streaming::{BASELINE, PhaseMeasurement, counts_since};
-use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::pages::PageUse;
 use ixc_runtime::processors::PinRefusal;
+use ixc_runtime::progress::{Activity, ProgressCounter};
 use ixc_runtime::streaming::store::ExpertCache;
 use ixc_runtime::streaming::store::stats::Stats;
 use ixc_text::chat::{Answer, Parser};
@@ -81,7 +81,7 @@ pub struct Writer<'a> {
     /// Rate of the drive with streamed experts, measured before the run, in bytes per second.
     pub own_rate: Option<f64>,
     /// Progress of the session.
-    pub gauge: Arc<Gauge>,
+    pub progress: Arc<ProgressCounter>,
     /// Whether this is a conversation: Ctrl-C then stops an answer even before it begins.
     pub converses: bool,
     /// Whether the message about long packing was printed.
@@ -167,7 +167,7 @@ impl Writer<'_> {
         terminal::set_text(Text::Prose);
         let out = &mut *self.out;
         let sampling = self.params.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
-        let mut watch = Some(Watch::new(&self.gauge));
+        let mut watch = Some(Watch::new(&self.progress));
         let request = Request {
             limit,
             stop: self.params.sampling.stop.clone().into(),
@@ -291,8 +291,8 @@ impl Writer<'_> {
             if self.converses {
                 note!("ixc: measuring the peak rates of this machine, once, for --stats");
             }
-            self.gauge.begin(Activity::Measuring, 0);
-            let _watch = Watch::new(&self.gauge);
+            self.progress.begin(Activity::Measuring, 0);
+            let _watch = Watch::new(&self.progress);
             let taken = ixc_compile::machine::system::resident_memory().unwrap_or(0);
             let left = self.params.streaming.memory().map(|budget| budget.saturating_sub(taken));
             roofline::measure(self.session.model().target(), self.session.model().threads(), left)

@@ -17,7 +17,7 @@ use ixc_files::{ReadError, atomic_write, private_files, read_text};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::checksum::{sealed, unsealed};
+use crate::checksum::{add_checksum, remove_checksum};
 
 /// Max bytes of such a file.
 const MAX_BYTES: u64 = 64 << 10;
@@ -39,7 +39,7 @@ pub fn is_recent(measured: u64, now: SystemTime) -> bool {
 /// # Errors
 /// The system's error.
 pub fn write(path: &Path, what: &impl Serialize) -> io::Result<()> {
-    write_bytes(path, sealed(&[], &serde_json::to_string(what)?).as_bytes())
+    write_bytes(path, add_checksum(&[], &serde_json::to_string(what)?).as_bytes())
 }
 
 /// Like [`write()`], for bytes.
@@ -60,6 +60,6 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
         Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|error| error.to_string())?,
     };
-    let text = unsealed(&[], &text).map_err(|error| error.to_string())?;
+    let text = remove_checksum(&[], &text).map_err(|error| error.to_string())?;
     serde_json::from_str(&text).map(Some).map_err(|error| error.to_string())
 }

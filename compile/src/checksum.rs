@@ -9,9 +9,9 @@
 //! too.
 
 /// Text before the digits of a checksum.
-const BEFORE: &str = ",\"crc32\":\"";
+const CHECKSUM_START: &str = ",\"crc32\":\"";
 /// Text after the digits.
-const BEHIND: &str = "\"}";
+const CHECKSUM_END: &str = "\"}";
 /// Digits of a checksum.
 const DIGITS: usize = 8;
 
@@ -42,20 +42,22 @@ fn checksum(of: &[u8], body: &str) -> String {
 }
 
 /// Adds the checksum to the text of a JSON object with at least one field.
-pub fn sealed(of: &[u8], text: &str) -> String {
+pub fn add_checksum(of: &[u8], text: &str) -> String {
     let body = text.strip_suffix('}').unwrap_or(text);
-    format!("{body}{BEFORE}{}{BEHIND}", checksum(of, body))
+    format!("{body}{CHECKSUM_START}{}{CHECKSUM_END}", checksum(of, body))
 }
 
 /// Verifies the checksum of a text, and removes it.
 ///
 /// # Errors
 /// [`ChecksumError`].
-pub fn unsealed(of: &[u8], text: &str) -> Result<String, ChecksumError> {
-    let parts =
-        text.trim_end().strip_suffix(BEHIND).and_then(|text| text.split_at_checked(text.len().checked_sub(DIGITS)?));
+pub fn remove_checksum(of: &[u8], text: &str) -> Result<String, ChecksumError> {
+    let parts = text
+        .trim_end()
+        .strip_suffix(CHECKSUM_END)
+        .and_then(|text| text.split_at_checked(text.len().checked_sub(DIGITS)?));
     let (body, expected) = parts.ok_or(ChecksumError::Missing)?;
-    let body = body.strip_suffix(BEFORE).ok_or(ChecksumError::Missing)?;
+    let body = body.strip_suffix(CHECKSUM_START).ok_or(ChecksumError::Missing)?;
     let found = checksum(of, body);
     match found == expected {
         true => Ok(format!("{body}}}")),
@@ -71,7 +73,7 @@ pub fn unsealed(of: &[u8], text: &str) -> Result<String, ChecksumError> {
 /// # Errors
 /// [`ChecksumError::Differs`].
 pub fn unsealed_if_there(of: &[u8], text: &str) -> Result<String, ChecksumError> {
-    match unsealed(of, text) {
+    match remove_checksum(of, text) {
         Err(ChecksumError::Missing) => Ok(text.to_owned()),
         other => other,
     }
@@ -84,18 +86,18 @@ mod tests {
     #[test]
     fn sealed_text_round_trips_and_detects_changes() {
         let (text, of) = ("{\"a\":[1,2.5],\"b\":\"ä\"}", b"line 3");
-        let line = sealed(of, text);
+        let line = add_checksum(of, text);
         assert!(line.starts_with("{\"a\":[1,2.5],\"b\":\"ä\",\"crc32\":\"") && line.ends_with("\"}"), "{line}");
-        assert_eq!(unsealed(of, &format!("{line}\n")).as_deref(), Ok(text));
-        assert!(matches!(unsealed(b"line 4", &line), Err(ChecksumError::Differs { .. })));
+        assert_eq!(remove_checksum(of, &format!("{line}\n")).as_deref(), Ok(text));
+        assert!(matches!(remove_checksum(b"line 4", &line), Err(ChecksumError::Differs { .. })));
         for at in 0..line.len() {
             let mut bytes = line.clone().into_bytes();
             bytes[at] ^= 1;
             let Ok(changed) = String::from_utf8(bytes) else { continue };
-            assert!(unsealed(of, &changed).is_err(), "{changed}");
+            assert!(remove_checksum(of, &changed).is_err(), "{changed}");
         }
         for (text, found) in [("", ""), ("{}", "{}"), ("{\"a\":1}\n", "{\"a\":1}\n")] {
-            assert_eq!(unsealed(of, text), Err(ChecksumError::Missing));
+            assert_eq!(remove_checksum(of, text), Err(ChecksumError::Missing));
             assert_eq!(unsealed_if_there(of, text).as_deref(), Ok(found));
         }
         assert!(unsealed_if_there(of, &line.replace("2.5", "2.6")).is_err());

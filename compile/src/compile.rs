@@ -32,7 +32,7 @@ use ixc_passes::draft::Draft;
 use ixc_passes::error::PassError;
 use ixc_passes::manager::{self, Ir, PASSES, Stop, Watch};
 use ixc_passes::options::OptionSet;
-use ixc_passes::pass::{Context, Facts, GraphResult, Pass, Run};
+use ixc_passes::pass::{Context, GraphResult, Pass, PlanProperties, Run};
 use ixc_passes::schedule::{DEFAULT_MAX_TOKENS, lower};
 use ixc_passes::{defer, pack, residency};
 use ixc_targets::{CoreCaches, Target};
@@ -42,7 +42,7 @@ use crate::Error;
 use crate::model::Model;
 use crate::recording::Recording;
 use crate::replacements::Replacements;
-use crate::tuned::{self, Tuned};
+use crate::tuned::{self, TunedFile};
 
 /// Options of the compiler.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ pub struct Options {
     /// Kernels that replace generated ones of the same name.
     pub kernels: Arc<Replacements>,
     /// Measured choices that are faster than those derived from cache sizes.
-    pub tuned: Option<Arc<Tuned>>,
+    pub tuned: Option<Arc<TunedFile>>,
     /// Recorder of the decisions of passes.
     pub decisions: Option<Arc<Decisions>>,
     /// Recorder of the outputs of passes.
@@ -190,18 +190,18 @@ pub fn with_kernels(plan: Plan<KernelSpec>, target: Target) -> Result<Plan<Kerne
 pub struct GeneratedKernels {
     target: Target,
     kernels: HashMap<KernelSpec, Kernel>,
-    generated: usize,
+    kernel_count: usize,
 }
 
 impl GeneratedKernels {
     /// Creates an empty set for a target.
     pub fn new(target: Target) -> GeneratedKernels {
-        GeneratedKernels { target, kernels: HashMap::new(), generated: 0 }
+        GeneratedKernels { target, kernels: HashMap::new(), kernel_count: 0 }
     }
 
     /// Returns the number of kernels that were generated, for all plans.
-    pub fn generated(&self) -> usize {
-        self.generated
+    pub fn kernel_count(&self) -> usize {
+        self.kernel_count
     }
 
     /// Adds the kernels of a finished plan. `specs` are the specs of the plan, in its order.
@@ -215,7 +215,7 @@ impl GeneratedKernels {
     /// If no kernel can do what a spec requires.
     pub fn put_into(&mut self, plan: Plan<KernelSpec>) -> Result<Plan<Kernel>, Error> {
         let missing: Vec<_> = plan.kernels.iter().filter(|spec| !self.kernels.contains_key(spec)).cloned().collect();
-        self.generated += missing.len();
+        self.kernel_count += missing.len();
         let kernels = parallel::map(&missing, |spec| generate(spec, self.target));
         for (spec, kernel) in missing.into_iter().zip(kernels) {
             self.kernels.insert(spec, kernel?);
@@ -323,17 +323,10 @@ pub(crate) fn run_owned(
     }
 }
 
-/// Returns the plan of a model's graph, with specs in place of kernels.
-///
-/// # Errors
-/// See [`compile`].
-pub fn scheduled(model: &Model, fused: &Module, options: &Options) -> Result<Plan<KernelSpec>, Error> {
-    plan_of(run_on(model, fused, options, &manager::plan_passes())?)
-}
-
 /// Returns the plan that the passes made.
 ///
-/// # Errors When their result is not a plan.
+/// # Errors
+/// When their result is not a plan.
 pub fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
     match ir {
         Ir::Plan(plan) => Ok(*plan),
@@ -366,8 +359,8 @@ fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> 
 ///
 /// # Errors
 /// If a file's path cannot be stored in a plan.
-pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>) -> Result<Facts<'a>, Error> {
-    Ok(Facts {
+pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>) -> Result<PlanProperties<'a>, Error> {
+    Ok(PlanProperties {
         architecture: model.arch.hyper.architecture.clone(),
         max_tokens: options.max_tokens.unwrap_or_else(|| step_tokens(&model.arch.hyper)),
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
@@ -412,7 +405,7 @@ fn record_step_tokens(model: &Model, options: &Options) {
 }
 
 /// Returns the context of passes.
-pub fn context<'a>(options: &Options, facts: Option<Facts<'a>>) -> Context<'a> {
+pub fn context<'a>(options: &Options, facts: Option<PlanProperties<'a>>) -> Context<'a> {
     let Options { caches, pack, expert_memory, predict_extra, defer, .. } = *options;
     let told = OptionSet::default()
         .with(&defer::Options { experts: defer })
@@ -434,7 +427,7 @@ pub fn context<'a>(options: &Options, facts: Option<Facts<'a>>) -> Context<'a> {
 ///
 /// # Errors
 /// See [`compile`]; also for an unknown pass.
-pub fn after(model: &Model, options: &Options, pass: &str) -> Result<Stop, Error> {
+pub fn stop_after(model: &Model, options: &Options, pass: &str) -> Result<Stop, Error> {
     let last = Some(manager::find(pass)?.name);
     let (_, ir) = graph_and_left(model, options, last, None)?;
     Ok(Stop { ir, after: last })
@@ -462,7 +455,8 @@ pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
 
 /// Returns the machine code of several kernels as one text.
 ///
-/// # Errors When a kernel has no code for the target.
+/// # Errors
+/// When a kernel has no code for the target.
 pub fn assembly<'k>(kernels: impl IntoIterator<Item = &'k Kernel>, target: Target) -> Result<String, Error> {
     let listing = |(number, kernel): (usize, &Kernel)| {
         let artifact = Artifact::of(kernel, target, true)?;

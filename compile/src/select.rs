@@ -30,7 +30,7 @@ use ixc_ir::graph::{Function, Module, Operand};
 use ixc_ir::names::Label;
 use ixc_ir::plan::{KernelId, Plan, Source, Step, Task, Variant, print};
 use ixc_kernels::KernelSpec;
-use ixc_passes::draft::{Draft, What};
+use ixc_passes::draft::{Draft, WorkItem};
 use ixc_passes::manager::Ir;
 
 mod selection;
@@ -232,15 +232,15 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
     let mut works = Works { plan: &draft.plan, name: &KernelSpec::name, flow: Flow::default() };
     let items: Vec<Item> = (draft.work.iter())
         .map(|work| match &work.what {
-            What::Task(task) => works.item(Work::Task(task)),
-            What::Bucket(step) | What::Residency(step) => works.item(Work::Step(step)),
+            WorkItem::Task(task) => works.item(Work::Task(task)),
+            WorkItem::Bucket(step) | WorkItem::Residency(step) => works.item(Work::Step(step)),
         })
         .collect();
     let chosen = selection.of(&items)?;
     let first = format!("; {} of {} tasks", chosen.len(), items.len());
     let line = |at: usize| match &draft.work[at].what {
-        What::Task(task) => print::task(&draft.plan, task, &KernelSpec::name),
-        What::Bucket(step) | What::Residency(step) => {
+        WorkItem::Task(task) => print::task(&draft.plan, task, &KernelSpec::name),
+        WorkItem::Bucket(step) | WorkItem::Residency(step) => {
             let text = print::step(&draft.plan, at, step, &|_| true, &KernelSpec::name);
             // The number in the text has no meaning, because the work is not in a step yet.
             text.split_once(": ").map_or(text.clone(), |(_, what)| format!("  {what}"))

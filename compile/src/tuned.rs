@@ -27,7 +27,7 @@ use ixc_ir::graph::Module;
 use ixc_passes::options::{OptionSet, OptionValue};
 use ixc_passes::tile::{self, TUNED};
 pub use ixc_passes::tuned::WeightKernel;
-use ixc_passes::tuned::{Choice, Tuned as Choices};
+use ixc_passes::tuned::{TunedChoice, TunedChoices};
 use ixc_targets::{CoreCaches, Target};
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ struct Stored {
     /// Version of `ixc` that wrote the file. Kernels of another version may be faster or slower.
     ixc: String,
     target: String,
-    by: By,
+    by: MeasurementSource,
     rows: Vec<Row>,
     /// CRC-32 of the rows.
     crc32: String,
@@ -62,7 +62,7 @@ struct Stored {
 /// Source of the measurements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum By {
+pub enum MeasurementSource {
     /// This CPU, by its name.
     Cpu(String),
     /// The cost model of a CPU.
@@ -73,7 +73,7 @@ pub enum By {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Choice, in the text form of [`Choice`].
+    /// Choice, in the text form of [`TunedChoice`].
     pub choice: String,
     /// Tiling that is used without this choice.
     pub instead_of: String,
@@ -116,13 +116,13 @@ impl From<Speedup> for [f64; 3] {
 
 /// Choices from a file, and their origin.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tuned {
+pub struct TunedFile {
     /// The file.
     pub path: PathBuf,
     /// Whether the user named the file. The file in the user's folder applies only to this machine.
     is_named: bool,
     target: String,
-    choices: Choices,
+    choices: TunedChoices,
 }
 
 /// Returns the file for one target in the user's folder.
@@ -139,7 +139,7 @@ fn crc(rows: &[Row]) -> Result<String, serde_json::Error> {
 }
 
 /// Reads and checks a file; `None` if it does not exist.
-fn read(path: &Path) -> Result<Option<(Stored, Choices)>, Error> {
+fn read(path: &Path) -> Result<Option<(Stored, TunedChoices)>, Error> {
     let text = match read_text(path, MAX_BYTES) {
         Err(ReadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         text => text?,
@@ -155,23 +155,23 @@ fn read(path: &Path) -> Result<Option<(Stored, Choices)>, Error> {
         let expected = stored.crc32.chars().take(32).collect();
         return Err(TunedError::Checksum { path: path.to_owned(), found, expected }.into());
     }
-    let choice = |(at, row): (usize, &Row)| -> Result<Choice, TunedError> {
+    let choice = |(at, row): (usize, &Row)| -> Result<TunedChoice, TunedError> {
         row.choice.parse().map_err(|()| TunedError::Row {
             path: path.to_owned(),
             row: at + 1,
             found: row.choice.chars().take(128).collect(),
-            expected: Choices::EXPECTED,
+            expected: TunedChoices::EXPECTED,
         })
     };
     let choices = stored.rows.iter().enumerate().map(choice).collect::<Result<_, _>>()?;
-    Ok(Some((stored, Choices(choices))))
+    Ok(Some((stored, TunedChoices(choices))))
 }
 
 /// Checks the conditions for which a file was made.
-fn is_of(path: &Path, stored: &Stored, by: &By, target: &str) -> Result<(), TunedError> {
-    let other = |key, found: &str, wanted: &str| {
-        let [found, wanted] = [found, wanted].map(|text| text.chars().take(64).collect());
-        TunedError::Other { path: path.to_owned(), key, found, wanted }
+fn is_of(path: &Path, stored: &Stored, by: &MeasurementSource, target: &str) -> Result<(), TunedError> {
+    let other = |key, found: &str, expected: &str| {
+        let [found, expected] = [found, expected].map(|text| text.chars().take(64).collect());
+        TunedError::Other { path: path.to_owned(), key, found, expected }
     };
     if stored.ixc != build::version() {
         return Err(other("ixc", &stored.ixc, build::version()));
@@ -180,36 +180,44 @@ fn is_of(path: &Path, stored: &Stored, by: &By, target: &str) -> Result<(), Tune
         return Err(other("target", &stored.target, target));
     }
     match (&stored.by, by) {
-        (By::Cpu(found), By::Cpu(wanted)) if found != wanted => Err(other("the CPU", found, wanted)),
-        (By::Model(found), By::Model(wanted)) if found != wanted => Err(other("the model of", found, wanted)),
-        (By::Cpu(found), By::Model(wanted)) => Err(other("the CPU", found, &format!("the model of {wanted}"))),
-        (By::Model(found), By::Cpu(wanted)) => Err(other("the model of", found, &format!("the CPU {wanted}"))),
+        (MeasurementSource::Cpu(found), MeasurementSource::Cpu(expected)) if found != expected => {
+            Err(other("the CPU", found, expected))
+        }
+        (MeasurementSource::Model(found), MeasurementSource::Model(expected)) if found != expected => {
+            Err(other("the model of", found, expected))
+        }
+        (MeasurementSource::Cpu(found), MeasurementSource::Model(expected)) => {
+            Err(other("the CPU", found, &format!("the model of {expected}")))
+        }
+        (MeasurementSource::Model(found), MeasurementSource::Cpu(expected)) => {
+            Err(other("the model of", found, &format!("the CPU {expected}")))
+        }
         _ => Ok(()),
     }
 }
 
-impl Tuned {
+impl TunedFile {
     /// Reads a file that the user named.
     ///
     /// # Errors
     /// If the file is missing or malformed, or was made on another CPU or by another `ixc`.
-    pub fn named(path: &Path) -> Result<Tuned, Error> {
+    pub fn named(path: &Path) -> Result<TunedFile, Error> {
         let Some((stored, choices)) = read(path)? else {
             let source = std::io::ErrorKind::NotFound.into();
             return Err(ReadError::Io { path: path.to_owned(), source }.into());
         };
         let by = match &stored.by {
-            By::Cpu(_) => By::Cpu(cpu_name()),
-            by @ By::Model(_) => by.clone(),
+            MeasurementSource::Cpu(_) => MeasurementSource::Cpu(cpu_name()),
+            by @ MeasurementSource::Model(_) => by.clone(),
         };
         is_of(path, &stored, &by, &stored.target)?;
-        Ok(Tuned { path: path.to_owned(), is_named: true, target: stored.target, choices })
+        Ok(TunedFile { path: path.to_owned(), is_named: true, target: stored.target, choices })
     }
 
     /// Reads the file in the user's folder for this machine. `None` if there is no file, or if it
     /// is not valid here; the reason is logged.
-    pub fn of_this_machine() -> Option<Tuned> {
-        let (target, by) = (Target::native(), By::Cpu(cpu_name()));
+    pub fn of_this_machine() -> Option<TunedFile> {
+        let (target, by) = (Target::native(), MeasurementSource::Cpu(cpu_name()));
         let path = own_file(target).ok()?;
         let found = read(&path).and_then(|found| {
             let Some((stored, choices)) = found else { return Ok(None) };
@@ -217,7 +225,7 @@ impl Tuned {
             Ok(Some(choices))
         });
         match found {
-            Ok(choices) => choices.map(|choices| Tuned {
+            Ok(choices) => choices.map(|choices| TunedFile {
                 path: path.clone(),
                 is_named: false,
                 target: target.name().to_owned(),
@@ -244,7 +252,7 @@ impl Tuned {
             return Ok(());
         }
         let (path, found) = (self.path.clone(), self.target.clone());
-        Err(TunedError::Other { path, key: "target", found, wanted: target.name().to_owned() }.into())
+        Err(TunedError::Other { path, key: "target", found, expected: target.name().to_owned() }.into())
     }
 
     /// Passes the choices to the pass `tile` for code for `target`. `is_native` is set if `target`
@@ -256,12 +264,13 @@ impl Tuned {
         let mut tile: tile::Options = options.of();
         // An option overrides the file.
         let said = std::mem::take(&mut tile.tuned.0);
-        let is_said = |choice: &Choice| said.iter().any(|said| said.kernel() == choice.kernel());
-        let of_file: Vec<&Choice> = self.choices.0.iter().filter(|choice| !is_said(choice)).collect();
+        let is_said = |choice: &TunedChoice| said.iter().any(|said| said.kernel() == choice.kernel());
+        let of_file: Vec<&TunedChoice> = self.choices.0.iter().filter(|choice| !is_said(choice)).collect();
         // The user did not name this file, so choices that are no longer candidates are ignored
         // with a warning.
-        let is_taken = |choice: &&&Choice| {
-            let of_weight: Vec<&Choice> = of_file.iter().copied().filter(|of| of.weight == choice.weight).collect();
+        let is_taken = |choice: &&&TunedChoice| {
+            let of_weight: Vec<&TunedChoice> =
+                of_file.iter().copied().filter(|of| of.weight == choice.weight).collect();
             let is_taken = self.is_named || tile::accepts(&choice.weight, &of_weight, target, caches);
             if !is_taken {
                 let file = self.path.display();
@@ -269,7 +278,7 @@ impl Tuned {
             }
             is_taken
         };
-        let taken: Vec<Choice> = of_file.iter().filter(is_taken).copied().cloned().collect();
+        let taken: Vec<TunedChoice> = of_file.iter().filter(is_taken).copied().cloned().collect();
         tile.tuned.0 = taken.into_iter().chain(said).collect();
         options.with(&tile)
     }
@@ -294,13 +303,13 @@ pub struct Place {
 impl Place {
     /// Checks that the file can be written.
     ///
-    /// # Errors If the user named the file, and it has other contents or was made for other
-    /// conditions.
-    pub fn check(&self, target: Target, by: &By) -> Result<(), Error> {
-        self.held(target, by).map(drop)
+    /// # Errors
+    /// If the user named the file, and it has other contents or was made for other conditions.
+    pub fn check(&self, target: Target, by: &MeasurementSource) -> Result<(), Error> {
+        self.read_choices(target, by).map(drop)
     }
 
-    fn held(&self, target: Target, by: &By) -> Result<Option<(Stored, Choices)>, Error> {
+    fn read_choices(&self, target: Target, by: &MeasurementSource) -> Result<Option<(Stored, TunedChoices)>, Error> {
         let held = read(&self.path).and_then(|found| {
             let Some((stored, choices)) = found else { return Ok(None) };
             is_of(&self.path, &stored, by, target.name())?;
@@ -322,11 +331,17 @@ impl Place {
 ///
 /// # Errors
 /// See [`Place::check`]; also the system's error.
-pub fn put(place: &Place, target: Target, by: &By, kernel: WeightKernel, row: Option<Row>) -> Result<(), Error> {
+pub fn put(
+    place: &Place,
+    target: Target,
+    by: &MeasurementSource,
+    kernel: WeightKernel,
+    row: Option<Row>,
+) -> Result<(), Error> {
     let path = place.path.as_path();
-    let mut rows = match place.held(target, by)? {
+    let mut rows = match place.read_choices(target, by)? {
         Some((stored, choices)) => {
-            let is_other = |(_, other): &(Row, &Choice)| other.kernel() != kernel;
+            let is_other = |(_, other): &(Row, &TunedChoice)| other.kernel() != kernel;
             let kept: Vec<Row> =
                 stored.rows.iter().cloned().zip(&choices.0).filter(is_other).map(|(row, _)| row).collect();
             if row.is_none() && kept.len() == stored.rows.len() {
@@ -369,13 +384,13 @@ mod tests {
         let path = folder.join("t.json");
         let _ = std::fs::remove_file(&path);
         for text in CHOICES {
-            let choice: Choice = text.parse().unwrap();
+            let choice: TunedChoice = text.parse().unwrap();
             let row = Row {
                 choice: text.to_owned(),
                 instead_of: "rows=32 gemm/96".to_owned(),
                 ratio: [1.5, 1.4, 1.6].into(),
             };
-            put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), choice.kernel(), Some(row)).unwrap();
+            put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), choice.kernel(), Some(row)).unwrap();
         }
         path
     }
@@ -383,46 +398,46 @@ mod tests {
     #[test]
     fn tuned_choices_round_trip_and_new_ones_replace_old() {
         let path = written("back");
-        let tuned = Tuned::named(&path).unwrap();
+        let tuned = TunedFile::named(&path).unwrap();
         assert_eq!(tuned.choices.text(), CHOICES.join("; "));
         let other = CHOICES[0].replace("@0/1", "@2048/1");
         let row = Row { choice: other.clone(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1].into() };
-        let choice: Choice = other.parse().unwrap();
+        let choice: TunedChoice = other.parse().unwrap();
         let kernel = choice.kernel();
-        put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
-        assert_eq!(Tuned::named(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
+        put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
+        assert_eq!(TunedFile::named(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
         // The choice is removed when no candidate is faster any longer.
-        put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, None).unwrap();
-        assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[1]);
-        put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
+        put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, None).unwrap();
+        assert_eq!(TunedFile::named(&path).unwrap().choices.text(), CHOICES[1]);
+        put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, Some(row)).unwrap();
         // A named file for another target is refused; the file in the user's folder is ignored.
         let caches = Target::AVX2.row().caches();
         assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2; expected amx"));
         assert!(tuned.tell(OptionSet::default(), Target::AMX, &caches, true).is_empty());
-        let told = |tuned: &Tuned, options: OptionSet, is_native: bool| {
+        let told = |tuned: &TunedFile, options: OptionSet, is_native: bool| {
             let told: tile::Options = tuned.tell(options, Target::AVX2, &caches, is_native).of();
             told.tuned
         };
         assert_eq!(told(&tuned, OptionSet::default(), false), tuned.choices);
         // A choice in an option overrides that of a file for the same kernel.
-        let said = tile::Options { tuned: Choices(vec![choice.clone()]), ..tile::Options::default() };
-        let file = Tuned { choices: Choices(vec![CHOICES[0].parse().unwrap()]), ..tuned.clone() };
+        let said = tile::Options { tuned: TunedChoices(vec![choice.clone()]), ..tile::Options::default() };
+        let file = TunedFile { choices: TunedChoices(vec![CHOICES[0].parse().unwrap()]), ..tuned.clone() };
         assert_eq!(told(&file, OptionSet::default().with(&said), false), said.tuned);
         // Valid choices of the user's folder apply, and invalid ones are ignored.
-        let own = Tuned { is_named: false, ..tuned };
+        let own = TunedFile { is_named: false, ..tuned };
         assert!(own.check(Target::AMX).is_ok() && told(&own, OptionSet::default(), false).0.is_empty());
         assert_eq!(told(&own, OptionSet::default(), true), own.choices);
         let stale = CHOICES[1].replace("gemm/48", "gemm/47").parse().unwrap();
-        let stale = Tuned { choices: Choices(vec![stale]), ..own.clone() };
+        let stale = TunedFile { choices: TunedChoices(vec![stale]), ..own.clone() };
         assert!(told(&stale, OptionSet::default(), true).0.is_empty());
-        assert_eq!(told(&Tuned { is_named: true, ..stale.clone() }, OptionSet::default(), true), stale.choices);
+        assert_eq!(told(&TunedFile { is_named: true, ..stale.clone() }, OptionSet::default(), true), stale.choices);
         std::fs::write(&path, "{").unwrap();
         let place = Place { path: path.clone(), is_own: true };
-        assert!(named(&path).check(Target::AVX2, &By::Cpu(cpu_name())).is_err());
-        place.check(Target::AVX2, &By::Cpu(cpu_name())).unwrap();
+        assert!(named(&path).check(Target::AVX2, &MeasurementSource::Cpu(cpu_name())).is_err());
+        place.check(Target::AVX2, &MeasurementSource::Cpu(cpu_name())).unwrap();
         let row = Row { choice: CHOICES[0].to_owned(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1].into() };
-        put(&place, Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
-        assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[0]);
+        put(&place, Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, Some(row)).unwrap();
+        assert_eq!(TunedFile::named(&path).unwrap().choices.text(), CHOICES[0]);
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
@@ -432,7 +447,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         let error = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            Tuned::named(&path).unwrap_err().to_string()
+            TunedFile::named(&path).unwrap_err().to_string()
         };
         assert!(error("").contains("is not a file of tuned choices"));
         assert!(error(&text.replace("\"version\": 1", "\"version\": 2")).contains("version 2, not ixc-tuned 1"));
@@ -447,6 +462,6 @@ mod tests {
         let said = error(&serde_json::to_string(&stored).unwrap());
         assert!(said.contains("row 2 is") && said.contains("expected FORMAT x=FORMAT"), "{said}");
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
-        assert!(matches!(Tuned::named(&path), Err(Error::Read(_))));
+        assert!(matches!(TunedFile::named(&path), Err(Error::Read(_))));
     }
 }

@@ -45,4 +45,4 @@ pub mod report;
 
 pub use block::{Block, Bound};
 pub use model::{CpuModel, MODELS, model};
-pub use report::{LoopReport, Report, Unknown, Whole, WholeError, WholeLoop, analyse};
+pub use report::{KernelCost, KernelCostError, LoopReport, Report, UnknownInstruction, WholeLoop, analyse};

@@ -26,26 +26,26 @@ mod intel;
 
 /// Source of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum CostSource {
     /// LLVM 19's scheduling model of the CPU (`llvm-mca --instruction-tables`).
     Llvm,
     /// Measured for this project on a CPU of this kind: throughput, latency, and pairs of classes
     /// for shared ports.
-    Ran,
+    Measured,
     /// `FACTS.md` of this project, after Intel's optimisation manual.
-    Facts,
+    Manual,
     /// General knowledge (uops.info, the vendors' optimisation guides), not checked again.
-    Mem,
+    Unverified,
 }
 
-impl Source {
+impl CostSource {
     /// Returns the mark of the source in the documentation.
     pub const fn mark(self) -> &'static str {
         match self {
-            Source::Llvm => "llvm",
-            Source::Ran => "ran",
-            Source::Facts => "facts",
-            Source::Mem => "mem",
+            CostSource::Llvm => "llvm",
+            CostSource::Measured => "ran",
+            CostSource::Manual => "facts",
+            CostSource::Unverified => "mem",
         }
     }
 }
@@ -73,14 +73,14 @@ pub struct Row {
     /// Latency of the 64-byte form in cycles.
     pub wide_latency: u32,
     /// Source of the numbers.
-    pub source: Source,
+    pub source: CostSource,
     /// Source of the 64-byte numbers.
-    pub wide_source: Source,
+    pub wide_source: CostSource,
 }
 
 impl Row {
     /// Returns the row with another source for its 64-byte form.
-    pub const fn wide_from(self, source: Source) -> Row {
+    pub const fn wide_from(self, source: CostSource) -> Row {
         Row { wide_source: source, ..self }
     }
 }
@@ -97,17 +97,17 @@ pub enum Wide {
 }
 
 /// Returns a row without a 64-byte form.
-pub const fn narrow(class: Class, uops: &'static str, latency: u32, source: Source) -> Row {
+pub const fn narrow(class: Class, uops: &'static str, latency: u32, source: CostSource) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::None, wide_latency: 0, source, wide_source: source }
 }
 
 /// Returns a row with different µops for 64 bytes.
-pub const fn both(class: Class, uops: &'static str, wide: &'static str, latency: u32, source: Source) -> Row {
+pub const fn both(class: Class, uops: &'static str, wide: &'static str, latency: u32, source: CostSource) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::Uops(wide), wide_latency: latency, source, wide_source: source }
 }
 
 /// Returns a row whose 64-byte form has the same µops, in two halves if the CPU works in halves.
-pub const fn same(class: Class, uops: &'static str, latency: u32, wide_latency: u32, source: Source) -> Row {
+pub const fn same(class: Class, uops: &'static str, latency: u32, wide_latency: u32, source: CostSource) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::AsNarrow, wide_latency, source, wide_source: source }
 }
 

@@ -25,7 +25,7 @@ pub struct Report {
     /// Number of instructions of the whole kernel.
     pub instructions: u32,
     /// Instructions that the model does not know. Their cost counts as 0.
-    pub unknown: Vec<Unknown>,
+    pub unknown: Vec<UnknownInstruction>,
     /// Loops, each before its inner loops.
     pub loops: Vec<LoopReport>,
     /// Cost of the code outside of all loops.
@@ -37,7 +37,7 @@ pub struct Report {
 
 /// An instruction without a class, or with a class that the model lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unknown {
+pub struct UnknownInstruction {
     /// Offset in the code.
     pub offset: u32,
     /// The instruction as text.
@@ -121,7 +121,7 @@ pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuMo
         })
         .collect();
     let outside = body(None, false);
-    unknown.sort_by_key(|u: &Unknown| u.offset);
+    unknown.sort_by_key(|u: &UnknownInstruction| u.offset);
     Report {
         kernel: kernel.name.clone(),
         cpu: cpu.name,
@@ -134,15 +134,15 @@ pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuMo
     }
 }
 
-fn describe(instruction: &Instruction) -> Unknown {
+fn describe(instruction: &Instruction) -> UnknownInstruction {
     let mut text = String::new();
     IntelFormatter::new().format(instruction, &mut text);
-    Unknown { offset: instruction.ip() as u32, text }
+    UnknownInstruction { offset: instruction.ip() as u32, text }
 }
 
 /// Reasons why the whole kernel has no cost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WholeError {
+pub enum KernelCostError {
     /// A wrong number of dims, or a dim outside its range.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -156,7 +156,7 @@ pub enum WholeError {
 
 /// Cycles of a whole kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Whole {
+pub struct KernelCost {
     /// The dims.
     pub dims: Vec<i64>,
     /// Cycles if every loop runs at its bound, and loops run one after the other.
@@ -174,7 +174,7 @@ pub struct Whole {
     pub multiply_share: f64,
     /// Cycles outside of all loops.
     pub outside: f64,
-    /// Cycles outside of all loops, counted as in [`Whole::cycles_drained`].
+    /// Cycles outside of all loops, counted as in [`KernelCost::cycles_drained`].
     pub outside_drained: f64,
     /// The loops, in the order of [`Report::loops`].
     pub loops: Vec<WholeLoop>,
@@ -193,7 +193,7 @@ pub struct WholeLoop {
     pub iterations: f64,
     /// Cycles of all iterations.
     pub cycles: f64,
-    /// Part of [`Whole::cycles_drained`].
+    /// Part of [`KernelCost::cycles_drained`].
     pub cycles_drained: f64,
     /// Cycles of the tile unit in all iterations.
     pub tile_cycles: f64,
@@ -204,11 +204,12 @@ pub struct WholeLoop {
 impl Report {
     /// Computes the cycles of the whole kernel for given dims.
     ///
-    /// # Errors The dims are not valid for the kernel, or a loop's trip count is unknown.
-    pub fn whole(&self, dims: &[i64]) -> Result<Whole, WholeError> {
+    /// # Errors
+    /// The dims are not valid for the kernel, or a loop's trip count is unknown.
+    pub fn whole(&self, dims: &[i64]) -> Result<KernelCost, KernelCostError> {
         check_dims(&self.dims, dims)?;
         let outside_drained = self.outside.cycles.max(f64::from(self.outside.critical_path));
-        let mut out = Whole {
+        let mut out = KernelCost {
             dims: dims.to_vec(),
             cycles: self.outside.cycles,
             cycles_drained: outside_drained,
@@ -228,7 +229,7 @@ impl Report {
                     Atom::Var(_) => 0,
                 })
             });
-            let Some(trip) = trip else { return Err(WholeError::Trip { start: l.start }) };
+            let Some(trip) = trip else { return Err(KernelCostError::Trip { start: l.start }) };
             let entries = l.parent.map_or(1.0, |outer| out.loops[outer].iterations);
             // The remainder of a loop with several steps per iteration runs in other code.
             let iterations = entries * (trip.max(0) / l.step) as f64;
@@ -372,7 +373,7 @@ impl Display for Report {
     }
 }
 
-impl Display for Whole {
+impl Display for KernelCost {
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
         let width = label_width(self.loops.iter().map(|l| indented(l.depth, &l.label)));
         let dims: Vec<_> = self.dims.iter().map(i64::to_string).collect();

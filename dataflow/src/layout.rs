@@ -114,7 +114,7 @@ pub struct Unit {
     /// Number of the program's first outlet. The outlets of its instances follow each other.
     pub first_outlet: u32,
     /// Routings whose ids the program computes, with the port and the bytes of a row.
-    pub makes_ids: Vec<MakesIds>,
+    pub routed_ids: Vec<RoutedIds>,
     /// Earlier programs that work on the same state in the same wave.
     pub before: Vec<u32>,
     /// Later programs that work on the same state in the same wave.
@@ -123,7 +123,7 @@ pub struct Unit {
 
 /// A routing whose ids a program computes.
 #[derive(Clone, Copy, Debug)]
-pub struct MakesIds {
+pub struct RoutedIds {
     /// The routing.
     pub routing: u32,
     /// The port.
@@ -389,14 +389,14 @@ fn unit(descriptor: &Descriptor, number: u32, program: &Program, layout: &Layout
     });
     let depth = receives.iter().map(|receive| receive.slice.rows).max().unwrap_or(1);
     let mut outlets: Vec<Outlet> = Vec::new();
-    let mut makes_ids = Vec::new();
+    let mut routed_ids = Vec::new();
     let mut places = HashMap::new();
     for (port, at) in program.ports.iter().enumerate() {
         let Port::Send(slice) = at else { continue };
         let axis = descriptor.tensors[slice.tensor as usize].axis;
         for routing in index.routings.get(&slice.tensor).into_iter().flatten() {
             let bytes = descriptor.tensors[slice.tensor as usize].row_bytes;
-            makes_ids.push(MakesIds { routing: *routing, port: port as u32, bytes });
+            routed_ids.push(RoutedIds { routing: *routing, port: port as u32, bytes });
         }
         for stream in index.sent.get(&(number, slice.tensor)).into_iter().flatten() {
             let stream = &descriptor.streams[*stream as usize];
@@ -436,7 +436,7 @@ fn unit(descriptor: &Descriptor, number: u32, program: &Program, layout: &Layout
         receives,
         outlets,
         first_outlet: layout.owner.len() as u32,
-        makes_ids,
+        routed_ids,
         before: others().filter(|other| *other < number).collect(),
         after: others().filter(|other| *other > number).collect(),
     }

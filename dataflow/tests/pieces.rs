@@ -15,13 +15,13 @@ use ixc_ir::graph::parse::parse;
 use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
 use ixc_passes::manager::{self, Ir};
-use ixc_passes::pass::{Context, Facts, GraphResult};
+use ixc_passes::pass::{Context, GraphResult, PlanProperties};
 use ixc_targets::Target;
 use ixc_testing::becomes::{self, Example};
 
 /// Returns the value of the option line with this name.
-fn said<'t>(input: &'t str, name: &str) -> Result<&'t str, String> {
-    becomes::said(input, name).next().ok_or_else(|| format!("no `// {name}: `"))
+fn setting_values<'t>(input: &'t str, name: &str) -> Result<&'t str, String> {
+    becomes::setting_values(input, name).next().ok_or_else(|| format!("no `// {name}: `"))
 }
 
 fn sizes(words: &str) -> Partition {
@@ -45,7 +45,7 @@ fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
     }
     let bytes: Vec<Vec<u8>> = Vec::new();
     let mut context = Context::new(Target::AVX2);
-    context.facts = Some(Facts {
+    context.facts = Some(PlanProperties {
         architecture: "test".to_string(),
         max_tokens: 8,
         context_length: 64,
@@ -55,7 +55,7 @@ fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
         tokenizer: Vec::new(),
         weights: &bytes,
     });
-    let passes: Vec<&str> = said(input, "passes")?.split(',').collect();
+    let passes: Vec<&str> = setting_values(input, "passes")?.split(',').collect();
     let mut module = manager::run_pipeline(module, &passes, &context)?;
     for choice in module.weights.iter_mut().map(|weight| &mut weight.choice) {
         choice.tile = choice.tile.as_ref().map(|own| tile.unwrap_or(own).to_string());
@@ -63,7 +63,7 @@ fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
     let Ir::Draft(tasks) = manager::run(Ir::Graph(module), &["lower"], &context)? else {
         return Err("`lower` made no tasks".into());
     };
-    let plan = pieces::plan(&tasks, &sizes(said(input, "pieces")?), &context)?;
+    let plan = pieces::plan(&tasks, &sizes(setting_values(input, "pieces")?), &context)?;
     Ok(print(&plan, |kernel| kernel.name()))
 }
 

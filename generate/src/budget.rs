@@ -397,6 +397,6 @@ mod tests {
         assert!(!compiled.plan.expert_groups.is_empty() && compiled.plan == streamed.plan);
         let names = |plan: Plan<Kernel>| plan.kernels.into_iter().map(|kernel| kernel.name);
         let kernels: BTreeSet<String> = names(trial.plan).chain(names(streamed.plan)).collect();
-        assert_eq!(generated.generated(), kernels.len());
+        assert_eq!(generated.kernel_count(), kernels.len());
     }
 }

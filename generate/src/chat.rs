@@ -26,7 +26,7 @@
 //! for question in ["What is a trait?", "And a lifetime?"] {
 //!     chat.say(question);
 //!     let tokens = chat.fit(session.model(), 8)?.prompt.tokens;
-//!     let greedy = ixc_runtime::sample::Settings::greedy();
+//!     let greedy = ixc_runtime::sample::SamplerSettings::greedy();
 //!     let request = Request { limit: Some(8), ..Request::new(tokens, greedy) };
 //!     let answer = session
 //!         .generate(&request, |_| Ok::<_, ixc_generate::Error>(ControlFlow::Continue(())))?;

@@ -323,7 +323,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         for (text, right) in changes {
             assert_ne!(text, good);
-            fs::write(&path, ixc_compile::checksum::sealed(&[], text)).unwrap();
+            fs::write(&path, ixc_compile::checksum::add_checksum(&[], text)).unwrap();
             let error = Entry::read(&path, &place(), SystemTime::now()).unwrap_err();
             assert!(error.contains(right), "{error}; {right} is right");
         }

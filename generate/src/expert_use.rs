@@ -21,7 +21,7 @@ use ixc_runtime::engine::Engine;
 use ixc_runtime::streaming::store::stats::{GroupBlocks, GroupStats};
 use serde::{Deserialize, Serialize};
 
-use ixc_compile::checksum::{ChecksumError, sealed, unsealed_if_there};
+use ixc_compile::checksum::{ChecksumError, add_checksum, unsealed_if_there};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "ixc.experts.v1";
@@ -49,13 +49,13 @@ pub struct ExpertUse {
     pub weights: Vec<String>,
     /// Counts of streaming by layer, if experts are streamed.
     #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
-    pub streamed: Option<Vec<Streamed>>,
+    pub streamed: Option<Vec<LayerRequests>>,
 }
 
 /// Requests for a layer's streamed experts. An expert that several tokens of a step chose is
 /// requested once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Streamed {
+pub struct LayerRequests {
     /// Requested experts that were in memory.
     pub hits: u64,
     /// Requested experts that were already being read.
@@ -122,7 +122,7 @@ impl ExpertUse {
                 let number = group? as usize;
                 let GroupStats { hits, on_the_way, misses, bytes, .. } = *groups.get(number)?;
                 let GroupBlocks { in_memory, kept: pinned } = blocks.get(number).copied().unwrap_or_default();
-                Some(Streamed { hits, on_the_way, misses, bytes, in_memory, pinned })
+                Some(LayerRequests { hits, on_the_way, misses, bytes, in_memory, pinned })
             };
             counts.layers().iter().map(|layer| of(layer.group).unwrap_or_default()).collect()
         });
@@ -157,7 +157,7 @@ impl ExpertUse {
 
     /// Returns these counts plus earlier counts of the same layers and experts.
     #[must_use]
-    pub fn behind(mut self, before: &ExpertUse) -> ExpertUse {
+    pub fn plus(mut self, before: &ExpertUse) -> ExpertUse {
         self.tokens = self.tokens.saturating_add(before.tokens);
         for (now, before) in self.chosen.iter_mut().zip(&before.chosen) {
             now.iter_mut().zip(before).for_each(|(now, before)| *now = now.saturating_add(*before));
@@ -176,7 +176,7 @@ impl ExpertUse {
     /// # Errors
     /// See [`OutputError`].
     pub fn write(&self, output: Output) -> Result<(), OutputError> {
-        let text = sealed(&[], self.to_json().trim_end()) + "\n";
+        let text = add_checksum(&[], self.to_json().trim_end()) + "\n";
         output.write(|out| out.write_all(text.as_bytes())).map(drop)
     }
 }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn expert_use_record_reads_back() {
-        let streamed = Some(vec![Streamed { hits: 1, bytes: 4096, ..Streamed::default() }]);
+        let streamed = Some(vec![LayerRequests { hits: 1, bytes: 4096, ..LayerRequests::default() }]);
         let used = ExpertUse {
             schema: SCHEMA.into(),
             tokens: 7,
@@ -203,12 +203,12 @@ mod tests {
         assert!((KIND.is)(text.as_bytes()) && !(KIND.is)(b"{\"schema\":\"ixc.inspect.v1\""));
         assert_eq!(parsed(&text).unwrap(), ExpertUse { streamed: None, ..used.clone() });
         // A changed number in a file with a checksum is an error.
-        let file = sealed(&[], text.trim_end());
+        let file = add_checksum(&[], text.trim_end());
         assert_eq!(parsed(&file).unwrap(), parsed(&text).unwrap());
         assert!(
             parsed(&file.replacen("\"tokens\":7", "\"tokens\":8", 1)).unwrap_err().contains("is damaged or was edited")
         );
-        let twice = used.clone().behind(&used);
+        let twice = used.clone().plus(&used);
         assert_eq!((twice.tokens, twice.chosen), (14, vec![vec![2, u64::MAX], vec![]]));
     }
 

@@ -16,7 +16,7 @@
 //! ```
 //! use ixc_generate::generator::{Event, Generator, Request};
 //! use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
-//! use ixc_runtime::sample::Settings;
+//! use ixc_runtime::sample::SamplerSettings;
 //!
 //! let mut options = LoadOptions::default();
 //! options.run.sequences = 2;
@@ -24,7 +24,8 @@
 //! let mut generator = Generator::new(model)?;
 //! for prompt in ["The borrow checker", "A trait is"] {
 //!     let tokens = generator.model().encode_prompt(prompt)?;
-//!     generator.submit(Request { limit: Some(4), ..Request::new(tokens, Settings::greedy()) })?;
+//!     let request = Request::new(tokens, SamplerSettings::greedy());
+//!     generator.submit(Request { limit: Some(4), ..request })?;
 //! }
 //! let mut made = 0;
 //! while !generator.is_idle() {

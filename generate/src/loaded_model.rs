@@ -22,13 +22,13 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan};
 use ixc_runtime::engine::{self, Addition, Engine, EvictError, ExpertStore, FIRST, SequenceId};
 use ixc_runtime::file::PlanFile;
-use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
 use ixc_runtime::memory_estimate;
+use ixc_runtime::progress::{Activity, ProgressCounter};
 use ixc_runtime::sample::SamplerState;
 use ixc_runtime::saved::SavedError;
 use ixc_runtime::stats::Stats;
-use ixc_runtime::streaming::predict::{Choice, Strategy};
+use ixc_runtime::streaming::predict::{Strategy, StrategyChoice};
 use ixc_runtime::streaming::store::Evicted;
 use ixc_targets::Target;
 use ixc_text::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
@@ -104,7 +104,7 @@ impl LoadOptions {
 
 /// Facts about a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ModelProperties {
     /// Name of the architecture.
     pub architecture: String,
     /// Context length of the training.
@@ -115,15 +115,15 @@ pub struct Facts {
     pub format: Option<Format>,
 }
 
-impl Facts {
-    fn of(plan: &Plan<Kernel>) -> Facts {
+impl ModelProperties {
+    fn of(plan: &Plan<Kernel>) -> ModelProperties {
         let mut formats: HashMap<Format, u64> = HashMap::new();
         for weight in &plan.weights {
             let format = weight.stored.unpacked().unwrap_or(weight.stored);
             let sum = formats.entry(format).or_default();
             *sum = sum.saturating_add(weight.bytes);
         }
-        Facts {
+        ModelProperties {
             architecture: plan.architecture.clone(),
             context: plan.context_length as usize,
             bytes: formats.values().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
@@ -140,9 +140,9 @@ pub struct LoadedModel {
     tokenizer: Result<Arc<Tokenizer>, TokenizerError>,
     /// Source of the chat template.
     chat_template: Option<String>,
-    facts: Facts,
+    facts: ModelProperties,
     /// Progress of long operations.
-    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) progress: Arc<ProgressCounter>,
     /// Drive that experts are read from.
     drive: Option<drive::QueueDepth>,
     /// Whether experts are deferred.
@@ -192,7 +192,7 @@ impl LoadedModel {
         if run.experts == ExpertStore::Map && plan.expert_groups.is_empty() {
             return Err(Error::NoGroups);
         }
-        if run.prefetch.choice == Choice::Always(Strategy::EarlyRouter)
+        if run.prefetch.choice == StrategyChoice::Always(Strategy::EarlyRouter)
             && run.experts == ExpertStore::Stream
             && plan.expert_groups.len() > 1
             && !memory_estimate::has_early_routers(plan)?
@@ -201,12 +201,12 @@ impl LoadedModel {
         }
         let defers = memory_estimate::defers(plan);
         let files = plan.files.iter().map(|source| folder.join(&source.path)).collect();
-        let facts = Facts::of(plan);
+        let facts = ModelProperties::of(plan);
         let (mut engine_options, drive) = engine_options(&file, folder, run, options.queue_depth)?;
         if let (None, Some(LongestContext { reserved })) = (run.context, options.longest_context) {
             engine_options.context = Some(budget::longest_context(plan, &engine_options, reserved)?.into());
         }
-        let gauge = engine_options.gauge.clone().unwrap_or_default();
+        let progress = engine_options.progress.clone().unwrap_or_default();
         let engine = Engine::load_file(file, folder, &engine_options).map_err(not_loaded)?;
         let tokenizer = Tokenizer::new(&vocabulary).map(Arc::new);
         Ok(LoadedModel {
@@ -214,7 +214,7 @@ impl LoadedModel {
             tokenizer,
             chat_template: vocabulary.chat_template,
             facts,
-            gauge,
+            progress,
             drive,
             defers,
             files,
@@ -296,8 +296,8 @@ impl LoadedModel {
     }
 
     /// Returns the progress of long operations.
-    pub fn gauge(&self) -> &Gauge {
-        &self.gauge
+    pub fn progress(&self) -> &ProgressCounter {
+        &self.progress
     }
 
     /// Returns the measurements of the experts' drive, and the queue depth in use.
@@ -333,7 +333,7 @@ impl LoadedModel {
     }
 
     /// Returns facts about the model.
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ModelProperties {
         &self.facts
     }
 
@@ -417,7 +417,7 @@ impl LoadedModel {
             let outputs: Vec<u32> = (0..part.len() as u32).collect();
             let addition = Addition { sequence, tokens: part, outputs: &outputs };
             logits.extend_from_slice(self.engine.step_batch(&[addition])?);
-            self.gauge.add(part.len() as u64);
+            self.progress.add(part.len() as u64);
         }
         Ok(logits)
     }
@@ -429,7 +429,7 @@ impl LoadedModel {
     pub fn begin(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.check(tokens)?;
         self.engine.reset();
-        self.gauge.begin(Activity::Prompt, tokens.len() as u64);
+        self.progress.begin(Activity::Prompt, tokens.len() as u64);
         Ok(())
     }
 
@@ -439,7 +439,7 @@ impl LoadedModel {
     /// The errors of the engine's step.
     pub fn step(&mut self, tokens: &[u32], rows: &[u32]) -> Result<&[f32], Error> {
         self.engine.step(tokens, rows)?;
-        self.gauge.add(tokens.len() as u64);
+        self.progress.add(tokens.len() as u64);
         Ok(self.engine.all_logits())
     }
 

@@ -42,7 +42,7 @@ use std::time::SystemTime;
 use ixc_files::open_unlinked;
 use ixc_files::private_files::{open_own, private_folder};
 use ixc_runtime::engine::{Engine, SequenceId};
-use ixc_runtime::saved::{Digest, Facts, SavedError};
+use ixc_runtime::saved::{Digest, SavedError, SavedHeader};
 
 use crate::Error;
 use entry::{Counts, Entry, Writer, has_our_name, name_of, path_of, remove};
@@ -153,7 +153,7 @@ impl PromptCache {
     /// Reads the headers of the folder's files, and builds the tree from them.
     fn find(&mut self, folder: &Path, engine: &Engine) -> Result<(), Error> {
         // Pages, indexed by the digest of the pages before them.
-        let mut found: HashMap<Digest, Vec<(SystemTime, u64, Facts)>> = HashMap::new();
+        let mut found: HashMap<Digest, Vec<(SystemTime, u64, SavedHeader)>> = HashMap::new();
         for file in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
             let path = file.map_err(Error::io(folder, "read"))?.path();
             let Some(there) = fs::symlink_metadata(&path).ok().filter(|there| there.is_file() && has_our_name(&path))
@@ -211,7 +211,7 @@ impl PromptCache {
     /// Returns the longest cached prefix of `wanted` that a sequence can load.
     pub fn find_prefix(&self, engine: &Engine, id: SequenceId, wanted: &[u32]) -> Option<Match> {
         let (mut level, mut rest) = (&self.root, wanted);
-        let (mut path, mut pages): (Vec<usize>, Vec<&Facts>) = (Vec::new(), Vec::new());
+        let (mut path, mut pages): (Vec<usize>, Vec<&SavedHeader>) = (Vec::new(), Vec::new());
         // Candidate positions: on each level, the end of the common tokens and the points.
         let mut ends: Vec<Match> = Vec::new();
         loop {
@@ -288,7 +288,7 @@ impl PromptCache {
         };
         let last = found.path.len().saturating_sub(1);
         let point = found.point.map(|point| take(last, Some(point))).transpose().map_err(SavedError::from);
-        let facts: Vec<&Facts> = facts.iter().collect();
+        let facts: Vec<&SavedHeader> = facts.iter().collect();
         let loaded = point.and_then(|point| {
             let point = point.as_ref().map(|bytes| &***bytes);
             engine.load_pages(id, &facts, &mut |page| take(page, None), point, found.position)
@@ -387,7 +387,13 @@ impl PromptCache {
 
     /// Creates the entry of a page or point, and makes room for it and for `left` similar ones;
     /// `None` if there is not enough room. Its ancestors in the tree are not evicted.
-    fn make_entry(&mut self, facts: &Facts, bytes: Vec<u8>, left: usize, entry_path: &mut EntryPath) -> Option<Entry> {
+    fn make_entry(
+        &mut self,
+        facts: &SavedHeader,
+        bytes: Vec<u8>,
+        left: usize,
+        entry_path: &mut EntryPath,
+    ) -> Option<Entry> {
         let length = bytes.len() as u64;
         let is_room = |cache: &PromptCache| cache.tally().memory.saturating_add(length) <= cache.options.memory;
         if !is_room(self) {

@@ -17,7 +17,7 @@
 //!
 //! let mut session = Session::open(None, &LoadOptions::default())?; // The demo model.
 //! let tokens = session.model().encode_prompt("The borrow checker")?;
-//! let greedy = ixc_runtime::sample::Settings::greedy();
+//! let greedy = ixc_runtime::sample::SamplerSettings::greedy();
 //! let request = Request { limit: Some(4), ..Request::new(tokens, greedy) };
 //! let go_on = |_: &_| Ok::<_, ixc_generate::Error>(ControlFlow::Continue(()));
 //! let generation = session.generate(&request, go_on)?;

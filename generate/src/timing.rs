@@ -22,12 +22,12 @@ pub struct Phase {
     /// Seconds that packing of weights on first use took, averaged over the threads.
     pub packing: f64,
     /// Counters of streamed experts; zero if all experts are in memory.
-    pub streamed: Streamed,
+    pub streamed: StreamCounts,
 }
 
 /// Counters of streamed experts over some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Streamed {
+pub struct StreamCounts {
     /// Bytes read, for routers and for predictions.
     pub bytes: u64,
     /// Experts that routers requested.
@@ -40,12 +40,12 @@ pub struct Streamed {
     pub stall: f64,
 }
 
-impl Streamed {
+impl StreamCounts {
     /// Returns the totals of an expert cache.
-    fn of(store: &ExpertCache) -> Streamed {
+    fn of(store: &ExpertCache) -> StreamCounts {
         let stats = store.stats();
         let all = GroupStats::sum(&stats.groups);
-        Streamed {
+        StreamCounts {
             bytes: stats.drive.bytes(),
             requested: all.hits + all.on_the_way + all.misses,
             kept: all.hits - all.foreseen,
@@ -54,8 +54,8 @@ impl Streamed {
         }
     }
 
-    fn since(self, before: Streamed) -> Streamed {
-        Streamed {
+    fn since(self, before: StreamCounts) -> StreamCounts {
+        StreamCounts {
             bytes: self.bytes.saturating_sub(before.bytes),
             requested: self.requested.saturating_sub(before.requested),
             kept: self.kept.saturating_sub(before.kept),
@@ -64,16 +64,15 @@ impl Streamed {
         }
     }
 
-    /// Returns the share of requested experts that had to be read, before or after the request, 0
-    /// to
-    /// 1. `None` without requests.
-    pub fn missed(&self) -> Option<f64> {
+    /// Returns the share of requested experts that had to be read, before or after the request,
+    /// from 0 to 1. Returns `None` without requests.
+    pub fn miss_rate(&self) -> Option<f64> {
         (self.requested > 0).then(|| 1.0 - self.kept as f64 / self.requested as f64)
     }
 }
 
-impl AddAssign for Streamed {
-    fn add_assign(&mut self, other: Streamed) {
+impl AddAssign for StreamCounts {
+    fn add_assign(&mut self, other: StreamCounts) {
         self.bytes += other.bytes;
         self.requested += other.requested;
         self.kept += other.kept;
@@ -92,7 +91,7 @@ impl Phase {
     /// Returns the overlap of reading and computing with this many threads; `None` if nothing was
     /// read.
     pub fn overlap(&self, threads: usize) -> Option<Overlap> {
-        let Streamed { busy, stall, .. } = self.streamed;
+        let StreamCounts { busy, stall, .. } = self.streamed;
         (busy > 0.0 && self.seconds > 0.0).then(|| Overlap {
             reading: (busy / self.seconds).min(1.0),
             hidden: (1.0 - stall / threads.max(1) as f64 / busy).clamp(0.0, 1.0),
@@ -114,13 +113,13 @@ pub struct Overlap {
 pub struct Meter {
     begin: Instant,
     packing: Duration,
-    before: Streamed,
+    before: StreamCounts,
 }
 
 impl Meter {
     /// Begins now.
     pub fn new(engine: &Engine) -> Meter {
-        let before = engine.stream().map(Streamed::of).unwrap_or_default();
+        let before = engine.stream().map(StreamCounts::of).unwrap_or_default();
         Meter { begin: Instant::now(), packing: engine.packing_time(), before }
     }
 
@@ -128,7 +127,7 @@ impl Meter {
     pub fn phase(&self, tokens: usize, engine: &Engine) -> Phase {
         let seconds = self.begin.elapsed().as_secs_f64();
         let packing = engine.packing_time().saturating_sub(self.packing).as_secs_f64();
-        let streamed = engine.stream().map(|store| Streamed::of(store).since(self.before)).unwrap_or_default();
+        let streamed = engine.stream().map(|store| StreamCounts::of(store).since(self.before)).unwrap_or_default();
         Phase { tokens, seconds, packing, streamed }
     }
 }
@@ -139,21 +138,21 @@ mod tests {
 
     #[test]
     fn overlap_covers_reading_time_of_all_threads() {
-        let streamed = Streamed { busy: 3.0, stall: 1.5, ..Streamed::default() };
+        let streamed = StreamCounts { busy: 3.0, stall: 1.5, ..StreamCounts::default() };
         let phase = Phase { tokens: 8, seconds: 4.0, packing: 0.0, streamed };
         assert_eq!(phase.overlap(2), Some(Overlap { reading: 0.75, hidden: 0.75 }));
         assert_eq!(phase.overlap(1), Some(Overlap { reading: 0.75, hidden: 0.5 }));
         // All threads waited during all reads, and a little longer: no read was hidden.
-        let waited = Phase { streamed: Streamed { stall: 6.1, ..streamed }, ..phase };
+        let waited = Phase { streamed: StreamCounts { stall: 6.1, ..streamed }, ..phase };
         assert_eq!(waited.overlap(2).map(|overlap| overlap.hidden), Some(0.0));
-        assert_eq!(Phase { streamed: Streamed::default(), ..phase }.overlap(2), None);
+        assert_eq!(Phase { streamed: StreamCounts::default(), ..phase }.overlap(2), None);
     }
 
     #[test]
     fn missed_share_counts_experts_not_in_cache() {
-        let streamed = Streamed { requested: 40, kept: 30, ..Streamed::default() };
-        assert_eq!(streamed.missed(), Some(0.25));
-        assert_eq!(Streamed::default().missed(), None);
+        let streamed = StreamCounts { requested: 40, kept: 30, ..StreamCounts::default() };
+        assert_eq!(streamed.miss_rate(), Some(0.25));
+        assert_eq!(StreamCounts::default().miss_rate(), None);
         let mut sum = streamed;
         sum += streamed;
         assert_eq!((sum.since(streamed), sum.requested), (streamed, 80));

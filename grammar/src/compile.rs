@@ -57,7 +57,7 @@ impl Compiler {
         if self.abandoned_threads.load(Ordering::Relaxed) >= MAX_ABANDONED {
             return Err(GrammarError::Busy);
         }
-        let failed = |message: &str| GrammarError::Failed { message: message.to_owned() };
+        let failed = |message: &str| GrammarError::HelperFailed { message: message.to_owned() };
         let (send, compiled) = channel();
         let (tell_clock, clock) = channel();
         let (shared, abandoned_threads) =
@@ -73,12 +73,12 @@ impl Compiler {
             drop(own);
         });
         thread.map_err(|error| failed(&error.to_string()))?;
-        let clock = clock.recv().map_err(|_| failed("the compiler panicked"))?;
+        let clock = clock.recv().map_err(|_| failed("the compiler panicked on this grammar"))?;
         let error = loop {
             match compiled.recv_timeout(POLL_PERIOD) {
                 Ok(result) => return result,
-                Err(RecvTimeoutError::Disconnected) => return Err(failed("the compiler panicked")),
-                Err(RecvTimeoutError::Timeout) if !is_wanted() => break GrammarError::Unwanted,
+                Err(RecvTimeoutError::Disconnected) => return Err(failed("the compiler panicked on this grammar")),
+                Err(RecvTimeoutError::Timeout) if !is_wanted() => break GrammarError::ClientGone,
                 Err(RecvTimeoutError::Timeout) if clock.cpu_time().as_secs() >= COMPILE_SECONDS => {
                     break GrammarError::CompileTime;
                 }
@@ -106,12 +106,12 @@ impl EndGuard {
     fn accept_all(&self, mut matcher: Matcher, answer_tokens: &[u32]) -> Result<Matcher, GrammarError> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.is_abandoned {
-            return Err(GrammarError::Unwanted);
+            return Err(GrammarError::ClientGone);
         }
         shared.canceller = Some(matcher.canceller());
         drop(shared);
         for &token in answer_tokens {
-            matcher.accept(token).map_err(|_| GrammarError::Begun)?;
+            matcher.accept(token).map_err(|_| GrammarError::PrefixMismatch)?;
         }
         Ok(matcher)
     }

@@ -38,13 +38,15 @@ impl GrammarError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum GrammarError {
     /// The grammar is too long.
-    #[error("the grammar or schema has {bytes} bytes; the limit is {MAX_BYTES}")]
+    #[error(
+        "the grammar or schema has {bytes} bytes; the limit is {MAX_BYTES} (write repeated parts once, as rules or $defs)"
+    )]
     TooLong {
         /// Length of the grammar.
         bytes: usize,
     },
     /// The grammar nests too deep.
-    #[error("the grammar nests brackets {depth} deep; the limit is {MAX_DEPTH}")]
+    #[error("the grammar nests brackets {depth} deep; the limit is {MAX_DEPTH} (move inner parts to rules)")]
     TooDeep {
         /// Nesting of the grammar.
         depth: usize,
@@ -71,7 +73,9 @@ pub enum GrammarError {
         message: String,
     },
     /// The grammar matches no text.
-    #[error("the grammar matches no text: its rules refer to each other without end")]
+    #[error(
+        "the grammar matches no text: its rules refer to each other without end; give one of them an alternative that ends"
+    )]
     Empty,
     /// The grammar cannot be compiled.
     #[error("cannot compile the grammar: {message}")]
@@ -81,7 +85,7 @@ pub enum GrammarError {
     },
     /// The program that compiles grammars failed, for a reason other than the grammar.
     #[error("the program that compiles grammars failed: {message}")]
-    Failed {
+    HelperFailed {
         /// The reason.
         message: String,
     },
@@ -101,10 +105,12 @@ pub enum GrammarError {
     Busy,
     /// The client has left.
     #[error("the client no longer waits for the grammar")]
-    Unwanted,
+    ClientGone,
     /// The answer so far does not match the grammar.
-    #[error("the last message does not match the grammar or schema, so the answer cannot continue it")]
-    Begun,
+    #[error(
+        "the last message does not match the grammar or schema, so the answer cannot continue it; remove the message or change the grammar"
+    )]
+    PrefixMismatch,
     /// Computing masks takes too long.
     #[error(
         "the grammar takes too long: the limit for an answer is {seconds} seconds plus {milliseconds} ms for each token; use a grammar with fewer ways to match the same text"
@@ -117,7 +123,7 @@ pub enum GrammarError {
     },
     /// The answer no longer matches the grammar.
     #[error("the answer no longer matches the grammar: {message}")]
-    Step {
+    AnswerMismatch {
         /// The reason.
         message: String,
     },
@@ -143,12 +149,12 @@ impl GrammarError {
             | GrammarError::CompileTime
             | GrammarError::CompileLimit { .. }
             | GrammarError::Busy
-            | GrammarError::Unwanted
-            | GrammarError::Begun
+            | GrammarError::ClientGone
+            | GrammarError::PrefixMismatch
             | GrammarError::MaskTime { .. }
-            | GrammarError::Step { .. }
+            | GrammarError::AnswerMismatch { .. }
             | GrammarError::Vocabulary { .. } => Class::Data,
-            GrammarError::Failed { .. } => Class::Failed,
+            GrammarError::HelperFailed { .. } => Class::Failed,
         }
     }
 }

@@ -32,7 +32,7 @@ pub fn serve_compile_request() -> ExitCode {
 
 /// Compiles a grammar and computes its first mask, on a thread with a sufficiently large stack.
 fn compile(Request { source, special }: Request) -> Result<(), GrammarError> {
-    let failed = |message: String| GrammarError::Failed { message };
+    let failed = |message: String| GrammarError::HelperFailed { message };
     let compile = move || -> Result<(), GrammarError> {
         let mut matcher = Vocabulary::of_bytes(special)?.matcher_here(&source)?;
         // The first mask shows whether the grammar matches any text.
@@ -41,5 +41,5 @@ fn compile(Request { source, special }: Request) -> Result<(), GrammarError> {
     };
     let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
     let thread = thread.spawn(compile).map_err(|error| failed(error.to_string()))?;
-    thread.join().map_err(|_| failed("the compiler panicked".into()))?
+    thread.join().map_err(|_| failed("the compiler panicked on this grammar".into()))?
 }

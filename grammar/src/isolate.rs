@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use ixc_text::helper::{self, Death};
 use serde::{Deserialize, Serialize};
 
-use crate::{GrammarError, Source};
+use crate::{GrammarError, GrammarSource};
 
 /// The first argument of a program that must call [`crate::serve_compile_request`].
 pub const COMPILE_ARGUMENT: &str = "__compile-grammar";
@@ -40,7 +40,7 @@ pub(crate) struct SpecialTokens {
 /// A request to the helper: a grammar to compile.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Request {
-    pub source: Source,
+    pub source: GrammarSource,
     pub special: SpecialTokens,
 }
 
@@ -60,14 +60,15 @@ impl Helper {
 
     /// Compiles a grammar in the helper, unless it was compiled there recently.
     ///
-    /// # Errors When the grammar cannot be compiled or exceeds a limit, or the helper fails.
+    /// # Errors
+    /// When the grammar cannot be compiled or exceeds a limit, or the helper fails.
     pub fn check(
         &self,
-        source: &Source,
+        source: &GrammarSource,
         special: &SpecialTokens,
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), GrammarError> {
-        let failed = |message: String| GrammarError::Failed { message };
+        let failed = |message: String| GrammarError::HelperFailed { message };
         let request = Request { source: source.clone(), special: special.clone() };
         let request = serde_json::to_vec(&request).map_err(|error| failed(error.to_string()))?;
         let hash = self.hasher.hash_one(&request);
@@ -80,7 +81,7 @@ impl Helper {
             Death::Memory => GrammarError::CompileLimit { what: "memory".into() },
             Death::Stack => GrammarError::CompileLimit { what: "stack".into() },
             Death::Time => GrammarError::CompileTime,
-            Death::Unwanted => GrammarError::Unwanted,
+            Death::Unwanted => GrammarError::ClientGone,
             Death::Start { reason } | Death::Failed { reason } => failed(reason),
         })?;
         let result: Result<(), GrammarError> =
@@ -104,8 +105,8 @@ mod tests {
         // Neither program compiles a grammar: one does not exist, and the other ends at once.
         for (program, says) in [("/nowhere/ixc", "cannot start /nowhere/ixc"), ("/bin/false", "the helper ended")] {
             let helper = Helper::new(program.into());
-            let checked = helper.check(&Source::json_object(), &SpecialTokens::default(), &|| true);
-            let Err(GrammarError::Failed { message }) = checked else { panic!("{checked:?}") };
+            let checked = helper.check(&GrammarSource::json_object(), &SpecialTokens::default(), &|| true);
+            let Err(GrammarError::HelperFailed { message }) = checked else { panic!("{checked:?}") };
             assert!(message.starts_with(says), "{message}");
         }
     }

@@ -17,11 +17,11 @@
 //! | `matcher` | a grammar that an answer is following |
 //!
 //! ```
-//! use ixc_grammar::{Source, Vocabulary};
+//! use ixc_grammar::{GrammarSource, Vocabulary};
 //! # use {ixc_grammar::GrammarError, ixc_text::tokenizer::Tokenizer};
 //! # fn allowed(tokenizer: &Tokenizer) -> Result<(), GrammarError> {
 //! let vocabulary = Vocabulary::new(tokenizer)?;
-//! let mut matcher = vocabulary.matcher(&Source::Regex("[0-9]+".into()))?;
+//! let mut matcher = vocabulary.matcher(&GrammarSource::Regex("[0-9]+".into()))?;
 //! let mask = matcher.allowed()?; // One bit for each token.
 //! # let _ = mask; Ok(()) }
 //! ```
@@ -54,5 +54,5 @@ pub use isolate::COMPILE_ARGUMENT;
 pub use keys::{Mark, ReasoningMarks};
 pub use matcher::{Canceller, Matcher};
 pub use schema::{KEYWORDS, Keyword, KeywordSupport};
-pub use source::{Frame, Source, regex_literal};
+pub use source::{Frame, GrammarSource, regex_literal};
 pub use vocabulary::Vocabulary;

@@ -47,7 +47,8 @@ impl Matcher {
     /// Returns the tokens that may come next, with one bit for each token. The lowest bit of the
     /// first word is token 0. If the answer may end here, the tokens that end it are included.
     ///
-    /// # Errors [`GrammarError::Step`] if no token may come next, or the computation exceeds its
+    /// # Errors
+    /// [`GrammarError::AnswerMismatch`] if no token may come next, or the computation exceeds its
     /// limit.
     pub fn allowed(&mut self) -> Result<&[u32], GrammarError> {
         let mut mask = self.inner.compute_mask_or_eos().map_err(|error| self.wrong(&error.to_string()))?;
@@ -59,7 +60,7 @@ impl Matcher {
             mask.set(self.tokens, false);
         }
         if mask.is_zero() && !self.may_end() {
-            return Err(self.wrong("no token of the vocabulary can follow here"));
+            return Err(self.wrong("no token of this model can write the text that must follow"));
         }
         self.mask = mask;
         Ok(self.mask.as_slice())
@@ -67,7 +68,8 @@ impl Matcher {
 
     /// Accepts an allowed token as the next one.
     ///
-    /// # Errors [`GrammarError::Step`] if the token is not allowed.
+    /// # Errors
+    /// [`GrammarError::AnswerMismatch`] if the token is not allowed.
     pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
         self.inner.consume_token(token).map_err(|error| self.wrong(&error.to_string()))?;
         if let Some(keys) = &mut self.keys {
@@ -89,7 +91,7 @@ impl Matcher {
     fn wrong(&self, message: &str) -> GrammarError {
         let line = message.lines().next().unwrap_or_default();
         let is_empty = line.contains("NoExtensionBias");
-        let message = if is_empty { "no token of the vocabulary can follow here" } else { line };
-        GrammarError::Step { message: message.to_owned() }
+        let message = if is_empty { "no token of this model can write the text that must follow" } else { line };
+        GrammarError::AnswerMismatch { message: message.to_owned() }
     }
 }

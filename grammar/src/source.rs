@@ -9,7 +9,7 @@ use crate::schema::{self, escape_pointer};
 
 /// Grammar of an answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Source {
+pub enum GrammarSource {
     /// JSON that satisfies a schema; `true` allows any JSON.
     Schema(#[serde(with = "as_text")] Value),
     /// JSON that satisfies schemas, with other text around it.
@@ -47,40 +47,41 @@ pub(crate) struct LarkSource {
     pub keys: Option<(ReasoningMarks, bool)>,
 }
 
-impl Source {
+impl GrammarSource {
     /// Returns the source of any JSON object.
-    pub fn json_object() -> Source {
-        Source::Schema(json!({"type": "object"}))
+    pub fn json_object() -> GrammarSource {
+        GrammarSource::Schema(json!({"type": "object"}))
     }
 
     /// Reads a grammar in the form in which llama.cpp's users write it: GBNF, or Lark after
     /// `%llguidance`.
-    pub fn of_text(text: &str) -> Source {
+    pub fn of_text(text: &str) -> GrammarSource {
         match text.trim_start().starts_with("%llguidance") {
-            true => Source::Lark(text.to_owned()),
-            false => Source::Gbnf(text.to_owned()),
+            true => GrammarSource::Lark(text.to_owned()),
+            false => GrammarSource::Gbnf(text.to_owned()),
         }
     }
 
     /// Compiles the source to Lark. The recursion is as deep as the source nests, so the thread
     /// needs a large stack.
     ///
-    /// # Errors If the source is too long or too deep, is not valid GBNF, or has a schema that
-    /// cannot be enforced.
+    /// # Errors
+    /// If the source is too long or too deep, is not valid GBNF, or has a schema that cannot be
+    /// enforced.
     pub(crate) fn compile(&self) -> Result<LarkSource, GrammarError> {
         self.check_schemas()?;
         let without_keys = |lark: String| LarkSource { lark, keys: None };
         let compiled = match self {
-            Source::Schema(schema) => {
+            GrammarSource::Schema(schema) => {
                 let grammar = schema::compile(schema)?;
                 LarkSource { lark: grammar.lark, keys: Some((ReasoningMarks::default(), grammar.is_narrow)) }
             }
-            Source::Framed(frame) => frame.compile()?,
-            Source::Regex(regex) => {
+            GrammarSource::Framed(frame) => frame.compile()?,
+            GrammarSource::Regex(regex) => {
                 without_keys(check_bounds(format!("start: {}\n", regex_literal(&check_bounds(regex.clone())?)))?)
             }
-            Source::Lark(lark) => without_keys(check_bounds(lark.clone())?),
-            Source::Gbnf(gbnf) => without_keys(crate::gbnf::to_lark(&check_bounds(gbnf.clone())?)?),
+            GrammarSource::Lark(lark) => without_keys(check_bounds(lark.clone())?),
+            GrammarSource::Gbnf(gbnf) => without_keys(crate::gbnf::to_lark(&check_bounds(gbnf.clone())?)?),
         };
         let depth = compiled.lark.lines().fold(0, |sum, line| sum + 1 + depth(line));
         match () {
@@ -91,25 +92,25 @@ impl Source {
     }
 }
 
-impl Source {
+impl GrammarSource {
     /// Refuses schemas that are too long or too deep, without recursion.
     pub(crate) fn check_schemas(&self) -> Result<(), GrammarError> {
         match self {
-            Source::Schema(schema) => check_schema(schema),
-            Source::Framed(frame) => {
+            GrammarSource::Schema(schema) => check_schema(schema),
+            GrammarSource::Framed(frame) => {
                 let mut all = frame.schemas.iter().enumerate();
                 all.try_for_each(|(at, schema)| check_schema(schema).map_err(|error| error.owned_by(frame.tool(at))))
             }
-            Source::Regex(_) | Source::Lark(_) | Source::Gbnf(_) => Ok(()),
+            GrammarSource::Regex(_) | GrammarSource::Lark(_) | GrammarSource::Gbnf(_) => Ok(()),
         }
     }
 
     /// Converts a message of the compiler to an error in the terms of the source.
     pub(crate) fn refusal(&self, message: &str) -> GrammarError {
         let is_own = match self {
-            Source::Regex(_) | Source::Lark(_) => true,
-            Source::Framed(frame) => frame.schemas.is_empty(),
-            Source::Schema(_) | Source::Gbnf(_) => false,
+            GrammarSource::Regex(_) | GrammarSource::Lark(_) => true,
+            GrammarSource::Framed(frame) => frame.schemas.is_empty(),
+            GrammarSource::Schema(_) | GrammarSource::Gbnf(_) => false,
         };
         // Other sources were converted to Lark, so the message is about a text that users never
         // saw. Only the names in it are the user's.
@@ -281,20 +282,20 @@ mod tests {
         let (max, more) = (nested(MAX_SCHEMA_DEPTH), nested(MAX_SCHEMA_DEPTH + 1));
         assert_eq!(max.to_string().matches(['[', '{']).count(), MAX_SCHEMA_DEPTH);
         let frame = Frame { schemas: vec![max.clone(), json!(true)], ..Frame::default() };
-        for source in [Source::Schema(max), Source::Framed(frame)] {
+        for source in [GrammarSource::Schema(max), GrammarSource::Framed(frame)] {
             assert_eq!(source.check_schemas(), Ok(()));
             let request = serde_json::to_vec(&Request { source: source.clone(), special: Default::default() }).unwrap();
             assert_eq!(serde_json::from_slice::<Request>(&request).unwrap().source, source);
         }
         let tools = vec!["look".to_owned(), "find".to_owned()];
         let frame = Frame { schemas: vec![json!({}), more.clone()], tools: tools.clone(), ..Frame::default() };
-        let error = Source::Framed(frame.clone()).check_schemas().unwrap_err().to_string();
+        let error = GrammarSource::Framed(frame.clone()).check_schemas().unwrap_err().to_string();
         assert!(error.starts_with("the schema of the tool \"find\" at #/allOf/0/"), "{error}");
         let wrong = Frame { schemas: vec![json!({"type": "x"}), json!(1)], tools, ..Frame::default() };
-        let error = Source::Framed(wrong).compile().unwrap_err().to_string();
+        let error = GrammarSource::Framed(wrong).compile().unwrap_err().to_string();
         assert!(error.starts_with("the schema of the tool \"look\" at #/type: unknown type"), "{error}");
         let frame = Frame { tools: Vec::new(), ..frame };
-        for source in [Source::Schema(more), Source::Framed(frame)] {
+        for source in [GrammarSource::Schema(more), GrammarSource::Framed(frame)] {
             let error = source.check_schemas().unwrap_err();
             assert_eq!(
                 error.to_string(),
@@ -304,7 +305,7 @@ mod tests {
         }
         // A schema that a program builds may nest deeper than any text that can be read.
         let deep = (0..1000).fold(json!({}), |inner, _| json!({"not": inner}));
-        assert!(Source::Schema(deep).check_schemas().is_err());
+        assert!(GrammarSource::Schema(deep).check_schemas().is_err());
     }
 
     #[test]

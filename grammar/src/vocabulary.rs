@@ -11,7 +11,7 @@ use llguidance::{ParserFactory, earley::SlicedBiasComputer};
 use crate::compile::Compiler;
 use crate::isolate::{Helper, SpecialTokens};
 use crate::keys::{Keys, TokenTexts};
-use crate::{GrammarError, Matcher, Source};
+use crate::{GrammarError, GrammarSource, Matcher};
 
 /// Max bytes of a token that a grammar may choose. Nodes of the token tree count their parents in
 /// ten bits.
@@ -61,7 +61,9 @@ impl Vocabulary {
         let (tokens, bytes) = (words.len(), words.iter().map(Vec::len).sum::<usize>());
         // Token numbers have 24 bits, and one number is reserved.
         if tokens >= 0x00ff_fffe || bytes > MAX_TREE_BYTES {
-            return Err(wrong(format!("{tokens} tokens of {bytes} bytes are too many")));
+            return Err(wrong(format!(
+                "it has {tokens} tokens of {bytes} bytes; the limits are 16777213 tokens and {MAX_TREE_BYTES} bytes"
+            )));
         }
         // This token has no text, so grammars allow it only as an end.
         words.push(Vec::new());
@@ -109,7 +111,7 @@ impl Vocabulary {
     }
 
     /// Compiles a grammar on the calling thread: see [`compile_here`].
-    pub(crate) fn matcher_here(&self, source: &Source) -> Result<Matcher, GrammarError> {
+    pub(crate) fn matcher_here(&self, source: &GrammarSource) -> Result<Matcher, GrammarError> {
         compile_here(&self.factory, &self.words, self.special.tokens, source)
     }
 
@@ -123,19 +125,21 @@ impl Vocabulary {
 
     /// Compiles a grammar for an answer that has no tokens yet. May take seconds.
     ///
-    /// # Errors If the grammar cannot be compiled, or exceeds a limit.
-    pub fn matcher(&self, source: &Source) -> Result<Matcher, GrammarError> {
+    /// # Errors
+    /// If the grammar cannot be compiled, or exceeds a limit.
+    pub fn matcher(&self, source: &GrammarSource) -> Result<Matcher, GrammarError> {
         self.matcher_after(source, &[], &|| true)
     }
 
     /// Compiles a grammar, and accepts the tokens that the answer already has. Stops soon after
     /// `is_wanted` returns false.
     ///
-    /// # Errors If the grammar cannot be compiled, exceeds a limit, or does not allow these tokens
-    /// at its beginning.
+    /// # Errors
+    /// If the grammar cannot be compiled, exceeds a limit, or does not allow these tokens at its
+    /// beginning.
     pub fn matcher_after(
         &self,
-        source: &Source,
+        source: &GrammarSource,
         begun: &[u32],
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Matcher, GrammarError> {
@@ -155,7 +159,7 @@ pub(crate) fn compile_here(
     factory: &ParserFactory,
     words: &Arc<TokenTexts>,
     tokens: usize,
-    source: &Source,
+    source: &GrammarSource,
 ) -> Result<Matcher, GrammarError> {
     let compiled = source.compile()?;
     let grammar = TopLevelGrammar::from_lark(compiled.lark);

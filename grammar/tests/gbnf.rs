@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use ixc_grammar::{GrammarError, Source, Vocabulary, to_lark};
+use ixc_grammar::{GrammarError, GrammarSource, Vocabulary, to_lark};
 use ixc_ir::random::Random;
 
 /// Part of a rule.
@@ -118,7 +118,7 @@ fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) ->
 }
 
 /// Whether the grammar accepts a whole text.
-fn follows(vocabulary: &Vocabulary, source: &Source, text: &str) -> Result<bool, GrammarError> {
+fn follows(vocabulary: &Vocabulary, source: &GrammarSource, text: &str) -> Result<bool, GrammarError> {
     let mut matcher = vocabulary.matcher(source)?;
     for byte in text.bytes() {
         let allowed = matcher.allowed()?;
@@ -162,7 +162,7 @@ fn matcher_accepts_exactly_the_grammar_texts() {
             lark => lark.unwrap(),
         };
         long += u32::from(lark.contains("/(?:"));
-        let source = Source::Gbnf(gbnf.clone());
+        let source = GrammarSource::Gbnf(gbnf.clone());
         for _ in 0..12 {
             let letters: Vec<char> = ALPHABET.chars().collect();
             let text: String = (0..below(&mut random, 8)).map(|_| letters[below(&mut random, 5)]).collect();
@@ -172,7 +172,7 @@ fn matcher_accepts_exactly_the_grammar_texts() {
                 Ok(found) => assert_eq!(found, expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 // The grammar matches no text, or its recursion never ends.
                 Err(GrammarError::Empty) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
-                Err(GrammarError::Step { .. }) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
+                Err(GrammarError::AnswerMismatch { .. }) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(error) => panic!("seed {seed}: {error}\n{gbnf}\n{lark}"),
             }
             (yes, no) = (yes + u32::from(expected), no + u32::from(!expected));
@@ -185,31 +185,37 @@ fn matcher_accepts_exactly_the_grammar_texts() {
 fn grammars_that_cost_much_are_refused_or_followed() {
     let vocabulary = bytes();
     let nested = |count: usize| format!("root ::= {}\"a\"{}", "(".repeat(count), ")".repeat(count));
-    assert_eq!(follows(&vocabulary, &Source::Gbnf(nested(200)), "a"), Ok(true));
-    assert!(matches!(vocabulary.matcher(&Source::Gbnf(nested(1000))), Err(GrammarError::TooDeep { .. })));
+    assert_eq!(follows(&vocabulary, &GrammarSource::Gbnf(nested(200)), "a"), Ok(true));
+    assert!(matches!(vocabulary.matcher(&GrammarSource::Gbnf(nested(1000))), Err(GrammarError::TooDeep { .. })));
     let long = format!("root ::= \"{}\"", "a".repeat(ixc_grammar::MAX_BYTES));
-    assert!(matches!(vocabulary.matcher(&Source::Gbnf(long)), Err(GrammarError::TooLong { .. })));
+    assert!(matches!(vocabulary.matcher(&GrammarSource::Gbnf(long)), Err(GrammarError::TooLong { .. })));
     // The chain has the max number of rules that name rules.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
     let chain = format!("root ::= r0\n{chain}r4000 ::= \"x\" root | \"y\"");
     // A slow machine may need more processor time than a grammar may take.
-    assert!(matches!(follows(&vocabulary, &Source::Gbnf(chain), "xy"), Ok(true) | Err(GrammarError::CompileTime)));
+    assert!(matches!(
+        follows(&vocabulary, &GrammarSource::Gbnf(chain), "xy"),
+        Ok(true) | Err(GrammarError::CompileTime)
+    ));
     // The same chain, but each rule can be empty. The stack has 2 MiB, as test threads have.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}? \"\"\n", i + 1)).collect();
     let chain = format!("root ::= r0? \"\"\n{chain}r4000 ::= \"x\"?");
     assert!(to_lark(&chain).unwrap().len() < 200_000);
     // The grammar compiles, but at one point more parts are possible than the limit.
-    let found = follows(&vocabulary, &Source::Gbnf(chain), "x");
+    let found = follows(&vocabulary, &GrammarSource::Gbnf(chain), "x");
     assert!(
-        matches!(found, Ok(true) | Err(GrammarError::Step { .. } | GrammarError::CompileTime | GrammarError::TooLarge)),
+        matches!(
+            found,
+            Ok(true) | Err(GrammarError::AnswerMismatch { .. } | GrammarError::CompileTime | GrammarError::TooLarge)
+        ),
         "{found:?}"
     );
     let signs = format!("root ::= {}\"a\"{}", "(".repeat(200), ")????????".repeat(200));
-    assert!(matches!(vocabulary.matcher(&Source::Gbnf(signs)), Err(GrammarError::TooDeep { .. })));
+    assert!(matches!(vocabulary.matcher(&GrammarSource::Gbnf(signs)), Err(GrammarError::TooDeep { .. })));
     // The same as Lark, with the max number of rules and with more.
     let lark = |count: usize| {
         let rules: String = (0..count).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
-        Source::Lark(format!("start: r0\n{rules}r{count}: \"x\""))
+        GrammarSource::Lark(format!("start: r0\n{rules}r{count}: \"x\""))
     };
     let longest = vocabulary.matcher(&lark(16_000));
     assert!(
@@ -224,14 +230,14 @@ fn grammars_that_cost_much_are_refused_or_followed() {
     let doubled: String = (0..60).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
     let doubled = format!("root ::= \"a\" r0\n{doubled}r60 ::= \"\"");
     assert!(matches!(
-        follows(&vocabulary, &Source::Gbnf(doubled), "a"),
+        follows(&vocabulary, &GrammarSource::Gbnf(doubled), "a"),
         Ok(true) | Err(GrammarError::Compile { .. } | GrammarError::TooLarge | GrammarError::CompileTime)
     ));
     let powers = "root ::= \"a\" (\"\"){1000}{1000}{1000}{1000}";
     assert!(matches!(
-        follows(&vocabulary, &Source::Gbnf(powers.into()), "a"),
+        follows(&vocabulary, &GrammarSource::Gbnf(powers.into()), "a"),
         Ok(true) | Err(GrammarError::Compile { .. } | GrammarError::TooLarge | GrammarError::CompileTime)
     ));
     let signs = format!("root ::= \"a\"{}", "*".repeat(100_000));
-    assert!(matches!(vocabulary.matcher(&Source::Gbnf(signs)), Err(GrammarError::Gbnf { .. })));
+    assert!(matches!(vocabulary.matcher(&GrammarSource::Gbnf(signs)), Err(GrammarError::Gbnf { .. })));
 }

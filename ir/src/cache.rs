@@ -131,7 +131,7 @@ pub fn round(format: Format, row: &mut [f32]) {
 
 /// A field of one head in memory, for reading: keys or values of `width` elements.
 #[derive(Clone, Copy, Debug)]
-pub struct Held<'a> {
+pub struct CachedHead<'a> {
     /// Format of the elements.
     pub format: Format,
     /// Elements of a position.
@@ -142,7 +142,7 @@ pub struct Held<'a> {
     pub bytes: &'a [u8],
 }
 
-impl Held<'_> {
+impl CachedHead<'_> {
     /// Returns an element of a position. Both must exist.
     pub fn at(&self, position: usize, element: usize) -> f32 {
         let (strip, lane) = (position / LANES, position % LANES);

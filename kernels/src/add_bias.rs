@@ -6,7 +6,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -30,7 +30,10 @@ impl Definition for AddBias {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().read("x", Holds::Floats).read("bias", Holds::Floats).write("y", Holds::Floats)
+        Signature::new()
+            .read("x", BufferContents::Floats)
+            .read("bias", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -10,7 +10,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, Vectors, check};
 use crate::reference::{Mismatch, Run, close};
 use crate::rotation::KEY_BLOCK;
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -41,12 +41,12 @@ impl Definition for AppendPlaces {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("k", Holds::Floats)
-            .read("v", Holds::Floats)
+            .read("k", BufferContents::Floats)
+            .read("v", BufferContents::Floats)
             .index("block")
             .index("lane")
-            .write("keys", Holds::Halves)
-            .write("values", Holds::Halves)
+            .write("keys", BufferContents::Halves)
+            .write("values", BufferContents::Halves)
             .dim("blocks", blocks::of_cache())
             .dim("rows", DimInput::Rows)
     }

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use ixc_ir::cache::{Codes, Held, is_cached};
+use ixc_ir::cache::{CachedHead, Codes, is_cached};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Address, Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::buffer_offset::BufferOffset;
 use crate::generate::{GenerateError, check};
 use crate::reference::{Buffers, Mismatch};
-use crate::signature::Holds;
+use crate::signature::BufferContents;
 use crate::text::{FieldKind, Value};
 
 /// Positions in a strip, which are interleaved.
@@ -115,10 +115,10 @@ impl Field {
     }
 
     /// Returns the declaration of the field's buffer.
-    pub(crate) fn holds(&self) -> Holds {
+    pub(crate) fn holds(&self) -> BufferContents {
         match Codes::of(self.format) {
-            Some(_) => Holds::Panels(self.format),
-            None => Holds::Halves,
+            Some(_) => BufferContents::Panels(self.format),
+            None => BufferContents::Halves,
         }
     }
 
@@ -146,7 +146,7 @@ impl Field {
     ) -> Result<impl Fn(usize, usize) -> f64 + use<'a>, Mismatch> {
         let Field { format, width, keys } = *self;
         let bytes = buffers.get(name)?;
-        let held = Held { format, width: width as usize, keys, bytes };
+        let held = CachedHead { format, width: width as usize, keys, bytes };
         Ok(move |position, element| f64::from(held.at(position, element)))
     }
 

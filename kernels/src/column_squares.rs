@@ -13,7 +13,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check_word};
 use crate::quantise;
 use crate::reference::{Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -42,8 +42,8 @@ impl Definition for ColumnSquares {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .update("sums", Holds::Floats)
-            .read("x", Holds::Activations(self.format, "format"))
+            .update("sums", BufferContents::Floats)
+            .read("x", BufferContents::Activations(self.format, "format"))
             .dim("rows", DimInput::Rows)
     }
 

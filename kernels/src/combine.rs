@@ -11,7 +11,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
 use crate::reference::{Mismatch, Run, UNIT, close, floats};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 use crate::work::{Arithmetic, Call, Work};
@@ -44,10 +44,10 @@ impl Definition for Combine {
     fn signature(&self) -> Signature {
         Signature::new()
             .index("slot")
-            .read("p", Holds::Floats)
-            .read("x", Holds::Floats)
-            .read_if(self.residual, "residual", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("p", BufferContents::Floats)
+            .read("x", BufferContents::Floats)
+            .read_if(self.residual, "residual", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .dim_of_task("rows")
     }
 

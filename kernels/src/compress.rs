@@ -13,7 +13,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
 use crate::math;
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -55,12 +55,12 @@ impl Definition for Compress {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .update("state", Holds::Floats)
+            .update("state", BufferContents::Floats)
             .index("phase")
-            .read("kv", Holds::Floats)
-            .read("gate", Holds::Floats)
-            .read("ape", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("kv", BufferContents::Floats)
+            .read("gate", BufferContents::Floats)
+            .read("ape", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .dim("rows", DimInput::Rows)
     }
 

@@ -26,7 +26,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::vectors::{for_bundles, for_vectors};
 use crate::work::{Arithmetic, Call, Work};
@@ -98,15 +98,15 @@ impl DeltaNet {
     /// Returns the buffers.
     pub(crate) fn buffers() -> Signature {
         Signature::new()
-            .update("state", Holds::Floats)
-            .read("q", Holds::Floats)
-            .read("k", Holds::Floats)
-            .read("v", Holds::Floats)
-            .read("alpha", Holds::Floats)
-            .read("beta", Holds::Floats)
-            .read("a", Holds::Negative)
-            .read("dt", Holds::Floats)
-            .write("y", Holds::Floats)
+            .update("state", BufferContents::Floats)
+            .read("q", BufferContents::Floats)
+            .read("k", BufferContents::Floats)
+            .read("v", BufferContents::Floats)
+            .read("alpha", BufferContents::Floats)
+            .read("beta", BufferContents::Floats)
+            .read("a", BufferContents::Negative)
+            .read("dt", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .scratch("scratch")
     }
 

@@ -7,7 +7,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::work::{Call, Work};
 use crate::{linear, quantise};
@@ -39,7 +39,10 @@ impl Definition for Embed {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().index("id").read("table", Holds::Table(self.format, "format")).write("y", Holds::Floats)
+        Signature::new()
+            .index("id")
+            .read("table", BufferContents::Table(self.format, "format"))
+            .write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, _: Vectors) -> Result<Kernel, GenerateError> {

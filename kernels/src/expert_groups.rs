@@ -6,7 +6,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, equal};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -32,7 +32,7 @@ impl Definition for ExpertGroups {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().read("ids", Holds::Ids).write("groups", Holds::Ids)
+        Signature::new().read("ids", BufferContents::Ids).write("groups", BufferContents::Ids)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -14,7 +14,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::vectors::for_vectors;
 
@@ -208,7 +208,10 @@ impl Definition for Gated {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().read("gate", Holds::Floats).read("up", Holds::Floats).write("y", Holds::Floats)
+        Signature::new()
+            .read("gate", BufferContents::Floats)
+            .read("up", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -6,7 +6,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors};
 use crate::reference::{Mismatch, Run, equal};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::work::{Call, Work};
 
@@ -30,7 +30,11 @@ impl Definition for Gather {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().index("row").read("x", Holds::Bytes).write("y", Holds::Bytes).dim_of_task("rows")
+        Signature::new()
+            .index("row")
+            .read("x", BufferContents::Bytes)
+            .write("y", BufferContents::Bytes)
+            .dim_of_task("rows")
     }
 
     fn generate(&self, name: String, _: Vectors) -> Result<Kernel, GenerateError> {

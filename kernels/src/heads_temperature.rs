@@ -12,7 +12,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run, UNIT, close};
 use crate::rotation::position;
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
@@ -44,13 +44,13 @@ impl Definition for HeadsTemperature {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
+            .read("x", BufferContents::Floats)
             .index("block")
             .index("lane")
-            .read("table", Holds::Floats)
-            .read("scale", Holds::Floats)
-            .read("bias", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("table", BufferContents::Floats)
+            .read("scale", BufferContents::Floats)
+            .read("bias", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .dim("blocks", blocks::of_cache())
     }
 

@@ -9,7 +9,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
 use crate::index_top_k::{BlockScores, Blocks, PositionScores};
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
@@ -46,8 +46,8 @@ impl Definition for IndexChoose {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("parts", Holds::Bytes)
-            .write("chosen", Holds::Bytes)
+            .read("parts", BufferContents::Bytes)
+            .write("chosen", BufferContents::Bytes)
             .optional_scratch("scratch")
             .dim_of_task("blocks")
     }

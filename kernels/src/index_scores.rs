@@ -11,7 +11,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
 use crate::index_top_k::{BlockScores, Index, last_entry};
 use crate::reference::{Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
 
@@ -51,14 +51,15 @@ impl Definition for IndexScores {
     }
 
     fn signature(&self) -> Signature {
-        let signature = Signature::new().read("q", Holds::Floats).read_if(!self.plain, "w", Holds::Floats);
+        let signature =
+            Signature::new().read("q", BufferContents::Floats).read_if(!self.plain, "w", BufferContents::Floats);
         let signature = match self.every {
-            Some(_) => signature.read("whole", Holds::Whole),
-            None => signature.read("position", Holds::Positions),
+            Some(_) => signature.read("whole", BufferContents::Whole),
+            None => signature.read("position", BufferContents::Positions),
         };
         signature
-            .read("keys", Holds::Halves)
-            .write("part", Holds::Bytes)
+            .read("keys", BufferContents::Halves)
+            .write("part", BufferContents::Bytes)
             .optional_scratch("scores")
             .dim("first", blocks::first())
             .dim("places", blocks::whole_of_part(self.every.unwrap_or(1)))

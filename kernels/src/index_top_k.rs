@@ -40,7 +40,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
 use crate::reference::{Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
 use scores::Runs;
@@ -93,16 +93,21 @@ impl Definition for IndexTopK {
     }
 
     fn signature(&self) -> Signature {
-        let signature = Signature::new().read("q", Holds::Floats).read_if(self.local.is_none(), "w", Holds::Floats);
+        let signature = Signature::new().read("q", BufferContents::Floats).read_if(
+            self.local.is_none(),
+            "w",
+            BufferContents::Floats,
+        );
         // The row's position in its unit of [`KEY_LANES`](ixc_ir::plan::KEY_LANES), with its phase
         // among positions that share a key; or the number of complete entries before it.
         let of_blocks = self.local.is_some();
         let signature = match (self.every.filter(|_| !of_blocks), self.entries) {
-            (Some(_), false) => signature.read("place", Holds::Whole).index("phase"),
-            (Some(_), true) => signature.read("whole", Holds::Whole),
-            (None, _) => signature.read("position", Holds::Positions),
+            (Some(_), false) => signature.read("place", BufferContents::Whole).index("phase"),
+            (Some(_), true) => signature.read("whole", BufferContents::Whole),
+            (None, _) => signature.read("position", BufferContents::Positions),
         };
-        let signature = signature.read("keys", Holds::Halves).write("chosen", Holds::Bytes).scratch("scores");
+        let signature =
+            signature.read("keys", BufferContents::Halves).write("chosen", BufferContents::Bytes).scratch("scores");
         if let (Some(every), true) = (self.every, self.entries) {
             return signature.dim("entries", blocks::whole(every));
         }

@@ -3,7 +3,7 @@
 
 use ixc_ir::format::Format;
 
-use crate::signature::Holds;
+use crate::signature::BufferContents;
 use crate::text::{Field, FieldKind};
 use crate::{KINDS, KernelSpec, SpecError};
 
@@ -72,26 +72,26 @@ impl KernelSpec {
     }
 }
 
-fn check_format(holds: Holds) -> Result<(), SpecError> {
+fn check_format(holds: BufferContents) -> Result<(), SpecError> {
     let (format, field, ok, expected) = match holds {
-        Holds::Weight(format, field) => (format, field, format.is_weight(), "a weight's format"),
-        Holds::Strip(format, field) => (format, field, format.unpacked().is_some(), "a packed format"),
-        Holds::Table(format, field) => {
+        BufferContents::Weight(format, field) => (format, field, format.is_weight(), "a weight's format"),
+        BufferContents::Strip(format, field) => (format, field, format.unpacked().is_some(), "a packed format"),
+        BufferContents::Table(format, field) => {
             (format, field, format.is_weight() && format.rows() == 1, "the format of a weight that is not packed")
         }
-        Holds::Activations(format, field) => {
+        BufferContents::Activations(format, field) => {
             (format, field, format == Format::F32 || !format.is_weight(), "a format of activations")
         }
-        Holds::Floats
-        | Holds::Positive
-        | Holds::Negative
-        | Holds::Slopes
-        | Holds::Halves
-        | Holds::Panels(_)
-        | Holds::Positions
-        | Holds::Whole
-        | Holds::Ids
-        | Holds::Bytes => return Ok(()),
+        BufferContents::Floats
+        | BufferContents::Positive
+        | BufferContents::Negative
+        | BufferContents::Slopes
+        | BufferContents::Halves
+        | BufferContents::Panels(_)
+        | BufferContents::Positions
+        | BufferContents::Whole
+        | BufferContents::Ids
+        | BufferContents::Bytes => return Ok(()),
     };
     if ok { Ok(()) } else { Err(SpecError::Value { field, found: format.to_string(), expected: expected.into() }) }
 }

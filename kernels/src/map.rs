@@ -9,7 +9,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, close, floats, silu};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Words, spec, words};
 use crate::vectors::for_vectors;
 
@@ -97,9 +97,9 @@ impl Definition for Map {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("a", Holds::Floats)
-            .read_if(self.function.has_second(), "b", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("a", BufferContents::Floats)
+            .read_if(self.function.has_second(), "b", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

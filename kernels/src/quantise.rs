@@ -1,5 +1,5 @@
-//! Quantisation of activations: the largest magnitude of the elements that share a scale becomes
-//! 127.
+//! Quantisation of activations: the largest magnitude of the elements that share a scale
+//! becomes 127.
 //!
 //! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's
 //! `quantise`. The formats for tiles hold the elements as bf16 too, or only as bf16.
@@ -12,7 +12,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check, check_word};
 use crate::math;
 use crate::reference::{Mismatch, Run, equal};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::{Fold, fold_row, for_vectors};
 
@@ -47,7 +47,7 @@ impl Definition for Quantise {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().read("x", Holds::Floats).write("y", Holds::Activations(self.out, "out"))
+        Signature::new().read("x", BufferContents::Floats).write("y", BufferContents::Activations(self.out, "out"))
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -7,7 +7,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::{quantise, rms};
 
@@ -43,9 +43,9 @@ impl Definition for RmsNorm {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
-            .read_if(!self.plain, "w", Holds::Floats)
-            .write("y", Holds::Activations(self.out, "out"))
+            .read("x", BufferContents::Floats)
+            .read_if(!self.plain, "w", BufferContents::Floats)
+            .write("y", BufferContents::Activations(self.out, "out"))
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -7,7 +7,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::{quantise, rms};
 
@@ -42,10 +42,10 @@ impl Definition for RmsNormPiece {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
-            .read("sums", Holds::Positive)
-            .read("w", Holds::Floats)
-            .write("y", Holds::Activations(self.out, "out"))
+            .read("x", BufferContents::Floats)
+            .read("sums", BufferContents::Positive)
+            .read("w", BufferContents::Floats)
+            .write("y", BufferContents::Activations(self.out, "out"))
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

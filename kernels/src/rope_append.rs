@@ -11,7 +11,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run, close};
 use crate::rotation::{self, Head, KEY_BLOCK, checked, position, rotate, rotated};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
@@ -54,12 +54,12 @@ impl Definition for RopeAppend {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("k", Holds::Floats)
-            .read("v", Holds::Floats)
-            .read_if(self.norm.is_some(), "norm", Holds::Floats)
+            .read("k", BufferContents::Floats)
+            .read("v", BufferContents::Floats)
+            .read_if(self.norm.is_some(), "norm", BufferContents::Floats)
             .index("block")
             .index("lane")
-            .read("table", Holds::Floats)
+            .read("table", BufferContents::Floats)
             .write("keys", self.cache.keys(self.d).holds())
             .write("values", self.cache.values(self.dv).holds())
             .scratch("rotated")

@@ -9,7 +9,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run, close};
 use crate::rotation::{self, Head, checked, position, rotate, rotated};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::work::{Call, Work};
 
@@ -46,12 +46,12 @@ impl Definition for RopeHeads {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
-            .read_if(self.norm.is_some(), "norm", Holds::Floats)
+            .read("x", BufferContents::Floats)
+            .read_if(self.norm.is_some(), "norm", BufferContents::Floats)
             .index("block")
             .index("lane")
-            .read("table", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("table", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .dim("blocks", blocks::of_cache())
     }
 

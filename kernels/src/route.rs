@@ -9,7 +9,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
 use crate::reference::{Mismatch, Run, close, equal, floats};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, Words, spec, words};
 use crate::vectors::{LOWEST, SUM, fold_row, for_vectors};
 
@@ -136,11 +136,12 @@ impl Definition for Route {
 
     fn signature(&self) -> Signature {
         let signature = Signature::new()
-            .read("logits", Holds::Floats)
-            .read_if(self.bias, "bias", Holds::Floats)
-            .read_if(self.scales, "scales", Holds::Floats);
-        let signature = if self.listed > 0 { signature.index("id").read("table", Holds::Ids) } else { signature };
-        signature.write("ids", Holds::Ids).write("p", Holds::Floats).scratch("scores")
+            .read("logits", BufferContents::Floats)
+            .read_if(self.bias, "bias", BufferContents::Floats)
+            .read_if(self.scales, "scales", BufferContents::Floats);
+        let signature =
+            if self.listed > 0 { signature.index("id").read("table", BufferContents::Ids) } else { signature };
+        signature.write("ids", BufferContents::Ids).write("p", BufferContents::Floats).scratch("scores")
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

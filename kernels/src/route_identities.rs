@@ -10,7 +10,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, UNIT, close, equal};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 
 spec! {
@@ -37,11 +37,11 @@ impl Definition for RouteIdentities {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("ids", Holds::Ids)
-            .read("p", Holds::Floats)
-            .write("own", Holds::Ids)
-            .write("weights", Holds::Floats)
-            .write("passed", Holds::Floats)
+            .read("ids", BufferContents::Ids)
+            .read("p", BufferContents::Floats)
+            .write("own", BufferContents::Ids)
+            .write("weights", BufferContents::Floats)
+            .write("passed", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, _: Vectors) -> Result<Kernel, GenerateError> {

@@ -6,7 +6,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run, UNIT, close, floats};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -35,10 +35,10 @@ impl Definition for ScaleHeads {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
-            .read("s", Holds::Floats)
-            .read_if(self.residual, "residual", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("x", BufferContents::Floats)
+            .read("s", BufferContents::Floats)
+            .read_if(self.residual, "residual", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

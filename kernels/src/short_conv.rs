@@ -13,7 +13,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
 use crate::reference::{Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -52,10 +52,10 @@ impl Definition for ShortConv {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .update("state", Holds::Floats)
-            .read("x", Holds::Floats)
-            .read("w", Holds::Floats)
-            .write("y", Holds::Floats)
+            .update("state", BufferContents::Floats)
+            .read("x", BufferContents::Floats)
+            .read("w", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .scratch("apart")
             .dim("rows", DimInput::Rows)
     }

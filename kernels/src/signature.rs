@@ -47,7 +47,7 @@ pub enum Role {
 
 /// Contents of a buffer. Formats come with the name of the spec's field that determines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum BufferContents {
     /// Rows of a matrix, packed or not.
     Weight(Format, &'static str),
     /// Rows of a table, which are not packed.
@@ -86,7 +86,7 @@ pub struct Buffer {
     /// Use by the kernel.
     pub role: Role,
     /// Contents.
-    pub holds: Holds,
+    pub holds: BufferContents,
     /// Whether the kernels of some targets lack the buffer.
     pub optional: bool,
 }
@@ -156,39 +156,39 @@ impl Signature {
         Signature::default()
     }
 
-    fn with(mut self, name: &'static str, role: Role, holds: Holds) -> Signature {
+    fn with(mut self, name: &'static str, role: Role, holds: BufferContents) -> Signature {
         self.buffers.push(Buffer { name, role, holds, optional: false });
         self
     }
 
     /// Adds a buffer that is read.
-    pub fn read(self, name: &'static str, holds: Holds) -> Signature {
+    pub fn read(self, name: &'static str, holds: BufferContents) -> Signature {
         self.with(name, Role::Read, holds)
     }
 
     /// Adds a buffer that is read, if `is_there` is set.
-    pub fn read_if(self, is_there: bool, name: &'static str, holds: Holds) -> Signature {
+    pub fn read_if(self, is_there: bool, name: &'static str, holds: BufferContents) -> Signature {
         if is_there { self.read(name, holds) } else { self }
     }
 
     /// Adds a buffer of row numbers.
     pub fn index(self, name: &'static str) -> Signature {
-        self.with(name, Role::Index, Holds::Ids)
+        self.with(name, Role::Index, BufferContents::Ids)
     }
 
     /// Adds a result.
-    pub fn write(self, name: &'static str, holds: Holds) -> Signature {
+    pub fn write(self, name: &'static str, holds: BufferContents) -> Signature {
         self.with(name, Role::Write, holds)
     }
 
     /// Adds a buffer that is read and written.
-    pub fn update(self, name: &'static str, holds: Holds) -> Signature {
+    pub fn update(self, name: &'static str, holds: BufferContents) -> Signature {
         self.with(name, Role::Update, holds)
     }
 
     /// Adds scratch memory.
     pub fn scratch(self, name: &'static str) -> Signature {
-        self.with(name, Role::Scratch, Holds::Bytes)
+        self.with(name, Role::Scratch, BufferContents::Bytes)
     }
 
     /// Adds scratch memory that kernels of some targets do not need.

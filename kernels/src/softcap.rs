@@ -8,7 +8,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::vectors::for_vectors;
 
@@ -35,7 +35,7 @@ impl Definition for Softcap {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().read("x", Holds::Floats).write("y", Holds::Floats)
+        Signature::new().read("x", BufferContents::Floats).write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -7,7 +7,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::math;
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::{Fold, LOWEST, SUM, fold_row, for_vectors};
 
@@ -32,9 +32,9 @@ impl Definition for Softmax {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("logits", Holds::Floats)
-            .read("inverse_temperature", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("logits", BufferContents::Floats)
+            .read("inverse_temperature", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

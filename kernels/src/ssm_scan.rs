@@ -21,7 +21,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
 use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::{SUM, fold_row, for_bundles};
 use crate::work::{Arithmetic, Call, Work};
@@ -77,15 +77,15 @@ impl Definition for SsmScan {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .update("state", Holds::Floats)
-            .read("x", Holds::Floats)
-            .read("b", Holds::Floats)
-            .read("c", Holds::Floats)
-            .read("dt", Holds::Floats)
-            .read("a", Holds::Negative)
-            .read("bias", Holds::Floats)
-            .read("d", Holds::Floats)
-            .write("y", Holds::Floats)
+            .update("state", BufferContents::Floats)
+            .read("x", BufferContents::Floats)
+            .read("b", BufferContents::Floats)
+            .read("c", BufferContents::Floats)
+            .read("dt", BufferContents::Floats)
+            .read("a", BufferContents::Negative)
+            .read("bias", BufferContents::Floats)
+            .read("d", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .dim("rows", DimInput::Rows)
     }
 

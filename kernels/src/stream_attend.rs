@@ -15,7 +15,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::vectors::{SUM, fold_row, for_vectors};
 use crate::{math, rms};
@@ -50,11 +50,11 @@ impl Definition for StreamAttend {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
-            .read("y", Holds::Floats)
-            .read("w", Holds::Floats)
-            .write("shares", Holds::Floats)
-            .write("z", Holds::Floats)
+            .read("x", BufferContents::Floats)
+            .read("y", BufferContents::Floats)
+            .read("w", BufferContents::Floats)
+            .write("shares", BufferContents::Floats)
+            .write("z", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

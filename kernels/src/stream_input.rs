@@ -7,7 +7,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::stream_weights::MAX_STREAMS;
 use crate::text::spec;
 use crate::vectors::for_vectors;
@@ -37,7 +37,10 @@ impl Definition for StreamInput {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().read("x", Holds::Floats).read("w", Holds::Floats).write("y", Holds::Floats)
+        Signature::new()
+            .read("x", BufferContents::Floats)
+            .read("w", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

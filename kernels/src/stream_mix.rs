@@ -10,7 +10,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::stream_weights::{MAX_STREAMS, row_len};
 use crate::text::spec;
 use crate::vectors::for_vectors;
@@ -44,10 +44,10 @@ impl Definition for StreamMix {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
-            .read("y", Holds::Floats)
-            .read("w", Holds::Floats)
-            .write("z", Holds::Floats)
+            .read("x", BufferContents::Floats)
+            .read("y", BufferContents::Floats)
+            .read("w", BufferContents::Floats)
+            .write("z", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -19,7 +19,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, Words, spec, words};
 use crate::vectors::for_vectors;
 
@@ -100,10 +100,10 @@ impl Definition for StreamWeights {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
-            .read("scale", Holds::Floats)
-            .read("base", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("x", BufferContents::Floats)
+            .read("scale", BufferContents::Floats)
+            .read("base", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -11,7 +11,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run, UNIT, close};
 use crate::rotation::position;
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
@@ -42,11 +42,11 @@ impl Definition for Temperature {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Floats)
+            .read("x", BufferContents::Floats)
             .index("block")
             .index("lane")
-            .read("table", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("table", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .dim("blocks", blocks::of_cache())
     }
 

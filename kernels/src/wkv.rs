@@ -19,7 +19,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
 use crate::reference::{Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_bundles;
 use crate::work::{Arithmetic, Call, Work};
@@ -66,14 +66,14 @@ impl Definition for Wkv {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .update("state", Holds::Floats)
-            .read("q", Holds::Floats)
-            .read("k", Holds::Floats)
-            .read("v", Holds::Floats)
-            .read("decay", Holds::Floats)
-            .read_if(self.finds, "find", Holds::Floats)
-            .read_if(self.finds, "remove", Holds::Floats)
-            .write("y", Holds::Floats)
+            .update("state", BufferContents::Floats)
+            .read("q", BufferContents::Floats)
+            .read("k", BufferContents::Floats)
+            .read("v", BufferContents::Floats)
+            .read("decay", BufferContents::Floats)
+            .read_if(self.finds, "find", BufferContents::Floats)
+            .read_if(self.finds, "remove", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .dim("rows", DimInput::Rows)
     }
 

@@ -13,7 +13,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::math;
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Bits, spec};
 use crate::vectors::for_vectors;
 
@@ -46,7 +46,7 @@ impl Definition for Xielu {
     }
 
     fn signature(&self) -> Signature {
-        Signature::new().read("x", Holds::Floats).write("y", Holds::Floats)
+        Signature::new().read("x", BufferContents::Floats).write("y", BufferContents::Floats)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

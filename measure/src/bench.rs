@@ -10,7 +10,7 @@
 //! # Ok::<(), ixc_measure::Error>(())
 //! ```
 
-use ixc_runtime::gauge::Activity;
+use ixc_runtime::progress::Activity;
 use ixc_runtime::stats::Stats;
 
 use crate::Error;
@@ -68,7 +68,7 @@ impl Bench {
     /// Times steps of `step` tokens each.
     fn time(&mut self, depth: usize, tokens: usize, activity: Activity, step: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        self.model.gauge().begin(activity, tokens.len() as u64);
+        self.model.progress().begin(activity, tokens.len() as u64);
         let meter = Meter::new(self.model.engine());
         tokens.chunks(step).try_for_each(|part| self.feed(part))?;
         Ok(meter.phase(tokens.len(), self.model.engine()))
@@ -87,7 +87,7 @@ impl Bench {
         let left = self.model.engine_mut().truncate(common as u32) as usize;
         self.cached.truncate(left);
         let missing = &before[left..];
-        self.model.gauge().begin(Activity::Prompt, missing.len() as u64);
+        self.model.progress().begin(Activity::Prompt, missing.len() as u64);
         missing.chunks(self.model.max_tokens()).try_for_each(|part| self.feed(part))?;
         Ok(next)
     }

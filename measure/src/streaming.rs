@@ -119,7 +119,7 @@ impl PhaseMeasurement {
             comparison.token = Some(TokenTime { seconds: token, compute, reading });
         }
         // Do not use bytes: reads for wrong predictions are not misses.
-        if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && !self.defers) {
+        if let Some(missed) = streamed.miss_rate().filter(|_| tokens >= LEAST_TOKENS && !self.defers) {
             known.learn(Routing::evenness_from_reads(slots as f64 / known.shape.all().max(1) as f64, missed), None);
         }
         comparison.forecast = Some(ForecastRates { predicted: 1.0 / predicted.token, measured: 1.0 / token });

@@ -118,7 +118,7 @@ pub enum Resource {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// The work itself.
-    pub what: What,
+    pub what: WorkItem,
     /// Resources that the work reads. The work waits for their writers.
     pub reads: Vec<Resource>,
     /// Resources that the work writes.
@@ -127,7 +127,7 @@ pub struct Work {
 
 /// Work that a step may have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum What {
+pub enum WorkItem {
     /// A task of a [`Step::Run`].
     Task(Task),
     /// A [`Step::Bucket`].

@@ -77,10 +77,11 @@ use region::{Piece, Spans};
 
 /// Runs the pass.
 ///
-/// # Errors A function uses a value before it is defined, which the verifier rejects.
+/// # Errors
+/// A function uses a value before it is defined, which the verifier rejects.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
-    let mut fuser = Fuser { tells: context.tells(), ..Fuser::new(&options) };
+    let mut fuser = Fuser { records_decisions: context.records_decisions(), ..Fuser::new(&options) };
     for i in 0..module.functions.len() {
         let fused = fuser.function(&module, &module.functions[i])?;
         fuser.decisions.drain(..).for_each(|decision| context.decide(|| decision));
@@ -98,7 +99,7 @@ struct Fuser<'o> {
     /// Statistics of egg's runs, one for each distinct region.
     runs: Vec<egraph::Run>,
     /// Whether to record decisions, and the recorded decisions.
-    tells: bool,
+    records_decisions: bool,
     decisions: Vec<Decision>,
 }
 
@@ -110,7 +111,7 @@ impl<'o> Fuser<'o> {
             closed: rules::Closed::new(),
             fused: HashMap::new(),
             runs: Vec::new(),
-            tells: false,
+            records_decisions: false,
             decisions: Vec::new(),
         }
     }
@@ -167,7 +168,7 @@ impl<'o> Fuser<'o> {
         }
         let [function] = &piece.module.functions[..] else { unreachable!("a region is one function") };
         let (fused, run, decisions) =
-            egraph::fuse(&piece.module, function, &self.rewrites, self.options.rounds, self.tells)?;
+            egraph::fuse(&piece.module, function, &self.rewrites, self.options.rounds, self.records_decisions)?;
         self.runs.push(run);
         let fused = Rc::new((fused, decisions));
         self.fused.insert(key, Rc::clone(&fused));

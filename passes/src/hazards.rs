@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use ixc_ir::drawing::{Graph, NodeId, Shape};
 use ixc_ir::plan::Step;
 
-use crate::draft::{Draft, Resource, What};
+use crate::draft::{Draft, Resource, WorkItem};
 
 /// A version of a resource: from its first write until a write that follows a read.
 struct Version {
@@ -59,10 +59,10 @@ pub(crate) fn draw(draft: &Draft) -> Graph {
     graph
 }
 
-fn label(what: &What) -> String {
+fn label(what: &WorkItem) -> String {
     match what {
-        What::Task(task) => task.label.clone(),
-        What::Bucket(step) | What::Residency(step) => match step {
+        WorkItem::Task(task) => task.label.clone(),
+        WorkItem::Bucket(step) | WorkItem::Residency(step) => match step {
             Step::Run { tasks, .. } => format!("run {}", tasks.len()),
             Step::Bucket { bucket, .. } => format!("bucket {}", bucket.0),
             Step::Request { group, .. } => format!("request experts {group}"),

@@ -50,7 +50,7 @@ pub struct Context<'a> {
     /// Options of passes.
     pub options: OptionSet,
     /// Properties of the model that its graph does not contain; `lower` needs them.
-    pub facts: Option<Facts<'a>>,
+    pub facts: Option<PlanProperties<'a>>,
     /// Record of decisions, if requested.
     pub decisions: Option<Arc<Decisions>>,
 }
@@ -69,7 +69,7 @@ impl Context<'_> {
     }
 
     /// Whether decisions are recorded.
-    pub fn tells(&self) -> bool {
+    pub fn records_decisions(&self) -> bool {
         self.decisions.is_some()
     }
 
@@ -105,7 +105,7 @@ pub enum GraphResult {
 
 /// Properties of a model that the plan needs and the graph does not contain.
 #[derive(Clone)]
-pub struct Facts<'a> {
+pub struct PlanProperties<'a> {
     /// Name of the architecture, for messages.
     pub architecture: String,
     /// Max tokens of a step, at least 1.
@@ -125,9 +125,9 @@ pub struct Facts<'a> {
     pub weights: &'a dyn WeightSource,
 }
 
-impl std::fmt::Debug for Facts<'_> {
+impl std::fmt::Debug for PlanProperties<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Facts")
+        f.debug_struct("PlanProperties")
             .field("architecture", &self.architecture)
             .field("files", &self.files)
             .finish_non_exhaustive()

@@ -87,7 +87,8 @@ const STREAMED: &str = "streamed from the drive";
 
 /// Runs the pass.
 ///
-/// # Errors None; all passes have the same signature.
+/// # Errors
+/// Never fails; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
     let reads_experts = |op: &Op| matches!(op.kind, OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul);
@@ -146,7 +147,7 @@ fn tell_prediction(
     predict: Option<u32>,
     context: &Context<'_>,
 ) {
-    if !context.tells() {
+    if !context.records_decisions() {
         return;
     }
     const ROUTER: &str = "an early router";
@@ -372,14 +373,14 @@ fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> 
 }
 
 /// Maximum ops that add other results in parallel with the routed experts: shared experts.
-const BESIDE: usize = 2;
+const MAX_PARALLEL_OPS: usize = 2;
 
 /// Returns the value that bypasses a layer's experts, including shared ones, and that the layer's
 /// router reads.
 fn passed_by(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
     let logits = view::Route::of(&function.ops[layer.route])?.logits;
     let mut value = residual(function, uses, layer)?;
-    for _ in 0..BESIDE {
+    for _ in 0..MAX_PARALLEL_OPS {
         if uses.def_use.between(value, logits).is_some() {
             break;
         }

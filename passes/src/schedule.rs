@@ -31,7 +31,7 @@ pub mod lower;
 pub mod single_thread;
 pub mod steps;
 
-use crate::draft::{Draft, Resource, What, Work};
+use crate::draft::{Draft, Resource, Work, WorkItem};
 use crate::error::ScheduleError;
 
 /// Default maximum tokens of a step: enough for matrix products at full speed, with about ten

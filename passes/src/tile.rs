@@ -54,7 +54,7 @@ use crate::error::{PassError, TileError};
 use crate::options::{PassOptions, matches, pass_options};
 use crate::pack::{factors, gate_and_up};
 use crate::pass::{Context, Pass, Run};
-use crate::tuned::{Choice, Tuned};
+use crate::tuned::{TunedChoice, TunedChoices};
 use cut::Cut;
 pub use overrides::{Override, Overrides};
 pub use parts::{ColumnSplit, parts, weight_parts};
@@ -73,7 +73,7 @@ pass_options! {
         #[doc = "Blockings for weights whose names match a pattern, in place of those from cache sizes: `PATTERN: rows=16 gemm/48`, the last of several that match; `;` between them."]
         pub choose: Overrides = Overrides::default(),
         #[doc = "Blockings that were measured to be faster for weights of a shape, in the form of `ixc kernel tune`; `;` between several."]
-        pub tuned: Tuned = Tuned::default(),
+        pub tuned: TunedChoices = TunedChoices::default(),
         #[doc = "Number of work items that a product of few rows should have for many threads. If a weight has fewer items, they may be split into bands; 0 turns bands off."]
         pub items: u64 = FEW_ROWS_ITEMS,
         #[doc = "Min bytes of weights of a band."]
@@ -109,7 +109,8 @@ impl Options {
 
 /// Runs the pass.
 ///
-/// # Errors A [`TileError`] of an override or a tuned choice.
+/// # Errors
+/// A [`TileError`] of an override or a tuned choice.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
     let (Overrides(overrides), limits, caches) = (&options.choose, options.limits(), &context.caches);
@@ -150,9 +151,9 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             None => match decided.get(&offer) {
                 Some(cut) => cut.clone(),
                 None => {
-                    let tuned: Vec<&Choice> = options.tuned.0.iter().filter(|each| each.weight == offer).collect();
-                    let (name, tells) = (name(role.cut_as), context.tells());
-                    let cut = Cut::tuned(&offer, &tuned, name, context.target, caches, limits, tells)?;
+                    let tuned: Vec<&TunedChoice> = options.tuned.0.iter().filter(|each| each.weight == offer).collect();
+                    let (name, records_decisions) = (name(role.cut_as), context.records_decisions());
+                    let cut = Cut::tuned(&offer, &tuned, name, context.target, caches, limits, records_decisions)?;
                     decided.entry(offer).or_insert(cut).clone()
                 }
             },
@@ -181,7 +182,7 @@ pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, cach
 }
 
 /// Whether a weight's products can have all these choices together, with the default options.
-pub fn accepts(weight: &candidates::Weight, choices: &[&Choice], target: Target, caches: &CoreCaches) -> bool {
+pub fn accepts(weight: &candidates::Weight, choices: &[&TunedChoice], target: Target, caches: &CoreCaches) -> bool {
     Cut::tuned(weight, choices, "", target, caches, Options::default().limits(), false).is_ok()
 }
 
@@ -366,7 +367,8 @@ mod tests {
         let limits = Options::default().limits();
         let decided = |texts: &[&str]| {
             let shape = "q4_k_r16 x=a8_super n=2048 k=2048: ";
-            let choices: Vec<Choice> = texts.iter().map(|text| format!("{shape}{text}").parse().unwrap()).collect();
+            let choices: Vec<TunedChoice> =
+                texts.iter().map(|text| format!("{shape}{text}").parse().unwrap()).collect();
             Cut::tuned(&WEIGHT, &choices.iter().collect::<Vec<_>>(), "w", target, &caches, limits, false)
         };
         let tiling = |texts: &[&str]| decided(texts).unwrap().tiling.to_string();

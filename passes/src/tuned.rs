@@ -25,11 +25,11 @@ use crate::options::OptionValue;
 
 /// Choices for weights of some shapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tuned(pub Vec<Choice>);
+pub struct TunedChoices(pub Vec<TunedChoice>);
 
 /// Choice for one kernel, for weights of this shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct TunedChoice {
     /// The weight, with the properties that its products depend on.
     pub weight: Weight,
     /// Weight rows of an item, if chosen; only for the kernel for most rows.
@@ -53,14 +53,14 @@ pub struct WeightKernel {
     pub strategy: MatmulStrategy,
 }
 
-impl Choice {
+impl TunedChoice {
     /// Returns the kernel of the choice. Of several choices for one kernel, the last counts.
     pub fn kernel(&self) -> WeightKernel {
         WeightKernel { weight: self.weight, strategy: self.strategy }
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for TunedChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Weight { format, x, n, k, products, block, sub_block } = self.weight;
         write!(f, "{format} x={x} n={n} k={k}")?;
@@ -97,15 +97,15 @@ fn positive<T: FromStr + PartialOrd + From<u8>>(text: &str) -> Option<T> {
     text.parse().ok().filter(|number| *number >= T::from(1))
 }
 
-impl FromStr for Choice {
+impl FromStr for TunedChoice {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<Choice, ()> {
+    fn from_str(text: &str) -> Result<TunedChoice, ()> {
         read(text).ok_or(())
     }
 }
 
-fn read(text: &str) -> Option<Choice> {
+fn read(text: &str) -> Option<TunedChoice> {
     let (shape, chosen) = text.split_once(':')?;
     let mut words = shape.split_whitespace();
     let format = Format::from_name(words.next()?)?;
@@ -149,21 +149,21 @@ fn read(text: &str) -> Option<Choice> {
         Some(word) => Some(positive(word.strip_prefix('x')?)?),
         None => None,
     };
-    let choice = Choice { weight, rows, strategy: strategy(word)?, row_chunk, band, pace };
+    let choice = TunedChoice { weight, rows, strategy: strategy(word)?, row_chunk, band, pace };
     words.next().is_none().then_some(choice)
 }
 
-impl OptionValue for Tuned {
+impl OptionValue for TunedChoices {
     const EXPECTED: &'static str =
         "FORMAT x=FORMAT n=ROWS k=COLUMNS: KERNEL, such as q4_k_r16 x=a8_super n=2048 k=2048: rows=16 gemm/48@2048/2";
 
-    fn read(text: &str) -> Option<Tuned> {
+    fn read(text: &str) -> Option<TunedChoices> {
         let texts = text.split(';').map(str::trim).filter(|text| !text.is_empty());
-        texts.map(|text| text.parse().ok()).collect::<Option<_>>().map(Tuned)
+        texts.map(|text| text.parse().ok()).collect::<Option<_>>().map(TunedChoices)
     }
 
     fn text(&self) -> String {
-        self.0.iter().map(Choice::to_string).collect::<Vec<_>>().join("; ")
+        self.0.iter().map(TunedChoice::to_string).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     fn text_reads_back_and_other_text_is_refused() {
         let text = "q4_k_r16 x=a8_super n=2048 k=2048: gemv x16@2048/2; \
                     q4_k_r16 x=a8_super n=768 k=2048 products=2 block=256/32: rows=256 gemm/24@0/1";
-        assert_eq!(<Tuned as OptionValue>::read(text).unwrap().text(), text);
+        assert_eq!(<TunedChoices as OptionValue>::read(text).unwrap().text(), text);
         for wrong in [
             "q4_k_r16",
             "q9 x=a8_super n=1 k=1: gemm",
@@ -189,7 +189,7 @@ mod tests {
             "q4_k_r16 x=a8_super n=1 k=1: gemm x16 x16",
             "q4_k_r16 x=a8_super n=1 k=1: gemm@17/1",
         ] {
-            assert_eq!(<Tuned as OptionValue>::read(wrong), None, "{wrong}");
+            assert_eq!(<TunedChoices as OptionValue>::read(wrong), None, "{wrong}");
         }
     }
 }

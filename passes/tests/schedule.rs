@@ -15,7 +15,7 @@ use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
 use ixc_passes::error::{PassError, ScheduleError};
 use ixc_passes::manager::{self, Ir, graph_passes, plan_passes};
 use ixc_passes::options::OptionSet;
-use ixc_passes::pass::{Context, Facts, GraphResult};
+use ixc_passes::pass::{Context, GraphResult, PlanProperties};
 use ixc_passes::{defer, pack, residency, tile};
 use ixc_targets::Target;
 use ixc_testing::random_graphs::{Formats, RandomModule, mutated, random_model};
@@ -39,7 +39,7 @@ fn planned(
     (target, packed): (Target, bool),
     options: &OptionSet,
 ) -> Result<(Plan<KernelSpec>, Module), PassError> {
-    let facts = Facts {
+    let facts = PlanProperties {
         architecture: "test".to_string(),
         max_tokens: MAX_TOKENS,
         context_length: 128,

@@ -26,20 +26,22 @@ use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
 use ixc_passes::decision::{Decision, Decisions};
 use ixc_passes::manager::{self, Ir};
-use ixc_passes::pass::{Context, Facts, GraphResult};
+use ixc_passes::pass::{Context, GraphResult, PlanProperties};
 use ixc_targets::{CoreCaches, Target};
-use ixc_testing::becomes::{check, said};
+use ixc_testing::becomes::{check, setting_values};
 
 fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
     let mut module = parse(input)?;
-    let passes: Vec<&str> = said(input, "passes").next().ok_or("no `// passes:`")?.split(',').collect();
-    let target =
-        said(input, "target").next().map(|name| Target::from_name(name).ok_or("no such target")).transpose()?;
+    let passes: Vec<&str> = setting_values(input, "passes").next().ok_or("no `// passes:`")?.split(',').collect();
+    let target = setting_values(input, "target")
+        .next()
+        .map(|name| Target::from_name(name).ok_or("no such target"))
+        .transpose()?;
     let mut context = Context::new(target.unwrap_or(Target::AVX2));
-    for option in said(input, "set") {
+    for option in setting_values(input, "set") {
         manager::set(&mut context.options, option)?;
     }
-    if let Some(caches) = said(input, "caches").next() {
+    if let Some(caches) = setting_values(input, "caches").next() {
         let bytes: Vec<u64> =
             caches.split(',').map(|kib| kib.parse::<u64>().map(|kib| kib << 10)).collect::<Result<_, _>>()?;
         let [l1d, l2, l3] = bytes[..] else { return Err("three caches".into()) };
@@ -54,7 +56,7 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         }
     }
     let bytes: Vec<Vec<u8>> = Vec::new();
-    let facts = Facts {
+    let facts = PlanProperties {
         architecture: "test".to_string(),
         max_tokens: 8,
         context_length: 64,
@@ -79,11 +81,11 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         }
         ir = read;
     }
-    if said(input, "as").any(|said| said == "decisions") {
+    if setting_values(input, "as").any(|value| value == "decisions") {
         return Ok(decisions.take().iter().map(text).collect());
     }
     for (form, language) in [("dot", Language::Dot), ("mermaid", Language::Mermaid)] {
-        if said(input, "as").any(|said| said == form) {
+        if setting_values(input, "as").any(|value| value == form) {
             return Ok(ir.drawing().ok_or("a plan has no drawing")?.text(language));
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ixc::architectures::Parts;
 use ixc::budget::compile_within;
-use ixc::compile::{Compiled, Options, after, assembly};
+use ixc::compile::{Compiled, Options, assembly, stop_after};
 use ixc::files::{Guard, Output};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::PlanWeight;
@@ -107,6 +107,6 @@ fn text(path: Option<&Path>, stage: &str, options: &Options, run: &engine::Optio
             }
             Ok(kernels.map(Kernel::to_string).collect::<Vec<_>>().join("\n"))
         }
-        pass => Ok(after(&model, options, pass)?.text()),
+        pass => Ok(stop_after(&model, options, pass)?.text()),
     }
 }

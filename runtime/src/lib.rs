@@ -4,12 +4,12 @@
 //! The engine then runs steps:
 //!
 //! ```no_run
-//! use ixc_runtime::{engine::{Engine, Options}, file, sample::{Sampler, Settings}};
+//! use ixc_runtime::{engine::{Engine, Options}, file, sample::{Sampler, SamplerSettings}};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let path = std::path::Path::new("model.ixp");
 //! let plan = file::read(path)?;
 //! let mut engine = Engine::load(plan, path.parent().unwrap_or(path), &Options::default())?;
-//! let mut sampler = Sampler::new(Settings::default())?;
+//! let mut sampler = Sampler::new(SamplerSettings::default())?;
 //! engine.prefill(&[1, 2, 3])?;
 //! let next = sampler.sample(engine.logits(0), &engine)?;
 //! # let _ = next; Ok(()) }
@@ -21,7 +21,7 @@
 //! | --- | --- |
 //! | [`processors`] | processors and cores, and binding of threads to them |
 //! | [`pool`] | persistent threads and their barrier |
-//! | [`gauge`] | progress of a long operation |
+//! | [`progress`] | progress of a long operation |
 //! | [`expert_sort`] | sorting of routed rows by expert |
 //! | `reads` | identity and class of reads from a drive |
 //! | `storage` | files, mappings and memory: [`memory`], [`blocks`], packing |
@@ -33,13 +33,14 @@
 //! | `executor` | a step: [`execute`], [`states`], [`stats`], experts and [`page_cache_hints`] |
 //! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`memory_estimate`], [`sample`], [`saved`] |
 //!
-//! Invariant: a plan is untrusted until it is checked. Values that depend on the step are checked
-//! for every work item just before its kernel runs. So a wrong plan causes an error and never an
-//! access outside its memory. Invariant: results do not depend on the number of threads. Items
-//! write disjoint outputs, and only the plan and the row counts determine how rows are divided into
-//! items. Invariant: weights that kernels read in their stored format are mapped and never copied.
-//! The others are packed on first use (`weights`) and stay packed, and their source pages are
-//! released.
+//! Invariants:
+//! - A plan is untrusted until it is checked. Values that depend on the step are checked for each
+//!   work item just before its kernel runs. A wrong plan causes an error, never an access outside
+//!   of its memory.
+//! - Results do not depend on the number of threads. Items write disjoint outputs. Only the plan
+//!   and the row counts determine how rows are divided into items.
+//! - Weights that kernels read in their stored format are mapped and never copied. The others are
+//!   packed on first use (`weights`) and stay packed, and their source pages are released.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -47,11 +48,11 @@ pub mod engine;
 pub mod error;
 mod executor;
 pub mod expert_sort;
-pub mod gauge;
 mod plan_check;
 pub mod pool;
 pub mod processors;
 pub mod program;
+pub mod progress;
 mod reads;
 #[cfg(all(test, target_os = "linux"))]
 mod refused;

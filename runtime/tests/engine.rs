@@ -10,7 +10,7 @@ use ixc_ir::plan::{KernelId, Output, Plan, Step};
 use ixc_runtime::engine::{BackendKind, Engine, Options, Softmax, StepError};
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
-use ixc_runtime::sample::{Sampler, Settings};
+use ixc_runtime::sample::{Sampler, SamplerSettings};
 use ixc_targets::Target;
 use tiny::{CONTEXT, Folder, MAX_TOKENS, VOCABULARY};
 
@@ -246,7 +246,7 @@ fn tokens_are_sampled_with_the_plans_softmax() {
     for (p, e) in probabilities.iter().zip(exact) {
         assert!((f64::from(*p) - e / sum).abs() < 1e-6);
     }
-    let run = |engine: &mut Engine, settings: Settings| -> Vec<u32> {
+    let run = |engine: &mut Engine, settings: SamplerSettings| -> Vec<u32> {
         engine.reset();
         engine.prefill(&prompt(5)).unwrap();
         let mut sampler = Sampler::new(settings).unwrap();
@@ -258,11 +258,11 @@ fn tokens_are_sampled_with_the_plans_softmax() {
             })
             .collect()
     };
-    let settings = |seed| Settings { seed, temperature: 1.5, ..Settings::default() };
+    let settings = |seed| SamplerSettings { seed, temperature: 1.5, ..SamplerSettings::default() };
     let first = run(&mut engine, settings(1));
     assert_eq!(run(&mut engine, settings(1)), first);
     assert_ne!(run(&mut engine, settings(2)), first);
-    assert_eq!(run(&mut engine, Settings::greedy()), run(&mut engine, Settings::greedy()));
+    assert_eq!(run(&mut engine, SamplerSettings::greedy()), run(&mut engine, SamplerSettings::greedy()));
 }
 
 #[test]

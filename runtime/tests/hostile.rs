@@ -258,8 +258,8 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
 }
 
 /// Makes attention read chosen cache slots, although no task writes the bit mask of the choice.
-fn choose(plan: &mut Plan<Kernel>) -> Choice {
-    let choice = Choice { top_k: 5, every: 1, of: Chosen::Positions };
+fn choose(plan: &mut Plan<Kernel>) -> PositionChoice {
+    let choice = PositionChoice { top_k: 5, every: 1, of: Chosen::Positions };
     let row_bytes = u64::from(plan.context_length.div_ceil(32)) * 4;
     let (marks, offset) = (BufferId(plan.buffers.len() as u32), plan.arena_bytes.next_multiple_of(64));
     plan.buffers.push(ArenaBuffer { name: "marks".into(), row_bytes, rows: RowCount::Tokens, offset });
@@ -401,7 +401,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                     };
                     let numbers = [0, 1, 2, 4, 40, u32::MAX];
                     let (top_k, every) = (numbers[random.index(6)], numbers[random.index(6)]);
-                    let choice = Choice { top_k, every, of: CHOSEN[random.index(CHOSEN.len())] };
+                    let choice = PositionChoice { top_k, every, of: CHOSEN[random.index(CHOSEN.len())] };
                     let (state, field) = (random.index(2) as u32, random.index(3) as u32);
                     let marks = BufferId(random.index(buffers + 1) as u32);
                     let sources = [
@@ -410,7 +410,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                             state,
                             field,
                             marks,
-                            choice: Choice { every: 1, of: Chosen::Positions, ..choice },
+                            choice: PositionChoice { every: 1, of: Chosen::Positions, ..choice },
                         },
                         RowInput::Chosen(choice).into(),
                         RowInput::LastChosen(choice).into(),
@@ -629,7 +629,7 @@ fn plan_errors_name_the_invalid_field() {
         ("a choice of whole runs or blocks", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, .. } = arg.source else { panic!("{arg:?}") };
-            let choice = Choice { top_k: 5, every: 4, of: Chosen::Blocks };
+            let choice = PositionChoice { top_k: 5, every: 4, of: Chosen::Blocks };
             arg.source = Source::Chosen { state, field, marks, choice };
         }),
         ("no other states, because positions are chosen", |p| {
@@ -638,7 +638,7 @@ fn plan_errors_name_the_invalid_field() {
         ("a single choice, because places are chosen", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, choice } = arg.source else { panic!("{arg:?}") };
-            arg.source = Source::Chosen { state, field, marks, choice: Choice { top_k: 6, ..choice } };
+            arg.source = Source::Chosen { state, field, marks, choice: PositionChoice { top_k: 6, ..choice } };
         }),
         ("an aligned bit of each token for each place", |p| {
             choose(p);
@@ -647,7 +647,7 @@ fn plan_errors_name_the_invalid_field() {
         ("chosen places is 0, must be in 1..=", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, choice } = arg.source else { panic!("{arg:?}") };
-            arg.source = Source::Chosen { state, field, marks, choice: Choice { top_k: 0, ..choice } };
+            arg.source = Source::Chosen { state, field, marks, choice: PositionChoice { top_k: 0, ..choice } };
         }),
         ("a step after the one that writes the chosen places", |p| {
             choose(p);

@@ -19,9 +19,9 @@ use ixc_runtime::streaming::StreamError;
 use ixc_runtime::streaming::backend::{Backend, Completion, Read};
 use ixc_runtime::streaming::cache::Kind;
 use ixc_runtime::streaming::files::Files;
-use ixc_runtime::streaming::predict::{Choice, Settings, Strategy, auto};
+use ixc_runtime::streaming::predict::{PredictionSettings, Strategy, StrategyChoice, auto};
 use ixc_runtime::streaming::queue::{Queue, Wake};
-use ixc_runtime::streaming::store::{Config, Make};
+use ixc_runtime::streaming::store::{BackendFactory, Config};
 use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, TOP_K, VOCABULARY, grouped as plan_of};
 
@@ -206,9 +206,9 @@ fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {
     plan
 }
 
-fn choices() -> impl Iterator<Item = Choice> {
-    let strategies = Strategy::ALL.map(|(_, strategy)| Choice::Always(strategy));
-    strategies.into_iter().chain([Choice::Off, Choice::Auto])
+fn choices() -> impl Iterator<Item = StrategyChoice> {
+    let strategies = Strategy::ALL.map(|(_, strategy)| StrategyChoice::Always(strategy));
+    strategies.into_iter().chain([StrategyChoice::Off, StrategyChoice::Auto])
 }
 
 #[test]
@@ -221,11 +221,11 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
         let stream = Config { policy, ..base.stream };
         Engine::load(plan.clone(), &folder.0, &Options { stream, prefetch, ..base })
     };
-    let least = least(&|budget| load(budget, Kind::default(), Settings::default()));
+    let least = least(&|budget| load(budget, Kind::default(), PredictionSettings::default()));
     for choice in choices() {
         for (i, (name, policy)) in Kind::ALL.into_iter().enumerate() {
             for budget in [least, least + least / 2] {
-                let mut engine = load(budget, policy, Settings { choice, extra: i as u32 }).unwrap();
+                let mut engine = load(budget, policy, PredictionSettings { choice, extra: i as u32 }).unwrap();
                 // The run also has many tokens in single steps.
                 assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes");
                 engine.reset();
@@ -239,8 +239,8 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
 }
 
 /// Returns the bits of the logits of many tokens that are decoded one by one, and the bytes read
-/// ahead for them. Most tokens are the same. There are more than [`Choice::Auto`] needs for its
-/// measurements.
+/// ahead for them. Most tokens are the same. There are more than [`StrategyChoice::Auto`] needs for
+/// its measurements.
 fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
     let predicted = |engine: &Engine| -> u64 {
         engine.stream().map_or(0, |store| store.stats().groups.iter().map(|layer| layer.predicted_bytes).sum())
@@ -269,11 +269,11 @@ fn predictions_across_tokens_and_layers_change_no_bits() {
     let folder = Folder::new();
     let plan = predicted(&tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), LAYERS));
     let load = |budget, choice| {
-        let prefetch = Settings { choice, extra: 0 };
+        let prefetch = PredictionSettings { choice, extra: 0 };
         Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..options(2, budget, BackendKind::Native) })
     };
-    let (right, _) = many(&mut load(0, Choice::Off).unwrap());
-    let least = least(&|budget| load(budget, Choice::Off));
+    let (right, _) = many(&mut load(0, StrategyChoice::Off).unwrap());
+    let least = least(&|budget| load(budget, StrategyChoice::Off));
     for choice in choices() {
         // Memory holds two layers of three: a layer's experts are evicted before it runs again.
         let mut engine = load(least, choice).unwrap();
@@ -282,7 +282,7 @@ fn predictions_across_tokens_and_layers_change_no_bits() {
         let stats = engine.stream().unwrap().stats();
         assert_eq!(stats.groups.len(), LAYERS as usize);
         // All choices but off read ahead. `auto` does so after it has measured without.
-        assert_eq!(ahead > 0, choice != Choice::Off, "{choice}: {stats:?}");
+        assert_eq!(ahead > 0, choice != StrategyChoice::Off, "{choice}: {stats:?}");
         assert!(stats.groups.iter().all(|layer| layer.failures == 0), "{stats:?}");
     }
 }
@@ -298,7 +298,7 @@ fn predictions_are_counted_for_every_token_that_is_made() {
     bytes[router.offset as usize..][..router.bytes as usize].fill(0);
     std::fs::write(&path, bytes).unwrap();
     for choice in choices() {
-        let prefetch = Settings { choice, extra: 0 };
+        let prefetch = PredictionSettings { choice, extra: 0 };
         let load = |budget| {
             Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..options(2, budget, BackendKind::Native) })
         };
@@ -459,7 +459,7 @@ fn with_fates(options: Options, patience: u64, fate: impl FnMut(u64) -> Result<u
         Box::new(Planted { files, woken: Arc::default(), fate, begun: Vec::new(), patience, asked: 0 })
             as Box<dyn Backend>
     };
-    let stream = Config { backend: Some(Make(Arc::new(make))), direct: false, ..options.stream };
+    let stream = Config { backend: Some(BackendFactory(Arc::new(make))), direct: false, ..options.stream };
     Options { stream, ..options }
 }
 
@@ -470,12 +470,12 @@ fn slow_drive_changes_only_the_time() {
     let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
     let least = least(&|budget| Engine::load(plan.clone(), &folder.0, &options(2, budget, BackendKind::Native)));
     for (budget, choice) in [
-        (least, Choice::Off),
-        (2 * least, Choice::Off),
-        (least, Choice::Always(Strategy::Previous)),
-        (least, Choice::Auto),
+        (least, StrategyChoice::Off),
+        (2 * least, StrategyChoice::Off),
+        (least, StrategyChoice::Always(Strategy::Previous)),
+        (least, StrategyChoice::Auto),
     ] {
-        let prefetch = Settings { choice, extra: 1 };
+        let prefetch = PredictionSettings { choice, extra: 1 };
         let slow = with_fates(options(2, budget, BackendKind::Native), 100, |_| Ok(u64::MAX));
         let mut engine = Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..slow }).unwrap();
         assert!(logits(&mut engine) == right, "{budget} bytes, {choice}");

@@ -44,7 +44,7 @@ use tokio::task::JoinSet;
 use crate::Error;
 pub use crate::error::batch::BatchError;
 use crate::serving::{Host, Registry};
-use ixc_compile::checksum::{sealed, unsealed};
+use ixc_compile::checksum::{add_checksum, remove_checksum};
 use ixc_generate::expert_use::ExpertUse;
 
 /// First bytes of each answer.
@@ -333,7 +333,7 @@ impl Answers {
                 break;
             }
             let text = std::str::from_utf8(&line).map_err(|error| malformed(error.to_string()))?;
-            let text = unsealed(&[], text).map_err(|error| malformed(format!("it {error}")))?;
+            let text = remove_checksum(&[], text).map_err(|error| malformed(format!("it {error}")))?;
             let head: AnswerHead = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
             let crc = u32::from_str_radix(&head.request, 16).map_err(|error| malformed(error.to_string()))?;
             if answered_lines.insert(head.line, (crc, number)).is_some() {
@@ -356,7 +356,8 @@ impl Answers {
 
     fn add(&mut self, answer: &Answer) -> Result<(), Error> {
         let written = serde_json::to_string(answer).map_err(io::Error::from);
-        let written = written.and_then(|text| self.file.write_all(format!("{}\n", sealed(&[], &text)).as_bytes()));
+        let written =
+            written.and_then(|text| self.file.write_all(format!("{}\n", add_checksum(&[], &text)).as_bytes()));
         written.map_err(Error::io(&self.path, "write"))
     }
 }

@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 use crate::model::Constraint;
 use ixc_generate::chat::ChatPrompt;
-use ixc_grammar::{Frame as GrammarFrame, Mark, ReasoningMarks, Source, regex_literal};
+use ixc_grammar::{Frame as GrammarFrame, GrammarSource, Mark, ReasoningMarks, regex_literal};
 use ixc_text::chat::{Format, Frame, Part, Thinking, Word};
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -27,7 +27,7 @@ const NUMBER: &str = "/[0-9]{1,4}/";
 /// Grammar of a whole answer, and the beginning of the answer in the prompt.
 pub struct AnswerGrammar {
     /// Grammar.
-    pub source: Source,
+    pub source: GrammarSource,
     /// Beginning of the answer, which the prompt already contains.
     pub prefix: String,
 }
@@ -119,7 +119,10 @@ pub fn answer_grammar(
     // Required calls follow any content.
     let prefix = prefix.filter(|prefix| prefix.part == Some(Part::Content) && !constraint.must_call());
     let prefix = prefix.map_or_else(String::new, |prefix| prefix.content.clone());
-    Ok(AnswerGrammar { source: Source::Framed(GrammarFrame { lark, schemas, tools: tool_names, begin }), prefix })
+    Ok(AnswerGrammar {
+        source: GrammarSource::Framed(GrammarFrame { lark, schemas, tools: tool_names, begin }),
+        prefix,
+    })
 }
 
 /// Returns the rule of a content, and adds its schema to those of the grammar.

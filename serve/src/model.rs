@@ -3,7 +3,7 @@
 
 use ixc_failure::Remedy;
 use ixc_generate::generator::SlotStatus;
-use ixc_grammar::{GrammarError, Source};
+use ixc_grammar::{GrammarError, GrammarSource};
 use ixc_runtime::engine::StateBytes;
 use serde_json::Value;
 
@@ -98,7 +98,7 @@ pub struct ModelFacts {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
     /// Grammar of the whole answer.
-    Text(Source),
+    Text(GrammarSource),
     /// JSON that a schema describes, after any reasoning.
     Json(Value),
     /// A text that a regular expression matches as a whole, after any reasoning.
@@ -218,8 +218,8 @@ impl From<GrammarError> for Refusal {
         let message = error.to_string();
         match error {
             GrammarError::Busy => Refusal::Later { message },
-            GrammarError::Unwanted => Refusal::Gone,
-            GrammarError::Failed { .. } => Refusal::Failed { message },
+            GrammarError::ClientGone => Refusal::Gone,
+            GrammarError::HelperFailed { .. } => Refusal::Failed { message },
             _ => Refusal::Invalid { message },
         }
     }

@@ -52,7 +52,7 @@ mod vectors;
 
 pub use handle::{Handle, PollResult};
 pub use kind::gives_embeddings;
-pub use registry::{ModelEntry, ModelQuery, Registry, Source};
+pub use registry::{ModelEntry, ModelQuery, ModelSource, Registry};
 
 /// Error for a request for text to an embedding model.
 const NO_TEXT_MESSAGE: &str = "this model gives embeddings and no text";

@@ -19,7 +19,7 @@ const BECOMES: &str = "// becomes\n";
 const CASE: &str = "\n;; ";
 
 /// Returns the values of all setting lines `// NAME: VALUE` with this name.
-pub fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
+pub fn setting_values<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
     let start = format!("// {name}: ");
     input.lines().filter_map(move |line| line.strip_prefix(&start))
 }

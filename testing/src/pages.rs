@@ -3,7 +3,7 @@
 
 /// Texts that no page may contain: text parsed as markup or code, and styles and handlers within
 /// markup.
-const NEVER: [&str; 10] = [
+const FORBIDDEN_TEXTS: [&str; 10] = [
     "innerHTML",
     "outerHTML",
     "insertAdjacentHTML",
@@ -20,7 +20,7 @@ const NEVER: [&str; 10] = [
 /// exactly one `script` and one `style` element, both with the page's nonce. The page's JSON data
 /// is not checked.
 pub fn forbidden(page: &str, nonce: &str) -> Vec<&'static str> {
-    let mut found: Vec<&str> = NEVER.into_iter().filter(|never| page.contains(never)).collect();
+    let mut found: Vec<&str> = FORBIDDEN_TEXTS.into_iter().filter(|never| page.contains(never)).collect();
     for tag in ["<script", "<style"] {
         let all = page.matches(tag).count() - page.matches(&format!("{tag} type=\"application/json\"")).count();
         if (all, page.matches(&format!("{tag} nonce=\"{nonce}\">")).count()) != (1, 1) {

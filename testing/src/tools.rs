@@ -18,13 +18,13 @@ pub struct Tool {
     /// An environment variable that names the program instead.
     pub variable: Option<&'static str>,
     /// Arguments that make the program print its version.
-    pub ask: &'static [&'static str],
+    pub version_arguments: &'static [&'static str],
     /// Text before the version in the program's output.
     pub before: &'static str,
     /// Text that describes the needed version.
-    pub wanted: &'static str,
+    pub needed_version: &'static str,
     /// Returns whether a version is suitable.
-    pub suits: fn(&[u32]) -> bool,
+    pub is_suitable: fn(&[u32]) -> bool,
 }
 
 /// LLVM's pipeline simulator. Its tables differ by version; the tables of `docs/cost-model.md` were
@@ -33,10 +33,10 @@ pub const LLVM_MCA: Tool = Tool {
     name: "llvm-mca",
     programs: &["llvm-mca-19", "llvm-mca"],
     variable: None,
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "LLVM version ",
-    wanted: "19 (Debian: llvm-19)",
-    suits: |version| version.first() == Some(&19),
+    needed_version: "19 (Debian: llvm-19)",
+    is_suitable: |version| version.first() == Some(&19),
 };
 
 /// A browser to test pages with. From version 112 on, its headless mode uses the code of the normal
@@ -45,10 +45,10 @@ pub const CHROMIUM: Tool = Tool {
     name: "Chromium",
     programs: &["chromium", "chromium-browser", "google-chrome"],
     variable: Some("IXC_CHROMIUM"),
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "",
-    wanted: "112 or later (Debian: chromium)",
-    suits: |version| version >= &[112][..],
+    needed_version: "112 or later (Debian: chromium)",
+    is_suitable: |version| version >= &[112][..],
 };
 
 /// A Python with the emulator Bochs; `emulator/tests/emulator/bochs/judge.py` has the steps to
@@ -57,10 +57,10 @@ pub const BOCHS: Tool = Tool {
     name: "bochscpu",
     programs: &[],
     variable: Some("IXC_BOCHS"),
-    ask: &["-c", "import importlib.metadata as m; print('bochscpu', m.version('bochscpu-python'))"],
+    version_arguments: &["-c", "import importlib.metadata as m; print('bochscpu', m.version('bochscpu-python'))"],
     before: "bochscpu ",
-    wanted: "0.4.0, in the Python that IXC_BOCHS names",
-    suits: |version| version == [0, 4, 0],
+    needed_version: "0.4.0, in the Python that IXC_BOCHS names",
+    is_suitable: |version| version == [0, 4, 0],
 };
 
 /// GNU as. Version 2.40 is the first that has every instruction of every target; `tdpfp16ps` of
@@ -69,10 +69,10 @@ pub const GNU_AS: Tool = Tool {
     name: "GNU as",
     programs: &["as"],
     variable: None,
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "GNU assembler",
-    wanted: "2.40 or later (Debian: binutils)",
-    suits: |version| version >= &[2, 40][..],
+    needed_version: "2.40 or later (Debian: binutils)",
+    is_suitable: |version| version >= &[2, 40][..],
 };
 
 /// Bash, which reads its generated completions.
@@ -80,10 +80,10 @@ pub const BASH: Tool = Tool {
     name: "bash",
     programs: &["bash"],
     variable: None,
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "version ",
-    wanted: "4 or later",
-    suits: |version| version >= &[4][..],
+    needed_version: "4 or later",
+    is_suitable: |version| version >= &[4][..],
 };
 
 /// Zsh, which reads its generated completions.
@@ -91,10 +91,10 @@ pub const ZSH: Tool = Tool {
     name: "zsh",
     programs: &["zsh"],
     variable: None,
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "zsh ",
-    wanted: "5 or later",
-    suits: |version| version >= &[5][..],
+    needed_version: "5 or later",
+    is_suitable: |version| version >= &[5][..],
 };
 
 /// Fish, which reads its generated completions.
@@ -102,10 +102,10 @@ pub const FISH: Tool = Tool {
     name: "fish",
     programs: &["fish"],
     variable: None,
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "version ",
-    wanted: "3 or later",
-    suits: |version| version >= &[3][..],
+    needed_version: "3 or later",
+    is_suitable: |version| version >= &[3][..],
 };
 
 /// The typesetter of `man`.
@@ -113,10 +113,10 @@ pub const GROFF: Tool = Tool {
     name: "groff",
     programs: &["groff"],
     variable: None,
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "groff version ",
-    wanted: "1.22 or later (Debian: groff)",
-    suits: |version| version >= &[1, 22][..],
+    needed_version: "1.22 or later (Debian: groff)",
+    is_suitable: |version| version >= &[1, 22][..],
 };
 
 /// An installed tool in a suitable version.
@@ -147,7 +147,7 @@ impl Tool {
     }
 
     /// Searches the folders of `path`. If the variable names a program, `named`, only this program
-    /// is tried. `ask` returns the output of a program that prints its version.
+    /// is tried. `version_output` returns the output of a program that prints its version.
     ///
     /// # Errors
     /// Returns the needed version and the versions found.
@@ -155,7 +155,7 @@ impl Tool {
         &self,
         path: &OsStr,
         named: Option<&OsStr>,
-        ask: &dyn Fn(&Path) -> Result<String, String>,
+        version_output: &dyn Fn(&Path) -> Result<String, String>,
     ) -> Result<Found, String> {
         let candidates: Vec<PathBuf> = match named {
             Some(named) => vec![named.into()],
@@ -163,18 +163,18 @@ impl Tool {
         };
         let mut others = Vec::new();
         for program in candidates {
-            match ask(&program).and_then(|text| self.version(&text)) {
-                Ok((version, numbers)) if (self.suits)(&numbers) => return Ok(Found { program, version }),
+            match version_output(&program).and_then(|text| self.version(&text)) {
+                Ok((version, numbers)) if (self.is_suitable)(&numbers) => return Ok(Found { program, version }),
                 Ok((version, _)) => others.push(format!("{} is {version}", program.display())),
                 Err(why) => others.push(format!("{}: {why}", program.display())),
             }
         }
         let found = if others.is_empty() { "none found".to_owned() } else { others.join(", ") };
-        Err(format!("needs {} {}: {found}", self.name, self.wanted))
+        Err(format!("needs {} {}: {found}", self.name, self.needed_version))
     }
 
     fn output(&self, program: &Path) -> Result<String, String> {
-        let out = Command::new(program).args(self.ask).output().map_err(|error| error.to_string())?;
+        let out = Command::new(program).args(self.version_arguments).output().map_err(|error| error.to_string())?;
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
@@ -215,18 +215,18 @@ mod tests {
     fn a_tool_of_another_version_is_not_taken() {
         let folders = (folder(&["llvm-mca"]), folder(&["llvm-mca-19"]));
         let (old, new) = (folders.0.path(), folders.1.path());
-        let ask = |program: &Path| {
+        let version_output = |program: &Path| {
             let version = if program.ends_with("llvm-mca-19") { "19.1.7" } else { "14.0.6" };
             Ok(format!("Debian LLVM version {version}\n  Optimized build."))
         };
-        let why = LLVM_MCA.look(old.as_os_str(), None, &ask).unwrap_err();
+        let why = LLVM_MCA.look(old.as_os_str(), None, &version_output).unwrap_err();
         let expected = format!("needs llvm-mca 19 (Debian: llvm-19): {} is 14.0.6", old.join("llvm-mca").display());
         assert_eq!(why, expected);
-        let why = LLVM_MCA.look(OsStr::new(""), None, &ask).unwrap_err();
+        let why = LLVM_MCA.look(OsStr::new(""), None, &version_output).unwrap_err();
         assert_eq!(why, "needs llvm-mca 19 (Debian: llvm-19): none found");
 
         let both = std::env::join_paths([old, new]).unwrap();
-        let found = LLVM_MCA.look(&both, None, &ask).unwrap();
+        let found = LLVM_MCA.look(&both, None, &version_output).unwrap();
         assert_eq!((found.program, found.version.as_str()), (new.join("llvm-mca-19"), "19.1.7"));
     }
 
@@ -234,9 +234,10 @@ mod tests {
     fn versions_are_read_as_tools_state_them() {
         let folder = folder(&["as"]);
         let path = folder.path();
-        for (version, suits) in [("2.40", true), ("2.38.50.20220707", false), ("2.43.1", true), ("10.1", true)] {
-            let ask = |_: &Path| Ok(format!("GNU assembler (GNU Binutils for Debian) {version}\nCopyright (C) 2023"));
-            assert_eq!(GNU_AS.look(path.as_os_str(), None, &ask).is_ok(), suits, "{version}");
+        for (version, is_suitable) in [("2.40", true), ("2.38.50.20220707", false), ("2.43.1", true), ("10.1", true)] {
+            let version_output =
+                |_: &Path| Ok(format!("GNU assembler (GNU Binutils for Debian) {version}\nCopyright (C) 2023"));
+            assert_eq!(GNU_AS.look(path.as_os_str(), None, &version_output).is_ok(), is_suitable, "{version}");
         }
         let named = Some(OsStr::new("/a/python"));
         let found = BOCHS.look(OsStr::new(""), named, &|_| Ok("bochscpu 0.4.0\n".into())).unwrap();

@@ -14,7 +14,7 @@ use ixc::ir::random::Random;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId, StepError};
-use ixc::runtime::sample::Settings;
+use ixc::runtime::sample::SamplerSettings;
 use ixc::targets::Target;
 
 const SEQUENCES: usize = 4;
@@ -223,7 +223,7 @@ fn short_steps_serve_every_request_promptly() {
         let mut generator = Generator::new(LoadedModel::open(None, &options).unwrap()).unwrap();
         let never = generator.model().tokenizer().unwrap().end_of_generation();
         for tokens in [vec![300], vec![301], (302..322).collect()] {
-            let sampling = Settings { banned: never.clone(), ..Settings::greedy() };
+            let sampling = SamplerSettings { banned: never.clone(), ..SamplerSettings::greedy() };
             generator.submit(Request { limit: Some(40), ..Request::new(tokens, sampling) }).unwrap();
         }
         let (mut begun, mut ended) = (Vec::new(), 0);

@@ -14,7 +14,7 @@ use ixc::ir::graph::interpret::Interpreter;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{BucketId, Plan, Step};
 use ixc::model::Model;
-use ixc::runtime::streaming::predict::{Choice, Strategy};
+use ixc::runtime::streaming::predict::{Strategy, StrategyChoice};
 use ixc::runtime::streaming::store::stats::GroupStats;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
@@ -84,7 +84,9 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
             assert!(beyond.len() <= 1, "{name}, {defer} deferred: errors of tokens {beyond:?}");
             let lengths =
                 if target.missing().is_empty() { &[MAX_TOKENS as usize, 1][..] } else { &[MAX_TOKENS as usize] };
-            for (predict_extra, choice) in [(None, Choice::Off), (Some(1), Choice::Always(Strategy::EarlyRouter))] {
+            for (predict_extra, choice) in
+                [(None, StrategyChoice::Off), (Some(1), StrategyChoice::Always(Strategy::EarlyRouter))]
+            {
                 let options = Options { expert_memory: Some(BUDGET), predict_extra, ..options.clone() };
                 let plan = compile(&model, &options).unwrap().plan;
                 let requests = plan.steps.iter().filter(|step| matches!(step, Step::Request { .. })).count();
@@ -102,7 +104,7 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
                     let missing = |layer: &GroupStats| layer.misses + layer.on_the_way + layer.predicted_bytes > 0;
                     assert!(stats.iter().all(missing), "{how}: {stats:?}");
                     assert!(stats.iter().all(|layer| layer.failures == 0), "{how}: {stats:?}");
-                    if (length, choice) == (1, Choice::Off) {
+                    if (length, choice) == (1, StrategyChoice::Off) {
                         announced(&plan, target, tokens, &how);
                     }
                 }

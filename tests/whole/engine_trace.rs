@@ -9,7 +9,7 @@ use ixc::ir::plan::Step;
 use ixc::runtime::engine::{BackendKind, Engine, Options};
 use ixc::runtime::streaming::backend::Backend;
 use ixc::runtime::streaming::queue::Queue;
-use ixc::runtime::streaming::store::{Config, Make};
+use ixc::runtime::streaming::store::{BackendFactory, Config};
 use ixc::runtime::streaming::threaded_reader::ThreadedReader;
 use ixc::runtime::trace::Recorder;
 use ixc::targets::Target;
@@ -129,7 +129,7 @@ fn resident_experts_finish_while_others_are_read() {
     let slow = move |queue: &Queue| -> Box<dyn Backend> {
         Box::new(ThreadedReader::throttled(Arc::clone(queue.files()), 4, 2.0 * block as f64).unwrap())
     };
-    let stream = Config { budget: 1 << 20, backend: Some(Make(Arc::new(slow))), ..Config::default() };
+    let stream = Config { budget: 1 << 20, backend: Some(BackendFactory(Arc::new(slow))), ..Config::default() };
     let options = Options { threads: Some(2), stream, trace: Some(Arc::clone(&recorder)), ..Options::default() };
     let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
     (0..8).for_each(|_| step(&mut engine, 1));

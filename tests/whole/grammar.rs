@@ -2,10 +2,10 @@
 //! by the schema.
 
 use ixc::generator::{End, Request};
-use ixc::grammar::{Source, Vocabulary};
+use ixc::grammar::{GrammarSource, Vocabulary};
 use ixc::ir::random::Random;
 use ixc::loaded_model::LoadOptions;
-use ixc::runtime::sample::{Sampler, Settings};
+use ixc::runtime::sample::{Sampler, SamplerSettings};
 use ixc::session::Session;
 use serde_json::{Map, Value, json};
 use std::ops::ControlFlow;
@@ -177,8 +177,9 @@ fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64)
     let tokenizer = session.model().tokenizer().unwrap();
     let ends = tokenizer.end_of_generation();
     let mut matcher =
-        vocabulary.matcher(&Source::Schema(schema.clone())).unwrap_or_else(|error| panic!("{error}: {schema}"));
-    let settings = Settings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed, ..Settings::default() };
+        vocabulary.matcher(&GrammarSource::Schema(schema.clone())).unwrap_or_else(|error| panic!("{error}: {schema}"));
+    let settings =
+        SamplerSettings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed, ..SamplerSettings::default() };
     let mut sampler = Sampler::new(settings).unwrap();
     let mut random = Random::new(seed);
     let closes: Vec<bool> = (0..session.model().vocabulary() as u32)
@@ -251,20 +252,20 @@ fn grammar_ends_the_text() {
     let mut session = Session::open(None, &LoadOptions::default()).unwrap();
     let vocabulary = Vocabulary::new(session.model().tokenizer().unwrap()).unwrap();
     let tokens = session.model().encode_prompt("The borrow checker").unwrap();
-    let mut text = |source: Source| {
+    let mut text = |source: GrammarSource| {
         let grammar = Some(vocabulary.matcher(&source).unwrap());
-        let request = Request { grammar, limit: Some(40), ..Request::new(&tokens[..], Settings::greedy()) };
+        let request = Request { grammar, limit: Some(40), ..Request::new(&tokens[..], SamplerSettings::greedy()) };
         let generation = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();
         (session.model().tokenizer().unwrap().decode(&generation.tokens).unwrap(), generation.end)
     };
-    assert_eq!(text(Source::Gbnf("root ::= \" yes\"".into())), (" yes".to_owned(), End::Grammar));
-    let (found, end) = text(Source::Regex("[0-9]{3}-[a-f]{2}".into()));
+    assert_eq!(text(GrammarSource::Gbnf("root ::= \" yes\"".into())), (" yes".to_owned(), End::Grammar));
+    let (found, end) = text(GrammarSource::Regex("[0-9]{3}-[a-f]{2}".into()));
     assert_eq!((found.len(), end), (6, End::Grammar), "{found}");
-    let (found, end) = text(Source::Lark("start: \"a\" | \"b\" \"c\"".into()));
+    let (found, end) = text(GrammarSource::Lark("start: \"a\" | \"b\" \"c\"".into()));
     assert!(["a", "bc"].contains(&&*found) && end == End::Grammar, "{found}");
     // The text is the same without a grammar and with a grammar that accepts every text.
-    let free = text(Source::Regex("(?s:.*)".into())).0;
-    let request = Request { limit: Some(40), ..Request::new(&tokens[..], Settings::greedy()) };
+    let free = text(GrammarSource::Regex("(?s:.*)".into())).0;
+    let request = Request { limit: Some(40), ..Request::new(&tokens[..], SamplerSettings::greedy()) };
     let generation = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();
     assert_eq!(session.model().tokenizer().unwrap().decode(&generation.tokens).unwrap(), free);
 }

@@ -142,7 +142,7 @@ fn tuned_model_runs_with_equal_bits() {
         let _ = fs::remove_file(&file);
         let row =
             ixc::tuned::Row { choice: choice.to_owned(), instead_of: own.to_string(), ratio: [1.2, 1.1, 1.3].into() };
-        let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
+        let by = ixc::tuned::MeasurementSource::Cpu(ixc::machine::features::cpu_name());
         let place = ixc::tuned::Place { path: file.clone(), is_own: false };
         let kernel = ixc::tuned::WeightKernel { weight: cut.weight, strategy: cut.strategy };
         ixc::tuned::put(&place, target, &by, kernel, Some(row)).unwrap();
@@ -223,7 +223,7 @@ fn user_tuned_file_is_found_and_ignored_if_invalid() {
     let put = |choice: &str| {
         let row =
             ixc::tuned::Row { choice: choice.to_owned(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3].into() };
-        let by = ixc::tuned::By::Cpu(ixc::machine::features::cpu_name());
+        let by = ixc::tuned::MeasurementSource::Cpu(ixc::machine::features::cpu_name());
         let place = ixc::tuned::Place { path: file.clone(), is_own: true };
         let kernel = ixc::tuned::WeightKernel { weight: cut.weight, strategy: cut.strategy };
         ixc::tuned::put(&place, target, &by, kernel, Some(row)).unwrap();

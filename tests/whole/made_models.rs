@@ -12,7 +12,7 @@ use ixc::ir::format::Format::{
 };
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
-use ixc::runtime::streaming::predict::{Choice, Settings, Strategy};
+use ixc::runtime::streaming::predict::{PredictionSettings, Strategy, StrategyChoice};
 use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse_above;
@@ -117,10 +117,17 @@ fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -
 
 /// Loads a model; `budget` is for blocks of experts, and 0 keeps all experts in memory.
 fn load_with(name: &str, model: &Model, options: &Options, threads: usize, budget: u64) -> Engine {
-    load_for(name, model, options, threads, budget, Settings { choice: Choice::Off, extra: 0 })
+    load_for(name, model, options, threads, budget, PredictionSettings { choice: StrategyChoice::Off, extra: 0 })
 }
 
-fn load_for(name: &str, model: &Model, options: &Options, threads: usize, budget: u64, prefetch: Settings) -> Engine {
+fn load_for(
+    name: &str,
+    model: &Model,
+    options: &Options,
+    threads: usize,
+    budget: u64,
+    prefetch: PredictionSettings,
+) -> Engine {
     let target = options.target();
     let compiled = compile(model, options);
     let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
@@ -568,11 +575,11 @@ fn residency_changes_no_bit() {
                     assert_eq!(misses.map(|misses| misses > 0), (budget > 0).then_some(true), "{how}");
                 }
                 // Every prediction strategy gives the same bits.
-                let strategies = Strategy::ALL.map(|(_, strategy)| Choice::Always(strategy));
-                for choice in strategies.into_iter().chain([Choice::Auto]).filter(|_| length == 1) {
+                let strategies = Strategy::ALL.map(|(_, strategy)| StrategyChoice::Always(strategy));
+                for choice in strategies.into_iter().chain([StrategyChoice::Auto]).filter(|_| length == 1) {
                     let options =
                         Options { expert_memory: Some(EXPERT_BUDGET), predict_extra: Some(1), ..resident.clone() };
-                    let prefetch = Settings { choice, extra: 1 };
+                    let prefetch = PredictionSettings { choice, extra: 1 };
                     let mut engine = load_for(name, &model, &options, 2, EXPERT_BUDGET, prefetch);
                     assert!(same_bits(&run(&mut engine, &tokens, |_| 1), &expected), "{name}: {choice}: other bits");
                     for (strategy, layers) in engine.predictions().unwrap().tallies {

@@ -24,7 +24,7 @@ use ixc::model_files::gguf::write::GgufWriter;
 use ixc::model_files::gguf::{Array, Gguf, Value};
 use ixc::own_layer::OwnLayer;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, StepError};
-use ixc::runtime::sample::Settings;
+use ixc::runtime::sample::SamplerSettings;
 use ixc::runtime::streaming::store::Config;
 use ixc::session::Session;
 use ixc::speculate::{self, Drafter, HiddenStates, Speculation, Text};
@@ -224,7 +224,7 @@ fn draft_layer_changes_no_texts() {
         let known = Known::of(name);
         for (number, sampling) in settings().into_iter().enumerate() {
             let never = vec![256];
-            let sampling = Settings { banned: never, ..sampling };
+            let sampling = SamplerSettings { banned: never, ..sampling };
             let mut plain = Session::new(open(name, ALONE, Nextn::Absent));
             let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
             let layer = own_layer(name, ALONE, guessing.model(), 0.0);
@@ -260,7 +260,7 @@ fn draft_layer_stops_below_its_minimum_probability() {
     let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
     let layer = own_layer(name, ALONE, guessing.model(), 0.99);
     guessing.speculate(Speculation::new(layer, always(9))).unwrap();
-    let request = Request { limit: Some(20), ..Request::new(&known.tokens[..], Settings::greedy()) };
+    let request = Request { limit: Some(20), ..Request::new(&known.tokens[..], SamplerSettings::greedy()) };
     let expected = generate(&mut Session::new(open(name, ALONE, Nextn::Absent)), &request);
     // With random weights, the layer never reaches this probability.
     assert_eq!(same(&mut guessing, &request, &expected, "sure"), (0, 0));
@@ -276,7 +276,7 @@ fn draft_layer_changes_no_context_end() {
         let [mut plain, mut guessing] = [Nextn::Absent, Nextn::Fed].map(|nextn| Session::new(open(name, how, nextn)));
         let layer = own_layer(name, how, guessing.model(), 0.0);
         guessing.speculate(Speculation::new(layer, always(9))).unwrap();
-        let sampling = Settings { banned: vec![256], ..Settings::greedy() };
+        let sampling = SamplerSettings { banned: vec![256], ..SamplerSettings::greedy() };
         let request = Request { limit: Some(150), ..Request::new(&known.tokens[..12], sampling) };
         plain.set_context_shift(shift);
         guessing.set_context_shift(shift);
@@ -308,7 +308,7 @@ fn streamed(name: &str, nextn: Nextn) -> LoadedModel {
 fn draft_layer_changes_no_texts_of_streamed_models() {
     for name in NAMES {
         let known = Known::of(name);
-        let request = Request { limit: Some(24), ..Request::new(&known.tokens[..], Settings::greedy()) };
+        let request = Request { limit: Some(24), ..Request::new(&known.tokens[..], SamplerSettings::greedy()) };
         let expected = generate(&mut Session::new(open(name, ALONE, Nextn::Absent)), &request);
         let mut session = Session::new(streamed(name, Nextn::Fed));
         let mut came_true = Vec::new();
@@ -397,7 +397,7 @@ fn draft_layer_serves_concurrent_requests() {
         let prompts = [&known.tokens[..9], &long, &branch, &known.tokens[5..30], &branch, &long[..70]];
         let mut jobs = Vec::new();
         for (number, sampling) in settings().into_iter().cycle().take(9).enumerate() {
-            let sampling = Settings { seed: number as u64, banned: vec![256], ..sampling };
+            let sampling = SamplerSettings { seed: number as u64, banned: vec![256], ..sampling };
             let tokens = prompts[number % prompts.len()].to_vec();
             jobs.push(Request { limit: Some(1 + 5 * number), ..Request::new(tokens, sampling) });
         }
@@ -432,7 +432,7 @@ fn foreign_draft_layer_is_refused() {
     assert_eq!(refused(open("own", ALONE, Nextn::Alone), &plain), wrong);
     // The draft layer without the main model generates no text.
     let mut alone = Session::new(open("own", ALONE, Nextn::Alone));
-    let request = Request::new([1, 2], Settings::greedy());
+    let request = Request::new([1, 2], SamplerSettings::greedy());
     let error =
         alone.generate(&request, |_| Ok::<_, ixc::GenerationError>(std::ops::ControlFlow::Continue(()))).unwrap_err();
     assert!(

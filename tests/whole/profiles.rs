@@ -14,20 +14,20 @@ const PERF: Tool = Tool {
     name: "perf",
     programs: &["perf"],
     variable: None,
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "perf version ",
-    wanted: "any (Debian: linux-perf)",
-    suits: |_| true,
+    needed_version: "any (Debian: linux-perf)",
+    is_suitable: |_| true,
 };
 
 const GDB: Tool = Tool {
     name: "gdb",
     programs: &["gdb"],
     variable: None,
-    ask: &["--version"],
+    version_arguments: &["--version"],
     before: "GNU gdb",
-    wanted: "any (Debian: gdb)",
-    suits: |_| true,
+    needed_version: "any (Debian: gdb)",
+    is_suitable: |_| true,
 };
 
 /// A record of a jitdump.

@@ -564,7 +564,7 @@ fn shared_entries_take_memory_for_whole_blocks_only() {
     let model = model("places", Text::module(&ENTRIES, 2));
     let states = compile(&model, &options(Target::AVX2)).unwrap().plan.states;
     let of = |name: &str| states.iter().find(|state| state.name == name).unwrap();
-    assert_eq!(["entries.0", "entries.2"].map(|name| of(name).held(512, MAX_TOKENS)), [128, 32]);
+    assert_eq!(["entries.0", "entries.2"].map(|name| of(name).entries_in_memory(512, MAX_TOKENS)), [128, 32]);
     let place = 2 * 64 * 2;
     let bytes = ["entries.0", "entries.2"].map(|name| of(name).fixed_and_position_bytes(MAX_TOKENS));
     assert_eq!(bytes, [(32 * place, 64), (32 * place, 15)]);
@@ -604,7 +604,7 @@ fn by_tiles(model: &Model) {
     for window in ["attention_tiles_window41_", "attention_tiles_window290_"] {
         assert!(plan.kernels.iter().any(|kernel| kernel.name.starts_with(window)), "{window}");
     }
-    assert!(plan.states[0].held(CONTEXT as u32, 64) < PROMPT as u32, "nothing would be dropped");
+    assert!(plan.states[0].entries_in_memory(CONTEXT as u32, 64) < PROMPT as u32, "nothing would be dropped");
     for target in [Target::AVX2, Target::AVX512, Target::AMX] {
         let whole = run(&mut load(model, &compiled(target, PROMPT as u32), 2, 0), &tokens, |_| PROMPT);
         let error = nmse(&whole, &exact);
@@ -630,7 +630,7 @@ fn window_memory_holds_only_the_last_positions() {
     let tokens = tokens(TOKENS);
     let compiled = |max_tokens: u32| Options { max_tokens: Some(max_tokens), ..options(Target::AVX2) };
     let states = compile(&model, &compiled(16)).unwrap().plan.states;
-    let held = |state: usize, max_tokens: u32| states[state].held(1 << 20, max_tokens);
+    let held = |state: usize, max_tokens: u32| states[state].entries_in_memory(1 << 20, max_tokens);
     assert_eq!([held(0, 16), held(1, 16), held(2, 16)], [64, 1 << 20, 96]);
     let [per_position, other] = [1, 0].map(|state: usize| states[state].fixed_and_position_bytes(16));
     assert_eq!((per_position, other), ((0, 2 * 2 * 64 * 2), (64 * 2 * 2 * 64 * 2, 0)));

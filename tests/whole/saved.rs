@@ -17,7 +17,7 @@ use ixc::passes::manager;
 use ixc::passes::options::OptionSet;
 use ixc::prompt_cache::{self, PromptCache};
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId};
-use ixc::runtime::sample::{Sampler, Settings};
+use ixc::runtime::sample::{Sampler, SamplerSettings};
 use ixc::runtime::saved::{Digest, HEADER_BYTES, SavedError};
 use ixc::targets::Target;
 
@@ -233,7 +233,7 @@ fn saved_sampler_continues_its_sequence() {
     let golden = golden("granite");
     let plan = plan(&golden, Options::default());
     let (mut engine, mut other) = (load(plan.clone(), None), load(plan, None));
-    let settings = Settings { temperature: 1.5, presence_penalty: 0.3, seed: 4, ..Settings::default() };
+    let settings = SamplerSettings { temperature: 1.5, presence_penalty: 0.3, seed: 4, ..SamplerSettings::default() };
     let mut tokens = golden.tokens("prompt_tokens")[..20].to_vec();
     let write = |engine: &mut Engine, sampler: &mut Sampler, tokens: &mut Vec<u32>| {
         for _ in 0..15 {

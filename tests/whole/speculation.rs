@@ -17,13 +17,13 @@ use ixc::compile::{Options, compile};
 use ixc::draft_model::{self, DraftModel};
 use ixc::error::draft::DraftError;
 use ixc::generator::{End, Event, Generator, Request, RequestId};
-use ixc::grammar::{Matcher, Source, Vocabulary};
+use ixc::grammar::{GrammarSource, Matcher, Vocabulary};
 use ixc::ir::random::Random;
 use ixc::loaded_model::LoadedModel;
 use ixc::model::Model;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, StepError};
 use ixc::runtime::load::LoadError;
-use ixc::runtime::sample::Settings;
+use ixc::runtime::sample::SamplerSettings;
 use ixc::runtime::streaming::StreamError;
 use ixc::runtime::streaming::store::Config;
 use ixc::session::{Generation, Session};
@@ -200,17 +200,17 @@ pub fn generate(session: &mut Session, request: &Request) -> Generation {
 }
 
 /// Returns greedy settings, sampled ones, and sampled ones with all penalties on earlier tokens.
-pub fn settings() -> [Settings; 3] {
-    let drawn = Settings { seed: 11, temperature: 1.2, ..Settings::default() };
-    let remembers = Settings {
+pub fn settings() -> [SamplerSettings; 3] {
+    let drawn = SamplerSettings { seed: 11, temperature: 1.2, ..SamplerSettings::default() };
+    let remembers = SamplerSettings {
         repeat_penalty: 1.2,
         presence_penalty: 0.3,
         dry_multiplier: 0.8,
         mirostat: 0,
         seed: 12,
-        ..Settings::default()
+        ..SamplerSettings::default()
     };
-    [Settings::greedy(), drawn, remembers]
+    [SamplerSettings::greedy(), drawn, remembers]
 }
 
 /// Checks that the text and the session's position are those without drafts. Returns the numbers of
@@ -261,7 +261,7 @@ fn drafts_change_no_texts() {
 fn drafts_change_no_texts_of_streamed_models() {
     let golden = golden("qwen3vlmoe");
     let prompt = golden.tokens("prompt_tokens");
-    let request = Request { limit: Some(24), ..Request::new(&prompt[..], Settings::greedy()) };
+    let request = Request { limit: Some(24), ..Request::new(&prompt[..], SamplerSettings::greedy()) };
     let expected = generate(&mut session(Some(&golden.model), 0), &request);
     let text = [&prompt[..], &expected.tokens].concat();
     let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
@@ -290,7 +290,8 @@ fn drafts_change_no_texts_of_streamed_models() {
 }
 
 fn json_matcher(model: &LoadedModel) -> Matcher {
-    let source = Source::Schema(json!({"type": "array", "items": {"type": "integer"}, "minItems": 5, "maxItems": 9}));
+    let source =
+        GrammarSource::Schema(json!({"type": "array", "items": {"type": "integer"}, "minItems": 5, "maxItems": 9}));
     Vocabulary::new(model.tokenizer().unwrap()).unwrap().matcher(&source).unwrap()
 }
 
@@ -303,7 +304,7 @@ fn drafts_change_no_grammar_constrained_answers() {
     let matcher = json_matcher(plain.model());
     let (mut accepted, mut drafted) = (0, 0);
     for seed in 0..6 {
-        let sampling = Settings { seed, ..Settings::default() };
+        let sampling = SamplerSettings { seed, ..SamplerSettings::default() };
         let request =
             Request { limit: Some(60), grammar: Some(matcher.clone()), ..Request::new(&prompt[..], sampling) };
         let expected = generate(&mut plain, &request);
@@ -327,7 +328,7 @@ fn drafts_change_no_grammar_constrained_answers() {
 fn stopping_during_a_draft_keeps_only_returned_tokens() {
     let mut plain = session(None, 9);
     let prompt = plain.model().encode_prompt("The borrow checker").unwrap();
-    let request = Request { limit: Some(30), ..Request::new(&prompt[..], Settings::greedy()) };
+    let request = Request { limit: Some(30), ..Request::new(&prompt[..], SamplerSettings::greedy()) };
     let expected = generate(&mut plain, &request);
     let text = [&prompt[..], &expected.tokens].concat();
     for stop in 1..20 {
@@ -362,7 +363,7 @@ fn drafts_change_no_context_end() {
         let (mut plain, mut guessing) = (open(0), open(9));
         let prompt = plain.model().encode_prompt("The borrow checker").unwrap();
         let never = plain.model().tokenizer().unwrap().end_of_generation();
-        let sampling = Settings { banned: never, ..Settings::greedy() };
+        let sampling = SamplerSettings { banned: never, ..SamplerSettings::greedy() };
         let request = Request { limit: Some(120), ..Request::new(&prompt[..], sampling) };
         plain.set_context_shift(shift);
         guessing.set_context_shift(shift);
@@ -425,7 +426,7 @@ fn drafts_change_no_concurrent_requests() {
         let tokens = plain.model().encode_prompt(prompts[number % prompts.len()]).unwrap();
         let grammar = (number % 4 == 1).then(|| matcher.clone());
         let (limit, top_logprobs) = (Some(1 + random.index(40)), (number % 3 == 0).then_some(2));
-        let sampling = Settings { seed: number as u64, ..sampling };
+        let sampling = SamplerSettings { seed: number as u64, ..sampling };
         jobs.push(Request { limit, grammar, top_logprobs, ..Request::new(tokens, sampling) });
     }
     let (expected, _) = run(&mut plain, &jobs, &mut random);
@@ -498,7 +499,7 @@ fn draft_model_serves_concurrent_requests() {
     let mut random = Random::new(50);
     let job = |prompt: &str| {
         let tokens = plain.model().encode_prompt(prompt).unwrap();
-        Request { limit: Some(24), ..Request::new(tokens, Settings::greedy()) }
+        Request { limit: Some(24), ..Request::new(tokens, SamplerSettings::greedy()) }
     };
     let long = "A long prompt is read by the small model in parts. ".repeat(30);
     let jobs: Vec<Request> = ["The borrow checker", "A trait is", "fn main() {", &long].map(job).to_vec();

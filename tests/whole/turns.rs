@@ -7,7 +7,7 @@ use crate::support::session_without_tiles;
 use ixc::generator::{Event, Generator, Request, RequestId};
 use ixc::loaded_model::LoadedModel;
 use ixc::runtime::engine;
-use ixc::runtime::sample::Settings;
+use ixc::runtime::sample::SamplerSettings;
 
 /// Tokens of the agents' common prefix.
 const SHARED: usize = 304;
@@ -50,7 +50,7 @@ impl Agent {
     fn submit(&mut self, generator: &mut Generator) -> RequestId {
         self.tell();
         let never = generator.model().tokenizer().unwrap().end_of_generation();
-        let sampling = Settings { banned: never, ..Settings::greedy() };
+        let sampling = SamplerSettings { banned: never, ..SamplerSettings::greedy() };
         let job = Request { limit: Some(ANSWER), top_logprobs: Some(0), ..Request::new(self.text.clone(), sampling) };
         generator.submit(job).unwrap()
     }

@@ -11,7 +11,7 @@ use ixc_compile::compile;
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_measure::kl_divergence::Divergence;
 use ixc_runtime::engine;
-use ixc_runtime::streaming::predict::{Choice, Settings};
+use ixc_runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 use serde::Serialize;
 
 use super::report::Report;
@@ -47,8 +47,8 @@ pub fn measure(
     let defer = args.streaming.defer();
     // With `auto`, the two sessions could choose different predictors, so it is replaced by `off`.
     let prefetch = match options.run.prefetch.choice {
-        Choice::Auto => Settings { choice: Choice::Off, ..options.run.prefetch },
-        Choice::Off | Choice::Always(_) => options.run.prefetch,
+        StrategyChoice::Auto => PredictionSettings { choice: StrategyChoice::Off, ..options.run.prefetch },
+        StrategyChoice::Off | StrategyChoice::Always(_) => options.run.prefetch,
     };
     let ways = [0, defer].map(|defer| LoadOptions {
         compile: compile::Options { defer, ..options.compile.clone() },

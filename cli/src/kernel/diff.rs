@@ -63,7 +63,7 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let (a, b) = self.kernels()?;
         let equal_ir = a.kernel == b.kernel;
-        diff::called_alike(&a, &b)?;
+        diff::check_same_signature(&a, &b)?;
         // Both kernels get the inputs of the first one.
         let b = TargetKernel { spec: a.spec.clone(), rows: a.rows, ..b };
         let (a, b) = (self.inputs.case(a)?, self.inputs.case(b)?);

@@ -106,7 +106,7 @@ impl Args {
             return Err(error);
         }
         let (Some(own), Some(reduced)) = (found?, reduced) else {
-            return Err(ixc_error::Error::from(KernelError::FailsNot { kernel: chosen.name.clone() }).into());
+            return Err(ixc_error::Error::from(KernelError::NoFailure { kernel: chosen.name.clone() }).into());
         };
         let (before, after) = (Counts::of(&chosen.kernel), Counts::of(&reduced.smallest.kernel));
         let kernel = &reduced.smallest.kernel;

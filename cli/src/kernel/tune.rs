@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use ixc_compile::machine::features::cpu_name;
 use ixc_compile::model::Model;
-use ixc_compile::tuned::{self, By, Place as Kept, Speedup, own_file, put};
+use ixc_compile::tuned::{self, MeasurementSource, Place as Kept, Speedup, own_file, put};
 use ixc_compile::{compile, demo};
-use ixc_passes::tuned::Choice;
+use ixc_passes::tuned::TunedChoice;
 use ixc_runtime::engine;
 use ixc_targets::{CoreCaches, Target};
 use ixc_workbench::kernels::bench::MemoryLevel;
@@ -195,7 +195,7 @@ impl Output<'_> {
 struct Setting {
     target: Target,
     caches: CoreCaches,
-    source: By,
+    source: MeasurementSource,
     place: Option<Kept>,
 }
 
@@ -263,7 +263,8 @@ impl Args {
             }
         };
         let runs = target.missing().is_empty();
-        let source = if runs { By::Cpu(cpu_name()) } else { By::Model(target.name().to_owned()) };
+        let source =
+            if runs { MeasurementSource::Cpu(cpu_name()) } else { MeasurementSource::Model(target.name().to_owned()) };
         if let Some(place) = &place {
             // Check the file of the results before tuning, which takes minutes.
             place.check(target, &source)?;
@@ -279,7 +280,7 @@ impl Args {
     }
 
     /// Stores the winner of a kernel, or removes the stored one if there is no winner.
-    fn keep(setting: &Setting, found: &TunedKernel, kept: Option<(&Candidate, &Choice)>) -> anyhow::Result<()> {
+    fn keep(setting: &Setting, found: &TunedKernel, kept: Option<(&Candidate, &TunedChoice)>) -> anyhow::Result<()> {
         let Some(place) = &setting.place else { return Ok(()) };
         let stored = kept.map(|(row, choice)| tuned::Row {
             choice: choice.to_string(),
@@ -292,14 +293,14 @@ impl Args {
     /// Describes the target and the CPU of the results.
     fn subject(setting: &Setting) -> String {
         let source = match &setting.source {
-            By::Cpu(name) => name.clone(),
-            By::Model(name) => format!("the model of {name}"),
+            MeasurementSource::Cpu(name) => name.clone(),
+            MeasurementSource::Model(name) => format!("the model of {name}"),
         };
         format!("for {} on {}", setting.target.name(), Printable(&source))
     }
 
     fn of_spec(self, spec: &KernelSpec, setting: &Setting, out: &mut dyn Write) -> anyhow::Result<()> {
-        let runs = matches!(setting.source, By::Cpu(_));
+        let runs = matches!(setting.source, MeasurementSource::Cpu(_));
         let unit = if runs { ("us/row", 1e6) } else { ("cycles/row", 1.0) };
         let mut report = Output { out, json: self.json, unit, failed: None };
         let by = match runs {
@@ -418,12 +419,12 @@ impl Args {
 /// Results of tuning a model, and the candidate that the user chose for its only kernel.
 struct TunedModel {
     model: ModelTuning,
-    chosen: Option<(Candidate, Choice)>,
+    chosen: Option<(Candidate, TunedChoice)>,
 }
 
 impl TunedModel {
     /// Returns the stored candidate of a kernel, if there is one.
-    fn winner(&self, number: usize) -> Option<(&Candidate, &Choice)> {
+    fn winner(&self, number: usize) -> Option<(&Candidate, &TunedChoice)> {
         let winner = match &self.chosen {
             Some(chosen) => Some(chosen),
             None if self.model.kept.contains(&number) => self.model.kernels[number].1.winner.as_ref(),

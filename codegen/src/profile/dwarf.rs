@@ -33,7 +33,8 @@ pub(super) struct DebugSection {
 /// Returns the sections for the kernels of one module. The IR of a kernel is in a file of `folder`
 /// with the kernel's name. Returns no sections if the kernels have no lines.
 ///
-/// # Errors A name that no file can have.
+/// # Errors
+/// A name that no file can have.
 pub(super) fn sections(kernels: &[NamedKernel<'_>], folder: &Path) -> Result<Vec<DebugSection>, gimli::write::Error> {
     let known: Vec<(&NamedKernel<'_>, Vec<(u32, u32)>)> =
         kernels.iter().map(|named| (named, lines(&named.placed))).filter(|(_, lines)| !lines.is_empty()).collect();
@@ -117,10 +118,10 @@ mod tests {
         name: "readelf",
         programs: &["readelf"],
         variable: None,
-        ask: &["--version"],
+        version_arguments: &["--version"],
         before: "GNU readelf",
-        wanted: "any (Debian: binutils)",
-        suits: |_| true,
+        needed_version: "any (Debian: binutils)",
+        is_suitable: |_| true,
     };
     /// Assumed address of the tests' kernels.
     const BEGIN: u64 = 0x7fff_1000;

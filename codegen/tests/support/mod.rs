@@ -16,7 +16,7 @@ use ixc_ir::kernel::verify::verify;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
 use ixc_kernels::catalogue::{compare, inputs};
 use ixc_kernels::reference;
-use ixc_kernels::signature::{Holds, Role};
+use ixc_kernels::signature::{BufferContents, Role};
 use ixc_targets::Target;
 use ixc_testing::{bits, qemu};
 
@@ -174,7 +174,7 @@ fn left_out(target: Target) -> Option<&'static str> {
 /// Whether a kernel writes bf16.
 fn needs_16_lanes(spec: &KernelSpec) -> bool {
     spec.signature().buffers.iter().any(|buffer| match (buffer.role, buffer.holds) {
-        (Role::Write, Holds::Activations(format, _)) => {
+        (Role::Write, BufferContents::Activations(format, _)) => {
             matches!(format, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2 | Format::Bf16x1)
         }
         _ => false,
@@ -188,7 +188,9 @@ fn fill(spec: &KernelSpec, kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
 /// Returns the format of the first weight that a kernel reads or packs.
 fn weight_format(spec: &KernelSpec) -> Option<Format> {
     spec.signature().buffers.iter().find_map(|buffer| match buffer.holds {
-        Holds::Weight(format, _) | Holds::Strip(format, _) | Holds::Table(format, _) => Some(format),
+        BufferContents::Weight(format, _) | BufferContents::Strip(format, _) | BufferContents::Table(format, _) => {
+            Some(format)
+        }
         _ => None,
     })
 }

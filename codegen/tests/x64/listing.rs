@@ -181,7 +181,7 @@ fn every_listing_assembles_to_its_bytes() {
 #[test]
 fn llvm_mca_accepts_unchanged_listings() {
     // Any version is suitable, because it only has to parse the listing.
-    const ANY: Tool = Tool { wanted: "any", suits: |_| true, ..LLVM_MCA };
+    const ANY: Tool = Tool { needed_version: "any", is_suitable: |_| true, ..LLVM_MCA };
     let Some(Found { program, .. }) = ANY.find("listings through llvm-mca") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-mca");
     std::fs::create_dir_all(&folder).unwrap();

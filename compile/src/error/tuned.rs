@@ -26,7 +26,7 @@ pub enum TunedError {
         expected: String,
     },
     /// The file was made for other conditions, such as another target.
-    #[error("{}: was tuned for {key} {found}; expected {wanted}; `ixc kernel tune` writes a file for it", path.display())]
+    #[error("{}: was tuned for {key} {found}; expected {expected}; `ixc kernel tune` writes a file for it", path.display())]
     Other {
         /// The file.
         path: PathBuf,
@@ -35,7 +35,7 @@ pub enum TunedError {
         /// The file's value.
         found: String,
         /// The requested value.
-        wanted: String,
+        expected: String,
     },
     /// An invalid row.
     #[error("{}: row {row} is {found:?}; expected {expected}", path.display())]

@@ -7,7 +7,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_targets::memory::{Level, Memory};
 use serde::Serialize;
 
-use super::super::report::{Report, WholeError, indented, label_width};
+use super::super::report::{KernelCostError, Report, indented, label_width};
 use super::cache::Caches;
 use super::spent::{Bounds, CacheWalk, Stream};
 use super::start::Start;
@@ -23,7 +23,7 @@ pub const MAX_TOUCHES: u64 = 1 << 28;
 pub enum LevelsError {
     /// The whole kernel has no cost.
     #[error(transparent)]
-    Whole(#[from] WholeError),
+    Whole(#[from] KernelCostError),
     /// The kernel lacks a buffer.
     #[error("the kernel has no buffer {name:?}; it has {}", expected.join(", "))]
     Buffer {
@@ -119,8 +119,9 @@ pub struct Traffic {
 ///
 /// `report` must be for the kernel's code.
 ///
-/// # Errors The dims are not valid for the kernel, a start names a buffer that the kernel lacks, or
-/// the walk would be too long.
+/// # Errors
+/// The dims are not valid for the kernel, a start names a buffer that the kernel lacks, or the walk
+/// would be too long.
 pub fn levels(
     report: &Report,
     kernel: &Kernel,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use ixc_targets::memory::{Level, TILE_LINES, line_load, tile_load};
 
-use super::super::report::{LoopReport, Report, Whole};
+use super::super::report::{KernelCost, LoopReport, Report};
 use super::cache::Caches;
 use super::walk::{Access, Kind, Visitor};
 
@@ -44,7 +44,7 @@ pub struct Bounds {
 pub struct Total {
     /// Lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
-    /// Cycles, and cycles without any overlap, as in [`Whole`].
+    /// Cycles, and cycles without any overlap, as in [`KernelCost`].
     pub cycles: f64,
     /// See [`Total::cycles`].
     pub cycles_drained: f64,
@@ -83,7 +83,7 @@ impl Code {
     }
 
     /// Returns the number of cycles of a stretch without overlap. It includes the first iteration's
-    /// latency, as in [`Whole::cycles_drained`].
+    /// latency, as in [`KernelCost::cycles_drained`].
     fn drained(self, code: f64, lines: f64) -> f64 {
         match self.innermost {
             true => code.max(lines) + (self.latency - self.cycles).max(0.0),
@@ -147,7 +147,7 @@ impl<'a> CacheWalk<'a> {
 
     /// Returns the results for each loop of the code, and finally for the code outside. The cycles
     /// of loops without accesses come from `whole`.
-    pub fn finish(mut self, whole: &Whole) -> Vec<Total> {
+    pub fn finish(mut self, whole: &KernelCost) -> Vec<Total> {
         self.close(1);
         let outside = (whole.outside, whole.outside_drained);
         let alone = whole.loops.iter().map(|l| (l.cycles, l.cycles_drained)).chain([outside]);

@@ -3,7 +3,7 @@
 use ixc_cost::class::Class;
 use ixc_cost::class::Width;
 use ixc_cost::memory::levels;
-use ixc_cost::model::{AVX512, CpuModel, Row, Source, Wide, WideVectors};
+use ixc_cost::model::{AVX512, CostSource, CpuModel, Row, Wide, WideVectors};
 use ixc_cost::{self as cost, MODELS};
 use ixc_kernels::{KernelSpec, MatmulStrategy, generate};
 use ixc_targets::memory::{CacheShape, Level, Memory, line_load, tile_load};
@@ -41,8 +41,8 @@ fn cell(model: &CpuModel, row: Option<&Row>) -> String {
         _ if row.wide_source != row.source && row.wide != Wide::None => " \\|".into(),
         _ => String::new(),
     };
-    let mark = |source: Source| match source {
-        Source::Ran if model.name != "zen4" => "zen4",
+    let mark = |source: CostSource| match source {
+        CostSource::Measured if model.name != "zen4" => "zen4",
         source => source.mark(),
     };
     let wide = match row.wide_source {

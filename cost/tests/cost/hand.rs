@@ -2,7 +2,7 @@
 
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, MemoryOperand, Register};
 use ixc_codegen::line::Line;
-use ixc_cost::{self as cost, Block, Bound, Report, WholeError};
+use ixc_cost::{self as cost, Block, Bound, KernelCostError, Report};
 use ixc_ir::kernel::{CallError, Kernel, KernelBuilder, Type};
 use ixc_targets::Target;
 
@@ -286,7 +286,10 @@ fn kernel_cost_is_sum_of_loops_times_trips() {
     let outside = CallError::DimRange { name: "n".into(), found: 101, lo: 0, hi: 100 }.into();
     assert_eq!(report.whole(&[101]), Err(outside));
     let strange = analyse(&[Part::Loop(9, vec![Part::Code(fmas(1))])], "haswell");
-    assert_eq!((strange.loops[0].label.as_str(), strange.whole(&[1])), ("loop", Err(WholeError::Trip { start: 0 })));
+    assert_eq!(
+        (strange.loops[0].label.as_str(), strange.whole(&[1])),
+        ("loop", Err(KernelCostError::Trip { start: 0 }))
+    );
 }
 
 #[test]

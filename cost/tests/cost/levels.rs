@@ -2,7 +2,7 @@
 
 use ixc_codegen::x64;
 use ixc_cost::memory::{Levels, LevelsError, Start, levels};
-use ixc_cost::{self as cost, WholeError, analyse};
+use ixc_cost::{self as cost, KernelCostError, analyse};
 use ixc_ir::kernel::{CallError, Kernel, KernelBuilder, Type};
 use ixc_targets::Target;
 use ixc_targets::memory::{Level, line_load};
@@ -121,7 +121,7 @@ fn uncountable_kernels_are_refused_with_a_reason() {
     );
     assert!(matches!(
         counted(&copy(64), "zen4", &[], &[]),
-        Err(LevelsError::Whole(WholeError::Call(CallError::DimCount { .. })))
+        Err(LevelsError::Whole(KernelCostError::Call(CallError::DimCount { .. })))
     ));
     // With no iterations, only the cycles outside of loops remain.
     let none = counted(&copy(64), "zen4", &[0], &[]).unwrap();

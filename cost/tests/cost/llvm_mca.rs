@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter, IntelFormatter, MemorySizeOptions};
 use ixc_codegen::x64;
 use ixc_cost::class::Class;
-use ixc_cost::model::{Row, Source, both};
+use ixc_cost::model::{CostSource, Row, both};
 use ixc_cost::{self as cost, CpuModel, LoopReport, Report};
 use ixc_ir::format::Format;
 use ixc_targets::Target;
@@ -83,22 +83,22 @@ type Choice = fn(&Report) -> &LoopReport;
 /// multiplier (and three 64-byte loads). To compare everything else, the test replaces these rows
 /// in the models of `ixc`.
 const CLIENT_ICELAKE: &[Row] = &[
-    both(Class::FloatAdd, "01", "0", 4, Source::Llvm),
-    both(Class::FloatMul, "01", "0", 4, Source::Llvm),
-    both(Class::Fma, "01", "0", 4, Source::Llvm),
-    both(Class::FloatScale, "01", "0", 4, Source::Llvm),
+    both(Class::FloatAdd, "01", "0", 4, CostSource::Llvm),
+    both(Class::FloatMul, "01", "0", 4, CostSource::Llvm),
+    both(Class::Fma, "01", "0", 4, CostSource::Llvm),
+    both(Class::FloatScale, "01", "0", 4, CostSource::Llvm),
 ];
 const CLIENT_GOLDEN_COVE: &[Row] = &[
-    both(Class::Load, "23B", "23B", 8, Source::Llvm),
-    both(Class::FloatMul, "01", "0", 4, Source::Llvm),
-    both(Class::Fma, "01", "0", 4, Source::Llvm),
-    both(Class::FloatCompare, "01", "0", 4, Source::Llvm),
-    both(Class::FloatRound, "01+01", "0+0", 8, Source::Llvm),
-    both(Class::FloatScale, "01", "0", 4, Source::Llvm),
-    both(Class::MulWord, "01", "0", 5, Source::Llvm),
-    both(Class::MulDword, "01+01", "0+0", 10, Source::Llvm),
-    both(Class::DotInt, "01", "0", 5, Source::Llvm),
-    both(Class::Convert, "01", "0", 4, Source::Llvm),
+    both(Class::Load, "23B", "23B", 8, CostSource::Llvm),
+    both(Class::FloatMul, "01", "0", 4, CostSource::Llvm),
+    both(Class::Fma, "01", "0", 4, CostSource::Llvm),
+    both(Class::FloatCompare, "01", "0", 4, CostSource::Llvm),
+    both(Class::FloatRound, "01+01", "0+0", 8, CostSource::Llvm),
+    both(Class::FloatScale, "01", "0", 4, CostSource::Llvm),
+    both(Class::MulWord, "01", "0", 5, CostSource::Llvm),
+    both(Class::MulDword, "01+01", "0+0", 10, CostSource::Llvm),
+    both(Class::DotInt, "01", "0", 5, CostSource::Llvm),
+    both(Class::Convert, "01", "0", 4, CostSource::Llvm),
 ];
 
 fn as_llvm_has_it(model: &'static CpuModel) -> &'static CpuModel {

@@ -4,7 +4,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, Leaves, RopeTable, Source};
 use ixc_kernels::{AttentionCombine, AttentionPart, Heads, KernelSpec, RopeAppend, RopeHeads};
-use ixc_passes::draft::{What, fit, row_bytes};
+use ixc_passes::draft::{WorkItem, fit, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::schedule::bind::{KernelChoice, NamedArg, Parts, bind};
 
@@ -67,8 +67,8 @@ impl TaskCutter<'_> {
     pub(super) fn combined_apart(&mut self) -> Result<(), ScheduleError> {
         let mut work = std::mem::take(&mut self.tasks.work);
         for variant in work.iter_mut().flat_map(|work| match &mut work.what {
-            What::Task(task) => &mut task.variants[..],
-            What::Bucket(_) | What::Residency(_) => &mut [],
+            WorkItem::Task(task) => &mut task.variants[..],
+            WorkItem::Bucket(_) | WorkItem::Residency(_) => &mut [],
         }) {
             let Some(split) = &mut variant.split else { continue };
             if let Some(KernelSpec::AttentionCombine(combine)) = self.tasks.spec(split.combine)

@@ -10,7 +10,7 @@ use ixc_ir::plan::{
 };
 use ixc_kernels::signature::BindError;
 use ixc_kernels::{AddBias, Clamp, Gated, KernelSpec, Map, Relu, Scale, Softcap, Xielu};
-use ixc_passes::draft::{Draft, Resource, What, Work, fit, row_bytes};
+use ixc_passes::draft::{Draft, Resource, Work, WorkItem, fit, row_bytes};
 use ixc_passes::error::{PassError, ScheduleError};
 use ixc_passes::pass::Context;
 use ixc_passes::schedule::bind::Tasks;
@@ -127,11 +127,11 @@ fn summed(draft: &Draft) -> Vec<bool> {
     let (mut sums, mut others) = (vec![false; draft.plan.buffers.len()], vec![false; draft.plan.buffers.len()]);
     for work in &draft.work {
         let rows = match &work.what {
-            What::Task(task) => first_kernel(&draft.plan, task).ok().and_then(|kernel| match kernel {
+            WorkItem::Task(task) => first_kernel(&draft.plan, task).ok().and_then(|kernel| match kernel {
                 KernelSpec::Combine(_) => WholeTask { task, kernel }.result("x").ok(),
                 _ => None,
             }),
-            What::Bucket(_) | What::Residency(_) => None,
+            WorkItem::Bucket(_) | WorkItem::Residency(_) => None,
         };
         for read in &work.reads {
             let Resource::Buffer(buffer) = *read else { continue };
@@ -169,14 +169,14 @@ impl<'a> TaskCutter<'a> {
 
     fn work(&mut self, work: &Work) -> Result<(), ScheduleError> {
         match &work.what {
-            What::Task(task) => self.task(task, work),
-            What::Bucket(step) => {
+            WorkItem::Task(task) => self.task(task, work),
+            WorkItem::Bucket(step) => {
                 let step = self.step(step)?;
-                self.push(What::Bucket(step), work)
+                self.push(WorkItem::Bucket(step), work)
             }
-            What::Residency(step) => {
+            WorkItem::Residency(step) => {
                 let step = self.step(step)?;
-                self.push(What::Residency(step), work)
+                self.push(WorkItem::Residency(step), work)
             }
         }
     }
@@ -228,7 +228,7 @@ impl<'a> TaskCutter<'a> {
         }
         let args = task.args.iter().map(|arg| self.arg(arg)).collect::<Result<_, _>>()?;
         let variants = task.variants.iter().map(|variant| self.variant(variant)).collect::<Result<_, _>>()?;
-        self.push(What::Task(Task { label: task.label.clone(), args, variants, ..*task }), work)
+        self.push(WorkItem::Task(Task { label: task.label.clone(), args, variants, ..*task }), work)
     }
 
     fn variant(&mut self, variant: &Variant) -> Result<Variant, ScheduleError> {
@@ -254,7 +254,7 @@ impl<'a> TaskCutter<'a> {
     }
 
     /// Adds work with its buffers renumbered.
-    fn push(&mut self, what: What, work: &Work) -> Result<(), ScheduleError> {
+    fn push(&mut self, what: WorkItem, work: &Work) -> Result<(), ScheduleError> {
         let resources = |all: &[Resource]| -> Result<Vec<Resource>, ScheduleError> {
             let became = |resource: &Resource| match *resource {
                 Resource::Buffer(buffer) => Ok(Resource::Buffer(self.new_buffer(BufferId(buffer))?.0)),

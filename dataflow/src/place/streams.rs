@@ -39,7 +39,7 @@ pub(super) fn streams(descriptor: &mut Descriptor) {
             }
         }
     }
-    let mut ends: BTreeSet<(u32, End2)> = BTreeSet::new();
+    let mut ends: BTreeSet<(u32, StreamEnds)> = BTreeSet::new();
     for (number, program) in descriptor.programs.iter().enumerate() {
         let number = number as u32;
         for port in &program.ports {
@@ -53,7 +53,7 @@ pub(super) fn streams(descriptor: &mut Descriptor) {
             let (begin, end) = span(slice, program.columns, parts);
             let tensor = slice.tensor;
             if descriptor.tensors[tensor as usize].source != TensorSource::Programs {
-                ends.insert((tensor, End2(None, Some(number))));
+                ends.insert((tensor, StreamEnds { from: None, to: Some(number) }));
                 continue;
             }
             for &(sender, (from, to)) in &senders[tensor as usize] {
@@ -61,21 +61,21 @@ pub(super) fn streams(descriptor: &mut Descriptor) {
                     continue;
                 }
                 if descriptor.programs[sender as usize].wave == program.wave {
-                    ends.insert((tensor, End2(Some(sender), Some(number))));
+                    ends.insert((tensor, StreamEnds { from: Some(sender), to: Some(number) }));
                 } else {
-                    ends.insert((tensor, End2(Some(sender), None)));
-                    ends.insert((tensor, End2(None, Some(number))));
+                    ends.insert((tensor, StreamEnds { from: Some(sender), to: None }));
+                    ends.insert((tensor, StreamEnds { from: None, to: Some(number) }));
                 }
             }
         }
     }
     for &(sender, _) in &senders[descriptor.logits as usize] {
-        ends.insert((descriptor.logits, End2(Some(sender), None)));
+        ends.insert((descriptor.logits, StreamEnds { from: Some(sender), to: None }));
     }
     let end = |program: Option<u32>| program.map_or(End::Host, End::Program);
     descriptor.streams = ends
         .into_iter()
-        .map(|(tensor, End2(from, to))| Stream {
+        .map(|(tensor, StreamEnds { from, to })| Stream {
             tensor,
             from: end(from),
             to: end(to),
@@ -87,4 +87,7 @@ pub(super) fn streams(descriptor: &mut Descriptor) {
 
 /// Sender and receiver of a stream; `None` is the host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct End2(Option<u32>, Option<u32>);
+struct StreamEnds {
+    from: Option<u32>,
+    to: Option<u32>,
+}

@@ -179,7 +179,7 @@ impl Pass<'_, '_> {
             self.finish = (now, self.cause(instance, Why::Message));
         }
         let pe = layout.pe[instance as usize] as usize;
-        for ids in &unit.makes_ids {
+        for ids in &unit.routed_ids {
             self.ids(instance, *ids, firing, row.token, now)?;
         }
         for outlet in 0..unit.outlets.len() {

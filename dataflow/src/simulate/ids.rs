@@ -5,19 +5,19 @@ use crate::descriptor::Port;
 use super::SimulateError;
 use super::pass::{Pass, Why};
 use super::routing::draw;
-use crate::layout::{MakesIds, start};
+use crate::layout::{RoutedIds, start};
 
 impl Pass<'_, '_> {
     /// Records that an instance has computed some of a token's ids.
     pub(super) fn ids(
         &mut self,
         instance: u32,
-        ids: MakesIds,
+        ids: RoutedIds,
         firing: u32,
         token: u32,
         now: u64,
     ) -> Result<(), SimulateError> {
-        let MakesIds { routing, port, .. } = ids;
+        let RoutedIds { routing, port, .. } = ids;
         let d = &self.machine.descriptor;
         let shape = d.routings[routing as usize];
         let program = &d.programs[self.machine.layout.program[instance as usize] as usize];

@@ -106,7 +106,7 @@ impl Pass<'_, '_> {
 
     /// Returns the first instance of the program that computes a routing's ids.
     fn router(&self, routing: u32) -> Option<u32> {
-        let makes = |unit: &&Unit| unit.makes_ids.iter().any(|ids| ids.routing == routing);
+        let makes = |unit: &&Unit| unit.routed_ids.iter().any(|ids| ids.routing == routing);
         self.machine.layout.units.iter().find(makes).map(|unit| unit.first)
     }
 

@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use ixc_grammar::Matcher;
-use ixc_runtime::sample::{Sampler, SamplerState, Settings, SettingsError, TokenLogProb};
+use ixc_runtime::sample::{Sampler, SamplerSettings, SamplerState, SettingsError, TokenLogProb};
 
 use crate::Error;
 
@@ -16,7 +16,7 @@ pub struct Request {
     /// Maximum number of tokens to generate. 0 computes the prompt, and samples nothing.
     pub limit: Option<usize>,
     /// Settings of the sampler.
-    pub sampling: Arc<Settings>,
+    pub sampling: Arc<SamplerSettings>,
     /// Number added to the seed, so that several answers to one prompt differ.
     pub seed_offset: u32,
     /// State at which the sampler resumes.
@@ -42,7 +42,7 @@ pub struct Request {
 
 impl Request {
     /// Creates a request that ends with the model's end token or a full context.
-    pub fn new(tokens: impl Into<Vec<u32>>, sampling: impl Into<Arc<Settings>>) -> Request {
+    pub fn new(tokens: impl Into<Vec<u32>>, sampling: impl Into<Arc<SamplerSettings>>) -> Request {
         Request {
             tokens: tokens.into(),
             limit: None,
@@ -62,7 +62,7 @@ impl Request {
 
     /// Creates the sampler, and gives it the prompt's tokens.
     pub(super) fn sampler(&self, end_tokens: &[u32]) -> Result<Sampler, SettingsError> {
-        let mut settings = Settings::clone(&self.sampling);
+        let mut settings = SamplerSettings::clone(&self.sampling);
         settings.seed = settings.seed.wrapping_add(self.seed_offset.into());
         if settings.min_tokens > 0 {
             settings.late_tokens = [end_tokens, &self.stop_tokens].concat();

@@ -1,8 +1,8 @@
 //! Tests of concurrent requests: slow grammars, cached prompts, and requests without caching.
 
-use ixc_grammar::{Source, Vocabulary};
+use ixc_grammar::{GrammarSource, Vocabulary};
 use ixc_runtime::engine;
-use ixc_runtime::sample::Settings;
+use ixc_runtime::sample::SamplerSettings;
 use ixc_targets::{Feature, Target};
 
 use super::*;
@@ -31,7 +31,7 @@ fn generators(options: &LoadOptions) -> [Generator; 2] {
 
 /// Returns a greedy request that also returns the probabilities of its tokens.
 fn request(tokens: &[u32], limit: usize) -> Request {
-    let own = Request::new(tokens.to_vec(), Settings::greedy());
+    let own = Request::new(tokens.to_vec(), SamplerSettings::greedy());
     Request { limit: Some(limit), ignore_end: true, top_logprobs: Some(3), ..own }
 }
 
@@ -66,12 +66,12 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
     let alone = run(&mut generator, vec![request(&tokens, 60)]);
     let vocabulary = Vocabulary::new(generator.model().tokenizer().unwrap()).unwrap();
     let matcher = |source| Some(vocabulary.matcher(&source).unwrap());
-    let slow = Request { grammar: matcher(Source::Gbnf(AMBIGUOUS.into())), ..request(&tokens, 400) };
+    let slow = Request { grammar: matcher(GrammarSource::Gbnf(AMBIGUOUS.into())), ..request(&tokens, 400) };
     let found = run(&mut generator, vec![slow, request(&tokens, 60)]);
     assert!(found[0].1.contains("takes too long: the limit for an answer is 0 seconds"), "{}", found[0].1);
     assert_eq!(found[1], alone[0]);
     // A usual grammar gives the same tokens alone and next to others.
-    let digits = || Request { grammar: matcher(Source::Regex("[0-9]{12}".into())), ..request(&tokens, 40) };
+    let digits = || Request { grammar: matcher(GrammarSource::Regex("[0-9]{12}".into())), ..request(&tokens, 40) };
     let both = run(&mut generator, vec![digits(), request(&tokens, 60)]);
     assert_eq!((&both[0].1, &both[1]), (&"Grammar".to_owned(), &alone[0]));
     assert_eq!(run(&mut generator, vec![digits()])[0], both[0]);
@@ -134,8 +134,11 @@ fn uncached_request_neither_reads_nor_fills_the_cache() {
 }
 
 /// Restricts samples to one token.
-fn only(token: u32, vocabulary: usize) -> Settings {
-    Settings { banned: (0..vocabulary as u32).filter(|other| *other != token).collect(), ..Settings::greedy() }
+fn only(token: u32, vocabulary: usize) -> SamplerSettings {
+    SamplerSettings {
+        banned: (0..vocabulary as u32).filter(|other| *other != token).collect(),
+        ..SamplerSettings::greedy()
+    }
 }
 
 /// Checks that the last token is computed even if all remaining tokens are cached after a shift.
@@ -181,9 +184,9 @@ fn request_with_complete_grammar_computes_its_prompt() {
         let tokens = generator.model().encode_prompt("The borrow checker").unwrap();
         let vocabulary = Vocabulary::new(generator.model().tokenizer().unwrap()).unwrap();
         let begun = generator.model().encode_more(" yes").unwrap();
-        let source = Source::Gbnf("root ::= \" yes\"".into());
+        let source = GrammarSource::Gbnf("root ::= \" yes\"".into());
         let grammar = Some(vocabulary.matcher_after(&source, &begun, &|| true).unwrap());
-        let complete = Request { grammar, ..Request::new(&tokens[..], Settings::greedy()) };
+        let complete = Request { grammar, ..Request::new(&tokens[..], SamplerSettings::greedy()) };
         assert_eq!(run(&mut generator, vec![complete]), [(Vec::new(), "Grammar".to_owned())]);
         let slot = generator.slots().next().unwrap();
         assert_eq!((slot.cached_tokens, slot.has_request), (tokens.len(), false));
@@ -196,9 +199,9 @@ fn session_and_generator_give_equal_answers() {
     let [mut many, mut one] = generators(&LoadOptions::default());
     let tokens = many.model().encode_prompt("The borrow checker").unwrap();
     let vocabulary = Vocabulary::new(many.model().tokenizer().unwrap()).unwrap();
-    let digits = vocabulary.matcher(&Source::Regex("[0-9]{12}".into())).unwrap();
+    let digits = vocabulary.matcher(&GrammarSource::Regex("[0-9]{12}".into())).unwrap();
     for grammar in [None, Some(digits)] {
-        let drawn = Settings { seed: 5, ..Settings::default() };
+        let drawn = SamplerSettings { seed: 5, ..SamplerSettings::default() };
         // For a repeated prompt, a session would compute only its last token, and attention of one
         // row rounds differently on some processors. So caching is off, and both compute the whole
         // prompt.

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use ixc_files::{Guard, Output, open_unlinked};
-use ixc_runtime::saved::{Digest, Facts, KIND};
+use ixc_runtime::saved::{Digest, KIND, SavedHeader};
 
 /// Extension of files in the folder.
 const EXTENSION: &str = "ixs";
@@ -45,7 +45,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(facts: &Facts, bytes: Vec<u8>, last_use: u64, counts: &Arc<Counts>) -> Entry {
+    pub(super) fn new(facts: &SavedHeader, bytes: Vec<u8>, last_use: u64, counts: &Arc<Counts>) -> Entry {
         let mut entry = Entry::written(facts, 0, last_use, counts);
         (entry.length, entry.file) = (bytes.len() as u64, Arc::new(AtomicU8::new(NOT_WRITTEN)));
         entry.put(Arc::new(bytes));
@@ -53,7 +53,7 @@ impl Entry {
     }
 
     /// Creates an entry that is in the folder only.
-    pub(super) fn written(facts: &Facts, length: u64, last_use: u64, counts: &Arc<Counts>) -> Entry {
+    pub(super) fn written(facts: &SavedHeader, length: u64, last_use: u64, counts: &Arc<Counts>) -> Entry {
         counts.folder.fetch_add(length, Ordering::Relaxed);
         let (file, counts) = (Arc::new(AtomicU8::new(WRITTEN)), Arc::clone(counts));
         Entry { bytes: None, queued: Weak::new(), length, name: name_of(facts), file, last_use, counts }
@@ -130,7 +130,7 @@ impl Drop for Entry {
 }
 
 /// Returns the name of a page or point: a digest of everything that it depends on.
-pub(super) fn name_of(facts: &Facts) -> Digest {
+pub(super) fn name_of(facts: &SavedHeader) -> Digest {
     let ixc_runtime::saved::Identity { plan, weights } = facts.identity;
     let words = |digest: Digest| {
         digest

@@ -3,20 +3,20 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use ixc_runtime::saved::{Digest, Facts};
+use ixc_runtime::saved::{Digest, SavedHeader};
 
 use super::entry::Entry;
 
 #[derive(Debug)]
 pub(super) struct Page {
-    pub(super) facts: Facts,
+    pub(super) facts: SavedHeader,
     pub(super) entry: Entry,
     pub(super) next_level: Level,
 }
 
 #[derive(Debug)]
 pub(super) struct Point {
-    pub(super) facts: Facts,
+    pub(super) facts: SavedHeader,
     pub(super) entry: Entry,
 }
 

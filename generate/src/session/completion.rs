@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ixc_grammar::Matcher;
-use ixc_runtime::sample::Settings;
+use ixc_runtime::sample::SamplerSettings;
 use ixc_text::chat::Answer;
 use ixc_text::template::{Json, Message};
 
@@ -16,7 +16,7 @@ pub struct TextOptions {
     /// Max number of generated tokens. Without it, the model ends the text, or a full context does.
     pub limit: Option<usize>,
     /// Settings of the sampler. The default is that of llama.cpp, with seed 0.
-    pub sampling: Arc<Settings>,
+    pub sampling: Arc<SamplerSettings>,
     /// Stop strings: texts that end the generation and are not part of its text.
     pub stop: Arc<[String]>,
     /// Grammar of the generated text.

@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use ixc_runtime::gauge::Activity;
+use ixc_runtime::progress::Activity;
 
 use super::{Generation, OpTimes, Phase};
 use crate::Error;
@@ -64,11 +64,11 @@ impl TextRun {
         let generation = &mut self.generation;
         match event {
             Event::Begun { prompt, reused } => {
-                model.gauge.begin(Activity::Prompt, (prompt - reused) as u64);
+                model.progress.begin(Activity::Prompt, (prompt - reused) as u64);
                 self.reused_tokens = reused;
             }
             Event::Computed { tokens, position } => {
-                model.gauge.add(tokens as u64);
+                model.progress.add(tokens as u64);
                 let phase = if self.is_prompt { &mut generation.prefill } else { &mut generation.decode };
                 *phase = self.meter.phase(phase.tokens + tokens, model.engine());
                 let flow = progress(&event);

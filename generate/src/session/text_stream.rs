@@ -32,7 +32,7 @@ use crate::generator::{End, Request};
 /// let mut session = Session::open(None, &LoadOptions::default())?; // The demo model.
 /// // It has no chat template of its own.
 /// session.text_options_mut().chat.template = known::find("chatml").map(|known| known.template());
-/// session.text_options_mut().sampling = ixc_runtime::sample::Settings::greedy().into();
+/// session.text_options_mut().sampling = ixc_runtime::sample::SamplerSettings::greedy().into();
 /// session.text_options_mut().limit = Some(8);
 /// let messages = [Message::new("user", "What is a trait?")];
 /// for piece in session.chat(&messages)? { print!("{piece}") }
@@ -265,7 +265,7 @@ impl Drop for TextStream<'_> {
 #[cfg(test)]
 mod tests {
     use ixc_runtime::engine;
-    use ixc_runtime::sample::Settings;
+    use ixc_runtime::sample::SamplerSettings;
     use ixc_text::chat::format_of;
     use ixc_text::template::known;
     use ixc_text::tokenizer::DecodeOptions;
@@ -281,7 +281,7 @@ mod tests {
         let run = engine::Options { threads: Some(2), context: Some(64), ..engine::Options::default() };
         let mut session = Session::open(None, &LoadOptions { run, ..LoadOptions::default() }).unwrap();
         let options = session.text_options_mut();
-        (options.limit, options.sampling) = (Some(LIMIT), Settings::greedy().into());
+        (options.limit, options.sampling) = (Some(LIMIT), SamplerSettings::greedy().into());
         options.chat.template = known::find("chatml").map(|known| known.template());
         session
     }
@@ -290,7 +290,7 @@ mod tests {
     fn greedy_tokens() -> Vec<u32> {
         let mut session = session();
         let tokens = session.model().encode_prompt(PROMPT).unwrap();
-        let request = Request { limit: Some(LIMIT), ..Request::new(tokens, Settings::greedy()) };
+        let request = Request { limit: Some(LIMIT), ..Request::new(tokens, SamplerSettings::greedy()) };
         session.generate(&request, |_| Ok::<_, Error>(ControlFlow::Continue(()))).unwrap().tokens
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use ixc_grammar::{GrammarError, Matcher, Source, Vocabulary};
+use ixc_grammar::{GrammarError, GrammarSource, Matcher, Vocabulary};
 use ixc_ir::random::Random;
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub static BYTES: LazyLock<Vocabulary> =
 
 /// Returns a schema's matcher for an answer without tokens.
 pub fn matcher(schema: &Value) -> Result<Matcher, GrammarError> {
-    BYTES.matcher(&Source::Schema(schema.clone()))
+    BYTES.matcher(&GrammarSource::Schema(schema.clone()))
 }
 
 /// Whether the whole text is allowed.
@@ -36,7 +36,8 @@ pub fn masks_allow(matcher: &Matcher, text: &str) -> bool {
 /// Writes a random text by choosing from the masks, with a preference for its end. `None` if it is
 /// longer than `most` bytes.
 ///
-/// # Errors The text after which no token is allowed.
+/// # Errors
+/// The text after which no token is allowed.
 pub fn walk(matcher: &Matcher, random: &mut Random, most: usize) -> Result<Option<String>, String> {
     let mut matcher = matcher.clone();
     let mut text = Vec::new();

@@ -53,8 +53,8 @@ use search::Parts;
 use write::Layout;
 
 /// Maximum elements of a block, and maximum groups of a block that have scales of their own.
-const MOST: usize = K_BLOCK;
-const MOST_GROUPS: usize = K_BLOCK / 16;
+const MAX_ELEMENTS: usize = K_BLOCK;
+const MAX_GROUPS: usize = K_BLOCK / 16;
 
 impl Format {
     /// Returns all formats that [`Format::encode_row`] makes.
@@ -266,7 +266,7 @@ impl Encoder {
         // Parts of a block are also in separate lanes.
         let blocks = V::COUNT * self.columns / length;
         let mut parts = Parts::<V>::new(self);
-        let (mut numbers, mut codes) = ([0f32; MOST], [0u8; MOST]);
+        let (mut numbers, mut codes) = ([0f32; MAX_ELEMENTS], [0u8; MAX_ELEMENTS]);
         out.fill(0);
         for (index, out) in out.chunks_mut(blocks * bytes).enumerate() {
             let own = index * blocks * length..(index * blocks + out.len() / bytes) * length;

@@ -30,8 +30,8 @@ use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs, RouteScore, ScoreAttrs, Tem
 use super::types::{TypeError, check_state, check_weight, result_types};
 use super::view::{AttentionEntries, ExpertPrefetch, OpView, StreamWeights};
 use super::{
-    Attr, Choice, Dim, Function, Module, OpKind, Operand, Part, Place, State, StateId, Type, Unary, ValueId, Weight,
-    WeightId,
+    Attr, Dim, Function, Module, OpKind, Operand, Part, Place, State, StateId, Type, Unary, ValueId, Weight,
+    WeightChoices, WeightId,
 };
 use crate::format::Format;
 use crate::ngram::Hash;
@@ -151,8 +151,14 @@ impl GraphBuilder {
         place: Option<Place>,
         part: Option<Part>,
     ) -> Result<WeightId, TypeError> {
-        let weight =
-            Weight { name: name.to_string(), format, shape: shape.to_vec(), place, part, choice: Choice::default() };
+        let weight = Weight {
+            name: name.to_string(),
+            format,
+            shape: shape.to_vec(),
+            place,
+            part,
+            choice: WeightChoices::default(),
+        };
         check_weight(&weight)?;
         let id = WeightId(self.module.weights.len() as u32);
         if self.names.insert(name.to_string(), id).is_some() {

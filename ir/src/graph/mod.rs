@@ -91,12 +91,12 @@ pub enum Type {
     },
     /// A token of a state or of experts' memory. An op that touches the object takes a token and
     /// returns the next one.
-    Token(Held),
+    Token(TokenOwner),
 }
 
 /// Object that a token stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Held {
+pub enum TokenOwner {
     /// A state of the module: `token<@kv.0>`.
     State(StateId),
     /// The memory that experts are loaded into: `token`.
@@ -236,7 +236,7 @@ pub struct Weight {
     /// of the whole tensor.
     pub part: Option<Part>,
     /// Decisions of passes about the weight.
-    pub choice: Choice,
+    pub choice: WeightChoices,
 }
 
 impl Weight {
@@ -263,7 +263,7 @@ impl Weight {
 /// Decisions of passes about a weight. A frontend leaves them empty. Only the kernels know the
 /// meaning of a tiling.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
+pub struct WeightChoices {
     /// Format of the tensor in the file, if the weight is requantised from it.
     pub stored: Option<Format>,
     /// Format that products read, if it differs from the file's format.
@@ -420,8 +420,8 @@ impl Op {
         let (mut data, mut state) = (false, false);
         types.by_ref().for_each(|ty| match ty {
             Type::Tensor { .. } => data = true,
-            Type::Token(Held::State(_)) => state = true,
-            Type::Token(Held::Experts) => {}
+            Type::Token(TokenOwner::State(_)) => state = true,
+            Type::Token(TokenOwner::Experts) => {}
         });
         data && state
     }

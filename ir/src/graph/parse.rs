@@ -22,8 +22,8 @@ use super::op::{AttrKind, AttrRow, OpKind, OperandKind};
 use super::types::{TypeError, check_state, check_type, check_weight, result_types};
 use super::verify::{Problem, Site, is_name, verify};
 use super::{
-    Choice, Dim, Element, Field, Function, Held, Module, Operand, Part, Place, State, StateId, Type, ValueId, Weight,
-    WeightId,
+    Dim, Element, Field, Function, Module, Operand, Part, Place, State, StateId, TokenOwner, Type, ValueId, Weight,
+    WeightChoices, WeightId,
 };
 use crate::format::Format;
 use crate::state::{Rollback, STATES, StateKind};
@@ -222,7 +222,7 @@ impl<'t> Parser<'t> {
             this.unsigned(at, &token)
         })?;
         let (place, part, choice) =
-            if self.take("{")? { self.weight_attrs()? } else { (None, None, Choice::default()) };
+            if self.take("{")? { self.weight_attrs()? } else { (None, None, WeightChoices::default()) };
         let weight = Weight { name: name.clone(), format, shape, place, part, choice };
         check_weight(&weight).map_err(|e| Failure { at, problem: e.into() })?;
         let id = WeightId(self.module.weights.len() as u32);
@@ -304,8 +304,8 @@ impl<'t> Parser<'t> {
 
     /// Reads `file = 0, offset = 0x40, layout = q4_k_r16, ...}`. All attributes are optional, but
     /// `file` requires `offset`, and `tensor` requires `rows` and `from`.
-    fn weight_attrs(&mut self) -> Result<(Option<Place>, Option<Part>, Choice), Failure> {
-        let (mut place, mut part, mut choice) = (None, None, Choice::default());
+    fn weight_attrs(&mut self) -> Result<(Option<Place>, Option<Part>, WeightChoices), Failure> {
+        let (mut place, mut part, mut choice) = (None, None, WeightChoices::default());
         self.list("}", |this| {
             let (at, name) = this.word("an attribute's name")?;
             this.mark("=")?;
@@ -533,12 +533,12 @@ impl<'t> Parser<'t> {
         let (at, word) = self.word("a type")?;
         if word == "token" {
             if !self.take("<")? {
-                return Ok(Type::Token(Held::Experts));
+                return Ok(Type::Token(TokenOwner::Experts));
             }
             let (at, name) = self.symbol()?;
             let state = self.find_state(at, &name)?;
             self.mark(">")?;
-            return Ok(Type::Token(Held::State(state)));
+            return Ok(Type::Token(TokenOwner::State(state)));
         }
         let element = match word {
             "i32" => Element::I32,

@@ -22,7 +22,7 @@ use super::attr::Attr;
 use super::number::definition_order;
 use super::op::AttrRow;
 use super::verify::is_name;
-use super::{Choice, Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
+use super::{Function, Module, Op, Operand, Part, State, TokenOwner, Type, ValueId, Weight, WeightChoices};
 
 impl Display for Module {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -54,7 +54,7 @@ impl Display for Weight {
         if let Some(Part { tensor, rows, from }) = &self.part {
             attrs.push(format!("tensor = {}, rows = {rows}, from = {from}", Quoted(tensor)));
         }
-        let Choice { stored, layout, activations, tile, why } = &self.choice;
+        let WeightChoices { stored, layout, activations, tile, why } = &self.choice;
         let formats = [("stored", stored), ("layout", layout), ("activations", activations)];
         attrs.extend(formats.into_iter().filter_map(|(name, format)| Some(format!("{name} = {}", (*format)?))));
         let texts = [("tile", tile), ("why", why)];
@@ -85,7 +85,7 @@ impl Display for State {
 impl Type {
     /// Returns the type as text, with the names of the module's states.
     pub fn text(&self, module: &Module) -> String {
-        let Type::Token(Held::State(state)) = self else { return self.to_string() };
+        let Type::Token(TokenOwner::State(state)) = self else { return self.to_string() };
         match module.states.get(state.index()) {
             Some(state) => format!("token<{}>", Symbol(&state.name)),
             None => format!("token<@?{}>", state.0),

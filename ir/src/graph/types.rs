@@ -32,7 +32,7 @@ mod state;
 mod streams;
 mod weight;
 
-use super::{Dim, Element, Held, State, Type};
+use super::{Dim, Element, State, TokenOwner, Type};
 use crate::format::Format;
 use crate::state::StateKind;
 pub use results::result_types;
@@ -215,8 +215,8 @@ impl std::fmt::Display for Type {
     /// Writes states by number. [`Type::text`] writes their names.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Type::Token(Held::Experts) => f.write_str("token"),
-            Type::Token(Held::State(state)) => write!(f, "token<state {}>", state.0),
+            Type::Token(TokenOwner::Experts) => f.write_str("token"),
+            Type::Token(TokenOwner::State(state)) => write!(f, "token<state {}>", state.0),
             Type::Tensor { element: Element::I32, dims } => write_dims(f, "i32", dims),
             Type::Tensor { element: Element::Format(format), dims } => write_dims(f, format.row().name, dims),
         }

@@ -27,7 +27,7 @@ use std::collections::HashSet;
 
 use super::op::Effect;
 use super::types::{TypeError, check_state, check_type, check_weight, result_types};
-use super::{Function, Held, Module, Operand, Type, ValueId};
+use super::{Function, Module, Operand, TokenOwner, Type, ValueId};
 
 /// Place in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,7 +232,7 @@ struct Body<'a> {
     /// Use of each token, by value number; empty before the first use.
     used: Vec<Option<Site>>,
     /// Objects whose first token was seen.
-    begun: HashSet<Held>,
+    begun: HashSet<TokenOwner>,
 }
 
 /// Maximum number of states in a module: two for each of the maximum number of layers in a plan.
@@ -245,7 +245,7 @@ impl Body<'_> {
         let mut names = HashSet::new();
         for value in &function.values {
             check_type(&value.ty).map_err(|e| fail(whole, e))?;
-            if let Type::Token(Held::State(state)) = value.ty
+            if let Type::Token(TokenOwner::State(state)) = value.ty
                 && state.index() >= self.module.states.len()
             {
                 return Err(fail(whole, Problem::NoState { state: state.0, states: self.module.states.len() }));
@@ -308,8 +308,8 @@ impl Body<'_> {
             return Ok(());
         }
         let held = match held {
-            Held::State(state) => format!("@{}", self.module.states[state.index()].name),
-            Held::Experts => "experts' memory".to_string(),
+            TokenOwner::State(state) => format!("@{}", self.module.states[state.index()].name),
+            TokenOwner::Experts => "experts' memory".to_string(),
         };
         Err(fail(site, Problem::SecondToken { value: self.function.label(value), held }))
     }

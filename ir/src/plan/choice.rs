@@ -18,25 +18,25 @@ pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 /// position.
 ///
 /// ```
-/// use ixc_ir::plan::{Choice, Chosen};
+/// use ixc_ir::plan::{PositionChoice, Chosen};
 ///
 /// // 2048 positions of those up to the row's own.
-/// let choice = Choice { top_k: 2048, every: 1, of: Chosen::Positions };
+/// let choice = PositionChoice { top_k: 2048, every: 1, of: Chosen::Positions };
 /// assert_eq!([0, 2047, 2048, 100_000].map(|position| choice.count(position)), [1, 2048, 2048, 2048]);
 /// assert_eq!([2047, 2048].map(|position| choice.is_all(position)), [true, false]);
 /// // Whole runs of 4, and the positions after the last whole run.
-/// let choice = Choice { top_k: 16, every: 4, of: Chosen::Positions };
+/// let choice = PositionChoice { top_k: 16, every: 4, of: Chosen::Positions };
 /// assert_eq!([14, 15, 16, 18, 19, 22].map(|position| choice.count(position)), [15, 16, 17, 19, 16, 19]);
 /// // Whole entries of 4 positions.
-/// let choice = Choice { top_k: 16, every: 4, of: Chosen::Entries };
+/// let choice = PositionChoice { top_k: 16, every: 4, of: Chosen::Entries };
 /// assert_eq!([2, 3, 62, 63, 1000].map(|position| choice.count(position)), [0, 1, 15, 16, 16]);
 /// // Blocks of 4 positions, including the row's own block.
-/// let choice = Choice { top_k: 16, every: 4, of: Chosen::Blocks };
+/// let choice = PositionChoice { top_k: 16, every: 4, of: Chosen::Blocks };
 /// assert_eq!([14, 15, 16, 18, 19, 20].map(|position| choice.count(position)), [15, 16, 13, 15, 16, 13]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Choice {
+pub struct PositionChoice {
     /// Maximum number of chosen places, among those that are scored.
     pub top_k: u32,
     /// Number of positions that are scored together: 1, or the length of a run or an entry.
@@ -79,9 +79,9 @@ const FORMS: [(Chosen, &str); 3] = [
 /// Text after the number of positions that are chosen one by one.
 const SINGLE: &str = " chosen";
 
-impl fmt::Display for Choice {
+impl fmt::Display for PositionChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Choice { top_k, every, of } = self;
+        let PositionChoice { top_k, every, of } = self;
         match FORMS.iter().find(|(own, _)| own == of) {
             Some((_, form)) if (*every, *of) != (1, Chosen::Positions) => write!(f, "{top_k}{form}{every}"),
             _ => write!(f, "{top_k}{SINGLE}"),
@@ -89,21 +89,21 @@ impl fmt::Display for Choice {
     }
 }
 
-impl FromStr for Choice {
+impl FromStr for PositionChoice {
     type Err = ChoiceError;
 
-    fn from_str(text: &str) -> Result<Choice, ChoiceError> {
+    fn from_str(text: &str) -> Result<PositionChoice, ChoiceError> {
         let number = |text: &str| text.parse::<u32>().map_err(|_| ChoiceError);
         if let Some(top_k) = text.strip_suffix(SINGLE) {
-            return Ok(Choice { top_k: number(top_k)?, every: 1, of: Chosen::Positions });
+            return Ok(PositionChoice { top_k: number(top_k)?, every: 1, of: Chosen::Positions });
         }
         let parts = FORMS.iter().find_map(|(of, form)| Some((*of, text.split_once(form)?)));
         let (of, (top_k, every)) = parts.ok_or(ChoiceError)?;
-        Ok(Choice { top_k: number(top_k)?, every: number(every)?, of })
+        Ok(PositionChoice { top_k: number(top_k)?, every: number(every)?, of })
     }
 }
 
-impl Choice {
+impl PositionChoice {
     /// Whether the choice has at least one place, and whole runs or blocks.
     pub fn is_valid(self) -> bool {
         let is_whole = match self.of {
@@ -137,7 +137,7 @@ impl Choice {
 
     /// Whether a row at `position` sees all places that it would see without the index op. If so,
     /// kernels read the state directly, as without an index op. This is true for all positions
-    /// before [`Choice::beyond`], and for no later position.
+    /// before [`PositionChoice::beyond`], and for no later position.
     pub fn is_all(self, position: u32) -> bool {
         self.count(position) == self.seen(position)
     }
@@ -145,10 +145,10 @@ impl Choice {
     /// Returns the first position whose row does not see all places.
     ///
     /// ```
-    /// use ixc_ir::plan::{Choice, Chosen::*};
+    /// use ixc_ir::plan::{PositionChoice, Chosen::*};
     ///
     /// for (top_k, every, of) in [(5, 1, Positions), (1, 1, Positions), (8, 4, Positions), (5, 4, Entries), (8, 4, Blocks)] {
-    ///     let choice = Choice { top_k, every, of };
+    ///     let choice = PositionChoice { top_k, every, of };
     ///     assert!((0..100).all(|position| choice.is_all(position) == (position < choice.beyond())));
     /// }
     /// ```

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::derived::Derived;
 
-pub use choice::{CHOSEN_BLOCK, Choice, Chosen};
+pub use choice::{CHOSEN_BLOCK, Chosen, PositionChoice};
 pub use dim::{DimError, DimExpr, DimInput};
 pub use output::{ExpertLayer, HiddenRows, NOBODY, Output, Pooling};
 pub use rope::{LongFrequencies, RopeTable, Temperature};
@@ -231,7 +231,7 @@ pub enum Source {
         /// Buffer with one bit for each place, in rows of tokens, written by the index op.
         marks: BufferId,
         /// Number of places that the index op chose.
-        choice: Choice,
+        choice: PositionChoice,
     },
     /// The thread's scratch memory.
     Scratch,

@@ -20,7 +20,7 @@ use std::str::FromStr;
 use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
-use super::{Choice, KEY_LANES};
+use super::{KEY_LANES, PositionChoice};
 
 /// Position of a row of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +68,9 @@ impl Parameter for u32 {
     }
 }
 
-impl Parameter for Choice {
+impl Parameter for PositionChoice {
     fn is_valid(&self) -> bool {
-        Choice::is_valid(*self)
+        PositionChoice::is_valid(*self)
     }
 }
 
@@ -222,10 +222,10 @@ row_inputs! {
         value |position| position.saturating_add(1) / every.max(1),
         below |room| room / u64::from(every.max(1)) + 1, reach None;
     /// Number of places chosen for each row, as data (i32).
-    Chosen(choice: Choice) "count of {}": Position
+    Chosen(choice: PositionChoice) "count of {}": Position
         value |position| choice.count(position), below |_| choice.most().saturating_add(1), reach None;
     /// Number of the last chosen place of each row, as data (i32).
-    LastChosen(choice: Choice) "last of {}": Position
+    LastChosen(choice: PositionChoice) "last of {}": Position
         value |position| choice.count(position).saturating_sub(1), below |_| choice.most(), reach None;
 }
 
@@ -278,8 +278,8 @@ mod tests {
 
     /// Examples of all rows of the table, in its order.
     fn examples() -> Vec<Example> {
-        let runs = Choice { top_k: 16, every: 4, of: Chosen::Positions };
-        let entries = Choice { top_k: 16, every: 4, of: Chosen::Entries };
+        let runs = PositionChoice { top_k: 16, every: 4, of: Chosen::Positions };
+        let entries = PositionChoice { top_k: 16, every: 4, of: Chosen::Entries };
         let example = |input, text, formula| Example { input, text, formula };
         vec![
             example(RowInput::Positions, "positions", |place, _, _| place),
@@ -344,7 +344,7 @@ mod tests {
             assert_eq!(text.parse::<RowInput>(), Err(RowInputError), "{text}");
         }
         assert!(!RowInput::Phase(0).is_valid());
-        let choice = |top_k, every, of| RowInput::Chosen(Choice { top_k, every, of });
+        let choice = |top_k, every, of| RowInput::Chosen(PositionChoice { top_k, every, of });
         for (top_k, every, of) in [(0, 1, Chosen::Positions), (4, 0, Chosen::Entries), (6, 4, Chosen::Blocks)] {
             assert!(!choice(top_k, every, of).is_valid(), "{top_k} of {every}");
         }

@@ -79,7 +79,7 @@ impl State {
     /// `max_tokens`. Without a window, the memory has the entries of all positions. With a window,
     /// it has the entries of the step's tokens and of the window of the first token, rounded to
     /// blocks of [`ATTENTION_BLOCK`].
-    pub fn held(&self, capacity: u32, max_tokens: u32) -> u32 {
+    pub fn entries_in_memory(&self, capacity: u32, max_tokens: u32) -> u32 {
         let Some(window) = self.window else { return self.places(capacity) };
         let own = window.saturating_add(max_tokens).saturating_add(ATTENTION_BLOCK);
         own.checked_next_multiple_of(ATTENTION_BLOCK).map_or(capacity, |own| own.min(capacity))
@@ -105,7 +105,7 @@ impl State {
     pub fn fixed_and_position_bytes(&self, max_tokens: u32) -> (u64, u64) {
         let bytes = |positions| self.bytes(positions).unwrap_or(u64::MAX);
         match self.window {
-            Some(_) => (bytes(self.held(u32::MAX, max_tokens)), 0),
+            Some(_) => (bytes(self.entries_in_memory(u32::MAX, max_tokens)), 0),
             // Entries are rounded up to a block, which adds up to one block of bytes.
             None if self.every > 1 => {
                 (bytes(ATTENTION_BLOCK), bytes(1).saturating_sub(bytes(0)).div_ceil(self.every.into()))

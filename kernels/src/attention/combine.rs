@@ -9,7 +9,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 use crate::vectors::for_vectors;
 
@@ -39,8 +39,8 @@ impl Definition for AttentionCombine {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("parts", Holds::Positive)
-            .write("y", Holds::Floats)
+            .read("parts", BufferContents::Positive)
+            .write("y", BufferContents::Floats)
             .scratch("scratch")
             .dim("parts", DimInput::Parts)
     }

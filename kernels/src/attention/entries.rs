@@ -14,7 +14,7 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Named, Signature};
+use crate::signature::{BufferContents, Named, Signature};
 use crate::text::spec;
 use crate::work::{Call, Work};
 
@@ -47,7 +47,8 @@ const ROWS: &[Row] = &[
 impl AttentionEntries {
     /// Returns this kernel for a request.
     ///
-    /// # Errors The first reason why the kernel does not accept it.
+    /// # Errors
+    /// The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, .. } = *request;
         let Entries { every, chosen, cache } = request.entries.ok_or(Reason::NoEntries)?;
@@ -94,9 +95,9 @@ impl Definition for AttentionEntries {
 
     fn signature(&self) -> Signature {
         let entries = [
-            Named { name: "whole", value: Holds::Whole },
-            Named { name: "entry_keys", value: Holds::Halves },
-            Named { name: "entry_values", value: Holds::Halves },
+            Named { name: "whole", value: BufferContents::Whole },
+            Named { name: "entry_keys", value: BufferContents::Halves },
+            Named { name: "entry_values", value: BufferContents::Halves },
         ];
         self.operands()
             .signature(&entries, "y")

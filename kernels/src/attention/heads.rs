@@ -6,7 +6,7 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 use crate::cache::Cache;
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
-use crate::signature::{Holds, Named, Signature};
+use crate::signature::{BufferContents, Named, Signature};
 use crate::text::{Bits, spec};
 
 spec! {
@@ -62,18 +62,18 @@ pub(super) struct Operands {
 impl Operands {
     /// Returns the buffers: queries, positions, keys and values, then `more` keys and values, the
     /// sinks and slopes of heads, the result and scratch memory.
-    pub(super) fn signature(&self, more: &[Named<Holds>], result: &'static str) -> Signature {
+    pub(super) fn signature(&self, more: &[Named<BufferContents>], result: &'static str) -> Signature {
         let Operands { heads, scores, cache } = *self;
         let signature = Signature::new()
-            .read("q", Holds::Floats)
-            .read("position", Holds::Positions)
+            .read("q", BufferContents::Floats)
+            .read("position", BufferContents::Positions)
             .read("keys", cache.keys(heads.d).holds())
             .read("values", cache.values(heads.dv).holds());
         more.iter()
             .fold(signature, |signature, more| signature.read(more.name, more.value))
-            .read_if(scores.sinks, "sinks", Holds::Floats)
-            .read_if(scores.slopes, "slopes", Holds::Slopes)
-            .write(result, Holds::Floats)
+            .read_if(scores.sinks, "sinks", BufferContents::Floats)
+            .read_if(scores.slopes, "slopes", BufferContents::Slopes)
+            .write(result, BufferContents::Floats)
             .scratch("scratch")
     }
 }

@@ -17,7 +17,7 @@ use ixc_ir::random::Random;
 
 use super::compare;
 use crate::KernelSpec;
-use crate::signature::{Holds, Role};
+use crate::signature::{BufferContents, Role};
 
 /// Fill byte of written buffers before a kernel runs: it resembles neither a computed float nor
 /// zeros.
@@ -167,22 +167,24 @@ enum Content {
     Bytes,
 }
 
-impl From<Holds> for Content {
-    fn from(holds: Holds) -> Content {
+impl From<BufferContents> for Content {
+    fn from(holds: BufferContents) -> Content {
         match holds {
-            Holds::Weight(format, _) | Holds::Table(format, _) | Holds::Strip(format, _) => Content::Weights(format),
-            Holds::Activations(format, _) => Content::Activations(format),
-            Holds::Floats => Content::Floats,
-            Holds::Positive => Content::Positive,
-            Holds::Negative => Content::Negative,
-            Holds::Slopes => Content::Slopes,
-            Holds::Halves => Content::Halves,
-            Holds::Panels(format) => Content::Panels(format),
-            Holds::Positions => Content::Positions,
-            Holds::Whole => Content::Whole,
+            BufferContents::Weight(format, _) | BufferContents::Table(format, _) | BufferContents::Strip(format, _) => {
+                Content::Weights(format)
+            }
+            BufferContents::Activations(format, _) => Content::Activations(format),
+            BufferContents::Floats => Content::Floats,
+            BufferContents::Positive => Content::Positive,
+            BufferContents::Negative => Content::Negative,
+            BufferContents::Slopes => Content::Slopes,
+            BufferContents::Halves => Content::Halves,
+            BufferContents::Panels(format) => Content::Panels(format),
+            BufferContents::Positions => Content::Positions,
+            BufferContents::Whole => Content::Whole,
             // Index buffers are filled below their bound; other row numbers are small numbers.
-            Holds::Ids => Content::Ids,
-            Holds::Bytes => Content::Bytes,
+            BufferContents::Ids => Content::Ids,
+            BufferContents::Bytes => Content::Bytes,
         }
     }
 }

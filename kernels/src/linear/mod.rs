@@ -44,7 +44,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_ROWS, Vectors, check, check_word};
 use crate::quantise;
 use crate::reference::{Mismatch, Run, UNIT, close, dot, floats};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::{Words, spec};
 use crate::vectors::for_vectors;
 use crate::work::{Arithmetic, Call, Work};
@@ -408,11 +408,11 @@ impl Definition for Linear {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Activations(self.x, "x"))
-            .read("w", Holds::Weight(self.format, "format"))
-            .read_if(self.bias, "bias", Holds::Floats)
-            .read_if(self.residual, "residual", Holds::Floats)
-            .write("y", Holds::Floats)
+            .read("x", BufferContents::Activations(self.x, "x"))
+            .read("w", BufferContents::Weight(self.format, "format"))
+            .read_if(self.bias, "bias", BufferContents::Floats)
+            .read_if(self.residual, "residual", BufferContents::Floats)
+            .write("y", BufferContents::Floats)
             .optional_scratch("scratch")
             .dims(self.strategy.dims())
     }

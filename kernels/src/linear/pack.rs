@@ -23,7 +23,7 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check_word};
 use crate::linear;
 use crate::reference::{Mismatch, Run, equal};
-use crate::signature::{Holds, Signature};
+use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 
 const STRIP: i64 = STRIP_ROWS as i64;
@@ -106,7 +106,9 @@ impl Definition for Pack {
     /// Returns the signature. Dims: packed blocks; for floats, columns / 16 and columns % 16.
     fn signature(&self) -> Signature {
         let from = self.to.unpacked().unwrap_or(self.to);
-        let signature = Signature::new().read("rows", Holds::Table(from, "to")).write("y", Holds::Strip(self.to, "to"));
+        let signature = Signature::new()
+            .read("rows", BufferContents::Table(from, "to"))
+            .write("y", BufferContents::Strip(self.to, "to"));
         let signature = signature.dim_of_task("blocks");
         if self.to.is_quantised() { signature } else { signature.dim_of_task("rest") }
     }

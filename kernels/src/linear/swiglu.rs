@@ -20,7 +20,7 @@ use crate::generate::{GenerateError, Vectors, check, check_word};
 use crate::quantise;
 use crate::quantise::Values;
 use crate::reference::{Mismatch, Run, close, dot, equal, floats, step};
-use crate::signature::{Dim, Holds, Signature};
+use crate::signature::{BufferContents, Dim, Signature};
 use crate::text::{Bits, Words, spec};
 use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
@@ -141,12 +141,12 @@ impl Definition for Swiglu {
 
     fn signature(&self) -> Signature {
         Signature::new()
-            .read("x", Holds::Activations(self.x, "x"))
-            .read("gate", Holds::Weight(self.gate, "gate"))
-            .read("up", Holds::Weight(self.up, "up"))
-            .read_if(self.gate_bias, "gate_bias", Holds::Floats)
-            .read_if(self.up_bias, "up_bias", Holds::Floats)
-            .write("y", Holds::Activations(self.out, "out"))
+            .read("x", BufferContents::Activations(self.x, "x"))
+            .read("gate", BufferContents::Weight(self.gate, "gate"))
+            .read("up", BufferContents::Weight(self.up, "up"))
+            .read_if(self.gate_bias, "gate_bias", BufferContents::Floats)
+            .read_if(self.up_bias, "up_bias", BufferContents::Floats)
+            .write("y", BufferContents::Activations(self.out, "out"))
             .scratch("scratch")
             .dims(self.strategy.dims())
             .dims(self.bands().map(|_| Dim { name: "band", value: Some(DimInput::Band.into()) }))

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PieceScores;
 pub use crate::error::record::RecordError;
-use ixc_compile::checksum::{sealed, unsealed};
+use ixc_compile::checksum::{add_checksum, remove_checksum};
 
 /// Schema in the first line.
 const SCHEMA: &str = "ixc.eval-record.v2";
@@ -173,7 +173,7 @@ impl Record {
             Some(line) => check_header(&path, line, header)?,
             None => {
                 file.set_len(0).map_err(io("write"))?;
-                write_line(&mut file, &sealed(&[], &header_text)).map_err(io("write"))?;
+                write_line(&mut file, &add_checksum(&[], &header_text)).map_err(io("write"))?;
                 return Ok((Record { path, file, header: header_text, pieces: 0 }, found));
             }
         }
@@ -181,8 +181,8 @@ impl Record {
             let malformed = |problem: String| RecordError::Malformed { path: path.clone(), line: index + 2, problem };
             let none = |problem: &dyn Display| malformed(format!("not a piece of a text: {problem}"));
             let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
-            let text =
-                unsealed(&checksum_prefix(&header_text, index), text).map_err(|error| none(&format!("it {error}")))?;
+            let text = remove_checksum(&checksum_prefix(&header_text, index), text)
+                .map_err(|error| none(&format!("it {error}")))?;
             let piece: PieceScores = serde_json::from_str(&text).map_err(|error| none(&error))?;
             if index >= pieces || !piece.is_complete(positions, header.against.is_some()) {
                 return Err(malformed(format!("not one of {pieces} pieces of {positions} positions each")));
@@ -201,7 +201,7 @@ impl Record {
         let failed = |source| RecordError::Io { path: self.path.clone(), action: "write", source };
         let place = checksum_prefix(&self.header, self.pieces);
         let text = serde_json::to_string(piece).map_err(io::Error::from);
-        text.and_then(|text| write_line(&mut self.file, &sealed(&place, &text))).map_err(failed)?;
+        text.and_then(|text| write_line(&mut self.file, &add_checksum(&place, &text))).map_err(failed)?;
         self.pieces += 1;
         Ok(())
     }
@@ -229,7 +229,7 @@ fn check_header(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordE
         let (key, found) = ("schema".to_owned(), version.schema.chars().take(64).collect());
         return Err(RecordError::Other { path: path.to_owned(), key, found, wanted: SCHEMA.to_owned() });
     }
-    let text = unsealed(&[], text).map_err(|error| none(&format!("it {error}")))?;
+    let text = remove_checksum(&[], text).map_err(|error| none(&format!("it {error}")))?;
     let found: Header = serde_json::from_str(&text).map_err(|error| none(&error))?;
     let values = |header: &Header| serde_json::to_value(header).map_err(|error| malformed(error.to_string()));
     let (found, wanted) = (values(&found)?, values(header)?);

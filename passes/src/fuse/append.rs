@@ -15,7 +15,7 @@
 //! be computed twice) or if their positions differ from those of the append.
 
 use ixc_ir::graph::rewrite::{Position, RewriteError};
-use ixc_ir::graph::{DefUse, Function, Held, Module, OpView, Rewriter, Type, view};
+use ixc_ir::graph::{DefUse, Function, Module, OpView, Rewriter, TokenOwner, Type, view};
 
 use crate::decision::Decision;
 use crate::pass::Context;
@@ -28,8 +28,8 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
         let rotated = def_use.defining::<view::RopeHeads>(function, append.k);
         let once = |rope: &view::RopeHeads| def_use.uses(append.k).len() == 1 && rope.pos == append.pos;
         let state = || match function.ty(append.kv) {
-            Type::Token(Held::State(state)) => module.states[state.index()].name.clone(),
-            Type::Token(Held::Experts) | Type::Tensor { .. } => String::new(),
+            Type::Token(TokenOwner::State(state)) => module.states[state.index()].name.clone(),
+            Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => String::new(),
         };
         let Some(rope) = rotated.filter(once) else {
             context.decide(|| {

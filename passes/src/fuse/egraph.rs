@@ -41,15 +41,17 @@ pub(crate) struct Run {
     pub(crate) reason: StopReason,
 }
 
-/// Fuses a function of `module`. Also returns the rejected alternatives if `tells` is set.
+/// Fuses a function of `module`. Also returns the rejected alternatives if `records_decisions` is
+/// set.
 ///
-/// # Errors The function uses a value before it is defined.
+/// # Errors
+/// The function uses a value before it is defined.
 pub(crate) fn fuse(
     module: &Module,
     function: &Function,
     rewrites: &[Rewrite<Node, Types>],
     rounds: usize,
-    tells: bool,
+    records_decisions: bool,
 ) -> Result<(Function, Run, Vec<FusionDecision>), PassError> {
     let mut region = Region::new(module, function)?;
     let mut graph = std::mem::replace(&mut region.graph, Graph::new(Types::new(module, &Function::default())));
@@ -78,8 +80,9 @@ pub(crate) fn fuse(
     tracing::debug!(nodes_before, nodes = run.nodes, rounds = run.rounds, reason = ?run.reason, "egg stopped");
     region.graph = runner.egraph;
     let roots: Vec<Id> = region.roots();
-    let (choice, losses) = extract::extract(&region.graph, &roots, tells);
-    let decisions = if tells { fusion_decisions::decisions(&region.graph, &choice, &losses) } else { Vec::new() };
+    let (choice, losses) = extract::extract(&region.graph, &roots, records_decisions);
+    let decisions =
+        if records_decisions { fusion_decisions::decisions(&region.graph, &choice, &losses) } else { Vec::new() };
     Ok((Writer::new(&region, function, choice).write()?, run, decisions))
 }
 

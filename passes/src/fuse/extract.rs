@@ -273,14 +273,14 @@ pub(crate) struct Loss {
 }
 
 /// Returns the cheapest nodes for `roots` and all classes below them. Also returns the rejected
-/// nodes if `tells` is set.
-pub(crate) fn extract(graph: &Graph, roots: &[Id], tells: bool) -> (Choice, Vec<Loss>) {
+/// nodes if `records_decisions` is set.
+pub(crate) fn extract(graph: &Graph, roots: &[Id], records_decisions: bool) -> (Choice, Vec<Loss>) {
     let candidates = Candidates::new(graph);
     let mut roots: Vec<usize> = roots.iter().map(|&root| candidates.index[&graph.find(root)]).collect();
     roots.sort_unstable();
     roots.dedup();
     let choice = candidates.improve(candidates.greedy(), &roots);
-    let losses = if tells { candidates.losses(choice.clone(), &roots) } else { Vec::new() };
+    let losses = if records_decisions { candidates.losses(choice.clone(), &roots) } else { Vec::new() };
     let chosen = choice
         .iter()
         .enumerate()

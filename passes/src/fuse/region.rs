@@ -25,14 +25,15 @@ use std::ops::Range;
 
 use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{
-    Attr, Choice, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, Weight, WeightId,
+    Attr, Function, Module, Op, Operand, State, StateId, TokenOwner, Type, ValueId, Weight, WeightChoices, WeightId,
 };
 
 use crate::error::PassError;
 
 /// Returns the value in the rebuilt function that replaces `value`.
 ///
-/// # Errors [`PassError::Undefined`] if there is none.
+/// # Errors
+/// [`PassError::Undefined`] if the rebuilt function lacks the value.
 pub(crate) fn moved_to(moved: &[Option<ValueId>], function: &Function, value: ValueId) -> Result<ValueId, PassError> {
     let place = moved.get(value.index()).copied().flatten();
     place.ok_or_else(|| PassError::Undefined { function: function.name.clone(), value: value.0 })
@@ -219,7 +220,8 @@ impl<'a> Piece<'a> {
     /// Appends the fused region to `out`. `moved` maps the function's values to values of `out`;
     /// the method adds the region's values.
     ///
-    /// # Errors [`PassError::Undefined`] if a value that the region takes has no replacement.
+    /// # Errors
+    /// [`PassError::Undefined`] if a value that the region takes has no replacement.
     pub(crate) fn paste(
         &self,
         fused: &Function,
@@ -275,15 +277,15 @@ impl<'a> Piece<'a> {
 
     fn own_type(&mut self, module: &Module, ty: &Type) -> Type {
         match ty {
-            Type::Token(Held::State(state)) => Type::Token(Held::State(self.own_state(module, *state))),
-            Type::Token(Held::Experts) | Type::Tensor { .. } => ty.clone(),
+            Type::Token(TokenOwner::State(state)) => Type::Token(TokenOwner::State(self.own_state(module, *state))),
+            Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => ty.clone(),
         }
     }
 
     fn original_type(&self, own: &Type) -> Type {
         match own {
-            Type::Token(Held::State(state)) => Type::Token(Held::State(self.states[state.index()])),
-            Type::Token(Held::Experts) | Type::Tensor { .. } => own.clone(),
+            Type::Token(TokenOwner::State(state)) => Type::Token(TokenOwner::State(self.states[state.index()])),
+            Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => own.clone(),
         }
     }
 
@@ -295,7 +297,7 @@ impl<'a> Piece<'a> {
 /// Returns the `count`th weight of a region with only the properties that rules read.
 fn own_weight(module: &Module, weight: WeightId, count: usize) -> Weight {
     let Weight { format, shape, .. } = &module.weights[weight.index()];
-    let (shape, choice) = (shape.clone(), Choice::default());
+    let (shape, choice) = (shape.clone(), WeightChoices::default());
     Weight { name: format!("w{count}"), format: *format, shape, place: None, part: None, choice }
 }
 

@@ -14,7 +14,7 @@ use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, ExpertLayer, Plan, RowAxis, 
 use ixc_ir::units::Bytes;
 use ixc_kernels::KernelSpec;
 
-use super::{Draft, Resource, ScheduleError, What, Work, steps};
+use super::{Draft, Resource, ScheduleError, Work, WorkItem, steps};
 use crate::decision::Decision;
 use crate::draft::DraftStep;
 use crate::error::PassError;
@@ -30,7 +30,8 @@ pub static PASS: Pass = Pass {
 
 /// Runs the pass.
 ///
-/// # Errors The arena is too large, or the tasks are not in steps.
+/// # Errors
+/// The arena is too large, or the tasks are not in steps.
 pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
     let Draft { plan, work, steps, .. } = draft;
     let in_steps = || ScheduleError::Draft { problem: "no steps; the pass `steps` makes them".to_string() };
@@ -129,7 +130,7 @@ fn windows(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = (usize, u
     let mut windows: BTreeMap<(u32, BucketId), (usize, usize)> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
         for item in step.work.iter().map(|&i| &work[i]) {
-            let What::Task(Task { rows: RowAxis::Routed(bucket), .. }) = &item.what else { continue };
+            let WorkItem::Task(Task { rows: RowAxis::Routed(bucket), .. }) = &item.what else { continue };
             for resource in &item.reads {
                 if let Resource::Group(group) = *resource {
                     windows.entry((group, *bucket)).or_insert((number, number)).1 = number;

@@ -16,7 +16,7 @@ use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{BindError, Named, Role, Signature};
 use ixc_kernels::tiling::Use;
 
-use crate::draft::{Resource, What, Work, fit};
+use crate::draft::{Resource, Work, WorkItem, fit};
 use crate::error::ScheduleError;
 
 /// An argument with the name of the kernel's buffer.
@@ -170,7 +170,8 @@ impl Tasks {
 
     /// Adds a task of columns times rows. `dims` are dims that the kernels do not set themselves.
     ///
-    /// # Errors There is no kernel, or the arguments do not match every kernel.
+    /// # Errors
+    /// There is no kernel, or the arguments do not match every kernel.
     pub fn task(
         &mut self,
         label: String,
@@ -223,13 +224,14 @@ impl Tasks {
             }
         }
         let args = args.into_iter().map(|named| named.arg).collect();
-        self.work.push(Work { what: What::Task(Task { label, rows, columns, variants, args }), reads, writes });
+        self.work.push(Work { what: WorkItem::Task(Task { label, rows, columns, variants, args }), reads, writes });
         Ok(())
     }
 
     /// Adds a task with an item for each row and column.
     ///
-    /// # Errors The arguments do not match the kernel.
+    /// # Errors
+    /// The arguments do not match the kernel.
     pub fn by_rows(
         &mut self,
         label: String,

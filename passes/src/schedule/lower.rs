@@ -63,11 +63,11 @@ use self::binding::{Binding, Slots};
 use self::matrix::{Gate, gate, scratch_arg};
 use self::residency::Residency;
 use super::bind::{KernelChoice, NamedArg, Parts, Tasks, bind};
-use super::{Draft, Resource, ScheduleError, What, Work};
+use super::{Draft, Resource, ScheduleError, Work, WorkItem};
 use crate::decision::{Decision, Decisions, Rejected};
 use crate::draft::{fit, part_bytes, row_bytes};
 use crate::error::PassError;
-use crate::pass::{Context, Facts, GraphResult, Pass, Run};
+use crate::pass::{Context, GraphResult, Pass, PlanProperties, Run};
 
 /// The pass.
 pub static PASS: Pass = Pass {
@@ -79,14 +79,15 @@ pub static PASS: Pass = Pass {
 
 /// Runs the pass.
 ///
-/// # Errors `@step` is missing or unsuitable, an op cannot be lowered, a size does not fit, or a
-/// weight has no location or no tiling.
+/// # Errors
+/// `@step` is missing or unsuitable, an op cannot be lowered, a size does not fit, or a weight has
+/// no location or no tiling.
 pub fn run(module: &Module, context: &Context<'_>) -> Result<Draft, PassError> {
     let facts = context.facts.as_ref().ok_or(PassError::NoModel { pass: PASS.name })?;
     Ok(lower(module, facts, context)?)
 }
 
-fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Draft, ScheduleError> {
+fn lower(module: &Module, facts: &PlanProperties<'_>, context: &Context<'_>) -> Result<Draft, ScheduleError> {
     let step = |problem: String| ScheduleError::Step { problem };
     if facts.max_tokens == 0 {
         return Err(step("max_tokens is 0, must be at least 1".to_string()));
@@ -195,7 +196,7 @@ pub(super) struct Lowering<'a> {
     pub(super) module: &'a Module,
     function: &'a Function,
     def_use: DefUse,
-    facts: &'a Facts<'a>,
+    facts: &'a PlanProperties<'a>,
     meanings: Vec<Option<Binding>>,
     /// Input buffers of ids and weights that come with the rows.
     given: Option<(BufferId, BufferId)>,
@@ -283,7 +284,7 @@ impl<'a> Lowering<'a> {
     pub(super) fn new(
         module: &'a Module,
         function: &'a Function,
-        facts: &'a Facts<'a>,
+        facts: &'a PlanProperties<'a>,
         target: Target,
     ) -> Result<Lowering<'a>, ScheduleError> {
         let mut lowering = Lowering {
@@ -401,7 +402,7 @@ impl<'a> Lowering<'a> {
             OpKind::ExpertSplit => self.split(op)?,
             OpKind::Positions => {
                 self.check_positions(op)?;
-                let every = fit("positions that turn alike", op.attr("every").int().unsigned_abs())?;
+                let every = fit("positions with the same rotation", op.attr("every").int().unsigned_abs())?;
                 Binding::Turned { every, back: op.attr("back").bool() }
             }
             OpKind::Ends => {

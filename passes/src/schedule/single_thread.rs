@@ -24,7 +24,7 @@
 
 use ixc_ir::plan::{ArenaBuffer, Arg, Plan, RopeTable, RowAxis, Source, Task};
 use ixc_kernels::KernelSpec;
-use ixc_kernels::signature::{Buffer, Holds, Role};
+use ixc_kernels::signature::{Buffer, BufferContents, Role};
 
 /// Cost of an item's call, as bytes: 0.1 µs for dims, slices and checks, without reading data.
 const CALL_BYTES: u64 = 2 << 10;
@@ -128,20 +128,20 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
         Source::Weight(id) => {
             let weight = plan.weights.get(id as usize)?;
             match buffer.holds {
-                Holds::Table(format, _) => Touched::Item(format.row_bytes(*weight.shape.last()?)?),
-                Holds::Weight(..)
-                | Holds::Strip(..)
-                | Holds::Activations(..)
-                | Holds::Floats
-                | Holds::Positive
-                | Holds::Negative
-                | Holds::Slopes
-                | Holds::Halves
-                | Holds::Panels(_)
-                | Holds::Positions
-                | Holds::Whole
-                | Holds::Ids
-                | Holds::Bytes => match arg.expert_stride {
+                BufferContents::Table(format, _) => Touched::Item(format.row_bytes(*weight.shape.last()?)?),
+                BufferContents::Weight(..)
+                | BufferContents::Strip(..)
+                | BufferContents::Activations(..)
+                | BufferContents::Floats
+                | BufferContents::Positive
+                | BufferContents::Negative
+                | BufferContents::Slopes
+                | BufferContents::Halves
+                | BufferContents::Panels(_)
+                | BufferContents::Positions
+                | BufferContents::Whole
+                | BufferContents::Ids
+                | BufferContents::Bytes => match arg.expert_stride {
                     0 => Touched::Step(weight.bytes),
                     expert => Touched::Item(expert / bands),
                 },

@@ -34,7 +34,7 @@ use ixc_ir::units::{Bytes, counted};
 use ixc_kernels::KernelSpec;
 
 use super::single_thread::Effort;
-use super::{Draft, Resource, ScheduleError, What, Work};
+use super::{Draft, Resource, ScheduleError, Work, WorkItem};
 use crate::decision::Decision;
 use crate::draft::{DraftStep, fit};
 use crate::error::PassError;
@@ -64,7 +64,8 @@ pass_options! {
 
 /// Runs the pass.
 ///
-/// # Errors The work ends with a request or release of experts, without computation after it.
+/// # Errors
+/// The work ends with a request or release of experts, without computation after it.
 pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
     let Options { alone } = context.options.of();
     let mut steps = Vec::new();
@@ -81,7 +82,7 @@ pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> 
         let problem = "experts evicted at the end of a step; a step must end with its logits".to_string();
         return Err(ScheduleError::Unsupported { op: "expert.evict", problem }.into());
     }
-    if context.tells() {
+    if context.records_decisions() {
         tell(&draft, &steps, alone, context);
     }
     tracing::debug!(steps = steps.len(), tasks = draft.work.len(), "in steps");
@@ -96,8 +97,8 @@ const ONE: &str = "one for few rows";
 fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Context<'_>) {
     for step in steps {
         let tasks = step.work.iter().filter_map(|&i| match &draft.work[i].what {
-            What::Task(task) => Some(task.label.as_str()),
-            What::Bucket(_) | What::Residency(_) => None,
+            WorkItem::Task(task) => Some(task.label.as_str()),
+            WorkItem::Bucket(_) | WorkItem::Residency(_) => None,
         });
         let Some(label) = tasks.clone().next() else { continue };
         let Label { op, rest: name } = Label::of(label);
@@ -147,7 +148,8 @@ fn steps(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Draf
     }
     let mut steps = Vec::with_capacity(by_level.len());
     for (level, items) in by_level {
-        let (tasks, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|&i| matches!(work[i].what, What::Task(_)));
+        let (tasks, others): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|&i| matches!(work[i].what, WorkItem::Task(_)));
         if !tasks.is_empty() {
             let meeting = alone.filter(|_| level.alone > 0);
             let alone = meeting.map_or(0, |meeting| alone_rows(plan, work, &tasks, meeting));
@@ -161,7 +163,7 @@ fn steps(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Draf
 /// Returns the level of each piece of work.
 fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Level> {
     let is_small = |items: &[usize]| alone.is_some_and(|meeting| alone_rows(plan, work, items, meeting) > 0);
-    let is_task = |i: usize| matches!(work[i].what, What::Task(_));
+    let is_task = |i: usize| matches!(work[i].what, WorkItem::Task(_));
     let mut small: Vec<bool> = (0..work.len()).map(|i| is_task(i) && is_small(&[i])).collect();
     let mut levels = loop {
         let levels = placed(work, &small, alone.is_some());
@@ -193,10 +195,10 @@ fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
         let after_read = read.longest(&item.writes);
         let level = match (after_write.max(after_read), &item.what) {
             (None, _) => Level::default(),
-            (Some(level), What::Residency(_)) => level,
-            (Some(level), What::Bucket(_)) if alone => level.then(),
-            (Some(level), What::Task(_)) if *small => level.then(),
-            (Some(level), What::Task(_) | What::Bucket(_)) => level.next(),
+            (Some(level), WorkItem::Residency(_)) => level,
+            (Some(level), WorkItem::Bucket(_)) if alone => level.then(),
+            (Some(level), WorkItem::Task(_)) if *small => level.then(),
+            (Some(level), WorkItem::Task(_) | WorkItem::Bucket(_)) => level.next(),
         };
         levels.push(level);
         item.reads.iter().for_each(|resource| read.reach(resource, level));
@@ -208,7 +210,7 @@ fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
 /// Moves a task that one thread would run alone into the next shared step, if there is one and no
 /// earlier work waits for the task. Other threads can then run other tasks in parallel.
 fn beside(work: &[Work], levels: &mut [Level]) {
-    let is_task = |i: usize| matches!(work[i].what, What::Task(_));
+    let is_task = |i: usize| matches!(work[i].what, WorkItem::Task(_));
     let shared: HashSet<Level> =
         (0..work.len()).filter(|&i| is_task(i) && levels[i].alone == 0).map(|i| levels[i]).collect();
     // First later readers and writers of each resource: the lowest level is the longest path from
@@ -230,8 +232,8 @@ fn beside(work: &[Work], levels: &mut [Level]) {
 /// worth sharing.
 fn alone_rows(plan: &Plan<KernelSpec>, work: &[Work], items: &[usize], meeting: u64) -> u32 {
     let tasks = items.iter().filter_map(|&i| match &work[i].what {
-        What::Task(task) => Some(task),
-        What::Bucket(_) | What::Residency(_) => None,
+        WorkItem::Task(task) => Some(task),
+        WorkItem::Bucket(_) | WorkItem::Residency(_) => None,
     });
     let all = tasks.map(|task| Effort::of(plan, task)).try_fold(Effort::default(), |all, one| Some(all.and(one?)));
     all.map_or(0, |all| all.rows(meeting, plan.max_tokens))
@@ -239,19 +241,19 @@ fn alone_rows(plan: &Plan<KernelSpec>, work: &[Work], items: &[usize], meeting: 
 
 /// Whether the last step has a request or release of experts, which would have no effect.
 pub(super) fn ends_with_residency(work: &[Work], steps: &[DraftStep]) -> bool {
-    steps.last().is_some_and(|step| step.work.iter().any(|&i| matches!(work[i].what, What::Residency(_))))
+    steps.last().is_some_and(|step| step.work.iter().any(|&i| matches!(work[i].what, WorkItem::Residency(_))))
 }
 
 /// Returns the plan's steps.
 pub(super) fn build(work: Vec<Work>, steps: &[DraftStep]) -> Vec<Step> {
-    let mut work: Vec<Option<What>> = work.into_iter().map(|item| Some(item.what)).collect();
+    let mut work: Vec<Option<WorkItem>> = work.into_iter().map(|item| Some(item.what)).collect();
     let mut built = Vec::with_capacity(steps.len());
     for step in steps {
         let mut tasks = Vec::with_capacity(step.work.len());
         for what in step.work.iter().filter_map(|&i| work[i].take()) {
             match what {
-                What::Task(task) => tasks.push(task),
-                What::Bucket(step) | What::Residency(step) => built.push(step),
+                WorkItem::Task(task) => tasks.push(task),
+                WorkItem::Bucket(step) | WorkItem::Residency(step) => built.push(step),
             }
         }
         if !tasks.is_empty() {

@@ -13,7 +13,7 @@ use super::{BANDED, Limits, MIN_ITEMS, TUNED};
 use crate::decision::{Decision, Rejected};
 use crate::error::TileError;
 use crate::pass::Context;
-use crate::tuned::Choice;
+use crate::tuned::TunedChoice;
 
 /// Blocking of a weight, with its reason.
 #[derive(Clone, Debug)]
@@ -26,19 +26,19 @@ pub(super) struct Cut {
 
 impl Cut {
     /// Returns the cheapest blocking with items of one of these numbers of weight rows, in
-    /// ascending order. Records the rejected alternatives if `tells` is set.
+    /// ascending order. Records the rejected alternatives if `records_decisions` is set.
     pub(super) fn cheapest(
         weight: &candidates::Weight,
         rows: &[u64],
         target: Target,
         caches: &CoreCaches,
         limits: Limits,
-        tells: bool,
+        records_decisions: bool,
     ) -> Cut {
         let enough = rows.iter().copied().filter(|rows| weight.n / rows >= MIN_ITEMS);
         let enough: Vec<u64> = enough.chain(rows.first().copied()).collect();
         let kernels: Vec<Kernels> =
-            enough.iter().map(|&rows| Kernels::cheapest(weight, rows, target, caches, tells)).collect();
+            enough.iter().map(|&rows| Kernels::cheapest(weight, rows, target, caches, records_decisions)).collect();
         let cost = |kernels: &Kernels| kernels.last().map_or(f64::INFINITY, |last| last.cost_of_a_row(caches));
         let best = kernels.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.rows.cmp(&a.rows)));
         let Some(best) = best else { unreachable!("kernels offer items of some rows for every weight") };
@@ -48,7 +48,7 @@ impl Cut {
             false => Kernels::cheapest(weight, part.tile, target, caches, false).part(weight, limits),
         });
         let mut decisions = Vec::new();
-        if tells {
+        if records_decisions {
             let items = rows.iter().filter(|&&rows| rows != best.rows).map(|&rows| {
                 let why = match kernels.iter().find(|kernels| kernels.rows == rows) {
                     Some(kernels) => format!("{}, not less than the choice", cycles(cost(kernels))),
@@ -76,16 +76,16 @@ impl Cut {
     /// kernel for each number of rows, because sums of float weights depend on it.
     pub(super) fn tuned(
         weight: &candidates::Weight,
-        choices: &[&Choice],
+        choices: &[&TunedChoice],
         name: &str,
         target: Target,
         caches: &CoreCaches,
         limits: Limits,
-        tells: bool,
+        records_decisions: bool,
     ) -> Result<Cut, TileError> {
         let all = item_rows(weight, target);
-        let own = Cut::cheapest(weight, &all, target, caches, limits, tells);
-        let refused = |choice: &Choice| TileError::Tuned {
+        let own = Cut::cheapest(weight, &all, target, caches, limits, records_decisions);
+        let refused = |choice: &TunedChoice| TileError::Tuned {
             name: name.to_owned(),
             choice: choice.to_string(),
             own: own.tiling.to_string(),
@@ -134,7 +134,7 @@ impl Cut {
             let texts: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
             let said = texts.iter().filter_map(|text| text.split_once(": ")).map(|(_, said)| said);
             cut.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
-            if tells {
+            if records_decisions {
                 let rejected = (own.tiling != cut.tiling)
                     .then(|| Rejected::new(own.tiling.to_string(), "the chosen tiling was faster when tuned"));
                 let decision = Decision::of("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);

@@ -33,7 +33,7 @@ impl Kernels {
         rows: u64,
         target: Target,
         caches: &CoreCaches,
-        tells: bool,
+        records_decisions: bool,
     ) -> Kernels {
         let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
         // Rejected chunks, each with the chosen chunk.
@@ -43,7 +43,7 @@ impl Kernels {
             let cost = |each: &Candidate| each.cost_of_a_row(caches);
             let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
             let Some(best) = best else { continue };
-            if tells {
+            if records_decisions {
                 chunks_lost.extend(chunks.iter().map(|each| (each.clone(), best.clone())));
             }
             let Some((first, before)) = from.last() else {
@@ -53,7 +53,7 @@ impl Kernels {
             let takes_over = |rows: &u32| best.arithmetic(*rows) <= before.arithmetic(*rows);
             match (*first..=MOST_COMPARED).find(takes_over) {
                 Some(at) if at == *first => {
-                    if tells {
+                    if records_decisions {
                         let why = format!(
                             "the arithmetic of {} takes no longer, from {} on",
                             best.strategy,
@@ -65,7 +65,7 @@ impl Kernels {
                     from.push((at, best.clone()));
                 }
                 Some(at) => {
-                    if tells {
+                    if records_decisions {
                         let [own, other] = [best, before].map(|each| each.arithmetic(at - 1) * candidates::UNIT);
                         let what = format!("{} below {at} rows", best.strategy);
                         let why = format!(
@@ -78,7 +78,7 @@ impl Kernels {
                     from.push((at, best.clone()));
                 }
                 None => {
-                    if tells {
+                    if records_decisions {
                         let why = format!(
                             "for up to {MOST_COMPARED} rows, its arithmetic takes longer than that of {}",
                             before.strategy
@@ -90,7 +90,8 @@ impl Kernels {
         }
         let kernels = Kernels { rows, from, rejected: Vec::new() };
         let lost = chunks_lost.iter().filter_map(|(each, best)| {
-            // Chunks above the kernel's maximum rows are equal to a chunk of that maximum.
+            // A kernel that is used for at most `most` rows never sees a larger chunk, so larger
+            // chunks are equivalent.
             let most =
                 kernels.uses().find(|(_, used, _)| used.strategy == best.strategy).map_or(u32::MAX, |used| used.2);
             let [lost, won] = [each, best].map(|each| each.row_chunk.min(most));
@@ -151,9 +152,9 @@ impl Kernels {
     ) -> Option<u32> {
         let all = bands(weight, self.rows);
         let mut rejected = Vec::new();
-        let tells = alternatives.is_some();
+        let records_decisions = alternatives.is_some();
         let mut reject = |band: u64, why: &dyn Fn() -> String| {
-            if tells {
+            if records_decisions {
                 rejected.push(Rejected::new(format!("bands of {band} weight rows"), why()));
             }
         };
@@ -182,7 +183,7 @@ impl Kernels {
                     (true, false) => format!("only {}; the goal is {}", counted(count, "band"), limits.items),
                 });
             }
-            if chosen.is_some() && tells {
+            if chosen.is_some() && records_decisions {
                 let why = format!("only {}; the goal for many threads is {}", counted(items, "item"), limits.items);
                 rejected.push(Rejected::new("whole items", why));
             }

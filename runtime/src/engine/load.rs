@@ -25,7 +25,6 @@ use crate::expert_prefetch::Prefetcher;
 use crate::expert_sort::Bucket;
 use crate::experts::{self, Experts};
 use crate::file::{OwnWeights, PlanFile, WeightsPlace};
-use crate::gauge::{Activity, Gauge};
 use crate::lock::lock;
 use crate::memory::{Inputs, Mapped, Memory, MemoryError, Region, Rope};
 use crate::model_files::open_files;
@@ -36,6 +35,7 @@ use crate::plan_check::{checked, target};
 use crate::pool::{Pool, processors};
 use crate::processors::{Pin, PinRefusal, allowed};
 use crate::program::{MAX_CONTEXT, Program};
+use crate::progress::{Activity, ProgressCounter};
 use crate::saved::identity::{self, Sample};
 use crate::saved::{Digest, Identity};
 use crate::stats::{Clock, Stats};
@@ -81,7 +81,7 @@ pub(crate) struct LoadedPlan {
     pub(crate) stats: Stats,
     /// Number of times that each expert was chosen.
     pub(crate) expert_counts: ExpertCounts,
-    pub(crate) gauge: Option<Arc<Gauge>>,
+    pub(crate) progress: Option<Arc<ProgressCounter>>,
     pub(crate) architecture: String,
     pub(crate) target: Target,
     pub(crate) tokenizer: Vec<u8>,
@@ -210,7 +210,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         clocks,
         stats: Stats { threads, ..Stats::default() },
         expert_counts,
-        gauge: options.gauge.clone(),
+        progress: options.progress.clone(),
         architecture: plan.architecture,
         target,
         tokenizer: plan.tokenizer,
@@ -258,7 +258,7 @@ fn describe_threads(trace: &Recorder, program: &Program, plan: &Plan<Kernel>, th
 /// Makes the backend of a plan, and records the time.
 fn make_backend(kernels: Vec<Kernel>, target: Target, options: &Options) -> Result<Backend, LoadError> {
     let (begin, count) = (Instant::now(), kernels.len());
-    options.gauge.iter().for_each(|gauge| gauge.begin(Activity::Generating, 0));
+    options.progress.iter().for_each(|progress| progress.begin(Activity::Generating, 0));
     let backend = backend(options.backend, kernels, target)?;
     tracing::info!(kernels = count, ?target, elapsed = ?begin.elapsed(), "kernels ready");
     record_phase(options, begin, "generate code");
@@ -278,7 +278,7 @@ fn check_own_weights(
 ) -> Result<(), LoadError> {
     let begin = Instant::now();
     let streamed = |weight: usize| is_streamed(streamed, weight);
-    own.check(mapped, &plan.weights, &program.groups, &streamed, pool, options.gauge.as_deref())?;
+    own.check(mapped, &plan.weights, &program.groups, &streamed, pool, options.progress.as_deref())?;
     tracing::info!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
     record_phase(options, begin, "check weights");
     Ok(())
@@ -330,11 +330,11 @@ fn stream(store: &mut EngineMemory, experts: Experts, pool: &mut Pool, options: 
     // Reads all weights from mapped files now: the files may change, and their pages are not
     // part of the budget.
     let begin = Instant::now();
-    pack_all(&mut store.weights, &store.files, pool, options.gauge.as_deref())?;
+    pack_all(&mut store.weights, &store.files, pool, options.progress.as_deref())?;
     record_phase(options, begin, "bring other weights into memory");
     if let Some(experts) = &store.experts {
         let begin = Instant::now();
-        let read = experts.read_kept(pool, options.gauge.as_deref());
+        let read = experts.read_kept(pool, options.progress.as_deref());
         read.map_err(|source| LoadError::Pack { source })?;
         record_phase(options, begin, "read experts that stay");
     }
@@ -535,7 +535,7 @@ pub(crate) fn pack_all(
     weights: &mut Weights,
     files: &[Mapped],
     pool: &mut Pool,
-    gauge: Option<&Gauge>,
+    progress: Option<&ProgressCounter>,
 ) -> Result<(), LoadError> {
     let missing = weights.all_missing();
     let begin = Instant::now();
@@ -543,11 +543,11 @@ pub(crate) fn pack_all(
     let shared: &Weights = weights;
     let bytes = |job: &Job| job.strips().saturating_mul(job.strip_bytes().0);
     let total = jobs.iter().fold(0u64, |sum, job| sum.saturating_add(bytes(job)));
-    gauge.iter().for_each(|gauge| gauge.begin(Activity::Packing, total));
+    progress.iter().for_each(|progress| progress.begin(Activity::Packing, total));
     let done = |job: usize| {
         shared.mark_ready(missing.get(job..job + 1).unwrap_or_default(), files);
-        if let (Some(gauge), Some(job)) = (gauge, jobs.get(job)) {
-            gauge.add(bytes(job));
+        if let (Some(progress), Some(job)) = (progress, jobs.get(job)) {
+            progress.add(bytes(job));
         }
     };
     let packed = |job: usize, strip| missing.get(job).map_or((), |part| shared.release(*part, strip, files));

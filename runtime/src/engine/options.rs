@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::pins::Pins;
 use crate::error::load::LoadError;
-use crate::gauge::Gauge;
 use crate::pool::{MAX_THREADS, Pool};
 use crate::processors::{Machine, Pin, PinRefusal};
+use crate::progress::ProgressCounter;
 use crate::shared_pages::Sharing;
 use crate::streaming::predict;
 use crate::streaming::store::Config;
@@ -87,13 +87,13 @@ pub struct Options {
     pub pins: Option<Pins>,
     /// Settings of read-ahead for experts; by default, the strategy that measures as fastest is
     /// used.
-    pub prefetch: predict::Settings,
+    pub prefetch: predict::PredictionSettings,
     /// Whether [`Engine::take_stats`](crate::engine::Engine::take_stats) includes tasks and stalls.
     pub stats: bool,
     /// The recorder of this engine's events.
     pub trace: Option<Arc<Recorder>>,
-    /// The gauge that shows the progress of loading and of packing all weights.
-    pub gauge: Option<Arc<Gauge>>,
+    /// Counter that shows the progress of loading and of packing all weights.
+    pub progress: Option<Arc<ProgressCounter>>,
 }
 
 /// Makes the thread pool that the options ask for. Also returns the processor of each thread, or

@@ -75,7 +75,7 @@ impl Engine {
             &mut self.loaded.store.weights,
             &self.loaded.store.files,
             &mut self.loaded.pool,
-            self.loaded.gauge.as_deref(),
+            self.loaded.progress.as_deref(),
         )
     }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::program::{BarrierAction, Program};
 use crate::streaming::counters::Counters;
 use crate::streaming::drive::PREDICTED_DEPTH;
-use crate::streaming::predict::{Predictions, Report, RouterChoice, Settings, TokenTiming};
+use crate::streaming::predict::{PredictionSettings, Predictions, Report, RouterChoice, TokenTiming};
 use crate::streaming::store::{CHUNK, ExpertCache};
 use crate::streaming::{Block, BlockId};
 
@@ -68,7 +68,7 @@ pub(crate) fn by_rank(ids: &[u32], count: u32, experts: u32) -> Vec<u32> {
 /// The predictions for all groups of a plan.
 pub(crate) struct Prefetcher {
     predictions: Predictions,
-    settings: Settings,
+    settings: PredictionSettings,
     groups: Vec<GroupProperties>,
     routed: Vec<RoutedExperts>,
     threads: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Prefetcher {
 
 impl Prefetcher {
     /// Makes predictions for the groups of a checked plan with these blocks.
-    pub(crate) fn new(program: &Program, blocks: &[Block], settings: Settings, threads: usize) -> Prefetcher {
+    pub(crate) fn new(program: &Program, blocks: &[Block], settings: PredictionSettings, threads: usize) -> Prefetcher {
         let facts = |(number, group): (u32, &crate::program::Group)| GroupProperties {
             experts: group.experts,
             top_k: program.experts_of_token(number),
@@ -220,7 +220,7 @@ impl Prefetcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::streaming::predict::{Choice, Strategy, Tally};
+    use crate::streaming::predict::{Strategy, StrategyChoice, Tally};
     use crate::streaming::store::{Config, State};
     use crate::streaming::{BlockEncoding, Extent};
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     impl Rig {
-        fn new(name: &str, choice: Choice, early_router: bool) -> Rig {
+        fn new(name: &str, choice: StrategyChoice, early_router: bool) -> Rig {
             let path = std::env::temp_dir().join(format!("ixc-prefetcher-{}-{name}", std::process::id()));
             std::fs::write(&path, vec![7; 8 * PAGE as usize]).unwrap();
             let block = |i: u32| Block {
@@ -256,7 +256,7 @@ mod tests {
                 |early_router| GroupProperties { experts: 4, top_k: 2, block_bytes: PAGE, early_router, windows: 1 };
             let prefetcher = Prefetcher {
                 predictions: Predictions::new(choice, 2),
-                settings: Settings { choice, extra: 0 },
+                settings: PredictionSettings { choice, extra: 0 },
                 groups: vec![facts(false), facts(early_router)],
                 routed: vec![RoutedExperts::default(); 2],
                 threads: 1,
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn known_routing_is_scored_by_layer_and_token() {
-        let mut rig = Rig::new("counted", Choice::Off, true);
+        let mut rig = Rig::new("counted", StrategyChoice::Off, true);
         for (first, second, early) in [([0, 1], [2, 3], [0, 1]), ([0, 2], [2, 3], [3, 9]), ([2, 0], [1, 3], [1, 0])] {
             rig.prefetcher.begin_step(&rig.store, 1);
             rig.group(0, &first, Some(&early));
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn predicted_experts_are_read_and_cancelled_when_wrong() {
-        let mut rig = Rig::new("wrong", Choice::Always(Strategy::EarlyRouter), true);
+        let mut rig = Rig::new("wrong", StrategyChoice::Always(Strategy::EarlyRouter), true);
         rig.prefetcher.begin_step(&rig.store, 1);
         rig.store.request(0, &[0, 1]).unwrap();
         rig.prefetcher.on_routed(&rig.store, 0, &[0, 1]);
@@ -344,10 +344,10 @@ mod tests {
     #[test]
     fn prompts_use_only_early_router_predictions() {
         for (choice, bytes) in [
-            (Choice::Always(Strategy::EarlyRouter), 2 * PAGE),
-            (Choice::Auto, 2 * PAGE),
-            (Choice::Always(Strategy::Previous), 0),
-            (Choice::Off, 0),
+            (StrategyChoice::Always(Strategy::EarlyRouter), 2 * PAGE),
+            (StrategyChoice::Auto, 2 * PAGE),
+            (StrategyChoice::Always(Strategy::Previous), 0),
+            (StrategyChoice::Off, 0),
         ] {
             let mut rig = Rig::new(&format!("prompt-{choice}"), choice, true);
             // The experts of the last token do not count for a prompt.

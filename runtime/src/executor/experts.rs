@@ -29,11 +29,11 @@ use crate::blocks::{BLOCK_HEADER, BlockError, BlockShape};
 use crate::error::execute::ExecuteError;
 use crate::expert_prefetch::{Prefetcher, by_rank};
 use crate::expert_sort::ExpertRows;
-use crate::gauge::{Activity, Gauge};
 use crate::memory::Region;
 use crate::pack::Job;
 use crate::pool::{Pool, PoolError};
 use crate::program::Program;
+use crate::progress::{Activity, ProgressCounter};
 use crate::streaming::affinity;
 use crate::streaming::files::PAGE;
 use crate::streaming::predict;
@@ -430,7 +430,7 @@ impl Experts {
     ///
     /// # Errors
     /// Fails if a thread panics.
-    pub(crate) fn read_kept(&self, pool: &mut Pool, gauge: Option<&Gauge>) -> Result<(), PoolError> {
+    pub(crate) fn read_kept(&self, pool: &mut Pool, progress: Option<&ProgressCounter>) -> Result<(), PoolError> {
         let kept = self.store.read_kept();
         if kept.is_empty() {
             return Ok(());
@@ -440,7 +440,7 @@ impl Experts {
             parts.map(|part| part.bytes).sum::<u64>()
         };
         let total = kept.iter().map(bytes).sum();
-        gauge.iter().for_each(|gauge| gauge.begin(Activity::Experts, total));
+        progress.iter().for_each(|progress| progress.begin(Activity::Experts, total));
         let (threads, begin) = (pool.threads(), Instant::now());
         let read = pool.run(&|thread| {
             self.trace.iter().for_each(|trace| trace.enter(thread));
@@ -448,7 +448,7 @@ impl Experts {
                 if let Err(error) = self.wait(block.group, block.expert) {
                     tracing::warn!(%block, %error, "cannot read a pinned expert");
                 }
-                gauge.iter().for_each(|gauge| gauge.add(bytes(block)));
+                progress.iter().for_each(|progress| progress.add(bytes(block)));
             }
         });
         (0..self.groups.len() as u32).for_each(|group| self.store.release(group));

@@ -176,7 +176,7 @@ impl States {
         for state in states {
             let columns = state.fields.iter().zip(&mut places).map(|(&field, (offset, bytes))| {
                 let row_bytes = field.row_bytes().unwrap_or(0);
-                let rows = if field.positions { state.held(capacity, max_tokens) } else { 1 };
+                let rows = if field.positions { state.entries_in_memory(capacity, max_tokens) } else { 1 };
                 let column_bytes = row_bytes.saturating_mul(rows.into());
                 // A state with a window moves its positions, so it cannot be shared.
                 let is_shared = state.kind.row().shared && state.window.is_none() && column_bytes > PAGE;
@@ -188,7 +188,7 @@ impl States {
             fields.push(columns.collect::<Result<Vec<_>, MemoryError>>()?);
         }
         let sliding = states.iter().map(|state| {
-            let held = state.held(capacity, max_tokens);
+            let held = state.entries_in_memory(capacity, max_tokens);
             let slides = state.window.is_some() || state.every > 1;
             slides.then(|| Sliding::new(state.window, state.chunked, state.every, held, max_tokens)).transpose()
         });
@@ -467,7 +467,9 @@ impl States {
 
 /// Returns all fields, each with the positions that it has room for.
 fn fields_of(states: &[State], capacity: u32, max_tokens: u32) -> impl Iterator<Item = (&StateField, u32)> {
-    states.iter().flat_map(move |state| state.fields.iter().map(move |field| (field, state.held(capacity, max_tokens))))
+    states.iter().flat_map(move |state| {
+        state.fields.iter().map(move |field| (field, state.entries_in_memory(capacity, max_tokens)))
+    })
 }
 
 /// Adds a field to the layout. Returns its offset and bytes.

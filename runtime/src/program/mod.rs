@@ -34,7 +34,7 @@ mod tables;
 
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Choice, HiddenRows, Ngram, Output, Plan, RowInput, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, HiddenRows, Ngram, Output, Plan, PositionChoice, RowInput, Task};
 
 use crate::blocks::BlockShape;
 pub use error::{PlanError, Problem};
@@ -242,7 +242,7 @@ pub struct Stage {
     pub sliding: Vec<Option<u32>>,
     /// For each task, the index's choice of the positions that its rows see, if any. Kernels then
     /// count positions within the chosen list.
-    pub listed: Vec<Option<Choice>>,
+    pub listed: Vec<Option<PositionChoice>>,
     /// For each task, the number of later positions that rows attend to; `None` for causal
     /// attention, `u32::MAX` for the whole text.
     pub whole: Vec<Option<u32>>,

@@ -78,7 +78,7 @@ impl Sink for Mutex<mpsc::Sender<Vec<EndedJob>>> {
 
 /// Selection of the read backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum BackendChoice {
     /// io_uring if the system allows it, else threads.
     #[default]
     Auto,
@@ -101,7 +101,7 @@ pub struct DriveOptions {
     /// enough to keep the drive busy.
     pub predicted_depth: usize,
     /// Backend to use.
-    pub backend: Choice,
+    pub backend: BackendChoice,
     /// Whether to pin the whole reservation, which saves page lookups. Pinning allocates all of its
     /// memory at once.
     pub register: bool,
@@ -119,7 +119,13 @@ impl Default for DriveOptions {
 impl DriveOptions {
     /// Returns the default options with this max number of outstanding reads.
     pub fn of_depth(depth: usize) -> DriveOptions {
-        DriveOptions { depth, predicted_depth: PREDICTED_DEPTH, backend: Choice::Auto, register: true, cpus: None }
+        DriveOptions {
+            depth,
+            predicted_depth: PREDICTED_DEPTH,
+            backend: BackendChoice::Auto,
+            register: true,
+            cpus: None,
+        }
     }
 }
 
@@ -258,12 +264,12 @@ impl Drop for Drive {
 #[cfg(target_os = "linux")]
 pub(super) fn open(
     queue: &Queue,
-    choice: Choice,
+    choice: BackendChoice,
     depth: usize,
     register: bool,
 ) -> Result<(Box<dyn Backend>, Vec<String>), String> {
     let mut notes = Vec::new();
-    if choice == Choice::Auto {
+    if choice == BackendChoice::Auto {
         match super::uring::Uring::new(queue.files(), queue.reservation(), depth, register) {
             Ok((uring, notes)) => return Ok((Box::new(uring), notes)),
             Err(why) => notes.push(format!("{why}: threads read instead")),
@@ -273,7 +279,12 @@ pub(super) fn open(
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn open(queue: &Queue, _: Choice, depth: usize, _: bool) -> Result<(Box<dyn Backend>, Vec<String>), String> {
+pub(super) fn open(
+    queue: &Queue,
+    _: BackendChoice,
+    depth: usize,
+    _: bool,
+) -> Result<(Box<dyn Backend>, Vec<String>), String> {
     threads(queue, depth, vec!["this system has no io_uring: threads read instead".into()])
 }
 

@@ -37,7 +37,7 @@ use ixc_ir::random::Random;
 
 use super::StreamError;
 use super::backend::{AGAIN, Backend, Completion, INTERRUPTED, INVALID, Read};
-use super::drive::{self, Choice};
+use super::drive::{self, BackendChoice};
 use super::files::{Files, PAGE};
 use super::queue::Queue;
 use super::reservation::Reservation;
@@ -68,7 +68,7 @@ pub struct ProbeOptions {
     /// Bytes read after which no sample starts, except those of the first round.
     pub max_bytes: u64,
     /// Backend to measure.
-    pub backend: Choice,
+    pub backend: BackendChoice,
     /// Consecutive reads at adjacent offsets, as in a block; 1 makes all reads random.
     pub adjacent_reads: u32,
     /// Seed of the offsets. It should differ in each run, because the drive may cache earlier
@@ -86,7 +86,7 @@ impl ProbeOptions {
             sample: Duration::from_millis(40),
             max_time: Duration::from_millis(3500),
             max_bytes: 8 << 30,
-            backend: Choice::Auto,
+            backend: BackendChoice::Auto,
             adjacent_reads: 1,
             seed: seed(),
         }

@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_helper_that_fails_is_the_servers_fault() {
         let status = |error: GrammarError| HttpError::from(Refusal::from(error)).status;
-        let failed = GrammarError::Failed { message: "cannot start /opt/ixc: no memory".to_owned() };
+        let failed = GrammarError::HelperFailed { message: "cannot start /opt/ixc: no memory".to_owned() };
         let error = HttpError::from(Refusal::from(failed.clone()));
         assert_eq!(error.message(), "the program that compiles grammars failed: cannot start ixc: no memory");
         assert_eq!((status(failed), error.kind), (StatusCode::INTERNAL_SERVER_ERROR, "server_error"));

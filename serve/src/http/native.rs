@@ -10,7 +10,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::sse::Event as Sse;
 use axum::response::{IntoResponse, Response};
 use ixc_generate::generator::{DraftCounts, End, LogProbs};
-use ixc_runtime::sample::{NUMBERS, Number, Settings};
+use ixc_runtime::sample::{NUMBERS, Number, SamplerSettings};
 use ixc_text::chat::Delta;
 use serde_json::{Map, Value, json};
 
@@ -225,7 +225,7 @@ impl CompletionFormat {
 }
 
 /// Returns a sampler's settings by their names.
-fn settings_object(settings: &Settings) -> Map<String, Value> {
+fn settings_object(settings: &SamplerSettings) -> Map<String, Value> {
     let shown = |number: &Number| {
         let value = (number.get)(settings);
         match number.whole {

@@ -25,7 +25,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, OPTIONS");
 const HEADERS: &str = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, \
                        anthropic-dangerous-direct-browser-access";
 /// Headers that pages may read in addition to the CORS-safelisted ones.
-const EXPOSED: HeaderValue = HeaderValue::from_static("retry-after");
+const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static("retry-after");
 /// Seconds for which a browser may cache the answer to a preflight. It is short, since a restarted
 /// server may allow other origins.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
@@ -206,7 +206,7 @@ pub(crate) fn name_reader(headers: &mut HeaderMap, origin: Option<HeaderValue>) 
     headers.append(header::VARY, header::ORIGIN.into());
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use ixc_grammar::Source;
+use ixc_grammar::GrammarSource;
 use serde_json::{Value, json};
 
 use crate::http::error::HttpError;
@@ -55,8 +55,8 @@ pub(crate) fn of_chat(fields: &Fields) -> Result<Option<Constraint>, HttpError> 
 /// Reads the output format of a completion.
 pub(crate) fn of_text(fields: &Fields) -> Result<Option<Constraint>, HttpError> {
     Ok(of_chat(fields)?.map(|constraint| match constraint {
-        Constraint::Json(schema) => Constraint::Text(Source::Schema(schema)),
-        Constraint::Regex(regex) => Constraint::Text(Source::Regex(regex)),
+        Constraint::Json(schema) => Constraint::Text(GrammarSource::Schema(schema)),
+        Constraint::Regex(regex) => Constraint::Text(GrammarSource::Regex(regex)),
         other => other,
     }))
 }
@@ -114,7 +114,7 @@ fn text<'v>(name: &'static str, value: &'v Value) -> Result<&'v str, HttpError> 
 /// Reads a grammar of the whole answer. An empty text is no grammar.
 fn grammar(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpError> {
     let grammar = text(name, value)?;
-    Ok((!grammar.is_empty()).then(|| Constraint::Text(Source::of_text(grammar))))
+    Ok((!grammar.is_empty()).then(|| Constraint::Text(GrammarSource::of_text(grammar))))
 }
 
 fn regex(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpError> {
@@ -178,7 +178,7 @@ mod tests {
         let schema = || json!({"type": "integer"});
         let json = || Some(Constraint::Json(schema()));
         let regex = |regex: &str| Some(Constraint::Regex(regex.to_owned()));
-        let grammar = || Some(Constraint::Text(Source::Gbnf("root ::= \"a\"".to_owned())));
+        let grammar = || Some(Constraint::Text(GrammarSource::Gbnf("root ::= \"a\"".to_owned())));
         for (request, expected) in [
             (json!({}), None),
             (json!({"response_format": {"type": "text"}, "grammar": "", "guided_json": null}), None),

@@ -1,7 +1,7 @@
 //! Fields that all interfaces have: sampling, and the ends of an answer.
 
 use ixc_generate::generator::Request;
-use ixc_runtime::sample::{self, Kind, Settings};
+use ixc_runtime::sample::{self, Kind, SamplerSettings};
 use serde_json::{Map, Value};
 
 use crate::http::app::RequestState;
@@ -41,8 +41,8 @@ pub(crate) fn includes_stop(fields: &Fields) -> Result<bool, HttpError> {
 
 /// Reads the settings of the sampler; the defaults are those of `run`. Fields have the names of the
 /// settings.
-pub(crate) async fn sampling(app: &RequestState, fields: &Fields) -> Result<Settings, HttpError> {
-    let mut settings = Settings::default();
+pub(crate) async fn sampling(app: &RequestState, fields: &Fields) -> Result<SamplerSettings, HttpError> {
+    let mut settings = SamplerSettings::default();
     for number in sample::NUMBERS {
         if let Some(found) = fields.number(number.name)? {
             (number.set)(&mut settings, found);

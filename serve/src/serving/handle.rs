@@ -3,7 +3,7 @@
 //! ```
 //! use ixc_generate::generator::Request;
 //! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
-//! use ixc_runtime::sample::Settings;
+//! use ixc_runtime::sample::SamplerSettings;
 //! use ixc_serve::serving::{Host, Options};
 //!
 //! let mut options = LoadOptions::default();
@@ -12,7 +12,7 @@
 //! let host = Host::new(model, None, Options { queue: 8, ..Options::default() })?;
 //! let request = |prompt: &str| -> Result<Request, Box<dyn std::error::Error>> {
 //!     let tokens = host.encode(prompt, true, true)?;
-//!     Ok(Request { limit: Some(4), ..Request::new(tokens, Settings::greedy()) })
+//!     Ok(Request { limit: Some(4), ..Request::new(tokens, SamplerSettings::greedy()) })
 //! };
 //! let prompts = [request("The borrow checker")?, request("A trait is")?];
 //! let [mut one, two] = host.submit_all(prompts)?.try_into().unwrap();
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::serving::Options;
     use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
-    use ixc_runtime::sample::Settings;
+    use ixc_runtime::sample::SamplerSettings;
 
     fn host() -> Host {
         let mut options = LoadOptions::default();
@@ -140,7 +140,7 @@ mod tests {
 
     fn request(host: &Host, limit: usize) -> Request {
         let tokens = host.encode("The borrow checker", true, true).unwrap();
-        Request { limit: Some(limit), ignore_end: true, ..Request::new(tokens, Settings::greedy()) }
+        Request { limit: Some(limit), ignore_end: true, ..Request::new(tokens, SamplerSettings::greedy()) }
     }
 
     /// Returns the events of a request without the first one, which depends on the reused prefix.
@@ -185,7 +185,7 @@ mod tests {
         let mut endless = host.submit(request(&host, 1 << 20)).unwrap();
         assert!(matches!(endless.wait(), Some(Event::Begun { .. })));
         endless.cancel();
-        let too_long = Request::new(vec![1; host.facts().context + 1], Settings::greedy());
+        let too_long = Request::new(vec![1; host.facts().context + 1], SamplerSettings::greedy());
         let refused = host.submit_all([request(&host, 1 << 20), too_long]);
         assert!(matches!(refused, Err(Refusal::TooLong { .. })));
         while host.status().cancelled < 2 {

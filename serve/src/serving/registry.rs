@@ -35,7 +35,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A model that can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct ModelSource {
     /// Name in requests.
     pub name: String,
     /// Model or plan; `None` is the demo model.
@@ -92,7 +92,7 @@ struct State {
 /// Models by name.
 #[derive(Debug)]
 pub struct Registry {
-    sources: Vec<Source>,
+    sources: Vec<ModelSource>,
     /// Whether each model is an embedding model; unset until known.
     kinds: Vec<OnceLock<bool>>,
     /// `None` if there is one model, which stays loaded.
@@ -106,7 +106,7 @@ impl Registry {
     /// Creates a registry of one model, which stays loaded and answers to any name.
     pub fn one(host: impl Into<Arc<Host>>) -> Registry {
         let host = host.into();
-        let sources = vec![Source { name: host.facts.name.clone(), path: None }];
+        let sources = vec![ModelSource { name: host.facts.name.clone(), path: None }];
         let loaded = vec![Some(LoadedHost { host, bytes: None, last_use: 0 })];
         let state = Mutex::new(State { loaded, clock: 0 });
         Registry { sources, kinds: vec![OnceLock::new()], loading: None, state, turn: Mutex::new(()) }
@@ -116,7 +116,7 @@ impl Registry {
     /// the default. All share [`memory`](ixc_runtime::engine::Options::memory), or nearly the
     /// free memory of the machine. Each keeps prompts in its own folder. `host` sets everything
     /// but the name.
-    pub fn several(sources: Vec<Source>, load: LoadOptions, host: Options) -> Registry {
+    pub fn several(sources: Vec<ModelSource>, load: LoadOptions, host: Options) -> Registry {
         let total = match load.run.memory {
             // The limit applies to the whole process.
             Some(memory) => memory.saturating_sub(memory_estimate::process_bytes()),
@@ -137,7 +137,7 @@ impl Registry {
     pub fn list(&self) -> Vec<ModelEntry> {
         let state = self.state();
         let loaded = state.loaded.iter();
-        let entry = |(source, loaded): (&Source, &Option<LoadedHost>)| ModelEntry {
+        let entry = |(source, loaded): (&ModelSource, &Option<LoadedHost>)| ModelEntry {
             name: source.name.clone(),
             model: loaded.as_ref().map(|loaded| Arc::clone(&loaded.host)),
             memory: loaded.as_ref().and_then(|loaded| loaded.bytes),

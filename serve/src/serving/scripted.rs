@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use ixc_generate::generator::{End, Event, FinalState, Request};
-use ixc_runtime::sample::{Sampler, Settings};
+use ixc_runtime::sample::{Sampler, SamplerSettings};
 use ixc_text::template::ChatTemplate;
 use serde_json::json;
 
@@ -46,7 +46,7 @@ impl Script {
         for c in text.chars() {
             send(Event::Token { token: 0, text: c.into(), log_probs: None });
         }
-        let sampler = Sampler::new(Settings::greedy()).unwrap().state();
+        let sampler = Sampler::new(SamplerSettings::greedy()).unwrap().state();
         send(Event::Ended { end, state: FinalState { tokens, sampler } });
     }
 }

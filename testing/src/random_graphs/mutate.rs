@@ -4,7 +4,7 @@ use super::{Formats, Random, random_module};
 use ixc_ir::format::FORMATS;
 use ixc_ir::graph::Attr;
 use ixc_ir::graph::op::OPS;
-use ixc_ir::graph::{Dim, Held, Module, Operand, StateId, Type, ValueId, WeightId};
+use ixc_ir::graph::{Dim, Module, Operand, StateId, TokenOwner, Type, ValueId, WeightId};
 use ixc_ir::state::{Rollback, STATES};
 
 /// Returns one of a few random modules with a fault or change.
@@ -68,7 +68,7 @@ pub fn mutated(module: &Module, rng: &mut Random) -> Module {
         }
         9 => {
             if let Some(data) = function.values.get_mut(value.index()) {
-                data.ty = Type::Token(Held::State(StateId(rng.below(states) as u32)));
+                data.ty = Type::Token(TokenOwner::State(StateId(rng.below(states) as u32)));
             }
         }
         10 => {

@@ -13,7 +13,7 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, RopeFactors};
 use ixc_ir::graph::op::OpKind;
 use ixc_ir::graph::types::CacheShape;
-use ixc_ir::graph::{Dim, Held, Operand, Part, Place, State, Type, ValueId, WeightId};
+use ixc_ir::graph::{Dim, Operand, Part, Place, State, TokenOwner, Type, ValueId, WeightId};
 
 /// Generator of ops. Operands are existing values, or new parameters and weights.
 pub(super) struct Soup {
@@ -202,7 +202,7 @@ impl Soup {
         let state = ok(self.b.state(State { window, ..State::paged(&name, shape.heads, shape.key, shape.value) }));
         let token = if self.rng.once_in(2) {
             self.made += 1;
-            self.b.param(&format!("x{}", self.made), Type::Token(Held::State(state)))
+            self.b.param(&format!("x{}", self.made), Type::Token(TokenOwner::State(state)))
         } else {
             ok(self.b.state_begin(state))
         };

@@ -6,7 +6,7 @@ use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::load::LoadError;
-use ixc::runtime::streaming::predict::{Choice, Settings};
+use ixc::runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 
@@ -17,7 +17,7 @@ pub fn native(target: Target) -> BackendKind {
 
 /// Loads an engine of two threads, with `budget` bytes for experts; 0 keeps them all in memory.
 pub fn load(plan: Plan<Kernel>, target: Target, budget: u64) -> Result<Engine, LoadError> {
-    load_reading_ahead(plan, target, budget, Choice::Off)
+    load_reading_ahead(plan, target, budget, StrategyChoice::Off)
 }
 
 /// Loads an engine like [`load`], which reads experts ahead.
@@ -25,10 +25,10 @@ pub fn load_reading_ahead(
     plan: Plan<Kernel>,
     target: Target,
     budget: u64,
-    choice: Choice,
+    choice: StrategyChoice,
 ) -> Result<Engine, LoadError> {
     let stream = Config { budget, ..Config::default() };
-    let prefetch = Settings { choice, extra: 0 };
+    let prefetch = PredictionSettings { choice, extra: 0 };
     let (threads, backend) = (Some(2), native(target));
     let options = engine::Options { threads, backend, stream, prefetch, ..engine::Options::default() };
     Engine::load(plan, Path::new(""), &options)

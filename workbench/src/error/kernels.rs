@@ -17,7 +17,9 @@ use ixc_compile::error::replacement::{ReplacementError, some};
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// A filter by op or layer was given for a kernel that belongs to no model.
-    #[error("\"{name}\" has no op or layer; expected the kernels of a model: MODEL or MODEL:NAME")]
+    #[error(
+        "\"{name}\" is not a model, so an op or layer cannot select from it; expected the kernels of a model: MODEL or MODEL:NAME"
+    )]
     InNoModel {
         /// The requested name.
         name: String,
@@ -25,7 +27,7 @@ pub enum KernelError {
     /// The name matches no built-in kernel, file or spec.
     #[error(
         "no kernel is called \"{name}\"{}; `ixc kernel list` shows the built-in ones; a spec such as \
-         \"quantise n=256 out=a8_super\", a file of kernel IR or MODEL:NAME works too",
+         \"quantise n=256 out=a8_super\", a file of kernel IR or MODEL:NAME also works",
         nearest(near)
     )]
     Unknown {
@@ -73,7 +75,7 @@ pub enum KernelError {
     },
     /// Two kernels with different dims or buffers cannot be compared.
     #[error("kernels with different signatures cannot be compared:{}", otherwise(names, found))]
-    CalledOtherwise {
+    DifferentSignatures {
         /// The kernels.
         names: [String; 2],
         /// Dims and buffers of each that the other lacks.
@@ -102,8 +104,8 @@ pub enum KernelError {
         candidates: Vec<String>,
     },
     /// The kernel to reduce does not fail.
-    #[error("{kernel} does not fail: it compiles, runs and gives the interpreter's results")]
-    FailsNot {
+    #[error("{kernel} has no failure to reduce: it compiles, runs and gives the interpreter's results")]
+    NoFailure {
         /// The kernel.
         kernel: String,
     },
@@ -127,7 +129,7 @@ pub enum KernelError {
         dims: Vec<String>,
     },
     /// More rows than the kernel takes in a call.
-    #[error("{kernel} takes at most {max} rows in a call, not {found}")]
+    #[error("{kernel} takes at most {max} rows in a call; {found} were requested")]
     TooManyRows {
         /// The kernel.
         kernel: String,
@@ -211,10 +213,10 @@ impl KernelError {
             KernelError::Unknown { .. }
             | KernelError::NotInModel { .. }
             | KernelError::Several { .. }
-            | KernelError::CalledOtherwise { .. }
+            | KernelError::DifferentSignatures { .. }
             | KernelError::NoSpec { .. }
             | KernelError::NotTuned { .. }
-            | KernelError::FailsNot { .. }
+            | KernelError::NoFailure { .. }
             | KernelError::Verify { .. }
             | KernelError::NeedsDims { .. }
             | KernelError::TooManyRows { .. }
@@ -237,7 +239,7 @@ impl KernelError {
             KernelError::NeedsDims { .. } => Some(Remedy::KernelSizes),
             KernelError::Missing { .. } => Some(Remedy::EmulateKernel),
             KernelError::NoSpec { .. } => Some(Remedy::WriteSpecs),
-            KernelError::FailsNot { .. } => Some(Remedy::FailingCommand),
+            KernelError::NoFailure { .. } => Some(Remedy::FailingCommand),
             KernelError::Replacement(error) => error.remedy(),
             KernelError::Bundle(error) => error.remedy(),
             _ => None,

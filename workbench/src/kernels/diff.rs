@@ -37,8 +37,8 @@ pub fn generate_unedited(edited: &TargetKernel) -> Result<TargetKernel, Error> {
 /// Checks that two kernels can get the same inputs: their dims and buffers must be equal.
 ///
 /// # Errors
-/// [`KernelError::CalledOtherwise`], with the differences.
-pub fn called_alike(a: &TargetKernel, b: &TargetKernel) -> Result<(), Error> {
+/// [`KernelError::DifferentSignatures`], with the differences.
+pub fn check_same_signature(a: &TargetKernel, b: &TargetKernel) -> Result<(), Error> {
     if signature_difference(&a.kernel, &b.kernel).is_none() {
         return Ok(());
     }
@@ -47,7 +47,7 @@ pub fn called_alike(a: &TargetKernel, b: &TargetKernel) -> Result<(), Error> {
         own.iter().filter(|each| !other.contains(each)).cloned().collect()
     };
     let (of_first, of_second) = (only(&first, &second), only(&second, &first));
-    Err(KernelError::CalledOtherwise {
+    Err(KernelError::DifferentSignatures {
         names: [a.kernel.name.clone(), b.kernel.name.clone()],
         // Both kernels have the same items, but in another order.
         found: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
@@ -86,7 +86,7 @@ pub struct BufferDiff {
 /// # Errors
 /// If their signatures differ, or one of them cannot be run.
 pub fn results(a: &Case, b: &Case, engine: Engine) -> Result<Vec<BufferDiff>, Error> {
-    called_alike(&a.chosen, &b.chosen)?;
+    check_same_signature(&a.chosen, &b.chosen)?;
     let (left, right) = (a.run(engine)?, b.run(engine)?);
     let kernel = &a.chosen.kernel;
     let buffers = kernel.buffers.iter().zip(elements(kernel)).zip(left.iter().zip(&right));

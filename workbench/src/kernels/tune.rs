@@ -33,7 +33,7 @@ use ixc_kernels::pace::Pace;
 use ixc_kernels::tiling::{RowTiles, Use};
 use ixc_kernels::{KernelSpec, candidates, generate};
 use ixc_passes::tile::by_caches;
-use ixc_passes::tuned::Choice;
+use ixc_passes::tuned::TunedChoice;
 use ixc_targets::{CoreCaches, Target};
 use serde::Serialize;
 
@@ -121,10 +121,10 @@ pub struct TunedKernel {
     /// All candidates, in the order in which they were tried.
     pub rows: Vec<Candidate>,
     /// Choice for the whole weight that belongs to each candidate.
-    choices: Vec<Choice>,
+    choices: Vec<TunedChoice>,
     /// The fastest candidate, measured again, and its choice for the weight; `None` if no candidate
     /// is faster.
-    pub winner: Option<(Candidate, Choice)>,
+    pub winner: Option<(Candidate, TunedChoice)>,
     /// The fastest candidate, measured again, if its gain is too small.
     pub close: Option<Candidate>,
     /// Threads and rows of activations of a step, if times were measured instead of modelled.
@@ -136,7 +136,7 @@ impl TunedKernel {
     ///
     /// # Errors
     /// If no candidate has this name.
-    pub fn candidate(&self, what: &str) -> Result<(Candidate, Choice), Error> {
+    pub fn candidate(&self, what: &str) -> Result<(Candidate, TunedChoice), Error> {
         let found = self.rows.iter().zip(&self.choices).find(|(row, _)| row.what == what);
         let found = found.map(|(row, choice)| (row.clone(), choice.clone()));
         Ok(found.ok_or_else(|| {
@@ -265,7 +265,7 @@ impl<'s> Search<'s> {
         compare: &mut Compare<'_, '_>,
         watch: &mut dyn FnMut(&Candidate),
     ) -> Result<TunedKernel, Error> {
-        let (mut rows, mut choices): (Vec<Candidate>, Vec<Choice>) = Default::default();
+        let (mut rows, mut choices): (Vec<Candidate>, Vec<TunedChoice>) = Default::default();
         let mut best = (1.0, self.default);
         let mut default_cost = None;
         let mut stage = |tries: Vec<Try>, best: &mut (f64, Try), compare: &mut Compare<'_, '_>| -> Result<(), Error> {
@@ -411,12 +411,12 @@ impl<'s> Search<'s> {
         Candidate { what, spec, cost, ratio }
     }
 
-    fn choice(&self, each: &Try) -> Choice {
+    fn choice(&self, each: &Try) -> TunedChoice {
         let Cut { weight, strategy, .. } = self.cut;
         let rows = (self.is_last && u64::from(each.tile) != self.part.rows).then_some(each.tile.into());
         let row_chunk = (self.is_last && each.chunk != self.default.chunk || rows.is_some()).then_some(each.chunk);
         let band = (!self.is_last && each.tile != self.default.tile).then_some(each.tile);
-        Choice { weight, rows, strategy, row_chunk, band, pace: each.pace }
+        TunedChoice { weight, rows, strategy, row_chunk, band, pace: each.pace }
     }
 }
 

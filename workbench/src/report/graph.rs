@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-use ixc_ir::graph::{Attr, Function, Held, Module, Op, Operand, Part, State, Type, ValueId, Weight};
+use ixc_ir::graph::{Attr, Function, Module, Op, Operand, Part, State, TokenOwner, Type, ValueId, Weight};
 use serde::Serialize;
 
 use super::fold::{FoldedSections, ItemLayers, NUMBER, Section, layer_of, sections, without_number};
@@ -66,11 +66,11 @@ fn symbol(name: &str) -> String {
 
 fn type_text(module: &Module, ty: &Type) -> String {
     match ty {
-        Type::Token(Held::State(state)) => match module.states.get(state.index()) {
+        Type::Token(TokenOwner::State(state)) => match module.states.get(state.index()) {
             Some(state) => format!("token<{}>", symbol(&without_number(&state.name))),
             None => "token<@?>".to_owned(),
         },
-        Type::Token(Held::Experts) | Type::Tensor { .. } => ty.text(module),
+        Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => ty.text(module),
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use ixc_ir::names::Label;
 use ixc_ir::plan::{ArenaBuffer, Plan, RowAxis, RowCount, Step, Task};
 use ixc_kernels::KernelSpec;
-use ixc_passes::draft::{Draft, Resource, What, Work};
+use ixc_passes::draft::{Draft, Resource, Work, WorkItem};
 use ixc_passes::manager::Ir;
 use ixc_passes::pass::Pass;
 use serde::Serialize;
@@ -250,10 +250,10 @@ impl SectionLines {
 }
 
 /// Returns the label of a piece of work.
-fn label(what: &What) -> Option<&str> {
+fn label(what: &WorkItem) -> Option<&str> {
     match what {
-        What::Task(task) => Some(&task.label),
-        What::Bucket(_) | What::Residency(_) => None,
+        WorkItem::Task(task) => Some(&task.label),
+        WorkItem::Bucket(_) | WorkItem::Residency(_) => None,
     }
 }
 
@@ -271,8 +271,8 @@ fn draft_text(draft: &Draft) -> BTreeMap<Section, Vec<String>> {
     let mut texts = SectionLines::default();
     texts.buffers(plan, false);
     let of_work = |work: &Work| match &work.what {
-        What::Task(one) => task(plan, one),
-        What::Bucket(step) | What::Residency(step) => step_text(step),
+        WorkItem::Task(one) => task(plan, one),
+        WorkItem::Bucket(step) | WorkItem::Residency(step) => step_text(step),
     };
     match &draft.steps {
         Some(steps) => {

@@ -125,14 +125,14 @@ fn place(plan: &Plan<Kernel>, weight: &PlanWeight) -> String {
             _ => format!("file {file}, {:#x}", weight.offset),
         },
         WeightFile::Plan => format!("the plan, {:#x}", weight.offset),
-        WeightFile::Blocks { stride } => format!("the plan, {:#x}, a block each {stride} bytes", weight.offset),
+        WeightFile::Blocks { stride } => format!("the plan, {:#x}, a block every {stride} bytes", weight.offset),
         WeightFile::Derived(number) => format!("derived {number}"),
     }
 }
 
 /// Returns the weights of a plan, with the passes' decisions if the graph is known.
 pub fn tensors(plan: &Plan<Kernel>, graph: Option<&Module>) -> Vec<Tensor> {
-    let choices: BTreeMap<&str, &ixc_ir::graph::Choice> = graph
+    let choices: BTreeMap<&str, &ixc_ir::graph::WeightChoices> = graph
         .map(|graph| graph.weights.iter().map(|weight| (weight.name.as_str(), &weight.choice)).collect())
         .unwrap_or_default();
     let streamed: BTreeSet<u32> = plan.expert_groups.iter().flat_map(|group| group.weights.iter().copied()).collect();

@@ -107,7 +107,7 @@ const LANES: [(&str, Lane); 4] =
     [("tokens", Lane::Steps), ("threads", Lane::Threads), ("drive", Lane::Drive), ("slots", Lane::Slots)];
 
 /// Work of threads other than tasks, with numbers omitted.
-const BESIDES: [&str; 9] = [
+const OTHER_EVENTS: [&str; 9] = [
     "wait for ",
     "pack ",
     "pack weights",
@@ -204,7 +204,7 @@ impl EventSums {
         // The step of the event. Steps come first in the file, ordered by time.
         let at = self.steps.partition_point(|step| step.0 <= event.ts);
         let tokens = at.checked_sub(1).and_then(|at| self.steps.get(at)).map_or(1, |step| step.2);
-        let task = !BESIDES.iter().any(|begin| event.name.starts_with(begin));
+        let task = !OTHER_EVENTS.iter().any(|begin| event.name.starts_with(begin));
         let name = match event.args.expert {
             Some(expert) => event.name.strip_suffix(&format!(" expert {expert}")).unwrap_or(&event.name).to_owned(),
             None if task => event.name.to_string(),

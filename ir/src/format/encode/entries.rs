@@ -29,16 +29,16 @@ const HALVES: usize = 256;
 const NONE: u16 = u16::MAX;
 
 /// First trial scale, as the ratio of the largest element to the grid's largest number.
-const FIRST: f32 = 1.6;
+const FIRST_RATIO: f32 = 1.6;
 /// Ratio of one tried scale to the next.
-const RATIO: f32 = 1.11;
+const RATIO_STEP: f32 = 1.11;
 /// Number of tried scales. Twice as many would reduce the error by a third of a percent.
-const TRIED: usize = 7;
+const SCALE_COUNT: usize = 7;
 /// Number of rounds that fit the scale to entries, and entries to the scale.
 const ROUNDS: usize = 3;
 /// Number of elements whose sign is flipped for a try, if the number of negative signs must be
 /// even.
-const FLIPPED: usize = 3;
+const FLIP_COUNT: usize = 3;
 
 /// Best scale of a group.
 #[derive(Clone, Copy, Default)]
@@ -120,14 +120,14 @@ impl Entries {
         }
         let mut group = Group::new(self, x, w, 1);
         let (mut best, mut most_gained) = (Fit::default(), 0.0);
-        let mut scale = largest / (self.most * FIRST);
-        for _ in 0..TRIED {
+        let mut scale = largest / (self.most * FIRST_RATIO);
+        for _ in 0..SCALE_COUNT {
             group.take(scale);
             let (fit, gained) = group.fit();
             if gained > most_gained {
                 (best, most_gained) = (fit, gained);
             }
-            scale *= RATIO;
+            scale *= RATIO_STEP;
         }
         for _ in 0..ROUNDS {
             group.take(best.scale);
@@ -143,7 +143,7 @@ impl Entries {
     /// Returns the codes of elements with a common scale.
     #[inline(always)]
     pub fn codes(&self, scale: f32, x: &[f32], w: &[f32]) -> Vec<u8> {
-        let mut group = Group::new(self, x, w, FLIPPED);
+        let mut group = Group::new(self, x, w, FLIP_COUNT);
         group.take(scale);
         group.codes[..x.len()].to_vec()
     }

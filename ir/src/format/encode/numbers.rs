@@ -16,9 +16,9 @@ const STEP: f32 = 0.1;
 /// determines a scale that least squares then correct.
 const BYTES: usize = 256;
 /// Distance between consecutive trials. Of equally good scales, the first trial wins.
-const APART: usize = 8;
+const TRIAL_STRIDE: usize = 8;
 /// Number of scales that are tried at once, as many as fit in registers.
-const TOGETHER: usize = 2;
+const TRIAL_LANES: usize = 2;
 
 /// The numbers that codes stand for.
 pub(super) struct Numbers {
@@ -35,12 +35,12 @@ pub(super) struct Numbers {
     tried_with_minimum: Vec<f32>,
 }
 
-/// Orders trials: every [`APART`]th from the first on, then from the second on, and so on. Pads
-/// them to a multiple of [`TOGETHER`]; a repeated trial changes nothing.
+/// Orders trials: every [`TRIAL_STRIDE`]th from the first on, then from the second on, and so on.
+/// Pads them to a multiple of [`TRIAL_LANES`]; a repeated trial changes nothing.
 fn in_order(tried: &[f32]) -> Vec<f32> {
-    let first = |first: usize| tried.iter().skip(first).step_by(APART).copied();
-    let mut all: Vec<f32> = (0..APART).flat_map(first).collect();
-    all.resize(all.len().next_multiple_of(TOGETHER), all.last().copied().unwrap_or(0.0));
+    let first = |first: usize| tried.iter().skip(first).step_by(TRIAL_STRIDE).copied();
+    let mut all: Vec<f32> = (0..TRIAL_STRIDE).flat_map(first).collect();
+    all.resize(all.len().next_multiple_of(TRIAL_LANES), all.last().copied().unwrap_or(0.0));
     all
 }
 
@@ -125,7 +125,7 @@ impl Numbers {
         let mut tried: Vec<f32> = if of.len() == BYTES { Vec::new() } else { bounds.iter().flat_map(around).collect() };
         // A scale that turns all elements into the number nearest to 0.
         let nothing = table.as_ref().map_or(0.0, |table| table.near(Lanes::<Any<1>>::zero()).all()[0]);
-        if nothing != 0.0 && !tried.len().is_multiple_of(APART) {
+        if nothing != 0.0 && !tried.len().is_multiple_of(TRIAL_STRIDE) {
             tried.push(0.0);
         }
         let with_minimum: Vec<f32> = STEPS_WITH_MINIMUM.map(|step| most + step as f32 * STEP).collect();
@@ -181,7 +181,7 @@ impl Numbers {
         // Numerator and denominator of the scale.
         let (mut above, mut below) = (extreme, Lanes::of(if least == -most { most } else { least }));
         let mut most_gained = Lanes::of(f32::NEG_INFINITY);
-        for tried in self.tried.as_chunks::<TOGETHER>().0 {
+        for tried in self.tried.as_chunks::<TRIAL_LANES>().0 {
             let inverses = tried.map(|number| Lanes::of(number) / extreme);
             for Sums { squares, with_x, .. } in self.sums::<V, false>(x, w, Lanes::zero(), inverses) {
                 // The weighted squared error with the best scale for these codes is that of x minus
@@ -219,7 +219,7 @@ impl Numbers {
         let (sw, sx, sxx) = (total(sw), total(sx), total(sxx));
         let mut scale = range / Lanes::of(self.integers.most);
         let (mut minimum, mut least_lost) = (least, Lanes::of(f32::INFINITY));
-        for tried in self.tried_with_minimum.as_chunks::<TOGETHER>().0 {
+        for tried in self.tried_with_minimum.as_chunks::<TRIAL_LANES>().0 {
             let inverses = tried.map(|number| Lanes::of(number) / range);
             for Sums { numbers: sq, squares: sqq, with_x: sxq } in self.sums::<V, true>(x, w, least, inverses) {
                 let determinant = sw * sqq - sq * sq;
@@ -251,8 +251,8 @@ impl Numbers {
         x: &[Lanes<V>],
         w: &[Lanes<V>],
         least: Lanes<V>,
-        inverses: [Lanes<V>; TOGETHER],
-    ) -> [Sums<V>; TOGETHER] {
+        inverses: [Lanes<V>; TRIAL_LANES],
+    ) -> [Sums<V>; TRIAL_LANES] {
         match &self.table {
             None => sums::<V, MINIMUM>(x, w, least, inverses, &self.integers),
             Some(table) => sums::<V, MINIMUM>(x, w, least, inverses, table),
@@ -276,10 +276,10 @@ fn sums<V: Vector, const MINIMUM: bool>(
     x: &[Lanes<V>],
     w: &[Lanes<V>],
     least: Lanes<V>,
-    inverses: [Lanes<V>; TOGETHER],
+    inverses: [Lanes<V>; TRIAL_LANES],
     nearest: &impl Nearest,
-) -> [Sums<V>; TOGETHER] {
-    let mut all = [Sums { numbers: Lanes::zero(), squares: Lanes::zero(), with_x: Lanes::zero() }; TOGETHER];
+) -> [Sums<V>; TRIAL_LANES] {
+    let mut all = [Sums { numbers: Lanes::zero(), squares: Lanes::zero(), with_x: Lanes::zero() }; TRIAL_LANES];
     for (&x, &w) in x.iter().zip(w) {
         let (from_least, with_w) = (if MINIMUM { x - least } else { x }, w * x);
         for (sums, inverse) in all.iter_mut().zip(inverses) {

@@ -6,7 +6,7 @@ use half::slice::HalfFloatSliceExt;
 use super::super::codec::{Minimum, Number};
 use super::entries::{Entries, Fit};
 use super::lanes::{Lanes, MOST_LANES, POSITIONS, Vector, flat, positions, total};
-use super::{Encoder, MOST, MOST_GROUPS, ScaleRange};
+use super::{Encoder, MAX_ELEMENTS, MAX_GROUPS, ScaleRange};
 
 /// Number of rounds that fit `d` and `dmin` to codes, and codes to these.
 const ROUNDS: usize = 2;
@@ -17,8 +17,8 @@ pub(super) struct Parts<V: Vector> {
     x: Vec<Lanes<V>>,
     w: Vec<Lanes<V>>,
     /// Scales and minimums of groups. They are integers in units of `d` and `minimum`, or all 1.
-    pub scales: [Lanes<V>; MOST_GROUPS],
-    pub minimums: [Lanes<V>; MOST_GROUPS],
+    pub scales: [Lanes<V>; MAX_GROUPS],
+    pub minimums: [Lanes<V>; MAX_GROUPS],
     pub units: Units<V>,
     /// Data of parts whose codes are those of a grid.
     pub grid: Option<GridParts<V>>,
@@ -44,7 +44,7 @@ pub(super) struct GridParts<V: Vector> {
     numbers: Vec<Lanes<V>>,
     codes: Vec<u8>,
     /// Scales of groups that gave `numbers`. NaN before the first trial.
-    scales: [Lanes<V>; MOST_GROUPS],
+    scales: [Lanes<V>; MAX_GROUPS],
     /// Nearest codes with the best units so far.
     best: Vec<u8>,
 }
@@ -99,14 +99,14 @@ impl<V: Vector> Parts<V> {
             w: vec![0.0; V::COUNT * encoder.columns],
             numbers: none.clone(),
             codes: vec![0; V::COUNT * encoder.columns],
-            scales: [Lanes::of(f32::NAN); MOST_GROUPS],
+            scales: [Lanes::of(f32::NAN); MAX_GROUPS],
             best: vec![0; V::COUNT * encoder.columns],
         });
         Parts {
             x: none.clone(),
             w: none,
-            scales: [Lanes::of(1.0); MOST_GROUPS],
-            minimums: [Lanes::of(1.0); MOST_GROUPS],
+            scales: [Lanes::of(1.0); MAX_GROUPS],
+            minimums: [Lanes::of(1.0); MAX_GROUPS],
             units: Units { d: Lanes::zero(), minimum: Lanes::zero() },
             grid,
         }
@@ -153,7 +153,7 @@ impl<V: Vector> Parts<V> {
     }
 }
 
-/// Spreads consecutive parts over the lanes.
+/// Transposes parts: lane `l` of `out[column]` is the element of part `l` in that column.
 #[inline(always)]
 fn transpose<V: Vector>(x: &[f32], out: &mut [Lanes<V>]) {
     let columns = out.len();
@@ -298,7 +298,7 @@ impl Encoder {
     #[inline(always)]
     fn fit<V: Vector>(&self, parts: &mut Parts<V>) {
         let groups = self.columns / self.group;
-        let [mut scales, mut minimums] = [[Lanes::<V>::zero(); MOST_GROUPS]; 2];
+        let [mut scales, mut minimums] = [[Lanes::<V>::zero(); MAX_GROUPS]; 2];
         match (&self.entries, &parts.grid) {
             (Some(entries), Some(grid)) => self.fit_entries(entries, grid, &mut parts.scales, &mut parts.units.d),
             (_, _) => {
@@ -344,7 +344,7 @@ impl Encoder {
     ) {
         let all = grid.x.chunks_exact(self.columns).zip(grid.w.chunks_exact(self.columns));
         for (l, (x, w)) in all.take(grid.count).enumerate() {
-            let mut fits = [Fit::default(); MOST_GROUPS];
+            let mut fits = [Fit::default(); MAX_GROUPS];
             let groups = x.chunks_exact(self.group).zip(w.chunks_exact(self.group));
             // A loop instead of a closure: a call that is not inlined would not use vectors.
             for (fit, (x, w)) in fits.iter_mut().zip(groups) {
@@ -388,7 +388,7 @@ impl Encoder {
     ) -> Passed<V> {
         let zero = Lanes::<V>::zero();
         let count = self.columns / self.group;
-        let mut groups = [Group { scale: zero, inverse: zero, addend: zero, unit: zero, b: zero }; MOST_GROUPS];
+        let mut groups = [Group { scale: zero, inverse: zero, addend: zero, unit: zero, b: zero }; MAX_GROUPS];
         let groups = &mut groups[..count];
         for (index, group) in groups.iter_mut().enumerate() {
             *group = self.group(parts, units, index);
@@ -460,7 +460,7 @@ impl Encoder {
         parts: &Parts<V>,
         l: usize,
         x: &[f32],
-        numbers: &mut [f32; MOST],
+        numbers: &mut [f32; MAX_ELEMENTS],
         codes: &mut [u8],
     ) {
         let numbers = &mut numbers[..x.len()];

@@ -5,7 +5,7 @@ use super::super::codec::{Codes, Minimum, Number, Plane, Quants, ScaleBits, Scal
 use super::super::digits::{self, Digits};
 use super::lanes::Vector;
 use super::search::Parts;
-use super::{Encoder, MOST_GROUPS};
+use super::{Encoder, MAX_GROUPS};
 
 /// Byte offsets of a block's parts, looked up once.
 pub(super) struct Layout {
@@ -185,7 +185,7 @@ impl Encoder {
     /// Writes integer scales and minimums of a block's groups.
     fn write_scales<V: Vector>(&self, parts: &Parts<V>, l: usize, out: &mut [u8]) {
         let groups = self.columns / self.group;
-        let [mut scales, mut minimums] = [[0f32; MOST_GROUPS]; 2];
+        let [mut scales, mut minimums] = [[0f32; MAX_GROUPS]; 2];
         for i in 0..groups {
             (scales[i], minimums[i]) = (parts.scales[i].of_lane(l), parts.minimums[i].of_lane(l));
         }

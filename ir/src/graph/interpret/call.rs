@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{InterpretError, Interpreter, Value, index, math};
 use crate::format::Format;
 use crate::graph::quantise::quantise_rows;
-use crate::graph::{Function, Held, Op, Operand, StateId, Type, ValueId, WeightId};
+use crate::graph::{Function, Op, Operand, StateId, TokenOwner, Type, ValueId, WeightId};
 
 /// Result of an index op: lists of the numbers of positions or entries.
 pub(super) struct PlaceLists<'a> {
@@ -106,7 +106,7 @@ impl<'c> Call<'c, '_> {
     /// Returns the state of the op's token operand with this name.
     pub(super) fn state(&self, token: &str) -> StateId {
         match self.env.function.ty(self.value_id(token)) {
-            Type::Token(Held::State(state)) => *state,
+            Type::Token(TokenOwner::State(state)) => *state,
             other => unreachable!("verified: {other} is no token of a state"),
         }
     }

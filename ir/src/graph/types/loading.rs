@@ -2,7 +2,7 @@
 
 use super::rule::Rule;
 use super::{TypeError, one};
-use crate::graph::{Dim, Held, Type};
+use crate::graph::{Dim, TokenOwner, Type};
 
 pub(super) fn expert_prefetch(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     rule.experts("slots")?;
@@ -17,19 +17,19 @@ pub(super) fn expert_prefetch(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     if (down_experts, inner) != (experts, n) {
         return Err(rule.operand("down", format!("[{experts}, d, {n}], as {first} is [{experts}, {n}, {k}]")));
     }
-    one(Type::Token(Held::Experts))
+    one(Type::Token(TokenOwner::Experts))
 }
 
 pub(super) fn expert_wait(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     rule.experts("slots")?;
     rule.layer()?;
     let dims = rule.i32::<2>("ids")?;
-    Ok(vec![Type::i32(dims.map(Dim::clone)), Type::Token(Held::Experts)])
+    Ok(vec![Type::i32(dims.map(Dim::clone)), Type::Token(TokenOwner::Experts)])
 }
 
 pub(super) fn expert_evict(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     rule.experts("slots")?;
     rule.layer()?;
     rule.f32_any("after")?;
-    one(Type::Token(Held::Experts))
+    one(Type::Token(TokenOwner::Experts))
 }

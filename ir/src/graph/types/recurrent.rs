@@ -2,7 +2,7 @@
 
 use super::rule::Rule;
 use super::{TypeError, one};
-use crate::graph::{Dim, Held, Type};
+use crate::graph::{Dim, TokenOwner, Type};
 use crate::ngram;
 use crate::state::StateKind;
 
@@ -35,5 +35,5 @@ pub(super) fn ngram(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 pub(super) fn state_begin(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
-    one(Type::Token(Held::State(rule.state_operand("state"))))
+    one(Type::Token(TokenOwner::State(rule.state_operand("state"))))
 }

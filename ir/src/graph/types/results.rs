@@ -6,7 +6,7 @@ use super::{
     streams,
 };
 use crate::graph::op::OpKind;
-use crate::graph::{Attr, Function, Held, Module, Operand, Type};
+use crate::graph::{Attr, Function, Module, Operand, TokenOwner, Type};
 
 /// Returns the types of an op's results.
 ///
@@ -74,7 +74,7 @@ pub fn result_types(
         OpKind::ExpertSwiglu => experts::expert_swiglu(&rule),
         OpKind::ExpertDown => experts::expert_down(&rule),
         OpKind::ExpertSplit => routes::expert_split(&rule),
-        OpKind::ExpertSlots => one(Type::Token(Held::Experts)),
+        OpKind::ExpertSlots => one(Type::Token(TokenOwner::Experts)),
         OpKind::ExpertPrefetch => loading::expert_prefetch(&rule),
         OpKind::ExpertWait => loading::expert_wait(&rule),
         OpKind::ExpertEvict => loading::expert_evict(&rule),

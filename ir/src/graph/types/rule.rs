@@ -13,7 +13,7 @@ use super::{CacheShape, TypeError, check_type};
 use crate::format::Format;
 use crate::graph::attrs::{Activation, RouteScore};
 use crate::graph::op::{AttrKind, OpKind, OpRow, OperandKind};
-use crate::graph::{Attr, Dim, Element, Function, Held, Module, Operand, State, StateId, Type, Weight};
+use crate::graph::{Attr, Dim, Element, Function, Module, Operand, State, StateId, TokenOwner, Type, Weight};
 use crate::state::StateKind;
 
 /// An op under its rule. Operands and attributes have the kinds that the table lists, and ids are
@@ -212,8 +212,8 @@ impl<'a> Rule<'a> {
     /// Checks that a value is the token of experts' memory.
     pub(in crate::graph) fn experts(&self, name: &'static str) -> Result<(), TypeError> {
         match self.value(name) {
-            Type::Token(Held::Experts) => Ok(()),
-            Type::Token(Held::State(_)) | Type::Tensor { .. } => {
+            Type::Token(TokenOwner::Experts) => Ok(()),
+            Type::Token(TokenOwner::State(_)) | Type::Tensor { .. } => {
                 Err(self.operand(name, "a token of experts' memory, which expert.slots begins"))
             }
         }
@@ -230,8 +230,8 @@ impl<'a> Rule<'a> {
     /// Returns the state of a token, which must be of this kind.
     pub(in crate::graph) fn state(&self, name: &'static str, kind: StateKind) -> Result<&'a State, TypeError> {
         let state = match self.value(name) {
-            Type::Token(Held::State(state)) => self.module.states.get(state.index()),
-            Type::Token(Held::Experts) | Type::Tensor { .. } => None,
+            Type::Token(TokenOwner::State(state)) => self.module.states.get(state.index()),
+            Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => None,
         };
         let expected = || self.operand(name, format!("the token of a {} state", kind.row().name));
         state.filter(|state| state.kind == kind).ok_or_else(expected)

@@ -2,7 +2,7 @@
 
 use super::TypeError;
 use crate::format::Format;
-use crate::graph::{Choice, Part, Weight};
+use crate::graph::{Part, Weight, WeightChoices};
 
 /// Checks that a weight can be stored: a file format, 1 to 4 dimensions, whole blocks, and a size
 /// that fits.
@@ -60,7 +60,7 @@ const CHOICE_CHARS: usize = 1 << 10;
 /// Checks the decisions of passes about a weight: formats must fit its own format and its shape,
 /// and `tile` and `why` must be one line.
 fn check_choice(weight: &Weight) -> Result<(), String> {
-    let Choice { stored, layout, activations, tile, why } = &weight.choice;
+    let WeightChoices { stored, layout, activations, tile, why } = &weight.choice;
     if let &Some(stored) = stored {
         let columns = weight.shape.last().copied().unwrap_or(0);
         if !weight.format.has_row_scale() || !stored.is_in_files() || stored.row_bytes(columns).is_none() {

@@ -15,7 +15,7 @@ use ixc_ir::graph::attrs::{RopeAttrs, ScoreAttrs};
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId};
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, Choice, Chosen, Division, Leaves, RopeTable, RowAxis, RowInput, Source,
+    ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, Chosen, Division, Leaves, PositionChoice, RopeTable, RowAxis, RowInput, Source,
 };
 use ixc_kernels::attention::{AttentionRequest, Entries, Heads, Lookahead, Scores, Window};
 use ixc_kernels::{
@@ -207,7 +207,7 @@ impl Lowering<'_> {
         self.tell_by_rows(&label, &choices, &[PARTS], Vec::new);
         self.tasks.task(label, q.rows.axis(), 1, choices, &[], args)?;
         let of = if entries { Chosen::Entries } else { Chosen::Positions };
-        let choice = Choice { top_k, every: every.unwrap_or(1), of };
+        let choice = PositionChoice { top_k, every: every.unwrap_or(1), of };
         Ok(Binding::Marks { bits: marks, choice, stride: 0 })
     }
 
@@ -255,7 +255,7 @@ impl Lowering<'_> {
         let choices = vec![one, KernelChoice::by_chunks(1, spec)];
         self.tell_by_rows(&label, &choices, &[PARTS], Vec::new);
         self.tasks.task(label, q.rows.axis(), heads, choices, &[], args)?;
-        let choice = Choice { top_k, every: every.unwrap_or(1), of: Chosen::Blocks };
+        let choice = PositionChoice { top_k, every: every.unwrap_or(1), of: Chosen::Blocks };
         Ok(Binding::Marks { bits: marks, choice, stride })
     }
 
@@ -464,7 +464,7 @@ const IN_BLOCKS: &str = "keys or values in blocks; it takes them in f16";
 struct Marks {
     /// Rows of bits.
     bits: ArenaRows,
-    choice: Choice,
+    choice: PositionChoice,
     /// Bytes from a key head's bits to the next one's; 0 if all heads share them.
     stride: u64,
 }

@@ -2,7 +2,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
-use ixc_ir::plan::{BucketId, BufferId, Choice, Ngram, RowAxis, RowCount};
+use ixc_ir::plan::{BucketId, BufferId, Ngram, PositionChoice, RowAxis, RowCount};
 
 use super::{ScheduleError, row_bytes};
 
@@ -74,7 +74,7 @@ pub(super) enum Binding {
     /// head's.
     Marks {
         bits: ArenaRows,
-        choice: Choice,
+        choice: PositionChoice,
         stride: u64,
     },
     Ids,

@@ -15,7 +15,7 @@ use ixc_kernels::signature::Named;
 use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, RouteIdentities, ScaleBy, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
-use super::{Resource, What, Work, bind, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+use super::{Resource, Work, WorkItem, bind, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Bytes of a factor.
 const FLOAT_BYTES: u64 = 4;
@@ -181,7 +181,7 @@ impl Lowering<'_> {
         let (experts, nobody) = (fit("experts", experts)?, self.partial.contains(&buffer));
         let step = Step::Bucket { bucket, ids: buffer, first, top_k, experts, nobody };
         self.tasks.work.push(Work {
-            what: What::Bucket(step),
+            what: WorkItem::Bucket(step),
             reads: vec![Resource::Buffer(buffer.0)],
             writes: vec![Resource::Bucket(bucket.0)],
         });

@@ -17,12 +17,12 @@ use ixc_ir::plan::{BufferId, ExpertLayer, Output};
 
 use super::{ArenaRows, Binding, Lowering, Rows, fit, unsupported};
 use super::{Draft, ScheduleError};
-use crate::pass::{Context, Facts};
+use crate::pass::{Context, PlanProperties};
 
 /// Returns the tasks of all functions. `vocabulary` is recorded in the plan.
 pub(super) fn lower(
     module: &Module,
-    facts: &Facts<'_>,
+    facts: &PlanProperties<'_>,
     context: &Context<'_>,
     vocabulary: u32,
 ) -> Result<Draft, ScheduleError> {

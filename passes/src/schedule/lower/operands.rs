@@ -1,7 +1,7 @@
 //! Operands of an op. The verifier has checked their kinds with the op table.
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::{Held, Op, OpKind, Operand, StateId, Type, ValueId, WeightId};
+use ixc_ir::graph::{Op, OpKind, Operand, StateId, TokenOwner, Type, ValueId, WeightId};
 use ixc_ir::plan::Source;
 
 use super::{ArenaRows, Binding, Lowering, Rows, ScheduleError, Slots, unsupported};
@@ -95,7 +95,7 @@ impl Lowering<'_> {
     /// Returns the state of a token.
     pub(in crate::schedule) fn state(&self, op: &Op, name: &str) -> Result<StateId, ScheduleError> {
         match self.function.ty(self.value_operand(op, name)?) {
-            Type::Token(Held::State(state)) => Ok(*state),
+            Type::Token(TokenOwner::State(state)) => Ok(*state),
             other => {
                 unsupported(op.kind.row().mnemonic, format!("{name} of type {other}; expected the token of a state"))
             }

@@ -18,7 +18,7 @@ use ixc_ir::graph::attrs::Prefetch;
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{BucketId, ExpertGroup, RowAxis, Source, Step};
 
-use super::{Binding, Lowering, Resource, Rows, ScheduleError, Slots, What, Work, fit, unsupported};
+use super::{Binding, Lowering, Resource, Rows, ScheduleError, Slots, Work, WorkItem, fit, unsupported};
 
 /// Groups of experts found so far.
 #[derive(Default)]
@@ -68,7 +68,7 @@ impl Lowering<'_> {
                 Step::Request { group, bucket }
             }
         };
-        self.tasks.work.push(Work { what: What::Residency(step), reads, writes });
+        self.tasks.work.push(Work { what: WorkItem::Residency(step), reads, writes });
         Ok(Binding::Token)
     }
 
@@ -92,7 +92,7 @@ impl Lowering<'_> {
             return unsupported(name, "a layer whose experts were not requested");
         };
         self.tasks.work.push(Work {
-            what: What::Residency(Step::Release { group }),
+            what: WorkItem::Residency(Step::Release { group }),
             reads: vec![Resource::Slots],
             writes: vec![Resource::Slots, Resource::Group(group)],
         });
@@ -101,24 +101,25 @@ impl Lowering<'_> {
 
     /// Returns the plan's groups, after all ops are lowered.
     ///
-    /// # Errors The graph reads experts that it has not requested or has already evicted, or never
-    /// evicts them. The `residency` pass never returns such a graph.
+    /// # Errors
+    /// The graph reads experts that it has not requested or has already evicted, or never evicts
+    /// them. The `residency` pass never returns such a graph.
     pub(in crate::schedule) fn expert_groups(&mut self) -> Result<Vec<ExpertGroup>, ScheduleError> {
         let mut open: Option<(u32, BucketId)> = None;
         for work in &self.tasks.work {
             match &work.what {
-                What::Residency(Step::Request { group, bucket }) => {
+                WorkItem::Residency(Step::Request { group, bucket }) => {
                     if open.replace((*group, *bucket)).is_some() {
                         return unsupported("expert.prefetch", "experts requested before others are evicted");
                     }
                 }
-                What::Residency(Step::Release { group }) => {
+                WorkItem::Residency(Step::Release { group }) => {
                     if open.take().is_none_or(|(requested, _)| requested != *group) {
                         return unsupported("expert.evict", "experts of a layer evicted without being requested");
                     }
                 }
-                What::Residency(_) | What::Bucket(_) => {}
-                What::Task(task) => {
+                WorkItem::Residency(_) | WorkItem::Bucket(_) => {}
+                WorkItem::Task(task) => {
                     let weights = task.args.iter().filter_map(|arg| match arg.source {
                         Source::Weight(weight) => self.tasks.groups.get(&weight).copied(),
                         _ => None,

@@ -241,14 +241,14 @@ impl Partial {
 
     /// Writes the bytes after the units, then the header, and renames the file to the output path.
     pub(super) fn seal(mut self, header: &[u8; HEADER_BYTES], tail: &[u8]) -> Result<(), FileError> {
-        let sealed = (|| {
+        let add_checksum = (|| {
             self.note()?;
             self.file.set_len(self.bytes)?;
             self.file.write_all_at(tail, self.bytes - tail.len() as u64)?;
             self.file.sync_data()?;
             self.file.write_all_at(header, 0)
         })();
-        sealed.map_err(|source| self.error(source))?;
+        add_checksum.map_err(|source| self.error(source))?;
         self.place.take(&self.part, &self.file)?;
         // A journal without its file has no effect. If it cannot be removed, the next run
         // overwrites it.

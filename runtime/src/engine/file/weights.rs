@@ -32,7 +32,6 @@ use super::partial::{self, Partial, Unit};
 use super::{FileError, Header, payload};
 use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::error::load::LoadError;
-use crate::gauge::{Activity, Gauge};
 use crate::memory::{Mapped, Memory, Region};
 use crate::model_files::open_files;
 use crate::options::{self, Options};
@@ -40,6 +39,7 @@ use crate::pack::{self, ALIGNMENT, Job};
 use crate::plan_check;
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group};
+use crate::progress::{Activity, ProgressCounter};
 use crate::streaming::BlockId;
 use crate::weight_source::{DerivedTensors, WeightSource};
 
@@ -93,7 +93,7 @@ impl OwnWeights {
         groups: &[Group],
         streamed: &dyn Fn(usize) -> bool,
         pool: &mut Pool,
-        gauge: Option<&Gauge>,
+        progress: Option<&ProgressCounter>,
     ) -> Result<(), LoadError> {
         // The file's check found a checksum for each weight; the program's check found each weight
         // inside the file.
@@ -114,8 +114,8 @@ impl OwnWeights {
             }
         }
         let total = regions.iter().fold(0, |sum: u64, region| sum.saturating_add(region.bytes()));
-        gauge.iter().for_each(|gauge| gauge.begin(Activity::Checking, total));
-        let done = |bytes| gauge.iter().for_each(|gauge| gauge.add(bytes));
+        progress.iter().for_each(|progress| progress.begin(Activity::Checking, total));
+        let done = |bytes| progress.iter().for_each(|progress| progress.add(bytes));
         let found = pack::checksums(&regions, pool, &done).map_err(|source| LoadError::Pack { source })?;
         for (((_, weight), expected), &found) in whole.iter().zip(&found) {
             if found != **expected {

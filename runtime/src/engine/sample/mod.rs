@@ -1,7 +1,7 @@
 //! Sampling: draws the next token from logits.
 //!
 //! Biases apply first. Then tokens that are never drawn, or that a grammar does not allow, are
-//! removed. Then the samplers of [`Settings::samplers`] run in their order. The default is
+//! removed. Then the samplers of [`SamplerSettings::samplers`] run in their order. The default is
 //! llama.cpp's order: penalties, DRY, top-n-sigma, top-k, locally typical, top-p, min-p, XTC,
 //! temperature. Temperature 0 is greedy: it takes the largest logit, and of equal ones the lowest
 //! id. Exponentials come from the plan's own softmax kernel over the whole vocabulary. The
@@ -49,7 +49,7 @@ use random::Random;
 pub(crate) use resume::MAX_RECENT;
 pub use resume::SamplerState;
 pub use samplers::{Row, SAMPLERS};
-pub use settings::{MAX_REPEAT_WINDOW, NUMBERS, Number, Settings, SettingsError};
+pub use settings::{MAX_REPEAT_WINDOW, NUMBERS, Number, SamplerSettings, SettingsError};
 
 /// Temperatures below this are greedy: a gap of 0.1 between logits is a factor of e^100.
 pub const LOWEST_TEMPERATURE: f32 = 1e-3;
@@ -118,7 +118,7 @@ fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
 /// A sampler: draws tokens from logits.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    settings: Settings,
+    settings: SamplerSettings,
     random: Random,
     /// The last tokens, oldest first; at most as many as the longest window.
     recent: VecDeque<u32>,
@@ -136,7 +136,7 @@ pub struct Sampler {
     /// Whether the last token was drawn from the candidates. False if it was the only possible
     /// token.
     was_drawn: bool,
-    /// Number of drawn tokens, at most [`Settings::min_tokens`].
+    /// Number of drawn tokens, at most [`SamplerSettings::min_tokens`].
     drawn: usize,
 }
 
@@ -145,7 +145,7 @@ impl Sampler {
     ///
     /// # Errors
     /// Fails if a setting is outside its range.
-    pub fn new(settings: Settings) -> Result<Sampler, SettingsError> {
+    pub fn new(settings: SamplerSettings) -> Result<Sampler, SettingsError> {
         settings.check()?;
         Ok(Sampler {
             random: Random::new(settings.seed),
@@ -267,7 +267,7 @@ impl Sampler {
 
     /// Runs the samplers. Returns the only remaining token, or draws one of several.
     fn draw_token(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
-        let Settings { temperature, dynatemp_range, .. } = self.settings;
+        let SamplerSettings { temperature, dynatemp_range, .. } = self.settings;
         let cold = temperature < LOWEST_TEMPERATURE && dynatemp_range == 0.0;
         let greedy = cold && self.settings.samplers.contains(&Kind::Temperature);
         let rows = self.settings.samplers.iter().map(|kind| kind.row());

@@ -51,12 +51,17 @@ mod tests {
 
     #[test]
     fn resumed_sampler_continues_the_same_sequence() {
-        let settings =
-            Settings { presence_penalty: 0.5, repeat_window: 3, seed: 11, mirostat: 2, ..Settings::default() };
+        let settings = SamplerSettings {
+            presence_penalty: 0.5,
+            repeat_window: 3,
+            seed: 11,
+            mirostat: 2,
+            ..SamplerSettings::default()
+        };
         let logits: Vec<f32> = (0..50).map(|i| (i as f32 * 0.7).sin()).collect();
         let mut first = Sampler::new(settings.clone()).unwrap();
         (0..20).for_each(|_| assert!(first.sample(&logits, &Exact).is_ok()));
-        let mut second = Sampler::new(Settings { seed: 12, ..settings }).unwrap();
+        let mut second = Sampler::new(SamplerSettings { seed: 12, ..settings }).unwrap();
         second.resume(&first.state());
         let drawn = |sampler: &mut Sampler| [0; 40].map(|_| sampler.sample(&logits, &Exact).unwrap());
         assert_eq!(drawn(&mut first), drawn(&mut second));

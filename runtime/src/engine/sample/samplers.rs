@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::kinds::Kind;
-use super::{Breakers, LOWEST_LOGIT, LOWEST_TEMPERATURE, SampleError, Sampler, Settings, largest};
+use super::{Breakers, LOWEST_LOGIT, LOWEST_TEMPERATURE, SampleError, Sampler, SamplerSettings, largest};
 use crate::engine::Softmax;
 
 /// The names of a sampler, and its function.
@@ -34,13 +34,13 @@ pub struct Row {
     /// Whether the token with the largest logit keeps it and stays a candidate.
     pub(super) keeps_best: bool,
     /// Whether these settings turn the sampler on.
-    pub(super) is_on: fn(&Settings) -> bool,
+    pub(super) is_on: fn(&SamplerSettings) -> bool,
     pub(super) apply: Apply,
 }
 
 type Apply = fn(&mut Sampler, &dyn Softmax) -> Result<(), SampleError>;
 
-const fn row(kind: Kind, name: &'static str, letter: char, is_on: fn(&Settings) -> bool, apply: Apply) -> Row {
+const fn row(kind: Kind, name: &'static str, letter: char, is_on: fn(&SamplerSettings) -> bool, apply: Apply) -> Row {
     Row { kind, name, aliases: &[], letter, keeps_best: true, is_on, apply }
 }
 

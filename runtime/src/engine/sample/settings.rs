@@ -14,7 +14,7 @@ const MAX_TOP_K: f64 = (1 << 24) as f64;
 
 /// The settings of a sampler.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct SamplerSettings {
     /// Divisor of the logits; 0 and less is greedy.
     pub temperature: f32,
     /// Max change of the temperature: down if the model is certain, up if it is uncertain; 0 is
@@ -82,10 +82,10 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for SamplerSettings {
     /// llama.cpp's defaults, with seed 0.
-    fn default() -> Settings {
-        Settings {
+    fn default() -> SamplerSettings {
+        SamplerSettings {
             temperature: 0.8,
             dynatemp_range: 0.0,
             dynatemp_exponent: 1.0,
@@ -118,10 +118,10 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl SamplerSettings {
     /// Returns greedy settings: the same tokens every time.
-    pub fn greedy() -> Settings {
-        Settings { temperature: 0.0, ..Settings::default() }
+    pub fn greedy() -> SamplerSettings {
+        SamplerSettings { temperature: 0.0, ..SamplerSettings::default() }
     }
 
     /// Checks that all numbers are in their ranges.
@@ -182,9 +182,9 @@ pub struct Number {
     /// Whether the number must be an integer.
     pub whole: bool,
     /// Reads the setting.
-    pub get: fn(&Settings) -> f64,
+    pub get: fn(&SamplerSettings) -> f64,
     /// Writes the setting; the value is in its range.
-    pub set: fn(&mut Settings, f64),
+    pub set: fn(&mut SamplerSettings, f64),
 }
 
 macro_rules! real {

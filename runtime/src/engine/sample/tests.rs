@@ -19,12 +19,12 @@ impl Softmax for Exact {
 }
 
 /// Settings with all samplers off.
-fn plain_settings() -> Settings {
-    Settings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, ..Settings::default() }
+fn plain_settings() -> SamplerSettings {
+    SamplerSettings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, ..SamplerSettings::default() }
 }
 
 /// Counts how often each token is drawn in `n` draws.
-fn counts(settings: Settings, logits: &[f32], n: usize) -> Vec<usize> {
+fn counts(settings: SamplerSettings, logits: &[f32], n: usize) -> Vec<usize> {
     let mut sampler = Sampler::new(settings).unwrap();
     let mut counts = vec![0; logits.len()];
     for _ in 0..n {
@@ -36,20 +36,21 @@ fn counts(settings: Settings, logits: &[f32], n: usize) -> Vec<usize> {
 #[test]
 fn late_tokens_are_excluded_before_the_minimum_length() {
     let logits = [1.0, 5.0, 0.0];
-    let settings = Settings { temperature: 0.0, late_tokens: vec![1], min_tokens: 2, ..plain_settings() };
+    let settings = SamplerSettings { temperature: 0.0, late_tokens: vec![1], min_tokens: 2, ..plain_settings() };
     let mut sampler = Sampler::new(settings).unwrap();
     let drawn: Vec<u32> = (0..4).map(|_| sampler.sample(&logits, &Exact).unwrap()).collect();
     assert_eq!(drawn, [0, 0, 1, 1]);
     // If the mask allows only a late token, that token is drawn.
-    let mut sampler = Sampler::new(Settings { late_tokens: vec![1], min_tokens: 2, ..plain_settings() }).unwrap();
+    let mut sampler =
+        Sampler::new(SamplerSettings { late_tokens: vec![1], min_tokens: 2, ..plain_settings() }).unwrap();
     assert_eq!(sampler.sample_allowed(&logits, Some(&[0b010]), &Exact).unwrap(), 1);
 }
 
 #[test]
 fn excluded_tokens_are_never_sampled() {
     let logits = [3.0, 2.0, 1.0];
-    let never = |banned: &[u32]| Settings { banned: banned.to_vec(), ..plain_settings() };
-    assert_eq!(counts(Settings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
+    let never = |banned: &[u32]| SamplerSettings { banned: banned.to_vec(), ..plain_settings() };
+    assert_eq!(counts(SamplerSettings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
     let drawn = counts(never(&[0]), &logits, 500);
     assert!(drawn[0] == 0 && drawn[1] > 0 && drawn[2] > 0, "{drawn:?}");
     // If all tokens are banned, one is drawn nevertheless.
@@ -58,7 +59,7 @@ fn excluded_tokens_are_never_sampled() {
 
 #[test]
 fn greedy_takes_the_largest_logit_then_the_lowest_id() {
-    let mut sampler = Sampler::new(Settings::greedy()).unwrap();
+    let mut sampler = Sampler::new(SamplerSettings::greedy()).unwrap();
     assert_eq!(sampler.sample(&[0.5, 2.0, f32::NEG_INFINITY, 2.0], &Exact), Ok(1));
     assert_eq!(sampler.sample(&[f32::NEG_INFINITY; 3], &Exact), Ok(0));
     assert_eq!(sampler.sample(&[], &Exact), Err(SampleError::NoLogits));
@@ -71,8 +72,9 @@ fn greedy_takes_the_largest_logit_then_the_lowest_id() {
 fn log_probabilities_of_the_sampled_token_are_reported() {
     // Probabilities 0.1, 0.2 and 0.7. Top-k leaves the last two: 2/9 and 7/9.
     let logits = [0.1f32, 0.2, 0.7].map(f32::ln);
-    let settings = Settings { top_k: 2, ..plain_settings() };
-    let mut sampler = Sampler::new(Settings { samplers: vec![Kind::TopK, Kind::Temperature], ..settings }).unwrap();
+    let settings = SamplerSettings { top_k: 2, ..plain_settings() };
+    let mut sampler =
+        Sampler::new(SamplerSettings { samplers: vec![Kind::TopK, Kind::Temperature], ..settings }).unwrap();
     let token = sampler.sample(&logits, &Exact).unwrap();
     let (own, best) = sampler.log_probabilities(token, 5);
     let shares: Vec<(u32, f32)> = best.iter().map(|one| (one.token, one.log_probability.exp())).collect();
@@ -81,7 +83,7 @@ fn log_probabilities_of_the_sampled_token_are_reported() {
     assert_eq!(sampler.log_probabilities(token, 1).1, best[..1]);
     assert!(sampler.log_probabilities(token, 0).1.is_empty());
     // Greedy sampling has one choice, with probability 1.
-    let mut greedy = Sampler::new(Settings::greedy()).unwrap();
+    let mut greedy = Sampler::new(SamplerSettings::greedy()).unwrap();
     let token = greedy.sample(&logits, &Exact).unwrap();
     let certain = TokenLogProb { token: 2, log_probability: 0.0 };
     assert_eq!(greedy.log_probabilities(token, 5), (certain, vec![certain]));
@@ -109,7 +111,7 @@ fn draws_follow_the_probabilities() {
     let logits = [0.1f32.ln(), 0.2f32.ln(), 0.7f32.ln()];
     for (temperature, expected) in [(1.0, [0.1, 0.2, 0.7]), (0.5, [0.01 / 0.54, 0.04 / 0.54, 0.49 / 0.54])] {
         let n = 20_000;
-        let found = counts(Settings { temperature, ..plain_settings() }, &logits, n);
+        let found = counts(SamplerSettings { temperature, ..plain_settings() }, &logits, n);
         for (count, p) in found.iter().zip(expected) {
             let (mean, deviation) = (n as f64 * p, (n as f64 * p * (1.0 - p)).sqrt());
             assert!((*count as f64 - mean).abs() < 4.0 * deviation, "{found:?} at {temperature}");
@@ -126,23 +128,23 @@ fn top_k_top_p_min_p_keep_expected_tokens() {
         (0..p.len()).filter(|&i| counts[i] > 0).collect()
     };
     assert_eq!(kept(plain_settings()), [0, 1, 2, 3, 4]);
-    assert_eq!(kept(Settings { top_k: 2, ..plain_settings() }), [1, 2]);
-    assert_eq!(kept(Settings { top_k: 5, ..plain_settings() }), [0, 1, 2, 3, 4]);
-    assert_eq!(kept(Settings { top_p: 0.6, ..plain_settings() }), [1, 2]);
-    assert_eq!(kept(Settings { top_p: 0.66, ..plain_settings() }), [1, 2, 3]);
-    assert_eq!(kept(Settings { top_p: 0.0, ..plain_settings() }), [1]);
+    assert_eq!(kept(SamplerSettings { top_k: 2, ..plain_settings() }), [1, 2]);
+    assert_eq!(kept(SamplerSettings { top_k: 5, ..plain_settings() }), [0, 1, 2, 3, 4]);
+    assert_eq!(kept(SamplerSettings { top_p: 0.6, ..plain_settings() }), [1, 2]);
+    assert_eq!(kept(SamplerSettings { top_p: 0.66, ..plain_settings() }), [1, 2, 3]);
+    assert_eq!(kept(SamplerSettings { top_p: 0.0, ..plain_settings() }), [1]);
     // Among the three that top-k leaves, the first has 0.4 / 0.85, which is less than 0.5.
-    assert_eq!(kept(Settings { top_k: 3, top_p: 0.5, ..plain_settings() }), [1, 2]);
-    assert_eq!(kept(Settings { top_k: 3, top_p: 0.46, ..plain_settings() }), [1]);
-    assert_eq!(kept(Settings { min_p: 0.45, ..plain_settings() }), [1, 2, 3]);
-    assert_eq!(kept(Settings { min_p: 1.0, ..plain_settings() }), [1]);
+    assert_eq!(kept(SamplerSettings { top_k: 3, top_p: 0.5, ..plain_settings() }), [1, 2]);
+    assert_eq!(kept(SamplerSettings { top_k: 3, top_p: 0.46, ..plain_settings() }), [1]);
+    assert_eq!(kept(SamplerSettings { min_p: 0.45, ..plain_settings() }), [1, 2, 3]);
+    assert_eq!(kept(SamplerSettings { min_p: 1.0, ..plain_settings() }), [1]);
     // Min-p applies before the temperature.
-    assert_eq!(kept(Settings { min_p: 0.45, temperature: 20.0, ..plain_settings() }), [1, 2, 3]);
+    assert_eq!(kept(SamplerSettings { min_p: 0.45, temperature: 20.0, ..plain_settings() }), [1, 2, 3]);
 }
 
 #[test]
 fn recent_tokens_are_penalised_once_and_in_the_window_only() {
-    let settings = Settings { repeat_penalty: 2.0, repeat_window: 2, ..Settings::greedy() };
+    let settings = SamplerSettings { repeat_penalty: 2.0, repeat_window: 2, ..SamplerSettings::greedy() };
     let mut sampler = Sampler::new(settings).unwrap();
     let logits = [3.0, 2.0, -1.0, 1.25];
     sampler.accept(0);
@@ -151,7 +153,7 @@ fn recent_tokens_are_penalised_once_and_in_the_window_only() {
     assert_eq!(sampler.sample(&logits, &Exact), Ok(0)); // 1.5, 1.0, -1.0, 1.25: 0 and 1 are recent
     assert_eq!(sampler.sample(&logits, &Exact), Ok(0)); // 1.5, 1.0, ...: 1 and 0
     assert_eq!(sampler.sample(&logits, &Exact), Ok(1)); // 1.5, 2.0: 1 is out of the window
-    let mut sampler = Sampler::new(Settings { repeat_penalty: 2.0, ..Settings::greedy() }).unwrap();
+    let mut sampler = Sampler::new(SamplerSettings { repeat_penalty: 2.0, ..SamplerSettings::greedy() }).unwrap();
     sampler.accept(1);
     assert_eq!(sampler.sample(&[-2.0, -1.0, -1.5], &Exact), Ok(2));
     // A token beyond the vocabulary does nothing.
@@ -162,7 +164,7 @@ fn recent_tokens_are_penalised_once_and_in_the_window_only() {
 #[test]
 fn presence_and_frequency_penalties_reduce_recent_tokens() {
     let greedy = |presence_penalty, frequency_penalty| {
-        let settings = Settings { presence_penalty, frequency_penalty, ..Settings::greedy() };
+        let settings = SamplerSettings { presence_penalty, frequency_penalty, ..SamplerSettings::greedy() };
         let mut sampler = Sampler::new(settings).unwrap();
         [0, 0, 0, 1].into_iter().for_each(|token| sampler.accept(token));
         sampler.sample(&[3.0, 2.5, 1.0], &Exact).unwrap()
@@ -177,7 +179,7 @@ fn presence_and_frequency_penalties_reduce_recent_tokens() {
 #[test]
 fn biases_are_added() {
     let biased = |bias: &[(u32, f32)]| {
-        let settings = Settings { bias: bias.to_vec(), ..Settings::greedy() };
+        let settings = SamplerSettings { bias: bias.to_vec(), ..SamplerSettings::greedy() };
         Sampler::new(settings).unwrap().sample(&[3.0, 2.0, 1.0], &Exact).unwrap()
     };
     assert_eq!(biased(&[(1, 1.5)]), 1);
@@ -186,7 +188,7 @@ fn biases_are_added() {
 }
 
 /// Returns the candidates that some settings leave, and their shares of the draws.
-fn remaining(settings: Settings, logits: &[f32]) -> Vec<(usize, f64)> {
+fn remaining(settings: SamplerSettings, logits: &[f32]) -> Vec<(usize, f64)> {
     let n = 40_000;
     let counts = counts(settings, logits, n);
     counts.into_iter().enumerate().filter(|(_, c)| *c > 0).map(|(i, c)| (i, c as f64 / n as f64)).collect()
@@ -199,16 +201,16 @@ fn tokens(left: &[(usize, f64)]) -> Vec<usize> {
 #[test]
 fn mask_restricts_sampling_to_allowed_tokens() {
     let logits = [3.0, 2.0, 1.0, 0.0];
-    let only = |settings: Settings, mask: u32| {
+    let only = |settings: SamplerSettings, mask: u32| {
         let mut sampler = Sampler::new(settings).unwrap();
         (0..200).map(|_| sampler.sample_allowed(&logits, Some(&[mask]), &Exact).unwrap()).collect::<Vec<_>>()
     };
-    assert!(only(Settings::greedy(), 0b1100).iter().all(|token| *token == 2));
+    assert!(only(SamplerSettings::greedy(), 0b1100).iter().all(|token| *token == 2));
     // The mask leaves fewer tokens than k.
-    let drawn = only(Settings { top_k: 3, ..plain_settings() }, 0b1010);
+    let drawn = only(SamplerSettings { top_k: 3, ..plain_settings() }, 0b1010);
     assert!(drawn.contains(&1) && drawn.contains(&3) && !drawn.contains(&0) && !drawn.contains(&2));
     // The mask can leave only tokens that are never drawn.
-    let never = Settings { banned: vec![2], bias: vec![(3, f32::NEG_INFINITY)], ..plain_settings() };
+    let never = SamplerSettings { banned: vec![2], bias: vec![(3, f32::NEG_INFINITY)], ..plain_settings() };
     assert!(only(never, 0b1100).iter().all(|token| [2, 3].contains(token)));
     let mut sampler = Sampler::new(plain_settings()).unwrap();
     assert_eq!(sampler.sample_allowed(&logits, Some(&[0]), &Exact), Err(SampleError::NothingAllowed));
@@ -220,7 +222,7 @@ fn typical_p_keeps_tokens_of_expected_surprise() {
     // H = 0.5 ln 2 + 0.3 ln(1/0.3) + 0.2 ln 5 = 1.0297 nats. The surprises 0.693, 1.204, 1.609
     // have the distances 0.337, 0.174, 0.580.
     let logits = [0.5f32, 0.3, 0.2].map(f32::ln);
-    let with = |typical_p| tokens(&remaining(Settings { typical_p, ..plain_settings() }, &logits));
+    let with = |typical_p| tokens(&remaining(SamplerSettings { typical_p, ..plain_settings() }, &logits));
     assert_eq!(with(0.2), [1]);
     assert_eq!(with(0.31), [0, 1]);
     assert_eq!(with(0.79), [0, 1]);
@@ -231,8 +233,9 @@ fn typical_p_keeps_tokens_of_expected_surprise() {
 fn top_n_sigma_keeps_tokens_within_deviations() {
     // Mean 1, standard deviation sqrt((9 + 1 + 1 + 1 + 4) / 5) = 1.789.
     let logits = [4.0, 2.0, 0.0, 0.0, -1.0];
-    let with =
-        |top_n_sigma| tokens(&remaining(Settings { top_n_sigma, temperature: 5.0, ..plain_settings() }, &logits));
+    let with = |top_n_sigma| {
+        tokens(&remaining(SamplerSettings { top_n_sigma, temperature: 5.0, ..plain_settings() }, &logits))
+    };
     assert_eq!(with(1.0), [0]);
     assert_eq!(with(1.12), [0, 1]);
     assert_eq!(with(2.24), [0, 1, 2, 3]);
@@ -244,7 +247,7 @@ fn masked_tokens_do_not_affect_the_deviation() {
     // The mask leaves logits of mean 2 and standard deviation sqrt(2 / 3 * 4) = 1.633.
     let logits = [4.0, 2.0, 0.0, 9.0];
     let samplers = vec![Kind::Temperature, Kind::TopNSigma];
-    let settings = Settings { temperature: 1.5, top_n_sigma: 1.0, samplers, ..plain_settings() };
+    let settings = SamplerSettings { temperature: 1.5, top_n_sigma: 1.0, samplers, ..plain_settings() };
     let mut sampler = Sampler::new(settings).unwrap();
     for _ in 0..500 {
         assert_eq!(sampler.sample_allowed(&logits, Some(&[0b0111]), &Exact), Ok(0));
@@ -255,8 +258,8 @@ fn masked_tokens_do_not_affect_the_deviation() {
 fn penalties_after_a_cut_apply_to_remaining_tokens() {
     let penalised = |presence_penalty: f32, dry_multiplier: f32| {
         let samplers = vec![Kind::TopK, Kind::Penalties, Kind::Dry, Kind::Xtc];
-        let settings = Settings { presence_penalty, dry_multiplier, top_k: 2, samplers, ..plain_settings() };
-        let settings = Settings { xtc_probability: 1.0, xtc_threshold: 0.4, ..settings };
+        let settings = SamplerSettings { presence_penalty, dry_multiplier, top_k: 2, samplers, ..plain_settings() };
+        let settings = SamplerSettings { xtc_probability: 1.0, xtc_threshold: 0.4, ..settings };
         let mut sampler = Sampler::new(settings).unwrap();
         [0, 1, 5, 0, 1].into_iter().for_each(|token| sampler.accept(token));
         sampler.sample(&[200.0, 200.0, 190.0, 190.0, 190.0, 199.0], &Exact).unwrap();
@@ -270,7 +273,7 @@ fn penalties_after_a_cut_apply_to_remaining_tokens() {
 #[test]
 fn numeric_settings_are_set_by_name() {
     let with = |name: &str, value: f64| {
-        let mut settings = Settings::default();
+        let mut settings = SamplerSettings::default();
         let number = NUMBERS.iter().find(|number| number.name == name).unwrap();
         assert!((number.min..=number.max).contains(&value), "{name}");
         (number.set)(&mut settings, value);
@@ -283,7 +286,7 @@ fn numeric_settings_are_set_by_name() {
             assert_eq!(with(number.name, value).check(), Ok(()), "{} = {value}", number.name);
         }
     }
-    let mut cold = Sampler::new(Settings { temperature: -0.5, ..plain_settings() }).unwrap();
+    let mut cold = Sampler::new(SamplerSettings { temperature: -0.5, ..plain_settings() }).unwrap();
     assert_eq!(cold.sample(&[0.0, 1.0], &Exact), Ok(1));
 }
 
@@ -291,7 +294,7 @@ fn numeric_settings_are_set_by_name() {
 fn xtc_leaves_out_all_likely_tokens_but_the_last() {
     let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
     let with = |xtc_probability, xtc_threshold| {
-        remaining(Settings { xtc_probability, xtc_threshold, ..plain_settings() }, &logits)
+        remaining(SamplerSettings { xtc_probability, xtc_threshold, ..plain_settings() }, &logits)
     };
     assert_eq!(tokens(&with(1.0, 0.15)), [2, 3]);
     assert_eq!(tokens(&with(1.0, 0.25)), [1, 2, 3]);
@@ -303,14 +306,20 @@ fn xtc_leaves_out_all_likely_tokens_but_the_last() {
     let half = with(0.5, 0.15);
     assert!((half[0].1 - 0.2).abs() < 4.0 * (0.2f64 * 0.8 / 40_000.0).sqrt(), "{half:?}");
     // XTC also applies to greedy sampling.
-    let cold = Settings { top_p: 1.0, min_p: 0.0, xtc_probability: 1.0, xtc_threshold: 0.15, ..Settings::greedy() };
+    let cold = SamplerSettings {
+        top_p: 1.0,
+        min_p: 0.0,
+        xtc_probability: 1.0,
+        xtc_threshold: 0.15,
+        ..SamplerSettings::greedy()
+    };
     assert_eq!(tokens(&remaining(cold.clone(), &logits)), [2]);
     // XTC sees the candidates of earlier samplers, 0.4 and 0.3: the last likely one stays.
-    assert_eq!(tokens(&remaining(Settings { top_k: 2, ..cold.clone() }, &logits)), [1]);
-    assert_eq!(tokens(&remaining(Settings { min_p: 0.6, ..cold.clone() }, &logits)), [1]);
+    assert_eq!(tokens(&remaining(SamplerSettings { top_k: 2, ..cold.clone() }, &logits)), [1]);
+    assert_eq!(tokens(&remaining(SamplerSettings { min_p: 0.6, ..cold.clone() }, &logits)), [1]);
     // A sampler after XTC keeps the best of the rest.
     let after = vec![Kind::Xtc, Kind::TopK, Kind::Temperature];
-    assert_eq!(tokens(&remaining(Settings { top_k: 2, samplers: after, ..cold }, &logits)), [2]);
+    assert_eq!(tokens(&remaining(SamplerSettings { top_k: 2, samplers: after, ..cold }, &logits)), [2]);
 }
 
 /// Returns the set of breakers with these heads and tails.
@@ -355,7 +364,7 @@ proptest! {
 fn dry_penalty_grows_exponentially_with_repetition_length() {
     let with = |dry_multiplier: f32, dry_breakers: Vec<(u32, Vec<u32>)>| {
         let dry_breakers = Arc::new(breaker_set(&dry_breakers));
-        let settings = Settings { dry_multiplier, dry_base: 2.0, dry_breakers, ..Settings::greedy() };
+        let settings = SamplerSettings { dry_multiplier, dry_base: 2.0, dry_breakers, ..SamplerSettings::greedy() };
         let mut sampler = Sampler::new(settings).unwrap();
         [0, 1, 2, 3, 0, 1, 2].into_iter().for_each(|token| sampler.accept(token));
         // 3 would continue a repetition of three tokens: 0.5 * 2^(3 - 2) = 1 is subtracted from
@@ -374,7 +383,7 @@ fn dry_penalty_grows_exponentially_with_repetition_length() {
 #[test]
 fn the_temperature_follows_the_entropy() {
     let share = |logits: &[f32], range, exponent| {
-        let settings = Settings { dynatemp_range: range, dynatemp_exponent: exponent, ..plain_settings() };
+        let settings = SamplerSettings { dynatemp_range: range, dynatemp_exponent: exponent, ..plain_settings() };
         remaining(settings, logits)[0].1
     };
     let logits = [2.0f32, 0.0];
@@ -395,7 +404,7 @@ fn mirostat_holds_surprise_at_its_target() {
     let logits: Vec<f32> = (1..=1000).map(|rank| -(rank as f32).ln()).collect();
     for mirostat in [1, 2] {
         for tau in [2.0f32, 3.0, 4.5] {
-            let settings = Settings { mirostat, mirostat_tau: tau, ..plain_settings() };
+            let settings = SamplerSettings { mirostat, mirostat_tau: tau, ..plain_settings() };
             let mut sampler = Sampler::new(settings).unwrap();
             let (mut sum, n) = (0.0, 4000);
             for _ in 0..n {
@@ -409,7 +418,7 @@ fn mirostat_holds_surprise_at_its_target() {
             assert!((mean - f64::from(tau)).abs() < 0.1, "version {mirostat}: {mean} for {tau}");
         }
     }
-    let cold = Settings { mirostat: 2, ..Settings::greedy() };
+    let cold = SamplerSettings { mirostat: 2, ..SamplerSettings::greedy() };
     assert_eq!(Sampler::new(cold).unwrap().sample(&[0.0, 2.0], &Exact), Ok(1));
 }
 
@@ -417,8 +426,13 @@ fn mirostat_holds_surprise_at_its_target() {
 fn samplers_run_in_the_given_order() {
     let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
     let with = |samplers: &[Kind]| {
-        let settings =
-            Settings { temperature: 0.25, min_p: 0.6, top_k: 3, samplers: samplers.to_vec(), ..plain_settings() };
+        let settings = SamplerSettings {
+            temperature: 0.25,
+            min_p: 0.6,
+            top_k: 3,
+            samplers: samplers.to_vec(),
+            ..plain_settings()
+        };
         tokens(&remaining(settings, &logits))
     };
     // 0.3 is at least 0.6 * 0.4, but 0.3^4 is less than 0.6 * 0.4^4.
@@ -427,7 +441,7 @@ fn samplers_run_in_the_given_order() {
     assert_eq!(with(&[Kind::TopK]), [0, 1, 2]);
     assert_eq!(with(&[]), [0, 1, 2, 3]);
     // Without the temperature sampler, temperature 0 is not greedy.
-    let cold = Settings { temperature: 0.0, samplers: vec![Kind::TopK], top_k: 2, ..plain_settings() };
+    let cold = SamplerSettings { temperature: 0.0, samplers: vec![Kind::TopK], top_k: 2, ..plain_settings() };
     assert_eq!(tokens(&remaining(cold, &logits)), [0, 1]);
     for row in &SAMPLERS {
         assert_eq!((Kind::named(row.name), Kind::from_letter(row.letter)), (Some(row.kind), Some(row.kind)));
@@ -443,18 +457,18 @@ fn samplers_run_in_the_given_order() {
 #[test]
 fn settings_outside_their_range_are_errors() {
     for (settings, name) in [
-        (Settings { temperature: 1001.0, ..plain_settings() }, "temperature"),
-        (Settings { temperature: f32::NAN, ..plain_settings() }, "temperature"),
-        (Settings { top_p: 1.1, ..plain_settings() }, "top_p"),
-        (Settings { min_p: -1.0, ..plain_settings() }, "min_p"),
-        (Settings { repeat_penalty: 0.0, ..plain_settings() }, "repeat_penalty"),
-        (Settings { presence_penalty: 101.0, ..plain_settings() }, "presence_penalty"),
-        (Settings { frequency_penalty: f32::NAN, ..plain_settings() }, "frequency_penalty"),
-        (Settings { bias: vec![(1, f32::INFINITY)], ..plain_settings() }, "logit_bias"),
-        (Settings { repeat_window: u32::MAX, ..plain_settings() }, "repeat_last_n"),
-        (Settings { dry_window: u32::MAX, ..plain_settings() }, "dry_penalty_last_n"),
-        (Settings { mirostat: 3, ..plain_settings() }, "mirostat"),
-        (Settings { xtc_threshold: f32::NAN, ..plain_settings() }, "xtc_threshold"),
+        (SamplerSettings { temperature: 1001.0, ..plain_settings() }, "temperature"),
+        (SamplerSettings { temperature: f32::NAN, ..plain_settings() }, "temperature"),
+        (SamplerSettings { top_p: 1.1, ..plain_settings() }, "top_p"),
+        (SamplerSettings { min_p: -1.0, ..plain_settings() }, "min_p"),
+        (SamplerSettings { repeat_penalty: 0.0, ..plain_settings() }, "repeat_penalty"),
+        (SamplerSettings { presence_penalty: 101.0, ..plain_settings() }, "presence_penalty"),
+        (SamplerSettings { frequency_penalty: f32::NAN, ..plain_settings() }, "frequency_penalty"),
+        (SamplerSettings { bias: vec![(1, f32::INFINITY)], ..plain_settings() }, "logit_bias"),
+        (SamplerSettings { repeat_window: u32::MAX, ..plain_settings() }, "repeat_last_n"),
+        (SamplerSettings { dry_window: u32::MAX, ..plain_settings() }, "dry_penalty_last_n"),
+        (SamplerSettings { mirostat: 3, ..plain_settings() }, "mirostat"),
+        (SamplerSettings { xtc_threshold: f32::NAN, ..plain_settings() }, "xtc_threshold"),
     ] {
         assert_eq!(Sampler::new(settings).unwrap_err().setting, name);
     }
@@ -469,7 +483,7 @@ proptest! {
         (xtc_probability, xtc_threshold, dry_multiplier) in (0.0f32..=1.0, 0.0f32..=1.0, 0.0f32..3.0),
         mirostat in 0u32..3, samplers in Just(DEFAULT_SAMPLERS.to_vec()).prop_shuffle(),
     ) {
-        let settings = Settings {
+        let settings = SamplerSettings {
             temperature, top_k, top_p, min_p, seed, typical_p, top_n_sigma, dynatemp_range, xtc_probability, xtc_threshold,
             dry_multiplier, mirostat, samplers, ..plain_settings()
         };

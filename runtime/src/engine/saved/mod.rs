@@ -68,10 +68,10 @@ const MAX_PENDING: u32 = 1 << 20;
 /// Metadata at the beginning of a saved state: the sequence's tokens and positions, without the
 /// states.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct SavedHeader {
     /// The plan and weights that the saved state belongs to.
     pub identity: Identity,
-    /// Digest of all tokens before [`Facts::positions`].
+    /// Digest of all tokens before [`SavedHeader::positions`].
     pub before: Digest,
     /// Positions of the sequence whose states are saved.
     pub positions: Range<u32>,
@@ -202,12 +202,12 @@ fn compare_crc(part: &str, found: u32, expected: u32) -> Result<(), SavedError> 
     }
 }
 
-impl Facts {
+impl SavedHeader {
     fn header(&self, facts_crc: u32) -> Header {
         // The casts are exact: the lengths were checked when the facts were made or read.
         let [tokens, states, copies] = [self.tokens.len(), self.firsts.len(), self.copies.len()].map(|n| n as u32);
         let recent = self.sampler.as_ref().map_or(NO_SAMPLER, |sampler| sampler.recent.len() as u32);
-        let &Facts { identity, before, positions: Range { start: from, end: to }, .. } = self;
+        let &SavedHeader { identity, before, positions: Range { start: from, end: to }, .. } = self;
         Header { identity, before, from, to, tokens, states, copies, recent, facts_crc }
     }
 
@@ -227,7 +227,7 @@ impl Facts {
         bytes: u64,
         identity: &Identity,
         of: &EngineIdentity<'_>,
-    ) -> Result<Facts, SavedError> {
+    ) -> Result<SavedHeader, SavedError> {
         if bytes < HEADER_BYTES as u64 {
             let mut found = Vec::new();
             input.take(bytes).read_to_end(&mut found)?;
@@ -250,7 +250,7 @@ impl Facts {
         let mut facts = vec![0; header.facts_bytes() as usize];
         input.read_exact(&mut facts)?;
         compare_crc("its tokens", crc32fast::hash(&facts), header.facts_crc)?;
-        let facts = Facts::decode(&header, &facts);
+        let facts = SavedHeader::decode(&header, &facts);
         facts.check(of)?;
         let expected = facts.bytes(of.states);
         match expected == Some(bytes) {
@@ -260,7 +260,7 @@ impl Facts {
     }
 
     /// Decodes facts from bytes of the length in the header.
-    fn decode(header: &Header, bytes: &[u8]) -> Facts {
+    fn decode(header: &Header, bytes: &[u8]) -> SavedHeader {
         let mut words = bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
         let mut take = |count: u32| words.by_ref().take(count as usize).collect::<Vec<u32>>();
         let (tokens, firsts, copies) = (take(header.tokens), take(header.states), take(header.copies));
@@ -271,7 +271,7 @@ impl Facts {
             SamplerState { random, recent: take(header.recent), surprise }
         });
         let &Header { identity, before, from, to, .. } = header;
-        Facts { identity, before, positions: from..to, tokens, firsts, copies, sampler }
+        SavedHeader { identity, before, positions: from..to, tokens, firsts, copies, sampler }
     }
 
     /// Refuses metadata that no sequence of this engine can have.
@@ -334,7 +334,7 @@ impl Facts {
 }
 
 /// Writes the states of a sequence that the metadata lists.
-fn write(facts: &Facts, sequence: &Sequence, out: &mut dyn Write) -> Result<(), SavedError> {
+fn write(facts: &SavedHeader, sequence: &Sequence, out: &mut dyn Write) -> Result<(), SavedError> {
     let encoded = facts.encode();
     out.write_all(&facts.header(crc32fast::hash(&encoded)).encode())?;
     out.write_all(&encoded)?;
@@ -365,7 +365,7 @@ fn write(facts: &Facts, sequence: &Sequence, out: &mut dyn Write) -> Result<(), 
 
 /// Reads the cache slots of a saved state into a sequence whose states end at the same position.
 /// The facts are read already.
-fn read_places(facts: &Facts, sequence: &mut Sequence, input: &mut dyn Read) -> Result<(), SavedError> {
+fn read_places(facts: &SavedHeader, sequence: &mut Sequence, input: &mut dyn Read) -> Result<(), SavedError> {
     let declared = sequence.states.declared().to_vec();
     for (number, state) in declared.iter().enumerate() {
         let Some(places) = facts.places(number, state) else { continue };
@@ -383,7 +383,7 @@ fn read_places(facts: &Facts, sequence: &mut Sequence, input: &mut dyn Read) -> 
 }
 
 /// Reads the copies of a saved state. The cache slots have been read already.
-fn read_copies(facts: &Facts, states: &[State], input: &mut dyn Read) -> Result<Vec<(u32, Vec<u8>)>, SavedError> {
+fn read_copies(facts: &SavedHeader, states: &[State], input: &mut dyn Read) -> Result<Vec<(u32, Vec<u8>)>, SavedError> {
     let mut copies = Vec::new();
     for &position in &facts.copies {
         // The size was checked when the facts were read.
@@ -445,7 +445,7 @@ impl Engine {
         let states = &sequence.states;
         let mut copies: Vec<u32> = states.copies().map(|(position, _)| position).filter(|&at| at < held).collect();
         copies.extend(has_copies(states.declared()).then_some(held));
-        let facts = Facts {
+        let facts = SavedHeader {
             identity: self.identity(),
             before: Digest::default(),
             positions: 0..held,
@@ -469,7 +469,7 @@ impl Engine {
         input: &mut dyn Read,
         bytes: u64,
     ) -> Result<LoadedSequence, SavedError> {
-        let facts = Facts::read(input, bytes, &self.identity(), &self.of())?;
+        let facts = SavedHeader::read(input, bytes, &self.identity(), &self.of())?;
         if facts.positions.start != 0 {
             return Err(SavedError::From { found: facts.positions.start, expected: 0 });
         }
@@ -514,7 +514,7 @@ impl Engine {
 
     /// Returns the positions of the states after these pages are loaded, if positions up to
     /// `position` are used.
-    fn stand(&self, pages: &[&Facts], position: u32, id: SequenceId) -> Result<Stand, SavedError> {
+    fn stand(&self, pages: &[&SavedHeader], position: u32, id: SequenceId) -> Result<Stand, SavedError> {
         let sequence = self.saved_sequence(id)?;
         let used = pages.last().map_or(position, |page| page.positions.end);
         let mut bases = Vec::new();
@@ -535,7 +535,7 @@ impl Engine {
 }
 
 /// Returns the first cache slot of a state from which on the pages have all slots.
-fn first_held(pages: &[&Facts], state: usize) -> u32 {
+fn first_held(pages: &[&SavedHeader], state: usize) -> u32 {
     let mut first = u32::MAX;
     for page in pages.iter().rev() {
         first = page.firsts.get(state).copied().unwrap_or(first);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ixc_ir::state::Rollback;
 
-use super::{Digest, EngineIdentity, Facts, SavedError, has_copies, read_copies, read_places, write};
+use super::{Digest, EngineIdentity, SavedError, SavedHeader, has_copies, read_copies, read_places, write};
 use crate::engine::{Engine, Sequence, SequenceId};
 
 impl Engine {
@@ -22,10 +22,10 @@ impl Engine {
         before: Digest,
         first: u32,
         tokens: &[u32],
-    ) -> Result<(Facts, Vec<u8>), SavedError> {
+    ) -> Result<(SavedHeader, Vec<u8>), SavedError> {
         let sequence = self.saved_sequence(id)?;
         let positions = self.page_positions(sequence.position(), first, tokens)?;
-        let facts = Facts {
+        let facts = SavedHeader {
             identity: self.identity(),
             before,
             tokens: tokens.to_vec(),
@@ -51,13 +51,13 @@ impl Engine {
         before: Digest,
         first: u32,
         tokens: &[u32],
-    ) -> Result<Option<(Facts, Vec<u8>)>, SavedError> {
+    ) -> Result<Option<(SavedHeader, Vec<u8>)>, SavedError> {
         let sequence = self.saved_sequence(id)?;
         let positions = self.page_positions(sequence.position(), first, tokens)?;
         if !self.points(id).contains(&positions.end) {
             return Ok(None);
         }
-        let facts = Facts {
+        let facts = SavedHeader {
             identity: self.identity(),
             before,
             tokens: tokens.to_vec(),
@@ -102,19 +102,19 @@ impl Engine {
     /// # Errors
     /// See [`SavedError`]. Fails if the bytes are of another model, cut short, or damaged before
     /// the cache slots.
-    pub fn saved_facts(&self, input: &mut dyn std::io::Read, bytes: u64) -> Result<Facts, SavedError> {
-        Facts::read(input, bytes, &self.identity(), &self.of())
+    pub fn saved_facts(&self, input: &mut dyn std::io::Read, bytes: u64) -> Result<SavedHeader, SavedError> {
+        SavedHeader::read(input, bytes, &self.identity(), &self.of())
     }
 
     /// Returns whether these consecutive pages have all that a sequence needs to continue at
     /// `position`.
-    pub fn can_load_pages(&self, id: SequenceId, pages: &[&Facts], position: u32) -> bool {
+    pub fn can_load_pages(&self, id: SequenceId, pages: &[&SavedHeader], position: u32) -> bool {
         self.stand(pages, position, id).is_ok()
     }
 
     /// Returns whether a sequence holds more than a page of the same positions and tokens. A state
     /// with a window may have dropped some of them when the page was saved.
-    pub fn holds_more(&self, id: SequenceId, page: &Facts) -> bool {
+    pub fn holds_more(&self, id: SequenceId, page: &SavedHeader) -> bool {
         let held = self.sequence(id).filter(|sequence| sequence.position() >= page.positions.end);
         let firsts = held.map(|sequence| sequence.states.firsts(&page.positions)).unwrap_or_default();
         firsts.iter().zip(&page.firsts).any(|(held, saved)| held < saved)
@@ -130,7 +130,7 @@ impl Engine {
     pub fn load_pages(
         &mut self,
         id: SequenceId,
-        pages: &[&Facts],
+        pages: &[&SavedHeader],
         read: &mut dyn FnMut(usize) -> io::Result<Arc<Vec<u8>>>,
         point: Option<&[u8]>,
         position: u32,
@@ -146,15 +146,15 @@ impl Engine {
     fn put_together(
         &mut self,
         id: SequenceId,
-        pages: &[&Facts],
+        pages: &[&SavedHeader],
         bytes_of: &mut dyn FnMut(usize) -> io::Result<Arc<Vec<u8>>>,
         point: Option<&[u8]>,
         position: u32,
     ) -> Result<(), SavedError> {
         let (identity, of) = (self.identity(), self.of());
-        let read = |mut bytes: &[u8]| -> Result<(Facts, usize), SavedError> {
+        let read = |mut bytes: &[u8]| -> Result<(SavedHeader, usize), SavedError> {
             let all = bytes.len();
-            let facts = Facts::read(&mut bytes, all as u64, &identity, &of)?;
+            let facts = SavedHeader::read(&mut bytes, all as u64, &identity, &of)?;
             Ok((facts, all - bytes.len()))
         };
         let mut end = 0;
@@ -198,7 +198,7 @@ impl Engine {
 }
 
 /// A function that reads and checks the metadata of a page. It also returns the offset of its end.
-type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(Facts, usize), SavedError> + 'r;
+type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(SavedHeader, usize), SavedError> + 'r;
 
 /// Returns the copy of a point, which must be at this position.
 fn point_at(bytes: &[u8], position: u32, read: &ReadFacts<'_>, of: &EngineIdentity<'_>) -> Result<Vec<u8>, SavedError> {

@@ -5,7 +5,7 @@
 //! Addresses in kernels do not depend on data, so the bit mask of chosen slots is read here. The
 //! slots are copied into the thread's memory, in ascending order and in the layout of the state.
 //! This copies some KiB for each position; all heads that share a key use the copy. If a row sees
-//! all slots ([`Choice::is_all`]), the item reads the state directly.
+//! all slots ([`PositionChoice::is_all`]), the item reads the state directly.
 //!
 //! ```text
 //! chosen   ..1. .11. 1...          bits of 12 slots; 4 of them are chosen
@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ixc_ir::plan::{ATTENTION_BLOCK, Choice, Chosen, KEY_LANES, Source};
+use ixc_ir::plan::{ATTENTION_BLOCK, Chosen, KEY_LANES, PositionChoice, Source};
 
 use super::buffers::{Argument, part};
 use super::{Item, Pass, Problem};
@@ -111,7 +111,7 @@ struct ChosenPlaces<'w> {
 
 impl<'w> ChosenPlaces<'w> {
     /// Creates an iterator that begins after the first `skipped` chosen slots.
-    fn new(words: &'w [AtomicU32], choice: Choice, position: u32, mut skipped: u64) -> ChosenPlaces<'w> {
+    fn new(words: &'w [AtomicU32], choice: PositionChoice, position: u32, mut skipped: u64) -> ChosenPlaces<'w> {
         let left = u64::from(choice.count(position)).saturating_sub(skipped);
         let mut places = ChosenPlaces { words, next: 0, bits: 0, seen: choice.seen(position), left };
         while skipped > 0 && places.next_word() {
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn selected_places_are_read_in_order_from_any_offset() {
         let bits = [0x8000_0001, 0, 0xffff_0000, 0xffff_ffff];
-        let choice = Choice { top_k: 23, every: 1, of: Chosen::Positions };
+        let choice = PositionChoice { top_k: 23, every: 1, of: Chosen::Positions };
         let expected: Vec<u32> = [0, 31].into_iter().chain(80..96).chain(96..101).collect();
         let words = words(&bits);
         for (skipped, room) in (0..=23).flat_map(|skipped| [1, 5, 32].map(|room| (skipped, room))) {
@@ -229,7 +229,7 @@ mod tests {
         // If the mask has more or fewer bits than the count, no slot outside the state is returned.
         assert_eq!(all(ChosenPlaces::new(&words, choice, 30, 0), 32), [0]);
         assert_eq!(all(ChosenPlaces::new(&words[..2], choice, 100, 0), 32), [0, 31]);
-        assert_eq!(all(ChosenPlaces::new(&words, Choice { top_k: 2, ..choice }, 100, 0), 32), [0, 31]);
+        assert_eq!(all(ChosenPlaces::new(&words, PositionChoice { top_k: 2, ..choice }, 100, 0), 32), [0, 31]);
         assert!(all(ChosenPlaces::new(&words, choice, 100, 1 << 40), 32).is_empty());
     }
 

@@ -1,6 +1,6 @@
 //! The unit of work of a stage: rows and columns that one call of a kernel computes.
 
-use ixc_ir::plan::Choice;
+use ixc_ir::plan::PositionChoice;
 
 use super::parts::Span;
 use crate::memory::Region;
@@ -22,7 +22,7 @@ pub(super) struct Item {
     /// The sliding-window state from whose first position in memory positions are counted.
     pub(super) sliding: Option<u32>,
     /// The index's choice of positions, if kernels read only chosen positions.
-    pub(super) listed: Option<Choice>,
+    pub(super) listed: Option<PositionChoice>,
     /// Number of later positions that rows attend to, if attention is not causal.
     pub(super) whole: Option<u32>,
 }

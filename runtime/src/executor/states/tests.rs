@@ -97,7 +97,7 @@ fn states_without_rollback_restart_from_zero() {
 #[test]
 fn windowed_state_keeps_only_recent_positions() {
     let state = State { window: Some(20), ..State::paged("kv", 2, 16, 4) };
-    assert_eq!((state.held(1024, 8), state.held(32, 8)), (64, 32));
+    assert_eq!((state.entries_in_memory(1024, 8), state.entries_in_memory(32, 8)), (64, 32));
     let mut states = States::new(&[state], 1024, 8).unwrap();
     let value = |states: &States, at: u32| {
         let region = states.region(0, 1, 1, 0).unwrap();

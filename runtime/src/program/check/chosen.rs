@@ -1,19 +1,19 @@
 //! Checks of chosen cache slots, which an index (sparse attention) selects from a state.
 
-use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Choice, Chosen, RowAxis, RowCount, Source, Task, Variant};
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Chosen, PositionChoice, RowAxis, RowCount, Source, Task, Variant};
 
 use super::super::{Access, LINE_BYTES, MAX_CONTEXT, Parameter, Problem, id, range};
 use super::Checker;
 
 /// Checks that a choice has at least one place, and whole runs.
-fn check(choice: Choice) -> Result<(), Problem> {
+fn check(choice: PositionChoice) -> Result<(), Problem> {
     range("chosen places", choice.top_k, 1, MAX_CONTEXT)?;
     range("positions that are chosen together", choice.every, 1, MAX_CONTEXT)?;
     if choice.is_valid() { Ok(()) } else { Err(Problem::Shape { expected: "a choice of whole runs or blocks" }) }
 }
 
 /// Returns the index's choice of the positions that a task's rows see, if any.
-pub fn position_choice(task: &Task) -> Result<Option<Choice>, Problem> {
+pub fn position_choice(task: &Task) -> Result<Option<PositionChoice>, Problem> {
     let chosen = |arg: &Arg| match arg.source {
         Source::Chosen { choice, .. } => Some(choice),
         _ => None,
@@ -57,13 +57,19 @@ impl Checker<'_> {
 
     /// Returns the number of bytes of a mask with one bit for each slot of the context, in whole
     /// words.
-    fn bytes_of_bits(&self, choice: Choice) -> u64 {
+    fn bytes_of_bits(&self, choice: PositionChoice) -> u64 {
         u64::from(self.plan.context_length.div_ceil(choice.of_bit()).div_ceil(ATTENTION_BLOCK)) * 4
     }
 
     /// Checks that an index chooses among the slots of a state, with a bit for each slot of the
     /// context.
-    pub(super) fn check_choice(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
+    pub(super) fn check_choice(
+        &self,
+        state: u32,
+        field: u32,
+        marks: BufferId,
+        choice: PositionChoice,
+    ) -> Result<(), Problem> {
         check(choice)?;
         let state = id("state", state, &self.plan.states)?;
         let held = id("field of a state", field, &state.fields)?;

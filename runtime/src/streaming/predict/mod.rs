@@ -10,10 +10,10 @@
 //! with it.
 //!
 //! ```
-//! use ixc_runtime::streaming::predict::{Choice, Predictions, RouterChoice, Strategy};
+//! use ixc_runtime::streaming::predict::{StrategyChoice, Predictions, RouterChoice, Strategy};
 //! use std::time::Duration;
 //!
-//! let mut predictions = Predictions::new(Choice::Always(Strategy::Previous), 1);
+//! let mut predictions = Predictions::new(StrategyChoice::Always(Strategy::Previous), 1);
 //! for experts in [[1, 2], [2, 3]] {
 //!     let read = predictions.predict(0, 3, |_| false); // for `ExpertCache::predict`
 //!     # let _ = read;
@@ -69,7 +69,7 @@ impl fmt::Display for Strategy {
 
 /// Selection of the prediction strategy by the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum StrategyChoice {
     /// No prediction.
     Off,
     /// Always this strategy.
@@ -79,15 +79,15 @@ pub enum Choice {
     Auto,
 }
 
-impl FromStr for Choice {
+impl FromStr for StrategyChoice {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Choice, String> {
+    fn from_str(text: &str) -> Result<StrategyChoice, String> {
         let strategy = Strategy::ALL.iter().find(|(name, _)| *name == text).map(|(_, strategy)| *strategy);
         match (text, strategy) {
-            ("off", _) => Ok(Choice::Off),
-            ("auto", _) => Ok(Choice::Auto),
-            (_, Some(strategy)) => Ok(Choice::Always(strategy)),
+            ("off", _) => Ok(StrategyChoice::Off),
+            ("auto", _) => Ok(StrategyChoice::Auto),
+            (_, Some(strategy)) => Ok(StrategyChoice::Always(strategy)),
             _ => {
                 let names = Strategy::ALL.map(|(name, _)| name).join(", ");
                 Err(format!("{text:?} is not a prefetch strategy; expected off, {names} or auto"))
@@ -96,30 +96,31 @@ impl FromStr for Choice {
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for StrategyChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Off => f.write_str("off"),
-            Choice::Always(strategy) => strategy.fmt(f),
-            Choice::Auto => f.write_str("auto"),
+            StrategyChoice::Off => f.write_str("off"),
+            StrategyChoice::Always(strategy) => strategy.fmt(f),
+            StrategyChoice::Auto => f.write_str("auto"),
         }
     }
 }
 
 /// Settings for reading ahead while tokens are decoded one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct PredictionSettings {
     /// Choice of the strategy.
-    pub choice: Choice,
+    pub choice: StrategyChoice,
     /// Number of experts of a group to predict in addition to the number that a token needs.
     pub extra: u32,
 }
 
-impl Settings {
+impl PredictionSettings {
     /// Returns the number of extra experts that early routers must name, if the graph has to be
     /// compiled with early routers.
     pub fn early_routers(self) -> Option<u32> {
-        matches!(self.choice, Choice::Auto | Choice::Always(Strategy::EarlyRouter)).then_some(self.extra)
+        matches!(self.choice, StrategyChoice::Auto | StrategyChoice::Always(Strategy::EarlyRouter))
+            .then_some(self.extra)
     }
 }
 
@@ -252,7 +253,7 @@ const MIN_GUESS_PROBABILITY: f64 = 0.125;
 
 /// All strategies, scored side by side, and the current one.
 pub struct Predictions {
-    choice: Choice,
+    choice: StrategyChoice,
     auto: Auto,
     strategies: Vec<ScoredPredictor>,
     /// Share of recent layers that had to wait for an expert.
@@ -274,7 +275,7 @@ pub struct TokenTiming {
 
 impl Predictions {
     /// Makes predictions for a model with `groups` groups.
-    pub fn new(choice: Choice, groups: u32) -> Predictions {
+    pub fn new(choice: StrategyChoice, groups: u32) -> Predictions {
         let scored = |(_, strategy): (&str, Strategy)| ScoredPredictor {
             predictor: strategies::predictor(strategy, groups),
             guesses: (0..groups).map(|_| None).collect(),
@@ -299,9 +300,9 @@ impl Predictions {
     /// Returns the strategy in use.
     pub fn current(&self) -> Option<Strategy> {
         match self.choice {
-            Choice::Off => None,
-            Choice::Always(strategy) => Some(strategy),
-            Choice::Auto => self.auto.current(),
+            StrategyChoice::Off => None,
+            StrategyChoice::Always(strategy) => Some(strategy),
+            StrategyChoice::Auto => self.auto.current(),
         }
     }
 
@@ -325,20 +326,20 @@ impl Predictions {
         self.pace = Some(pace);
     }
 
-    /// Describes the action of [`Choice::Auto`] and its reason.
+    /// Describes the action of [`StrategyChoice::Auto`] and its reason.
     pub fn explain(&self) -> String {
         match self.choice {
-            Choice::Off => "prediction is off".into(),
-            Choice::Always(strategy) => format!("{strategy}, as requested"),
-            Choice::Auto => self.auto.explain(),
+            StrategyChoice::Off => "prediction is off".into(),
+            StrategyChoice::Always(strategy) => format!("{strategy}, as requested"),
+            StrategyChoice::Auto => self.auto.explain(),
         }
     }
 
     /// Returns the decision with reasons and alternatives, unless the user chose a strategy.
     pub fn decision(&self) -> Option<StrategyDecision> {
         match self.choice {
-            Choice::Off | Choice::Always(_) => None,
-            Choice::Auto => Some(self.auto.decision()),
+            StrategyChoice::Off | StrategyChoice::Always(_) => None,
+            StrategyChoice::Auto => Some(self.auto.decision()),
         }
     }
 
@@ -404,7 +405,7 @@ impl Predictions {
         }
     }
 
-    /// Ends a token, which took `took`. [`Choice::Auto`] decides by this time.
+    /// Ends a token, which took `took`. [`StrategyChoice::Auto`] decides by this time.
     pub fn end_token(&mut self, took: Duration) {
         let scores: Vec<Score> = Strategy::ALL
             .into_iter()

@@ -12,7 +12,7 @@ fn observe(predictions: &mut Predictions, group: u32, experts: &[u32]) {
 #[test]
 fn each_strategy_predicts_by_its_rule() {
     let said = |strategy: Strategy| {
-        let mut predictions = Predictions::new(Choice::Always(strategy), 2);
+        let mut predictions = Predictions::new(StrategyChoice::Always(strategy), 2);
         for experts in [[5, 1], [5, 2], [3, 2], [5, 9]] {
             observe(&mut predictions, 1, &experts);
         }
@@ -25,7 +25,7 @@ fn each_strategy_predicts_by_its_rule() {
     assert_eq!(said(Strategy::Previous), (vec![5, 9], vec![0, 5], vec![]));
     assert_eq!(said(Strategy::Frequency), (vec![5, 2], vec![5, 2], vec![]));
     assert_eq!(said(Strategy::EarlyRouter), (vec![7, 8], vec![], vec![]), "what was said counts once");
-    let mut off = Predictions::new(Choice::Off, 2);
+    let mut off = Predictions::new(StrategyChoice::Off, 2);
     observe(&mut off, 0, &[1]);
     assert!(off.predict(0, 2, |_| false).is_empty());
     // An unknown layer is ignored.
@@ -36,7 +36,7 @@ fn each_strategy_predicts_by_its_rule() {
 
 #[test]
 fn recall_precision_waste_and_savings_are_counted() {
-    let mut predictions = Predictions::new(Choice::Off, 1);
+    let mut predictions = Predictions::new(StrategyChoice::Off, 1);
     // The early router names 1, 2, 3, 4; 2 and 4 are in memory; the router chooses 2, 3, 9.
     predictions.take_early_prediction(0, &[1, 2, 3, 4]);
     predictions.predict(0, 4, |expert| expert % 2 == 0);
@@ -55,7 +55,7 @@ fn recall_precision_waste_and_savings_are_counted() {
 
 /// Runs tokens whose time depends on the strategy, and returns the strategy of each.
 fn run(tokens: usize, time: impl Fn(usize, Option<Strategy>) -> u64) -> Vec<Option<Strategy>> {
-    let mut predictions = Predictions::new(Choice::Auto, 1);
+    let mut predictions = Predictions::new(StrategyChoice::Auto, 1);
     (0..tokens)
         .map(|token| {
             let used = predictions.current();
@@ -109,7 +109,7 @@ fn auto_ignores_a_general_speed_trend() {
 #[test]
 fn a_prompt_ends_a_measurement() {
     // Prediction has no effect. Tokens without it are slower at first, after each prompt.
-    let mut predictions = Predictions::new(Choice::Auto, 1);
+    let mut predictions = Predictions::new(StrategyChoice::Auto, 1);
     for _ in 0..20 {
         predictions.forget();
         for token in 0..FIRST + HALF - 1 {
@@ -130,7 +130,7 @@ fn a_prompt_ends_a_measurement() {
     }
     lost.interrupt();
     assert!(lost.current().is_none() && lost.explain().contains("does not pay"), "{}", lost.explain());
-    let mut without = Predictions::new(Choice::Auto, 1).without_early_routers();
+    let mut without = Predictions::new(StrategyChoice::Auto, 1).without_early_routers();
     for token in 0..FIRST + 1 {
         assert_eq!((without.current(), without.explain().contains("first tokens")), (None, token < FIRST));
         without.end_token(Duration::from_millis(1));
@@ -170,7 +170,7 @@ fn auto_reports_rejected_strategies_with_reasons() {
     assert_eq!(lost.rejected, of(&[&[slow][..], &others].concat()));
     assert_eq!((&*none.chosen, none.rejected.len(), &none.rejected[0].1), ("no prediction", 3, &gained(0)));
     // A strategy that the user chose is not a decision.
-    for choice in [Choice::Off, Choice::Always(Strategy::Previous)] {
+    for choice in [StrategyChoice::Off, StrategyChoice::Always(Strategy::Previous)] {
         assert_eq!(Predictions::new(choice, 1).decision(), None, "{choice}");
     }
 }
@@ -190,7 +190,7 @@ fn auto_notices_when_prediction_stops_paying() {
 
 #[test]
 fn auto_never_tries_strategies_without_useful_reads() {
-    let mut predictions = Predictions::new(Choice::Auto, 1);
+    let mut predictions = Predictions::new(StrategyChoice::Auto, 1);
     let mut read = 0;
     for token in 0..20 * WINDOW as u32 {
         let first = token < FIRST as u32;
@@ -207,7 +207,7 @@ fn auto_never_tries_strategies_without_useful_reads() {
 #[test]
 fn required_confidence_rises_with_drive_time_and_waiting_layers() {
     let sure_of = |idle, right, wrong, waits: usize| {
-        let mut predictions = Predictions::new(Choice::Off, 1);
+        let mut predictions = Predictions::new(StrategyChoice::Off, 1);
         for i in 0..2000 {
             predictions
                 .observe(0, &RouterChoice { experts: &[0], waits: i % 10 < waits, block_bytes: 1, read_time: READ });
@@ -233,7 +233,7 @@ fn required_confidence_rises_with_drive_time_and_waiting_layers() {
 
 #[test]
 fn unreliable_ranks_are_not_read_but_cached_ones_kept() {
-    let mut predictions = Predictions::new(Choice::Always(Strategy::EarlyRouter), 1);
+    let mut predictions = Predictions::new(StrategyChoice::Always(Strategy::EarlyRouter), 1);
     let mut said = Vec::new();
     for token in 0..20 {
         let base = 10 * token;

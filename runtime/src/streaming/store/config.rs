@@ -33,7 +33,7 @@ pub struct Config {
     /// Recorder of reads and of the contents of slots.
     pub trace: Option<Arc<Recorder>>,
     /// Backend to use in place of io_uring and the threaded reader.
-    pub backend: Option<Make>,
+    pub backend: Option<BackendFactory>,
 }
 
 /// Blocks that stay in memory after their first read.
@@ -50,11 +50,11 @@ pub type MakeBackend = dyn Fn(&Queue) -> Box<dyn Backend> + Send + Sync;
 
 /// Factory of a backend, for example of one that injects faults or reads from another source.
 #[derive(Clone)]
-pub struct Make(pub Arc<MakeBackend>);
+pub struct BackendFactory(pub Arc<MakeBackend>);
 
-impl std::fmt::Debug for Make {
+impl std::fmt::Debug for BackendFactory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Make")
+        f.write_str("BackendFactory")
     }
 }
 

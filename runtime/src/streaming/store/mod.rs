@@ -78,7 +78,7 @@ use super::queue::Queue;
 use super::reservation::Reservation;
 use super::{Block, BlockEncoding, BlockId, StreamError};
 pub use arrived::{ArrivedBlock, Pack};
-pub use config::{CHUNK, Config, KeptBlocks, Make, MakeBackend};
+pub use config::{BackendFactory, CHUNK, Config, KeptBlocks, MakeBackend};
 use state::{Phase, StoreState};
 use stats::{ClassUse, GroupBlocks, Stats};
 
@@ -221,7 +221,7 @@ impl ExpertCache {
         blocks: Vec<Block>,
         packer: Option<Box<dyn Pack>>,
     ) -> Result<ExpertCache, StreamError> {
-        if let Some(Make(make)) = config.backend.clone() {
+        if let Some(BackendFactory(make)) = config.backend.clone() {
             return ExpertCache::with_backend(config, files, blocks, packer, move |queue| make(queue));
         }
         ExpertCache::start(config, files, blocks, packer, |queue, sink| Drive::start(&config.drive, queue, sink))

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::super::counters::Class;
-use super::super::drive::Choice;
+use super::super::drive::BackendChoice;
 use super::super::files::PAGE;
 use super::super::queue::{ReadJob, TakenBack};
 use super::super::threaded_reader::ThreadedReader;
@@ -24,9 +24,12 @@ fn both_backends_read_correct_bytes() {
     // The length is not a whole number of pages, so the last read ends in the file's last page.
     let length = (1 << 20) + 777;
     let content = pattern(length);
-    for (choice, direct) in
-        [(Choice::Auto, true), (Choice::Auto, false), (Choice::ThreadedReader, true), (Choice::ThreadedReader, false)]
-    {
+    for (choice, direct) in [
+        (BackendChoice::Auto, true),
+        (BackendChoice::Auto, false),
+        (BackendChoice::ThreadedReader, true),
+        (BackendChoice::ThreadedReader, false),
+    ] {
         let rig = Rig::new(&content, choice, direct, 8 * PAGE);
         println!("{choice:?}, direct {direct}: {:?}", rig.drive.report());
         let mut random = Random::new(7);
@@ -175,7 +178,7 @@ fn reads_use_the_full_depth_and_limit_predictions() {
 
 #[test]
 fn reads_outside_the_reservation_or_off_a_page_are_refused() {
-    let rig = Rig::new(&pattern(PAGE), Choice::ThreadedReader, false, PAGE);
+    let rig = Rig::new(&pattern(PAGE), BackendChoice::ThreadedReader, false, PAGE);
     for (at, bytes) in [(1, 1), (8 << 20, 1), ((8 << 20) - PAGE, PAGE + 1), (u64::MAX - PAGE + 1, 10), (0, u64::MAX)] {
         let refused = rig.queue.submit(vec![job(0, Class::Routed, 0, bytes, at)]);
         assert!(matches!(refused, Err(StreamError::Memory { .. })), "{at} {bytes}: {refused:?}");

@@ -6,7 +6,7 @@ use ixc_files::changed::ChangedFile;
 
 use super::super::backend::Read;
 use super::super::counters::Class;
-use super::super::drive::{Choice, EndedJob};
+use super::super::drive::{BackendChoice, EndedJob};
 use super::super::files::PAGE;
 use super::super::queue::{ReadJob, Wake};
 use super::super::{Extent, StreamError};
@@ -104,7 +104,9 @@ fn endless_eagain_is_an_error() {
 
 #[test]
 fn truncated_file_is_an_error_with_offset() {
-    for (choice, direct) in [(Choice::Auto, true), (Choice::Auto, false), (Choice::ThreadedReader, true)] {
+    for (choice, direct) in
+        [(BackendChoice::Auto, true), (BackendChoice::Auto, false), (BackendChoice::ThreadedReader, true)]
+    {
         let rig = Rig::new(&pattern(64 * PAGE), choice, direct, 4 * PAGE);
         println!("{choice:?}: {:?}", rig.drive.report());
         std::fs::File::options().write(true).open(&rig._file.0).unwrap().set_len(20 * PAGE + 100).unwrap();
@@ -277,7 +279,7 @@ fn refused_io_uring_falls_back_to_threads() {
             println!("NOT RUN: no system call can be refused here: {error}");
             return;
         }
-        let rig = Rig::new(&pattern(64 * PAGE), Choice::Auto, true, 4 * PAGE);
+        let rig = Rig::new(&pattern(64 * PAGE), BackendChoice::Auto, true, 4 * PAGE);
         let report = rig.drive.report();
         println!("{report:?}");
         assert!(report.backend.contains("pread"), "{report:?}");

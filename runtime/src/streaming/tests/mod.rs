@@ -14,7 +14,7 @@ use ixc_ir::random::Random;
 
 use super::StreamError;
 use super::backend::Backend;
-use super::drive::{Choice, Drive, DriveOptions, EndedJob};
+use super::drive::{BackendChoice, Drive, DriveOptions, EndedJob};
 use super::files::Files;
 use super::queue::{Queue, ReadJob};
 use super::reservation::Reservation;
@@ -64,7 +64,7 @@ impl Rig {
         (Arc::new(Queue::new(files, Arc::new(Reservation::new(8 << 20).unwrap()), chunk)), file)
     }
 
-    fn new(bytes: &[u8], backend: Choice, direct: bool, chunk: u64) -> Rig {
+    fn new(bytes: &[u8], backend: BackendChoice, direct: bool, chunk: u64) -> Rig {
         let (queue, file) = Rig::parts(bytes, direct, chunk);
         let (sender, results) = mpsc::channel();
         let options = DriveOptions { depth: 4, predicted_depth: 2, backend, ..DriveOptions::default() };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::super::StreamError;
 use super::super::backend::{Backend, Completion, Read};
-use super::super::drive::Choice;
+use super::super::drive::BackendChoice;
 use super::super::files::Files;
 use super::super::probe::{self, ProbeOptions, Rate, choose};
 use super::super::queue::{Queue, Wake};
@@ -93,7 +93,7 @@ fn options(depths: &[usize]) -> ProbeOptions {
         sample: Duration::from_millis(10),
         max_time: Duration::from_secs(1000),
         max_bytes: u64::MAX,
-        backend: Choice::Auto,
+        backend: BackendChoice::Auto,
         adjacent_reads: 1,
         seed: 42,
     }
@@ -201,12 +201,12 @@ fn probe_failures_are_reported_without_pending_reads() {
 #[test]
 fn each_backend_probes_files_but_refuses_small_ones() {
     let file = Sparse::new("real", BYTES);
-    for backend in [Choice::Auto, Choice::ThreadedReader] {
+    for backend in [BackendChoice::Auto, BackendChoice::ThreadedReader] {
         let options = ProbeOptions { backend, rounds: 1, sample: Duration::from_micros(100), ..options(&[1, 4]) };
         let probe = probe::file(&file.0, &options).unwrap();
         assert!(probe.rates.iter().all(|rate| rate.median > 0.0) && probe.rate() > 0.0, "{probe:?}");
         assert!([1, 4].contains(&probe.depth));
-        assert!(backend == Choice::Auto || probe.backend.starts_with("pread"), "{}", probe.backend);
+        assert!(backend == BackendChoice::Auto || probe.backend.starts_with("pread"), "{}", probe.backend);
     }
     let small = Sparse::new("small", 7 * CHUNK);
     let error = probe::file(&small.0, &options(&[1])).unwrap_err().to_string();

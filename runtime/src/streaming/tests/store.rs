@@ -179,7 +179,7 @@ fn block_stays_cached_until_its_slot_is_needed() {
 #[test]
 fn raw_blocks_are_packed_by_waiting_threads() {
     let model = model(3, 5, true, |group| 5000 + 100 * u64::from(group));
-    for choice in [Choice::Auto, Choice::ThreadedReader] {
+    for choice in [BackendChoice::Auto, BackendChoice::ThreadedReader] {
         let mut config = config(model.minimum(2), 2);
         config.drive.backend = choice;
         let store = model.store(&config);
@@ -465,7 +465,7 @@ fn random_requests_always_get_correct_bytes() {
         // Layers of two sizes make two classes of slots.
         let model = model(4, 12, raw, |group| if group < 2 { 2 * PAGE + 100 } else { 5000 });
         for (seed, (_, policy)) in (1..).zip(Kind::ALL) {
-            for (choice, room) in [(Choice::Auto, 100), (Choice::ThreadedReader, 150)] {
+            for (choice, room) in [(BackendChoice::Auto, 100), (BackendChoice::ThreadedReader, 150)] {
                 let mut config = config(model.minimum(4) * room / 100, 4);
                 config.policy = policy;
                 config.drive.backend = choice;

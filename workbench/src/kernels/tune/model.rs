@@ -4,7 +4,7 @@
 
 use ixc_kernels::KernelSpec;
 use ixc_passes::options::OptionSet;
-use ixc_passes::tuned::{Choice, Tuned};
+use ixc_passes::tuned::{TunedChoice, TunedChoices};
 use ixc_passes::{pack, tile};
 use ixc_runtime::engine;
 use ixc_targets::CoreCaches;
@@ -116,10 +116,10 @@ pub fn tune_model(
     if engine.stream().is_some() {
         return Err(refused("its experts do not all fit in memory: tune its kernels by their specs"));
     }
-    let packed = Arc::new(compile::after(model, &wanted, pack::PASS.name)?);
-    let plan = move |choices: &[Choice]| {
+    let packed = Arc::new(compile::stop_after(model, &wanted, pack::PASS.name)?);
+    let plan = move |choices: &[TunedChoice]| {
         let said: tile::Options = wanted.passes.of();
-        let tuned = Tuned(said.tuned.0.iter().chain(choices).cloned().collect());
+        let tuned = TunedChoices(said.tuned.0.iter().chain(choices).cloned().collect());
         let passes = OptionSet::default().with(&tile::Options { tuned, ..said });
         let passes = wanted.passes.clone().over(&passes);
         let wanted = compile::Options { start: Some(Arc::clone(&packed)), passes, ..wanted.clone() };
@@ -198,10 +198,10 @@ fn compare_steps(
     let mut all = Vec::new();
     for set in sets.into_iter().filter(|set| !set.is_empty()) {
         let winners = set.iter().filter_map(|number| kernels[*number].1.winner.as_ref());
-        let choices: Vec<Choice> = winners.map(|(_, choice)| choice.clone()).collect();
+        let choices: Vec<TunedChoice> = winners.map(|(_, choice)| choice.clone()).collect();
         let rows = steps.compare_steps(&choices, &timed_rows(prompt), 2 * rounds)?;
         let is_faster = is_better(&rows);
-        let choices = choices.iter().map(Choice::to_string).collect();
+        let choices = choices.iter().map(TunedChoice::to_string).collect();
         let found = StepComparison { choices, rows, is_faster };
         watch(Event::StepComparison(&found));
         all.push(found);

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use ixc_ir::plan::{Plan, RowAxis, Step, Task};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::cut::Cut;
-use ixc_passes::tuned::{Choice, WeightKernel};
+use ixc_passes::tuned::{TunedChoice, WeightKernel};
 use ixc_runtime::engine::{Engine, Variant};
 use ixc_runtime::stats::Stats;
 use ixc_targets::Target;
@@ -38,7 +38,7 @@ const FINALISTS: usize = 3;
 const HOPELESS: (f64, usize) = (0.9, 2);
 
 /// Compiles the plan with some choices.
-type Compile<'m> = Box<dyn Fn(&[Choice]) -> Result<Plan<KernelSpec>, Error> + 'm>;
+type Compile<'m> = Box<dyn Fn(&[TunedChoice]) -> Result<Plan<KernelSpec>, Error> + 'm>;
 
 /// Engine whose steps are timed.
 pub(super) struct Steps<'m> {
@@ -104,7 +104,7 @@ impl<'m> Steps<'m> {
         self.engine.max_tokens().min(self.engine.context())
     }
 
-    fn variant(&mut self, choices: &[Choice]) -> Result<(Variant, Plan<KernelSpec>), Error> {
+    fn variant(&mut self, choices: &[TunedChoice]) -> Result<(Variant, Plan<KernelSpec>), Error> {
         let specs = (self.compile)(choices)?;
         let plan = with_kernels(specs.clone(), self.target)?;
         Ok((self.engine.variant(&plan)?, specs))
@@ -222,7 +222,7 @@ impl<'m> Steps<'m> {
     /// row for each number of rows: seconds of a step, and relative speed with its bounds.
     pub(super) fn compare_steps(
         &mut self,
-        choices: &[Choice],
+        choices: &[TunedChoice],
         all: &[u32],
         rounds: u32,
     ) -> Result<Vec<Candidate>, Error> {

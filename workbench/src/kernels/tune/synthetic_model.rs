@@ -29,8 +29,8 @@ use ixc_kernels::cut::Cut;
 use ixc_kernels::{KernelSpec, Swiglu};
 use ixc_passes::manager::{Ir, Stop, run_watched};
 use ixc_passes::options::OptionSet;
-use ixc_passes::pass::{Context, Facts, GraphResult};
-use ixc_passes::tuned::{Choice, Tuned};
+use ixc_passes::pass::{Context, GraphResult, PlanProperties};
+use ixc_passes::tuned::{TunedChoice, TunedChoices};
 use ixc_passes::{pack, tile};
 use ixc_runtime::engine::{self, Engine};
 use ixc_targets::{CoreCaches, Target};
@@ -259,9 +259,9 @@ fn module(matrices: &[Matrix], layers: u64) -> Result<Module, String> {
 
 impl SyntheticModel {
     /// Returns the plan with these choices.
-    fn plan(&self, choices: &[Choice]) -> Result<Plan<KernelSpec>, Error> {
+    fn plan(&self, choices: &[TunedChoice]) -> Result<Plan<KernelSpec>, Error> {
         let none: Vec<Vec<u8>> = Vec::new();
-        let facts = Facts {
+        let facts = PlanProperties {
             architecture: "one product".to_owned(),
             max_tokens: self.rows,
             context_length: self.rows.max(1024),
@@ -271,7 +271,7 @@ impl SyntheticModel {
             tokenizer: self.tokenizer.clone(),
             weights: &none,
         };
-        let tile = tile::Options { tuned: Tuned(choices.to_vec()), ..tile::Options::default() };
+        let tile = tile::Options { tuned: TunedChoices(choices.to_vec()), ..tile::Options::default() };
         let context = Context {
             target: self.target,
             caches: self.caches,

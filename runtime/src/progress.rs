@@ -1,12 +1,13 @@
 //! Progress of a long operation: worker threads write it, one thread reads and shows it.
 //!
 //! ```
-//! use ixc_runtime::gauge::{Activity, Gauge, Reading};
+//! use ixc_runtime::progress::{Activity, ProgressCounter, ProgressReading};
 //!
-//! let gauge = Gauge::default();
-//! gauge.begin(Activity::Packing, 1000);
-//! gauge.add(250);
-//! assert_eq!(gauge.read(), Reading { activity: Activity::Packing, done: 250, total: 1000 });
+//! let progress = ProgressCounter::default();
+//! progress.begin(Activity::Packing, 1000);
+//! progress.add(250);
+//! let expected = ProgressReading { activity: Activity::Packing, done: 250, total: 1000 };
+//! assert_eq!(progress.read(), expected);
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +37,7 @@ pub enum Activity {
 
 /// Progress of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct ProgressReading {
     /// Kind of operation.
     pub activity: Activity,
     /// Amount done, in the unit of the activity (bytes or tokens).
@@ -47,13 +48,13 @@ pub struct Reading {
 
 /// A progress counter that threads share.
 #[derive(Debug, Default)]
-pub struct Gauge {
+pub struct ProgressCounter {
     /// Activity and total amount.
     what: Mutex<(Activity, u64)>,
     done: AtomicU64,
 }
 
-impl Gauge {
+impl ProgressCounter {
     /// Starts an operation.
     pub fn begin(&self, activity: Activity, total: u64) {
         let mut what = self.what.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,8 +68,8 @@ impl Gauge {
     }
 
     /// Returns the progress.
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> ProgressReading {
         let (activity, total) = *self.what.lock().unwrap_or_else(PoisonError::into_inner);
-        Reading { activity, done: self.done.load(Ordering::Relaxed).min(total), total }
+        ProgressReading { activity, done: self.done.load(Ordering::Relaxed).min(total), total }
     }
 }
