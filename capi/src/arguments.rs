@@ -140,7 +140,9 @@ pub(crate) unsafe fn read_struct<T: SizedStruct>(what: &str, at: *const T) -> Re
         // SAFETY: the caller guarantees `size` bytes at `at`.
         let unknown = unsafe { std::slice::from_raw_parts(at.cast::<u8>().add(known), size - known) };
         if unknown.iter().any(|byte| *byte != 0) {
-            return Err(Failure::usage(format!("{what} has fields that this version of the library does not know; use a newer library or an older header")));
+            return Err(Failure::usage(format!(
+                "{what} has fields that this version of the library does not know; use a newer library or an older header"
+            )));
         }
     }
     // SAFETY: all bytes are initialised, and any bytes are a value of the type.

@@ -161,7 +161,10 @@ fn signature_mismatch_is_shown_with_its_position() {
     let number = 1 + shown.lines().position(|line| line == buffer).unwrap();
     let larger = format!("{buffer}0");
     let other = said(&shown.replacen(buffer, &larger, 1));
-    assert!(other.contains(&format!("k.ix:{number}:3: the signature of the kernel differs from")), "{other}");
+    assert!(
+        other.contains(&format!("k.ix:{number}:3: the signature differs from that of the original kernel")),
+        "{other}"
+    );
     assert!(other.ends_with(&format!("\n  {larger}\n    ^\n")), "{other}");
     // Dims are in the kernel's first line.
     let line = shown.lines().find(|line| line.starts_with("kernel ")).unwrap();

@@ -92,7 +92,10 @@ mod tests {
     fn read_bandwidth_is_measured_only_within_the_budget() {
         let sizes = Caches { l1d: None, l2: Some(1 << 20), l3: Some(8 << 20) };
         assert_eq!(read_bytes(Some(20 << 20), &sizes), Ok(20 << 20));
-        assert_eq!(read_bytes(Some(15 << 20), &sizes).unwrap_err(), "it takes 16 MiB, and only 15 MiB may be used");
+        assert_eq!(
+            read_bytes(Some(15 << 20), &sizes).unwrap_err(),
+            "the measurement needs 16 MiB of memory; only 15 MiB may be used"
+        );
         assert!(read_bytes(Some(63 << 20), &Caches::default()).is_err());
     }
 }
