@@ -62,7 +62,7 @@ module.exports = grammar({
 
     constant: ($) => $.word,
 
-    type: ($) => choice(seq($.format, $.dims), seq('token', optional(seq('<', $.symbol, '>')))),
+    type: ($) => choice(seq($.format, $.dims), seq('token', optional(choice($.dims, seq('<', $.symbol, '>'))))),
 
     format: () => any(tables.formats),
 

@@ -37,7 +37,9 @@ fn printed_modules_read_back_equal() {
 fn random_modules_cover_every_op() {
     let ops = |m: &RandomModule| m.module.functions[0].ops.iter().map(|op| op.kind).collect::<Vec<_>>();
     let seen: BTreeSet<_> = (0..20).flat_map(|seed| ops(&random_module(seed, Formats::All))).collect();
-    assert_eq!(seen.len(), OPS.len());
+    // Random groups have one rank, which has no peer.
+    let missing: Vec<&str> = OPS.iter().filter(|row| !seen.contains(&row.kind)).map(|row| row.mnemonic).collect();
+    assert_eq!(missing, ["send", "recv"]);
 }
 
 #[test]

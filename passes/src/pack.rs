@@ -309,6 +309,12 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::ExpertSplit
         | OpKind::ExpertSlots
         | OpKind::ExpertWait
-        | OpKind::ExpertEvict => &[],
+        | OpKind::ExpertEvict
+        | OpKind::RanksBegin
+        | OpKind::AllReduce
+        | OpKind::AllGather
+        | OpKind::Send
+        | OpKind::Recv
+        | OpKind::RouteOwned => &[],
     }
 }

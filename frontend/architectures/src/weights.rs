@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use ixc_ir::graph::interpret::{SourceError, WeightSource};
-use ixc_ir::graph::{Module, WeightId};
+use ixc_ir::graph::{Module, Weight, WeightId};
 use ixc_model_files::gguf::Gguf;
 
 /// The weights of `module` in the file that it was built from.
@@ -23,10 +23,25 @@ impl<'a> FileWeights<'a> {
 impl WeightSource for FileWeights<'_> {
     fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError> {
         let weight = self.module.weights.get(weight.index()).ok_or("the module has no such weight")?;
+        let whole = self.whole(weight)?;
+        match &weight.choice.shard {
+            None => Ok(whole),
+            Some(shard) => {
+                let slice = shard.cut(&weight.shape, weight.stored(), &whole);
+                Ok(Cow::Owned(slice.ok_or("the tensor has fewer bytes than the weight that a rank has a slice of")?))
+            }
+        }
+    }
+}
+
+impl FileWeights<'_> {
+    /// Returns the bytes of a weight before it is cut for a rank.
+    fn whole(&self, weight: &Weight) -> Result<Cow<'_, [u8]>, SourceError> {
         let bytes = self.gguf.tensor_data(self.gguf.require_tensor(weight.tensor())?);
-        let (Some(part), [.., rows, columns]) = (&weight.part, &weight.shape[..]) else {
+        let shape = weight.whole_shape();
+        let (Some(part), [.., rows, columns]) = (&weight.part, &shape[..]) else {
             // A vector may use only the first numbers of its tensor (`Builder::divisors`).
-            let own = match &weight.shape[..] {
+            let own = match &shape[..] {
                 [len] => weight.stored().row_bytes(*len).map_or(usize::MAX, |own| own as usize),
                 _ => usize::MAX,
             };

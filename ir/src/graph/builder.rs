@@ -227,7 +227,8 @@ impl GraphBuilder {
 
 use Operand::{Value as V, Weight as W};
 
-/// One method per op of the table. Each returns a [`TypeError`] if the type rule rejects the op.
+/// One method per op of the table, except those of ranks, which a pass adds. Each returns a
+/// [`TypeError`] if the type rule rejects the op.
 #[allow(clippy::missing_errors_doc)] // the comment on the `impl` states the errors
 impl GraphBuilder {
     /// Adds op `embed`.

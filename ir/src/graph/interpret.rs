@@ -37,6 +37,7 @@ pub mod math;
 mod norms;
 mod positions;
 mod products;
+pub mod ranks;
 mod recurrent;
 mod routes;
 mod rows;
@@ -102,17 +103,7 @@ impl<'a> Interpreter<'a> {
     /// # Errors
     /// See [`Interpreter::run`].
     pub fn step(&mut self, tokens: &[u32], positions: &[u32], rows: &[u32]) -> Result<Vec<f32>, InterpretError> {
-        let i32s = |name: &str, data: &[u32]| {
-            let wide = |_| InterpretError::Argument {
-                name: format!("%{name}"),
-                found: "a number outside i32".to_string(),
-                expected: "in the range of i32".to_string(),
-            };
-            let ints: Result<Vec<i32>, _> = data.iter().map(|&n| i32::try_from(n)).collect();
-            Ok::<Value, InterpretError>(Value::I32 { dims: vec![data.len()], data: ints.map_err(wide)? })
-        };
-        let args = vec![i32s("ids", tokens)?, i32s("pos", positions)?, i32s("rows", rows)?];
-        match self.run("step", args)?.into_iter().next() {
+        match self.run("step", step_arguments(tokens, positions, rows)?)?.into_iter().next() {
             Some(Value::F32 { data, .. }) => Ok(data),
             Some(_) | None => Err(InterpretError::NoFunction { name: "step whose first result is logits".to_string() }),
         }
@@ -133,10 +124,14 @@ impl<'a> Interpreter<'a> {
         self.bind(&mut env, args)?;
         for op in &function.ops {
             let results = self.eval(op, &env)?;
-            for (id, value) in op.results.iter().zip(results) {
-                env.values[id.index()] = Some(value);
-            }
+            env.set(op, results);
         }
+        self.results(&env)
+    }
+
+    /// Returns the results of a function whose ops were all evaluated.
+    fn results(&self, env: &Env<'_>) -> Result<Vec<Value>, InterpretError> {
+        let function = env.function;
         let mut results = Vec::with_capacity(function.results.len());
         for &id in &function.results {
             results.push(match env.get(id) {
@@ -272,6 +267,9 @@ impl<'a> Interpreter<'a> {
                 Ok(vec![Value::Token])
             }
             OpKind::ExpertWait => Ok(vec![call.value("ids").clone(), Value::Token]),
+            OpKind::RanksBegin => Ok(vec![Value::Token]),
+            OpKind::AllReduce | OpKind::AllGather | OpKind::Send | OpKind::Recv => ranks::alone(call),
+            OpKind::RouteOwned => routes::route_owned(call),
         }
     }
 
@@ -326,6 +324,20 @@ impl<'a> Interpreter<'a> {
     fn dequantised(&self, weight: WeightId) -> Result<Vec<f32>, InterpretError> {
         Ok(self.matrix(weight, &self.bytes(weight)?).dequantise())
     }
+}
+
+/// Returns the arguments of `@step`.
+fn step_arguments(tokens: &[u32], positions: &[u32], rows: &[u32]) -> Result<Vec<Value>, InterpretError> {
+    let i32s = |name: &str, data: &[u32]| {
+        let wide = |_| InterpretError::Argument {
+            name: format!("%{name}"),
+            found: "a number outside i32".to_string(),
+            expected: "in the range of i32".to_string(),
+        };
+        let ints: Result<Vec<i32>, _> = data.iter().map(|&n| i32::try_from(n)).collect();
+        Ok::<Value, InterpretError>(Value::I32 { dims: vec![data.len()], data: ints.map_err(wide)? })
+    };
+    Ok(vec![i32s("ids", tokens)?, i32s("pos", positions)?, i32s("rows", rows)?])
 }
 
 fn index(op: &'static str, what: &'static str, found: i32, bound: usize) -> Result<usize, InterpretError> {

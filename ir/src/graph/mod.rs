@@ -45,8 +45,10 @@ pub mod op;
 pub mod parse;
 pub mod print;
 pub mod quantise;
+pub mod ranks;
 pub mod recurrent;
 pub mod rewrite;
+pub mod shard;
 pub mod types;
 pub mod verify;
 pub mod view;
@@ -59,6 +61,7 @@ pub use attr::Attr;
 pub use def_use::DefUse;
 pub use op::{OpKind, Recurrent, Unary};
 pub use rewrite::Rewriter;
+pub use shard::Shard;
 pub use view::OpView;
 
 /// A dimension: a number or a symbol that gets its value when a step runs.
@@ -89,8 +92,8 @@ pub enum Type {
         /// Dimensions, outermost first.
         dims: Vec<Dim>,
     },
-    /// A token of a state or of experts' memory. An op that touches the object takes a token and
-    /// returns the next one.
+    /// A token of a state, of experts' memory or of a group of ranks. An op that touches the object
+    /// takes a token and returns the next one.
     Token(TokenOwner),
 }
 
@@ -101,6 +104,27 @@ pub enum TokenOwner {
     State(StateId),
     /// The memory that experts are loaded into: `token`.
     Experts,
+    /// The group of ranks that share a model, as one of them sees it: `token[0, 2]`.
+    Ranks(Group),
+}
+
+/// A rank and its group. Each rank has a graph of its own ([`ranks`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Group {
+    /// Number of this rank, below `ranks`.
+    pub rank: u32,
+    /// Number of ranks.
+    pub ranks: u32,
+}
+
+impl Group {
+    /// Maximum number of ranks.
+    pub const MAX_RANKS: u32 = 4096;
+
+    /// Whether the group is not too large and has the rank.
+    pub fn is_valid(self) -> bool {
+        self.rank < self.ranks && self.ranks <= Group::MAX_RANKS
+    }
 }
 
 impl Type {
@@ -240,9 +264,20 @@ pub struct Weight {
 }
 
 impl Weight {
+    /// Returns the shape before a slice for this rank.
+    pub fn whole_shape(&self) -> Vec<u64> {
+        let mut shape = self.shape.clone();
+        if let Some(shard) = &self.choice.shard
+            && let Some(dim) = shape.get_mut(shard.dim as usize)
+        {
+            *dim = shard.of;
+        }
+        shape
+    }
+
     /// Returns the shape of the tensor in the file.
     pub fn tensor_shape(&self) -> Vec<u64> {
-        let mut shape = self.shape.clone();
+        let mut shape = self.whole_shape();
         if let (Some(part), [.., rows, _]) = (&self.part, &mut shape[..]) {
             *rows = part.rows;
         }
@@ -251,7 +286,8 @@ impl Weight {
 
     /// Returns the name of the tensor in the file.
     pub fn tensor(&self) -> &str {
-        self.part.as_ref().map_or(&self.name, |part| &part.tensor)
+        let whole = self.choice.shard.as_ref().map_or(&self.name, |shard| &shard.weight);
+        self.part.as_ref().map_or(whole, |part| &part.tensor)
     }
 
     /// Returns the format of the tensor in the file.
@@ -274,6 +310,9 @@ pub struct WeightChoices {
     pub tile: Option<String>,
     /// Reason for the tiling.
     pub why: Option<String>,
+    /// Slice that this rank has of the weight, or `None` for all of it. The shape is the slice's.
+    /// `place` and `part` are those of the whole weight.
+    pub shard: Option<Shard>,
 }
 
 /// A field of a state: `f16[8, S, 128]`.
@@ -421,7 +460,7 @@ impl Op {
         types.by_ref().for_each(|ty| match ty {
             Type::Tensor { .. } => data = true,
             Type::Token(TokenOwner::State(_)) => state = true,
-            Type::Token(TokenOwner::Experts) => {}
+            Type::Token(TokenOwner::Experts | TokenOwner::Ranks(_)) => {}
         });
         data && state
     }

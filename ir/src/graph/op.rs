@@ -310,6 +310,13 @@ macro_rules! graph_ops {
             ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: OptWeight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Starts to load the experts ids [T, s] of a layer: their matrices up [e, n, k], down [e, d, n] and, if given, gate. They are needed (routed), or probably needed soon (predicted).";
             ExpertWait "expert.wait" (slots: Value, ids: Value) {layer: INT} -> 2 State, "Waits until the experts of the layer's routed prefetch are in memory, and returns ids [T, s] unchanged. Ops that read these experts use the returned ids.";
             ExpertEvict "expert.evict" (slots: Value, after: Value) {layer: INT} -> 1 State, "Allows eviction of a layer's experts once `after`, an f32 value computed with them, is complete.";
+            // As the `shard` pass divides a model among ranks.
+            RanksBegin "ranks.begin" () {rank: INT, ranks: INT} -> 1 State, "First token of a group of `ranks` ranks in a step; this graph is of rank `rank`, from 0. A function has at most one. The type token[rank, ranks] has both numbers. Tokens give the order of the group's collectives, which must match on all ranks.";
+            AllReduce "all_reduce" (group: Value, x: Value) {} -> 2 State, "Sums x f32[...] over all ranks, on every rank: f32[...]. Element by element, the sum begins with the element of rank 0 and adds those of ranks 1, 2, ... in this order. Each sum is rounded to f32, so all transports give the same bits.";
+            AllGather "all_gather" (group: Value, x: Value) {} -> 2 State, "Concatenates each row of x f32[..., d] of all ranks, in their order, on every rank: f32[..., ranks * d].";
+            Send "send" (group: Value, x: Value) {to: INT} -> 1 State, "Sends x f32[T, d] to the rank `to`, which receives it with `recv`.";
+            Recv "recv" (group: Value, rows: Value) {from: INT, width: INT} -> 2 State, "Receives f32[T, width] from the rank `from`, which sends it with `send`. Only the dimension of `rows` i32[T] matters, not its numbers.";
+            RouteOwned "route.owned" (ids: Value, p: Value) {first: INT, experts: INT} -> 2 Pure, "Keeps of a routing, ids i32[T, k] and weights f32[T, k], the experts first..first + experts of this rank. Results: ids relative to `first`, i32[T, k], and weights f32[T, k]. A slot of another expert gets the row's first own id, or 0, and a weight of 0, so that nothing is computed for it.";
         }
     };
 }

@@ -22,8 +22,8 @@ use super::op::{AttrKind, AttrRow, OpKind, OperandKind};
 use super::types::{TypeError, check_state, check_type, check_weight, result_types};
 use super::verify::{Problem, Site, is_name, verify};
 use super::{
-    Dim, Element, Field, Function, Module, Operand, Part, Place, State, StateId, TokenOwner, Type, ValueId, Weight,
-    WeightChoices, WeightId,
+    Dim, Element, Field, Function, Group, Module, Operand, Part, Place, Shard, State, StateId, TokenOwner, Type,
+    ValueId, Weight, WeightChoices, WeightId, shard,
 };
 use crate::format::Format;
 use crate::state::{Rollback, STATES, StateKind};
@@ -303,7 +303,8 @@ impl<'t> Parser<'t> {
     }
 
     /// Reads `file = 0, offset = 0x40, layout = q4_k_r16, ...}`. All attributes are optional, but
-    /// `file` requires `offset`, and `tensor` requires `rows` and `from`.
+    /// `file` requires `offset`, `tensor` requires `rows` and `from`, and `shard` requires `dim`,
+    /// `of` and `ranges`.
     fn weight_attrs(&mut self) -> Result<(Option<Place>, Option<Part>, WeightChoices), Failure> {
         let (mut place, mut part, mut choice) = (None, None, WeightChoices::default());
         self.list("}", |this| {
@@ -340,13 +341,35 @@ impl<'t> Parser<'t> {
                     };
                     slot.replace(this.format(at, word)?).is_some()
                 }
+                "shard" => {
+                    let weight = this.string()?;
+                    let [dim, of] = ["dim", "of"].map(|name| {
+                        this.mark(",")?;
+                        this.keyword(name)?;
+                        this.mark("=")?;
+                        let (at, token) = this.next()?;
+                        Ok((at, this.unsigned(at, &token)?))
+                    });
+                    let ((dim_at, dim), (_, of)) = (dim?, of?);
+                    let wide = |_| expected(dim_at, "a dimension below 4", &Token::Number("more"));
+                    let dim = u32::try_from(dim).map_err(wide)?;
+                    this.mark(",")?;
+                    this.keyword("ranges")?;
+                    this.mark("=")?;
+                    let at = this.at;
+                    let text = this.string()?;
+                    let ranges = shard::ranges_from(&text).ok_or_else(|| {
+                        expected(at, "ranges such as 0..64, with a space between", &Token::Text(text))
+                    })?;
+                    choice.shard.replace(Shard { weight, dim, of, ranges }).is_some()
+                }
                 "tile" | "why" => {
                     let text = this.string()?;
                     let slot = if name == "tile" { &mut choice.tile } else { &mut choice.why };
                     slot.replace(text).is_some()
                 }
                 other => {
-                    let expected = "file, tensor, stored, layout, activations, tile or why".to_string();
+                    let expected = "file, tensor, shard, stored, layout, activations, tile or why".to_string();
                     let found = Token::Word(other).text();
                     return Err(Failure { at, problem: ParseProblem::Expected { expected, found } });
                 }
@@ -532,6 +555,9 @@ impl<'t> Parser<'t> {
     fn ty(&mut self) -> Result<Type, Failure> {
         let (at, word) = self.word("a type")?;
         if word == "token" {
+            if self.take("[")? {
+                return self.group();
+            }
             if !self.take("<")? {
                 return Ok(Type::Token(TokenOwner::Experts));
             }
@@ -545,6 +571,21 @@ impl<'t> Parser<'t> {
             format => Element::Format(self.format(at, format)?),
         };
         let ty = Type::Tensor { element, dims: self.dims()? };
+        check_type(&ty).map_err(|e| Failure { at, problem: e.into() })?;
+        Ok(ty)
+    }
+
+    /// Reads `0, 2]`, after `token[`: a rank and the number of ranks.
+    fn group(&mut self) -> Result<Type, Failure> {
+        let (at, rank) = self.next()?;
+        let narrow = |this: &Self, at: usize, token: &Token<'_>| {
+            u32::try_from(this.unsigned(at, token)?).map_err(|_| expected(at, "a number of 32 bits", token))
+        };
+        let rank = narrow(self, at, &rank)?;
+        self.mark(",")?;
+        let (ranks_at, ranks) = self.next()?;
+        let ty = Type::Token(Held::Ranks(Group { rank, ranks: narrow(self, ranks_at, &ranks)? }));
+        self.mark("]")?;
         check_type(&ty).map_err(|e| Failure { at, problem: e.into() })?;
         Ok(ty)
     }

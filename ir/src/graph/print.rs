@@ -22,7 +22,7 @@ use super::attr::Attr;
 use super::number::definition_order;
 use super::op::AttrRow;
 use super::verify::is_name;
-use super::{Function, Module, Op, Operand, Part, State, TokenOwner, Type, ValueId, Weight, WeightChoices};
+use super::{Function, Module, Op, Operand, Part, Shard, State, TokenOwner, Type, ValueId, Weight, WeightChoices};
 
 impl Display for Module {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -54,7 +54,8 @@ impl Display for Weight {
         if let Some(Part { tensor, rows, from }) = &self.part {
             attrs.push(format!("tensor = {}, rows = {rows}, from = {from}", Quoted(tensor)));
         }
-        let WeightChoices { stored, layout, activations, tile, why } = &self.choice;
+        let WeightChoices { stored, layout, activations, tile, why, shard } = &self.choice;
+        attrs.extend(shard.iter().map(Shard::to_string));
         let formats = [("stored", stored), ("layout", layout), ("activations", activations)];
         attrs.extend(formats.into_iter().filter_map(|(name, format)| Some(format!("{name} = {}", (*format)?))));
         let texts = [("tile", tile), ("why", why)];
@@ -129,7 +130,7 @@ fn write_symbol(f: &mut Formatter<'_>, name: &str) -> fmt::Result {
 }
 
 /// Text in quotes, on one line.
-struct Quoted<'a>(&'a str);
+pub(super) struct Quoted<'a>(pub(super) &'a str);
 
 impl Display for Quoted<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -23,6 +23,7 @@ mod loading;
 mod norms;
 mod positions;
 mod products;
+mod ranks;
 mod recurrent;
 mod results;
 mod routes;
@@ -32,7 +33,7 @@ mod state;
 mod streams;
 mod weight;
 
-use super::{Dim, Element, State, TokenOwner, Type};
+use super::{Dim, Element, Group, State, TokenOwner, Type};
 use crate::format::Format;
 use crate::state::StateKind;
 pub use results::result_types;
@@ -153,12 +154,20 @@ impl CacheShape {
 }
 
 /// Checks that a value may have this type: `i32`, `f32` or an activation format in whole blocks, no
-/// dimension of 0, and valid symbols.
+/// dimension of 0, and valid symbols. A token of a group must have one of its ranks.
 ///
 /// # Errors
 /// [`TypeError::Type`].
 pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     let error = |problem: String| TypeError::Type { ty: ty.to_string(), problem };
+    if let Type::Token(Held::Ranks(group)) = ty
+        && !group.is_valid()
+    {
+        return Err(error(format!(
+            "must have a rank below the number of ranks, which is at most {}",
+            Group::MAX_RANKS
+        )));
+    }
     let Type::Tensor { element, dims } = ty else { return Ok(()) };
     // The limit bounds the memory for copies of a long type from the text.
     if dims.len() > 4 {
@@ -217,6 +226,7 @@ impl std::fmt::Display for Type {
         match self {
             Type::Token(TokenOwner::Experts) => f.write_str("token"),
             Type::Token(TokenOwner::State(state)) => write!(f, "token<state {}>", state.0),
+            Type::Token(TokenOwner::Ranks(Group { rank, ranks })) => write!(f, "token[{rank}, {ranks}]"),
             Type::Tensor { element: Element::I32, dims } => write_dims(f, "i32", dims),
             Type::Tensor { element: Element::Format(format), dims } => write_dims(f, format.row().name, dims),
         }

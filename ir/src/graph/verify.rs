@@ -7,8 +7,8 @@
 //! - Every id is in range.
 //! - A parameter or an op defines each value once, before its first use, with the type that the
 //!   type rule gives.
-//! - Each state, and experts' memory, has at most one first token in a function: a parameter, or
-//!   the result of `state.begin` or `expert.slots`.
+//! - Each state, experts' memory, and the group of ranks have at most one first token in a
+//!   function: a parameter, or the result of `state.begin`, `expert.slots` or `ranks.begin`.
 //! - Every token is used at most once, by an op of its state. The ops of each state thus form one
 //!   chain.
 //! - Fields, windows and rollbacks of states fit their kinds, and attributes are valid for the op
@@ -145,7 +145,7 @@ pub enum Problem {
     SecondToken {
         /// The token.
         value: String,
-        /// State of the token, or experts' memory.
+        /// State of the token, experts' memory, or the group of ranks.
         held: String,
     },
     /// A token of a state that the module does not have.
@@ -304,12 +304,16 @@ impl Body<'_> {
     /// Records a first token.
     fn begin(&mut self, site: Site, value: ValueId) -> Result<(), VerifyError> {
         let Type::Token(held) = *self.function.ty(value) else { return Ok(()) };
-        if self.begun.insert(held) {
+        let grouped = |held: &Held| matches!(held, Held::Ranks(_));
+        // A function belongs to one group, whatever rank other tokens have.
+        let second_group = grouped(&held) && self.begun.iter().any(grouped);
+        if self.begun.insert(held) && !second_group {
             return Ok(());
         }
         let held = match held {
             TokenOwner::State(state) => format!("@{}", self.module.states[state.index()].name),
             TokenOwner::Experts => "experts' memory".to_string(),
+            TokenOwner::Ranks(_) => "the group of ranks".to_string(),
         };
         Err(fail(site, Problem::SecondToken { value: self.function.label(value), held }))
     }

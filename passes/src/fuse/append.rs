@@ -29,7 +29,7 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
         let once = |rope: &view::RopeHeads| def_use.uses(append.k).len() == 1 && rope.pos == append.pos;
         let state = || match function.ty(append.kv) {
             Type::Token(TokenOwner::State(state)) => module.states[state.index()].name.clone(),
-            Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => String::new(),
+            Type::Token(TokenOwner::Experts | TokenOwner::Ranks(_)) | Type::Tensor { .. } => String::new(),
         };
         let Some(rope) = rotated.filter(once) else {
             context.decide(|| {

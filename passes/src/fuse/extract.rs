@@ -33,7 +33,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Positions | OpKind::Ends => 0,
         OpKind::RouteListed => 100,
         OpKind::RouteGiven => 0,
-        OpKind::RouteIdentities | OpKind::ExpertGroups => 100,
+        OpKind::RouteIdentities | OpKind::RouteOwned | OpKind::ExpertGroups => 100,
         OpKind::StreamWeights | OpKind::StreamInput | OpKind::StreamMix | OpKind::StreamAttend => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
         // Costs less than a rotation alone, which needs split heads. The split costs nothing only
@@ -51,6 +51,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::AttentionEntries => 0,
         OpKind::ColumnSquares | OpKind::IndexTopK | OpKind::Ngram => 0,
         OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertWait | OpKind::ExpertEvict => 0,
+        OpKind::RanksBegin | OpKind::AllReduce | OpKind::AllGather | OpKind::Send | OpKind::Recv => 0,
     }
 }
 

@@ -185,7 +185,7 @@ impl<'a> Piece<'a> {
             let operands = operands.collect();
             let mut attrs = op.attrs.clone();
             if op.kind.row().effect == Effect::State {
-                if !op.attrs.is_empty() {
+                if has_layer(op) {
                     piece.state.push(op);
                 }
                 for (attr, row) in attrs.iter_mut().zip(op.kind.row().attrs) {
@@ -244,7 +244,7 @@ impl<'a> Piece<'a> {
             let operands = operands.collect::<Result<_, _>>()?;
             let attrs = match op.kind.row().effect {
                 // The original op has its own layer number.
-                Effect::State if !op.attrs.is_empty() => {
+                Effect::State if has_layer(op) => {
                     state.next().map_or_else(|| op.attrs.clone(), |original| original.attrs.clone())
                 }
                 Effect::State | Effect::Pure => op.attrs.clone(),
@@ -278,20 +278,25 @@ impl<'a> Piece<'a> {
     fn own_type(&mut self, module: &Module, ty: &Type) -> Type {
         match ty {
             Type::Token(TokenOwner::State(state)) => Type::Token(TokenOwner::State(self.own_state(module, *state))),
-            Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => ty.clone(),
+            Type::Token(TokenOwner::Experts | TokenOwner::Ranks(_)) | Type::Tensor { .. } => ty.clone(),
         }
     }
 
     fn original_type(&self, own: &Type) -> Type {
         match own {
             Type::Token(TokenOwner::State(state)) => Type::Token(TokenOwner::State(self.states[state.index()])),
-            Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => own.clone(),
+            Type::Token(TokenOwner::Experts | TokenOwner::Ranks(_)) | Type::Tensor { .. } => own.clone(),
         }
     }
 
     fn values_of(&self, own: &[ValueId]) -> Vec<ValueId> {
         own.iter().map(|value| self.values[value.index()]).collect()
     }
+}
+
+/// Whether an op has the number of a layer, which differs between equal regions.
+fn has_layer(op: &Op) -> bool {
+    op.kind.row().attrs.iter().any(|attr| attr.name == "layer")
 }
 
 /// Returns the `count`th weight of a region with only the properties that rules read.

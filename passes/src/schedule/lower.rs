@@ -234,6 +234,9 @@ pub(super) struct Lowering<'a> {
     pub(super) buckets: u32,
 }
 
+/// Reason against ops of a graph that is for several ranks.
+const NO_RANKS: &str = "plans for several ranks do not exist yet";
+
 fn unsupported<T>(op: &'static str, problem: impl Into<String>) -> Result<T, ScheduleError> {
     Err(ScheduleError::Unsupported { op, problem: problem.into() })
 }
@@ -449,6 +452,12 @@ impl<'a> Lowering<'a> {
                 self.expert_wait(op)?
             }
             OpKind::ExpertEvict => self.expert_evict(op)?,
+            OpKind::RanksBegin
+            | OpKind::AllReduce
+            | OpKind::AllGather
+            | OpKind::Send
+            | OpKind::Recv
+            | OpKind::RouteOwned => return unsupported(op.kind.row().mnemonic, NO_RANKS),
         };
         self.meanings[op.results[0].index()] = Some(meaning);
         Ok(())

@@ -13,7 +13,7 @@ use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, RopeFactors};
 use ixc_ir::graph::op::OpKind;
 use ixc_ir::graph::types::CacheShape;
-use ixc_ir::graph::{Dim, Operand, Part, Place, State, TokenOwner, Type, ValueId, WeightId};
+use ixc_ir::graph::{Dim, OpView, Operand, Part, Place, State, TokenOwner, Type, ValueId, WeightId, view};
 
 /// Generator of ops. Operands are existing values, or new parameters and weights.
 pub(super) struct Soup {
@@ -29,6 +29,8 @@ pub(super) struct Soup {
     routed: Vec<(ValueId, ValueId, u64)>,
     /// The last token of the experts' memory.
     slots: Option<ValueId>,
+    /// The last token of the group of ranks.
+    group: Option<ValueId>,
     made: u64,
 }
 
@@ -61,6 +63,7 @@ impl Soup {
             caches: Vec::new(),
             routed: Vec::new(),
             slots: None,
+            group: None,
             made: 0,
         }
     }
@@ -191,6 +194,22 @@ impl Soup {
         }
     }
 
+    /// Returns the token of a group of one rank. A function has only one group.
+    fn group(&mut self) -> ValueId {
+        match self.group {
+            Some(group) => group,
+            None => {
+                let begin = view::RanksBegin { rank: 0, ranks: 1 };
+                *self.group.insert(ok(self.b.op(OpKind::RanksBegin, begin.operands(), begin.attrs()))[0])
+            }
+        }
+    }
+
+    fn collective(&mut self, kind: OpKind, Sizes { k, .. }: Sizes) {
+        let operands = [self.group(), self.f32(&[k])].map(Operand::Value);
+        self.group = ok(self.b.op(kind, operands.to_vec(), Vec::new())).last().copied();
+    }
+
     /// Returns the number of a state of this shape: an existing one, or a new one. The token of a
     /// new state is a parameter, or the result of a new `state.begin`.
     fn cache(&mut self, shape: CacheShape) -> usize {
@@ -274,6 +293,13 @@ impl Soup {
             OpKind::ExpertPrefetch => self.expert_prefetch(sizes),
             OpKind::ExpertWait => self.expert_wait(sizes),
             OpKind::ExpertEvict => self.expert_evict(sizes),
+            OpKind::RanksBegin => {
+                self.group();
+            }
+            OpKind::AllReduce | OpKind::AllGather => self.collective(kind, sizes),
+            // The group has one rank, which has no peer.
+            OpKind::Send | OpKind::Recv => {}
+            OpKind::RouteOwned => self.route_owned(),
         }
     }
 }

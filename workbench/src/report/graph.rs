@@ -70,7 +70,7 @@ fn type_text(module: &Module, ty: &Type) -> String {
             Some(state) => format!("token<{}>", symbol(&without_number(&state.name))),
             None => "token<@?>".to_owned(),
         },
-        Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => ty.text(module),
+        Type::Token(TokenOwner::Experts | TokenOwner::Ranks(_)) | Type::Tensor { .. } => ty.text(module),
     }
 }
 

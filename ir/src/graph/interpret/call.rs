@@ -22,6 +22,13 @@ pub(super) struct Env<'a> {
 }
 
 impl Env<'_> {
+    /// Sets the results of an op.
+    pub(super) fn set(&mut self, op: &Op, results: Vec<Value>) {
+        for (id, value) in op.results.iter().zip(results) {
+            self.values[id.index()] = Some(value);
+        }
+    }
+
     pub(super) fn get(&self, id: ValueId) -> &Value {
         match &self.values[id.index()] {
             Some(value) => value,

@@ -41,6 +41,21 @@ pub(super) fn route_listed(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretE
     Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
 }
 
+pub(super) fn route_owned(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+    let [first, experts] = ["first", "experts"].map(|name| call.op.attr(name).int() as i32);
+    let (dims, mut ids, mut p) = (call.dims("ids"), call.ints("ids").to_vec(), call.f32s("p")?.into_owned());
+    let own = |id: i32| (first..first + experts).contains(&id).then(|| id - first);
+    for (ids, p) in ids.chunks_exact_mut(dims[1]).zip(p.chunks_exact_mut(dims[1])) {
+        let spare = ids.iter().find_map(|&id| own(id)).unwrap_or(0);
+        for (id, p) in ids.iter_mut().zip(p) {
+            let local = own(*id);
+            *p = if local.is_some() { *p } else { 0.0 };
+            *id = local.unwrap_or(spare);
+        }
+    }
+    Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: p }])
+}
+
 pub(super) fn expert_groups(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let size = call.op.attr("size").int() as i32;
     let data = call.ints("ids").iter().map(|id| id.div_euclid(size)).collect();

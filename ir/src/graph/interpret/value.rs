@@ -6,6 +6,7 @@ use ixc_failure::Class;
 
 use crate::format::Format;
 use crate::graph::WeightId;
+use crate::graph::ranks::RanksError;
 use crate::graph::verify::VerifyError;
 
 /// Reason why a weight could not be read.
@@ -110,6 +111,19 @@ pub enum InterpretError {
         /// Bytes from the source.
         found: usize,
     },
+    /// A collective in a graph that is interpreted without the other ranks.
+    #[error("{op} needs the graphs of all {ranks} ranks; this is rank {rank} alone")]
+    OtherRanks {
+        /// Mnemonic.
+        op: &'static str,
+        /// Rank of the graph.
+        rank: u32,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// The graphs of the ranks do not match.
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
     /// An element of an i32 tensor that is out of range.
     #[error("{op}: {what} {found} is not in 0..{bound}")]
     Index {
@@ -134,6 +148,8 @@ impl InterpretError {
             | InterpretError::Argument { .. }
             | InterpretError::Weight { .. }
             | InterpretError::WeightBytes { .. }
+            | InterpretError::OtherRanks { .. }
+            | InterpretError::Ranks(_)
             | InterpretError::Index { .. } => Class::Data,
         }
     }

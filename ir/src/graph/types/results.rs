@@ -2,8 +2,8 @@
 
 use super::rule::Rule;
 use super::{
-    TypeError, attention, elementwise, experts, loading, norms, one, positions, products, recurrent, routes, rows,
-    streams,
+    TypeError, attention, elementwise, experts, loading, norms, one, positions, products, ranks, recurrent, routes,
+    rows, streams,
 };
 use crate::graph::op::OpKind;
 use crate::graph::{Attr, Function, Module, Operand, TokenOwner, Type};
@@ -78,5 +78,11 @@ pub fn result_types(
         OpKind::ExpertPrefetch => loading::expert_prefetch(&rule),
         OpKind::ExpertWait => loading::expert_wait(&rule),
         OpKind::ExpertEvict => loading::expert_evict(&rule),
+        OpKind::RanksBegin => ranks::ranks_begin(&rule),
+        OpKind::AllReduce => ranks::all_reduce(&rule),
+        OpKind::AllGather => ranks::all_gather(&rule),
+        OpKind::Send => ranks::send(&rule),
+        OpKind::Recv => ranks::recv(&rule),
+        OpKind::RouteOwned => routes::route_owned(&rule),
     }
 }

@@ -72,6 +72,19 @@ pub(super) fn route_identities(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> 
     Ok(vec![Type::i32(dims.clone()), Type::f32(dims), Type::f32([rows.clone(), Dim::Fixed(1)])])
 }
 
+pub(super) fn route_owned(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
+    let [rows, slots] = rule.i32("ids")?;
+    if rule.f32::<2>("p")? != [rows, slots] {
+        return Err(rule.operand("p", format!("f32[{rows}, {slots}], as ids are")));
+    }
+    let (first, experts) = (rule.not_negative("first")?, rule.positive("experts")?);
+    if i32::try_from(first + experts).is_err() {
+        return Err(rule.attr("experts", format!("below {}, so that all ids are below 2^31", (1 << 31) - first)));
+    }
+    let dims = [rows.clone(), slots.clone()];
+    Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
+}
+
 pub(super) fn expert_groups(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, slots] = rule.i32("ids")?;
     let size = rule.positive("size")?;

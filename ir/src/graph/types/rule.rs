@@ -13,7 +13,7 @@ use super::{CacheShape, TypeError, check_type};
 use crate::format::Format;
 use crate::graph::attrs::{Activation, RouteScore};
 use crate::graph::op::{AttrKind, OpKind, OpRow, OperandKind};
-use crate::graph::{Attr, Dim, Element, Function, Module, Operand, State, StateId, TokenOwner, Type, Weight};
+use crate::graph::{Attr, Dim, Element, Function, Group, Module, Operand, State, StateId, TokenOwner, Type, Weight};
 use crate::state::StateKind;
 
 /// An op under its rule. Operands and attributes have the kinds that the table lists, and ids are
@@ -213,9 +213,28 @@ impl<'a> Rule<'a> {
     pub(in crate::graph) fn experts(&self, name: &'static str) -> Result<(), TypeError> {
         match self.value(name) {
             Type::Token(TokenOwner::Experts) => Ok(()),
-            Type::Token(TokenOwner::State(_)) | Type::Tensor { .. } => {
+            Type::Token(TokenOwner::State(_) | TokenOwner::Ranks(_)) | Type::Tensor { .. } => {
                 Err(self.operand(name, "a token of experts' memory, which expert.slots begins"))
             }
+        }
+    }
+
+    /// Returns the group of a collective.
+    pub(in crate::graph) fn group(&self) -> Result<Group, TypeError> {
+        match self.value("group") {
+            Type::Token(Held::Ranks(group)) => Ok(*group),
+            Type::Token(Held::State(_) | Held::Experts) | Type::Tensor { .. } => {
+                Err(self.operand("group", "a token of a group of ranks, which ranks.begin begins"))
+            }
+        }
+    }
+
+    /// Checks an attribute with the number of another rank.
+    pub(in crate::graph) fn peer(&self, name: &'static str, group: Group) -> Result<(), TypeError> {
+        let Group { rank, ranks } = group;
+        match self.not_negative(name)? {
+            peer if peer < u64::from(ranks) && peer != u64::from(rank) => Ok(()),
+            _ => Err(self.attr(name, format!("one of the {ranks} ranks, but not {rank}, which is this one"))),
         }
     }
 
@@ -231,7 +250,7 @@ impl<'a> Rule<'a> {
     pub(in crate::graph) fn state(&self, name: &'static str, kind: StateKind) -> Result<&'a State, TypeError> {
         let state = match self.value(name) {
             Type::Token(TokenOwner::State(state)) => self.module.states.get(state.index()),
-            Type::Token(TokenOwner::Experts) | Type::Tensor { .. } => None,
+            Type::Token(TokenOwner::Experts | TokenOwner::Ranks(_)) | Type::Tensor { .. } => None,
         };
         let expected = || self.operand(name, format!("the token of a {} state", kind.row().name));
         state.filter(|state| state.kind == kind).ok_or_else(expected)

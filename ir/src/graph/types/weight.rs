@@ -35,8 +35,12 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         Some(bytes) if i64::try_from(bytes).is_ok() => {}
         Some(_) | None => return Err(error("has more bytes than fit 63 bits".to_string())),
     }
+    if let Some(shard) = &weight.choice.shard {
+        shard.check(&weight.shape, weight.format, weight.stored()).map_err(error)?;
+    }
     if let Some(part) = &weight.part {
-        let [.., n, _] = weight.shape[..] else {
+        let whole = weight.whole_shape();
+        let [.., n, _] = whole[..] else {
             return Err(error("has no rows that could be a part of a tensor".to_string()));
         };
         if part.from.checked_add(n).is_none_or(|end| end > part.rows) {
@@ -60,7 +64,7 @@ const CHOICE_CHARS: usize = 1 << 10;
 /// Checks the decisions of passes about a weight: formats must fit its own format and its shape,
 /// and `tile` and `why` must be one line.
 fn check_choice(weight: &Weight) -> Result<(), String> {
-    let WeightChoices { stored, layout, activations, tile, why } = &weight.choice;
+    let WeightChoices { stored, layout, activations, tile, why, shard: _ } = &weight.choice;
     if let &Some(stored) = stored {
         let columns = weight.shape.last().copied().unwrap_or(0);
         if !weight.format.has_row_scale() || !stored.is_in_files() || stored.row_bytes(columns).is_none() {

@@ -6,7 +6,7 @@ use ixc_ir::graph::WeightId;
 use ixc_ir::plan::{PlanWeight, WeightFile};
 use ixc_kernels::tiling::{Tiling, TilingError};
 
-use super::{ArenaRows, Lowering, ScheduleError, fit, row_bytes, unsupported};
+use super::{ArenaRows, Lowering, NO_RANKS, ScheduleError, fit, row_bytes, unsupported};
 
 impl Lowering<'_> {
     /// Returns the format in which kernels read a weight.
@@ -69,6 +69,9 @@ impl Lowering<'_> {
             return Ok(id);
         }
         let weight = &self.module.weights[w.index()];
+        if weight.choice.shard.is_some() {
+            return unsupported("weight", format!("@{} is a slice for a rank; {NO_RANKS}", weight.name));
+        }
         let name = || weight.name.clone();
         let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
         let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name() })?;

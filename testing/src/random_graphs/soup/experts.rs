@@ -4,7 +4,7 @@ use super::{Sizes, Soup, maybe_weight};
 use crate::random_graphs::{IDS, ok, random_route};
 use ixc_ir::graph::attrs::{Prefetch, RouteScore};
 use ixc_ir::graph::op::OpKind;
-use ixc_ir::graph::{Attr, Operand, view};
+use ixc_ir::graph::{Attr, OpView, Operand, view};
 
 impl Soup {
     pub(super) fn route(&mut self) {
@@ -62,6 +62,13 @@ impl Soup {
         let experts = 1 + self.rng.below(IDS);
         let (ids, p, _) = ok(self.b.route_identities(ids, p, experts));
         self.routed.push((ids, p, slots));
+    }
+
+    pub(super) fn route_owned(&mut self) {
+        let (ids, p, slots) = self.routed();
+        let owned = view::RouteOwned { ids, p, first: self.rng.below(IDS) as i64, experts: 1 };
+        let results = ok(self.b.op(OpKind::RouteOwned, owned.operands(), owned.attrs()));
+        self.routed.push((results[0], results[1], slots));
     }
 
     pub(super) fn expert_groups(&mut self) {

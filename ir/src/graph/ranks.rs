@@ -1,0 +1,330 @@
+//! Ranks: processes that compute a model together. Each rank has a graph of its own, and
+//! collectives exchange data between the graphs.
+//!
+//! ```text
+//! %g = ranks.begin {rank = 0, ranks = 2} : token[0, 2]          // in the graph of rank 0
+//! %y, %g1 = all_reduce %g, %x : f32[T, 256], token[0, 2]
+//! ```
+//!
+//! Collectives take and return the group's token, as ops on a state do. Passes therefore neither
+//! move nor drop them, and a graph has one order of its collectives.
+//!
+//! [`verify_ranks`] checks that the orders of all ranks match: no rank waits for an exchange that
+//! another rank does not take part in. `send` waits for its `recv`, so a group that verifies also
+//! ends if messages are not buffered.
+
+use std::fmt::{self, Display, Formatter};
+
+use ixc_failure::Class;
+
+use super::op::OpKind;
+use super::verify::{VerifyError, verify};
+use super::view::{self, OpView};
+use super::{Function, Group, Held, Module, Op, Operand, Type};
+
+/// Kind of an exchange between ranks, as one rank sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectiveKind {
+    /// A sum over all ranks.
+    AllReduce,
+    /// A concatenation over all ranks.
+    AllGather,
+    /// A message to a rank.
+    Send(u32),
+    /// A message from a rank.
+    Recv(u32),
+}
+
+/// A collective of a rank's graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collective {
+    /// Kind of the exchange.
+    pub kind: CollectiveKind,
+    /// Type of the data that the rank gives, or that it receives by `recv`.
+    pub ty: Type,
+}
+
+impl Collective {
+    /// Returns the collective that an op is, or `None` for any other op. The op must verify.
+    pub fn of(function: &Function, op: &Op) -> Option<Collective> {
+        let rank = |rank: i64| rank as u32;
+        let collective = |kind, value| Some(Collective { kind, ty: function.ty(value).clone() });
+        match op.kind {
+            OpKind::AllReduce => collective(CollectiveKind::AllReduce, view::AllReduce::of(op)?.x),
+            OpKind::AllGather => collective(CollectiveKind::AllGather, view::AllGather::of(op)?.x),
+            OpKind::Send => {
+                let view::Send { x, to, .. } = view::Send::of(op)?;
+                collective(CollectiveKind::Send(rank(to)), x)
+            }
+            OpKind::Recv => collective(CollectiveKind::Recv(rank(view::Recv::of(op)?.from)), *op.results.first()?),
+            _ => None,
+        }
+    }
+
+    /// Returns the collective of rank `peer` that matches this one of rank `own`. Sums and
+    /// concatenations match on all ranks.
+    fn matching(&self, own: u32) -> Collective {
+        let kind = match self.kind {
+            CollectiveKind::Send(_) => CollectiveKind::Recv(own),
+            CollectiveKind::Recv(_) => CollectiveKind::Send(own),
+            kind @ (CollectiveKind::AllReduce | CollectiveKind::AllGather) => kind,
+        };
+        Collective { kind, ty: self.ty.clone() }
+    }
+}
+
+impl Display for Collective {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Collective { kind, ty } = self;
+        match kind {
+            CollectiveKind::AllReduce => write!(f, "all_reduce of {ty}"),
+            CollectiveKind::AllGather => write!(f, "all_gather of {ty}"),
+            CollectiveKind::Send(to) => write!(f, "send of {ty} to rank {to}"),
+            CollectiveKind::Recv(from) => write!(f, "recv of {ty} from rank {from}"),
+        }
+    }
+}
+
+/// Reason why the graphs of a group do not match.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RanksError {
+    /// No graphs at all.
+    #[error("there are no graphs of ranks; expected one for each rank")]
+    Empty,
+    /// A graph that does not verify.
+    #[error("rank {rank}: {error}")]
+    Module {
+        /// The rank.
+        rank: usize,
+        /// Error of the verifier.
+        #[source]
+        error: Box<VerifyError>,
+    },
+    /// A graph without a function that another rank's graph has.
+    #[error("rank {rank}: the functions are {found}; expected {expected}, as rank 0 has")]
+    Functions {
+        /// The rank.
+        rank: usize,
+        /// Names in its graph.
+        found: String,
+        /// Names in the graph of rank 0.
+        expected: String,
+    },
+    /// A function with other parameters than that of rank 0.
+    #[error("rank {rank}: @{function} takes ({found}); expected ({expected}), as on rank 0")]
+    Parameters {
+        /// The rank.
+        rank: usize,
+        /// The function.
+        function: String,
+        /// Types of its parameters.
+        found: String,
+        /// Types on rank 0.
+        expected: String,
+    },
+    /// A graph of another rank, or of a group of another size.
+    #[error("rank {rank}: @{function} is of rank {} of {}; expected rank {rank} of {ranks}", found.rank, found.ranks)]
+    Group {
+        /// The rank.
+        rank: usize,
+        /// The function.
+        function: String,
+        /// Rank and group in the graph.
+        found: Group,
+        /// Number of graphs.
+        ranks: usize,
+    },
+    /// A collective without its counterpart on another rank.
+    #[error(transparent)]
+    Collective(#[from] Box<UnmatchedCollective>),
+}
+
+/// A collective without its counterpart on another rank.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "rank {rank}: collective {at} of @{function} is {found}; expected {expected}, because rank {peer} has {theirs}"
+)]
+pub struct UnmatchedCollective {
+    /// The rank.
+    pub rank: usize,
+    /// The function.
+    pub function: String,
+    /// Number of the collective in the function, from 0.
+    pub at: usize,
+    /// The collective, or the end of the function.
+    pub found: String,
+    /// Expected collective.
+    pub expected: String,
+    /// Rank that waits for it.
+    pub peer: usize,
+    /// Collective of that rank.
+    pub theirs: String,
+}
+
+impl RanksError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            RanksError::Empty
+            | RanksError::Module { .. }
+            | RanksError::Functions { .. }
+            | RanksError::Parameters { .. }
+            | RanksError::Group { .. }
+            | RanksError::Collective(_) => Class::Data,
+        }
+    }
+}
+
+/// Next exchange of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exchange {
+    /// All ranks take part.
+    All(CollectiveKind),
+    /// A message between two ranks.
+    Message {
+        /// Rank that sends.
+        from: usize,
+        /// Rank that receives.
+        to: usize,
+    },
+    /// All ranks have ended.
+    End,
+}
+
+/// Two ranks whose next collectives do not match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Conflict {
+    /// Rank that waits.
+    waiting: usize,
+    /// Rank that does not take part.
+    other: usize,
+}
+
+/// Returns the next exchange, if each rank is at the given collective; `None` is the end.
+fn next_exchange(heads: &[Option<Collective>]) -> Result<Exchange, Conflict> {
+    let Some(waiting) = heads.iter().position(Option::is_some) else { return Ok(Exchange::End) };
+    let message = heads.iter().enumerate().find_map(|(from, head)| {
+        let head = head.as_ref()?;
+        let CollectiveKind::Send(to) = head.kind else { return None };
+        let to = to as usize;
+        (heads.get(to)?.as_ref()? == &head.matching(from as u32)).then_some(Exchange::Message { from, to })
+    });
+    if let Some(message) = message {
+        return Ok(message);
+    }
+    // No message can pass, so a rank that waits for one waits for ever.
+    let alone = |(rank, head): (usize, &Option<Collective>)| match head.as_ref()?.kind {
+        CollectiveKind::Send(peer) | CollectiveKind::Recv(peer) => {
+            Some(Conflict { waiting: rank, other: peer as usize })
+        }
+        CollectiveKind::AllReduce | CollectiveKind::AllGather => None,
+    };
+    let other = heads.iter().position(|head| head != &heads[waiting]);
+    match (other, heads[waiting].as_ref().map(|head| head.kind)) {
+        (None, Some(kind @ (CollectiveKind::AllReduce | CollectiveKind::AllGather))) => Ok(Exchange::All(kind)),
+        (other, _) => {
+            let both = heads.iter().enumerate().find_map(alone);
+            Err(both.unwrap_or(Conflict { waiting, other: other.unwrap_or(waiting) }))
+        }
+    }
+}
+
+/// Collectives of one function on all ranks, with the next one of each.
+pub(super) struct Schedule {
+    function: String,
+    collectives: Vec<Vec<Collective>>,
+    /// Number of the next collective of each rank.
+    next: Vec<usize>,
+}
+
+impl Schedule {
+    /// Returns the schedule of a function, which each module must have.
+    pub(super) fn new(modules: &[&Module], function: &str) -> Schedule {
+        let of_rank = |module: &&Module| -> Vec<Collective> {
+            let own = module.functions.iter().filter(|own| own.name == function);
+            own.flat_map(|own| own.ops.iter().filter_map(|op| Collective::of(own, op))).collect()
+        };
+        let collectives = modules.iter().map(of_rank).collect();
+        Schedule { function: function.to_string(), collectives, next: vec![0; modules.len()] }
+    }
+
+    /// Advances by one exchange, and returns it.
+    pub(super) fn advance(&mut self) -> Result<Exchange, RanksError> {
+        let heads: Vec<Option<Collective>> =
+            self.collectives.iter().zip(&self.next).map(|(own, &next)| own.get(next).cloned()).collect();
+        let exchange = next_exchange(&heads).map_err(|conflict| self.error(&heads, conflict))?;
+        match exchange {
+            Exchange::All(_) => self.next.iter_mut().for_each(|next| *next += 1),
+            Exchange::Message { from, to } => [from, to].into_iter().for_each(|rank| self.next[rank] += 1),
+            Exchange::End => {}
+        }
+        Ok(exchange)
+    }
+
+    fn error(&self, heads: &[Option<Collective>], Conflict { waiting, other }: Conflict) -> RanksError {
+        let text = |head: Option<&Collective>| head.map_or("the end".to_string(), Collective::to_string);
+        let theirs = heads[waiting].as_ref();
+        RanksError::Collective(Box::new(UnmatchedCollective {
+            rank: other,
+            function: self.function.clone(),
+            at: self.next.get(other).copied().unwrap_or(0),
+            found: text(heads.get(other).and_then(Option::as_ref)),
+            expected: text(theirs.map(|theirs| theirs.matching(waiting as u32)).as_ref()),
+            peer: waiting,
+            theirs: text(theirs),
+        }))
+    }
+}
+
+/// Verifies the graphs of all ranks: each on its own, and that their collectives match.
+///
+/// # Errors
+/// The first problem, by function and then in the order of the exchanges.
+pub fn verify_ranks(modules: &[&Module]) -> Result<(), RanksError> {
+    let Some(first) = modules.first() else { return Err(RanksError::Empty) };
+    for (rank, module) in modules.iter().enumerate() {
+        verify(module).map_err(|error| RanksError::Module { rank, error: Box::new(error) })?;
+        let names = |module: &Module| -> Vec<String> {
+            module.functions.iter().map(|function| format!("@{}", function.name)).collect()
+        };
+        if names(module) != names(first) {
+            let [found, expected] = [module, first].map(|module| names(module).join(", "));
+            return Err(RanksError::Functions { rank, found, expected });
+        }
+        for (function, of_first) in module.functions.iter().zip(&first.functions) {
+            check_function(rank, modules.len(), function, of_first)?;
+        }
+    }
+    for function in &first.functions {
+        let mut schedule = Schedule::new(modules, &function.name);
+        while schedule.advance()? != Exchange::End {}
+    }
+    Ok(())
+}
+
+/// Checks the parameters of a function, and that its group is the group of the graphs.
+fn check_function(rank: usize, ranks: usize, function: &Function, first: &Function) -> Result<(), RanksError> {
+    // A group's token differs from rank to rank.
+    let types = |function: &Function| -> Vec<String> {
+        let types = function.params.iter().map(|&param| function.ty(param));
+        types.filter(|ty| !matches!(ty, Type::Token(_))).map(Type::to_string).collect()
+    };
+    if types(function) != types(first) {
+        let [found, expected] = [function, first].map(|function| types(function).join(", "));
+        return Err(RanksError::Parameters { rank, function: function.name.clone(), found, expected });
+    }
+    let operands = function.ops.iter().flat_map(|op| &op.operands).filter_map(|operand| match operand {
+        Operand::Value(value) => Some(*value),
+        Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
+    });
+    let group = operands.chain(function.params.iter().copied()).find_map(|value| match function.ty(value) {
+        Type::Token(Held::Ranks(group)) => Some(*group),
+        Type::Token(Held::State(_) | Held::Experts) | Type::Tensor { .. } => None,
+    });
+    match group {
+        Some(found) if (found.rank as usize, found.ranks as usize) != (rank, ranks) => {
+            Err(RanksError::Group { rank, function: function.name.clone(), found, ranks })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
