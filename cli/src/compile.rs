@@ -57,7 +57,7 @@ use super::tokenize::read;
   ixc compile model.gguf --emit graph,asm        writes model.d/1.graph.ix, too
   ixc compile model.gguf --dump-dir d            IR after each pass, and kernels
   ixc compile model.gguf --dump-dir e --stop-after tile
-  ixc compile model.gguf --start-from d/09-tile.ix
+  ixc compile model.gguf --start-from d/10-tile.ix
                                                  after editing that file
   ixc compile model.gguf --target dataflow:wse3 -o model.json
                                                  placement on a wafer

@@ -4,9 +4,9 @@
 //! ```text
 //! d/manifest.json            what made it: version, target, features, model files, passes
 //! d/00-frontend.ix           the graph as the model file describes it
-//! d/04-fuse.ix               a pass that changed something, in the order of `ixc opt`
-//! d/10-lower.ix              tasks, as JSON behind the line that names the pass
-//! d/12-arena.ix              the plan, with specs in place of kernels
+//! d/05-fuse.ix               a pass that changed something, in the order of `ixc opt`
+//! d/11-lower.ix              tasks, as JSON behind the line that names the pass
+//! d/13-arena.ix              the plan, with specs in place of kernels
 //! d/index.json               which kernels compute which op
 //! d/kernels/NAME.ix          a kernel's IR, with its spec
 //! d/kernels/NAME.s           its code as assemblers take it; cranelift's listing for `portable`

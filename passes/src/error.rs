@@ -11,6 +11,7 @@ use ixc_kernels::signature::BindError;
 use ixc_kernels::tiling::TilingError;
 
 use crate::options::OptionError;
+use crate::shard::ShardError;
 
 /// Reason why a pipeline failed.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +63,9 @@ pub enum PassError {
     /// An option that no pass has, or an invalid value of an option.
     #[error(transparent)]
     Option(#[from] OptionError),
+    /// A graph that cannot be divided among ranks.
+    #[error(transparent)]
+    Shard(Box<ShardError>),
     /// A rewrite whose result is not a valid function.
     #[error(transparent)]
     Rewrite(#[from] RewriteError),
@@ -110,12 +114,19 @@ pub enum PassError {
     },
 }
 
+impl From<ShardError> for PassError {
+    fn from(error: ShardError) -> PassError {
+        PassError::Shard(Box::new(error))
+    }
+}
+
 impl PassError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
             PassError::Option(error) => error.class(),
             PassError::Tile(error) => error.class(),
+            PassError::Shard(error) => error.class(),
             PassError::Schedule(error) => error.class(),
             PassError::Unknown { .. }
             | PassError::NoModel { .. }

@@ -13,6 +13,7 @@
 //! | [`pack`] | the format in which products read each weight |
 //! | [`residency`] | loading of experts that do not all fit in memory |
 //! | [`draft`], `hazards` | the form between `lower` and `arena`, and a drawing of it |
+//! | [`shard`] | the graph of one of several ranks, on request |
 //! | [`schedule`] | `lower`, `steps`, `arena`: kernels, work lists, barriers, one arena |
 //! | [`tile`] | blocking of each weight's products, from cache sizes |
 //! | [`tuned`] | blockings that were measured to be faster |
@@ -35,5 +36,6 @@ pub mod pass;
 pub mod requantise;
 pub mod residency;
 pub mod schedule;
+pub mod shard;
 pub mod tile;
 pub mod tuned;

@@ -24,13 +24,14 @@ use crate::error::{PassError, ScheduleError};
 use crate::options::{OptionError, OptionSet};
 use crate::pass::{Context, Pass, Run};
 use crate::schedule::{arena, lower, steps};
-use crate::{cache, canonicalise, defer, fuse, hazards, observe, pack, requantise, residency, tile};
+use crate::{cache, canonicalise, defer, fuse, hazards, observe, pack, requantise, residency, shard, tile};
 
 /// All passes, in order from a frontend's graph to a plan.
 pub static PASSES: &[&Pass] = &[
     &canonicalise::PASS,
     &requantise::PASS,
     &cache::PASS,
+    &shard::PASS,
     &fuse::PASS,
     &observe::PASS,
     &defer::PASS,
@@ -468,7 +469,7 @@ mod tests {
         assert_eq!(
             error.err().map(|e| e.to_string()).as_deref(),
             Some(
-                "there is no pass \"fuze\"; the passes are canonicalise, requantise, cache, fuse, observe, defer, residency, pack, tile, lower, steps, arena"
+                "there is no pass \"fuze\"; the passes are canonicalise, requantise, cache, shard, fuse, observe, defer, residency, pack, tile, lower, steps, arena"
             )
         );
     }

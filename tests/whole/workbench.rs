@@ -50,13 +50,13 @@ fn compiling_resumes_after_each_pass_with_equal_plan() {
         let short = folder.join(format!("short{}", memory.len()));
         let command = [&["compile", "--target", "avx2", "--stop-after", "tile"], memory, &["--dump-dir"]].concat();
         stdout(ixc(arguments(&command, &[&short])));
-        assert_eq!(fs::read(short.join("09-tile.ix")).unwrap(), fs::read(dump.join("09-tile.ix")).unwrap());
-        assert!(!short.join("10-lower.ix").exists() && !short.join("kernels").exists());
+        assert_eq!(fs::read(short.join("10-tile.ix")).unwrap(), fs::read(dump.join("10-tile.ix")).unwrap());
+        assert!(!short.join("11-lower.ix").exists() && !short.join("kernels").exists());
         // `dump` can also continue from the output of an early stop.
-        let left = dump.join("09-tile.ix");
+        let left = dump.join("10-tile.ix");
         let resumed =
             stdout(ixc(arguments(&["dump", "--target", "avx2", "--after", "arena", "--start-from"], &[&left])));
-        assert_eq!(resumed, fs::read_to_string(dump.join("12-arena.ix")).unwrap());
+        assert_eq!(resumed, fs::read_to_string(dump.join("13-arena.ix")).unwrap());
     }
 }
 

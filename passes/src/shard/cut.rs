@@ -1,0 +1,219 @@
+//! Rules from the cut of an op's result to cuts of its operands. One function, [`operands`],
+//! serves the choice of cuts and the construction of the rank's ops.
+//!
+//! ```text
+//! %y = merge_heads %x : f32[T, 256]      // of x f32[T, 4, 64]; elements 128..256 of a row
+//! ```
+//! takes heads 2..4 of `%x`.
+
+use std::ops::Range;
+
+use ixc_ir::graph::attrs::KeyHeads;
+use ixc_ir::graph::{Attr, Op, OpKind, OpView, Operand, Recurrent, ValueId, view};
+
+use super::emit::{Cut, Emitter};
+
+/// Part of an operand that a cut op takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Take {
+    /// All of it.
+    Whole,
+    /// A cut of a value, or of a weight.
+    Cut(Cut),
+    /// The token of a state, whose fields are cut at this dimension, or not.
+    State(Option<Cut>),
+}
+
+/// A cut op: what it takes of each operand, and its attributes.
+pub(super) struct CutOp {
+    /// By operand.
+    pub(super) takes: Vec<Take>,
+    /// Attributes of the cut op.
+    pub(super) attrs: Vec<Attr>,
+}
+
+/// Returns ranges with all ends multiplied.
+fn times(ranges: &[Range<u64>], by: u64) -> Vec<Range<u64>> {
+    ranges.iter().map(|range| range.start * by..range.end * by).collect()
+}
+
+/// Returns ranges with all ends divided, if they are multiples.
+fn over(ranges: &[Range<u64>], by: u64) -> Option<Vec<Range<u64>>> {
+    let whole = ranges.iter().all(|range| range.start.is_multiple_of(by) && range.end.is_multiple_of(by));
+    whole.then(|| ranges.iter().map(|range| range.start / by..range.end / by).collect())
+}
+
+/// Returns the ranges of groups of `by` that cover ranges. Each range must consist of whole groups,
+/// or the only range must lie within one group: cut heads then still share keys evenly.
+fn groups(ranges: &[Range<u64>], by: u64) -> Option<Vec<Range<u64>>> {
+    over(ranges, by).or_else(|| match ranges {
+        [range] if range.start / by == (range.end - 1) / by => {
+            let group = range.start / by;
+            Some(Cut::of(0, group..group + 1).ranges)
+        }
+        _ => None,
+    })
+}
+
+/// Returns what an op takes of its operands if its first result is cut. Returns `None` if the op
+/// cannot be cut in this way.
+pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &Cut) -> Option<CutOp> {
+    let result = *op.results.first()?;
+    let dims = emitter.old.ty(result).dims().len();
+    let size = |name: &str, dim: usize| emitter.size(op.operand(name).value()?, dim);
+    let rank_of = |name: &str| op.operand(name).value().map(|value| emitter.old.ty(value).dims().len());
+    let same = || Take::Cut(cut.clone());
+    let at = |dim: usize, ranges: Vec<Range<u64>>| Take::Cut(Cut { dim, ranges });
+    let ranges = &cut.ranges;
+    let (last, by_heads) = (cut.dim + 1 == dims, cut.dim == 1 && dims == 3);
+    if cut.dim == 0 {
+        return None;
+    }
+    let mut attrs = op.attrs.clone();
+    // Takes by name; other operands are whole.
+    let takes: Vec<(&str, Take)> = match op.kind {
+        OpKind::Add | OpKind::Mul => vec![("a", same()), ("b", same())],
+        OpKind::Gated => vec![("gate", same()), ("up", same())],
+        OpKind::Unary(_) => vec![("x", same())],
+        OpKind::AddBias if last => vec![("x", same()), ("bias", at(0, ranges.clone()))],
+        OpKind::AddBias => vec![("x", same())],
+        OpKind::ScaleHeads => {
+            let width = emitter.size(result, 1)? / size("s", 1)?;
+            let s = match size("s", 1)? {
+                1 => Take::Whole,
+                _ => at(1, over(ranges, width)?),
+            };
+            let residual = if op.operand("residual") == Operand::Absent { Take::Whole } else { same() };
+            vec![("x", same()), ("s", s), ("residual", residual)]
+        }
+        OpKind::RmsNorm if by_heads => {
+            let by_head = op.operand("w").weight().is_some_and(|w| emitter.source.weights[w.index()].shape.len() == 2);
+            vec![("x", same()), ("w", if by_head { at(0, ranges.clone()) } else { Take::Whole })]
+        }
+        OpKind::Rope | OpKind::Temperature | OpKind::Centre if by_heads => vec![("x", same())],
+        OpKind::HeadsTemperature if by_heads => {
+            vec![("x", same()), ("scales", at(0, ranges.clone())), ("biases", at(0, ranges.clone()))]
+        }
+        OpKind::HeadsSum => vec![("x", same())],
+        OpKind::SplitHeads if by_heads => {
+            attrs = vec![Attr::Int(cut.size() as i64)];
+            vec![("x", at(1, times(ranges, emitter.size(result, 2)?)))]
+        }
+        OpKind::MergeHeads => vec![("x", at(1, over(ranges, size("x", 2)?)?))],
+        OpKind::Slice if by_heads => vec![("x", same())],
+        OpKind::Concat if by_heads => vec![("a", same()), ("b", same())],
+        OpKind::Matmul if last => {
+            emitter.matrix(op.operand("w").value()?)?;
+            vec![("w", at(0, ranges.clone()))]
+        }
+        OpKind::HeadsMatmul if by_heads => {
+            emitter.matrix(op.operand("w").value()?)?;
+            vec![("x", same()), ("w", at(0, ranges.clone()))]
+        }
+        OpKind::ExpertMatmul if last => {
+            emitter.matrix(op.operand("w").value()?)?;
+            vec![("w", at(1, ranges.clone()))]
+        }
+        OpKind::ExpertAddBias if last => vec![("y", same()), ("bias", at(1, ranges.clone()))],
+        OpKind::ExpertScale if last => vec![("y", same())],
+        OpKind::Attention if by_heads => {
+            let attention = view::Attention::of(op)?;
+            // ALiBi's slopes depend on the number of heads.
+            if attention.max_bias != 0.0 || rank_of("chosen") == Some(3) {
+                return None;
+            }
+            let (heads, of_keys) = (emitter.size(result, 1)?, emitter.key_heads(attention.kv)?);
+            let state = match of_keys {
+                1 => None,
+                _ => Some(Cut { dim: 0, ranges: groups(ranges, heads / of_keys)? }),
+            };
+            let sinks = if attention.sinks.is_some() { at(0, ranges.clone()) } else { Take::Whole };
+            vec![("q", same()), ("kv", Take::State(state)), ("sinks", sinks)]
+        }
+        OpKind::Recurrent(Recurrent::ShortConv) if last => vec![
+            ("state", Take::State(Some(Cut { dim: 1, ranges: ranges.clone() }))),
+            ("x", same()),
+            ("w", at(0, ranges.clone())),
+        ],
+        OpKind::Recurrent(Recurrent::DeltaNet) if by_heads => {
+            let delta = view::DeltaNet::of(op)?;
+            let (heads, of_keys) = (emitter.size(result, 1)?, size("q", 1)?);
+            if delta.keys != KeyHeads::Grouped && heads != of_keys {
+                return None;
+            }
+            let keys = at(1, groups(ranges, heads / of_keys)?);
+            let each = emitter.source.weights[delta.dt.index()].shape[0] / heads;
+            vec![
+                ("state", Take::State(Some(Cut { dim: 0, ranges: ranges.clone() }))),
+                ("q", keys.clone()),
+                ("k", keys),
+                ("v", same()),
+                ("alpha", same()),
+                ("beta", same()),
+                ("a", at(0, ranges.clone())),
+                ("dt", at(0, times(ranges, each))),
+            ]
+        }
+        _ => return None,
+    };
+    let of = |name: &str| takes.iter().find(|(own, _)| *own == name).map_or(Take::Whole, |(_, take)| take.clone());
+    Some(CutOp { takes: op.kind.row().operands.iter().map(|row| of(row.name)).collect(), attrs })
+}
+
+/// Returns the number of elements, or heads, of a value's dimension that must stay on one rank.
+/// Returns the reason if no cut into `ranks` equal parts is possible.
+pub(super) fn unit(emitter: &Emitter<'_>, value: ValueId, dim: usize) -> Result<u64, String> {
+    let Some(op) = emitter.def_use.definition(value).map(|at| &emitter.old.ops[at]) else { return Ok(1) };
+    let of = |name: &str, dim: usize| match op.operand(name).value() {
+        Some(value) => unit(emitter, value, dim),
+        None => Ok(1),
+    };
+    let size =
+        |name: &str, dim: usize| op.operand(name).value().and_then(|value| emitter.size(value, dim)).unwrap_or(1);
+    let ranks = u64::from(emitter.group.ranks);
+    // Heads that share a key head stay together, unless there are fewer key heads than ranks.
+    let shared = |heads: u64, of_keys: u64| {
+        let each = heads / of_keys.max(1);
+        match (heads.is_multiple_of(ranks), of_keys.is_multiple_of(ranks) || ranks.is_multiple_of(of_keys.max(1))) {
+            (true, true) if of_keys >= ranks => Ok(each),
+            (true, true) => Ok(heads / ranks),
+            _ => {
+                Err(format!("{heads} heads with {of_keys} heads of keys cannot be divided among {ranks} ranks evenly"))
+            }
+        }
+    };
+    match op.kind {
+        OpKind::Add | OpKind::Mul => Ok(lcm(of("a", dim)?, of("b", dim)?)),
+        OpKind::Gated => Ok(lcm(of("gate", dim)?, of("up", dim)?)),
+        OpKind::Unary(_) | OpKind::AddBias | OpKind::RmsNorm | OpKind::Rope | OpKind::HeadsMatmul => of("x", dim),
+        OpKind::ScaleHeads => {
+            let s = if size("s", 1) == 1 { 1 } else { of("s", 1)? * (size("x", 1) / size("s", 1)) };
+            Ok(lcm(of("x", 1)?, s))
+        }
+        OpKind::MergeHeads => Ok(of("x", 1)? * size("x", 2)),
+        OpKind::SplitHeads if dim == 1 => {
+            let width = emitter.size(value, 2).unwrap_or(1);
+            Ok(of("x", 1)?.div_ceil(width))
+        }
+        OpKind::ExpertAddBias | OpKind::ExpertScale => of("y", dim),
+        OpKind::Attention => {
+            let heads = emitter.size(value, 1).unwrap_or(1);
+            let of_keys = op.operand("kv").value().and_then(|kv| emitter.key_heads(kv)).unwrap_or(1);
+            match of_keys {
+                1 => shared(heads, heads),
+                of_keys => shared(heads, of_keys),
+            }
+        }
+        OpKind::Recurrent(Recurrent::DeltaNet) => shared(emitter.size(value, 1).unwrap_or(1), size("q", 1)),
+        _ => Ok(1),
+    }
+}
+
+/// Returns the least common multiple of two positive numbers.
+pub(super) fn lcm(a: u64, b: u64) -> u64 {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x.max(1) * b
+}

@@ -1,0 +1,304 @@
+//! Construction of the function of one rank from the function of the whole model. Weights and
+//! states enter the rank's module when an op uses them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use ixc_ir::graph::number::canonical_function;
+use ixc_ir::graph::types::{CacheShape, result_types};
+use ixc_ir::graph::{
+    Attr, DefUse, Dim, Function, Group, Held, Module, Op, OpKind, OpView, Operand, Shard, StateId, Type, ValueId,
+    WeightId, view,
+};
+
+use super::{Division, ShardError};
+
+/// A cut of one dimension of a weight or a value: the ranges that a rank has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Cut {
+    /// Number of the dimension.
+    pub(super) dim: usize,
+    /// Ranges in rising order, without gaps of length 0 between them.
+    pub(super) ranges: Vec<Range<u64>>,
+}
+
+impl Cut {
+    /// Returns a cut with one range.
+    pub(super) fn of(dim: usize, range: Range<u64>) -> Cut {
+        Cut { dim, ranges: vec![range] }
+    }
+
+    /// Returns the size of the dimension in the cut.
+    pub(super) fn size(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+}
+
+/// Returns the part of `0..total` that a rank has: equal parts, or parts that differ by one.
+pub(super) fn part(total: u64, group: Group) -> Range<u64> {
+    let end = |rank: u32| total * u64::from(rank) / u64::from(group.ranks);
+    end(group.rank)..end(group.rank + 1)
+}
+
+/// A function of a rank under construction.
+pub(super) struct Emitter<'m> {
+    /// Module of the whole model.
+    pub(super) source: &'m Module,
+    /// Function of the whole model.
+    pub(super) old: &'m Function,
+    pub(super) def_use: DefUse,
+    pub(super) by: Division,
+    pub(super) group: Group,
+    module: Module,
+    function: Function,
+    /// Values of the rank by value of the whole function.
+    values: Vec<Option<ValueId>>,
+    token: ValueId,
+    weights: HashMap<(WeightId, Option<Cut>), WeightId>,
+    states: HashMap<StateId, StateId>,
+}
+
+impl<'m> Emitter<'m> {
+    /// Starts a function in the module of the rank.
+    pub(super) fn new(
+        source: &'m Module,
+        old: &'m Function,
+        by: Division,
+        group: Group,
+        module: Module,
+    ) -> Result<Emitter<'m>, ShardError> {
+        let mut emitter = Emitter {
+            source,
+            old,
+            def_use: DefUse::of(old),
+            by,
+            group,
+            module,
+            function: Function { name: old.name.clone(), ..Function::default() },
+            values: vec![None; old.values.len()],
+            token: ValueId(0),
+            weights: HashMap::new(),
+            states: HashMap::new(),
+        };
+        for &param in &old.params {
+            let ty = match old.ty(param) {
+                Type::Token(Held::State(_) | Held::Ranks(_)) => {
+                    return Err(emitter.refuse("a parameter is a token; expected tensors only"));
+                }
+                ty @ (Type::Token(Held::Experts) | Type::Tensor { .. }) => ty.clone(),
+            };
+            let name = old.values[param.index()].name.as_deref();
+            let value = emitter.function.add_value(name, ty);
+            emitter.function.params.push(value);
+            emitter.values[param.index()] = Some(value);
+        }
+        if old.ops.iter().any(|op| op.kind == OpKind::RanksBegin) {
+            return Err(emitter.refuse("it is the part of a rank already"));
+        }
+        let begin = view::RanksBegin { rank: group.rank.into(), ranks: group.ranks.into() };
+        emitter.token = emitter.insert(&begin)?[0];
+        Ok(emitter)
+    }
+
+    /// Ends the function and returns the module of the rank.
+    pub(super) fn finish(mut self) -> Module {
+        self.module.functions.push(canonical_function(&self.function));
+        self.module
+    }
+
+    /// Returns the error that the function cannot be divided.
+    pub(super) fn refuse(&self, problem: impl Into<String>) -> ShardError {
+        ShardError::Function { function: self.old.name.clone(), by: self.by, problem: problem.into() }
+    }
+
+    /// Returns the error that an op cannot be cut. `operand` is the name of its weight or value.
+    pub(super) fn refuse_op(&self, op: &Op, operand: String, problem: impl Into<String>) -> ShardError {
+        let (function, op) = (self.old.name.clone(), op.kind.row().mnemonic);
+        ShardError::Op { function, by: self.by, op, operand, problem: problem.into() }
+    }
+
+    /// Appends an op.
+    pub(super) fn push(
+        &mut self,
+        kind: OpKind,
+        operands: Vec<Operand>,
+        attrs: Vec<Attr>,
+    ) -> Result<Vec<ValueId>, ShardError> {
+        let types = result_types(&self.module, &self.function, kind, &operands, &attrs);
+        let types = types.map_err(|error| ShardError::Type { function: self.old.name.clone(), error })?;
+        Ok(self.function.push(kind, operands, attrs, types))
+    }
+
+    /// Appends an op given by its view.
+    pub(super) fn insert<V: OpView>(&mut self, op: &V) -> Result<Vec<ValueId>, ShardError> {
+        self.push(V::KIND, op.operands(), op.attrs())
+    }
+
+    /// Appends a collective of all ranks, and returns its first result.
+    pub(super) fn exchange(&mut self, kind: OpKind, x: ValueId) -> Result<ValueId, ShardError> {
+        let results = self.push(kind, vec![Operand::Value(self.token), Operand::Value(x)], Vec::new())?;
+        self.token = results[1];
+        Ok(results[0])
+    }
+
+    /// Appends a message to a rank.
+    pub(super) fn send(&mut self, x: ValueId, to: u32) -> Result<(), ShardError> {
+        self.token = self.insert(&view::Send { group: self.token, x, to: to.into() })?[0];
+        Ok(())
+    }
+
+    /// Appends a message of rows of this width from a rank.
+    pub(super) fn recv(&mut self, rows: ValueId, from: u32, width: u64) -> Result<ValueId, ShardError> {
+        let width = i64::try_from(width).unwrap_or(i64::MAX);
+        let results = self.insert(&view::Recv { group: self.token, rows, from: from.into(), width })?;
+        self.token = results[1];
+        Ok(results[0])
+    }
+
+    /// Returns the rank's value for a value of the whole function, if it has one.
+    pub(super) fn value(&self, old: ValueId) -> Option<ValueId> {
+        self.values[old.index()]
+    }
+
+    /// Sets the rank's value for a value of the whole function, which gives its name.
+    pub(super) fn set(&mut self, old: ValueId, new: ValueId) {
+        let name = &self.old.values[old.index()].name;
+        let slot = &mut self.function.values[new.index()].name;
+        if slot.is_none() {
+            slot.clone_from(name);
+        }
+        self.values[old.index()] = Some(new);
+    }
+
+    /// Returns a type of the rank's function.
+    pub(super) fn ty(&self, value: ValueId) -> &Type {
+        self.function.ty(value)
+    }
+
+    /// Sets the results of the rank's function.
+    pub(super) fn set_results(&mut self, results: Vec<ValueId>) {
+        self.function.results = results;
+    }
+
+    /// Returns the whole weight in the rank's module.
+    pub(super) fn weight(&mut self, old: WeightId) -> WeightId {
+        self.weight_of(old, None)
+    }
+
+    /// Returns a slice of a weight in the rank's module.
+    pub(super) fn slice(&mut self, old: WeightId, cut: &Cut) -> WeightId {
+        self.weight_of(old, Some(cut))
+    }
+
+    fn weight_of(&mut self, old: WeightId, cut: Option<&Cut>) -> WeightId {
+        let key = (old, cut.cloned());
+        if let Some(&known) = self.weights.get(&key) {
+            return known;
+        }
+        let mut weight = self.source.weights[old.index()].clone();
+        if let Some(cut) = cut {
+            let of = weight.shape[cut.dim];
+            weight.shape[cut.dim] = cut.size();
+            let name = weight.name.clone();
+            weight.choice.shard = Some(Shard { weight: name, dim: cut.dim as u32, of, ranges: cut.ranges.clone() });
+        }
+        // Another function may have declared the weight. Two slices of a weight need two names.
+        let plain = weight.name.clone();
+        let mut count = 1;
+        let id = loop {
+            match self.module.weights.iter().position(|known| known.name == weight.name) {
+                Some(known) if self.module.weights[known] == weight => break WeightId(known as u32),
+                Some(_) => {
+                    count += 1;
+                    weight.name = format!("{plain}.{count}");
+                }
+                None => {
+                    self.module.weights.push(weight);
+                    break WeightId(self.module.weights.len() as u32 - 1);
+                }
+            }
+        };
+        self.weights.insert(key, id);
+        id
+    }
+
+    /// Returns a state in the rank's module. The first call decides on a cut of its fields.
+    pub(super) fn state(&mut self, old: StateId, cut: Option<&Cut>) -> StateId {
+        if let Some(&known) = self.states.get(&old) {
+            return known;
+        }
+        let mut state = self.source.states[old.index()].clone();
+        if let Some(cut) = cut {
+            state.fields.iter_mut().for_each(|field| field.dims[cut.dim] = cut.size().into());
+        }
+        let known = self.module.states.iter().position(|known| known.name == state.name);
+        let id = StateId(known.unwrap_or(self.module.states.len()) as u32);
+        if known.is_none() {
+            self.module.states.push(state);
+        }
+        self.states.insert(old, id);
+        id
+    }
+
+    /// Returns an operand of the rank's function. A matrix that was not dequantised yet is
+    /// dequantised now, so that a rank has no matrix that it does not use.
+    pub(super) fn operand(&mut self, operand: Operand) -> Result<Operand, ShardError> {
+        Ok(match operand {
+            Operand::Weight(weight) => Operand::Weight(self.weight(weight)),
+            Operand::State(state) => Operand::State(self.state(state, None)),
+            Operand::Absent => Operand::Absent,
+            Operand::Value(value) => Operand::Value(self.whole(value)?),
+        })
+    }
+
+    /// Returns the rank's value for a whole value.
+    pub(super) fn whole(&mut self, old: ValueId) -> Result<ValueId, ShardError> {
+        if let Some(value) = self.value(old) {
+            return Ok(value);
+        }
+        let matrix = self.def_use.defining::<view::Dequantise>(self.old, old);
+        let Some(view::Dequantise { w }) = matrix else {
+            return Err(self.refuse(format!("{} is not whole on every rank", self.old.label(old))));
+        };
+        let w = self.weight(w);
+        let value = self.insert(&view::Dequantise { w })?[0];
+        self.set(old, value);
+        Ok(value)
+    }
+
+    /// Appends a copy of an op, except `dequantise`, which follows its first use.
+    pub(super) fn copy(&mut self, op: &Op) -> Result<(), ShardError> {
+        if op.kind == OpKind::Dequantise {
+            return Ok(());
+        }
+        let operands = op.operands.iter().map(|&operand| self.operand(operand)).collect::<Result<_, _>>()?;
+        let results = self.push(op.kind, operands, op.attrs.clone())?;
+        op.results.iter().zip(results).for_each(|(&old, new)| self.set(old, new));
+        Ok(())
+    }
+
+    /// Returns the results of the whole function as the rank's results.
+    pub(super) fn return_all(&mut self) -> Result<(), ShardError> {
+        let results = self.old.results.iter().map(|&result| self.whole(result)).collect::<Result<_, _>>()?;
+        self.set_results(results);
+        Ok(())
+    }
+
+    /// Returns a dimension of a value of the whole function, if it is a number.
+    pub(super) fn size(&self, value: ValueId, dim: usize) -> Option<u64> {
+        self.old.ty(value).dims().get(dim).and_then(Dim::fixed)
+    }
+
+    /// Returns the key heads of the `paged` state of a token.
+    pub(super) fn key_heads(&self, token: ValueId) -> Option<u64> {
+        match self.old.ty(token) {
+            Type::Token(Held::State(state)) => Some(CacheShape::of(&self.source.states[state.index()])?.heads),
+            Type::Token(Held::Experts | Held::Ranks(_)) | Type::Tensor { .. } => None,
+        }
+    }
+
+    /// Returns the weight of a matrix that is only dequantised, if it is one.
+    pub(super) fn matrix(&self, value: ValueId) -> Option<WeightId> {
+        self.def_use.defining::<view::Dequantise>(self.old, value).map(|matrix| matrix.w)
+    }
+}

@@ -1,0 +1,219 @@
+//! Division by layers: each rank computes a range of ops, and sends the values that later ranges
+//! need to the next rank. Rank 0 returns the results, which the last rank sends to it; others
+//! return nothing.
+//!
+//! A range may end between two ops if only rows of floats cross the end, and as few as possible:
+//! the residual of a transformer. A range may therefore end after a layer's attention. States and
+//! their tokens never cross. The ranges have nearly equal bytes of weights. No sum changes, so the
+//! results have the bits of the whole graph.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::op::Effect;
+use ixc_ir::graph::{Dim, Element, Op, OpKind, Operand, Type, ValueId, Weight, WeightId, view};
+
+use super::ShardError;
+use super::emit::Emitter;
+
+/// Emits the rank's range.
+pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
+    let old = emitter.old;
+    let crossings = Crossings::of(emitter);
+    let ranges = ranges(emitter, &crossings)?;
+    let (rank, last) = (emitter.group.rank, emitter.group.ranks - 1);
+    let Range { start, end } = ranges[rank as usize];
+    if rank > 0 {
+        for value in crossings.at(start) {
+            receive(emitter, value, rank - 1)?;
+        }
+    }
+    for op in &old.ops[start..end] {
+        if !op.results.iter().any(|result| crossings.anywhere[result.index()]) {
+            copy(emitter, &crossings, op)?;
+        }
+    }
+    if rank < last {
+        for value in crossings.at(end) {
+            send(emitter, value, rank + 1)?;
+        }
+    }
+    for &result in &old.results {
+        if rank == last {
+            computed(emitter, &crossings, result)?;
+            send(emitter, result, 0)?;
+        } else if rank == 0 {
+            receive(emitter, result, last)?;
+        }
+    }
+    if rank == 0 { emitter.return_all() } else { Ok(()) }
+}
+
+/// Values that are computed before an op and used by it or a later op.
+struct Crossings {
+    /// Whether each rank can compute the value itself: from parameters and weights, without
+    /// products.
+    anywhere: Vec<bool>,
+    /// For each value, the ops before which it crosses: from the op after its definition to its
+    /// last use.
+    spans: Vec<Option<Range<usize>>>,
+}
+
+impl Crossings {
+    fn of(emitter: &Emitter<'_>) -> Crossings {
+        let old = emitter.old;
+        let mut anywhere = vec![false; old.values.len()];
+        old.params.iter().for_each(|param| anywhere[param.index()] = true);
+        let mut spans: Vec<Option<Range<usize>>> = vec![None; old.values.len()];
+        for (at, op) in old.ops.iter().enumerate() {
+            let known = op.values().all(|(_, value)| anywhere[value.index()]);
+            let integers = op.results.iter().all(|&result| old.ty(result).element() == Some(Element::I32));
+            let cheap = op.kind.row().effect == Effect::Pure && (integers || op.kind == OpKind::Dequantise);
+            for (_, value) in op.values() {
+                if let Some(span) = &mut spans[value.index()] {
+                    span.end = at + 1;
+                }
+            }
+            for result in &op.results {
+                anywhere[result.index()] = known && cheap;
+                spans[result.index()] = (!(known && cheap)).then_some(at + 1..at + 1);
+            }
+        }
+        for result in &old.results {
+            if let Some(span) = &mut spans[result.index()] {
+                span.end = old.ops.len() + 1;
+            }
+        }
+        Crossings { anywhere, spans }
+    }
+
+    /// Returns the values that cross before an op.
+    fn at(&self, op: usize) -> Vec<ValueId> {
+        let spans = self.spans.iter().zip((0..).map(ValueId));
+        spans.filter(|(span, _)| span.as_ref().is_some_and(|span| span.contains(&op))).map(|(_, value)| value).collect()
+    }
+
+    /// Returns the floats of a row that cross before an op. Returns `None` if other data crosses.
+    fn width(&self, emitter: &Emitter<'_>, op: usize) -> Option<u64> {
+        self.at(op).into_iter().map(|value| row_width(emitter, value)).sum()
+    }
+}
+
+/// Returns the floats of a row of a value that can be sent: f32[T, d] or f32[T, h, d].
+fn row_width(emitter: &Emitter<'_>, value: ValueId) -> Option<u64> {
+    let ty = emitter.old.ty(value);
+    let (Dim::Symbol(_), rest) = ty.dims().split_first()? else { return None };
+    let floats = ty.element() == Some(Element::Format(Format::F32)) && (1..=2).contains(&rest.len());
+    floats.then(|| rest.iter().map(Dim::fixed).product())?
+}
+
+/// Returns the range of ops of each rank.
+fn ranges(emitter: &Emitter<'_>, crossings: &Crossings) -> Result<Vec<Range<usize>>, ShardError> {
+    let (old, ranks) = (emitter.old, emitter.group.ranks as usize);
+    let mixing: Vec<usize> = (0..old.ops.len()).filter(|&at| old.ops[at].mixes(old)).collect();
+    let inside = match (mixing.first(), mixing.last()) {
+        (Some(first), Some(last)) => first + 1..last + 1,
+        _ => return Err(emitter.refuse("it has no layers with a state, such as attention")),
+    };
+    let widths: Vec<(usize, u64)> = inside
+        .filter_map(|at| Some((at, crossings.width(emitter, at)?)))
+        .filter(|(at, _)| begins(&old.ops[*at]))
+        .collect();
+    let least = widths.iter().map(|(_, width)| *width).min();
+    let places: Vec<usize> = widths.iter().filter(|(_, width)| Some(*width) == least).map(|(at, _)| *at).collect();
+    if places.len() + 1 < ranks {
+        let found = places.len();
+        return Err(
+            emitter.refuse(format!("its layers can be separated at {found} places; {ranks} ranks need {}", ranks - 1))
+        );
+    }
+    let before = bytes_before(emitter);
+    let total = before[old.ops.len()];
+    let mut ends = vec![0];
+    let mut next = 0;
+    for rank in 1..ranks {
+        // Leaves a place for each later rank.
+        let choices = next..places.len() + rank + 1 - ranks;
+        let goal = (u128::from(total) * rank as u128 / ranks as u128) as u64;
+        let nearest = choices.min_by_key(|&i| before[places[i]].abs_diff(goal)).unwrap_or(next);
+        ends.push(places[nearest]);
+        next = nearest + 1;
+    }
+    ends.push(old.ops.len());
+    Ok(ends.windows(2).map(|pair| pair[0]..pair[1]).collect())
+}
+
+/// Whether a range may begin with the op. Matrices belong to the range that multiplies by them, so
+/// a range that began with one would equal the range that begins with the next op.
+fn begins(op: &Op) -> bool {
+    op.kind != OpKind::Dequantise
+}
+
+/// Returns the bytes of the weights that ops before each op use.
+fn bytes_before(emitter: &Emitter<'_>) -> Vec<u64> {
+    let mut seen: HashSet<WeightId> = HashSet::new();
+    let mut sum = 0u64;
+    let mut before = vec![0];
+    for op in &emitter.old.ops {
+        for weight in op.weights() {
+            if seen.insert(weight) {
+                sum = sum.saturating_add(bytes(&emitter.source.weights[weight.index()]));
+            }
+        }
+        before.push(sum);
+    }
+    before
+}
+
+fn bytes(weight: &Weight) -> u64 {
+    let (last, lead) = weight.shape.split_last().unwrap_or((&0, &[]));
+    weight.format.row_bytes(*last).unwrap_or(0).saturating_mul(lead.iter().product())
+}
+
+/// Copies an op, after cheap values that it uses.
+fn copy(emitter: &mut Emitter<'_>, crossings: &Crossings, op: &Op) -> Result<(), ShardError> {
+    for (_, value) in op.values() {
+        computed(emitter, crossings, value)?;
+    }
+    emitter.copy(op)
+}
+
+/// Computes a value that every rank can compute, if the rank does not have it.
+fn computed(emitter: &mut Emitter<'_>, crossings: &Crossings, value: ValueId) -> Result<(), ShardError> {
+    if emitter.value(value).is_some() || !crossings.anywhere[value.index()] {
+        return Ok(());
+    }
+    match emitter.def_use.definition(value) {
+        Some(at) => copy(emitter, crossings, &emitter.old.ops[at]),
+        None => Ok(()),
+    }
+}
+
+/// Sends a value of the whole function.
+fn send(emitter: &mut Emitter<'_>, value: ValueId, to: u32) -> Result<(), ShardError> {
+    let mut x = emitter.whole(value)?;
+    if emitter.ty(x).dims().len() == 3 {
+        x = emitter.insert(&view::MergeHeads { x })?[0];
+    }
+    emitter.send(x, to)
+}
+
+/// Receives a value of the whole function.
+fn receive(emitter: &mut Emitter<'_>, value: ValueId, from: u32) -> Result<(), ShardError> {
+    let old = emitter.old;
+    let (Some(width), Type::Tensor { dims, .. }) = (row_width(emitter, value), old.ty(value)) else {
+        return Err(emitter.refuse(format!("{} is not rows of floats, which ranks can send", old.label(value))));
+    };
+    let rows = old.params.iter().find(|&&param| *old.ty(param) == Type::i32([dims[0].clone()]));
+    let Some(Operand::Value(rows)) = rows.map(|&rows| emitter.operand(Operand::Value(rows))).transpose()? else {
+        return Err(emitter.refuse(format!("no parameter i32[{}] gives the number of rows", dims[0])));
+    };
+    let mut x = emitter.recv(rows, from, width)?;
+    if let [_, heads, _] = &dims[..] {
+        let heads = heads.fixed().unwrap_or(1) as i64;
+        x = emitter.insert(&view::SplitHeads { x, heads })?[0];
+    }
+    emitter.set(value, x);
+    Ok(())
+}

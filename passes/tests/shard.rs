@@ -1,0 +1,118 @@
+//! Random models on several ranks: all divisions give the results of the whole graph.
+
+use ixc_ir::graph::interpret::ranks::RankInterpreter;
+use ixc_ir::graph::interpret::{Interpreter, SourceError, Value, WeightSource};
+use ixc_ir::graph::parse::parse;
+use ixc_ir::graph::{Module, WeightId};
+use ixc_passes::manager::run_pipeline;
+use ixc_passes::pass::Context;
+use ixc_passes::shard::{Division, Options};
+use ixc_targets::Target;
+use ixc_testing::nmse::nmse;
+use ixc_testing::random_graphs::{Formats, random_model};
+use std::borrow::Cow;
+
+/// The weights of a rank: slices of those of the whole module.
+struct Slices<'a> {
+    whole: &'a Module,
+    weights: &'a [Vec<u8>],
+    module: &'a Module,
+}
+
+impl WeightSource for Slices<'_> {
+    fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError> {
+        let weight = &self.module.weights[weight.index()];
+        let shard = weight.choice.shard.as_ref();
+        let name = shard.map_or(&weight.name, |shard| &shard.weight);
+        let at = self.whole.weights.iter().position(|whole| whole.name == *name).ok_or("no such weight")?;
+        match shard {
+            None => Ok(Cow::Borrowed(&self.weights[at])),
+            Some(shard) => {
+                let cut = shard.cut(&weight.shape, weight.stored(), &self.weights[at]);
+                Ok(Cow::Owned(cut.ok_or("the weight has too few bytes")?))
+            }
+        }
+    }
+}
+
+fn divided(module: &Module, options: &Options) -> Result<Module, String> {
+    let context = Context::new(Target::AVX2).with(options);
+    run_pipeline(module.clone(), &["canonicalise", "shard"], &context).map_err(|error| error.to_string())
+}
+
+fn floats(results: &[Value]) -> Vec<f32> {
+    let [Value::F32 { data, .. }] = results else { panic!("{results:?}") };
+    data.clone()
+}
+
+/// Returns the results of `@step` on rank 0, for a few tokens and then for one more.
+fn run(whole: &Module, weights: &[Vec<u8>], modules: &[Module]) -> Vec<f32> {
+    let slices: Vec<Slices<'_>> = modules.iter().map(|module| Slices { whole, weights, module }).collect();
+    let ranks = modules.iter().zip(&slices).map(|(module, slices)| (module, slices as &dyn WeightSource));
+    let mut group = RankInterpreter::new(ranks).unwrap();
+    let first = floats(&group.step(&[3, 1, 2], &[0, 1, 2], &[0, 2]).unwrap()[0]);
+    let next = floats(&group.step(&[1], &[3], &[0]).unwrap()[0]);
+    [first, next].concat()
+}
+
+#[test]
+fn random_models_on_ranks_give_the_results_of_the_whole() {
+    let (mut divided_models, mut refused) = ([0; Division::ALL.len()], 0);
+    for seed in 0..24 {
+        let m = random_model(seed, if seed % 6 == 0 { Formats::All } else { Formats::F32 });
+        let mut interpreter = Interpreter::new(&m.module, &m.weights).unwrap();
+        let first = interpreter.step(&[3, 1, 2], &[0, 1, 2], &[0, 2]).unwrap();
+        let right = [first, interpreter.step(&[1], &[3], &[0]).unwrap()].concat();
+        for (number, by) in Division::ALL.into_iter().enumerate() {
+            for ranks in [2, 3] {
+                let modules = (0..ranks).map(|rank| divided(&m.module, &Options { ranks, rank, by }));
+                let modules = match modules.collect::<Result<Vec<Module>, String>>() {
+                    Ok(modules) => modules,
+                    // A model of one dense layer has few places to divide it.
+                    Err(error) => {
+                        assert!(error.starts_with("@step cannot be divided by"), "seed {seed}: {error}");
+                        refused += 1;
+                        continue;
+                    }
+                };
+                divided_models[number] += 1;
+                let found = run(&m.module, &m.weights, &modules);
+                match by {
+                    Division::Layers => assert_eq!(found, right, "seed {seed}, {ranks} ranks"),
+                    // Sums in another order differ by 2^-24 of them, and norms enlarge that.
+                    Division::Experts | Division::Tensors => {
+                        let error = nmse(&found, &right);
+                        assert!(error <= 1e-10, "seed {seed}, {ranks} ranks: {error:e}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(divided_models.iter().all(|&count| count > 4), "{divided_models:?} divided, {refused} refused");
+}
+
+/// If one rank has both experts of a row, the others add 0, and the sum keeps its bits.
+#[test]
+fn experts_of_one_rank_give_the_same_bits() {
+    let text = "weight @w : f32[4, 3, 2]
+func @f(%x: f32[T, 2], %ids: i32[T, 2], %p: f32[T, 2]) -> (f32[T, 3]) {
+  %m = dequantise @w
+  %y = expert.matmul %x, %ids, %m
+  %z = expert.combine %y, %p
+  return %z
+}";
+    let module = parse(text).unwrap();
+    let elements = (0..24).map(|i| (i as f32 - 11.0) / 7.0);
+    let weights = vec![elements.flat_map(f32::to_le_bytes).collect::<Vec<u8>>()];
+    let ids = |data: &[i32]| Value::I32 { dims: vec![2, 2], data: data.to_vec() };
+    let pairs = |data: &[f32]| Value::F32 { dims: vec![2, 2], data: data.to_vec() };
+    // The first row uses experts of rank 1, the second experts of rank 0.
+    let args = [pairs(&[0.3, -1.7, 2.1, 0.9]), ids(&[3, 2, 0, 1]), pairs(&[0.7, 0.3, 0.6, 0.4])];
+    let right = Interpreter::new(&module, &weights).unwrap().run("f", args.to_vec()).unwrap();
+    let of_rank = |rank| divided(&module, &Options { ranks: 2, rank, by: Division::Experts }).unwrap();
+    let modules = [of_rank(0), of_rank(1)];
+    let slices = modules.each_ref().map(|of| Slices { whole: &module, weights: &weights, module: of });
+    let ranks = modules.iter().zip(&slices).map(|(module, slices)| (module, slices as &dyn WeightSource));
+    let found = RankInterpreter::new(ranks).unwrap().run("f", &args).unwrap();
+    assert_eq!(found, [right.clone(), right]);
+}
