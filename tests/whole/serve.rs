@@ -1,12 +1,12 @@
 //! `ixc serve`: a model over HTTP: refusals, keys, metrics, disconnects and the end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
 use crate::support::ixc;
-use crate::support::server::{PROMPTS, Server, answer, completion, events};
+use crate::support::server::{PROMPTS, Server, answer, completion, end, events};
 
 #[test]
 fn invalid_requests_are_refused_by_field_name() {

@@ -584,7 +584,7 @@ impl<'t> Parser<'t> {
         let rank = narrow(self, at, &rank)?;
         self.mark(",")?;
         let (ranks_at, ranks) = self.next()?;
-        let ty = Type::Token(Held::Ranks(Group { rank, ranks: narrow(self, ranks_at, &ranks)? }));
+        let ty = Type::Token(TokenOwner::Ranks(Group { rank, ranks: narrow(self, ranks_at, &ranks)? }));
         self.mark("]")?;
         check_type(&ty).map_err(|e| Failure { at, problem: e.into() })?;
         Ok(ty)

@@ -20,7 +20,7 @@ use ixc_failure::Class;
 use super::op::OpKind;
 use super::verify::{VerifyError, verify};
 use super::view::{self, OpView};
-use super::{Function, Group, Held, Module, Op, Operand, Type};
+use super::{Function, Group, Module, Op, Operand, TokenOwner, Type};
 
 /// Kind of an exchange between ranks, as one rank sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,8 +318,8 @@ fn check_function(rank: usize, ranks: usize, function: &Function, first: &Functi
         Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
     });
     let group = operands.chain(function.params.iter().copied()).find_map(|value| match function.ty(value) {
-        Type::Token(Held::Ranks(group)) => Some(*group),
-        Type::Token(Held::State(_) | Held::Experts) | Type::Tensor { .. } => None,
+        Type::Token(TokenOwner::Ranks(group)) => Some(*group),
+        Type::Token(TokenOwner::State(_) | TokenOwner::Experts) | Type::Tensor { .. } => None,
     });
     match group {
         Some(found) if (found.rank as usize, found.ranks as usize) != (rank, ranks) => {

@@ -160,7 +160,7 @@ impl CacheShape {
 /// [`TypeError::Type`].
 pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     let error = |problem: String| TypeError::Type { ty: ty.to_string(), problem };
-    if let Type::Token(Held::Ranks(group)) = ty
+    if let Type::Token(TokenOwner::Ranks(group)) = ty
         && !group.is_valid()
     {
         return Err(error(format!(

@@ -304,7 +304,7 @@ impl Body<'_> {
     /// Records a first token.
     fn begin(&mut self, site: Site, value: ValueId) -> Result<(), VerifyError> {
         let Type::Token(held) = *self.function.ty(value) else { return Ok(()) };
-        let grouped = |held: &Held| matches!(held, Held::Ranks(_));
+        let grouped = |held: &TokenOwner| matches!(held, TokenOwner::Ranks(_));
         // A function belongs to one group, whatever rank other tokens have.
         let second_group = grouped(&held) && self.begun.iter().any(grouped);
         if self.begun.insert(held) && !second_group {

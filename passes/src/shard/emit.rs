@@ -7,7 +7,7 @@ use std::ops::Range;
 use ixc_ir::graph::number::canonical_function;
 use ixc_ir::graph::types::{CacheShape, result_types};
 use ixc_ir::graph::{
-    Attr, DefUse, Dim, Function, Group, Held, Module, Op, OpKind, OpView, Operand, Shard, StateId, Type, ValueId,
+    Attr, DefUse, Dim, Function, Group, Module, Op, OpKind, OpView, Operand, Shard, StateId, TokenOwner, Type, ValueId,
     WeightId, view,
 };
 
@@ -82,10 +82,10 @@ impl<'m> Emitter<'m> {
         };
         for &param in &old.params {
             let ty = match old.ty(param) {
-                Type::Token(Held::State(_) | Held::Ranks(_)) => {
+                Type::Token(TokenOwner::State(_) | TokenOwner::Ranks(_)) => {
                     return Err(emitter.refuse("a parameter is a token; expected tensors only"));
                 }
-                ty @ (Type::Token(Held::Experts) | Type::Tensor { .. }) => ty.clone(),
+                ty @ (Type::Token(TokenOwner::Experts) | Type::Tensor { .. }) => ty.clone(),
             };
             let name = old.values[param.index()].name.as_deref();
             let value = emitter.function.add_value(name, ty);
@@ -292,8 +292,8 @@ impl<'m> Emitter<'m> {
     /// Returns the key heads of the `paged` state of a token.
     pub(super) fn key_heads(&self, token: ValueId) -> Option<u64> {
         match self.old.ty(token) {
-            Type::Token(Held::State(state)) => Some(CacheShape::of(&self.source.states[state.index()])?.heads),
-            Type::Token(Held::Experts | Held::Ranks(_)) | Type::Tensor { .. } => None,
+            Type::Token(TokenOwner::State(state)) => Some(CacheShape::of(&self.source.states[state.index()])?.heads),
+            Type::Token(TokenOwner::Experts | TokenOwner::Ranks(_)) | Type::Tensor { .. } => None,
         }
     }
 

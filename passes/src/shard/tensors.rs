@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Dim, Held, Op, OpKind, OpView, Operand, StateId, Type, ValueId, WeightId, view};
+use ixc_ir::graph::{Dim, Op, OpKind, OpView, Operand, StateId, TokenOwner, Type, ValueId, WeightId, view};
 
 use super::ShardError;
 use super::cut::{self, Take};
@@ -204,7 +204,7 @@ impl Plan {
                         work.push((*value, cut));
                     }
                     (Operand::Value(token), Take::State(cut)) => {
-                        let Type::Token(Held::State(state)) = old.ty(*token) else { continue };
+                        let Type::Token(TokenOwner::State(state)) = old.ty(*token) else { continue };
                         work.extend(self.cut_state(emitter, *state, cut)?);
                     }
                     _ => {}
@@ -226,7 +226,7 @@ impl Plan {
         self.states.insert(state, joint.clone());
         let Some(cut) = joint else { return Some(Vec::new()) };
         let appends = emitter.old.ops.iter().filter_map(view::KvAppend::of);
-        let own = appends.filter(|append| *emitter.old.ty(append.kv) == Type::Token(Held::State(state)));
+        let own = appends.filter(|append| *emitter.old.ty(append.kv) == Type::Token(TokenOwner::State(state)));
         let heads = Cut { dim: 1, ranges: cut.ranges };
         Some(own.flat_map(|append| [(append.k, heads.clone()), (append.v, heads.clone())]).collect())
     }
@@ -236,7 +236,7 @@ impl Plan {
     fn is_closed(&self, emitter: &Emitter<'_>, end: usize) -> bool {
         let old = emitter.old;
         let cut_state = |ty: &Type| match ty {
-            Type::Token(Held::State(state)) => self.states.get(state).is_some_and(Option::is_some),
+            Type::Token(TokenOwner::State(state)) => self.states.get(state).is_some_and(Option::is_some),
             Type::Token(_) | Type::Tensor { .. } => false,
         };
         let uses_part = |at: usize, value: ValueId| {
@@ -409,7 +409,7 @@ fn emit_whole(
         return Ok(());
     }
     if let Some(append) = view::KvAppend::of(op)
-        && let Type::Token(Held::State(state)) = emitter.old.ty(append.kv)
+        && let Type::Token(TokenOwner::State(state)) = emitter.old.ty(append.kv)
         && let Some(Some(cut)) = plan.states.get(state)
     {
         let heads = Cut { dim: 1, ranges: cut.ranges.clone() };

@@ -22,7 +22,7 @@ use super::call::{Call, Env};
 use super::{InterpretError, Interpreter, Value, WeightSource, step_arguments};
 use crate::graph::op::OpKind;
 use crate::graph::ranks::{Collective, CollectiveKind, Exchange, Schedule, verify_ranks};
-use crate::graph::{Function, Held, Module, Type};
+use crate::graph::{Function, Module, TokenOwner, Type};
 
 /// The interpreters of all ranks, with the states of each.
 pub struct RankInterpreter<'a> {
@@ -145,7 +145,7 @@ impl Interpreter<'_> {
 /// Evaluates a collective of a group with only one rank.
 pub(super) fn alone(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let group = call.op.operand("group").value().map(|group| call.env.function.ty(group));
-    let Some(Type::Token(Held::Ranks(group))) = group else { unreachable!("verified: {group:?} is a group") };
+    let Some(Type::Token(TokenOwner::Ranks(group))) = group else { unreachable!("verified: {group:?} is a group") };
     if group.ranks > 1 || !matches!(call.op.kind, OpKind::AllReduce | OpKind::AllGather) {
         let op = call.mnemonic();
         return Err(InterpretError::OtherRanks { op, rank: group.rank, ranks: group.ranks });

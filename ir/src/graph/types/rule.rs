@@ -222,8 +222,8 @@ impl<'a> Rule<'a> {
     /// Returns the group of a collective.
     pub(in crate::graph) fn group(&self) -> Result<Group, TypeError> {
         match self.value("group") {
-            Type::Token(Held::Ranks(group)) => Ok(*group),
-            Type::Token(Held::State(_) | Held::Experts) | Type::Tensor { .. } => {
+            Type::Token(TokenOwner::Ranks(group)) => Ok(*group),
+            Type::Token(TokenOwner::State(_) | TokenOwner::Experts) | Type::Tensor { .. } => {
                 Err(self.operand("group", "a token of a group of ranks, which ranks.begin begins"))
             }
         }
