@@ -123,10 +123,8 @@ fn ranges(emitter: &Emitter<'_>, crossings: &Crossings) -> Result<Vec<Range<usiz
     let least = widths.iter().map(|(_, width)| *width).min();
     let places: Vec<usize> = widths.iter().filter(|(_, width)| Some(*width) == least).map(|(at, _)| *at).collect();
     if places.len() + 1 < ranks {
-        let found = places.len();
-        return Err(
-            emitter.refuse(format!("its layers can be separated at {found} places; {ranks} ranks need {}", ranks - 1))
-        );
+        let (found, needed) = (places.len(), ranks - 1);
+        return Err(emitter.refuse(format!("points between its layers: {found}; {ranks} ranks need {needed}")));
     }
     let before = bytes_before(emitter);
     let total = before[old.ops.len()];
