@@ -2,8 +2,10 @@
 
 use ixc_failure::Class;
 use ixc_ir::format::Format;
+use ixc_ir::graph::Group;
 use ixc_ir::graph::interpret::SourceError;
 use ixc_ir::graph::rewrite::RewriteError;
+use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::verify::VerifyError;
 use ixc_ir::units::counted;
 use ixc_kernels::attention::Refusal;
@@ -11,7 +13,6 @@ use ixc_kernels::signature::BindError;
 use ixc_kernels::tiling::TilingError;
 
 use crate::options::OptionError;
-use crate::shard::ShardError;
 
 /// Reason why a pipeline failed.
 #[derive(Debug, thiserror::Error)]
@@ -310,6 +311,65 @@ impl TileError {
     pub fn class(&self) -> Class {
         match self {
             TileError::NoWeight { .. } | TileError::Tuned { .. } | TileError::NoCandidate { .. } => Class::Usage,
+        }
+    }
+}
+
+/// Reason why a graph cannot be divided.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// A group that does not exist.
+    #[error(
+        "shard.rank is {rank} of {ranks} ranks; expected a rank below the ranks, which are at most {}",
+        Group::MAX_RANKS
+    )]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// A function without anything that the division divides.
+    #[error("@{function} cannot be divided by {}: {problem}", by)]
+    Function {
+        /// The function.
+        function: String,
+        /// Name of the division.
+        by: &'static str,
+        /// The problem, and the expectation.
+        problem: String,
+    },
+    /// An op that the division cannot cut.
+    #[error("@{function} cannot be divided by {}: {op} of {operand}: {problem}", by)]
+    Op {
+        /// The function.
+        function: String,
+        /// Name of the division.
+        by: &'static str,
+        /// Mnemonic.
+        op: &'static str,
+        /// Weight or value of the op, as a name.
+        operand: String,
+        /// The problem, and the expectation.
+        problem: String,
+    },
+    /// A part of the graph that its type rule rejects.
+    #[error("@{function} cannot be divided: {error}")]
+    Type {
+        /// The function.
+        function: String,
+        /// Error of the type rule.
+        #[source]
+        error: TypeError,
+    },
+}
+
+impl ShardError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ShardError::Rank { .. } | ShardError::Function { .. } | ShardError::Op { .. } => Class::Usage,
+            ShardError::Type { .. } => Class::Data,
         }
     }
 }

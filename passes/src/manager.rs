@@ -565,7 +565,7 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
             "\"fuse\" is not an option of a pass; expected PASS.KEY=VALUE, such as cache.keys=keep"
         );
         assert!(error("fuse.speed=1").starts_with(
-            "no pass has an option \"fuse.speed\"; the options are requantise.weights, cache.keys, cache.values, fuse.region, fuse.rounds, "
+            "no pass has an option \"fuse.speed\"; the options are requantise.weights, cache.keys, cache.values, shard.ranks, shard.rank, shard.by, fuse.region, fuse.rounds, "
         ));
         assert_eq!(error("fuse.region=many"), "fuse.region is \"many\"; expected a number");
         set(&mut options, "residency.memory = none").unwrap();

@@ -35,12 +35,10 @@ mod experts;
 mod layers;
 mod tensors;
 
-use ixc_failure::Class;
-use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{Group, Module};
 
 use self::emit::Emitter;
-use crate::error::PassError;
+use crate::error::{PassError, ShardError};
 use crate::options::{OptionValue, PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
@@ -96,65 +94,6 @@ impl OptionValue for Division {
     }
     fn text(&self) -> String {
         self.word().to_string()
-    }
-}
-
-/// Reason why a graph cannot be divided.
-#[derive(Debug, thiserror::Error)]
-pub enum ShardError {
-    /// A group that does not exist.
-    #[error(
-        "shard.rank is {rank} of {ranks} ranks; expected a rank below the ranks, which are at most {}",
-        Group::MAX_RANKS
-    )]
-    Rank {
-        /// The rank.
-        rank: u32,
-        /// Number of ranks.
-        ranks: u32,
-    },
-    /// A function without anything that the division divides.
-    #[error("@{function} cannot be divided by {}: {problem}", by.word())]
-    Function {
-        /// The function.
-        function: String,
-        /// The division.
-        by: Division,
-        /// The problem, and the expectation.
-        problem: String,
-    },
-    /// An op that the division cannot cut.
-    #[error("@{function} cannot be divided by {}: {op} of {operand}: {problem}", by.word())]
-    Op {
-        /// The function.
-        function: String,
-        /// The division.
-        by: Division,
-        /// Mnemonic.
-        op: &'static str,
-        /// Weight or value of the op, as a name.
-        operand: String,
-        /// The problem, and the expectation.
-        problem: String,
-    },
-    /// A part of the graph that its type rule rejects.
-    #[error("@{function} cannot be divided: {error}")]
-    Type {
-        /// The function.
-        function: String,
-        /// Error of the type rule.
-        #[source]
-        error: TypeError,
-    },
-}
-
-impl ShardError {
-    /// Returns the kind of failure.
-    pub fn class(&self) -> Class {
-        match self {
-            ShardError::Rank { .. } | ShardError::Function { .. } | ShardError::Op { .. } => Class::Usage,
-            ShardError::Type { .. } => Class::Data,
-        }
     }
 }
 

@@ -17,6 +17,7 @@
 //! The input is any module, also one that does not verify. A value without a number is `%?`.
 
 use std::fmt::{self, Display, Formatter, Write};
+use std::ops::Range;
 
 use super::attr::Attr;
 use super::number::definition_order;
@@ -127,6 +128,17 @@ fn write_symbol(f: &mut Formatter<'_>, name: &str) -> fmt::Result {
         return write!(f, "@{name}");
     }
     write!(f, "@{}", Quoted(name))
+}
+
+impl Display for Shard {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Shard { weight, dim, of, ranges } = self;
+        write!(f, "shard = {}, dim = {dim}, of = {of}, ranges = \"", Quoted(weight))?;
+        for (i, Range { start, end }) in ranges.iter().enumerate() {
+            write!(f, "{}{start}..{end}", if i == 0 { "" } else { " " })?;
+        }
+        f.write_str("\"")
+    }
 }
 
 /// Text in quotes, on one line.

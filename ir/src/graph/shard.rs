@@ -10,12 +10,10 @@
 //!
 //! The text may be hostile: [`Shard::check`] runs before any other use.
 
-use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::print::Quoted;
 use crate::format::Format;
 
 /// Slice of a weight along one dimension.
@@ -96,17 +94,6 @@ impl Shard {
             }
         }
         Some(out)
-    }
-}
-
-impl Display for Shard {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Shard { weight, dim, of, ranges } = self;
-        write!(f, "shard = {}, dim = {dim}, of = {of}, ranges = \"", Quoted(weight))?;
-        for (i, Range { start, end }) in ranges.iter().enumerate() {
-            write!(f, "{}{start}..{end}", if i == 0 { "" } else { " " })?;
-        }
-        f.write_str("\"")
     }
 }
 

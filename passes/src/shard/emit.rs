@@ -11,7 +11,8 @@ use ixc_ir::graph::{
     WeightId, view,
 };
 
-use super::{Division, ShardError};
+use super::Division;
+use crate::error::ShardError;
 
 /// A cut of one dimension of a weight or a value: the ranges that a rank has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -108,13 +109,13 @@ impl<'m> Emitter<'m> {
 
     /// Returns the error that the function cannot be divided.
     pub(super) fn refuse(&self, problem: impl Into<String>) -> ShardError {
-        ShardError::Function { function: self.old.name.clone(), by: self.by, problem: problem.into() }
+        ShardError::Function { function: self.old.name.clone(), by: self.by.word(), problem: problem.into() }
     }
 
     /// Returns the error that an op cannot be cut. `operand` is the name of its weight or value.
     pub(super) fn refuse_op(&self, op: &Op, operand: String, problem: impl Into<String>) -> ShardError {
         let (function, op) = (self.old.name.clone(), op.kind.row().mnemonic);
-        ShardError::Op { function, by: self.by, op, operand, problem: problem.into() }
+        ShardError::Op { function, by: self.by.word(), op, operand, problem: problem.into() }
     }
 
     /// Appends an op.

@@ -20,8 +20,8 @@ use std::collections::HashMap;
 use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{Op, OpKind, OpView, Operand, ValueId, view};
 
-use super::ShardError;
 use super::emit::{Cut, Emitter, part};
+use crate::error::ShardError;
 
 /// Experts that a routing selects from.
 struct Routed {

@@ -14,8 +14,8 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{Dim, Element, Op, OpKind, Operand, Type, ValueId, Weight, WeightId, view};
 
-use super::ShardError;
 use super::emit::Emitter;
+use crate::error::ShardError;
 
 /// Emits the rank's range.
 pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {

@@ -20,9 +20,9 @@ use std::ops::Range;
 use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{Dim, Op, OpKind, OpView, Operand, StateId, TokenOwner, Type, ValueId, WeightId, view};
 
-use super::ShardError;
 use super::cut::{self, Take};
 use super::emit::{Cut, Emitter, part};
+use crate::error::ShardError;
 
 /// Division of a product.
 #[derive(Clone, Debug, PartialEq, Eq)]
