@@ -59,7 +59,7 @@ pub struct Levels {
     /// Cycles, the sum of the bounds of all stretches of the loops. See [`super::spent`].
     pub cycles: f64,
     /// Cycles if, in addition, each loop must finish before any later code starts, as in
-    /// [`Whole::cycles_drained`](super::super::report::Whole::cycles_drained).
+    /// [`KernelCost::cycles_drained`](super::super::report::KernelCost::cycles_drained).
     pub cycles_drained: f64,
     /// Cycles relative to the cycles with all operands in the first level.
     pub slowdown: f64,
