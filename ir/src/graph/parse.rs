@@ -348,10 +348,10 @@ impl<'t> Parser<'t> {
                         this.keyword(name)?;
                         this.mark("=")?;
                         let (at, token) = this.next()?;
-                        Ok((at, this.unsigned(at, &token)?))
+                        Ok((at, this.unsigned(at, &token)?, token))
                     });
-                    let ((dim_at, dim), (_, of)) = (dim?, of?);
-                    let wide = |_| expected(dim_at, "a dimension below 4", &Token::Number("more"));
+                    let ((dim_at, dim, token), (_, of, _)) = (dim?, of?);
+                    let wide = |_| expected(dim_at, "the number of a dimension", &token);
                     let dim = u32::try_from(dim).map_err(wide)?;
                     this.mark(",")?;
                     this.keyword("ranges")?;

@@ -42,6 +42,9 @@ impl Shard {
         let Some(&own) = shape.get(*dim as usize) else {
             return Err(format!("is a slice of dimension {dim}; it has only {} dimensions", shape.len()));
         };
+        if ranges.len() > MAX_RANGES {
+            return Err(format!("has more than {MAX_RANGES} ranges"));
+        }
         let mut end = 0;
         for range in ranges {
             if range.start < end || range.is_empty() || range.end > *of {
@@ -53,7 +56,7 @@ impl Shard {
             end = range.end;
         }
         let sum = ranges.iter().map(|range| range.end - range.start).sum::<u64>();
-        if sum != own || ranges.len() > MAX_RANGES {
+        if sum != own {
             return Err(format!("has ranges of {sum} numbers in dimension {dim}, which has {own}"));
         }
         if *dim as usize + 1 < shape.len() {

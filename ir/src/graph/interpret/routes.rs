@@ -45,7 +45,9 @@ pub(super) fn route_owned(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     let [first, experts] = ["first", "experts"].map(|name| call.op.attr(name).int() as i32);
     let (dims, mut ids, mut p) = (call.dims("ids"), call.ints("ids").to_vec(), call.f32s("p")?.into_owned());
     let own = |id: i32| (first..first + experts).contains(&id).then(|| id - first);
-    for (ids, p) in ids.chunks_exact_mut(dims[1]).zip(p.chunks_exact_mut(dims[1])) {
+    // No slots give no chunks, but chunks of 0 elements do not exist.
+    let slots = dims[1].max(1);
+    for (ids, p) in ids.chunks_exact_mut(slots).zip(p.chunks_exact_mut(slots)) {
         let spare = ids.iter().find_map(|&id| own(id)).unwrap_or(0);
         for (id, p) in ids.iter_mut().zip(p) {
             let local = own(*id);

@@ -47,13 +47,15 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
             let Part { tensor, rows, from } = part;
             return Err(error(format!("ends after the {rows} rows of {tensor:?}; it begins at row {from}")));
         }
-        if weight.tensor_shape()[..weight.shape.len() - 1]
-            .iter()
-            .try_fold(row, |bytes, &n| bytes.checked_mul(n))
-            .is_none_or(|bytes| i64::try_from(bytes).is_err())
-        {
-            return Err(error("is part of a tensor with more bytes than fit 63 bits".to_string()));
-        }
+    }
+    // A slice and a part are read from the bytes of the whole tensor.
+    let tensor = weight.tensor_shape();
+    let bytes = tensor.split_last().and_then(|(&last, lead)| {
+        let row = weight.format.row_bytes(last)?.max(weight.stored().row_bytes(last).unwrap_or(0));
+        lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n))
+    });
+    if bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
+        return Err(error("is part of a tensor with more bytes than fit 63 bits".to_string()));
     }
     check_choice(weight).map_err(error)
 }
