@@ -116,3 +116,39 @@ func @f(%x: f32[T, 2], %ids: i32[T, 2], %p: f32[T, 2]) -> (f32[T, 3]) {
     let found = RankInterpreter::new(ranks).unwrap().run("f", &args).unwrap();
     assert_eq!(found, [right.clone(), right]);
 }
+
+/// Texts may have chains of ops that no model has. The time is nearly linear, and the stack is not
+/// used up.
+#[test]
+fn long_chains_of_ops_are_divided() {
+    let begin = "weight @up : f32[4, 4]
+weight @down : f32[4, 4]
+func @step(%x: f32[T, 4]) -> (f32[T, 4]) {
+  %wu = dequantise @up
+  %v0 = matmul %x, %wu
+";
+    let end = |last: usize| format!("  %wd = dequantise @down\n  %y = matmul %v{last}, %wd\n  return %y\n}}");
+    // Each sum doubles the number of paths to the product.
+    let sums: String = (0..64).map(|i| format!("  %v{} = add %v{i}, %v{i}\n", i + 1)).collect();
+    let chain: String = (0..50_000).map(|i| format!("  %v{} = silu %v{i}\n", i + 1)).collect();
+    for (body, last) in [(sums, 64), (chain, 50_000)] {
+        let module = parse(&format!("{begin}{body}{}", end(last))).unwrap();
+        let part = divided(&module, &Options { ranks: 2, rank: 1, by: Division::Tensors }).unwrap();
+        let names: Vec<(&str, &[u64])> = part.weights.iter().map(|w| (w.name.as_str(), &w.shape[..])).collect();
+        assert_eq!(names, [("up", &[2, 4][..]), ("down", &[4, 2])]);
+    }
+}
+
+/// Each rank computes chains of integers itself, also long ones.
+#[test]
+fn long_chains_of_integers_are_divided_by_layers() {
+    let example = include_str!("ir/shard_layers.ix");
+    let (text, _) = example.split_once("// becomes").unwrap();
+    let last = "  %p = positions %pos {every = 2, back = false}\n";
+    let link = |i: u32, of: &str| format!("  %n{i} = positions {of} {{every = 2, back = false}}\n");
+    let links: String = (1..50_000).map(|i| link(i, &format!("%n{}", i - 1))).collect();
+    let chain = link(0, "%pos") + &links + &last.replace("%pos", "%n49999");
+    let module = parse(&text.replace(last, &chain)).unwrap();
+    let part = divided(&module, &Options { ranks: 2, rank: 1, by: Division::Layers }).unwrap();
+    assert!(part.functions[0].ops.len() > 50_000, "{} ops", part.functions[0].ops.len());
+}

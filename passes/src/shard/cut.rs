@@ -6,6 +6,7 @@
 //! ```
 //! takes heads 2..4 of `%x`.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use ixc_ir::graph::attrs::KeyHeads;
@@ -163,11 +164,50 @@ pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &Cut) -> Option<CutO
 /// Returns the number of elements, or heads, of a value's dimension that must stay on one rank.
 /// Returns the reason if no cut into `ranks` equal parts is possible.
 pub(super) fn unit(emitter: &Emitter<'_>, value: ValueId, dim: usize) -> Result<u64, String> {
-    let Some(op) = emitter.def_use.definition(value).map(|at| &emitter.old.ops[at]) else { return Ok(1) };
-    let of = |name: &str, dim: usize| match op.operand(name).value() {
-        Some(value) => unit(emitter, value, dim),
-        None => Ok(1),
+    let mut units: HashMap<(ValueId, usize), u64> = HashMap::new();
+    // A stack, since a chain of ops can be long. An operation follows its sources.
+    let mut pending = vec![(value, dim)];
+    while let Some(&(value, dim)) = pending.last() {
+        let sources = sources(emitter, value, dim).into_iter();
+        let missing: Vec<_> = sources.filter(|source| !units.contains_key(source)).collect();
+        if missing.is_empty() {
+            let own = own_unit(emitter, value, dim, &units)?;
+            units.insert((value, dim), own);
+            pending.pop();
+        } else {
+            pending.extend(missing);
+        }
+    }
+    Ok(units[&(value, dim)])
+}
+
+/// Returns the values and dimensions whose units give the unit of a value's dimension.
+fn sources(emitter: &Emitter<'_>, value: ValueId, dim: usize) -> Vec<(ValueId, usize)> {
+    let Some(op) = emitter.def_use.definition(value).map(|at| &emitter.old.ops[at]) else { return Vec::new() };
+    let operands: &[(&str, usize)] = match op.kind {
+        OpKind::Add | OpKind::Mul => &[("a", dim), ("b", dim)],
+        OpKind::Gated => &[("gate", dim), ("up", dim)],
+        OpKind::Unary(_) | OpKind::AddBias | OpKind::RmsNorm | OpKind::Rope | OpKind::HeadsMatmul => &[("x", dim)],
+        OpKind::ScaleHeads => match op.operand("s").value().and_then(|s| emitter.size(s, 1)) {
+            None | Some(1) => &[("x", 1)],
+            Some(_) => &[("x", 1), ("s", 1)],
+        },
+        OpKind::MergeHeads => &[("x", 1)],
+        OpKind::SplitHeads if dim == 1 => &[("x", 1)],
+        OpKind::ExpertAddBias | OpKind::ExpertScale => &[("y", dim)],
+        _ => &[],
     };
+    operands.iter().filter_map(|&(name, dim)| Some((op.operand(name).value()?, dim))).collect()
+}
+
+/// Returns the unit of a value's dimension from the units of its sources.
+fn own_unit(
+    emitter: &Emitter<'_>,
+    value: ValueId,
+    dim: usize,
+    units: &HashMap<(ValueId, usize), u64>,
+) -> Result<u64, String> {
+    let Some(op) = emitter.def_use.definition(value).map(|at| &emitter.old.ops[at]) else { return Ok(1) };
     let size =
         |name: &str, dim: usize| op.operand(name).value().and_then(|value| emitter.size(value, dim)).unwrap_or(1);
     let ranks = u64::from(emitter.group.ranks);
@@ -182,38 +222,39 @@ pub(super) fn unit(emitter: &Emitter<'_>, value: ValueId, dim: usize) -> Result<
             }
         }
     };
-    match op.kind {
-        OpKind::Add | OpKind::Mul => Ok(lcm(of("a", dim)?, of("b", dim)?)),
-        OpKind::Gated => Ok(lcm(of("gate", dim)?, of("up", dim)?)),
-        OpKind::Unary(_) | OpKind::AddBias | OpKind::RmsNorm | OpKind::Rope | OpKind::HeadsMatmul => of("x", dim),
-        OpKind::ScaleHeads => {
-            let s = if size("s", 1) == 1 { 1 } else { of("s", 1)? * (size("x", 1) / size("s", 1)) };
-            Ok(lcm(of("x", 1)?, s))
-        }
-        OpKind::MergeHeads => Ok(of("x", 1)? * size("x", 2)),
-        OpKind::SplitHeads if dim == 1 => {
-            let width = emitter.size(value, 2).unwrap_or(1);
-            Ok(of("x", 1)?.div_ceil(width))
-        }
-        OpKind::ExpertAddBias | OpKind::ExpertScale => of("y", dim),
+    let mut all = sources(emitter, value, dim).into_iter().map(|source| units[&source]);
+    let (first, second) = (all.next().unwrap_or(1), all.next());
+    let own = match op.kind {
+        OpKind::ScaleHeads => match second {
+            Some(s) => s.checked_mul(size("x", 1) / size("s", 1)).and_then(|s| lcm(first, s)),
+            None => Some(first),
+        },
+        OpKind::MergeHeads => first.checked_mul(size("x", 2)),
+        OpKind::SplitHeads if dim == 1 => Some(first.div_ceil(emitter.size(value, 2).unwrap_or(1))),
         OpKind::Attention => {
             let heads = emitter.size(value, 1).unwrap_or(1);
             let of_keys = op.operand("kv").value().and_then(|kv| emitter.key_heads(kv)).unwrap_or(1);
-            match of_keys {
+            return match of_keys {
                 1 => shared(heads, heads),
                 of_keys => shared(heads, of_keys),
-            }
+            };
         }
-        OpKind::Recurrent(Recurrent::DeltaNet) => shared(emitter.size(value, 1).unwrap_or(1), size("q", 1)),
-        _ => Ok(1),
-    }
+        OpKind::Recurrent(Recurrent::DeltaNet) => {
+            return shared(emitter.size(value, 1).unwrap_or(1), size("q", 1));
+        }
+        _ => match second {
+            Some(second) => lcm(first, second),
+            None => Some(first),
+        },
+    };
+    own.ok_or_else(|| "the least part that must stay on one rank does not fit 64 bits".to_string())
 }
 
-/// Returns the least common multiple of two positive numbers.
-pub(super) fn lcm(a: u64, b: u64) -> u64 {
+/// Returns the least common multiple of two positive numbers, if it fits 64 bits.
+fn lcm(a: u64, b: u64) -> Option<u64> {
     let (mut x, mut y) = (a, b);
     while y != 0 {
         (x, y) = (y, x % y);
     }
-    a / x.max(1) * b
+    (a / x.max(1)).checked_mul(b)
 }

@@ -19,7 +19,7 @@ use crate::error::ShardError;
 pub(super) struct Cut {
     /// Number of the dimension.
     pub(super) dim: usize,
-    /// Ranges in rising order, without gaps of length 0 between them.
+    /// Ranges in rising order. Adjacent ranges are merged.
     pub(super) ranges: Vec<Range<u64>>,
 }
 
@@ -37,7 +37,8 @@ impl Cut {
 
 /// Returns the part of `0..total` that a rank has: equal parts, or parts that differ by one.
 pub(super) fn part(total: u64, group: Group) -> Range<u64> {
-    let end = |rank: u32| total * u64::from(rank) / u64::from(group.ranks);
+    // A rank is at most the number of ranks, so the quotient fits 64 bits.
+    let end = |rank: u32| (u128::from(total) * u128::from(rank) / u128::from(group.ranks)) as u64;
     end(group.rank)..end(group.rank + 1)
 }
 
@@ -56,6 +57,8 @@ pub(super) struct Emitter<'m> {
     values: Vec<Option<ValueId>>,
     token: ValueId,
     weights: HashMap<(WeightId, Option<Cut>), WeightId>,
+    /// Weights of the rank's module by name.
+    names: HashMap<String, WeightId>,
     states: HashMap<StateId, StateId>,
 }
 
@@ -68,6 +71,7 @@ impl<'m> Emitter<'m> {
         group: Group,
         module: Module,
     ) -> Result<Emitter<'m>, ShardError> {
+        let names = module.weights.iter().map(|weight| weight.name.clone()).zip((0..).map(WeightId)).collect();
         let mut emitter = Emitter {
             source,
             old,
@@ -79,6 +83,7 @@ impl<'m> Emitter<'m> {
             values: vec![None; old.values.len()],
             token: ValueId(0),
             weights: HashMap::new(),
+            names,
             states: HashMap::new(),
         };
         for &param in &old.params {
@@ -93,7 +98,8 @@ impl<'m> Emitter<'m> {
             emitter.function.params.push(value);
             emitter.values[param.index()] = Some(value);
         }
-        if old.ops.iter().any(|op| op.kind == OpKind::RanksBegin) {
+        let is_slice = |weight: WeightId| source.weights[weight.index()].choice.shard.is_some();
+        if old.ops.iter().any(|op| op.kind == OpKind::RanksBegin || op.weights().any(is_slice)) {
             return Err(emitter.refuse("it is the part of a rank already"));
         }
         let begin = view::RanksBegin { rank: group.rank.into(), ranks: group.ranks.into() };
@@ -150,7 +156,9 @@ impl<'m> Emitter<'m> {
 
     /// Appends a message of rows of this width from a rank.
     pub(super) fn recv(&mut self, rows: ValueId, from: u32, width: u64) -> Result<ValueId, ShardError> {
-        let width = i64::try_from(width).unwrap_or(i64::MAX);
+        let Ok(width) = i64::try_from(width) else {
+            return Err(self.refuse(format!("a row of {width} floats is too wide to be received")));
+        };
         let results = self.insert(&view::Recv { group: self.token, rows, from: from.into(), width })?;
         self.token = results[1];
         Ok(results[0])
@@ -207,15 +215,22 @@ impl<'m> Emitter<'m> {
         let plain = weight.name.clone();
         let mut count = 1;
         let id = loop {
-            match self.module.weights.iter().position(|known| known.name == weight.name) {
-                Some(known) if self.module.weights[known] == weight => break WeightId(known as u32),
+            match self.names.get(&weight.name) {
+                Some(&known) if self.module.weights[known.index()] == weight => break known,
                 Some(_) => {
                     count += 1;
                     weight.name = format!("{plain}.{count}");
+                    // The name of its tensor, which the weight's own name no longer is.
+                    let of = weight.shape[0];
+                    let whole =
+                        || Shard { weight: plain.clone(), dim: 0, of, ranges: vec![Range { start: 0, end: of }] };
+                    weight.choice.shard.get_or_insert_with(whole);
                 }
                 None => {
+                    let id = WeightId(self.module.weights.len() as u32);
+                    self.names.insert(weight.name.clone(), id);
                     self.module.weights.push(weight);
-                    break WeightId(self.module.weights.len() as u32 - 1);
+                    break id;
                 }
             }
         };
@@ -224,21 +239,27 @@ impl<'m> Emitter<'m> {
     }
 
     /// Returns a state in the rank's module. The first call decides on a cut of its fields.
-    pub(super) fn state(&mut self, old: StateId, cut: Option<&Cut>) -> StateId {
+    ///
+    /// # Errors
+    /// When another function cuts the state differently.
+    pub(super) fn state(&mut self, old: StateId, cut: Option<&Cut>) -> Result<StateId, ShardError> {
         if let Some(&known) = self.states.get(&old) {
-            return known;
+            return Ok(known);
         }
         let mut state = self.source.states[old.index()].clone();
         if let Some(cut) = cut {
             state.fields.iter_mut().for_each(|field| field.dims[cut.dim] = cut.size().into());
         }
         let known = self.module.states.iter().position(|known| known.name == state.name);
+        if known.is_some_and(|known| self.module.states[known] != state) {
+            return Err(self.refuse(format!("another function cuts @{} differently", state.name)));
+        }
         let id = StateId(known.unwrap_or(self.module.states.len()) as u32);
         if known.is_none() {
             self.module.states.push(state);
         }
         self.states.insert(old, id);
-        id
+        Ok(id)
     }
 
     /// Returns an operand of the rank's function. A matrix that was not dequantised yet is
@@ -246,7 +267,7 @@ impl<'m> Emitter<'m> {
     pub(super) fn operand(&mut self, operand: Operand) -> Result<Operand, ShardError> {
         Ok(match operand {
             Operand::Weight(weight) => Operand::Weight(self.weight(weight)),
-            Operand::State(state) => Operand::State(self.state(state, None)),
+            Operand::State(state) => Operand::State(self.state(state, None)?),
             Operand::Absent => Operand::Absent,
             Operand::Value(value) => Operand::Value(self.whole(value)?),
         })

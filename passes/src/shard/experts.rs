@@ -23,6 +23,14 @@ use ixc_ir::graph::{Op, OpKind, OpView, Operand, ValueId, view};
 use super::emit::{Cut, Emitter, part};
 use crate::error::ShardError;
 
+/// Routings of a function.
+struct Routings {
+    /// By the ids of the experts.
+    by_ids: HashMap<ValueId, Routed>,
+    /// Ids of the experts of each value that has a row for each slot.
+    slots: HashMap<ValueId, ValueId>,
+}
+
 /// Experts that a routing selects from.
 struct Routed {
     /// Weights of the slots where the results are summed.
@@ -35,22 +43,21 @@ struct Routed {
 
 /// Emits the rank's part.
 pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
-    let mut routed = routings(emitter)?;
-    if routed.is_empty() {
+    let mut routings = routings(emitter)?;
+    if routings.by_ids.is_empty() {
         return Err(emitter.refuse("it has no products with experts"));
     }
     let old = emitter.old;
     for op in &old.ops {
-        emit_op(emitter, &mut routed, op)?;
+        emit_op(emitter, &mut routings, op)?;
     }
     emitter.return_all()
 }
 
 /// Returns the routings by their ids. Checks that results of experts are only used in their slots.
-fn routings(emitter: &Emitter<'_>) -> Result<HashMap<ValueId, Routed>, ShardError> {
+fn routings(emitter: &Emitter<'_>) -> Result<Routings, ShardError> {
     let old = emitter.old;
     let mut routed: HashMap<ValueId, Routed> = HashMap::new();
-    // Ids of the slots of each value that has a row for each slot.
     let mut slots: HashMap<ValueId, ValueId> = HashMap::new();
     for op in &old.ops {
         let mut ids: Vec<ValueId> = op.values().filter_map(|(_, value)| slots.get(&value).copied()).collect();
@@ -88,7 +95,12 @@ fn routings(emitter: &Emitter<'_>) -> Result<HashMap<ValueId, Routed>, ShardErro
             && slots.contains_key(&y)
         {
             if let Some(routed) = routed.get_mut(&own) {
-                routed.p.get_or_insert(p);
+                let known = *routed.p.get_or_insert(p);
+                if known != p {
+                    let problem =
+                        format!("another sum of these experts has the weights {}; expected one sum", old.label(known));
+                    return Err(emitter.refuse_op(op, old.label(p), problem));
+                }
             }
             continue;
         }
@@ -107,17 +119,14 @@ fn routings(emitter: &Emitter<'_>) -> Result<HashMap<ValueId, Routed>, ShardErro
     if let Some(result) = old.results.iter().find(|result| slots.contains_key(result)) {
         return Err(emitter.refuse(format!("it returns {}, results of single experts", old.label(*result))));
     }
-    Ok(routed)
+    Ok(Routings { by_ids: routed, slots })
 }
 
-fn emit_op(emitter: &mut Emitter<'_>, routed: &mut HashMap<ValueId, Routed>, op: &Op) -> Result<(), ShardError> {
+fn emit_op(emitter: &mut Emitter<'_>, routings: &mut Routings, op: &Op) -> Result<(), ShardError> {
+    let Routings { by_ids: routed, slots } = routings;
     let ids = match op.kind {
         OpKind::ExpertMatmul | OpKind::ExpertAddBias | OpKind::ExpertScale => op.operand("ids").value(),
-        OpKind::ExpertCombine => {
-            let p = op.operand("p").value();
-            let by_weights = routed.iter().filter(|(_, routed)| routed.p == p);
-            by_weights.map(|(ids, _)| *ids).next()
-        }
+        OpKind::ExpertCombine => op.operand("y").value().and_then(|y| slots.get(&y).copied()),
         _ => None,
     };
     let Some((ids, range)) = ids.and_then(|ids| Some((ids, part(routed.get(&ids)?.experts, emitter.group)))) else {

@@ -7,7 +7,7 @@
 //! their tokens never cross. The ranges have nearly equal bytes of weights. No sum changes, so the
 //! results have the bits of the whole graph.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
 use ixc_ir::format::Format;
@@ -94,9 +94,32 @@ impl Crossings {
         spans.filter(|(span, _)| span.as_ref().is_some_and(|span| span.contains(&op))).map(|(_, value)| value).collect()
     }
 
-    /// Returns the floats of a row that cross before an op. Returns `None` if other data crosses.
-    fn width(&self, emitter: &Emitter<'_>, op: usize) -> Option<u64> {
-        self.at(op).into_iter().map(|value| row_width(emitter, value)).sum()
+    /// Returns the floats of a row that cross before each op: `None` if other data crosses, too.
+    fn widths(&self, emitter: &Emitter<'_>) -> Vec<Option<u128>> {
+        let ops = emitter.old.ops.len();
+        // Changes before each op: floats that cross, and values that cannot be sent.
+        let (mut floats, mut others) = (vec![0i128; ops + 2], vec![0i64; ops + 2]);
+        for (span, value) in self.spans.iter().zip((0..).map(ValueId)) {
+            let Some(Range { start, end }) = span else { continue };
+            match row_width(emitter, value) {
+                Some(width) => {
+                    floats[*start] += i128::from(width);
+                    floats[*end] -= i128::from(width);
+                }
+                None => {
+                    others[*start] += 1;
+                    others[*end] -= 1;
+                }
+            }
+        }
+        let (mut width, mut other) = (0i128, 0i64);
+        let changes = floats.into_iter().zip(others).take(ops);
+        let widths = changes.map(|(floats, others)| {
+            width += floats;
+            other += others;
+            (other == 0).then_some(width.unsigned_abs())
+        });
+        widths.collect()
     }
 }
 
@@ -116,10 +139,9 @@ fn ranges(emitter: &Emitter<'_>, crossings: &Crossings) -> Result<Vec<Range<usiz
         (Some(first), Some(last)) => first + 1..last + 1,
         _ => return Err(emitter.refuse("it has no layers with a state, such as attention")),
     };
-    let widths: Vec<(usize, u64)> = inside
-        .filter_map(|at| Some((at, crossings.width(emitter, at)?)))
-        .filter(|(at, _)| begins(&old.ops[*at]))
-        .collect();
+    let widths = crossings.widths(emitter);
+    let widths: Vec<(usize, u128)> =
+        inside.filter_map(|at| Some((at, widths[at]?))).filter(|(at, _)| begins(&old.ops[*at])).collect();
     let least = widths.iter().map(|(_, width)| *width).min();
     let places: Vec<usize> = widths.iter().filter(|(_, width)| Some(*width) == least).map(|(at, _)| *at).collect();
     if places.len() + 1 < ranks {
@@ -179,13 +201,18 @@ fn copy(emitter: &mut Emitter<'_>, crossings: &Crossings, op: &Op) -> Result<(),
 
 /// Computes a value that every rank can compute, if the rank does not have it.
 fn computed(emitter: &mut Emitter<'_>, crossings: &Crossings, value: ValueId) -> Result<(), ShardError> {
-    if emitter.value(value).is_some() || !crossings.anywhere[value.index()] {
-        return Ok(());
+    let old = emitter.old;
+    // Numbers of ops, in rising order: operands come before their uses.
+    let (mut needed, mut pending) = (BTreeSet::new(), vec![value]);
+    while let Some(value) = pending.pop() {
+        let is_missing = emitter.value(value).is_none() && crossings.anywhere[value.index()];
+        if let Some(at) = emitter.def_use.definition(value).filter(|_| is_missing)
+            && needed.insert(at)
+        {
+            pending.extend(old.ops[at].values().map(|(_, value)| value));
+        }
     }
-    match emitter.def_use.definition(value) {
-        Some(at) => copy(emitter, crossings, &emitter.old.ops[at]),
-        None => Ok(()),
-    }
+    needed.into_iter().try_for_each(|at| emitter.copy(&old.ops[at]))
 }
 
 /// Sends a value of the whole function.

@@ -164,17 +164,15 @@ impl Plan {
             let Some((at, op)) = definition.map(|at| (at, &old.ops[at])) else {
                 if own {
                     return None;
-                } else {
-                    continue;
-                };
+                }
+                continue;
             };
             // A divided product gives a whole result.
             if self.products.contains_key(&at) || op.results[0] != value {
                 if own {
                     return None;
-                } else {
-                    continue;
-                };
+                }
+                continue;
             }
             let direct = matches!(op.kind, OpKind::Matmul | OpKind::ExpertMatmul);
             // Elements of a part of each row are elements of the row.
@@ -188,9 +186,8 @@ impl Plan {
             let Some(of_operands) = cut::operands(emitter, op, &cut) else {
                 if own {
                     return None;
-                } else {
-                    continue;
-                };
+                }
+                continue;
             };
             // A product of a product has no block between.
             if own && direct {
@@ -403,7 +400,7 @@ fn emit_whole(
 ) -> Result<(), ShardError> {
     if let Some(view::StateBegin { state }) = view::StateBegin::of(op) {
         let cut = plan.states.get(&state).cloned().flatten();
-        let state = emitter.state(state, cut.as_ref());
+        let state = emitter.state(state, cut.as_ref())?;
         let token = emitter.insert(&view::StateBegin { state })?[0];
         emitter.set(op.results[0], token);
         return Ok(());
