@@ -28,6 +28,9 @@ _MAX_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_comple
 _MAX_TOKENS = 256
 """Max tokens of an answer if its task states none, as for other models of `lm-eval`."""
 
+_SCORED_ROWS = 64
+"""Rows of logits that are computed in f64 at once, which bounds the memory."""
+
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
 """Options of a task that are fields of a request."""
 
@@ -163,11 +166,15 @@ class IxcLM(TemplateLM):  # type: ignore[misc]
 
 def _score(logits: np.ndarray[Any, np.dtype[np.float32]], continuation: Sequence[int]) -> tuple[float, bool]:
     """Returns the log-likelihood of the last tokens, and whether each is the most likely one."""
-    rows = logits[-len(continuation) :].astype(np.float64)
-    rows -= rows.max(axis=1, keepdims=True)
-    picked = rows[np.arange(len(rows)), list(continuation)]
-    log_probs = picked - np.log(np.exp(rows).sum(axis=1))
-    return float(log_probs.sum()), bool((rows.argmax(axis=1) == list(continuation)).all())
+    last = logits[-len(continuation) :]
+    score, is_greedy = 0.0, True
+    for begin in range(0, len(last), _SCORED_ROWS):
+        rows = last[begin : begin + _SCORED_ROWS].astype(np.float64)
+        tokens = list(continuation[begin : begin + _SCORED_ROWS])
+        rows -= rows.max(axis=1, keepdims=True)
+        score += float((rows[np.arange(len(rows)), tokens] - np.log(np.exp(rows).sum(axis=1))).sum())
+        is_greedy = is_greedy and bool((rows.argmax(axis=1) == tokens).all())
+    return score, is_greedy
 
 
 if __name__ == "__main__":
