@@ -53,7 +53,7 @@ if [ -z "$gnu" ]; then
   gnu=$target/release-gnu/$triple/dist/ixc uses_zig=yes
 fi
 if [ -z "$library$is_trial" ]; then
-  # Without `dist`, with which the static library has 246 MB.
+  # Not `dist`: it makes the static library 246 MB large.
   RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
     cargo zigbuild --release --locked --package ixc-capi --target "$old_glibc"
   library=$target/release-gnu/$triple/release uses_zig=yes
