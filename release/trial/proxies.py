@@ -64,6 +64,12 @@ class Replica:
         self.process.wait()
 
 
+def replaced(text: str, old: str, new: str) -> str:
+    """Returns a text with another part, which must be there once."""
+    assert text.count(old) == 1, f"{old!r} is in the configuration {text.count(old)} times"
+    return text.replace(old, new)
+
+
 def configuration(name: str, replicas: list[Replica]) -> str:
     """Returns a file of `release/replicas` with the ports of replicas. An only replica has all places."""
     text = CONFIGURATIONS.joinpath(name).read_text()
@@ -168,8 +174,8 @@ class HAProxy(Balancer):
             raise Missing(f"HAProxy has {version[0]}, and the configuration needs 2.6")
 
     def local(self, text: str) -> str:
-        text = text.replace("bind :8080", f"bind 127.0.0.1:{self.port}")
-        return text.replace("127.0.0.1:8404", f"127.0.0.1:{self.metrics_port}")
+        text = replaced(text, "bind 127.0.0.1:8080\n", f"bind 127.0.0.1:{self.port}\n")
+        return replaced(text, "bind 127.0.0.1:8404\n", f"bind 127.0.0.1:{self.metrics_port}\n")
 
     def command(self) -> list[str]:
         return ["haproxy", "-db", "-f", str(self.configuration)]
@@ -198,8 +204,8 @@ class Nginx(Balancer):
     def local(self, text: str) -> str:
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         folders = "".join(f"    {kind}_temp_path {self.folder}/{kind};\n" for kind in kinds)
-        text = text.replace("http {\n", f"http {{\n{folders}    access_log off;\n")
-        return text.replace("listen 8080;", f"listen 127.0.0.1:{self.port};")
+        text = replaced(text, "http {\n", f"http {{\n{folders}    access_log off;\n")
+        return replaced(text, "listen 127.0.0.1:8080;", f"listen 127.0.0.1:{self.port};")
 
     def command(self) -> list[str]:
         settings = f"daemon off; pid {self.folder}/nginx.pid;"
