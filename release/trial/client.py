@@ -2,27 +2,29 @@
 
 import http.client
 import json
+import select
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 # The API key of the replicas.
 KEY = "key"
-# Longest wait for a change, in seconds.
-PATIENCE = 120
+# Longest wait for a change, in seconds. It only prevents that CI hangs, so it is far above all times.
+PATIENCE = 300
 
 
 class Missing(Exception):
     """A tool that a check needs is absent."""
 
 
-def until(what: str, condition) -> None:
-    """Waits until a condition holds."""
+def until(what: str, condition, pause: float = 0.05) -> None:
+    """Waits until a condition holds, with a pause after each test of it."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, f"{what} does not come"
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 @dataclass
@@ -59,6 +61,10 @@ class Exchange:
         """The header that names the replica."""
         return self.response.headers.get("X-Replica", "")
 
+    def is_answered(self) -> bool:
+        """Returns whether a part of the answer has arrived. For requests before `begin`."""
+        return bool(select.select([self.connection.sock], [], [], 0)[0])
+
     def line(self) -> str:
         """Returns the next line of the answer."""
         return self.response.readline().decode()
@@ -71,7 +77,8 @@ class Exchange:
 
     def leave(self) -> None:
         """Closes the connection, also if the answer is incomplete."""
-        self.connection.sock.shutdown(socket.SHUT_RDWR) if self.connection.sock else self.response.close()
+        with suppress(OSError):  # The server has closed it first.
+            self.connection.sock.shutdown(socket.SHUT_RDWR) if self.connection.sock else self.response.close()
         self.connection.close()
 
 
@@ -91,15 +98,17 @@ def large(first: str) -> dict:
 
 
 class Traffic:
-    """Clients that send requests without pause, each with another beginning."""
+    """Clients that send requests without pause, each with another beginning or all with one."""
 
-    def __init__(self, port: int, clients: int, tokens: int, is_mixed: bool = False):
-        self.port, self.tokens, self.is_mixed = port, tokens, is_mixed
-        # Times of the ends of answers.
+    def __init__(self, port: int, clients: int, tokens: int, is_mixed: bool = False, beginning: str = ""):
+        self.port, self.tokens, self.is_mixed, self.beginning = port, tokens, is_mixed, beginning
+        # Times of the ends of answers, and headers that name the replicas of answers.
         self.moments: list[float] = []
+        self.replicas: list[str] = []
         self.failures: list[str] = []
         self.is_over = False
-        self.threads = [threading.Thread(target=self.send, args=(number,)) for number in range(clients)]
+        # Daemons do not keep a program alive that SIGTERM ends.
+        self.threads = [threading.Thread(target=self.send, args=(number,), daemon=True) for number in range(clients)]
         for thread in self.threads:
             thread.start()
 
@@ -110,16 +119,19 @@ class Traffic:
             number += 1
             is_stream = self.is_mixed and number % 2 == 0
             try:
-                self.exchange(completion(f"Client {client}, story {number}", self.tokens, is_stream))
+                first = self.beginning or f"Client {client}, story {number}"
+                self.exchange(completion(first, self.tokens, is_stream))
                 self.moments.append(time.monotonic())
             except (AssertionError, http.client.HTTPException, OSError, ValueError) as error:
                 self.failures.append(f"{type(error).__name__} {error}"[:300])
+                time.sleep(0.1)
 
     def exchange(self, body: dict) -> None:
         """Sends a request, and checks its answer."""
         answer = ask(self.port, "/v1/completions", body)
         assert answer.status == 200, answer
-        assert answer.text.rstrip().endswith("[DONE]") if body["stream"] else answer.json()
+        assert answer.text.rstrip().endswith("[DONE]") if body["stream"] else answer.json(), answer
+        self.replicas.append(answer.replica)
 
     def more(self, count: int) -> None:
         """Waits for this many more answers."""
@@ -131,3 +143,7 @@ class Traffic:
         self.is_over = True
         for thread in self.threads:
             thread.join()
+
+    def check(self) -> None:
+        """Raises an error if requests failed."""
+        assert not self.failures, f"{len(self.failures)} requests failed; the first: {self.failures[:5]}"

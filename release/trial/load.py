@@ -64,7 +64,7 @@ def measure(balancer: Balancer, seconds: float) -> Rate:
         end, used = time.monotonic(), cpu_seconds(balancer.replicas) - used
     finally:
         traffic.end()
-    assert not traffic.failures, traffic.failures
+    traffic.check()
     count = sum(begin < moment <= end for moment in traffic.moments)
     return Rate(count / (end - begin), used / (end - begin))
 

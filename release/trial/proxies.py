@@ -1,13 +1,17 @@
 """Replicas with the demo model, and proxies with the configurations of `release/replicas`."""
 
+import http.client
+import itertools
 import os
+import random
 import re
 import shutil
 import socket
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
-from client import KEY, Answer, Exchange, Missing, ask, completion, until
+from client import KEY, PATIENCE, Answer, Exchange, Missing, ask, completion, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIGURATIONS = ROOT / "release/replicas"
@@ -15,21 +19,35 @@ CONFIGURATIONS = ROOT / "release/replicas"
 PARALLEL, QUEUE = 8, 4
 # Seconds between SIGTERM and the end of accepting requests.
 DRAIN_DELAY = 5
-# Tokens of an answer that outlasts the steps of a check.
+# Tokens of a long answer. The context has 2,048.
 LONG = 1500
 
 
-def free_port() -> int:
-    """Returns a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    """Returns different ports that are free now. Linux does not give these ports to outgoing connections."""
+    ports = []
+    with ExitStack() as held:
+        for port in random.sample(range(20_000, 32_000), 1000):
+            try:
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise AssertionError("there are no free ports")
+
+
+def start(command: list[str], log, environment: dict[str, str] | None = None) -> subprocess.Popen:
+    """Starts a process that writes to a log, and has no terminal or pipe of this program."""
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
 
 class Replica:
     """A replica with the demo model."""
 
     def __init__(self, program: Path, folder: Path, core: int | None = None):
-        self.program, self.core, self.port = program, core, free_port()
+        self.program, self.core, (self.port,) = program, core, free_ports(1)
         self.log = folder / f"replica-{self.port}.log"
         self.start()
 
@@ -40,15 +58,19 @@ class Replica:
         pinned = [] if self.core is None else ["taskset", "-c", self.core]
         with self.log.open("a") as log:
             command = [str(word) for word in [*pinned, *words]]
-            self.process = subprocess.Popen(command, stderr=log, env={**os.environ, "IXC_API_KEY": KEY})
-        until("the replica", self.is_ready)
+            self.process = start(command, log, {**os.environ, "IXC_API_KEY": KEY})
+        try:
+            until("the replica", self.is_ready)
+        except BaseException:
+            self.end()
+            raise
 
     def is_ready(self) -> bool:
         """Returns whether the replica takes requests."""
         assert self.process.poll() is None, self.log.read_text()
         try:
             return ask(self.port, "/health").status == 200
-        except OSError:
+        except (http.client.HTTPException, OSError):
             return False
 
     def metric(self, name: str) -> float:
@@ -71,7 +93,7 @@ def replaced(text: str, old: str, new: str) -> str:
 
 
 def configuration(name: str, replicas: list[Replica]) -> str:
-    """Returns a file of `release/replicas` with the ports of replicas. An only replica has all places."""
+    """Returns a file of `release/replicas` with the ports of replicas. A single replica gets both ports."""
     text = CONFIGURATIONS.joinpath(name).read_text()
     for standard, replica in zip((":8081", ":8082"), [*replicas, *replicas]):
         assert standard in text, name
@@ -90,12 +112,16 @@ class Balancer:
 
     def __init__(self, folder: Path, replicas: list[Replica]):
         self.folder, self.replicas = folder, replicas
-        self.port, self.metrics_port = free_port(), free_port()
-        self.configuration = folder / self.file
+        self.port, self.metrics_port = free_ports(2)
+        self.configuration, self.log = folder / self.file, folder / f"{self.name}.log"
         self.configuration.write_text(self.local(configuration(self.file, replicas)))
-        with folder.joinpath(f"{self.name}.log").open("w") as log:
-            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log)
-        until("the proxy", self.is_ready)
+        with self.log.open("w") as log:
+            self.process = start(self.command(), log)
+        try:
+            until("the proxy", self.is_ready)
+        except BaseException:
+            self.end()
+            raise
 
     @classmethod
     def check_installed(cls) -> None:
@@ -119,13 +145,24 @@ class Balancer:
         """Returns whether the replica is in the pool, for proxies that check its health."""
         raise NotImplementedError
 
+    def departures(self, replica: Replica) -> int:
+        """Returns how often the replica left the pool because its answer to a health check was 503."""
+        return 0
+
     def is_ready(self) -> bool:
         """Returns whether the proxy answers with a replica's answer."""
-        assert self.process.poll() is None, self.folder.joinpath(f"{self.name}.log").read_text()
+        assert self.process.poll() is None, self.log.read_text()
         try:
             return ask(self.port, "/health").status == 200
-        except OSError:
+        except (http.client.HTTPException, OSError):
             return False
+
+    def restore(self) -> None:
+        """Starts replicas that have ended, after a check that failed."""
+        for replica in self.replicas:
+            if replica.process.poll() is not None:
+                replica.start()
+        until("the proxy", self.is_ready)
 
     def settle(self) -> None:
         """Waits until the proxy counts no requests, if it routes by their number."""
@@ -145,18 +182,25 @@ class Balancer:
     def firsts(self, count: int) -> dict[int, list[str]]:
         """Returns this many beginnings of prompts for each replica, by its port."""
         found: dict[int, list[str]] = {replica.port: [] for replica in self.replicas}
-        for number in range(1000):
-            first = f"Story {number}"
+        numbers = itertools.count()
+
+        def is_complete() -> bool:
+            first = f"Story {next(numbers)}"
             self.settle()
             found[self.ask(completion(first, 1))[1].port].append(first)
-            if min(map(len, found.values())) >= count:
-                return {port: texts[:count] for port, texts in found.items()}
-        raise AssertionError("one replica gets all requests")
+            return min(map(len, found.values())) >= count
+
+        until("requests for both replicas", is_complete, pause=0)
+        return {port: texts[:count] for port, texts in found.items()}
 
     def end(self) -> None:
         """Ends the proxy."""
         self.process.terminate()
-        self.process.wait()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 class HAProxy(Balancer):
@@ -188,6 +232,10 @@ class HAProxy(Balancer):
         name = ("one", "two")[self.replicas.index(replica)]
         return self.metric(f'haproxy_server_status{{proxy="replicas",server="{name}",state="UP"}}') == 1
 
+    def departures(self, replica: Replica) -> int:
+        name = ("one", "two")[self.replicas.index(replica)]
+        return self.log.read_text().count(f"Server replicas/{name} is DOWN, reason: Layer7 wrong status, code: 503")
+
     def settle(self) -> None:
         until("the end of all requests", lambda: self.metric('haproxy_backend_current_sessions{proxy="replicas"}') == 0)
 
@@ -200,6 +248,15 @@ class Nginx(Balancer):
     """nginx."""
 
     name, file, retries_large = "nginx", "nginx.conf", True
+
+    @classmethod
+    def check_installed(cls) -> None:
+        super().check_installed()
+        text = subprocess.run([cls.name, "-v"], stderr=subprocess.PIPE, check=True, text=True).stderr
+        version = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", text)
+        # The first version with the option -e, which this trial uses.
+        if tuple(map(int, version.groups())) < (1, 19, 5):
+            raise Missing(f"{version[0]} is too old: this trial needs nginx 1.19.5")
 
     def local(self, text: str) -> str:
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
