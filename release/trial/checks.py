@@ -213,6 +213,9 @@ def kill(balancer: Balancer) -> Kill:
         assert json.loads(answer.text)["error"]["type"] in ("server_error", "unavailable_error"), answer
         return True
 
+    if balancer.checks_health:
+        # Until then, HAProxy 2.6.12 closes connections without an answer.
+        until("the end in the pool", lambda: not balancer.is_up(dead))
     with full(alive):
         until("an error", is_error)
     dead.start()
