@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 # The API key of the replicas.
 KEY = "key"
-# Longest wait for a change, in seconds. It only prevents that CI hangs, so it is far above all times.
+# Longest wait for a change, in seconds. It keeps CI from hanging, and is far above all times.
 PATIENCE = 300
 
 
