@@ -21,6 +21,10 @@ const STEPS: [usize; 3] = [5, 1, 2];
 /// and a few layers of norms enlarge the error by less than 1000.
 const BOUND: f64 = 1e-10;
 
+/// Bound of the error after `fuse`, which rounds activations to 8 bits. A sum in another order can
+/// round an activation to the next step, which is 1/127 of the largest of its block.
+const FUSED_BOUND: f64 = 1e-5;
+
 /// Returns the demo model and the golden models with experts, latent attention or a delta net.
 fn models() -> Vec<PathBuf> {
     let names = ["mixtral", "qwen3moe", "deepseek2", "qwen3next"];
@@ -87,7 +91,10 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
                 match by {
                     // A range of layers adds in the order of the whole graph.
                     Division::Layers => assert!(found == right, "{name} {ranks}: {error:e}"),
-                    Division::Experts | Division::Tensors => assert!(error <= BOUND, "{name} {ranks}: {error:e}"),
+                    Division::Experts | Division::Tensors => {
+                        let bound = if passes.contains(&"fuse") { FUSED_BOUND } else { BOUND };
+                        assert!(error <= bound, "{name} {ranks}: {error:e}");
+                    }
                 }
                 // Each weight that a division cuts is on the ranks once in total.
                 let bytes = |module: &Module| -> u64 {
