@@ -22,7 +22,7 @@
 //! // start of these pages.
 //! let extent = Extent { file: 0, offset: 5000, bytes: 4000, at: 0 };
 //! queue.submit(vec![ReadJob { tag: 42, class: Class::Routed, parts: vec![(extent, 0)] }])?;
-//! assert_eq!(receiver.recv()?, vec![(42, Ok(()))]);
+//! assert_eq!(receiver.recv()?, vec![drive::EndedJob { tag: 42, result: Ok(()) }]);
 //! println!("{}: {:.0} bytes per second", drive.report().backend, queue.counters().rate());
 //! # std::fs::remove_file(&path)?;
 //! # Ok(()) }
