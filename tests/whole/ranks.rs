@@ -96,11 +96,11 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
                         assert!(error <= bound, "{name} {ranks}: {error:e}");
                     }
                 }
-                // Each weight that a division cuts is on the ranks once in total.
-                let bytes = |module: &Module| -> u64 {
+                let elements = |module: &Module| -> u64 {
                     module.weights.iter().map(|weight| weight.shape.iter().product::<u64>()).sum()
                 };
-                assert!(modules.iter().all(|module| bytes(module) < bytes(&whole)), "{name}: a rank has all weights");
+                let all = elements(&whole);
+                assert!(modules.iter().all(|module| elements(module) < all), "{name}: a rank has all weights");
             }
         }
     }
