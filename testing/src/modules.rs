@@ -32,6 +32,7 @@ pub const ROOTS: &[&str] = &[
     "cost/src/lib.rs",
     "emulator/src/lib.rs",
     "dataflow/src/lib.rs",
+    "transport/src/lib.rs",
     "runtime/src/lib.rs",
     "grammar/src/lib.rs",
     "compile/src/lib.rs",

@@ -21,6 +21,7 @@ const FOLDERS: &[&str] = &[
     "cost/src",
     "emulator/src",
     "dataflow/src",
+    "transport/src",
     "runtime/src",
     "grammar/src",
     "compile/src",

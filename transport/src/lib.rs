@@ -1,0 +1,142 @@
+//! Messages between the *ranks* of one model: processes, or threads of one process, each of which
+//! computes a part of the model.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`local`] | the transport between threads of one process |
+//!
+//! A [`Transport`] has one operation, [`Transport::exchange`]. Sums and gathers are made of it, so
+//! their order and their bits do not depend on the transport.
+//!
+//! ```
+//! use ixc_transport::{Incoming, Outgoing, Transport, local};
+//!
+//! std::thread::scope(|scope| {
+//!     for transport in local::group(2) {
+//!         scope.spawn(move || {
+//!             let peer = 1 - transport.rank();
+//!             let mut bytes = [0];
+//!             transport
+//!                 .exchange(
+//!                     &[Outgoing { to: peer, bytes: &[transport.rank() as u8] }],
+//!                     &mut [Incoming { from: peer, bytes: &mut bytes }],
+//!                 )
+//!                 .unwrap();
+//!             assert_eq!(u32::from(bytes[0]), peer);
+//!         });
+//!     }
+//! });
+//! ```
+//!
+//! Invariant: messages of other ranks are untrusted. A message has exactly the expected length, or
+//! the exchange fails.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod local;
+
+use ixc_failure::Class;
+
+/// A message to another rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'b> {
+    /// The rank that receives the message, other than the sender.
+    pub to: u32,
+    /// The message.
+    pub bytes: &'b [u8],
+}
+
+/// A message from another rank.
+#[derive(Debug)]
+pub struct Incoming<'b> {
+    /// The rank that sends the message, other than the receiver.
+    pub from: u32,
+    /// Memory for the message, which must have exactly this length.
+    pub bytes: &'b mut [u8],
+}
+
+/// One rank's connection to the others.
+///
+/// Messages from one rank to another arrive in the order in which they were sent. Threads of a rank
+/// do not call [`Transport::exchange`] at the same time: the order of messages would be undefined.
+pub trait Transport: Send + Sync + std::fmt::Debug {
+    /// Returns the number of this rank, below [`Transport::ranks`].
+    fn rank(&self) -> u32;
+
+    /// Returns the number of ranks, at least 1.
+    fn ranks(&self) -> u32;
+
+    /// Sends and receives messages. All of them travel at the same time, so ranks that send to each
+    /// other do not wait for each other. Returns when all have arrived. There is no limit of time
+    /// while the other ranks live: a rank may wait hours for the next request.
+    ///
+    /// # Errors
+    /// Fails if another rank has ended or no longer answers, or if a message has another length.
+    fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError>;
+
+    /// Ends the group: pending and later exchanges of all ranks fail with
+    /// [`TransportError::Ended`].
+    fn end(&self, reason: &str);
+}
+
+/// The reason why an exchange failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// A message is addressed to a rank that does not exist, or to the sender.
+    #[error("rank {rank} exchanges a message with rank {peer}; expected another rank below {ranks}")]
+    Peer {
+        /// This rank.
+        rank: u32,
+        /// The other rank of the message.
+        peer: u32,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// A message has another length than expected.
+    #[error("found a message of {found} bytes from rank {from}; rank {rank} expected {expected} bytes")]
+    Length {
+        /// This rank.
+        rank: u32,
+        /// The rank that sent the message.
+        from: u32,
+        /// Bytes of the message.
+        found: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
+    /// A rank ended the group.
+    #[error("rank {by} ended the run: {reason}")]
+    Ended {
+        /// The rank that ended the group.
+        by: u32,
+        /// The reason that the rank gave.
+        reason: String,
+    },
+}
+
+impl TransportError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            TransportError::Peer { .. } | TransportError::Length { .. } => Class::Data,
+            TransportError::Ended { .. } => Class::Io,
+        }
+    }
+}
+
+/// Checks that all messages go to and come from other ranks that exist.
+///
+/// # Errors
+/// Fails for the first message that does not.
+pub fn check_peers(
+    transport: &dyn Transport,
+    outgoing: &[Outgoing<'_>],
+    incoming: &[Incoming<'_>],
+) -> Result<(), TransportError> {
+    let (rank, ranks) = (transport.rank(), transport.ranks());
+    let peers = outgoing.iter().map(|message| message.to).chain(incoming.iter().map(|message| message.from));
+    peers
+        .into_iter()
+        .find(|peer| *peer == rank || *peer >= ranks)
+        .map_or(Ok(()), |peer| Err(TransportError::Peer { rank, peer, ranks }))
+}

@@ -1,0 +1,167 @@
+//! The transport between threads of one process. Tests use it, and it is the simplest
+//! implementation to read.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::{Incoming, Outgoing, Transport, TransportError, check_peers};
+
+/// Messages on their way, and the end of the group.
+#[derive(Debug, Default)]
+struct Messages {
+    /// One queue for each pair of ranks: `from * ranks + to`.
+    queues: Vec<VecDeque<Vec<u8>>>,
+    /// The rank that ended the group, and its reason.
+    ended: Option<(u32, String)>,
+}
+
+/// Memory that the ranks of a group share.
+#[derive(Debug)]
+struct Shared {
+    ranks: u32,
+    messages: Mutex<Messages>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Messages> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, by: u32, reason: &str) {
+        self.lock().ended.get_or_insert_with(|| (by, reason.to_owned()));
+        self.changed.notify_all();
+    }
+}
+
+/// A rank in a group of threads. Dropping it ends the group for the ranks that still wait.
+#[derive(Debug)]
+pub struct LocalTransport {
+    rank: u32,
+    shared: Arc<Shared>,
+}
+
+/// Returns the transports of a group, one for each rank.
+pub fn group(ranks: u32) -> Vec<LocalTransport> {
+    let queues = (0..ranks as usize * ranks as usize).map(|_| VecDeque::new()).collect();
+    let messages = Mutex::new(Messages { queues, ended: None });
+    let shared = Arc::new(Shared { ranks, messages, changed: Condvar::new() });
+    (0..ranks).map(|rank| LocalTransport { rank, shared: shared.clone() }).collect()
+}
+
+impl LocalTransport {
+    fn queue(&self, from: u32, to: u32) -> usize {
+        from as usize * self.shared.ranks as usize + to as usize
+    }
+}
+
+impl Transport for LocalTransport {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn ranks(&self) -> u32 {
+        self.shared.ranks
+    }
+
+    fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError> {
+        check_peers(self, outgoing, incoming)?;
+        let mut messages = self.shared.lock();
+        for message in outgoing {
+            let queue = self.queue(self.rank, message.to);
+            messages.queues[queue].push_back(message.bytes.to_vec());
+        }
+        self.shared.changed.notify_all();
+        for message in incoming {
+            let queue = self.queue(message.from, self.rank);
+            let bytes = loop {
+                // A message that was sent before the group ended still arrives.
+                if let Some(bytes) = messages.queues[queue].pop_front() {
+                    break bytes;
+                }
+                if let Some((by, reason)) = &messages.ended {
+                    return Err(TransportError::Ended { by: *by, reason: reason.clone() });
+                }
+                messages = self.shared.changed.wait(messages).unwrap_or_else(PoisonError::into_inner);
+            };
+            if bytes.len() != message.bytes.len() {
+                return Err(TransportError::Length {
+                    rank: self.rank,
+                    from: message.from,
+                    found: bytes.len() as u64,
+                    expected: message.bytes.len() as u64,
+                });
+            }
+            message.bytes.copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    fn end(&self, reason: &str) {
+        self.shared.end(self.rank, reason);
+    }
+}
+
+impl Drop for LocalTransport {
+    fn drop(&mut self) {
+        self.shared.end(self.rank, "it is finished");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> [LocalTransport; 2] {
+        group(2).try_into().unwrap()
+    }
+
+    #[test]
+    fn messages_arrive_in_their_order() {
+        let [first, second] = pair();
+        for byte in 0..3 {
+            first.exchange(&[Outgoing { to: 1, bytes: &[byte] }], &mut []).unwrap();
+        }
+        for byte in 0..3 {
+            let mut found = [9];
+            second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut found }]).unwrap();
+            assert_eq!(found, [byte]);
+        }
+    }
+
+    #[test]
+    fn a_message_of_another_length_is_refused() {
+        let [first, second] = pair();
+        first.exchange(&[Outgoing { to: 1, bytes: &[1, 2, 3] }], &mut []).unwrap();
+        let found = second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut [0; 2] }]);
+        assert_eq!(found, Err(TransportError::Length { rank: 1, from: 0, found: 3, expected: 2 }));
+    }
+
+    #[test]
+    fn a_rank_has_no_messages_for_itself_or_for_absent_ranks() {
+        let [first, _second] = pair();
+        for peer in [0, 2] {
+            let found = first.exchange(&[Outgoing { to: peer, bytes: &[] }], &mut []);
+            assert_eq!(found, Err(TransportError::Peer { rank: 0, peer, ranks: 2 }));
+        }
+    }
+
+    #[test]
+    fn a_waiting_rank_fails_when_another_ends() {
+        let [first, second] = pair();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut [0] }]));
+            first.end("the drive is full");
+            let expected = TransportError::Ended { by: 0, reason: "the drive is full".to_owned() };
+            assert_eq!(waiting.join().unwrap(), Err(expected));
+        });
+    }
+
+    #[test]
+    fn a_dropped_rank_ends_the_group() {
+        let [first, second] = pair();
+        drop(first);
+        let found = second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut [0] }]);
+        assert!(matches!(found, Err(TransportError::Ended { by: 0, .. })));
+    }
+}
