@@ -81,6 +81,28 @@ fn identity_experts_return_the_sum_of_their_weights() {
     near(&found[2], &[2.5, 0.0, 0.875]);
 }
 
+/// `K` is a symbol, so that arguments may have no slots.
+#[test]
+fn routings_without_slots_stay_empty() {
+    let args = [i32s(&[2, 0], &[]), f32s(&[2, 0], &[])];
+    for op in ["route.given %i, %p {experts = 3}", "route.owned %i, %p {first = 1, experts = 2}"] {
+        let text = format!(
+            "func @f(%i: i32[T, K], %p: f32[T, K]) -> (i32[T, K], f32[T, K]) {{ %ids, %q = {op} return %ids, %q }}"
+        );
+        check(&text, &[], &args, &args);
+    }
+    let text = "func @f(%i: i32[T, K], %p: f32[T, K]) -> (i32[T, K], f32[T, K], f32[T, 1]) {
+        %ids, %own, %passed = route.identities %i, %p {experts = 3} return %ids, %own, %passed }";
+    let [ids, p] = args.clone();
+    check(text, &[], &args, &[ids, p, f32s(&[2, 1], &[0.0, 0.0])]);
+    // The type rule of `expert.split` requires a fixed number of slots.
+    let text = "func @f(%i: i32[T, K], %p: f32[T, K]) -> (i32[T, 1], f32[T, 1]) {
+        %ids, %q, %late, %r = expert.split %i, %p {now = 1} return %ids, %q }";
+    let error = parse(text).unwrap_err().to_string();
+    let expected = "expert.split: operand ids is i32[T, K]; it must be one with a number in place of K";
+    assert!(error.ends_with(expected), "{error}");
+}
+
 #[test]
 fn experts_multiply_the_rows_that_are_routed_to_them() {
     // The matrix of expert e multiplies by e + 1.

@@ -1,9 +1,17 @@
 //! Definitions of ops that select experts for each row.
 
+use std::ops::Range;
+
 use super::call::Call;
 use super::{InterpretError, Value, math};
 use crate::graph::attrs::{RouteAttrs, RouteScore};
 use crate::plan::NOBODY;
+
+/// Returns the range of elements of each row of a matrix. A row without slots has an empty range.
+fn row_ranges(dims: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    let (rows, slots) = (dims[0], dims[1]);
+    (0..rows).map(move |row| row * slots..(row + 1) * slots)
+}
 
 pub(super) fn route(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let dims = call.dims("logits");
@@ -45,9 +53,8 @@ pub(super) fn route_owned(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     let [first, experts] = ["first", "experts"].map(|name| call.op.attr(name).int() as i32);
     let (dims, mut ids, mut p) = (call.dims("ids"), call.ints("ids").to_vec(), call.f32s("p")?.into_owned());
     let own = |id: i32| (first..first + experts).contains(&id).then(|| id - first);
-    // No slots give no chunks, but chunks of 0 elements do not exist.
-    let slots = dims[1].max(1);
-    for (ids, p) in ids.chunks_exact_mut(slots).zip(p.chunks_exact_mut(slots)) {
+    for row in row_ranges(&dims) {
+        let (ids, p) = (&mut ids[row.clone()], &mut p[row]);
         let spare = ids.iter().find_map(|&id| own(id)).unwrap_or(0);
         for (id, p) in ids.iter_mut().zip(p) {
             let local = own(*id);
@@ -67,7 +74,8 @@ pub(super) fn expert_groups(call: &Call<'_, '_>) -> Result<Vec<Value>, Interpret
 pub(super) fn route_given(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let (dims, experts) = (call.dims("ids"), call.op.attr("experts").int().unsigned_abs() as usize);
     let (mut ids, mut p) = (call.ints("ids").to_vec(), call.f32s("p")?.into_owned());
-    for (ids, p) in ids.chunks_exact_mut(dims[1]).zip(p.chunks_exact_mut(dims[1])) {
+    for row in row_ranges(&dims) {
+        let (ids, p) = (&mut ids[row.clone()], &mut p[row]);
         let first = ids.iter().copied().find(|&id| id != NOBODY).unwrap_or(0);
         for (id, p) in ids.iter_mut().zip(p) {
             if *id == NOBODY {
@@ -83,7 +91,8 @@ pub(super) fn route_identities(call: &Call<'_, '_>) -> Result<Vec<Value>, Interp
     let (dims, experts) = (call.dims("ids"), call.op.attr("experts").int());
     let (mut ids, mut p) = (call.ints("ids").to_vec(), call.f32s("p")?.into_owned());
     let mut passed = Vec::with_capacity(dims[0]);
-    for (ids, p) in ids.chunks_exact_mut(dims[1]).zip(p.chunks_exact_mut(dims[1])) {
+    for row in row_ranges(&dims) {
+        let (ids, p) = (&mut ids[row.clone()], &mut p[row]);
         let is_own = |id: i32| i64::from(id) < experts;
         let first = ids.iter().copied().find(|&id| is_own(id)).unwrap_or(0);
         let mut sum = 0.0;
@@ -101,8 +110,8 @@ pub(super) fn route_identities(call: &Call<'_, '_>) -> Result<Vec<Value>, Interp
 pub(super) fn expert_split(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let (p, dims, now) = (call.f32s("p")?, call.dims("ids"), call.op.attr("now").int() as usize);
     let part = |from: usize, to: usize| {
-        let ids = call.ints("ids").chunks_exact(dims[1]).flat_map(|row| &row[from..to]).copied().collect();
-        let p = p.chunks_exact(dims[1]).flat_map(|row| &row[from..to]).copied().collect();
+        let ids = row_ranges(&dims).flat_map(|row| &call.ints("ids")[row][from..to]).copied().collect();
+        let p = row_ranges(&dims).flat_map(|row| &p[row][from..to]).copied().collect();
         let dims = vec![dims[0], to - from];
         [Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: p }]
     };
