@@ -20,6 +20,7 @@ use ixc_serve::serving::{self, Host, ModelSource, Registry, gives_embeddings};
 use ixc_serve::supervisor::{Notifier, inherited_listener};
 use ixc_text::template::ChatTemplate;
 use serde_json::{Map, Value};
+use tokio::sync::oneshot;
 
 use super::access::AccessChoice;
 use super::embed::PoolingChoice;
@@ -111,8 +112,8 @@ pub struct Args {
     /// other targets, answers are always independent.
     #[arg(long)]
     exact_batch: bool,
-    /// Seconds between SIGTERM and the end of accepting requests. In this time /health returns 503,
-    /// so that load balancers send requests to other servers.
+    /// Seconds between SIGTERM or Ctrl-C and the end of accepting requests. In this time /health
+    /// returns 503, so that load balancers send requests to other servers.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
     drain_delay: u64,
     /// Prompt cache on disk: keep prefixes of prompts in this folder, also across restarts. Only
@@ -211,14 +212,20 @@ impl Args {
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
         let serving_options = self.serving_options(&sources[0].name, template)?;
         let local = listener.local_addr().map_err(refused())?;
-        let models = match &*sources {
+        // Signals drain the server from the line that announces it, because a supervisor may react
+        // to this line. Before it, they end the program at once.
+        let (models, ended) = match &*sources {
             [source] => {
                 let (model, speculation, is_chat) = self.load(source, options, &progress)?;
                 record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+                let ended = end_on_signal();
                 self.announce_model(&source.name, &model, local, is_chat);
-                Registry::one(Host::new(model, speculation, serving_options)?)
+                (Registry::one(Host::new(model, speculation, serving_options)?), ended)
             }
-            _ => self.registry(sources, options, serving_options, local)?,
+            _ => {
+                let ended = end_on_signal();
+                (self.registry(sources, options, serving_options, local)?, ended)
+            }
         };
         let server_options = ixc_serve::http::Options {
             hosts: self.access.hosts(&host),
@@ -231,11 +238,6 @@ impl Args {
             drain_delay: Duration::from_secs(self.drain_delay),
             ..ixc_serve::http::Options::default()
         };
-        let (end, ended) = tokio::sync::oneshot::channel();
-        interrupt::on_next(move || {
-            note!("ixc: ending; Ctrl-C again ends at once");
-            let _ = end.send(());
-        });
         notifier.ready(local).map_err(ixc_serve::Error::from)?;
         let expert_use = serve(models, listener, server_options, notifier, ended)
             .map_err(ixc_error::Error::io(Path::new("the server"), "run"))?;
@@ -474,6 +476,17 @@ impl Args {
         let folder_bytes = self.prompt_cache_size.map_or(FOLDER_BYTES, |Size(bytes)| bytes);
         (folder.is_some() || memory > 0).then_some(prompt_cache::PromptCacheOptions { folder, folder_bytes, memory })
     }
+}
+
+/// Makes the next signal end the server in place of the program. The signal after it ends the
+/// program.
+fn end_on_signal() -> oneshot::Receiver<()> {
+    let (end, ended) = oneshot::channel();
+    interrupt::on_next(move || {
+        note!("ixc: ending; Ctrl-C again ends at once");
+        let _ = end.send(());
+    });
+    ended
 }
 
 /// Returns a model's name: the file's stem, without the number of a split model's part.

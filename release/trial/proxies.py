@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIGURATIONS = ROOT / "release/replicas"
 # Sequences of a replica, and requests that wait for one.
 PARALLEL, QUEUE = 8, 4
-# Seconds between SIGTERM and the end of accepting requests.
+# Seconds between SIGTERM or Ctrl-C and the end of accepting requests.
 DRAIN_DELAY = 5
 # Tokens of a long answer. The context has 2,048.
 LONG = 1500
