@@ -1,12 +1,14 @@
-"""Holds folders of safetensors against the GGUF files that llama.cpp's converter makes of them, for models that are committed as GGUF files alone.
+"""Compares folders of safetensors with the GGUF files that llama.cpp's converter makes of them, for
+models that the repository has only as GGUF files.
 
     pip install torch transformers numpy safetensors
     python compare.py --llama-cpp vendor/llama.cpp --ixc target/debug/ixc [NAME ...]
 
-Models are those of the golden ones (`tests/golden/make/models.py`), as transformers saves them: matrices in f16, what stays single in f32. Logits of the folder must
-have the bits of the GGUF file's, by the interpreter and compiled for `avx2`, and be near those that transformers computes. Nothing is written but to a temporary folder;
-`--keep FOLDER` keeps the checkpoints there, and `--describe FOLDER` writes their configurations, and names, types and shapes of their tensors
-(`frontend/model_files/tests/vectors/checkpoints`).
+The models are golden models (`tests/golden/make/models.py`), as transformers saves them: matrices in f16, the rest in
+f32. Logits of the folder must have the same bits as those of the GGUF file, in the interpreter and compiled for
+`avx2`. They must also be near the logits of transformers. The program writes only to a temporary folder.
+`--keep FOLDER` keeps the checkpoints there. `--describe FOLDER` writes their configurations, and names, types and
+shapes of their tensors (`frontend/model_files/tests/vectors/checkpoints`).
 """
 
 import argparse
@@ -30,17 +32,19 @@ from hub import HUB
 from models import attends_every_second, half_turned, temperature_length, with_llama4_lengths, without_windows
 
 TOKENS = 48
-# Matrices that the converter keeps in f32, and some golden files that it did not write have in f16.
+# Matrices that the converter keeps in f32. Golden files that it did not write may have them in f16.
 SINGLE = ["ffn_gate_inp", "indexer.proj"]
-# Folders as the hub has them, of which the converter makes no files that can be compared: it lacks a key that llama.cpp wants, knows the sizes of one model alone, asks for a class of theirs, or calls
-# itself without end.
+# Folders in the hub's form from which the converter makes no comparable file. It lacks a key that
+# llama.cpp requires, knows only the sizes of one model, needs a class of the model's authors, or
+# recurses without end.
 LACKING = ["exaone", "pangu-embedded", "orion", "maincoder", "plamo", "maple", "mistral-large4", "baichuan", "baichuan-alibi", "longcat-flash", "qwen", "falcon-rw", "opt", "gptneo", "gptj", "chameleon", "chameleon-behind", "cogvlm"]
-# Of the interpreter's logits, which are those of the file but for the order of sums.
+# Max error of the interpreter's logits, which differ from those of the file only in the order of
+# sums.
 NEAR = 1e-9
 
 
 def halves(model):
-    """Matrices in f16, as a file of that type has them; `save_pretrained` keeps each parameter's type."""
+    """Rounds matrices to f16, as in a file of that type. `save_pretrained` keeps the type of each parameter."""
     for name, parameter in model.named_parameters():
         if parameter.dim() >= 2 and not golden.is_taps(name) and not name.endswith("A_log"):
             parameter.data = parameter.data.half()
@@ -53,14 +57,14 @@ def logits(ixc, model, tokens, out, arguments):
 
 
 def as_on_the_hub(folder, change):
-    """Writes a folder again with another configuration and other tensors."""
+    """Writes a folder again with a changed configuration and changed tensors."""
     config, tensors = change(json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors"))
     (folder / "config.json").write_text(json.dumps(config))
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
 
 
 def describe(folder, out):
-    """The configuration of a checkpoint of one file, and its tensors, of which integers alone have their numbers."""
+    """Writes the configuration of a checkpoint of one file and its tensors. Only integer tensors have their numbers."""
     with open(folder / "model.safetensors", "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
     tensors = {name: [tensor["dtype"], tensor["shape"]] for name, tensor in sorted(header.items()) if name != "__metadata__"}
@@ -89,7 +93,7 @@ def compare(name, arguments, scratch):
         as_converted = dataclasses.replace(rewritten, single=[*rewritten.single, *SINGLE])
         golden.write_by_hand(llama_cpp, gguf, name, as_converted, model.float(), model.config)
     else:
-        # The converter takes other names, and is given words for tokens, which are none.
+        # The converter reads other names, and a made vocabulary in place of a tokenizer.
         converted = scratch / f"{name}-converted"
         shutil.copytree(folder, converted)
         golden.rename(converted, model.config.model_type)
@@ -117,7 +121,7 @@ def main():
     arguments.add_argument("--describe", type=Path)
     arguments.add_argument("names", nargs="*")
     arguments = arguments.parse_args()
-    # Files whose tensors are written again are none of the folder.
+    # Tensors that the golden file changed differ from those of the folder.
     keys = [None, attends_every_second, temperature_length, with_llama4_lengths, without_windows, half_turned]
     names = arguments.names or sorted(name for name, (*_, rewritten) in golden.MODELS.items() if rewritten in keys or name in HUB or isinstance(rewritten, golden.ByHand))
     failed = 0

@@ -1,9 +1,11 @@
-"""Makes folders of encoders as sentence-transformers saves them, tiny and of random weights, with hidden states and vectors of texts.
+"""Makes folders of encoders as sentence-transformers saves them: tiny models with random weights,
+with hidden states and vectors of texts.
 
     pip install torch transformers sentence-transformers numpy          # transformers 5.24, sentence-transformers 6.2
     python encoders.py [NAME ...]
 
-Matrices are in f16. Hidden states and vectors are computed in f64. `bert` has the files that sentence-transformers wrote before version 5.
+Matrices are in f16. Hidden states and vectors are computed in f64. `bert` has the files that sentence-transformers
+wrote before version 5.
 """
 
 import json
@@ -31,21 +33,22 @@ TEXTS = [
 ]
 CORPUS = TEXTS + [Path(__file__).read_text()]
 SMALL = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80}
-# Keys and values in f16, rounded by a hook in transformers, change vectors by so much: 2.9e-7 of eurobert, 1.3e-6 of embedding_gemma.
+# Change of vectors if a hook in transformers rounds keys and values to f16: 2.9e-7 for eurobert,
+# 1.3e-6 for embedding_gemma.
 ROUNDED = {"eurobert": 2e-6, "embedding_gemma": 2e-6}
-# Of which half is before a token, and half behind it.
+# A token sees half of the window before it and half after it.
 WINDOW = 16
 LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def ends(tokenizer, first, last):
-    """Puts tokens around each text."""
+    """Adds the first and last tokens around each text."""
     pairs = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=pairs)
 
 
 def word_pieces():
-    """BERT's tokenizer."""
+    """Returns BERT's tokenizer."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -58,7 +61,7 @@ def word_pieces():
 
 
 def byte_level(pre_tokenizer, first, last, pad):
-    """A BPE of bytes."""
+    """Returns a BPE of bytes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
@@ -70,7 +73,7 @@ def byte_level(pre_tokenizer, first, last, pad):
 
 
 def sentence_pieces():
-    """Gemma's tokenizer: a BPE of characters, with bytes for others."""
+    """Returns Gemma's tokenizer: a BPE of characters, with bytes for unknown ones."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>"]
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
@@ -86,7 +89,8 @@ def sentence_pieces():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
-# By name: configuration, class, tokenizer, way of pooling, lengths between matrices behind the mean, and whether vectors have length 1.
+# By name: configuration, class, tokenizer, pooling, widths between matrices after the mean, and
+# whether vectors have length 1.
 MODELS = {
     "bert": (lambda size: BertConfig(**SMALL, vocab_size=size, max_position_embeddings=160), BertModel, word_pieces, "mean", [], True),
     "nomic_bert": (lambda size: NomicBertConfig(**SMALL, vocab_size=size), NomicBertModel, word_pieces, "mean", [], False),
@@ -121,7 +125,7 @@ MODELS = {
 
 
 def older(folder, way):
-    """Writes the list of modules as versions before 5 did, and as all-MiniLM-L6-v2 has it."""
+    """Writes the list of modules in the form of versions before 5 and of all-MiniLM-L6-v2."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"} for i, (path, kind) in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules, indent=2))
@@ -132,7 +136,7 @@ def older(folder, way):
 
 
 def randomise(model, generator):
-    """Gives norms and biases values that matter, too."""
+    """Gives norms and biases values that have an effect."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -162,7 +166,8 @@ def write(name):
         older(folder, way)
     for path in [*folder.glob("README.md"), *folder.rglob("*.bin")]:
         path.unlink()
-    # Numbers that are no weights, such as Gemma's factor of embeddings, must not be rounded to f16 when it loads.
+    # Numbers other than weights, such as Gemma's factor of embeddings, must not be rounded to f16
+    # when the model is loaded.
     sentences = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float64}).double()
     vectors = np.stack([sentences.encode(text, convert_to_numpy=True) for text in TEXTS])
     ids = tokenizer(TEXTS[0])["input_ids"]

@@ -1,5 +1,8 @@
-"""What transformers has no class for: folders of golden models (`tests/golden/make/models.py`) as the files of the hub are, with configurations and tensors
-of code of their own."""
+"""Converts golden models (`tests/golden/make/models.py`) to folders in the hub's form, for models
+without a class in transformers.
+
+Each function takes configuration and tensors, and returns those of the model's own code.
+"""
 
 import re
 
@@ -14,7 +17,7 @@ def deepseek(config, tensors):
 
 
 def minicpm(config, tensors):
-    """MiniCPM: factors under names of their own, and of other numbers."""
+    """MiniCPM: its factors have other names and other values."""
     for key in ["embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier"]:
         del config[key]
     own = {"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"], "scale_emb": 12, "dim_model_base": 256, "scale_depth": 1.4}
@@ -32,7 +35,7 @@ INTERNLM2 = {
 
 
 def internlm2(config, tensors):
-    """InternLM 2: queries, keys and values in one matrix, those of heads with the same key together."""
+    """InternLM 2: queries, keys and values in one matrix, grouped by key head."""
     config |= {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False}
     kv_heads, length = config["num_key_value_heads"], config.pop("head_dim")
     made = {
@@ -69,7 +72,7 @@ def chatglm(config, tensors):
         "ffn_hidden_size": config["intermediate_size"],
         "hidden_size": config["hidden_size"],
         "kv_channels": config["head_dim"],
-        # The converter's own, where transformers' class is converted.
+        # The converter's key, next to that of transformers.
         "layernorm_epsilon": 1e-5,
         "multi_query_attention": True,
         "multi_query_group_num": config["num_key_value_heads"],
@@ -108,7 +111,9 @@ STEP35 = {
 
 
 def step35(config, tensors):
-    """Step-3.5 Flash: numbers of RoPE by layer, layers with experts in one text, and lists that go on behind the layers."""
+    """Step-3.5 Flash: numbers of RoPE by layer, layers with experts as one string, and lists that
+    are longer than the number of layers.
+    """
     kinds, ropes = config["layer_types"], config["rope_parameters"]
     own = {
         "model_type": "step3p5",
@@ -151,7 +156,7 @@ def step35(config, tensors):
 
 
 def glm5_next(config, tensors):
-    """GLM-5.3-Flash: sizes of linear attention in an object, convolutions and experts apart."""
+    """GLM-5.3-Flash: sizes of linear attention in an object, separate convolutions and experts."""
     text = config | {
         "layer_types": ["full_attention" if kind == "indexed_attention" else kind for kind in config["layer_types"]],
         "mla_use_nope": True,
@@ -210,7 +215,7 @@ def exaone(config, tensors):
 
 
 def nemotron_nas(config, tensors):
-    """Nemotrons of which parts were taken away: what each layer has left."""
+    """Pruned Nemotron models: the configuration has the remaining parts of each layer."""
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     blocks = []
     for attention, network in config.pop("parts"):
@@ -218,7 +223,8 @@ def nemotron_nas(config, tensors):
         blocks.append(
             {
                 "attention": {"n_heads_in_group": heads // kv_heads if whole else None, "no_op": attention == "none", "replace_with_linear": attention == "linear"},
-                # Of which the code makes the width: two thirds, whole 256s.
+                # The code computes the width from this factor: two thirds of the product, rounded
+                # up to a multiple of 256.
                 "ffn": {"ffn_mult": 1.5 * config["intermediate_size"] / config["hidden_size"] if network else None, "no_op": not network, "replace_with_linear": False},
             }
         )
@@ -251,12 +257,12 @@ def ling(config, tensors):
 
 
 def typed(model_type):
-    """A folder whose tensors have the names that transformers' class gives them."""
+    """Returns a conversion that keeps the tensor names of transformers' class."""
     return lambda config, tensors: (config | {"model_type": model_type}, tensors)
 
 
 def maincoder(config, tensors):
-    """Maincoder: pairs of RoPE lie side by side."""
+    """Maincoder: RoPE rotates pairs of neighbours."""
 
     def turned(name, tensor):
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"], "query_layernorm": 1, "key_layernorm": 1}.get(name.split(".")[-2])
@@ -267,7 +273,11 @@ def maincoder(config, tensors):
 
 
 def hy_v4(config, tensors):
-    """Hy4: neighbours turn together, where transformers turns halves; it writes names of its own, some of them wrong."""
+    """Hy4:
+
+    RoPE rotates neighbours, where transformers rotates halves. transformers also writes names of
+    its own, and some of them are wrong.
+    """
     turned, still = config["qk_rope_head_dim"], config["qk_nope_head_dim"]
     order = torch.arange(turned).view(2, -1).T.flatten()
     lengths = {
@@ -290,14 +300,14 @@ def hy_v4(config, tensors):
 
 
 def dots3note(config, tensors):
-    """dots.3 note: sizes of layers with a window under names of their own."""
+    """dots.3 note: sizes of layers with a window have names of their own."""
     own = as_converter_knows(dict(config)) | {"model_type": "dots3_note"}
     del own["per_layer_config"]
     return own, tensors
 
 
 def maple(config, tensors):
-    """Maple: one table of RoPE, and no key for the limit but where it is another than the code's."""
+    """Maple: one table of RoPE. The limit has a key only if it differs from that of the code."""
     own = {"model_type": "maple", "architectures": ["MapleForCausalLM"], "nope_on_global_attention": True, "num_shared_experts": 0}
     return config | own | {"rope_parameters": config["rope_parameters"]["sliding_attention"]}, tensors
 
@@ -313,7 +323,7 @@ GROK = {
 
 
 def one_by_one(stem, names, tensor):
-    """Experts' matrices, one for each of these names."""
+    """Divides a tensor of experts' matrices into one tensor for each of these names."""
     for expert, both in enumerate(tensor):
         yield from ((f"{stem}{expert}.{name}.weight", own) for name, own in zip(names, both.chunk(len(names))))
 
@@ -366,7 +376,7 @@ GROK_2 = {
 
 
 def grok_2(config, tensors):
-    """Grok 2, but with whole matrices."""
+    """Grok 2, without division of its matrices among devices."""
     first = {name: tensor for name, tensor in tensors.items() if not (name.endswith("_proj.weight") and ".mlp." in name)}
     own = grok(config, first)[0] | {"model_type": "git", "intermediate_size": config["intermediate_size"], "moe_intermediate_size": config["moe_intermediate_size"]}
     own |= {"head_dim": config["head_dim"], "final_logit_softcapping": config["logit_cap"], "residual_moe": True, "attn_temperature_len": 384, "sliding_window_size": -1}
@@ -398,7 +408,7 @@ def grovemoe(config, tensors):
 
 
 def plamo(config, tensors):
-    """PLaMo 1: heads that share a key lie apart."""
+    """PLaMo 1: heads that share a key are not neighbours."""
     heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["hidden_size"]
     own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps", "max_position_embeddings"]}
     own |= {"model_type": "plamo", "architectures": ["PlamoForCausalLM"], "num_key_value_heads": heads, "n_shared_head": heads // kv_heads, "tie_word_embeddings": False}
@@ -425,7 +435,9 @@ PLAMO3 = [
 
 
 def plamo_tensors(tensors, names):
-    """Queries, keys and values in one matrix, names of PLaMo's, and norms less what is added to them."""
+    """Returns tensors in the form of PLaMo: one matrix for queries, keys and values, PLaMo's names,
+    and norms less their offsets.
+    """
     made = {}
     for name, tensor in tensors.items():
         if "self_attn.q_proj" in name:
@@ -440,7 +452,7 @@ def plamo_tensors(tensors, names):
 
 
 def plamo3(config, tensors):
-    """PLaMo 3: norms multiply by more than their weights."""
+    """PLaMo 3: the factor of a norm is its weight plus an offset."""
     own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps", "rope_theta"]}
     own |= {"model_type": "plamo3", "architectures": ["Plamo3ForCausalLM"], "max_position_embeddings": 512, "tie_word_embeddings": False, "hidden_act": "silu"}
     own |= {"window_size": max(config["windows"]), "sliding_window_pattern": 3, "rope_local_theta": config["local_theta"]}
@@ -457,7 +469,7 @@ PLAMO2 = [
 
 
 def plamo2(config, tensors):
-    """PLaMo 2: as PLaMo 3, and layers of a state space."""
+    """PLaMo 2: like PLaMo 3, with layers of a state space."""
     own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "rms_norm_eps", "rope_theta"]}
     own |= {"model_type": "plamo2", "architectures": ["Plamo2ForCausalLM"], "max_position_embeddings": 512, "attention_window_size": 512, "tie_word_embeddings": False}
     own |= {"hidden_size_per_head": config["head_dim"], "mamba_d_state": config["state"], "mamba_d_conv": config["taps"], "mamba_num_heads": config["state_heads"]}
@@ -488,7 +500,9 @@ MISTRAL_LARGE_4 = [
 
 
 def mistral_large4(config, tensors):
-    """Mistral Large 4: the decoder of a model that sees, under Mistral's own names, with parts that no decoder of text has."""
+    """Mistral Large 4: the text part of a model for images, under Mistral's own names, with tensors
+    of the other parts.
+    """
     made = {"vision_encoder.ln_pre.weight": torch.ones(8), "mtp_dspark.norm.weight": torch.ones(8)}
     for name, tensor in apart(tensors):
         for pattern, other in MISTRAL_LARGE_4:
@@ -498,7 +512,10 @@ def mistral_large4(config, tensors):
 
 
 def baichuan(config, tensors):
-    """Baichuan: queries, keys and values in one matrix; the one whose scores fall with distance says otherwise how many positions it was made for."""
+    """Baichuan: one matrix for queries, keys and values.
+
+    The model with ALiBi has another key for its context length.
+    """
     own = {key: config[key] for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps"]}
     own |= {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"], "hidden_act": "silu", "tie_word_embeddings": False}
     made = {}
@@ -529,7 +546,7 @@ REFACT = [
 
 
 def refact(config, tensors):
-    """Refact: keys and values in one matrix, gates and up in one."""
+    """Refact: one matrix for keys and values, and one for gate and up."""
     own = {"model_type": "gpt_refact", "architectures": ["GPTRefactForCausalLM"], "multi_query": True, "tie_word_embeddings": False}
     for key, other in [("n_embd", "hidden_size"), ("n_head", "num_attention_heads"), ("n_layer", "num_hidden_layers"), ("n_positions", "max_position_embeddings")]:
         own[key] = config[other]
@@ -562,7 +579,7 @@ JAIS = [
 
 
 def jais(config, tensors):
-    """Jais: matrices are transposed, and those of embeddings and logits have factors."""
+    """Jais: transposed matrices, and factors on embeddings and logits."""
     own = {"model_type": "jais", "architectures": ["JAISLMHeadModel"], "activation_function": "swiglu", "position_embedding_type": "alibi", "tie_word_embeddings": False}
     for key, other in [("n_embd", "hidden_size"), ("n_head", "num_attention_heads"), ("n_layer", "num_hidden_layers"), ("n_positions", "max_position_embeddings")]:
         own[key] = config[other]
@@ -599,7 +616,7 @@ QWEN = [
 
 
 def qwen(config, tensors):
-    """Qwen 1: queries, keys and values in one matrix, as Qwen-VL's, which has a tower."""
+    """Qwen 1 in the form of Qwen-VL, which has a vision tower: one matrix for queries, keys and values."""
     own = {key: config[key] for key in ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "tie_word_embeddings"]}
     own |= {"model_type": "qwen", "architectures": ["QWenLMHeadModel"], "intermediate_size": 2 * config["intermediate_size"]}
     own |= {"kv_channels": config["hidden_size"] // config["num_attention_heads"], "layer_norm_epsilon": config["rms_norm_eps"]}
@@ -644,7 +661,7 @@ def spark(config, tensors):
 
 
 def renamed(tensors, names):
-    """Tensors by other names, parts of which are replaced in turn."""
+    """Renames tensors: replaces parts of their names, one after the other."""
     made = {}
     for name, tensor in tensors.items():
         for part, other in names.items():
@@ -654,7 +671,7 @@ def renamed(tensors, names):
 
 
 def fused(tensors, name="qkv_proj"):
-    """Queries, keys and values of each layer in one matrix."""
+    """Joins queries, keys and values of each layer to one matrix."""
     made = {}
     for key, tensor in tensors.items():
         if "q_proj" in key:
@@ -679,7 +696,7 @@ OPENELM = {
 
 
 def openelm(config, tensors):
-    """OpenELM: heads of each layer, and widths as factors, which whole multiples are near to."""
+    """OpenELM: heads of each layer, and widths as factors whose products are near whole multiples."""
     heads, kv_heads, inner = zip(*config["sizes"])
     width = config["hidden_size"]
     own = {"model_type": "openelm", "architectures": ["OpenELMForCausalLM"], "model_dim": width, "num_transformer_layers": len(heads), "vocab_size": config["vocab_size"]}
@@ -703,7 +720,7 @@ CODESHELL = {
 
 
 def codeshell(config, tensors):
-    """CodeShell: names as GPT-2's."""
+    """CodeShell: names like GPT-2's."""
     own = {"model_type": "codeshell", "architectures": ["CodeShellForCausalLM"], "n_embd": config["hidden_size"], "n_layer": config["num_hidden_layers"]}
     own |= {"n_head": config["num_attention_heads"], "num_query_groups": config["num_key_value_heads"], "group_query_attention": True, "vocab_size": config["vocab_size"]}
     own |= {"n_inner": config["intermediate_size"], "n_positions": config["max_position_embeddings"], "layer_norm_epsilon": config["norm_epsilon"]}
@@ -712,7 +729,7 @@ def codeshell(config, tensors):
 
 
 def codeshell_one(config, tensors):
-    """CodeShell whose embeddings are the output matrix, which alone is there."""
+    """CodeShell with only the output matrix, which is also the table of embeddings."""
     tensors = dict(tensors)
     tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
     return codeshell(config, tensors)
@@ -730,13 +747,13 @@ PLAIN = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention
 
 
 def cogvlm(config, tensors):
-    """CogVLM: a class in place of a kind, matrices of texts and of pictures, and a tower."""
+    """CogVLM: a class name in place of a model type, separate matrices for texts and images, and a vision tower."""
     own = {key: config[key] for key in PLAIN} | {"model_type": "", "architectures": ["CogVLMForCausalLM"], "hidden_act": "silu"}
     return own | {"rope_theta": 10000.0}, renamed(fused(tensors), COGVLM) | {"model.vision.boi": torch.ones(8)}
 
 
 def chameleon(config, tensors):
-    """Chameleon, with a tower of pictures."""
+    """Chameleon, with tensors of its image tokenizer."""
     own = {key: config[key] for key in [*PLAIN, "num_key_value_heads", "swin_norm"]} | {"model_type": "chameleon", "architectures": ["ChameleonForConditionalGeneration"]}
     return own | {"rope_theta": 10000.0}, tensors | {"model.vqmodel.quant_conv.bias": torch.ones(8)}
 
@@ -760,14 +777,18 @@ TALKIE = {
 
 
 def talkie(config, tensors):
-    """Talkie: RoPE the other way, and a factor on logits that is a tensor."""
+    """Talkie: RoPE in the other direction, and a tensor as the factor of logits."""
     own = {key: config[key] for key in PLAIN if key != "rms_norm_eps"} | {"model_type": "talkie", "architectures": ["TalkieForCausalLM"]}
     own |= {"head_dim": config["hidden_size"] // config["num_attention_heads"], "rope_theta": 10000.0}
     return own, renamed(tensors, TALKIE) | {"lm_head_gain.w_g": torch.tensor([config["logit_scale"]])}
 
 
 def deepseek_ocr(config, tensors):
-    """DeepSeek-OCR: its decoder has nothing of what its configuration says of latent attention, and a window that only what is written has."""
+    """DeepSeek-OCR.
+
+    The keys of latent attention are empty in its configuration. Its window applies only to
+    generated text.
+    """
     keys = [*PLAIN, "num_key_value_heads", "moe_intermediate_size", "n_shared_experts", "n_routed_experts", "num_experts_per_tok", "first_k_dense_replace"]
     own = {key: config[key] for key in keys} | {"architectures": ["DeepseekV2ForCausalLM"], "rope_theta": 10000.0, "topk_method": "greedy"}
     own |= {"kv_lora_rank": None, "q_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0, "use_mla": False, "n_group": 1, "topk_group": 1}
@@ -776,7 +797,9 @@ def deepseek_ocr(config, tensors):
 
 
 def longcat_flash(config, tensors):
-    """LongCat-Flash: experts one by one, of which identities have nothing, a layer that drafts, and what else its configuration says."""
+    """LongCat-Flash: separate experts without tensors for identities, a draft layer, and the other
+    keys of its configuration.
+    """
     count = config["n_routed_experts"]
     own = {key: value for key, value in config.items() if key != "rope_parameters"} | {
         "rope_theta": config["rope_parameters"]["rope_theta"],

@@ -1,9 +1,11 @@
-"""Makes folders of models that are another architecture under a name of their own, as transformers saves them, tiny and of random weights, and their exact logits.
+"""Makes folders of models that are another architecture under another name. They are tiny, as
+transformers saves them, with random weights and their exact logits.
 
     pip install torch transformers numpy safetensors          # transformers 5.24 or later
     python kin.py [NAME ...]
 
-Matrices are in f16. Of what a model has beside its decoder one small tensor is kept, so that a reader must pass by it. Logits are computed in f64.
+Matrices are in f16. Of the parts besides the decoder, one small tensor is kept, so that a reader must skip it. Logits
+are computed in f64.
 """
 
 import json
@@ -23,7 +25,7 @@ from hub import HUB
 HERE = Path(__file__).resolve().parent.parent
 SEED = 20261126
 TOKENS = 40
-# Positions whose logits are kept: the last ones.
+# The logits of the last positions are kept.
 KEPT = 8
 DENSE = dict(
     vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
@@ -31,7 +33,7 @@ DENSE = dict(
 )
 EXPERTS = DENSE | dict(moe_intermediate_size=16, num_experts_per_tok=2)
 LATENT = dict(kv_lora_rank=16, q_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=16, num_key_value_heads=4)
-# Of pictures, whose positions are several.
+# Sections for images, whose tokens have several positions.
 SECTIONS = DENSE | dict(rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]})
 
 
@@ -39,14 +41,14 @@ def without(config, *keys):
     return {key: value for key, value in config.items() if key not in keys}
 
 
-# By `model_type`: what a decoder is, and whether the model has other parts.
+# By `model_type`: architecture of the decoder, and whether the model has other parts.
 KIN = {
     "iquestcoder": (DENSE, False),
     "internlm3": (DENSE | dict(attention_bias=True, mlp_bias=True), False),
     "helium": (DENSE, False),
     "codegen": (dict(vocab_size=64, n_embd=64, n_layer=2, n_head=4, n_positions=256, rotary_dim=8, n_inner=96, tie_word_embeddings=False), False),
     "apertus1p5_text": (without(DENSE, "head_dim") | dict(vocab_size=80, output_vocab_size=64), False),
-    # Layers that attend to pictures stand first, between others and last.
+    # Layers with attention to images are first, in the middle and last.
     "mllama": (without(DENSE, "head_dim") | dict(num_hidden_layers=5, cross_attention_layers=[0, 2, 4]), True),
     "ministral": (DENSE | dict(sliding_window=16), False),
     "solar_open": (without(EXPERTS | dict(n_routed_experts=8, n_shared_experts=1, routed_scaling_factor=1.5), "intermediate_size"), False),
@@ -81,7 +83,7 @@ KIN = {
 }
 # Columns that share a scale.
 GROUP = 32
-# Four heads of 16, so that all matrices have whole groups.
+# Four heads of 16, so that groups divide all matrices.
 WIDE = DENSE | dict(hidden_size=64, intermediate_size=128, head_dim=16)
 COMPRESSED = {"quant_method": "compressed-tensors"}
 
@@ -103,7 +105,8 @@ def fours(kind, nested):
 
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}
-# Matrices are of integers, as they are published: by folder the class that computes, its decoder, the `model_type`, which matrices, what is said of them, and how they are packed.
+# Models with published integer formats. By folder: class that computes the matrices, decoder,
+# `model_type`, quantised matrices, configuration of the quantiser, and packing.
 INTEGERS = {
     "kimi_k2": (
         "deepseek_v3",
@@ -168,7 +171,8 @@ INTEGERS = {
     ),
     "qwen3-int8": ("qwen3", WIDE, "qwen3", "_proj.", compressed("int-quantized", 8, True, "channel"), "bytes"),
 }
-# Experts of four bits beside attention of FP8, a scale for each row; and networks of eight bits beside attention of four.
+# Experts of four bits, with attention in FP8 and a scale per row; and networks of eight bits, with
+# attention of four bits.
 QWEN_3_MOE = WIDE | dict(moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2)
 
 
@@ -208,9 +212,10 @@ INTEGERS |= {
         ),
         None,
     ),
-    # Dense layers among those with experts, and no biases.
+    # Dense layers among layers with experts, and no biases.
     "qwen3_moe-dense": ("qwen3_moe", EXPERTS | dict(num_experts=4, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3]), "qwen3_moe", None, None, None),
-    # Heads of another length than the width by their number, biases of convolutions, and an output matrix that is the table with a bias.
+    # Head length times number of heads is not the width. Convolutions have biases, and the output
+    # matrix is the embeddings plus a bias.
     "granite-heads": ("granite", DENSE | dict(head_dim=16, attention_multiplier=0.25), "granite", None, None, None),
     "lfm2-biased": ("lfm2", without(DENSE, "head_dim") | dict(conv_bias=True, layer_types=["conv", "full_attention"]), "lfm2", None, None, None),
     "phi-tied": ("phi", without(DENSE, "head_dim") | dict(tie_word_embeddings=True), "phi", None, None, None),
@@ -223,12 +228,12 @@ INTEGERS |= {
         None,
     ),
 }
-# Of models that speak: what hears and thinks.
+# Models that speak: the class of the part that hears and reasons.
 SPEAKING = {"qwen2_5_omni": "Qwen2_5OmniForConditionalGeneration", "qwen3_omni_moe": "Qwen3OmniMoeForConditionalGeneration"}
 
 
 def shrunk(config):
-    """The least that a part of a model beside its decoder can be."""
+    """Returns the smallest configuration of a part besides the decoder."""
     for key, value in config.to_dict().items():
         if isinstance(value, bool) or not isinstance(value, int):
             continue
@@ -258,14 +263,14 @@ def with_parts(name, decoder):
 
 
 class Integers:
-    """A matrix as integers with scales by groups of a row, and zeros where they are not the middle."""
+    """A matrix of integers, with scales by groups of a row, and zero points if they are not the middle."""
 
     def __init__(self, matrix, said):
         weights = said.get("config_groups", {}).get(said.get("own", "group_0"), {}).get("weights", said)
         self.bits = weights.get("bits", weights.get("num_bits"))
         self.version_2 = said.get("checkpoint_format") == "gptq_v2"
         symmetric = weights.get("sym", weights.get("symmetric", False))
-        # Columns as they are quantised; by their weight in models, and at random here.
+        # Order of columns in quantisation: by importance in published models, random here.
         self.order = None
         if weights.get("desc_act") or weights.get("actorder"):
             self.order = torch.randperm(matrix.shape[-1])
@@ -279,7 +284,8 @@ class Integers:
             least, most = groups.amin(-1, keepdim=True).clamp(max=0), groups.amax(-1, keepdim=True).clamp(min=0)
             scales = (most - least) / (2 * middle - 1)
             self.zeros = (-least / scales).round().clamp(1, 2 * middle - 1)
-        # Of as many bits as bf16 has, or so few that what is added to a block, a zero times its scale, is a half, too.
+        # Scales have as many bits as bf16, or so few that a zero point times the scale, which is
+        # added to a block, is exact in f16.
         mantissa, exponent = torch.frexp(scales)
         steps = 256 if symmetric else 128
         self.scales = torch.ldexp((mantissa * steps).round() / steps, exponent)
@@ -295,12 +301,13 @@ class Integers:
 
     def matrix(self):
         numbers = (self.integers - self.zeros_of_all) * self.scales_of_all
-        # In an order of their own they are no blocks, but numbers, of which the quantiser's own kernels have the nearest halves.
+        # Columns in another order do not form blocks. The quantiser's kernels compute these numbers
+        # in f16.
         return numbers if self.order is None else numbers.half().float()
 
 
 class Floats:
-    """A matrix as numbers of four bits with scales of eight by groups of a row, and one for all (NVFP4)."""
+    """A matrix of numbers of four bits, with scales of eight bits by groups of a row, and one scale for all (NVFP4)."""
 
     NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
@@ -328,7 +335,7 @@ class Ternary:
 
 
 class Eights:
-    """A matrix as FP8 with a scale for each row, rounded to bf16 as it is used."""
+    """A matrix of FP8 with a scale per row, rounded to bf16 when it is used."""
 
     def __init__(self, matrix, said):
         self.scales = (matrix.abs().amax(-1, keepdim=True) / 448).bfloat16()
@@ -343,7 +350,10 @@ def packed_eights(base, of):
 
 
 class Fours:
-    """A matrix as codes with a scale for each 64 numbers, which may be codes themselves (bitsandbytes), rounded to bf16 as it is used."""
+    """A matrix of codes with a scale per 64 numbers, rounded to bf16 when it is used.
+
+    The scales may be codes too (bitsandbytes).
+    """
 
     BLOCK = 64
     NESTED = 256
@@ -362,7 +372,7 @@ class Fours:
         self.scales = blocks.abs().amax(-1)
         if self.nested:
             self.offset = self.scales.mean().item()
-            # Finer near zero, as the dynamic type is.
+            # Finer near zero, like the dynamic type.
             steps = torch.linspace(-1, 1, 256)
             self.nested_numbers = steps * steps.abs()
             rest = self.scales - self.offset
@@ -378,10 +388,10 @@ class Fours:
 
 
 class Largest:
-    """A matrix as integers of eight bits, of which 127 is the largest number of a row (bitsandbytes)."""
+    """A matrix of integers of eight bits. 127 represents the largest magnitude of a row (bitsandbytes)."""
 
     def __init__(self, matrix, said):
-        # A 127th of it is a half.
+        # A 127th of it is exact in f16.
         self.largest = (matrix.abs().amax(-1, keepdim=True) / 127).half().float() * 127
         self.integers = (matrix * 127 / self.largest).round().clamp(-127, 127)
 
@@ -390,7 +400,7 @@ class Largest:
 
 
 def packed_ternary(base, of):
-    """Rows a quarter apart are in a byte, the first in its lowest bits."""
+    """Packs rows that are a quarter of the matrix apart into one byte, the first in its lowest bits."""
     quarters = (of.integers + 1).to(torch.uint8).unflatten(0, (4, -1))
     packed = quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
     return {f"{base}.weight": packed, f"{base}.weight_scale": of.scale.bfloat16().reshape(1)}
@@ -407,7 +417,7 @@ def packed_floats(base, of):
 
 
 def words(integers, bits, order=None):
-    """Neighbours of the last dimension in words, the first in the lowest bits."""
+    """Packs neighbours of the last dimension into words, the first in the lowest bits."""
     each = 32 // bits
     integers = integers.to(torch.int64).unflatten(-1, (-1, each))[..., order or list(range(each))]
     packed = (integers << torch.arange(0, 32, bits)).sum(-1)
@@ -488,7 +498,7 @@ def make(name):
     thinker = model.thinker if name in SPEAKING else model
     for part in {thinker, model}:
         if hasattr(part, "set_experts_implementation"):
-            # Products of groups know no f64.
+            # Grouped products do not support f64.
             part.set_experts_implementation("eager")
     golden.randomise(model, generator)
     golden.round_matrices(model)
@@ -503,7 +513,7 @@ def make(name):
     for _, key in others[1:] if has_parts else []:
         del tensors[key]
     if said:
-        # Which matrices, how they are packed, and by which group.
+        # The quantised matrices, their packing, and their groups.
         parts = which if isinstance(which, dict) else {which: how}
         parts = {part: of if isinstance(of, tuple) else (of, "group_0") for part, of in parts.items()}
         part_of = {key: next((of for part, of in parts.items() if part in key), None) for key in tensors}
@@ -523,7 +533,7 @@ def make(name):
             base = key.removesuffix(".weight")
             tensors |= PACKED[part_of[key][0]][1](base, of)
             if how == "gptq" and f"{base}.bias" not in tensors and "zeros" not in name:
-                # As its first quantisers wrote them.
+                # The first quantisers wrote such biases.
                 tensors[f"{base}.bias"] = torch.zeros(of.integers.shape[0]).half()
     halves = {
         key: tensor.half().contiguous() if tensor.dim() >= 2 and tensor.dtype == torch.float32 and not golden.is_taps(key) else tensor
@@ -539,7 +549,10 @@ def make(name):
 
 
 def make_unit_columns(name):
-    """Ling 1 as it is published, whose output matrix has columns of length 1 as it is used: no class of transformers."""
+    """Makes Ling 1 in its published form.
+
+    Its output matrix has columns of length 1 when it is used, which no class of transformers does.
+    """
     model, generator = golden.prepared("bailingmoe")
     folder = HERE / "kin" / name
     model.save_pretrained(folder)

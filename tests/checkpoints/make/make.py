@@ -1,9 +1,11 @@
-"""Makes checkpoints of tests: folders of safetensors as transformers saves them, tiny and of random weights, what llama.cpp's converter makes of them, and exact logits.
+"""Makes checkpoints for tests: tiny folders of safetensors as transformers saves them, with random
+weights, their conversions by llama.cpp's converter, and exact logits.
 
     pip install torch transformers tokenizers numpy safetensors
     python make.py --llama-cpp vendor/llama.cpp          # any recent tree that has convert_hf_to_gguf.py and conversion/
 
-Logits are computed in f32 from the numbers that the files stand for; those of quantised weights are made here, by their definition.
+Logits are computed in f32 from the numbers that the files represent. This program dequantises quantised weights by
+their definition.
 """
 
 import argparse
@@ -22,14 +24,14 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GptOssConfig, 
 HERE = Path(__file__).resolve().parent.parent
 SEED = 20261126
 TOKENS = 48
-# Positions whose logits are kept: the last ones.
+# The logits of the last positions are kept.
 KEPT = 8
 VOCABULARY = 320
 SMALL = dict(
     vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=256,
     rms_norm_eps=1e-6, tie_word_embeddings=False,
 )
-# A text whose words make merges.
+# Merges are learned from the words of this text.
 TEXT = ["the borrow checker said that the other borrow was there 1234 times, and it's the last: über naïve 日本語"] * 4
 QWEN_2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -54,7 +56,7 @@ def randomise(model, generator):
 
 
 def byte_level(folder):
-    """As Qwen's: words by a pattern, then bytes; special tokens behind."""
+    """Writes a tokenizer like Qwen's: words by a pattern, then bytes; special tokens come last."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(QWEN_2), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -70,17 +72,20 @@ def byte_level(folder):
 
 
 def sentence_piece(folder):
-    """As Llama's: spaces are letters, bytes stand for what has no token, and a text begins with BOS."""
+    """Writes a tokenizer like Llama's: spaces are letters, bytes represent characters without a
+    token, and texts begin with BOS.
+    """
     letters = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=letters, show_progress=False, limit_alphabet=24)
     tokenizer.train_from_iterator(TEXT, trainer)
-    # The trainer makes tokens of bytes special; they are ordinary ones.
+    # The trainer marks byte tokens as special, but they are ordinary.
     state = json.loads(tokenizer.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < 3]
     state["model"].update(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-    # SentencePiece's scores follow tokens, not pairs: every pair that makes a token is a merge, as converters list them.
+    # SentencePiece gives scores to tokens, not to pairs. Every pair that forms a token is a merge,
+    # as in converters.
     vocabulary = state["model"]["vocab"]
     order = sorted((id, token) for token, id in vocabulary.items() if id >= len(letters) and len(token) > 1)
     state["model"]["merges"] = [
@@ -95,7 +100,10 @@ def sentence_piece(folder):
 
 
 def to_f8(state, rows, columns):
-    """Matrices of products as `float8_e4m3fn` with a scale for each block; also as the numbers that these are."""
+    """Quantises matrices of products to `float8_e4m3fn` with a scale per block.
+
+    Also returns the numbers that they represent.
+    """
     stored, meant = {}, {}
     for name, value in state.items():
         if value.dim() != 2 or any(part in name for part in ("embed_tokens", "lm_head", "mlp.gate.")):
@@ -117,7 +125,7 @@ def to_f8(state, rows, columns):
 
 
 def to_mxfp4(state, generator):
-    """Matrices of experts as random blocks of MXFP4; also as the numbers that these are."""
+    """Makes matrices of experts from random MXFP4 blocks. Also returns the numbers that they represent."""
     values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
     stored, meant = {}, {}
     for name, value in state.items():
@@ -173,7 +181,7 @@ def make(name, config, model_class, llama_cpp):
         stored |= load_file(file)
     if name == "deepseek-fp8":
         files, meant = to_f8(stored, 48, 16)
-        # Transformers' own configuration does not say so.
+        # The configuration of transformers lacks these keys.
         configure(folder, {"scoring_func": "sigmoid", "quantization_config": {"quant_method": "fp8", "weight_block_size": [48, 16]}})
     elif name == "gpt-oss-mxfp4":
         files, meant = to_mxfp4(stored, generator)
@@ -187,7 +195,7 @@ def make(name, config, model_class, llama_cpp):
     out.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as plain:
         convert(llama_cpp, folder, out)
-        # What is meant, in a folder that transformers reads.
+        # The represented numbers, in a folder that transformers reads.
         save_file(meant, Path(plain) / "model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(plain)
         exact = model_class.from_pretrained(plain, dtype=torch.float32).eval()

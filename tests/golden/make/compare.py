@@ -1,10 +1,12 @@
-"""Holds golden models against llama.cpp: the token behind every position of a prompt, and errors of logits, of both programs with the same weights.
+"""Compares golden models with llama.cpp: most likely tokens of all positions, and errors of logits,
+from the same weights.
 
     g++ -O1 -I llama.cpp/include -I llama.cpp/ggml/include llama_logits.cpp -o llama_logits -L build/bin -lllama -lggml -lggml-base
     python compare.py --llama-cpp llama.cpp --logits ./llama_logits --ixc target/debug/ixc [--golden FOLDER] [NAME ...]
 
-llama.cpp is given copies in f32, so that nothing is rounded but sums, and with the keys and shapes that its loaders ask for where a golden file has them otherwise
-(`LACKING`); ixc reads the files themselves, by the interpreter. What differs, and why, is in docs/testing.md.
+llama.cpp reads copies in f32, so that it rounds only sums. The copies also have keys and shapes that its loaders
+require and that golden files lack (`LACKING`). ixc reads the files themselves, with the interpreter. docs/testing.md
+lists the differences and their causes.
 """
 
 import argparse
@@ -17,21 +19,21 @@ from pathlib import Path
 
 import numpy as np
 
-# Keys that converters write and golden files lack: what they mean there.
+# Keys that converters write and golden files lack, with their values.
 LACKING = {
     "afmoe": {"expert_weights_norm": True},
     "bailingmoe2": {"expert_gating_func": 2},
     "deepseek32": {"expert_gating_func": 2},
     "exaone-moe": {"expert_gating_func": 2},
 }
-# Convolutions of layers with three of them, which have two dimensions more in converted files.
+# Convolutions of layers with three of them. In converted files they have two more dimensions.
 TAPS = re.compile(r"ssm_conv1d_[qkv]\.weight$")
-# Errors (NMSE) that are of sums alone: a table of GELU in f16 is the largest of them.
+# Max error (NMSE) that is only due to sums. The largest comes from a table of GELU in f16.
 SAME = 1e-6
 
 
 def copied(gguf, path, out):
-    """Writes a model again, all weights in f32."""
+    """Writes a copy of a model with all weights in f32."""
     reader = gguf.GGUFReader(path)
     architecture = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(out, architecture)
@@ -59,7 +61,7 @@ def nmse(found, exact):
 
 
 def compare(arguments, gguf, expect, scratch):
-    """What to say of a model."""
+    """Returns the line of a model: whether the tokens agree, and the errors."""
     said = json.loads(expect.read_text())
     model, ids = arguments.golden / said["model"], said["prompt_tokens"]
     tokens = ",".join(map(str, ids))

@@ -1,8 +1,10 @@
-"""Makes golden models of encoders: tiny ones of random weights by Hugging Face transformers, converted by llama.cpp's converter, with their exact hidden states.
+"""Makes golden models of encoders: tiny models with random weights by Hugging Face transformers,
+converted by llama.cpp's converter, with their exact hidden states.
 
-    python encoders.py --llama-cpp vendor/llama.cpp [NAME ...]          # what it needs stands in make.py
+    python encoders.py --llama-cpp vendor/llama.cpp [NAME ...]          # make.py lists the requirements
 
-Hidden states of all tokens of one text, behind the last norm, in f64 from the weights as the file has them (matrices in f16).
+Hidden states are those of all tokens of one text, after the last norm. They are computed in f64 from the weights of
+the file (matrices in f16).
 """
 
 import argparse
@@ -19,12 +21,13 @@ import make
 
 ENCODERS = make.GOLDEN / "encoders"
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-# Of what a compiled plan rounds: keys, values and activations of matrices in f16, squared.
+# Error of a compiled plan: it rounds keys, values and activations of matrices to f16. The value is
+# squared.
 ROUNDED = 5e-8
 
 
 def pooled(folder, way):
-    """What sentence-transformers keeps of how a text's rows become one."""
+    """Writes the modules of sentence-transformers that declare the pooling of rows."""
     (folder / "modules.json").write_text(json.dumps([{"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]))
     (folder / "1_Pooling").mkdir()
     names = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken"}
@@ -32,7 +35,7 @@ def pooled(folder, way):
 
 
 def as_nomic(parameters):
-    """What the hub's configuration has, and that of transformers has by other names, or for granted."""
+    """Adds keys of the hub's configuration that transformers names differently or assumes."""
     del parameters["max_position_embeddings"]
     return parameters | {
         "n_positions": 8192, "max_trained_positions": 2048, "activation_function": "swiglu", "causal": False, "prenorm": False, "qkv_proj_bias": False,
@@ -40,17 +43,18 @@ def as_nomic(parameters):
     }
 
 
-# Of half of which a row sees before it, and behind it as many. (transformers halves that of EmbeddingGemma itself.)
+# A row sees half of the window before it and half after it. (transformers halves EmbeddingGemma's
+# value itself.)
 WINDOW = 48
 
 
 def as_gemma(parameters):
-    """With the window that the hub's configuration has."""
+    """Adds the window of the hub's configuration."""
     return parameters | {"sliding_window": WINDOW}
 
 
 def as_modern(parameters):
-    """With what the hub's configuration says by other names."""
+    """Adds keys that the hub's configuration names differently."""
     ropes = parameters["rope_parameters"]
     return parameters | {
         "global_attn_every_n_layers": 3, "global_rope_theta": ropes["full_attention"]["rope_theta"], "local_rope_theta": ropes["sliding_attention"]["rope_theta"],
@@ -59,7 +63,8 @@ def as_modern(parameters):
 
 SMALL = {"vocab_size": 64, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80}
 
-# Name: configuration, class, how rows become one, and what the converter knows the configuration as.
+# By name: configuration, class, pooling, and the change to the configuration that the converter
+# expects.
 MODELS = {
     "bert": (
         BertConfig(**NO_TOKENS, **SMALL, max_position_embeddings=160),
@@ -88,9 +93,9 @@ MODELS = {
     ),
     "qwen3-whole": (Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=16), Qwen3Model, "mean", dict),
 }
-# Decoders whose files say that they are none: every token sees all of its text.
+# Decoders whose files declare attention in both directions: every token sees the whole text.
 WHOLE = {"qwen3-whole": "qwen3"}
-# Models behind whose means sentence-transformers has two matrices, and how long rows between them are.
+# Models with two matrices after the mean in sentence-transformers, and the width between them.
 DENSE = {"gemma-embedding": 64}
 
 
@@ -112,7 +117,7 @@ def write(name, llama_cpp):
         sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py")]
         from conversion.bert import NomicBertModel as Nomic
 
-        # There is no tokenizer to look at.
+        # The folder has no tokenizer that the converter could look at.
         Nomic._is_tokenizer_xlmroberta = lambda self: False
         make.convert(llama_cpp, Path(folder), out)
     dense = []

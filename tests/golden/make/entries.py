@@ -1,16 +1,19 @@
-"""Makes a small DeepSeek-V4 whose tokens choose the compressed entries that they attend to, and its logits, computed here in f64 from the weights as the file has them.
+"""Makes a small DeepSeek-V4 whose tokens choose compressed entries, and its logits in f64 from the weights of the file.
 
     pip install numpy gguf          # gguf 0.19 or later
     python entries.py
 
-The formula is that of the report (DeepSeek-AI, "DeepSeek-V4", 2026, 2.3), in which a token chooses among the entries that are whole when it comes; transformers' choice is
-among all of a prompt. Before anything is written, the same code computes `deepseek4` of this folder, whose tokens see all entries, and whose logits transformers computed.
+The formula is that of the report (DeepSeek-AI, "DeepSeek-V4", 2026, 2.3): a token chooses among the entries that are
+complete at its position. transformers chooses among all entries of a prompt. Before this program writes a file, it
+computes `deepseek4` of this folder with the same code. All tokens of that model see all entries, and transformers
+computed its logits.
 
     score(t, s) = sum over heads of w_h relu(q_h . k_s),   s < (t + 1) div 4
     attention of t over its window and the top_k entries of the highest scores, the first of equal ones, in one softmax
 
-Where two scores are nearly the same, f16 keys of the index would choose another entry. So of many seeds the one is taken whose nearest scores are farthest apart. Sizes are such
-that llama.cpp takes the model, too (`compare.py`).
+If two scores are nearly equal, an index with keys in f16 could choose another entry. Therefore the program tries many
+seeds and takes the one with the largest gap between scores. Sizes are such that llama.cpp also accepts the model
+(`compare.py`).
 """
 
 import json
@@ -23,7 +26,7 @@ OUT = Path(__file__).resolve().parent.parent
 NAME, KNOWN = "deepseek4-chosen", "deepseek4"
 SEEDS = range(120)
 TOKENS, KEPT = 140, 24
-# Entries of 4 positions overlap, and are chosen.
+# Entries of 4 positions overlap. Tokens choose among them.
 CHOSEN_RATIO = 4
 
 WIDTH, VOCABULARY, HEADS, HEAD, TURNED, QUERY_RANK = 32, 64, 4, 16, 8, 16
@@ -132,7 +135,8 @@ def random_tensors(random):
             own[f"hc_{part}_base"] = vector(mixes, 0, 0.5)
             own[f"hc_{part}_scale"] = vector(3)
         tensors |= {f"blk.{layer}.{name}": value for name, value in own.items()}
-    # An element that is the same in all tokens, by which most heads of an index count for something: of scores of 0, of which there were many, programs choose others.
+    # One element is equal in all tokens, so that most heads of the index have scores above 0.
+    # Programs differ in their choice among equal scores of 0.
     tensors["token_embd"][:, 0] = 3
     for name in [name for name in tensors if name.endswith("indexer.proj")]:
         tensors[name][:, 0] += 1
@@ -140,7 +144,7 @@ def random_tensors(random):
 
 
 def stored(tensors):
-    """Tensors as the file has them: f16, but for vectors and what is small."""
+    """Returns tensors in the types of the file: f16, or f32 for vectors and small tensors."""
 
     def single(name, value):
         return value.ndim < 2 or "_ape." in name or "hc_" in name
@@ -173,7 +177,7 @@ def write(path, keys, tensors):
 
 
 def read(path):
-    """Keys and tensors of a file."""
+    """Returns keys and tensors of a file."""
     reader = gguf.GGUFReader(path)
     begin = "deepseek4."
     keys = {name.removeprefix(begin): field.contents() for name, field in reader.fields.items() if name.startswith(begin)}
@@ -190,13 +194,13 @@ def softmax(x, axis=-1):
 
 
 class Model:
-    """What a file's keys and weights compute."""
+    """Computes the model from the keys and weights of a file."""
 
     def __init__(self, keys, tensors):
         self.keys = keys
         self.tensors = {name: data if data.dtype == np.int32 else data.astype(np.float64) for name, data in tensors.items()}
         self.ratios = keys["attention.compress_ratios"]
-        # How far apart the scores are between which a choice was made, at the least, in parts of the largest.
+        # Smallest gap between a chosen and a rejected score, relative to the largest score.
         self.gap = np.inf
 
     def norm(self, x, weight=1.0):
@@ -218,7 +222,7 @@ class Model:
         return plain * (1 - slowed) + plain / keys["rope.scaling.factor"] * slowed
 
     def turn(self, x, positions, ratio):
-        """Rotates the last elements of heads `[rows, heads, length]`, in pairs side by side."""
+        """Rotates the last elements of heads `[rows, heads, length]`, in pairs of neighbours."""
         dims = self.keys["rope.dimension_count"]
         angles = positions[:, None, None] * self.frequencies(ratio)
         a, b = x[..., -dims::2], x[..., -dims + 1 :: 2]
@@ -228,7 +232,9 @@ class Model:
         return y
 
     def mixed(self, name, streams):
-        """What a half-layer's streams are mixed with: its input's weights, its output's, and the matrix."""
+        """Returns the weights of a half-layer's hyper-connection: those of its input and of its
+        output, and the matrix.
+        """
         count, eps = self.keys["hyper_connection.count"], np.float32(self.keys["hyper_connection.epsilon"])
         fn, base, scale = (self.tensors[f"{name}_{part}.weight"] for part in ("fn", "base", "scale"))
         x = self.norm(streams.reshape(len(streams), -1)) @ fn.T
@@ -248,14 +254,14 @@ class Model:
         return behind[:, :, None] * y[:, None, :] + np.einsum("tjk,tjd->tkd", matrix, streams)
 
     def entries(self, layer, name, h, length):
-        """All whole entries of rows, `[entries, length]`, turned."""
+        """Returns all complete entries of rows, `[entries, length]`, rotated."""
         ratio = self.ratios[layer]
         kv, gate, ape, weight = (self.tensors[f"blk.{layer}.{name}_{part}.weight"] for part in ("kv", "gate", "ape", "norm"))
         count = len(h) // ratio
         kv, gate = (rows[: count * ratio].reshape(count, ratio, -1) for rows in (h @ kv.T, h @ gate.T))
         gate = gate + ape
         if ratio == CHOSEN_RATIO:
-            # The first halves of the entry before, and the second ones of its own.
+            # First halves come from the previous entry, second halves from the entry itself.
             nothing = np.zeros((1, ratio, length))
             kv = np.concatenate([np.concatenate([nothing, kv[:-1, :, :length]]), kv[:, :, length:]], axis=1)
             gate = np.concatenate([np.concatenate([nothing - np.inf, gate[:-1, :, :length]]), gate[:, :, length:]], axis=1)
@@ -263,7 +269,7 @@ class Model:
         return self.turn(made[:, None], np.arange(count) * ratio, ratio)[:, 0]
 
     def chosen(self, layer, h, row, whole):
-        """Which of the entries that are whole each row attends to."""
+        """Returns the complete entries to which each row attends."""
         heads, length, top_k = (self.keys[f"attention.indexer.{key}"] for key in ("head_count", "key_length", "top_k"))
         q, w = (self.tensors[f"blk.{layer}.indexer.{part}.weight"] for part in ("attn_q_b", "proj"))
         q = self.turn((row @ q.T).reshape(len(h), heads, length), np.arange(len(h)), self.ratios[layer])
@@ -345,7 +351,7 @@ class Model:
 
 
 def check():
-    """The same code computes what transformers did."""
+    """Checks that this code reproduces the logits of transformers."""
     expect = json.loads((OUT / f"expect/{KNOWN}.json").read_text())
     known = np.load(OUT / expect["logits"]).astype(np.float64)
     model = Model(*read(OUT / expect["model"]))
@@ -369,7 +375,7 @@ def main():
     logits, gap, tensors, tokens = made(seed)
     path = OUT / f"models/{NAME}.gguf"
     write(path, KEYS, tensors)
-    # Numbers are those of the file.
+    # The file contains the same numbers.
     assert np.array_equal(Model(*read(path)).logits(tokens), logits)
     everything = Model(KEYS | {"attention.indexer.top_k": TOKENS}, tensors).logits(tokens)
     missed = ((everything - logits)[-KEPT:] ** 2).sum() / (logits[-KEPT:] ** 2).sum()

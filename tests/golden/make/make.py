@@ -1,10 +1,12 @@
-"""Makes golden models: tiny ones of random weights by Hugging Face transformers, converted by llama.cpp's converter, with their exact logits.
+"""Makes golden models: tiny models with random weights by Hugging Face transformers, converted by
+llama.cpp's converter, with their exact logits.
 
     pip install torch transformers numpy          # torch for CPUs is enough; transformers 5.23 or later
     pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36    # unpack it: the converter is in vendor/llama.cpp
     python make.py --llama-cpp vendor/llama.cpp [NAME ...]
 
-What a model is stands in models.py. Logits are computed from the weights as the file has them (matrices in f16), in f64 where transformers' code lets them be.
+`models.py` lists the models. Logits are computed from the weights of the file (matrices in f16), in f64 unless the
+code of transformers uses another type.
 """
 
 import argparse
@@ -21,21 +23,26 @@ from safetensors.torch import load_file, save_file
 from models import MODELS, ByHand
 
 GOLDEN = Path(__file__).resolve().parent.parent
-# Behind a chunk of 64, twice; no whole one at the end.
+# Two chunks of 64 and an incomplete one.
 TOKENS = 140
-# Positions whose logits are kept: the last ones.
+# The logits of the last positions are kept.
 KEPT = 24
 SEED = 20261125
 
 
 def is_taps(name):
-    """Whether a parameter is of a convolution, and stays in f32; converters take the one behind rows of last tokens for a matrix."""
+    """Returns whether a parameter belongs to a convolution and stays in f32.
+
+    Converters treat the one for states of last tokens as a matrix.
+    """
     return name.endswith(("conv1d.weight", "conv.weight")) and ".ple." not in name
 
 
 def randomise(model, generator):
-    """Gives every parameter random numbers, so that two that change places are seen: norms and what else begins at 1 or 0 as well."""
-    # Biases that routers choose by are no parameters.
+    """Gives every parameter random numbers, also norms and others that begin at 1 or 0, so that
+    swapped parameters are noticed.
+    """
+    # The biases of routers are buffers, not parameters.
     biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("bias")]
     for name, parameter in sorted([*model.named_parameters(), *biases], key=lambda named: named[0]):
         noise = torch.randn(parameter.shape, generator=generator)
@@ -46,7 +53,7 @@ def randomise(model, generator):
         elif "embed_tokens" in name:
             value = noise
         elif parameter.dim() >= 2:
-            # Products keep about the size of what they take.
+            # Products keep about the magnitude of their inputs.
             value = noise / parameter.shape[-1] ** 0.5
         elif name.endswith(("bias", "dt_bias", "D")):
             value = noise * 0.5
@@ -56,38 +63,39 @@ def randomise(model, generator):
     for name, buffer in sorted(model.named_buffers()):
         if name.endswith("layer_scalar"):
             buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
-        # Experts by token.
+        # Table of experts by token.
         if name.endswith("tid2eid"):
             experts = max(child.shape[0] for n, child in model.named_parameters() if n.endswith("mlp.gate.weight"))
             rows = [torch.randperm(experts, generator=generator)[: buffer.shape[1]] for _ in range(buffer.shape[0])]
             buffer.copy_(torch.stack(rows))
-        # What a router adds for choosing alone.
+        # Bias that a router adds only for the choice.
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
 
 
 def round_matrices(model):
-    """Matrices as a file in f16 has them."""
+    """Rounds matrices to f16, as in the file."""
     for name, parameter in model.named_parameters():
         if parameter.dim() >= 2 and not is_taps(name):
             parameter.data.copy_(parameter.data.half().float())
 
 
-# Words of configurations that transformers has changed since, as the converter knows them.
+# Values of configurations that transformers has renamed, in the form that the converter knows.
 OLD_WORDS = {
     "granitemoehybrid": {"layer_types": {"linear_attention": "mamba", "full_attention": "attention"}},
     "qwen4_exp_text": {"layer_types": {"indexed_attention": "full_attention"}},
 }
-# Classes of models as the converter names them, and parts of a converter that is one for several kinds of a model.
+# Classes of models in the converter's names, and converter classes that serve several kinds of a
+# model.
 OLD_CLASSES = {"PhimoeForCausalLM": "PhiMoEForCausalLM", "Mistral4ForCausalLM": "Mistral3ForConditionalGeneration"}
 OLD_CLASSES |= {"MptForCausalLM": "MPTForCausalLM", "MptNormed": "MPTForCausalLM"}
 PARTS = {"ministral3": "Ministral3Model", "mistral4": "Mistral4Model"}
-# Layers of Nemotron-H as its first files name them.
+# Layers of Nemotron-H in the letters of its first files.
 PATTERN = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
 
 
 def as_converter_knows(parameters):
-    """Changes a configuration to what the converter knows."""
+    """Changes a configuration to the form that the converter knows."""
     for key, words in OLD_WORDS.get(parameters["model_type"], {}).items():
         parameters[key] = [words.get(word, word) for word in parameters[key]]
     if parameters["model_type"] == "gpt2":
@@ -103,7 +111,7 @@ def as_converter_knows(parameters):
     if parameters["model_type"] == "nemotron_h":
         layers = parameters["layers_block_type"]
         parameters["hybrid_override_pattern"] = "".join(PATTERN[layer] for layer in layers)
-        # What says that there are experts.
+        # This key tells the converter that the model has experts.
         if "moe" not in layers:
             for key in ["num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"]:
                 del parameters[key]
@@ -169,7 +177,8 @@ def as_converter_knows(parameters):
     return parameters
 
 
-# Names of tensors that transformers does not write as the hub has them: patterns, and what stands there; nothing where the hub has no such tensors.
+# Tensor names of transformers as patterns, and their names on the hub. An empty name marks tensors
+# that the hub does not have.
 OLD_NAMES = {
     "minimax": [(r".*\.self_attn\.(slope_rate|\w+_decay)$", "")],
     "hy_v4": [
@@ -187,7 +196,7 @@ OLD_NAMES = {
 
 
 def apart(tensors):
-    """Tensors with gates and what is above them apart, and with experts one by one."""
+    """Divides tensors that contain gate and up, and tensors of all experts."""
     for name, tensor in tensors.items():
         stem, both, rest = name.partition("gate_up_proj")
         names = [name]
@@ -204,7 +213,7 @@ def apart(tensors):
 
 
 def rename(folder, model_type):
-    """Gives tensors of a folder the names that the converter knows."""
+    """Gives the tensors of a folder the names that the converter knows."""
     if rules := OLD_NAMES.get(model_type):
         path = folder / "model.safetensors"
         tensors = dict(apart(load_file(path))) if model_type == "minimax_m3_vl_text" else load_file(path)
@@ -226,22 +235,22 @@ def convert(llama_cpp, folder, out):
     converter = getattr(converter, PARTS.get(parameters["model_type"], ""), converter)
     vocabulary = parameters.get("text_config", parameters)["vocab_size"]
 
-    # Some count the tokens of one.
+    # Some converters count the tokens of this file.
     tokens = {"model": {"vocab": {str(i): i for i in range(vocabulary)}}, "added_tokens": []}
     (folder / "tokenizer.json").write_text(json.dumps(tokens))
 
     class WithoutTokenizer(converter):
         model_arch = converter.model_arch
-        # Transformers makes no layers that draft.
+        # transformers makes no draft layers.
         no_mtp = True
-        # What RWKV's gathers of a model, and keeps for the next one.
+        # The converter of RWKV collects these from a model, and would keep them for the next model.
         lerp_weights = {}
 
         def _get_suppress_tokens(self):
             return None
 
         def modify_tensors(self, *tensor):
-            # Some return what they mean to yield.
+            # Some overrides return an iterator where they should yield.
             rest = yield from super().modify_tensors(*tensor)
             if rest is not None:
                 yield from rest
@@ -255,7 +264,9 @@ def convert(llama_cpp, folder, out):
 
 
 def write_by_hand(llama_cpp, out, name, by_hand, model, config):
-    """Writes what the converter does not: keys and tensors as `by_hand` says, matrices in f16 but for those that files have in f32."""
+    """Writes a file that the converter cannot write: keys and tensors from `by_hand`, matrices in
+    f16, or f32 if `by_hand` names them.
+    """
     sys.path[:0] = [str(llama_cpp / "gguf-py")]
     import gguf
 
@@ -275,7 +286,7 @@ def write_by_hand(llama_cpp, out, name, by_hand, model, config):
 
 
 def rewrite(path, change):
-    """Writes a file again with the tensors, by name as arrays, and the keys of the architecture, as `change` leaves them."""
+    """Writes a file again after `change` has edited its tensors (arrays by name) and the keys of the architecture."""
     import gguf
 
     reader = gguf.GGUFReader(path)
@@ -295,14 +306,14 @@ def rewrite(path, change):
 
 
 def prepared(name):
-    """The model of a name, with its numbers, and the generator that goes on behind them."""
+    """Returns a model by name with random parameters, and the state of the generator after them."""
     config, model_class, *_ = MODELS[name]
     generator = torch.Generator().manual_seed(SEED)
-    # Some begin at random numbers (sinks), of which the mean counts.
+    # Some parameters begin at random numbers (sinks), and their mean remains.
     torch.manual_seed(SEED)
     model = model_class(config).eval()
     if hasattr(model, "set_experts_implementation"):
-        # Products of groups know no f64.
+        # Grouped products do not support f64.
         model.set_experts_implementation("eager")
     randomise(model, generator)
     round_matrices(model)

@@ -1,7 +1,8 @@
-"""What each golden model is: its configuration, its class, the largest error of its compiled logits (NMSE), and what is done to its tensors once converted.
+"""Lists the golden models: configuration, class, largest error of compiled logits (NMSE), and
+changes to the converted tensors.
 
-Sizes are small and unlike each other, and keep the ratios of real models: several value heads for a key head, fewer key heads than query heads, a part of
-a head that is rotated. Every kind of layer is there, and not only at the end.
+Sizes are small, different from each other, and in the ratios of real models: several value heads for a key head, fewer
+key heads than query heads, partly rotated heads. Every kind of layer occurs, and not only at the end.
 """
 
 import functools
@@ -97,8 +98,14 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig,
 
 @dataclass
 class ByHand:
-    """A file that llama.cpp's converter does not make of what transformers writes: its keys behind the architecture's name, its tensors, parts of
-    names of matrices that files have in f32, and the architecture where it is not what the model's name begins with."""
+    """A file that this program writes, because llama.cpp's converter cannot convert the folder that
+    transformers writes.
+
+    keys: keys after the architecture's name
+    tensors: tensors of the file
+    single: parts of names of matrices that files have in f32
+    architecture: the architecture, if the name of the model does not begin with it
+    """
 
     keys: Callable
     tensors: Callable
@@ -192,7 +199,7 @@ DEEPSEEK4_ENDS = {
 
 
 def deepseek4_tensors(parameters, _config):
-    """Names of DeepSeek-V4's files; its converter takes experts in four bits alone."""
+    """Returns tensors under the names of DeepSeek-V4's files. Its converter takes only experts in four bits."""
     tensors = {}
     for name, data in parameters.items():
         if name in DEEPSEEK4_ENDS:
@@ -208,7 +215,7 @@ def deepseek4_tensors(parameters, _config):
 
 
 class TextModel(torch.nn.Module):
-    """A model that transformers has for text and images alone, without the part that sees: its layers, and a head."""
+    """Text part of a model that transformers has only for text and images: its layers and a head."""
 
     layers = None
 
@@ -222,7 +229,7 @@ class TextModel(torch.nn.Module):
         self.model.set_experts_implementation(name)
 
     def save_pretrained(self, folder):
-        """Parameters under the names that they have here: those of the hub are in `tests/checkpoints/make/hub.py`."""
+        """Writes parameters under their names in this program. `tests/checkpoints/make/hub.py` has those of the hub."""
         self.config.save_pretrained(folder)
         save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, Path(folder) / "model.safetensors", {"format": "pt"})
 
@@ -236,7 +243,7 @@ class Step35ForCausalLM(TextModel):
 
 
 class MistralLarge4ForCausalLM(TextModel):
-    """With the cap on logits, which transformers has in the model that sees."""
+    """Mistral Large 4 with the cap on logits, which transformers has only in the model for images."""
 
     layers = MistralLarge4TextModel
 
@@ -254,7 +261,7 @@ class Glm5NextForCausalLM(TextModel):
 
 
 def rotated(x, base, neox):
-    """Heads `[T, heads, d]` turned by their positions, in pairs of neighbours or of halves."""
+    """Rotates heads `[T, heads, d]` by their positions, as pairs of neighbours or of halves."""
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[0], dtype=x.dtype)[:, None] * base ** -(torch.arange(half, dtype=x.dtype) / half)
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]
@@ -273,7 +280,7 @@ class Norm(torch.nn.Module):
 
 
 class Attention(torch.nn.Module):
-    """Attention of grouped heads, with RoPE or without, over all positions or the last ones."""
+    """Grouped-query attention with or without RoPE, over all positions or a window."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -300,7 +307,7 @@ class Attention(torch.nn.Module):
 
 
 class Experts(torch.nn.Module):
-    """Experts of rows, chosen and weighted by logits that come from outside."""
+    """Routed experts of rows. The caller gives the router's logits."""
 
     def __init__(self, config):
         super().__init__()
@@ -321,7 +328,11 @@ class Experts(torch.nn.Module):
 
 
 class SparseLayer(torch.nn.Module):
-    """A layer of SmallThinker, whose router takes the stream before attention; or of Arctic, whose experts do, behind a norm of their own, beside a dense network."""
+    """A layer of SmallThinker or Arctic.
+
+    SmallThinker's router takes the stream before attention. Arctic's experts do so after a norm of their own, in
+    parallel with a dense network.
+    """
 
     def __init__(self, config, layer):
         super().__init__()
@@ -349,7 +360,7 @@ class SparseLayer(torch.nn.Module):
 
 
 class SparseForCausalLM(torch.nn.Module):
-    """A model that transformers has no class for, by its formula."""
+    """A model without a class in transformers, computed by its formula."""
 
     layer = SparseLayer
 
@@ -363,7 +374,7 @@ class SparseForCausalLM(torch.nn.Module):
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def save_pretrained(self, folder):
-        """Its numbers and parameters; the hub's are in `tests/checkpoints/make/hub.py`."""
+        """Writes configuration and parameters. `tests/checkpoints/make/hub.py` has the names of the hub."""
         numbers = {key: value for key, value in vars(self.config).items() if not callable(value)}
         (Path(folder)).mkdir(exist_ok=True)
         (Path(folder) / "config.json").write_text(json.dumps(numbers))
@@ -381,7 +392,7 @@ def capped(x, cap):
 
 
 class GrokAttention(Attention):
-    """The same with scores that are bent to stay within a cap, and a factor of its own."""
+    """Attention with a soft cap on scores and its own factor."""
 
     def forward(self, x):
         config, count = self.config, x.shape[0]
@@ -395,7 +406,7 @@ class GrokAttention(Attention):
 
 
 class GrokExperts(Experts):
-    """Experts whose weights are shares of a softmax over all of them, of logits that are bent to stay within a cap."""
+    """Experts weighted by a softmax over all experts, of logits with a soft cap."""
 
     def forward(self, x, logits):
         weights, chosen = capped(logits, self.config.router_cap).softmax(-1).topk(self.config.num_experts_per_tok, -1)
@@ -403,7 +414,10 @@ class GrokExperts(Experts):
 
 
 class GrokLayer(torch.nn.Module):
-    """A layer of Grok: blocks between two norms, and in Grok 2 a dense network beside the experts."""
+    """A layer of Grok: each block has a norm before and after it.
+
+    Grok 2 adds a dense network in parallel with the experts.
+    """
 
     def __init__(self, config, layer):
         super().__init__()
@@ -439,7 +453,7 @@ class GrokForCausalLM(SparseForCausalLM):
 
 
 class Beside(LlamaDecoderLayer):
-    """A layer whose network takes what attention takes."""
+    """A layer whose network takes the input of attention (parallel residual)."""
 
     def forward(self, x, **rest):
         h = self.input_layernorm(x)
@@ -447,7 +461,7 @@ class Beside(LlamaDecoderLayer):
 
 
 class PlamoForCausalLM(LlamaForCausalLM):
-    """PLaMo 1, which transformers has not."""
+    """PLaMo 1, which transformers does not have."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -456,7 +470,7 @@ class PlamoForCausalLM(LlamaForCausalLM):
 
 
 class HeadsNormed(Attention):
-    """The same with norms of heads, and another base of RoPE where there is no window."""
+    """Attention with norms of heads, and another base of RoPE in layers without a window."""
 
     def __init__(self, config, layer):
         super().__init__(config, layer)
@@ -475,7 +489,7 @@ class HeadsNormed(Attention):
 
 
 class Plamo3Layer(torch.nn.Module):
-    """A layer of PLaMo 3: blocks between two norms."""
+    """A layer of PLaMo 3: each block has a norm before and after it."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -497,7 +511,10 @@ class Plamo3ForCausalLM(SparseForCausalLM):
 
 
 class HeadStates(torch.nn.Module):
-    """A selective state space of PLaMo 2: one decay for a head, gates and values of each head side by side, keys, queries and steps normalised."""
+    """The selective state space of PLaMo 2.
+
+    It has one decay per head. Gates and values of each head are neighbours. Keys, queries and steps are normalised.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -526,7 +543,7 @@ class HeadStates(torch.nn.Module):
 
 
 class Plamo2Layer(Plamo3Layer):
-    """A layer of PLaMo 2: every second attends, with norms of each head's own."""
+    """A layer of PLaMo 2: every second one is attention, with norms of each head."""
 
     def __init__(self, config, layer):
         super().__init__(config, layer)
@@ -544,7 +561,7 @@ class Plamo2ForCausalLM(SparseForCausalLM):
 
 
 class LowRank(torch.nn.Module):
-    """A projection through a short row, under the names that flash-linear-attention has for it."""
+    """A low-rank projection, with the parameter names of flash-linear-attention."""
 
     def __init__(self, width, rank, between, bias=True):
         super().__init__()
@@ -556,12 +573,12 @@ class LowRank(torch.nn.Module):
 
 
 def shifted(x):
-    """What is to be added to each row so that it is the one before."""
+    """Returns the difference between the previous row and each row (token shift)."""
     return torch.cat([torch.zeros_like(x[:1]), x[:-1]]) - x
 
 
 class GooseMix(torch.nn.Module):
-    """The first part of a layer of RWKV-7, by its formula (arXiv 2503.14456), with parameters as flash-linear-attention names them."""
+    """Time mixing of RWKV-7, by its formula (arXiv 2503.14456), with the parameter names of flash-linear-attention."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -601,7 +618,7 @@ class GooseMix(torch.nn.Module):
         state, rows = torch.zeros(*size[1:], size[2], dtype=h.dtype), []
         for t in range(size[0]):
             r_t, k_t, v_t, decay_t = (x.view(size)[t] for x in (r, k, v, decay))
-            # Rows of a value, columns of a key.
+            # Rows are values, columns are keys.
             found = torch.einsum("hvk,hk->hv", state, find[t])
             state = state * decay_t[:, None] - found[..., None] * remove[t][:, None] + v_t[..., None] * k_t[:, None]
             rows.append(torch.einsum("hvk,hk->hv", state, r_t))
@@ -616,7 +633,7 @@ class GooseMix(torch.nn.Module):
 
 
 class SquaredNetwork(torch.nn.Module):
-    """The second part of a layer of RWKV-7."""
+    """Channel mixing of RWKV-7."""
 
     def __init__(self, config):
         super().__init__()
@@ -646,7 +663,7 @@ class GooseLayer(torch.nn.Module):
 
 
 class Rwkv7ForCausalLM(torch.nn.Module):
-    """RWKV-7, which transformers has not, by its formula; parameters as `fla-hub` names them."""
+    """RWKV-7, which transformers does not have, by its formula. Parameters have the names of `fla-hub`."""
 
     def __init__(self, config):
         super().__init__()
@@ -667,7 +684,7 @@ class Rwkv7ForCausalLM(torch.nn.Module):
 
 
 class HybridLayer(torch.nn.Module):
-    """A layer of ARWKV-7: RWKV-7's first part in Qwen2's."""
+    """A layer of ARWKV-7: time mixing of RWKV-7, the rest of Qwen2."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -706,7 +723,10 @@ class RwkvHybridForCausalLM(SparseForCausalLM):
 
 
 class FinchMix(torch.nn.Module):
-    """The first part of a layer of RWKV-6, by its formula (arXiv 2404.05892); with `kv_heads` as it stands for Qwen2's attention (QRWKV6)."""
+    """Time mixing of RWKV-6, by its formula (arXiv 2404.05892).
+
+    With `kv_heads` it replaces Qwen2's attention (QRWKV6).
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -741,7 +761,7 @@ class FinchMix(torch.nn.Module):
         before = shifted(h)
         shares = torch.tanh((h + before * self.time_maa_x[0]) @ self.time_maa_w1).view(len(h), 5, -1)
         shares = torch.einsum("tir,irn->itn", shares, self.time_maa_w2)
-        # QRWKV6 has them in another order.
+        # QRWKV6 has another order of these parts.
         letters = "rkvwg" if self.config.kv_heads else "wkvrg"
         mixed = {letter: h + before * (getattr(self, f"time_maa_{letter}")[0] + share) for letter, share in zip(letters, shares)}
         q, k, v, o = (getattr(self, part) for part in self.parts)
@@ -763,7 +783,7 @@ class FinchMix(torch.nn.Module):
 
 
 class FinchNetwork(torch.nn.Module):
-    """The second part of a layer of RWKV-6."""
+    """Channel mixing of RWKV-6."""
 
     def __init__(self, config):
         super().__init__()
@@ -793,10 +813,12 @@ class FinchBlock(torch.nn.Module):
 
 
 class Rwkv6ForCausalLM(torch.nn.Module):
-    """RWKV-6, which transformers has not, by its formula; parameters as `RWKV/v6-Finch` names them.
+    """RWKV-6, which transformers does not have, by its formula. Parameters have the names of `RWKV/v6-Finch`.
 
-    Files have matrices that write to the stream halved once for every `rescale_every` layers before, and halve the stream behind as many: but for what norms add to
-    variances that is no difference, so what is computed is what files say."""
+    Files have output matrices that are halved once for every `rescale_every` earlier layers, and the original code
+    halves the stream as often. Apart from the epsilon of norms, this changes no result. So this class computes with
+    the matrices of the files.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -822,7 +844,7 @@ class Rwkv6ForCausalLM(torch.nn.Module):
 
 
 class QrwkvLayer(torch.nn.Module):
-    """A layer of QRWKV6: RWKV-6's first part in Qwen2's."""
+    """A layer of QRWKV6: time mixing of RWKV-6, the rest of Qwen2."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -841,7 +863,9 @@ class RWKV6Qwen2ForCausalLM(SparseForCausalLM):
 
 
 class NanbeigeForCausalLM(LlamaForCausalLM):
-    """Llama whose layers follow each other several times, with the last norm between (Nanbeige 4.2, which transformers has not)."""
+    """Llama whose layers run several times, with the last norm between the runs (Nanbeige 4.2,
+    which transformers does not have).
+    """
 
     def forward(self, input_ids):
         model = self.model
@@ -858,7 +882,11 @@ class NanbeigeForCausalLM(LlamaForCausalLM):
 
 
 class GroveExperts(torch.nn.Module):
-    """Experts of GroveMoE: in groups that share a small one each, which has the weight of whichever of them was chosen."""
+    """Experts of GroveMoE.
+
+    A group of experts shares a small expert, whose weight is that of the chosen expert of the
+    group.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -892,7 +920,7 @@ class GroveMoeForCausalLM(Qwen3MoeForCausalLM):
 
 
 class Formula(SimpleNamespace):
-    """What such a model's configuration says."""
+    """Configuration of a model without a class in transformers."""
 
     def get_text_config(self):
         return self
@@ -919,7 +947,7 @@ FORMULA = dict(
 )
 
 
-# RWKV-7, whose shapes flash-linear-attention's configurations have.
+# RWKV-7, with the shapes of flash-linear-attention's configurations.
 GOOSE = dict(
     model_type="rwkv7",
     architectures=["RWKV7ForCausalLM"],
@@ -936,7 +964,7 @@ GOOSE = dict(
     wkv_has_gate=True,
     head_norm=True,
 )
-# ARWKV-7: the ranks are those that its converter knows.
+# ARWKV-7, with the ranks that its converter knows.
 HYBRID = GOOSE | dict(
     model_type="rwkv_hybrid",
     architectures=["RwkvHybridForCausalLM"],
@@ -949,7 +977,7 @@ HYBRID = GOOSE | dict(
     v_low_rank_dim=32,
     gate_low_rank_dim=128,
 )
-# RWKV-6: likewise.
+# RWKV-6, with the ranks that its converter knows.
 FINCH = dict(
     model_type="rwkv6",
     architectures=["Rwkv6ForCausalLM"],
@@ -1000,7 +1028,7 @@ def grok_keys(config):
     if not config.beside:
         del keys["expert_feed_forward_length"]
         return keys
-    # Grok 2's files say that RoPE is scaled, which it is not.
+    # Grok 2's files have keys of scaled RoPE, but the model does not scale it.
     return keys | {
         "feed_forward_length": config.intermediate_size,
         "expert_feed_forward_length": config.moe_intermediate_size,
@@ -1090,7 +1118,7 @@ def formula_tensors(parameters, config):
     return by_names(parameters, config, [*NAMES, (r"experts_layernorm\b", "ffn_norm_exps")], {})
 
 
-# Parameters behind `model.layers.N.`, and tensors behind `blk.N.`: patterns, and what stands there.
+# Patterns of parameter names after `model.layers.N.`, and the tensor names after `blk.N.`.
 NAMES = [
     (r"input_layernorm\b", "attn_norm"),
     (r"post_attention_layernorm\b", "ffn_norm"),
@@ -1103,7 +1131,7 @@ NAMES = [
     (r"mlp\.experts\.down_proj", "ffn_down_exps.weight"),
     (r"mlp\.shared_experts\.(gate|up|down)_proj\b", r"ffn_\1_shexp"),
 ]
-# The same of latent attention, and of linear attention with a decay for each element of a key.
+# The same for latent attention, and for linear attention with a decay per key element.
 MLA_NAMES = [
     (r"self_attn\.q_a_layernorm\b", "attn_q_a_norm"),
     (r"self_attn\.kv_a_layernorm\b", "attn_kv_a_norm"),
@@ -1126,7 +1154,10 @@ ENDS = {
 
 
 def by_names(parameters, config, names, parts):
-    """Tensors of a file, by names of parameters; what is several tensors there, `parts` says: by the end of a name what gives them."""
+    """Returns tensors of a file by patterns of parameter names.
+
+    `parts` maps the end of a name to a function that divides the parameter into several tensors.
+    """
     tensors = {}
     for name, data in parameters.items():
         if name in ENDS:
@@ -1158,7 +1189,7 @@ def absorbed(data, config, _layer):
 
 
 def decoder_keys(config, heads):
-    """Keys of all architectures of decoders."""
+    """Returns the keys that files of all decoders have."""
     return {
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
@@ -1196,9 +1227,9 @@ def step35_keys(config):
 def step35_tensors(parameters, config):
     names = [*NAMES, (r"self_attn\.g_proj\b", "attn_gate")]
     tensors = by_names(parameters, config, names, {})
-    # Of norms files have what multiplies.
+    # Files have the factor of a norm; the parameter is the factor less 1.
     tensors |= {name: data + 1 for name, data in tensors.items() if name.endswith("norm.weight")}
-    # Layers without a window take the first of them.
+    # Layers without a window use the first entry.
     rope = config.rope_parameters["full_attention"]
     frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, None, layer_type="full_attention")
     plain = rope["rope_theta"] ** -(np.arange(len(frequencies)) / len(frequencies))
@@ -1208,7 +1239,7 @@ def step35_tensors(parameters, config):
 
 
 def kda_keys(config):
-    """Keys of models of latent attention and linear attention with a decay for each element of a key."""
+    """Returns keys of models with latent attention, and linear attention with a decay per key element."""
     turned = config.qk_rope_head_dim
     return decoder_keys(config, config.num_attention_heads) | {
         "attention.head_count_kv": [int(kind != "linear_attention") for kind in config.layer_types],
@@ -1350,7 +1381,10 @@ def bailingmoe3_tensors(parameters, config):
 
 
 def neighbours_turn(tensors, _keys, config):
-    """Hy4's file, where neighbours turn together, of what transformers turns by halves: the last elements of queries and keys, of attention and of the index, in that order."""
+    """Reorders rows for Hy4's file, where RoPE rotates neighbours; transformers rotates halves.
+
+    This concerns the last elements of queries and keys, in attention and in the index.
+    """
     turned = config.qk_rope_head_dim
     order = np.arange(turned).reshape(2, -1).T.ravel()
     heads = {
@@ -1369,7 +1403,11 @@ def neighbours_turn(tensors, _keys, config):
 
 
 def fused_by_key_head(tensors, _keys, config):
-    """`ssm_in` of the first files of Qwen3-Next: what is `attn_qkv` and `attn_gate` now, as queries, keys, values and gates of one key head after another."""
+    """Makes `ssm_in` of the first files of Qwen3-Next.
+
+    It interleaves `attn_qkv` and `attn_gate` of today: queries, keys, values and gates of each key
+    head.
+    """
     for name in [name for name in tensors if name.endswith("attn_qkv.weight")]:
         layer = name.removesuffix("attn_qkv.weight")
         qkv, z = tensors.pop(name), tensors.pop(layer + "attn_gate.weight")
@@ -1379,8 +1417,10 @@ def fused_by_key_head(tensors, _keys, config):
 
 
 def ling2(tensors, keys, config):
-    """dots.llm1's file as Ling 2's: one matrix for queries, keys and values, and experts chosen of some of their groups (transformers has no Ling 2; its
-    dots.llm1 knows groups, and its converter does not)."""
+    """Changes a file of dots.llm1 to one of Ling 2: one matrix for queries, keys and values, and groups of experts.
+
+    transformers does not have Ling 2. Its dots.llm1 has groups, which the converter ignores.
+    """
     for name in [name for name in tensors if name.endswith("attn_q.weight")]:
         layer = name.removesuffix("attn_q.weight")
         tensors[layer + "attn_qkv.weight"] = np.concatenate([tensors.pop(f"{layer}attn_{part}.weight") for part in "qkv"])
@@ -1392,7 +1432,9 @@ def ling2(tensors, keys, config):
 
 
 def untransposed(tensors, _keys, _config):
-    """Experts of Qwen3-VL as transformers holds them since version 5, rows first, which the converter takes for the hub's, columns first."""
+    """Swaps rows and columns of Qwen3-VL's experts. transformers has rows first since version 5;
+    the converter expects the hub's columns first.
+    """
     for name in [name for name in tensors if name.endswith("ffn_gate_exps.weight")]:
         layer = name.removesuffix("ffn_gate_exps.weight")
         halves = np.concatenate([tensors[f"{layer}ffn_{half}_exps.weight"] for half in ("gate", "up")], axis=1).transpose(0, 2, 1)
@@ -1403,7 +1445,7 @@ def untransposed(tensors, _keys, _config):
 
 
 def renamed(new, **keys):
-    """A file of one architecture as that of another, with other keys, or without those that are None."""
+    """Returns a change that gives a file another architecture and other keys. A key whose value is None is removed."""
 
     def change(_tensors, old, _config):
         name = old["general.architecture"]
@@ -1419,12 +1461,18 @@ def renamed(new, **keys):
 
 
 def attends_every_second(_tensors, keys, _config):
-    """A file of MiniMax-01, which says nothing where layers attend as in the released model."""
+    """Adds the interval of layers with attention.
+
+    Files of MiniMax-01 lack this key if the interval is that of the released model.
+    """
     keys["minimax-01.full_attention_interval"] = 2
 
 
 def keys_and_values_of_all_heads(tensors, keys, config):
-    """A file of DeepSeek-V2 as they were first: keys and values are made of the kept row by one matrix, and are said to be as long as heads have them."""
+    """Changes a file of DeepSeek-V2 to the first form of such files.
+
+    One matrix makes keys and values of the latent row, and their lengths are those of heads.
+    """
     for name in [name for name in tensors if name.endswith("attn_k_b.weight")]:
         layer = name.removesuffix("attn_k_b.weight")
         k, v = tensors.pop(name).transpose(0, 2, 1), tensors.pop(layer + "attn_v_b.weight")
@@ -1435,7 +1483,9 @@ def keys_and_values_of_all_heads(tensors, keys, config):
 
 
 class DeepseekExperts(torch.nn.Module):
-    """The experts of DeepSeek's first model: a softmax over all, of which the highest weigh as they are, beside a shared one (transformers has none)."""
+    """Experts of DeepSeek's first model: a softmax over all, the top k without normalisation, and a
+    shared expert. transformers does not have them.
+    """
 
     def __init__(self, config, layer):
         super().__init__()
@@ -1460,7 +1510,7 @@ class DeepseekExperts(torch.nn.Module):
 
 
 class DeepseekForCausalLM(LlamaForCausalLM):
-    """DeepSeek's first model with experts, of Llama's layers."""
+    """DeepSeek's first model with experts, made of Llama's layers."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -1469,7 +1519,7 @@ class DeepseekForCausalLM(LlamaForCausalLM):
 
 
 class LimitedExperts(torch.nn.Module):
-    """Experts of which gates, and up on both sides, have a limit."""
+    """Experts with a limit of gates, and limits of up on both sides."""
 
     def __init__(self, experts, limit):
         super().__init__()
@@ -1483,7 +1533,9 @@ class LimitedExperts(torch.nn.Module):
 
 
 class MapleForCausalLM(MellumForCausalLM):
-    """Mellum without RoPE in layers that see all, and with a limit of gates (Maple, which transformers has not)."""
+    """Mellum without RoPE in layers with full attention, and with a limit of gates (Maple, which
+    transformers does not have).
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -1499,7 +1551,7 @@ class MapleForCausalLM(MellumForCausalLM):
 
 
 class LayerNormed(LlamaForCausalLM):
-    """Llama with layer norms (Orion, which transformers has not)."""
+    """Llama with layer norms (Orion, which transformers does not have)."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -1510,15 +1562,17 @@ class LayerNormed(LlamaForCausalLM):
 
 
 def slopes(heads, max_bias=8.0):
-    """By how much scores of each head fall with a position (arXiv 2108.12409)."""
+    """Returns the ALiBi slope of each head (arXiv 2108.12409)."""
     power = 2 ** (heads.bit_length() - 1)
     steps = [*range(1, power + 1), *(step + 0.5 for step in range(heads - power))]
     return 2.0 ** (-max_bias * torch.tensor(steps, dtype=torch.float64) / power)
 
 
 class Falling:
-    """Of a decoder as Llama's: scores of attention fall with distance, and nothing is rotated (Baichuan's model of 13 billion parameters, Refact and Jais, which transformers has
-    not)."""
+    """Mixin for decoders like Llama with ALiBi in place of RoPE.
+
+    These are the Baichuan model of 13 billion parameters, Refact and Jais, which transformers does not have.
+    """
 
     def forward(self, input_ids):
         model, count = self.model, input_ids.shape[1]
@@ -1537,7 +1591,7 @@ class FallingForCausalLM(Falling, LlamaForCausalLM):
 
 
 class UnitHeadForCausalLM(LlamaForCausalLM):
-    """Rows of the output matrix have length 1, in halves (Baichuan 2)."""
+    """Llama whose output matrix has rows of length 1, rounded to f16 (Baichuan 2)."""
 
     def forward(self, input_ids):
         x = self.model(input_ids).last_hidden_state
@@ -1546,7 +1600,7 @@ class UnitHeadForCausalLM(LlamaForCausalLM):
 
 
 class JaisForCausalLM(Falling, LayerNormed):
-    """Scores are divided by the length of a head."""
+    """Jais, which divides scores by the length of a head instead of its root."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -1555,7 +1609,7 @@ class JaisForCausalLM(Falling, LayerNormed):
 
 
 class PlmForCausalLM(DeepseekV3ForCausalLM):
-    """DeepSeek's attention, and a network without a gate, of squared rectified values (PLM, which transformers has not)."""
+    """PLM, which transformers does not have: DeepSeek's attention, and a network of squared ReLU without a gate."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -1563,12 +1617,17 @@ class PlmForCausalLM(DeepseekV3ForCausalLM):
             layer.mlp = NemotronMLP(config)
 
 
-# Of Spark X2.5: which layers have a window, and elements of a head that are rotated and the base of that, without one and with one.
+# Spark X2.5: layers with a window, and the rotated elements of a head and the base of RoPE, for
+# layers without and with a window.
 SPARK = {"local": [True, False, True], "window": 24, "dims": (8, 16), "bases": (500000.0, 10000.0)}
 
 
 class SparkForCausalLM(LlamaForCausalLM):
-    """Spark X2.5, which transformers has not: windows with RoPE of their own, a part of a head turns, and a sigmoid of each head weights its values."""
+    """Spark X2.5, which transformers does not have.
+
+    Layers with a window have their own RoPE, only a part of a head is rotated, and a sigmoid per head weights its
+    values.
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -1596,7 +1655,10 @@ class SparkForCausalLM(LlamaForCausalLM):
 
 
 class OpenElmForCausalLM(Qwen3ForCausalLM):
-    """Layers with heads and networks of their own numbers (OpenELM, which transformers has not), else as Qwen3's: `sizes` says query heads, key heads and width of each."""
+    """OpenELM, which transformers does not have: layers of Qwen3 with different sizes.
+
+    `sizes` has query heads, key heads and network width of each layer.
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -1608,7 +1670,10 @@ class OpenElmForCausalLM(Qwen3ForCausalLM):
 
 
 class CogVlmForCausalLM(LlamaForCausalLM):
-    """Llama, whose tokens of pictures have matrices of their own, which no text goes through (CogVLM, which transformers has not)."""
+    """CogVLM, which transformers does not have:
+
+    Llama with separate matrices for image tokens, which texts do not use.
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -1620,7 +1685,11 @@ class CogVlmForCausalLM(LlamaForCausalLM):
 
 
 class ChameleonTextForCausalLM(LlamaForCausalLM):
-    """Llama's layers with Chameleon's attention, and norms behind blocks where a configuration says so (`swin_norm`): Chameleon without its table of pictures."""
+    """Chameleon without image tokens:
+
+    Llama's layers with Chameleon's attention, and norms after blocks if the configuration has
+    `swin_norm`.
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -1638,7 +1707,11 @@ class ChameleonTextForCausalLM(LlamaForCausalLM):
 
 
 class TalkieForCausalLM(LlamaForCausalLM):
-    """Talkie, which transformers has not, by its formula (`frontend/architectures/src/models/talkie.rs`): norms without weights, RoPE the other way, and numbers on heads, blocks, the embedding and logits."""
+    """Talkie, which transformers does not have, by its formula (`frontend/architectures/src/models/talkie.rs`).
+
+    Norms have no weights, RoPE rotates in the other direction, and heads, blocks, the embedding and logits have
+    factors.
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -1672,14 +1745,14 @@ class TalkieForCausalLM(LlamaForCausalLM):
 
 
 def turned_halves(x, turn, dims):
-    """The first of a head's elements, whose pairs lie half of them apart, rotated."""
+    """Rotates the first elements of a head, in pairs of halves."""
     first, second = x[..., :dims].double().chunk(2, -1)
     turned = torch.complex(first, second) * turn
     return torch.cat([turned.real.to(x.dtype), turned.imag.to(x.dtype), x[..., dims:]], -1)
 
 
 class MptNormedAttention(MptAttention):
-    """With norms of queries and keys, which transformers leaves out."""
+    """MPT's attention with norms of queries and keys, which transformers leaves out."""
 
     def __init__(self, config, layer):
         super().__init__(config, layer)
@@ -1693,7 +1766,7 @@ class MptNormedAttention(MptAttention):
 
 
 class MptNormed(MptForCausalLM):
-    """MPT with these, and with rows of a table for positions in place of what scores fall by: as its own code has it, and transformers not."""
+    """MPT with these norms, and with a table of positions in place of ALiBi, as in the original code."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -1707,7 +1780,7 @@ class MptNormed(MptForCausalLM):
         return super().forward(inputs_embeds=x)
 
 
-# OPT's names, GPT-Neo's and GPT-J's, which all are called otherwise in files.
+# Names in OPT, GPT-Neo and GPT-J, and in files.
 FIRST_NAMES = [
     (r"(transformer\.wte|model\.decoder\.embed_tokens)\.", "token_embd."),
     (r"(transformer\.wpe|model\.decoder\.embed_positions)\.", "position_embd."),
@@ -1724,7 +1797,7 @@ FIRST_NAMES = [
 
 
 def first_keys(config):
-    """Keys of the first decoders, as graphs read them."""
+    """Returns keys of the first decoders, as graphs read them."""
     width, inner = config.hidden_size, getattr(config, "ffn_dim", None) or getattr(config, "n_inner", None) or getattr(config, "intermediate_size", None)
     return {
         "block_count": config.num_hidden_layers,
@@ -1743,7 +1816,7 @@ def first_tensors(parameters, config):
     for name, data in parameters.items():
         if config.tie_word_embeddings and name == "lm_head.weight":
             continue
-        # Rows before those of positions.
+        # The first two rows of the table belong to no position.
         data = data[2:] if "embed_positions" in name else data
         for pattern, new in FIRST_NAMES:
             name = re.sub(rf"(^|\.){pattern}", lambda match: match[1] + re.sub(pattern, new, match[0][len(match[1]) :]), name, count=1)
@@ -1752,7 +1825,7 @@ def first_tensors(parameters, config):
 
 
 class MaskedGPTNeo(GPTNeoForCausalLM):
-    """GPT-Neo, whose masks are buffers that look like biases, and are not to be drawn."""
+    """GPT-Neo. Its masks are buffers whose names end like biases; they must not be randomised."""
 
     def forward(self, input_ids):
         for layer in self.transformer.h:
@@ -1774,7 +1847,7 @@ def gpt_j_keys(config):
 
 
 class FallingFalcon(FalconForCausalLM):
-    """Falcon of RefinedWeb alone, but what scores fall by is not rounded to eight bits."""
+    """Falcon of RefinedWeb, without rounding ALiBi to bf16."""
 
     def forward(self, input_ids):
         def falls(mask, heads, dtype):
@@ -1804,7 +1877,7 @@ def falcon_keys(config):
 
 
 def falcon_tensors(parameters, config):
-    """Queries, keys and values of a head lie side by side."""
+    """Returns tensors of Falcon, in which queries, keys and values of a head are neighbours."""
     ends = {"word_embeddings": "token_embd", "ln_f": "output_norm"}
     parts = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "query_key_value": "attn_qkv", "dense": "attn_output"}
     parts |= {"dense_h_to_4h": "ffn_up", "dense_4h_to_h": "ffn_down"}
@@ -1820,7 +1893,7 @@ def falcon_tensors(parameters, config):
 
 
 class InPlaceOfAttention(torch.nn.Module):
-    """A matrix where a layer has no attention, or nothing."""
+    """Matrix in place of attention, or nothing."""
 
     def __init__(self, config, kind):
         super().__init__()
@@ -1836,7 +1909,10 @@ class WithoutNetwork(torch.nn.Module):
 
 
 class FewerParts(LlamaForCausalLM):
-    """Llama of which layers lack parts (Nemotron's of 51 billion parameters and more, which transformers has not): `parts` says which each has."""
+    """Llama whose layers lack parts (Nemotron of 51 billion parameters and more, which transformers does not have).
+
+    `parts` has the parts of each layer.
+    """
 
     def __init__(self, config):
         super().__init__(config)
@@ -1850,7 +1926,7 @@ class FewerParts(LlamaForCausalLM):
 
 
 def plain_keys(config):
-    """Keys of decoders without experts."""
+    """Returns keys of decoders without experts."""
     return {
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
@@ -1870,7 +1946,7 @@ def plain_tensors(parameters, config):
 
 
 def neighbours(data, heads):
-    """Rows of heads, whose pairs lie half a head apart, so that they lie side by side."""
+    """Reorders rows of heads so that both elements of a RoPE pair, half a head apart, become neighbours."""
     return data.reshape(heads, 2, -1, *data.shape[1:]).swapaxes(1, 2).reshape(data.shape)
 
 
@@ -1903,17 +1979,21 @@ def grove_tensors(parameters, config):
 
 
 def still_keys(config):
-    """Keys of decoders without RoPE."""
+    """Returns keys of decoders without RoPE."""
     return {key: value for key, value in plain_keys(config).items() if not key.startswith("rope.")}
 
 
 def falling_keys(config):
-    """The same where scores fall with distance, and a file says so."""
+    """Returns keys of decoders with ALiBi, whose files have a key for it."""
     return still_keys(config) | {"attention.max_alibi_bias": 8.0}
 
 
 def baichuan_2_keys(config):
-    """Files are known by their vocabulary, which is too large for a test."""
+    """Returns keys of Baichuan 2.
+
+    Readers recognise its files by the vocabulary, which is too large for a test, so a key replaces
+    that.
+    """
     return plain_keys(config) | {"norm_head": True}
 
 
@@ -1927,7 +2007,7 @@ def jais_keys(config):
 
 
 def jais_tensors(parameters, config):
-    """Queries, keys and values are one matrix."""
+    """Returns tensors of Jais, with one matrix of queries, keys and values."""
     tensors = plain_tensors(parameters, config)
     for name in [name for name in tensors if ".attn_q." in name]:
         parts = [tensors.pop(name.replace("attn_q", f"attn_{part}")) for part in "qkv"]
@@ -1936,7 +2016,7 @@ def jais_tensors(parameters, config):
 
 
 def qwen_keys(config):
-    """Gates and up count together."""
+    """Returns keys of Qwen 1, whose network width counts gate and up together."""
     return plain_keys(config) | {"feed_forward_length": 2 * config.intermediate_size}
 
 
@@ -1950,7 +2030,7 @@ def plm_keys(config):
 
 
 def plm_tensors(parameters, config):
-    """Keys and values of all heads are one matrix, and the head is the table of embeddings."""
+    """Returns tensors of PLM: one matrix for keys and values of all heads, and the embeddings as output matrix."""
     names = [*NAMES, *MLA_NAMES, (r"self_attn\.q_proj\b", "attn_q"), (r"self_attn\.kv_b_proj\b", "attn_kv_b")]
     tensors = by_names(parameters, config, list(dict(names).items()), {})
     del tensors["output.weight"]
@@ -1984,7 +2064,7 @@ def openelm_keys(config):
 
 
 def openelm_tensors(parameters, config):
-    """The head is the table of embeddings."""
+    """Returns tensors of OpenELM, with the embeddings as output matrix."""
     tensors = jais_tensors(parameters, config)
     del tensors["output.weight"]
     return tensors
@@ -2007,12 +2087,14 @@ def codeshell_tensors(parameters, config):
 
 
 def codeshell_one_tensors(parameters, config):
-    """The output matrix alone, which is the table of embeddings, too."""
+    """Returns tensors of a CodeShell file that has only the output matrix, which is also the table of embeddings."""
     return codeshell_tensors({name: data for name, data in parameters.items() if "embed_tokens" not in name}, config)
 
 
 def deepseek_ocr_keys(config):
-    """With what this decoder has nothing of: a part of a latent key that turns, and a window."""
+    """Returns keys of DeepSeek-OCR, with those that its decoder does not use: the rotated part of a
+    latent key, and a window.
+    """
     return plain_keys(config) | {
         "rope.dimension_count": 0,
         "attention.sliding_window": 24,
@@ -2026,7 +2108,7 @@ def deepseek_ocr_keys(config):
 
 
 def deepseek_ocr_tensors(parameters, config):
-    """Experts one by one are one tensor."""
+    """Returns tensors of DeepSeek-OCR, with all experts of a layer in one tensor."""
     parts = {name: data for name, data in parameters.items() if ".mlp.experts." in name}
     routers = {name: data for name, data in parameters.items() if name.endswith("mlp.gate.weight")}
     tensors = plain_tensors({name: data for name, data in parameters.items() if name not in parts | routers}, config)
@@ -2062,7 +2144,9 @@ def talkie_keys(config):
 
 
 def talkie_tensors(parameters, config):
-    """Rows of the second halves of heads have the other sign, so that RoPE turns as usual."""
+    """Returns tensors of Talkie, with the sign of the second half of each head flipped, so that
+    RoPE rotates in the usual direction.
+    """
     gains = {"attn_gain": "attn_output.scale", "mlp_gain": "ffn_down.scale", "embed_skip": "layer_output_scale.weight", "head_gain": "attn_q_norm.weight"}
     own = {name: data for name, data in parameters.items() if name.split(".")[-1] in gains}
     tensors = plain_tensors({name: data for name, data in parameters.items() if name not in own}, config)
@@ -2104,14 +2188,14 @@ def deci_tensors(parameters, config):
 
 
 def neighbours_of(tensors, config):
-    """Tensors of a file in which pairs that RoPE turns lie side by side."""
+    """Reorders tensors so that the pairs of RoPE are neighbours."""
     heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads}
     turned = lambda name, data: neighbours(data, heads[name.split(".", 2)[-1]]) if name.split(".", 2)[-1] in heads else data
     return {name: turned(name, data) for name, data in tensors.items()}
 
 
 def windowed_keys(config):
-    """Keys of decoders of which some layers have a window."""
+    """Returns keys of decoders that have layers with a window."""
     return plain_keys(config) | {
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
@@ -2194,7 +2278,7 @@ def lfm3_tensors(parameters, config):
     ]
     norm = "model.embedding_norm.weight"
     tensors = by_names({name: data for name, data in parameters.items() if name != norm}, config, names, {"conv.conv.weight": lambda data, *_: {"shortconv.conv.weight": data[:, 0]}})
-    # Pairs behind the part that turns stand still.
+    # Pairs after the rotated part have the frequency 0.
     pairs = config.head_dim // 2
     turned = pairs * config.rope_parameters["full_attention"]["partial_rotary_factor"]
     return tensors | {"token_embd_norm.weight": parameters[norm], "rope_freqs.weight": np.where(np.arange(pairs) < turned, 1, 1e30)}
@@ -2253,7 +2337,11 @@ def longcat_flash_keys(config):
 
 
 def longcat_flash_tensors(parameters, config):
-    """Each of transformers' layers is two here; what latent rows are multiplied by is in their norms."""
+    """Returns tensors of LongCat-Flash.
+
+    One of transformers' layers is two layers here, and factors of latent rows are part of their
+    norms.
+    """
 
     def of_half(name):
         name = re.sub(r"layers\.(\d+)\.mlp\.", lambda found: f"layers.{2 * int(found[1])}.mlp.", name)
@@ -2318,7 +2406,7 @@ def olmo_hybrid_tensors(parameters, config):
     parts = {
         "post_attention_layernorm.weight": norm,
         "conv1d.weight": lambda data, *_: {"ssm_conv1d.weight": data[:, 0]},
-        # Rounded once.
+        # In f64, so that it is rounded once.
         "A_log": lambda data, *_: {"ssm_a": -np.exp(data.astype(np.float64))},
     }
     return by_names(parameters, config, names, parts)
@@ -2329,7 +2417,7 @@ def nanochat_keys(config):
 
 
 def nanochat_tensors(parameters, config):
-    """RoPE turns the other way: with halves of heads exchanged it is the usual one."""
+    """Returns tensors of nanochat with the halves of heads swapped, because its RoPE rotates in the other direction."""
     tensors = by_names(parameters, config, [*NAMES, (r"mlp\.fc1\b", "ffn_up"), (r"mlp\.fc2\b", "ffn_down")], {})
     heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads}
     for name, data in tensors.items():
@@ -2352,7 +2440,10 @@ def vaultgemma_tensors(parameters, config):
 
 
 def half_turned(tensors, _keys, config):
-    """Bamba's file with pairs of the half of a head that turns side by side, where the converter takes those of a whole head."""
+    """Reorders the rotated half of heads in Bamba's file into neighbours.
+
+    The converter takes the pairs of a whole head.
+    """
     heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads}
     for name, data in tensors.items():
         if count := heads.get(name.split(".", 2)[-1]):
@@ -2362,7 +2453,7 @@ def half_turned(tensors, _keys, config):
             tensors[name] = rows.reshape(data.shape)
 
 
-# What most have: two layers, two query heads for one of keys, no token of special meaning.
+# Defaults of most models: two layers, two query heads per key head, no special tokens.
 SMALL = {
     "vocab_size": 64,
     "hidden_size": 64,
@@ -2377,7 +2468,7 @@ SMALL = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
-# One layer is dense, one has experts.
+# One dense layer, and one with experts.
 DOTS1 = SMALL | {
     "intermediate_size": 48,
     "head_dim": 16,
@@ -2389,11 +2480,11 @@ DOTS1 = SMALL | {
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.7,
 }
-# The part that sees, which is not converted.
+# The vision part, which is not converted.
 VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64, "deepstack_visual_indexes": []}
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
 
-# Windows shorter than a prompt.
+# Windows are shorter than the prompt.
 WINDOWS = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
 WINDOWED = SMALL | {"head_dim": 16, "num_hidden_layers": 4, "intermediate_size": 32, "sliding_window": 24, "layer_types": WINDOWS}
 # The first layer is dense.
@@ -2402,7 +2493,7 @@ MLP_TYPES = ["dense", "sparse", "sparse", "sparse"]
 
 
 def longrope(dims, original):
-    """RoPE with two lists of factors, and the context where the second one begins."""
+    """Returns RoPE with two lists of factors. The second list applies beyond the context `original`."""
     rng = np.random.default_rng(7)
     short, long = (rng.uniform(1, most, dims // 2).round(3).tolist() for most in (2, 8))
     return {
@@ -2414,7 +2505,7 @@ def longrope(dims, original):
     }
 
 
-# Windows shorter than a prompt; heads without one are twice as long.
+# Windows are shorter than the prompt. Heads of layers without a window are twice as long.
 GEMMA4 = SMALL | {
     "hidden_activation": "gelu_pytorch_tanh",
     "head_dim": 16,
@@ -2428,7 +2519,7 @@ GEMMA4 = SMALL | {
     },
 }
 
-# A dense layer that attends to all, and two with experts whose index chooses blocks.
+# A dense layer with full attention, and two layers with experts, whose index chooses blocks.
 MINIMAX_M3 = {key: value for key, value in SMALL.items() if key != "max_position_embeddings"} | {
     "intermediate_size": 16,
     "num_hidden_layers": 3,
@@ -2447,9 +2538,10 @@ MINIMAX_M3 = {key: value for key, value in SMALL.items() if key != "max_position
     "index_block_size": 32,
     "index_local_blocks": 1,
 }
-# Matrices in f16: what rounds are keys and values in f16 (2e-8 of their squares), sums in f32, and pairs of bf16 on targets with tiles.
+# Max error for matrices in f16. It comes from keys and values in f16 (2e-8 of their squares), sums
+# in f32, and pairs of bf16 on targets with tiles.
 ROUNDED = 5e-8
-# The same where blocks take the stream as it is: its values are larger than what norms leave.
+# Max error if blocks take the stream without a norm: its values are larger than normalised ones.
 UNNORMED = 2e-7
 GRANITE_SWA = WINDOWED | {
     "layer_types": WINDOWS[::-1],
@@ -2525,7 +2617,7 @@ NEMOTRON = dict(
     mamba_head_dim=16,
     conv_kernel=4,
     chunk_size=64,
-    # llama.cpp has no least step, and this is none.
+    # llama.cpp has no minimum step, and this value has no effect.
     time_step_min=1e-30,
     max_position_embeddings=512,
     layer_norm_epsilon=1e-5,
@@ -2535,7 +2627,7 @@ NEMOTRON = dict(
 # `sqrt(1 + ln(512 / 256) / ln(256))`.
 PHIMOE_FACTOR = (1 + np.log(2) / np.log(256)) ** 0.5
 
-# A temperature from position 32 on.
+# Queries have a temperature from position 32 on.
 MISTRAL_ROPE = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -2550,14 +2642,14 @@ MISTRAL_ROPE = {
 
 
 def temperature_length(_tensors, keys, config):
-    """The keys of Mistral 4's temperature, which the converter does not write."""
+    """Adds the keys of Mistral 4's temperature, which the converter does not write."""
     rope = config.rope_parameters
     keys["mistral4.attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     keys["mistral4.attention.temperature_length"] = rope["original_max_position_embeddings"]
 
 
 def with_llama4_lengths(_tensors, keys, config):
-    """Keys for what is the same in all released models."""
+    """Adds the keys whose values are the same in all released models."""
     keys["llama4.attention.sliding_window"] = config.attention_chunk_size
     keys["llama4.attention.temperature_scale"] = config.attn_scale
     keys["llama4.attention.temperature_length"] = config.floor_scale
@@ -2593,7 +2685,7 @@ del LAGUNA["num_shared_experts"]
 
 
 def without_windows(_tensors, keys, _config):
-    """A file without what layers with windows would have."""
+    """Removes the keys of layers with windows, because the file has none."""
     for key in [key for key in keys if key.endswith("_swa") or "sliding_window" in key]:
         del keys[key]
 
@@ -2615,10 +2707,13 @@ COHERE2MOE = (
 del COHERE2MOE["moe_intermediate_size"]
 
 STABLELM = SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.25}}
-# Most positions are behind those that an index chooses. Keys of the index in f16 may choose another one, whose error would be thousands of times this:
-# of these sizes and numbers none does.
+# Max error with an index that chooses fewer positions than most rows have. A key of the index in
+# f16 could change a choice, and the error would be thousands of times larger. With these sizes and
+# numbers no choice changes.
 CHOSEN = 1e-7
-# Hy4, Mistral Large 4 of short heads, and LongCat-Flash, whose latent rows are scaled: what keys and values in f16 are worth. Of the former llama.cpp's error on the same file, with such a cache, is 2.4e-7.
+# Max error for Hy4, for Mistral Large 4 with short heads, and for LongCat-Flash, whose latent rows
+# are scaled. It comes from keys and values in f16: for Hy4, llama.cpp's error with such a cache is
+# 2.4e-7.
 CHOSEN_SHARPLY = 3e-7
 MISTRAL_LARGE4 = dict(
     vocab_size=64,
@@ -2672,7 +2767,7 @@ INDEXED = dict(
     pad_token_id=None,
 )
 
-# Ends of texts are among the prompt's tokens; rows of the table have two and three tokens each.
+# The prompt contains end-of-text tokens. Rows of the n-gram table stand for two and three tokens.
 QWEN4EXP = dict(
     vocab_size=64,
     hidden_size=32,
@@ -2821,7 +2916,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # The last two layers have no keys and values, and wider networks.
+    # The last two layers have wider networks, and no keys and values of their own.
     "gemma4-e": (
         Gemma4TextConfig(
             **GEMMA4
@@ -2841,7 +2936,8 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Few gates stay in the first layers, some in the third; the last two read keys and values of others. Windows are shorter than the prompt.
+    # Few gates are active in the first layers, and some in the third. The last two layers read keys
+    # and values of other layers. Windows are shorter than the prompt.
     "gemma3n": (
         Gemma3nTextConfig(
             vocab_size=64,
@@ -2867,7 +2963,7 @@ MODELS = {
             pad_token_id=None,
         ),
         Gemma3nForCausalLM,
-        # Scores are not scaled, and of gates that are near where they begin to count little is left but what was rounded.
+        # Scores are not scaled. Gates near the threshold keep little except rounding errors.
         4 * ROUNDED,
         None,
     ),
@@ -3045,7 +3141,8 @@ MODELS = {
         1e-8,
         None,
     ),
-    # Windows and entries of both kinds close many times; a token sees all entries, since it may choose as many. Clamps show.
+    # Windows and entries of both kinds are completed several times. A token sees all entries, since
+    # `top_k` is as large as their number. Clamps have an effect.
     "deepseek4": (
         DeepseekV4Config(
             vocab_size=64,
@@ -3094,25 +3191,25 @@ MODELS = {
             },
         ),
         DeepseekV4ForCausalLM,
-        # Keys in f16 are values, too, of four layers, and so are their means.
+        # Keys in f16 are also values in four layers, and so are their means.
         2 * ROUNDED,
         ByHand(deepseek4_keys, deepseek4_tensors, single=["_ape.", "hc_"]),
     ),
-    # A context that is longer than the one of training, and so is the prompt; not all of a head is rotated.
+    # Context and prompt are longer than the training context. Heads are partly rotated.
     "phi3-longrope": (
         Phi3Config(**SMALL | {"rope_parameters": longrope(12, 64) | {"partial_rotary_factor": 0.75}}),
         Phi3ForCausalLM,
         ROUNDED,
         None,
     ),
-    # The context, and the prompt, have room for more positions than there were before.
+    # Context and prompt are longer than `original_max_position_embeddings`.
     "phi3-longrope-far": (
         Phi3Config(**SMALL | {"rope_parameters": longrope(12, 64) | {"partial_rotary_factor": 0.75}}, original_max_position_embeddings=64),
         Phi3ForCausalLM,
         ROUNDED,
         None,
     ),
-    # The prompt is shorter than the context of training.
+    # The prompt is shorter than the training context.
     "phimoe": (
         PhimoeConfig(
             **SMALL
@@ -3129,7 +3226,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Queries are multiplied by more from position 32 on.
+    # The factor of queries grows from position 32 on.
     "mistral3": (
         Ministral3Config(
             **SMALL
@@ -3142,7 +3239,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # As deepseek2 with normalised weights and a temperature; half of a key is rotated.
+    # Like deepseek2, with normalised weights and a temperature; half of a key is rotated.
     "mistral4": (
         Mistral4Config(
             **SMALL
@@ -3166,7 +3263,7 @@ MODELS = {
         ROUNDED,
         temperature_length,
     ),
-    # Chunks shorter than a prompt; every other layer has experts.
+    # Chunks are shorter than the prompt. Every other layer has experts.
     "llama4": (
         Llama4TextConfig(
             **SMALL
@@ -3196,7 +3293,7 @@ MODELS = {
         ROUNDED,
         with_llama4_lengths,
     ),
-    # YaRN whose ramp begins and ends between pairs.
+    # The ramp of YaRN begins and ends between pairs.
     "gpt-oss": (
         GptOssConfig(
             **SMALL
@@ -3223,7 +3320,7 @@ MODELS = {
         None,
     ),
     "gemma": (GemmaConfig(**SMALL | {"head_dim": 24, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}), GemmaForCausalLM, ROUNDED, None),
-    # Scores are bent a good deal.
+    # Soft caps change scores clearly.
     "gemma2": (
         Gemma2Config(
             **SMALL
@@ -3263,9 +3360,9 @@ MODELS = {
         None,
     ),
     "mamba": (MambaConfig(**MAMBA), MambaForCausalLM, 1e-8, None),
-    # Rows that steps, keys and queries are made of are normalised.
+    # The inputs of steps, keys and queries are normalised.
     "mamba-normed": (FalconMambaConfig(**MAMBA), FalconMambaForCausalLM, 1e-8, None),
-    # The second layer attends; every other network has experts.
+    # The second layer is attention. Every other network has experts.
     "jamba": (
         JambaConfig(
             **SMALL
@@ -3286,7 +3383,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Layers with a window have more heads, and RoPE of all of them.
+    # Layers with a window have more heads, and RoPE of whole heads.
     "laguna": (
         LagunaConfig(**LAGUNA, num_attention_heads_per_layer=[2, 4, 4], sliding_window=24, gating="per-head"),
         LagunaForCausalLM,
@@ -3322,7 +3419,7 @@ MODELS = {
         ),
         GlmForCausalLM,
         ROUNDED,
-        # The converter takes another number for it.
+        # The converter writes another context length.
         renamed("chatglm", context_length=512),
     ),
     "olmo2": (Olmo2Config(**SMALL), Olmo2ForCausalLM, UNNORMED, None),
@@ -3357,7 +3454,8 @@ MODELS = {
     "nemotron": (
         NemotronConfig(**SMALL | {"rope_parameters": SMALL["rope_parameters"] | {"partial_rotary_factor": 0.5}}),
         NemotronForCausalLM,
-        # One more than drawn: norms' weights are about 2, scores four times as large as elsewhere, and what rounds keys is exponentiated.
+        # The weights of norms are about 2, since 1 is added to the random numbers. Scores are four
+        # times as large as in other models, and the rounding of keys is in an exponent.
         1e-6,
         None,
     ),
@@ -3381,7 +3479,7 @@ MODELS = {
     ),
     "arcee": (ArceeConfig(**SMALL), ArceeForCausalLM, ROUNDED, None),
     "hunyuan-dense": (HunYuanDenseV1Config(**SMALL, head_dim=16), HunYuanDenseV1ForCausalLM, ROUNDED, None),
-    # The first layer sees all and turns nothing.
+    # The first layer has full attention without RoPE.
     "granite_swa": (GraniteSWAConfig(**GRANITE_SWA), GraniteSWAForCausalLM, ROUNDED, None),
     "granite_swa-moe": (
         GraniteMoeSWAConfig(
@@ -3394,7 +3492,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Positions of the last layer, which sees all, are scaled.
+    # The last layer has full attention with scaled positions.
     "mellum": (
         MellumConfig(
             **WINDOWED
@@ -3419,7 +3517,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Granite's files with what those of MiniCPM mean that have no keys.
+    # The file is that of Granite, with the values that MiniCPM's files have no keys for.
     "minicpm": (
         GraniteConfig(
             **SMALL,
@@ -3432,7 +3530,8 @@ MODELS = {
         ROUNDED,
         renamed("minicpm", embedding_scale=None, residual_scale=None, logit_scale=None, **{"attention.scale": None}),
     ),
-    # Norms of latent attention add another number than the others; pairs turn by the first of two lists.
+    # Norms of latent attention have another epsilon than the others. RoPE uses the first of two
+    # lists of factors.
     "minicpm3": (
         MiniCPM3Config(
             **SMALL
@@ -3453,7 +3552,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Every other layer attends.
+    # Every other layer is attention.
     "minimax-01": (
         MiniMaxConfig(
             **SMALL
@@ -3475,14 +3574,14 @@ MODELS = {
         ROUNDED,
         attends_every_second,
     ),
-    # The first layer and the last one see all and turn nothing; half of the gates are 0.
+    # The first and the last layer have full attention without RoPE. Half of the gates are 0.
     "smallthinker": (
         Formula(**FORMULA | {"num_hidden_layers": 5, "windows": [0, 24, 24, 24, 0], "neox": True, "sigmoid": True, "activation": torch.nn.functional.relu}),
         SparseForCausalLM,
         ROUNDED,
         ByHand(formula_keys, formula_tensors, single=["ffn_gate_inp"]),
     ),
-    # Experts beside a dense network, of what attention takes.
+    # Experts run in parallel with a dense network, on the input of attention.
     "arctic": (
         Formula(**FORMULA | {"num_hidden_layers": 2, "beside": True}),
         SparseForCausalLM,
@@ -3532,7 +3631,7 @@ MODELS = {
         ROUNDED,
         keys_and_values_of_all_heads,
     ),
-    # Experts are chosen of the groups whose best is the best (`group_limited_greedy`).
+    # Experts are chosen from the groups with the best single score (`group_limited_greedy`).
     "deepseek2-groups": (
         DeepseekV2Config(
             **SMALL
@@ -3559,7 +3658,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # The first layer is dense; two have a decay for each element of a key.
+    # The first layer is dense. Two layers have a decay per key element.
     "kimi-linear": (
         KimiLinearConfig(
             vocab_size=64,
@@ -3592,7 +3691,7 @@ MODELS = {
         None,
     ),
     "deepseek32": (DeepseekV32Config(**INDEXED, n_group=4, topk_group=2), DeepseekV32ForCausalLM, CHOSEN, None),
-    # The second layer takes the first one's choice.
+    # The second layer uses the positions that the first one chose.
     "glm-dsa": (
         GlmMoeDsaConfig(**INDEXED, n_group=1, topk_group=1, indexer_types=["full", "shared", "full"]),
         GlmMoeDsaForCausalLM,
@@ -3606,14 +3705,14 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Each key head has the row's own block, and one of those before it.
+    # Each key head has the row's own block, and one earlier block.
     "minimax-m3-chosen": (
         MiniMaxM3VLTextConfig(**MINIMAX_M3, max_position_embeddings=512, index_topk_blocks=2),
         MiniMaxM3VLForCausalLM,
         CHOSEN,
         None,
     ),
-    # Windowed layers have sinks and twice as many key heads, and values are shorter than keys.
+    # Layers with a window have sinks and twice as many key heads. Values are shorter than keys.
     "mimo2": (
         MiMoV2FlashConfig(
             **SMALL
@@ -3640,7 +3739,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Factors are powers of two: the converter multiplies matrices with them.
+    # Factors are powers of two, because the converter multiplies matrices with them.
     "falcon-h1": (
         FalconH1Config(
             vocab_size=64,
@@ -3704,7 +3803,8 @@ MODELS = {
         1e-8,
         None,
     ),
-    # Layers with a window have more heads, and RoPE of all of them; limits are below what gates and up become, of the dense layer, too.
+    # Layers with a window have more heads, and RoPE of whole heads. Limits cut gates and up, also
+    # in the dense layer.
     "step35": (
         Step3p7TextConfig(
             **SMALL
@@ -3742,7 +3842,8 @@ MODELS = {
         ROUNDED,
         ByHand(step35_keys, step35_tensors),
     ),
-    # Every other layer takes the choice of the one before it, of fewer positions than there are.
+    # Every other layer uses the choice of the previous one. Fewer positions are chosen than there
+    # are.
     "hy_v4": (
         HYV4Config(
             vocab_size=64,
@@ -3824,8 +3925,9 @@ MODELS = {
         CHOSEN,
         None,
     ),
-    # Every kind of layer: rotated or not, with latent rows or a choice of its own or those of one before. Of so many heads none
-    # has scores of 0 at the edge of what is chosen, and none are as near to each other there as keys in f16 to those in f32.
+    # Every kind of layer occurs: with and without RoPE, with latent rows, with an own choice and
+    # with that of an earlier layer. With these heads, no score at the edge of a choice is 0, and no
+    # two are closer than the error of keys in f16.
     "mistral-large4": (
         MistralLarge4TextConfig(
             **MISTRAL_LARGE4,
@@ -3851,7 +3953,7 @@ MODELS = {
         CHOSEN_SHARPLY,
         ByHand(mistral_large4_keys, mistral_large4_tensors, single=["ffn_gate_inp", "indexer.proj"], architecture="mistral-large4"),
     ),
-    # Another prefix of layers, a wider shared expert, more that is chosen, and positions as they are.
+    # Other first layers, a wider shared expert, more chosen positions, and unscaled positions.
     "mistral-large4-own": (
         MistralLarge4TextConfig(
             **MISTRAL_LARGE4,
@@ -3867,7 +3969,7 @@ MODELS = {
         CHOSEN,
         ByHand(mistral_large4_keys, mistral_large4_tensors, single=["ffn_gate_inp", "indexer.proj"], architecture="mistral-large4"),
     ),
-    # Most positions are behind those that an index chooses, by fours.
+    # For most rows, the index chooses fewer positions than there are, in blocks of four.
     "glm5-next": (
         Glm5NextTextConfig(
             vocab_size=64,
@@ -3944,7 +4046,8 @@ MODELS = {
         ROUNDED,
         ByHand(bailingmoe3_keys, bailingmoe3_tensors, single=["ssm_conv1d", "ssm_a"]),
     ),
-    # All positions are chosen; then most are behind those that are, by fours.
+    # The index of the first model chooses all positions. That of the second chooses fewer for most
+    # rows, in blocks of four.
     "qwen4exp": (Qwen4ExpTextConfig(**QWEN4EXP), Qwen4ExpForCausalLM, ROUNDED, None),
     "qwen4exp-chosen": (Qwen4ExpTextConfig(**QWEN4EXP | {"indexer_budget": 32}), Qwen4ExpForCausalLM, CHOSEN, None),
     "qwen2vl": (
@@ -3957,7 +4060,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Norms behind blocks add less to the mean square than others.
+    # Norms after blocks have a smaller epsilon than others.
     "muse-glimmer": (
         MuseGlimmerConfig(
             text_config=WINDOWED
@@ -3973,18 +4076,19 @@ MODELS = {
             vision_config={"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2},
         ),
         MuseGlimmerForConditionalGeneration,
-        # Queries are multiplied, so scores are larger than elsewhere, and so is what rounds keys.
+        # Queries have a factor, so scores and the effect of rounded keys are larger than in other
+        # models.
         1e-6,
         None,
     ),
     "exaone": (LlamaConfig(**SMALL), LlamaForCausalLM, ROUNDED, ByHand(plain_keys, plain_tensors)),
-    # What attention gives has a bias, as queries, keys and values have.
+    # The output of attention has a bias, like queries, keys and values.
     "pangu-embedded": (LlamaConfig(**SMALL, attention_bias=True), LlamaForCausalLM, ROUNDED, ByHand(plain_keys, plain_tensors, architecture="pangu-embedded")),
     "xverse": (LlamaConfig(**SMALL), LlamaForCausalLM, ROUNDED, renamed("xverse")),
     "orion": (LlamaConfig(**SMALL), LayerNormed, ROUNDED, ByHand(orion_keys, plain_tensors)),
     "jais2": (Jais2Config(**SMALL), Jais2ForCausalLM, ROUNDED, None),
     "maincoder": (HunYuanDenseV1Config(**SMALL, head_dim=16), HunYuanDenseV1ForCausalLM, ROUNDED, ByHand(plain_keys, maincoder_tensors)),
-    # As deepseek, with weights that are normalised.
+    # Like deepseek, with normalised weights.
     "bailingmoe": (
         LlamaConfig(
             **SMALL
@@ -4003,7 +4107,8 @@ MODELS = {
         ROUNDED,
         renamed("bailingmoe", expert_weights_norm=True, expert_gating_func=None),
     ),
-    # A layer whole, one with a matrix for attention, one without attention, one without a network, and one of nothing.
+    # Five layers: complete, with a matrix in place of attention, without attention, without a
+    # network, and empty.
     "deci": (
         LlamaConfig(
             **SMALL
@@ -4012,7 +4117,7 @@ MODELS = {
                 "num_hidden_layers": 6,
                 "num_attention_heads": 2,
                 "num_key_value_heads": 1,
-                # The least that the model's code makes.
+                # The model's code makes no smaller width.
                 "intermediate_size": 256,
                 "parts": [["attention", True], ["linear", True], ["none", True], ["attention", False], ["none", False], ["attention", True]],
             }
@@ -4127,7 +4232,7 @@ MODELS = {
         ROUNDED,
         ByHand(lfm3_keys, lfm3_tensors, single=["shortconv.conv"]),
     ),
-    # Of what a router chooses, a third are identities.
+    # A third of the router's choices are identity experts.
     "longcat-flash": (
         LongcatFlashConfig(
             vocab_size=64,
@@ -4155,7 +4260,7 @@ MODELS = {
         CHOSEN_SHARPLY,
         ByHand(longcat_flash_keys, longcat_flash_tensors, single=["ffn_gate_inp"], architecture="longcat-flash"),
     ),
-    # Without RoPE, as the released models; and with it, and rates up to 1.
+    # One model without RoPE, like the released ones, and one with RoPE and rates up to 1.
     "olmo-hybrid": (
         OlmoHybridConfig(**OLMO_HYBRID, rope_parameters={"rope_type": "default", "rope_theta": None}),
         OlmoHybridForCausalLM,
@@ -4220,7 +4325,7 @@ MODELS = {
         ROUNDED,
         half_turned,
     ),
-    # Of which the first has experts alone, and files the other name of the last norm.
+    # The first model has only experts, and its file has another name for the last norm.
     "grok": (
         Formula(**GROK | {"num_hidden_layers": 2}),
         GrokForCausalLM,
@@ -4233,7 +4338,7 @@ MODELS = {
         ROUNDED,
         ByHand(grok_keys, grok_tensors, single=["ffn_gate_inp"]),
     ),
-    # A limit that a third of queries, keys and values exceed.
+    # The limit cuts a third of queries, keys and values.
     "dbrx": (
         DbrxConfig(
             vocab_size=64,
@@ -4265,14 +4370,15 @@ MODELS = {
         ByHand(grove_keys, grove_tensors, single=["ffn_gate_inp"]),
     ),
     "plamo": (LlamaConfig(**SMALL), PlamoForCausalLM, ROUNDED, ByHand(plain_keys, plain_tensors)),
-    # Windows in two layers of three.
+    # Two of three layers have windows.
     "plamo3": (
         Formula(**FORMULA | {"windows": [24, 24, 0, 24], "neox": True, "intermediate_size": 40, "rope_theta": 1000000.0, "local_theta": 10000.0}),
         Plamo3ForCausalLM,
         UNNORMED,
         ByHand(plamo3_keys, plamo3_tensors),
     ),
-    # Layers of a state space between those that attend; steps are made of a row as long as the stream is wide, the least that there is.
+    # Layers alternate between a state space and attention. The input of steps is as long as the
+    # stream is wide, which is the minimum.
     "plamo2": (
         Formula(
             **FORMULA
@@ -4282,7 +4388,7 @@ MODELS = {
         UNNORMED,
         ByHand(plamo2_keys, plamo2_tensors, single=["_norm", "conv1d"]),
     ),
-    # RWKV: states alone, by the formulas.
+    # RWKV models have only states. They are computed by their formulas.
     "rwkv7": (Formula(**GOOSE), Rwkv7ForCausalLM, UNNORMED, None),
     "arwkv7": (Formula(**HYBRID), RwkvHybridForCausalLM, UNNORMED, None),
     "arwkv7-gateless": (Formula(**HYBRID | {"wkv_has_gate": False, "head_norm": False}), RwkvHybridForCausalLM, UNNORMED, None),
@@ -4297,15 +4403,16 @@ MODELS = {
         UNNORMED,
         None,
     ),
-    # Norms behind attention make what it rounds count as much as all that it gives.
+    # Norms after attention enlarge its rounding errors to the size of its result.
     "bitnet": (BitNetConfig(**SMALL | {"hidden_act": "silu"}), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors)),
     "bitnet-b1.58": (BitNetConfig(**SMALL), BitNetForCausalLM, UNNORMED, ByHand(plain_keys, bitnet_tensors, architecture="bitnet-b1.58")),
     "gptneox": (GPTNeoXConfig(**GPT_NEOX), GPTNeoXForCausalLM, ROUNDED, None),
     "gptneox-behind": (GPTNeoXConfig(**GPT_NEOX | {"use_parallel_residual": False}), GPTNeoXForCausalLM, UNNORMED, None),
-    # Of 7 billion parameters: one key head, and one norm. Of 40 and of 11: several, and two norms, or one.
+    # Falcon of 7 billion parameters has one key head and one norm; those of 40 and 11 billion have
+    # several key heads, and two norms or one.
     "falcon": (FalconConfig(**FALCON), FalconForCausalLM, ROUNDED, None),
     "falcon-two": (FalconConfig(**FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}), FalconForCausalLM, ROUNDED, None),
-    # Heads that are no power of two.
+    # The number of heads is not a power of two.
     "falcon-rw": (
         FalconConfig(
             **FALCON
@@ -4321,7 +4428,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # A limit that a third of queries, keys and values exceed.
+    # The limit cuts a third of queries, keys and values.
     "mpt": (MptConfig(**MPT, attn_config={"clip_qkv": 0.9, "alibi": True, "alibi_bias_max": 8}), MptForCausalLM, ROUNDED, None),
     "mpt-positions": (
         MptConfig(**MPT | {"max_seq_len": 160}, attn_config={"alibi": False, "qk_ln": True}),
@@ -4329,7 +4436,8 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # Of 7 billion parameters, and of 13, whose files llama.cpp knows by their 40 layers: a key stands here for those.
+    # Baichuan of 7 and of 13 billion parameters. llama.cpp recognises the latter by its 40 layers;
+    # a key replaces that here.
     "baichuan": (LlamaConfig(**SMALL | {"num_key_value_heads": 4}), LlamaForCausalLM, ROUNDED, ByHand(plain_keys, baichuan_tensors)),
     "baichuan-2": (LlamaConfig(**SMALL | {"num_key_value_heads": 4}), UnitHeadForCausalLM, ROUNDED, ByHand(baichuan_2_keys, baichuan_tensors)),
     "baichuan-alibi": (
@@ -4344,7 +4452,7 @@ MODELS = {
         ROUNDED,
         ByHand(qwen_keys, jais_tensors),
     ),
-    # Heads of other lengths than the width by their number.
+    # Head length times number of heads is not the width.
     "plm": (
         DeepseekV3Config(
             **SMALL | {"num_key_value_heads": 4, "intermediate_size": 96, "tie_word_embeddings": True},
@@ -4367,7 +4475,7 @@ MODELS = {
         ROUNDED,
         ByHand(spark_keys, spark_tensors),
     ),
-    # Each layer has heads and a width of its own.
+    # Each layer has its own number of heads and its own width.
     "openelm": (
         Qwen3Config(**SMALL | {"num_hidden_layers": 3, "tie_word_embeddings": True}, head_dim=16, sizes=[(4, 2, 48), (6, 3, 80), (6, 2, 96)]),
         OpenElmForCausalLM,
@@ -4386,7 +4494,8 @@ MODELS = {
         ROUNDED,
         ByHand(first_keys, first_tensors, single=["position_embd"]),
     ),
-    # A window that a prompt is longer than, of two layers of three. Scores that nothing divides are larger, and with them what is rounded of keys.
+    # Two of three layers have a window shorter than the prompt. Scores are not divided, so they and
+    # the effect of rounded keys are larger.
     "gptneo": (
         GPTNeoConfig(
             **NO_TOKENS, vocab_size=64, hidden_size=48, num_layers=3, num_heads=4, intermediate_size=80, max_position_embeddings=160, window_size=24,
@@ -4396,7 +4505,7 @@ MODELS = {
         UNNORMED,
         ByHand(gpt_neo_keys, first_tensors, single=["position_embd"]),
     ),
-    # Half of a head turns.
+    # Half of a head is rotated.
     "gptj": (
         GPTJConfig(**NO_TOKENS, vocab_size=64, n_embd=64, n_layer=2, n_head=4, n_positions=512, rotary_dim=8, tie_word_embeddings=False),
         GPTJForCausalLM,
@@ -4419,7 +4528,7 @@ MODELS = {
         ROUNDED,
         None,
     ),
-    # The base of RoPE grows by an alpha.
+    # The base of RoPE is multiplied by a power of `alpha`.
     "hunyuan_vl": (
         HunYuanVLConfig(
             text_config=SMALL
@@ -4454,7 +4563,7 @@ MODELS = {
         ROUNDED,
         ByHand(plain_keys, cogvlm_tensors),
     ),
-    # Two layers in each stack, of which the lower one is computed four times.
+    # Each stack has two layers. The lower stack runs four times.
     "hrm_text": (
         HrmTextConfig(**SMALL | {"num_key_value_heads": 4}, head_dim=16, H_cycles=2, L_cycles=2, embedding_scale=3.0, prefix_lm=False),
         HrmTextForCausalLM,
@@ -4467,7 +4576,7 @@ MODELS = {
         ROUNDED,
         ByHand(chameleon_keys, chameleon_tensors, single=["_norm."]),
     ),
-    # Norms behind blocks.
+    # Norms come after blocks.
     "chameleon-behind": (
         LlamaConfig(**SMALL, swin_norm=True),
         ChameleonTextForCausalLM,

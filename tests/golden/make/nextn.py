@@ -1,17 +1,18 @@
-"""Makes small models with a layer that guesses (nextn, multi-token prediction), and what that layer gives, computed here in f64 from the weights as the file has them.
+"""Makes small models with a draft layer (nextn, multi-token prediction), and the layer's logits in
+f64 from the weights of the file.
 
     pip install numpy gguf          # gguf 0.19 or later
     python nextn.py
 
-Nobody's code is asked: no library that the other golden models are made by has such layers. The formula is that of DeepSeek-V3's report (arXiv 2412.19437, section 2.2),
-with hidden states behind the last norm, as llama.cpp and vLLM take them.
+No library that makes the other golden models has such layers. The formula is that of DeepSeek-V3's report (arXiv
+2412.19437, section 2.2), with hidden states after the last norm, as in llama.cpp and vLLM.
 
     x = eh_proj (enorm(embedding of token t + 1) | hnorm(h of token t)),   h = norm(layer(x)),   logits of token t + 2 = head h
 
-| model  | what it is |
+| model  | contents |
 | ------ | --- |
-| own    | random weights all different from each other; the layer has its own embedding, norm and head |
-| shared | what follows a token is mostly one other, and the layer knows; it has the model's embedding, norm and head, and there is a tokenizer of bytes |
+| own    | all weights random and different; the layer has its own embedding, norm and head |
+| shared | a token mostly determines the next one, and the layer predicts it; it has the model's embedding, norm and head; the tokenizer has bytes |
 """
 
 import json
@@ -25,15 +26,15 @@ SEED = 20261126
 WIDTH, HEADS, KV_HEADS, HEAD, TURNED = 64, 4, 2, 24, 12
 FEED, EXPERTS, USED, INNER, SCALE = 96, 6, 2, 32, 1.5
 VOCABULARY, CONTEXT, BASE, EPS = 288, 512, 10000.0, 1e-5
-# The model's layers, the first of them dense, and the one that guesses.
+# The model's layers, the first of them dense, and the draft layer.
 LAYERS = 2
 TOKENS = 40
-# Positions whose numbers are kept, the last ones.
+# The numbers of the last positions are kept.
 KEPT = 12
 
 
 def layer_tensors(random, layer, quiet):
-    """A layer of glm4moe; `quiet` is the size of what it adds to the stream."""
+    """Returns the tensors of a layer of glm4moe. `quiet` is the size of its contribution to the stream."""
 
     def matrix(*shape, size=1.0):
         return random.normal(0, size / shape[-1] ** 0.5, shape)
@@ -98,13 +99,13 @@ def own(random):
 
 def shared(random):
     embedding = random.choice([-1.0, 1.0], (VOCABULARY, WIDTH))
-    # Letters and spaces follow each other in a circle, and all others lead there.
+    # Letters and spaces follow each other in a circle. All other tokens lead into it.
     letters = [ord(letter) for letter in " the borrow checker says: move, copy and drop.\n"]
     letters = list(dict.fromkeys(letters))
     follows = np.array([letters[token % len(letters)] for token in range(VOCABULARY)])
     follows[letters] = letters[1:] + letters[:1]
     head = random.normal(0, 0.02, (VOCABULARY, WIDTH))
-    # Of tokens that several lead to, the embeddings add up.
+    # If several tokens lead to one token, their embeddings are added.
     for token, following in enumerate(follows):
         head[following] += (0.14 if token in letters else 0.03) * embedding[token]
     tensors = {
@@ -115,7 +116,7 @@ def shared(random):
     for layer in range(LAYERS + 1):
         tensors |= layer_tensors(random, layer, 0.1)
     name = f"blk.{LAYERS}.nextn"
-    # The token's half goes through.
+    # The half of the token passes unchanged.
     through = np.concatenate([np.eye(WIDTH), np.zeros((WIDTH, WIDTH))], axis=1)
     return tensors | {
         f"{name}.eh_proj.weight": through + random.normal(0, 0.01, through.shape),
@@ -125,7 +126,7 @@ def shared(random):
 
 
 def stored(name, value):
-    """A tensor as the file has it, its type, and the numbers that it stands for."""
+    """Returns a tensor as stored in the file, its type, and the numbers that it represents."""
     kinds = gguf.GGMLQuantizationType
     if value.ndim < 2 or "ffn_gate_inp" in name:
         kind = kinds.F32
@@ -138,14 +139,14 @@ def stored(name, value):
 
 
 def bytes_as_letters():
-    """The letters that stand for bytes in vocabularies of gpt2."""
+    """Returns the letters that represent bytes in vocabularies of gpt2."""
     own = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte if byte in own else next(others)) for byte in range(256)]
 
 
 def write(name, tensors, tokenizer):
-    """Writes a model; gives its weights as they are in the file."""
+    """Writes a model, and returns the weights as stored in the file."""
     writer = gguf.GGUFWriter(OUT / f"{name}.gguf", "glm4moe")
     writer.add_block_count(LAYERS + 1)
     writer.add_context_length(CONTEXT)
@@ -170,7 +171,7 @@ def write(name, tensors, tokenizer):
     writer.add_vocab_size(VOCABULARY)
     if tokenizer:
         letters = bytes_as_letters()
-        # llama.cpp wants a merge.
+        # llama.cpp requires a merge.
         words = letters + [f"<|{number}|>" for number in range(VOCABULARY - len(letters) - 1)] + ["zz"]
         normal, control = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
         writer.add_tokenizer_model("gpt2")
@@ -199,7 +200,7 @@ def silu(x):
 
 
 def turn(x, positions):
-    """Rotates the first elements of heads, `[tokens, heads, HEAD]`, in halves."""
+    """Rotates the first elements of heads, `[tokens, heads, HEAD]`, in pairs of halves."""
     half = TURNED // 2
     angles = positions[:, None, None] * BASE ** (-2 * np.arange(half) / TURNED)
     a, b = x[..., :half], x[..., half:TURNED]
@@ -251,7 +252,7 @@ def layer(tensors, number, x, positions):
 
 
 def run(tensors, tokens):
-    """Logits of the model, and its hidden states."""
+    """Returns logits and hidden states of the model."""
     x = tensors["token_embd.weight"][tokens]
     for number in range(LAYERS):
         x = layer(tensors, number, x, np.arange(len(tokens)))
@@ -260,7 +261,10 @@ def run(tensors, tokens):
 
 
 def guess(tensors, tokens, hidden):
-    """Logits of the layer that guesses, and its hidden states: of tokens, each with the hidden state of the one before it."""
+    """Returns logits and hidden states of the draft layer.
+
+    Each token comes with the hidden state of the previous token.
+    """
 
     def own(name, other):
         return tensors.get(f"blk.{LAYERS}.nextn.{name}.weight", tensors.get(other))
@@ -277,7 +281,8 @@ def make(name, tensors, tokens, tokenizer):
     tensors = write(name, tensors, tokenizer)
     logits, hidden = run(tensors, tokens)
     guessed, own_hidden = guess(tensors, tokens[1:], hidden[:-1])
-    # One deeper: the token that is guessed behind the last one, with the hidden state of that guess.
+    # Second draft token: its inputs are the first draft token and the hidden state of the draft
+    # layer.
     deeper = [int(guessed[-1].argmax())]
     deep, _ = guess(tensors, np.append(tokens[1:], deeper), np.append(hidden[:-1], own_hidden[-1:], axis=0))
     true = (guessed[:-1].argmax(-1) == logits[1:-1].argmax(-1)).mean()

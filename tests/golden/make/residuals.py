@@ -1,10 +1,12 @@
-"""Makes a small Kimi K3, and its logits, computed here in f64 from the weights as the file has them: transformers has no such model.
+"""Makes a small Kimi K3, and its logits in f64 from the weights of the file. transformers does not have this model.
 
     pip install numpy gguf          # gguf 0.19 or later
     python residuals.py
 
-The formulas are those of the reports (Kimi Team, "Kimi Linear", 2025, and "Attention Residuals", 2026) and of llama.cpp's `kimi-k3.cpp`. Before anything is written, the same code
-computes `kimi-linear` of this folder, whose logits transformers computed: linear attention, latent attention and experts are the same but for gates.
+The formulas are those of the reports (Kimi Team, "Kimi Linear", 2025, and "Attention Residuals", 2026) and of
+llama.cpp's `kimi-k3.cpp`. Before this program writes a file, it computes `kimi-linear` of this folder with the same
+code. transformers computed the logits of that model. Except for gates, its linear attention, latent attention and
+experts are the same.
 
     a layer's input: the sum of all streams that the row kept and of its own, by a softmax of w . norm(stream)
     gate of a network: beta tanh(g / beta) sigmoid(g) * lambda tanh(u / lambda)
@@ -19,7 +21,8 @@ import numpy as np
 OUT = Path(__file__).resolve().parent.parent
 NAME, ARCHITECTURE, KNOWN = "kimi-k3", "kimi-k3", "kimi-linear"
 SEED, TOKENS, KEPT = 20261126, 140, 24
-# Added to the squares of the lengths of queries and keys of linear attention (flash-linear-attention), as much as norms add here: llama.cpp takes that.
+# Added to the squared lengths of queries and keys of linear attention (flash-linear-attention). It
+# equals the epsilon of norms here, because llama.cpp uses that.
 LENGTH_EPS = 1e-6
 
 WIDTH, VOCABULARY, HEADS, HEAD, TAPS = 32, 64, 4, 16, 4
@@ -124,7 +127,7 @@ def random_tensors(random):
 
 
 def stored(tensors):
-    """Tensors as the file has them: f16, but for vectors and what is small."""
+    """Returns tensors in the types of the file: f16, or f32 for vectors and small tensors."""
 
     def single(name, value):
         return value.ndim < 2 or "conv1d" in name or "ffn_gate_inp" in name
@@ -152,7 +155,7 @@ def write(path, keys, tensors):
 
 
 def read(path):
-    """Keys and tensors of a file."""
+    """Returns keys and tensors of a file."""
     reader = gguf.GGUFReader(path)
     begin = reader.fields["general.architecture"].contents() + "."
     keys = {name.removeprefix(begin): field.contents() for name, field in reader.fields.items() if name.startswith(begin)}
@@ -169,7 +172,7 @@ def softmax(x, axis=-1):
 
 
 class Model:
-    """What a file's keys and weights compute."""
+    """Computes the model from the keys and weights of a file."""
 
     def __init__(self, keys, tensors):
         self.keys = keys
@@ -263,7 +266,7 @@ class Model:
         return y + self.network(h, *(w(f"ffn_{part}_shexp") for part in parts))
 
     def attended(self, kept, x, weight):
-        """What a row's attention to the streams that it kept and to its own gives."""
+        """Returns the result of a row's attention to the streams that it kept and to its own."""
         if not kept:
             return x
         streams = np.stack([*kept, x], axis=1)
@@ -288,7 +291,7 @@ class Model:
 
 
 def check():
-    """The same code computes what transformers did."""
+    """Checks that this code reproduces the logits of transformers."""
     expect = json.loads((OUT / f"expect/{KNOWN}.json").read_text())
     known = np.load(OUT / expect["logits"]).astype(np.float64)
     logits = Model(*read(OUT / expect["model"])).logits(np.array(expect["prompt_tokens"]))[-len(known) :]
@@ -305,7 +308,7 @@ def main():
     logits = Model(KEYS, tensors).logits(tokens)
     path = OUT / f"models/{NAME}.gguf"
     write(path, KEYS, tensors)
-    # Numbers are those of the file.
+    # The file contains the same numbers.
     assert np.array_equal(Model(*read(path)).logits(tokens), logits)
     print(f"{NAME}: {path.stat().st_size} bytes, logits of deviation {logits.std():.2f}")
     np.save(OUT / f"expect/{NAME}.npy", logits[-KEPT:].astype(np.float32))
@@ -315,7 +318,7 @@ def main():
         "prompt_tokens": [int(token) for token in tokens],
         "logits": f"expect/{NAME}.npy",
         "interpreter_nmse_max": 1e-9,
-        # What keys and values in f16 are worth: with such a cache llama.cpp's error is 4.7e-7.
+        # Due to keys and values in f16: llama.cpp's error with such a cache is 4.7e-7.
         "compiled_nmse_max": 5e-7,
     }
     (OUT / f"expect/{NAME}.json").write_text(json.dumps(expect) + "\n")
