@@ -1,11 +1,11 @@
-"""Makes a model of few layers whose heads are as wide as the real ones', of an architecture whose index chooses what is attended to, for measuring long contexts.
+"""Makes a model with sparse attention for measurements of long contexts: few layers, and heads as wide as in real models.
 
     python long.py ../tests/golden/models/deepseek32.gguf long32.gguf        # DeepSeek-V3.2: 2048 positions of those before
     python long.py ../tests/golden/models/deepseek4-chosen.gguf long4.gguf   # DeepSeek-V4: 512 entries of 4 positions
     ixc bench long32.gguf -p 64 -n 16 -d 8192,32768
 
-Keys and names are the golden model's, sizes are those below, weights are random. There are an eighth of the heads, of attention and of the index alike, so that a context is
-filled in minutes.
+Keys and names are those of the golden model, sizes are those below, and weights are random. Attention and index have an
+eighth of the heads of real models, so that a context is filled in minutes.
 """
 
 import random

@@ -5,9 +5,10 @@
                      [--threads 2] [--rounds 3] [--least 1.5] [--json FILE] [--ixc-option=OPTION]... [--ixc-variant="OPTIONS OF ixc serve"]...
                      [--variant="OPTIONS OF llama-server"]...
 
-Each round starts each server once, in another order, with one sequence for each of the most streams. It requests that many greedy completions at
-once, for prompts of different random tokens. The table has tokens per second of all streams together (from the first request to the last answer),
-seconds to a stream's first token, and seconds between its tokens (median and 99 %). Its last column compares variants of ixc with the default.
+Each round starts each server once, in a new order, with a sequence for each stream. It requests that many greedy
+completions at once, for prompts of different random tokens. The table has tokens per second of all streams together,
+from the first request to the last answer. It also has seconds to a stream's first token, and seconds between its tokens
+(median and 99 %). The last column compares variants of ixc with the default.
 Exits with 1 if ixc generates fewer tokens per second than --least times those of llama-server's best variant.
 """
 

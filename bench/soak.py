@@ -4,8 +4,9 @@
     bench/soak.py MODEL [--ixc target/release/ixc] [--minutes 30] [--parallel 4] [--threads 2] [--seed 1]
 
 Well-behaved clients request texts that an idle server generated before. They must get the same texts, or 503 with Retry-After. Every ten seconds a line
-reports the counts. At the end the other clients leave, and the test checks four things: all sequences are free, files are closed, memory is as large as
-after the first fifth of the time, and SIGTERM ends the server with status 0. Exits with 1 if a check fails.
+reports the counts. At the end the other clients leave, and the test checks the server. All sequences must be free,
+files closed, and memory as large as after the first fifth of the time. SIGTERM must end the server with status 0. The
+test exits with 1 if a check fails.
 """
 
 import argparse
@@ -20,9 +21,10 @@ import time
 
 import served
 
-# Seconds after which an answer counts as missing. No request waits longer for a slot and its tokens.
+# Seconds after which an answer counts as missing. No request waits longer for a slot and tokens.
 ANSWERED_IN = 120
-# Allowed growth of memory from the first fifth of the time to the end: a factor, and bytes that an allocator keeps.
+# Allowed growth of memory from the first fifth of the time to the end: a factor, and bytes that an
+# allocator keeps.
 MORE = (1.1, 32 << 20)
 
 
@@ -163,7 +165,8 @@ def main():
             try:
                 act(server, draw, counts)
             except (ConnectionError, TimeoutError, http.client.HTTPException, ValueError) as error:
-                # The server may disconnect a client with an invalid request, but not one that waits for an answer.
+                # The server may disconnect a client with an invalid request, but not one that waits
+                # for an answer.
                 if act is asks:
                     counts.fail(f"no answer: {error!r}")
                 counts.add("cut off")

@@ -42,7 +42,7 @@ EMOJI = ["😀", "👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "�
 SPACES = [" ", "  ", "   ", "\n", "\n\n", "\n\n\n", "\t", "\t\t", "\r\n", " \n ", "\u00a0", "\u3000", "\u200b", "    ", "        "]
 MARKS = ["", ".", ",", "!", "?!", "...", "…", ";", ":", "—", "--", "'", "\"", "'s", "'LL", "()", "[]", "{}", "//", "##", "@", "_", "*", "=>", "::", "~~", "\\"]
 NUMBERS = ["0", "7", "42", "123", "1234", "1000000", "3.14159", "1e-9", "0x1F", "²³", "½", "१२", "Ⅳ", "1st", "2026-11-28"]
-# Blocks that single characters are drawn from: Latin to Greek, Cyrillic, Semitic, Indic, Thai, symbols, kana, ideographs, Hangul, emoji.
+# Unicode blocks of random single characters: alphabets, syllabaries, ideographs, symbols and emoji.
 BLOCKS = [
     (0x21, 0x7E), (0xA1, 0x24F), (0x370, 0x3FF), (0x400, 0x4FF), (0x5D0, 0x5EA), (0x620, 0x64A), (0x904, 0x939), (0xE01, 0xE3A), (0x1E00, 0x1EFF),
     (0x2010, 0x2027), (0x2190, 0x21FF), (0x2500, 0x257F), (0x3041, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xFF01, 0xFF5E), (0x1F300, 0x1F64F),

@@ -3,10 +3,10 @@
 #
 #     bench/silicon/pack.sh FOLDER [RIVALS]       makes FOLDER/kit.tar.xz
 #
-# first: cargo build --release -p ixc -p ixc-bench && cargo test --workspace --no-run
-# RIVALS: a folder with sources in llama/ and ik/ (ik_llama.cpp), or rivals.tar.xz of check.sh,
-# or programs for that machine, with libraries: lb/bin/llama-{bench,server,quantize}, ib/bin/.
-# GOLDEN=DIR: models/NAME.gguf, expect/NAME.json (prompt_tokens, logits .npy, compiled_nmse_max).
+# Build first: `cargo build --release -p ixc -p ixc-bench && cargo test --workspace --no-run`.
+# RIVALS is a folder with sources in llama/ and ik/ (ik_llama.cpp), or rivals.tar.xz of check.sh.
+# It may also have programs for that machine: lb/bin/llama-{bench,server,quantize}, ib/bin/.
+# GOLDEN=DIR has models/NAME.gguf and expect/NAME.json (prompt_tokens, logits, compiled_nmse_max).
 set -euo pipefail
 if [ $# -lt 1 ]; then sed -n '2,8p' "$0" >&2; exit 2; fi
 mkdir -p "$1"

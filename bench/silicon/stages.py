@@ -29,8 +29,11 @@ def kind(name):
 
 
 def stages_of(lane):
-    """Returns a tuple for each barrier of a thread: microseconds of work before it, kind and begin of the work, begin and end of the
-    barrier, and the thread's work alone in the barrier as kinds and microseconds."""
+    """Returns a tuple for each barrier of a thread.
+
+    The items are microseconds of work before the barrier, kind and begin of the work, and begin and end of the
+    barrier. The last item is the thread's work alone in the barrier, as kinds and microseconds.
+    """
     found, busy, name, begin = [], 0.0, "", None
     for event in lane:
         if event["name"] == "barrier":
@@ -60,7 +63,7 @@ def main():
     threads = [stages_of(lane) for lane in lanes(events, first)]
     sums = collections.defaultdict(lambda: [0.0] * 6)
     last = None
-    # A stage is what all threads did between two barriers; what the end of the trace cut off is left out.
+    # A stage is the work of all threads between two barriers. An incomplete last stage is left out.
     for stage in zip(*threads):
         end = max(left for *_, left, _ in stage)
         if last is not None:

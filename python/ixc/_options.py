@@ -52,7 +52,7 @@ def model_path(path: Path) -> str | None:
 def program() -> str | None:
     """Returns the script `ixc` of this package, if it is installed.
 
-    It renders chat templates and compiles grammars in processes with bounds on memory and time.
+    The script renders chat templates and compiles grammars in processes with bounds on memory and time.
     """
     folders = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", "posix_user")]
     scripts = (os.path.join(folder, "ixc") for folder in folders)

@@ -18,7 +18,7 @@ LINK = 0o120777
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, or a folder if `data` is None, or a link to the path in `data` with the mode `LINK`."""
+    """A file, a folder (`data` is `None`), or a link to the path in `data` (mode `LINK`)."""
 
     data: bytes | None
     mode: int = 0o644

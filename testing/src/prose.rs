@@ -1,6 +1,6 @@
-//! Rules of plain English for doc comments, comments, error texts and Markdown.
+//! Rules of plain English for doc comments, comments, error texts, scripts and Markdown.
 //!
-//! A text is a paragraph of a comment, of a Markdown page, or the text of an error. If a text
+//! A text is a paragraph of a comment, of a docstring, of a Markdown page, or the text of an error. If a text
 //! breaks a rule, rewrite the sentence so that it has a subject, a verb and a noun of the field.
 //!
 //! ```
@@ -16,7 +16,7 @@ use regex_automata::meta::Regex;
 /// Kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A paragraph of a doc comment.
+    /// A paragraph of a doc comment or a docstring.
     Doc,
     /// A paragraph of a comment that documents no item.
     Comment,
@@ -221,6 +221,87 @@ pub fn texts_of_page(file: &str) -> Vec<Text> {
     paragraphs(&file.lines().collect::<Vec<_>>(), 1, Kind::Page)
 }
 
+/// Returns the texts of a script of Python or a shell: comments and docstrings. Indented lines and
+/// lines of usage are code.
+pub fn texts_of_script(file: &str) -> Vec<Text> {
+    let mut texts = Vec::new();
+    let mut block = ScriptBlock::default();
+    let mut string = StringState::Outside;
+    for (at, line) in file.lines().enumerate() {
+        let words = line.trim_start();
+        let quotes = line.matches(DOCSTRING).count();
+        let (kind, words) = match string {
+            StringState::Outside if words.starts_with('#') => {
+                // The first line of a script names its interpreter.
+                let words = words.trim_start_matches('#');
+                (Some(Kind::Comment), words.strip_prefix(' ').filter(|_| !words.starts_with('!')).unwrap_or_default())
+            }
+            StringState::Outside => match words.strip_prefix(DOCSTRING) {
+                Some(words) => (Some(Kind::Doc), words),
+                None => (None, ""),
+            },
+            StringState::Doc { indent } => {
+                (Some(Kind::Doc), line.get(indent.min(line.len() - words.len())..).unwrap_or_default())
+            }
+            StringState::Other => (None, ""),
+        };
+        if kind != block.kind {
+            texts.append(&mut block.texts());
+            block = ScriptBlock { kind, first: at + 1, lines: Vec::new() };
+        }
+        block.lines.push(script_words(words));
+        if kind != Some(Kind::Comment) && quotes % 2 == 1 {
+            string = match string {
+                StringState::Outside if kind.is_some() => {
+                    StringState::Doc { indent: line.len() - line.trim_start().len() }
+                }
+                StringState::Outside => StringState::Other,
+                StringState::Doc { .. } | StringState::Other => StringState::Outside,
+            };
+        }
+    }
+    texts.append(&mut block.texts());
+    texts
+}
+
+/// Delimiter of Python's docstrings.
+const DOCSTRING: &str = "\"\"\"";
+
+/// State of a reader of a script, relative to strings of several lines.
+#[derive(Clone, Copy)]
+enum StringState {
+    /// Outside such a string.
+    Outside,
+    /// In a docstring of this indentation.
+    Doc { indent: usize },
+    /// In a string that is a value.
+    Other,
+}
+
+/// Lines of a script that are one comment or one docstring.
+#[derive(Default)]
+struct ScriptBlock<'t> {
+    /// Kind of the texts, or `None` for code.
+    kind: Option<Kind>,
+    /// Number of the first line, from 1.
+    first: usize,
+    /// The lines, without markers.
+    lines: Vec<&'t str>,
+}
+
+impl ScriptBlock<'_> {
+    fn texts(&self) -> Vec<Text> {
+        self.kind.map_or_else(Vec::new, |kind| paragraphs(&self.lines, self.first, kind))
+    }
+}
+
+/// Returns the words of a line without its marker, or an empty text if the line is code.
+fn script_words(line: &str) -> &str {
+    let words = line.split(DOCSTRING).next().unwrap_or_default();
+    let is_code = words.starts_with("  ") || words.trim_start().to_lowercase().starts_with("usage");
+    if is_code { "" } else { words }
+}
+
 /// Returns paragraphs and items of lists, without code, tables and headings.
 fn paragraphs(lines: &[&str], first: usize, kind: Kind) -> Vec<Text> {
     let mut texts: Vec<Text> = Vec::new();
@@ -271,6 +352,17 @@ pub fn wide_comments(file: &str) -> Vec<usize> {
         }
     }
     found
+}
+
+/// Returns the numbers of the lines of a script that are comments of too many columns. Indented
+/// lines of a comment are code.
+pub fn wide_script_comments(file: &str) -> Vec<usize> {
+    let is_wide = |line: &str| {
+        let words = line.trim_start().strip_prefix("# ");
+        line.chars().count() > MAX_COLUMNS
+            && words.is_some_and(|words| !words.starts_with(' ') && !words.contains("http"))
+    };
+    (1..).zip(file.lines()).filter(|(_, line)| is_wide(line)).map(|(number, _)| number).collect()
 }
 
 #[cfg(test)]
@@ -335,6 +427,44 @@ mod tests {
             (13, Kind::Comment, "Why."),
         ];
         assert_eq!(texts, expected.map(|(line, kind, words)| (line, kind, words.to_owned())));
+    }
+
+    #[test]
+    fn texts_of_scripts_are_comments_and_docstrings() {
+        let file = [
+            "#!/usr/bin/env python3",
+            "\"\"\"Makes a file.",
+            "",
+            "    make.py FILE",
+            "",
+            "The file has",
+            "numbers.",
+            "\"\"\"",
+            "# A comment",
+            "# of two lines.",
+            "TEXT = \"\"\"",
+            "# A value.",
+            "\"\"\"",
+            "def f():",
+            "    \"\"\"Returns one.\"\"\"",
+            "    return 1  # not read",
+            "def g():",
+            "    \"\"\"Returns two,",
+            "    and more.\"\"\"",
+            "    # usage: g()",
+        ]
+        .join("\n");
+        let texts: Vec<_> = texts_of_script(&file).into_iter().map(|text| (text.line, text.kind, text.words)).collect();
+        let expected = [
+            (2, Kind::Doc, "Makes a file."),
+            (6, Kind::Doc, "The file has numbers."),
+            (9, Kind::Comment, "A comment of two lines."),
+            (15, Kind::Doc, "Returns one."),
+            (18, Kind::Doc, "Returns two, and more."),
+        ];
+        assert_eq!(texts, expected.map(|(line, kind, words)| (line, kind, words.to_owned())));
+        let wide = format!("# {}\nx = 1\n#   {}", "x".repeat(99), "x".repeat(99));
+        assert_eq!(wide_script_comments(&wide), [1]);
     }
 
     #[test]

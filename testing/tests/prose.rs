@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ixc_testing::prose::{Rules, texts_of_page, texts_of_rust, wide_comments};
+use ixc_testing::prose::{
+    Rules, Text, texts_of_page, texts_of_rust, texts_of_script, wide_comments, wide_script_comments,
+};
 
 /// Seconds since 1970 from which subjects of commits follow the rule: 2026-11-28.
 const SUBJECTS_SINCE: u64 = 1_795_824_000;
@@ -18,7 +20,46 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the paths of all Rust and Markdown files below a folder, from the root, in order.
+/// Language of a file with texts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Language {
+    Rust,
+    Markdown,
+    Script,
+}
+
+impl Language {
+    /// Returns the language of a file, or `None` if its texts are not checked.
+    fn of_file(path: &str) -> Option<Language> {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        match name.rsplit_once('.') {
+            Some((_, "rs")) => Some(Language::Rust),
+            Some((_, "md")) => Some(Language::Markdown),
+            Some((_, "py" | "pyi" | "sh")) => Some(Language::Script),
+            Some(_) => None,
+            None => fs::read(workspace().join(path)).unwrap().starts_with(b"#!").then_some(Language::Script),
+        }
+    }
+
+    fn texts(self, file: &str) -> Vec<Text> {
+        match self {
+            Language::Rust => texts_of_rust(file),
+            Language::Markdown => texts_of_page(file),
+            Language::Script => texts_of_script(file),
+        }
+    }
+
+    /// Returns the numbers of lines that are comments of too many columns.
+    fn wide_comments(self, file: &str) -> Vec<usize> {
+        match self {
+            Language::Rust => wide_comments(file),
+            Language::Markdown => Vec::new(),
+            Language::Script => wide_script_comments(file),
+        }
+    }
+}
+
+/// Returns the paths of all files below a folder, from the root, in order.
 fn files(folder: &str) -> Vec<String> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -27,9 +68,9 @@ fn files(folder: &str) -> Vec<String> {
             let name = entry.file_name().into_string().unwrap();
             let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
             if entry.file_type().unwrap().is_dir() {
-                let is_ours = !name.starts_with('.') && name != "snapshots" && !LEFT_OUT.contains(&path.as_str());
-                folders.extend(is_ours.then_some(path));
-            } else if name.ends_with(".rs") || name.ends_with(".md") {
+                let is_ours = name == ".ci" || !name.starts_with('.') && !LEFT_OUT.contains(&path.as_str());
+                folders.extend((is_ours && name != "snapshots").then_some(path));
+            } else if entry.file_type().unwrap().is_file() {
                 found.push(path);
             }
         }
@@ -40,23 +81,24 @@ fn files(folder: &str) -> Vec<String> {
 
 #[test]
 fn every_text_keeps_the_rules_of_plain_english() {
-    let (rules, mut texts, mut broken) = (Rules::new(), 0, String::new());
+    let (rules, mut texts, mut scripts, mut broken) = (Rules::new(), 0, 0, String::new());
     for path in files("") {
+        let Some(language) = Language::of_file(&path) else { continue };
         let file = fs::read_to_string(workspace().join(&path)).unwrap();
-        let is_page = path.ends_with(".md");
-        for text in if is_page { texts_of_page(&file) } else { texts_of_rust(&file) } {
+        scripts += usize::from(language == Language::Script);
+        for text in language.texts(&file) {
             texts += 1;
             let rules = rules.broken_by(&text.words, text.kind);
             if !rules.is_empty() {
                 let _ = writeln!(broken, "{path}:{}: {}: {}", text.line, rules.join(", "), text.words);
             }
         }
-        for line in if is_page { Vec::new() } else { wide_comments(&file) } {
+        for line in language.wide_comments(&file) {
             let _ = writeln!(broken, "{path}:{line}: wide-comment");
         }
     }
-    println!("{texts} texts were read");
-    assert!(texts > 20_000, "{texts}");
+    println!("{texts} texts were read, also in {scripts} scripts");
+    assert!(texts > 20_000 && scripts > 50, "{texts}, {scripts}");
     assert_eq!(broken, "", "texts that break a rule of testing/src/prose.rs");
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes checksums.txt: what the Python package `gguf` dequantises pseudo-random blocks of every block format to.
+"""Writes checksums.txt: checksums of pseudo-random blocks of each format, dequantised by the Python package `gguf`.
 
     pip install gguf==0.19 numpy && python3 ir/tests/formats/generate.py > ir/tests/formats/checksums.txt
 
@@ -19,7 +19,8 @@ HALVES = {
     "IQ4_NL": [0], "IQ4_XS": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ1_S": [0],
     "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "NVFP4": [], "IQ1_M": [],
 }
-# Formats that the package does not know: id, bytes of a block, and its numbers behind two bytes (ggml's `dequantize_row_q1_0`, `dequantize_row_q2_0`,
+# Formats that the package does not know: id, bytes of a block, and a function from the bytes after
+# the scale to numbers (ggml's `dequantize_row_q1_0`, `dequantize_row_q2_0`,
 # `quantize_row_q8_1_ref`).
 OTHERS = {
     "Q8_1": (9, 36, lambda codes: codes[:, 2:].copy().view(np.int8)),

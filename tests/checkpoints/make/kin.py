@@ -551,7 +551,8 @@ def make(name):
 def make_unit_columns(name):
     """Makes Ling 1 in its published form.
 
-    Its output matrix has columns of length 1 when it is used, which no class of transformers does.
+    The output matrix is normalised when it is used, to columns of length 1. No class of transformers
+    does this.
     """
     model, generator = golden.prepared("bailingmoe")
     folder = HERE / "kin" / name

@@ -5,8 +5,8 @@ from the same weights.
     python compare.py --llama-cpp llama.cpp --logits ./llama_logits --ixc target/debug/ixc [--golden FOLDER] [NAME ...]
 
 llama.cpp reads copies in f32, so that it rounds only sums. The copies also have keys and shapes that its loaders
-require and that golden files lack (`LACKING`). ixc reads the files themselves, with the interpreter. docs/testing.md
-lists the differences and their causes.
+require and that golden files lack (`LACKING`). The interpreter of ixc reads the files themselves. The differences and
+their causes are in docs/testing.md.
 """
 
 import argparse

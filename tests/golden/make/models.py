@@ -101,10 +101,10 @@ class ByHand:
     """A file that this program writes, because llama.cpp's converter cannot convert the folder that
     transformers writes.
 
-    keys: keys after the architecture's name
-    tensors: tensors of the file
-    single: parts of names of matrices that files have in f32
-    architecture: the architecture, if the name of the model does not begin with it
+        keys          keys after the architecture's name
+        tensors       tensors of the file
+        single        parts of names of matrices that files have in f32
+        architecture  the architecture, if the name of the model does not begin with it
     """
 
     keys: Callable
@@ -513,7 +513,7 @@ class Plamo3ForCausalLM(SparseForCausalLM):
 class HeadStates(torch.nn.Module):
     """The selective state space of PLaMo 2.
 
-    It has one decay per head. Gates and values of each head are neighbours. Keys, queries and steps are normalised.
+    There is one decay per head. Gates and values of each head are neighbours. Keys, queries and steps are normalised.
     """
 
     def __init__(self, config):
@@ -1405,8 +1405,7 @@ def neighbours_turn(tensors, _keys, config):
 def fused_by_key_head(tensors, _keys, config):
     """Makes `ssm_in` of the first files of Qwen3-Next.
 
-    It interleaves `attn_qkv` and `attn_gate` of today: queries, keys, values and gates of each key
-    head.
+    The rows of `attn_qkv` and `attn_gate` are grouped by key head: queries, keys, values, gates.
     """
     for name in [name for name in tensors if name.endswith("attn_qkv.weight")]:
         layer = name.removesuffix("attn_qkv.weight")
@@ -1445,7 +1444,10 @@ def untransposed(tensors, _keys, _config):
 
 
 def renamed(new, **keys):
-    """Returns a change that gives a file another architecture and other keys. A key whose value is None is removed."""
+    """Returns a change that gives a file another architecture and other keys.
+
+    A key whose value is `None` is removed.
+    """
 
     def change(_tensors, old, _config):
         name = old["general.architecture"]

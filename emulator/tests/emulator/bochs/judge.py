@@ -1,4 +1,4 @@
-"""Lets Bochs judge instruction cases: runs each case's code and compares memory with what our emulator made of it.
+"""Checks the emulator with Bochs: runs each case's code, and compares memory with the emulator's result.
 
     judge.py CASES.json
 
@@ -18,7 +18,7 @@ CASES.json is a list of objects:
     input   the input page in hexadecimal
     output  what the output page must hold afterwards, in hexadecimal (it starts as zeros)
 
-Prints one line per case that differs or faults and a summary per name; exits with 1 where any case failed.
+Prints one line per case that differs or faults and a summary per name; exits with 1 if a case failed.
 """
 
 import collections
@@ -40,7 +40,8 @@ PAGES = {
     "input": (0x43_0000_0000, 0x1600_0000, RW),
     "output": (0x44_0000_0000, 0x1700_0000, RW),
 }
-# Each case's code has a place of its own: Bochs keeps decoded instructions, and would not see new ones in an old place.
+# Each case's code has its own address, because Bochs caches decoded instructions, and would not
+# notice new ones at an old address.
 CODE_VIRTUAL, CODE_PHYSICAL, CODE_BYTES = 0x45_0000_0000, 0x2000_0000, 256
 HLT, TRAP = b"\xf4", b"\xcc"
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes pretokenizers.json: the words of texts, as Hugging Face's `tokenizers` cuts them by the models' published patterns.
+"""Makes pretokenizers.json: words of texts, divided by Hugging Face's `tokenizers` with the published patterns of models.
 
     pip install tokenizers && python3 pretokenizers.py > pretokenizers.json
 
-A pre-tokenizer is a list of patterns, each a `Split` whose matches are isolated. Patterns are those of each model's tokenizer.json, where
-llama.cpp's source quotes them, and llama.cpp's own else; white space at the end of a text and before a word is left to the engine's look-ahead.
+A pre-tokenizer is a list of patterns, each a `Split` whose matches are isolated. If llama.cpp's source quotes the pattern
+of a model's tokenizer.json, this pattern is used, otherwise llama.cpp's own. The regex engine's look-ahead divides white
+space at the end of a text and before a word.
 """
 import json
 import sys

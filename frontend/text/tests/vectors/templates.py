@@ -30,7 +30,7 @@ def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=Fa
 
 
 class Generation(jinja2.ext.Extension):
-    """What marks the assistant's own words, for training."""
+    """Block that marks the assistant's words for training. Rendering ignores it."""
 
     tags = {"generation"}
 
