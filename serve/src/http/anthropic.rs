@@ -113,7 +113,11 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
             Some("assistant") => {
                 messages.push(assistant_message(&content, &mut tool_names).map_err(|what| wrong(&what))?)
             }
-            _ => return Err(wrong(".role must be user or assistant")),
+            Some("system") => {
+                let text = message.get("content").and_then(text_of);
+                add_instructions(text.ok_or_else(|| wrong(".content must be text"))?, &mut messages);
+            }
+            _ => return Err(wrong(".role must be user, assistant or system")),
         }
     }
     let (enables_thinking, variables) = variables(fields)?;
@@ -198,6 +202,19 @@ fn user_messages(
         messages.push(Message::new("user", text));
     }
     Ok(())
+}
+
+/// Adds a system message within a conversation, as Claude Code sends it. The text becomes a part of
+/// the message before it, or a user message after an answer: many templates accept a system message
+/// only at the beginning.
+fn add_instructions(text: String, messages: &mut Vec<Message>) {
+    match messages.last_mut().filter(|last| last.role == "user" || last.role == "system") {
+        Some(last) => {
+            last.content.push_str("\n\n");
+            last.content.push_str(&text);
+        }
+        None => messages.push(Message::new("user", text)),
+    }
 }
 
 /// Reads a message of the assistant.

@@ -24,7 +24,7 @@ const CLIENTS: &[Client] = &[
         "\"name\": \"apply_patch\"", "begin_patch", "\"name\": \"update_plan\"", "\"name\": \"read_file\"", "(medium)",
     ]),
     ("Claude Code", "/v1/messages", include_str!("clients/claude-code.json"), &[
-        "<system>You are a CLI agent.Tools: Bash, Read.<user><system-reminder>Today.</system-reminder>List the files.",
+        "<system>You are a CLI agent.Tools: Bash, Read.<user><system-reminder>Today.</system-reminder>List the files.\n\nAgents: Explore.",
         "[Bash {\"command\": \"ls\", \"description\": \"List\"}]<tool Bash>a.rs\nb.rs", "[Read {}]<tool Read><user>Go on.",
         "\"$schema\": \"http://json-schema.org/draft-07/schema#\"", "(thinking True)",
     ]),
