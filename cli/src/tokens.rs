@@ -14,9 +14,9 @@ const MAX_TEXT_BYTES: u64 = 16 << 20;
 /// List of token ids, or its file.
 #[derive(Clone, Debug)]
 pub enum TokenList {
-    /// The list as typed.
+    /// The list, as given on the command line.
     Text(String),
-    /// In a file.
+    /// Path of a file with the list.
     File(PathBuf),
 }
 

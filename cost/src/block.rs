@@ -31,9 +31,9 @@ pub struct Mix {
     pub store: u32,
     /// Integer instructions and branches.
     pub scalar: u32,
-    /// Instructions among all these that read memory.
+    /// Instructions of any of these kinds that read memory.
     pub reads: u32,
-    /// Instructions among all these that write memory.
+    /// Instructions of any of these kinds that write memory.
     pub writes: u32,
 }
 

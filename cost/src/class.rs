@@ -160,7 +160,7 @@ pub enum Width {
 /// Memory access of an instruction, in addition to the work of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// No access, or it is part of the class.
+    /// No access, or an access that the class includes.
     None,
     /// Reads memory before the work.
     Read,

@@ -132,7 +132,7 @@ pub(super) struct Data<'w> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'d> {
     pub position: u32,
-    /// The position's block of 16 in the instance's part.
+    /// Index of the position's block of 16 positions within the instance's part of the cache.
     pub block: u32,
     pub dims: &'d [i64],
 }

@@ -224,9 +224,9 @@ pub struct Derived {
     pub format: Format,
     /// Numbers of a row.
     pub columns: u64,
-    /// Number of pieces side by side, which have a row's columns together.
+    /// Number of neighbouring pieces that together have all columns of a row.
     pub beside: u32,
-    /// Pieces in order of rows. Of pieces side by side, the leftmost comes first.
+    /// Pieces in order of rows. Of neighbouring pieces, the leftmost comes first.
     pub pieces: Vec<Piece>,
 }
 

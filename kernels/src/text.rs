@@ -62,7 +62,7 @@ pub enum SpecError {
         kind: &'static str,
         /// The field.
         found: String,
-        /// Fields of the kind.
+        /// Fields of a spec of this kind, in the order of its text.
         fields: Vec<&'static str>,
     },
     /// A field that occurs twice.

@@ -61,7 +61,7 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThirdLevel {
-    /// All lines of the levels before it. A line that is evicted from it is evicted from these too.
+    /// All lines of L1 and L2. An eviction from L3 also evicts the line from L1 and L2.
     Inclusive,
     /// Lines that the second level evicted, except lines that were loaded again.
     Victims,

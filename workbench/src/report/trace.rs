@@ -154,7 +154,7 @@ struct Args<'t> {
     kernel: Option<Cow<'t, str>>,
 }
 
-/// All events, in sums.
+/// Sums over all events of a trace.
 #[derive(Default)]
 struct EventSums {
     lanes: BTreeMap<u64, Lane>,

@@ -42,29 +42,29 @@ pub enum Value {
 /// An array value: elements of one type, which cannot be arrays.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
-    /// Elements of type 0.
+    /// Elements of GGUF type 0.
     U8(Vec<u8>),
-    /// Elements of type 1.
+    /// Elements of GGUF type 1.
     I8(Vec<i8>),
-    /// Elements of type 2.
+    /// Elements of GGUF type 2.
     U16(Vec<u16>),
-    /// Elements of type 3.
+    /// Elements of GGUF type 3.
     I16(Vec<i16>),
-    /// Elements of type 4.
+    /// Elements of GGUF type 4.
     U32(Vec<u32>),
-    /// Elements of type 5.
+    /// Elements of GGUF type 5.
     I32(Vec<i32>),
-    /// Elements of type 6.
+    /// Elements of GGUF type 6.
     F32(Vec<f32>),
-    /// Elements of type 7.
+    /// Elements of GGUF type 7.
     Bool(Vec<bool>),
-    /// Elements of type 8.
+    /// Elements of GGUF type 8.
     String(StringArray),
-    /// Elements of type 10.
+    /// Elements of GGUF type 10.
     U64(Vec<u64>),
-    /// Elements of type 11.
+    /// Elements of GGUF type 11.
     I64(Vec<i64>),
-    /// Elements of type 12.
+    /// Elements of GGUF type 12.
     F64(Vec<f64>),
 }
 
