@@ -1,5 +1,7 @@
 //! `ixc compile`: compiles a model to a plan.
 
+mod ranks;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,6 +61,8 @@ use super::tokenize::read;
   ixc compile model.gguf --dump-dir e --stop-after tile
   ixc compile model.gguf --start-from d/10-tile.ix
                                                  after editing that file
+  ixc compile model.gguf --ranks 2 --shard experts
+                                                 plans of two ranks in one file
   ixc compile model.gguf --target dataflow:wse3 -o model.json
                                                  placement on a wafer
 
@@ -111,6 +115,14 @@ pub struct Args {
     /// plan through `ixc::moe` or ixc.h.
     #[arg(long, conflicts_with_all = ["text", "embeddings"])]
     moe: bool,
+    /// Number of ranks to divide the model among. The file has the plan of each rank; a run computes
+    /// all ranks, in threads of one process.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64),
+          conflicts_with_all = ["pack", "self_contained", "moe", "text", "emit", "dump_dir"])]
+    ranks: Option<u32>,
+    /// Division of the model among ranks.
+    #[arg(long, value_enum, default_value_t = ranks::Shard::Layers, requires = "ranks")]
+    shard: ranks::Shard,
     #[command(flatten)]
     memory: MemoryChoice,
     #[command(flatten)]
@@ -353,6 +365,9 @@ impl Args {
         }
         if self.ctx.is_some() {
             return Err(Usage("--ctx is for --target dataflow:GRID; other plans take any context".to_owned()).into());
+        }
+        if let Some(ranks) = self.ranks.filter(|ranks| *ranks > 1) {
+            return self.run_ranks(target, ranks, out);
         }
         let path = self.output.clone().unwrap_or_else(|| self.default_name("ixp"));
         // Open the output first: if that fails, no work is lost.

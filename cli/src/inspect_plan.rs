@@ -142,7 +142,11 @@ impl PlanFacts {
                 .iter()
                 .map(|step| match step {
                     Step::Run { tasks, .. } => tasks.len(),
-                    Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => 0,
+                    Step::Bucket { .. }
+                    | Step::Request { .. }
+                    | Step::Predict { .. }
+                    | Step::Release { .. }
+                    | Step::Exchange(_) => 0,
                 })
                 .sum(),
             kernels: plan.kernels.iter().map(|kernel| kernel.name.clone()).collect(),

@@ -21,9 +21,9 @@ use ixc_kernels::{
     AddBias, AppendPlaces, AttentionEntries, Bits, Cache, Centre, Clamp, ColumnSquares, Combine, Compress, Copy,
     DeltaNet, DeltaNetChunks, Elementwise, Embed, ExpertGroups, Gated, Gather, Heads, HeadsSum, HeadsTemperature,
     IndexChoose, IndexScores, IndexTopK, Map, MatmulStrategy, Pace, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend,
-    RopeHeads, Route, RouteIdentities, Scale, ScaleHeads, Score, Scores, ShortConv, Softcap, Softmax, SsmScan,
-    StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares, Swiglu, Temperature, Wkv, Xielu,
-    generate,
+    RopeHeads, Route, RouteIdentities, RouteOwned, Scale, ScaleHeads, Score, Scores, ShortConv, Softcap, Softmax,
+    SsmScan, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares, Swiglu, Temperature, Wkv,
+    Xielu, generate,
 };
 use ixc_targets::Target;
 use products::formats;
@@ -272,6 +272,18 @@ fn route_identities() {
     for n in [1, 3, 8, 12, 17] {
         for experts in [1, 6, 64] {
             group.one(RouteIdentities { n, experts });
+        }
+    }
+    group.done();
+}
+
+/// Experts of a rank: all ids, some, or none of them.
+#[test]
+fn route_owned() {
+    let mut group = Group::new("route_owned");
+    for n in [1, 3, 8, 17] {
+        for (first, experts) in [(0, 1), (2, 6), (32, 32)] {
+            group.one(RouteOwned { n, first, experts });
         }
     }
     group.done();

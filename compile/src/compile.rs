@@ -22,7 +22,7 @@ use std::time::Instant;
 use ixc_architectures::{FileWeights, Hyper, Output};
 use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
-use ixc_ir::graph::Module;
+use ixc_ir::graph::{Dim, Module};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile, decode};
 use ixc_kernels::{KernelSpec, generate};
@@ -364,6 +364,7 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
         architecture: model.arch.hyper.architecture.clone(),
         max_tokens: options.max_tokens.unwrap_or_else(|| step_tokens(&model.arch.hyper)),
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
+        result_width: result_width(&model.arch.module),
         result: match model.arch.output {
             Output::Logits => GraphResult::Logits,
             Output::Hidden { pooling, unit } => {
@@ -380,6 +381,13 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
         tokenizer: encode_tokenizer(&model.vocabulary)?,
         weights,
     })
+}
+
+/// Returns the elements of a row of the model's result, 0 if it has none.
+fn result_width(module: &Module) -> u64 {
+    let step = module.functions.iter().find(|function| function.name == "step");
+    let dims = step.and_then(|step| step.results.first().map(|&result| step.ty(result).dims().to_vec()));
+    dims.and_then(|dims| dims.last().and_then(Dim::fixed)).unwrap_or(0)
 }
 
 /// Records the decision about the number of tokens in a prefill step.

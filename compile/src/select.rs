@@ -146,6 +146,10 @@ impl<'p, K> Works<'p, K> {
             Step::Request { group, .. } => ("request", of_group(*group), Vec::new()),
             Step::Predict { group, .. } => ("predict", of_group(*group), Vec::new()),
             Step::Release { group } => ("release", of_group(*group), Vec::new()),
+            Step::Exchange(exchange) => {
+                let buffers = [exchange.sent(), exchange.result()];
+                ("exchange", Vec::new(), buffers.into_iter().flatten().map(|buffer| buffer.0).collect())
+            }
         };
         let layer = self.flow.layer(&names, &takes, &[]);
         Item { op: op.to_owned(), names, layer }
@@ -175,7 +179,11 @@ fn of_steps<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String) -> Vec<(usize, Optio
                     tasks.iter().enumerate().map(|(place, task)| (at, Some(place), works.item(Work::Task(task))));
                 all.extend(tasks);
             }
-            Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
+            Step::Bucket { .. }
+            | Step::Request { .. }
+            | Step::Predict { .. }
+            | Step::Release { .. }
+            | Step::Exchange(_) => {
                 all.push((at, None, works.item(Work::Step(step))));
             }
         }
@@ -233,14 +241,16 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
     let items: Vec<Item> = (draft.work.iter())
         .map(|work| match &work.what {
             WorkItem::Task(task) => works.item(Work::Task(task)),
-            WorkItem::Bucket(step) | WorkItem::Residency(step) => works.item(Work::Step(step)),
+            WorkItem::Bucket(step) | WorkItem::Residency(step) | WorkItem::Exchange(step) => {
+                works.item(Work::Step(step))
+            }
         })
         .collect();
     let chosen = selection.of(&items)?;
     let first = format!("; {} of {} tasks", chosen.len(), items.len());
     let line = |at: usize| match &draft.work[at].what {
         WorkItem::Task(task) => print::task(&draft.plan, task, &KernelSpec::name),
-        WorkItem::Bucket(step) | WorkItem::Residency(step) => {
+        WorkItem::Bucket(step) | WorkItem::Residency(step) | WorkItem::Exchange(step) => {
             let text = print::step(&draft.plan, at, step, &|_| true, &KernelSpec::name);
             // The number in the text has no meaning, because the work is not in a step yet.
             text.split_once(": ").map_or(text.clone(), |(_, what)| format!("  {what}"))

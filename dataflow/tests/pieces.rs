@@ -49,6 +49,7 @@ fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
         architecture: "test".to_string(),
         max_tokens: 8,
         context_length: 64,
+        result_width: 0,
         result: GraphResult::Logits,
         files: vec![file],
         derived: Vec::new(),

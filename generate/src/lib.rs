@@ -51,6 +51,7 @@ pub mod own_layer;
 pub mod plan_cache;
 pub mod plan_file;
 pub mod prompt_cache;
+pub mod ranks;
 pub mod session;
 mod slot_file;
 pub mod speculate;

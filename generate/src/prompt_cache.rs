@@ -317,6 +317,10 @@ impl PromptCache {
     /// Stores the state of a sequence with these tokens, or as much of its beginning as there is
     /// room for.
     pub fn store(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) {
+        // No rank has a whole sequence.
+        if engine.is_divided() {
+            return;
+        }
         if let Err(error) = self.try_store(engine, id, tokens) {
             tracing::warn!(%error, "a prompt cannot be added to the cache");
         }

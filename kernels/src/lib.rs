@@ -18,8 +18,8 @@
 //! mixing weights, input of a block, update of the streams, attention to earlier streams of a row |
 //! | [`index_top_k`], [`index_scores`], [`index_choose`] | choice of the positions that a row
 //! attends to: in one kernel, or scores of parts and then the choice |
-//! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: routing, identity experts,
-//! rows of an expert, weighted sums of results |
+//! | [`route`], [`route_identities`], [`route_owned`], [`gather`], [`combine`] | experts: routing,
+//! identity experts, experts of other ranks, rows of an expert, weighted sums of results |
 //!
 //! | building blocks | what they own |
 //! | --- | --- |
@@ -79,6 +79,7 @@ mod rope_heads;
 mod rotation;
 mod route;
 mod route_identities;
+mod route_owned;
 mod scale;
 mod scale_by;
 mod scale_heads;
@@ -170,5 +171,6 @@ registry! {
     expert_groups::ExpertGroups,
     heads_temperature::HeadsTemperature,
     route_identities::RouteIdentities,
+    route_owned::RouteOwned,
     wkv::Wkv,
 }

@@ -51,7 +51,7 @@ impl Draft {
         let buffers = self.plan.buffers.len();
         let known = |resource: &Resource| match *resource {
             Resource::Buffer(buffer) => (buffer as usize) < buffers,
-            Resource::Bucket(_) | Resource::State(_) | Resource::Group(_) | Resource::Slots => true,
+            Resource::Bucket(_) | Resource::State(_) | Resource::Group(_) | Resource::Slots | Resource::Ranks => true,
         };
         if !self.work.iter().all(|work| work.reads.iter().chain(&work.writes).all(known)) {
             return Err(error("work that reads or writes a missing buffer"));
@@ -112,6 +112,8 @@ pub enum Resource {
     Group(u32),
     /// The memory into which experts are loaded.
     Slots,
+    /// The connection to other ranks, which fixes the order of exchanges.
+    Ranks,
 }
 
 /// A task or another step, with the resources that it reads and writes.
@@ -135,6 +137,8 @@ pub enum WorkItem {
     /// A step that loads or evicts experts: one thread runs it, at the barrier after the work that
     /// it waits for.
     Residency(Step),
+    /// A [`Step::Exchange`]: one thread runs it, at the barrier after the work that it waits for.
+    Exchange(Step),
 }
 
 /// Converts a number to the plan's 32 bits. `what` names the number in the error.

@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 
 use ixc_ir::drawing::{Graph, NodeId, Shape};
-use ixc_ir::plan::Step;
+use ixc_ir::plan::{Exchange, Step};
 
 use crate::draft::{Draft, Resource, WorkItem};
 
@@ -62,13 +62,23 @@ pub(crate) fn draw(draft: &Draft) -> Graph {
 fn label(what: &WorkItem) -> String {
     match what {
         WorkItem::Task(task) => task.label.clone(),
-        WorkItem::Bucket(step) | WorkItem::Residency(step) => match step {
+        WorkItem::Bucket(step) | WorkItem::Residency(step) | WorkItem::Exchange(step) => match step {
             Step::Run { tasks, .. } => format!("run {}", tasks.len()),
             Step::Bucket { bucket, .. } => format!("bucket {}", bucket.0),
             Step::Request { group, .. } => format!("request experts {group}"),
             Step::Predict { group, .. } => format!("predict experts {group}"),
             Step::Release { group } => format!("release experts {group}"),
+            Step::Exchange(exchange) => exchange_name(*exchange).to_string(),
         },
+    }
+}
+
+fn exchange_name(exchange: Exchange) -> &'static str {
+    match exchange {
+        Exchange::Sum { .. } => "add parts of all ranks",
+        Exchange::Gather { .. } => "gather parts of all ranks",
+        Exchange::Send { .. } => "send to a rank",
+        Exchange::Receive { .. } => "receive from a rank",
     }
 }
 
@@ -85,5 +95,6 @@ fn name(draft: &Draft, resource: Resource) -> String {
         },
         Resource::Group(group) => format!("experts {group}"),
         Resource::Slots => "memory of experts".to_string(),
+        Resource::Ranks => "other ranks".to_string(),
     }
 }

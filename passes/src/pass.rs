@@ -114,6 +114,8 @@ pub struct PlanProperties<'a> {
     pub context_length: u32,
     /// Meaning of the graph's result.
     pub result: GraphResult,
+    /// Elements of a row of the whole model's result, which only rank 0 has.
+    pub result_width: u64,
     /// Model files; locations of weights refer to them by index.
     pub files: Vec<SourceFile>,
     /// Tensors computed from parts of the files. Locations of weights refer to them by index, after

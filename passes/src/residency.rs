@@ -293,8 +293,10 @@ impl Uses {
                 number = number.max(mixed);
                 mixed += 1;
             }
-            let routes =
-                matches!(op.kind, OpKind::RouteListed | OpKind::RouteGiven | OpKind::RouteIdentities | OpKind::Route);
+            let routes = matches!(
+                op.kind,
+                OpKind::RouteListed | OpKind::RouteGiven | OpKind::RouteIdentities | OpKind::RouteOwned | OpKind::Route
+            );
             if routes && !self.is_parted(function, op) {
                 let found = self.layer(module, function, i, number);
                 if found.is_none() {
@@ -315,11 +317,11 @@ impl Uses {
         layers
     }
 
-    /// Whether a later op removes identity experts from an op's result. If so, readers take the
+    /// Whether a later op removes identity experts, or those of other ranks, from an op's result. If so, readers take the
     /// result of that op.
     fn is_parted(&self, function: &Function, op: &Op) -> bool {
         let users = op.results.first().and_then(|&ids| self.def_use.users(ids)).unwrap_or_default();
-        users.iter().any(|&user| function.ops[user].kind == OpKind::RouteIdentities)
+        users.iter().any(|&user| matches!(function.ops[user].kind, OpKind::RouteIdentities | OpKind::RouteOwned))
     }
 
     fn layer(&self, module: &Module, function: &Function, route: usize, number: i64) -> Option<Layer> {

@@ -62,30 +62,7 @@ pass_options! {
     }
 }
 
-/// Division of a model among ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Division {
-    /// Heads of attention, and rows and columns of other products.
-    Tensors,
-    /// Experts of each layer.
-    Experts,
-    /// Ranges of layers.
-    Layers,
-}
-
-impl Division {
-    /// All divisions.
-    pub const ALL: [Division; 3] = [Division::Tensors, Division::Experts, Division::Layers];
-
-    /// Returns the word in options.
-    pub fn word(self) -> &'static str {
-        match self {
-            Division::Tensors => "tensors",
-            Division::Experts => "experts",
-            Division::Layers => "layers",
-        }
-    }
-}
+pub use ixc_ir::plan::RankDivision as Division;
 
 impl OptionValue for Division {
     const EXPECTED: &'static str = "tensors, experts or layers";

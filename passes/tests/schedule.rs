@@ -43,6 +43,7 @@ fn planned(
         architecture: "test".to_string(),
         max_tokens: MAX_TOKENS,
         context_length: 128,
+        result_width: 0,
         result: GraphResult::Logits,
         files: vec![SourceFile { path: "model.gguf".to_string(), bytes: made.bytes, header_crc: 0, header_bytes: 0 }],
         derived: Vec::new(),
@@ -92,7 +93,7 @@ fn accesses(plan: &Plan<KernelSpec>) -> Vec<(Vec<BufferId>, Vec<BufferId>)> {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         match step {
             Step::Bucket { ids, .. } | Step::Predict { ids, .. } => reads.push(*ids),
-            Step::Request { .. } | Step::Release { .. } => {}
+            Step::Request { .. } | Step::Release { .. } | Step::Exchange(_) => {}
             Step::Run { tasks, .. } => {
                 for task in tasks {
                     let spec = &plan.kernels[task.variants[0].kernel.0 as usize];
@@ -172,7 +173,11 @@ fn kernel_formats_match_their_packed_or_plain_weights() {
             }
             let tasks = plan.steps.iter().filter_map(|step| match step {
                 Step::Run { tasks, .. } => Some(tasks),
-                Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
+                Step::Bucket { .. }
+                | Step::Request { .. }
+                | Step::Predict { .. }
+                | Step::Release { .. }
+                | Step::Exchange(_) => None,
             });
             for task in tasks.flatten() {
                 let weights: Vec<_> = task
@@ -274,7 +279,11 @@ fn items_of_products_write_each_byte_of_a_row_once() {
                 let mut writers: BTreeMap<BufferId, Vec<u32>> = BTreeMap::new();
                 let tasks = plan.steps.iter().filter_map(|step| match step {
                     Step::Run { tasks, .. } => Some(tasks),
-                    Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
+                    Step::Bucket { .. }
+                    | Step::Request { .. }
+                    | Step::Predict { .. }
+                    | Step::Release { .. }
+                    | Step::Exchange(_) => None,
                 });
                 for task in tasks.flatten() {
                     let variant = task.variants.iter().find(|variant| rows <= variant.up_to_rows).unwrap();
@@ -331,7 +340,11 @@ fn readers(plan: &Plan<KernelSpec>, group: usize) -> Vec<usize> {
             Source::Weight(weight) => weights.contains(&weight),
             _ => false,
         }),
-        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => false,
+        Step::Bucket { .. }
+        | Step::Request { .. }
+        | Step::Predict { .. }
+        | Step::Release { .. }
+        | Step::Exchange(_) => false,
     };
     (0..plan.steps.len()).filter(|&i| reads(&plan.steps[i])).collect()
 }
@@ -455,7 +468,7 @@ fn deferred_experts_have_windows_of_their_own() {
                             }
                             windows += 1;
                         }
-                        Step::Run { .. } | Step::Bucket { .. } | Step::Predict { .. } => {}
+                        Step::Run { .. } | Step::Bucket { .. } | Step::Predict { .. } | Step::Exchange(_) => {}
                     }
                 }
                 assert!(open.is_none(), "seed {seed}");

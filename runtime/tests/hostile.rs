@@ -248,7 +248,11 @@ fn deeply_nested_loops_are_refused_while_decoding() {
 fn tasks(plan: &mut Plan<Kernel>) -> Vec<&mut Task> {
     let runs = plan.steps.iter_mut().filter_map(|step| match step {
         Step::Run { tasks, .. } => Some(tasks),
-        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
+        Step::Bucket { .. }
+        | Step::Request { .. }
+        | Step::Predict { .. }
+        | Step::Release { .. }
+        | Step::Exchange(_) => None,
     });
     runs.flatten().collect()
 }

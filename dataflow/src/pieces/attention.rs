@@ -68,7 +68,7 @@ impl TaskCutter<'_> {
         let mut work = std::mem::take(&mut self.tasks.work);
         for variant in work.iter_mut().flat_map(|work| match &mut work.what {
             WorkItem::Task(task) => &mut task.variants[..],
-            WorkItem::Bucket(_) | WorkItem::Residency(_) => &mut [],
+            WorkItem::Bucket(_) | WorkItem::Residency(_) | WorkItem::Exchange(_) => &mut [],
         }) {
             let Some(split) = &mut variant.split else { continue };
             if let Some(KernelSpec::AttentionCombine(combine)) = self.tasks.spec(split.combine)

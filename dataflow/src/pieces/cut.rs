@@ -131,7 +131,7 @@ fn summed(draft: &Draft) -> Vec<bool> {
                 KernelSpec::Combine(_) => WholeTask { task, kernel }.result("x").ok(),
                 _ => None,
             }),
-            WorkItem::Bucket(_) | WorkItem::Residency(_) => None,
+            WorkItem::Bucket(_) | WorkItem::Residency(_) | WorkItem::Exchange(_) => None,
         };
         for read in &work.reads {
             let Resource::Buffer(buffer) = *read else { continue };
@@ -177,6 +177,10 @@ impl<'a> TaskCutter<'a> {
             WorkItem::Residency(step) => {
                 let step = self.step(step)?;
                 self.push(WorkItem::Residency(step), work)
+            }
+            WorkItem::Exchange(_) => {
+                let problem = "the graph is the part of a rank; a grid needs a whole model".to_string();
+                Err(ScheduleError::Unsupported { op: "ranks.begin", problem })
             }
         }
     }
@@ -248,7 +252,7 @@ impl<'a> TaskCutter<'a> {
         let mut step = step.clone();
         match &mut step {
             Step::Bucket { ids, .. } | Step::Predict { ids, .. } => *ids = self.new_buffer(*ids)?,
-            Step::Run { .. } | Step::Request { .. } | Step::Release { .. } => {}
+            Step::Run { .. } | Step::Request { .. } | Step::Release { .. } | Step::Exchange(_) => {}
         }
         Ok(step)
     }
@@ -258,7 +262,11 @@ impl<'a> TaskCutter<'a> {
         let resources = |all: &[Resource]| -> Result<Vec<Resource>, ScheduleError> {
             let became = |resource: &Resource| match *resource {
                 Resource::Buffer(buffer) => Ok(Resource::Buffer(self.new_buffer(BufferId(buffer))?.0)),
-                other @ (Resource::Bucket(_) | Resource::State(_) | Resource::Group(_) | Resource::Slots) => Ok(other),
+                other @ (Resource::Bucket(_)
+                | Resource::State(_)
+                | Resource::Group(_)
+                | Resource::Slots
+                | Resource::Ranks) => Ok(other),
             };
             all.iter().map(became).collect()
         };

@@ -82,6 +82,9 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
             Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
                 return plan_error("experts", "experts are loaded on demand; a grid must hold all of them");
             }
+            Step::Exchange(_) => {
+                return plan_error("ranks", "the plan is the part of a rank; a grid needs a whole model");
+            }
         }
     }
     if !embedded {
@@ -156,7 +159,11 @@ fn division(plan: &Plan<Kernel>) -> Result<Division, PlaceError> {
 fn tasks(plan: &Plan<Kernel>) -> impl Iterator<Item = &Task> {
     plan.steps.iter().flat_map(|step| match step {
         Step::Run { tasks, .. } => &tasks[..],
-        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => &[],
+        Step::Bucket { .. }
+        | Step::Request { .. }
+        | Step::Predict { .. }
+        | Step::Release { .. }
+        | Step::Exchange(_) => &[],
     })
 }
 

@@ -156,6 +156,13 @@ impl Check<'_> {
             (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => {
                 self.wrong("block scales of elements that are not blocks")
             }
+            (Element::Stored(stored), scales) => {
+                let is_whole = stored.rows() == 1 && stored.tail_bytes() == 0 && stored.block_bytes() > 0;
+                match stored == format && is_whole && piece.change == Change::Keep && scales.is_none() {
+                    true => Ok(()),
+                    false => self.wrong("stored blocks must be copied to their own format, which has no tails"),
+                }
+            }
             (Element::Block(format), _) if format.row().gguf_id.is_none() => {
                 self.wrong("blocks in a format that is not a file format")
             }
@@ -169,6 +176,7 @@ impl Check<'_> {
                             | Element::Nvfp4
                             | Element::F8E4m3
                             | Element::Block(_)
+                            | Element::Stored(_)
                             | Element::Tiled(_)
                             | Element::Integer(_)
                             | Element::Nf4

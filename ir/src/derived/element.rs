@@ -26,6 +26,8 @@ pub enum Element {
     Nvfp4,
     /// A number in contiguous blocks of a file format. Views count numbers.
     Block(Format),
+    /// A block of a file format, which is copied. Views count blocks.
+    Stored(Format),
     /// An integer of a matrix in tiles, with a scale for each row. Views count integers and consist
     /// of whole rows.
     Tiled(Tiles),
@@ -90,6 +92,7 @@ impl Element {
             | Element::Bf16
             | Element::F8E4m3
             | Element::Block(_)
+            | Element::Stored(_)
             | Element::Tiled(_)
             | Element::Integer(_)
             | Element::Nf4
@@ -109,6 +112,7 @@ impl Element {
             | Element::Mxfp4
             | Element::Nvfp4
             | Element::Block(_)
+            | Element::Stored(_)
             | Element::Tiled(_)
             | Element::Integer(_) => None,
         }
@@ -129,6 +133,7 @@ impl Element {
             Element::F8E4m3 => (1, 1),
             Element::Mxfp4 | Element::Nvfp4 => (1, self.codes_apart().map_or(0, CodesApart::bytes)),
             Element::Block(format) => (format.block_len() as u64, format.block_bytes() as u64),
+            Element::Stored(format) => (1, format.block_bytes() as u64),
             Element::Tiled(tiles) => (tiles.per_byte(), 1),
             Element::Integer(integers) => (integers.per_byte(), 1),
             Element::Nf4 | Element::Fp4 => (2, 1),
@@ -153,7 +158,10 @@ impl Element {
 
     /// Returns the number of columns that one element stands for.
     pub fn columns(self) -> u64 {
-        self.codes_apart().map_or(1, |codes| codes.scales * codes.shared)
+        match self {
+            Element::Stored(format) => format.block_len() as u64,
+            _ => self.codes_apart().map_or(1, |codes| codes.scales * codes.shared),
+        }
     }
 
     /// Returns the format of elements after scaling. FP8, NF4 and FP4 numbers become the nearest
@@ -165,6 +173,7 @@ impl Element {
             Element::F16 => Format::F16,
             Element::Bf16 | Element::F8E4m3 | Element::Nf4 | Element::Fp4 => Format::Bf16,
             Element::Mxfp4 => Format::Mxfp4,
+            Element::Stored(format) => format,
             Element::Nvfp4 => Format::Nvfp4,
             Element::Integer(integers) => integers.format(),
             Element::Tiled(Tiles { bits: 4, .. }) => Format::I4Row,
@@ -181,6 +190,7 @@ impl Element {
             | Element::Mxfp4
             | Element::Nvfp4
             | Element::Block(_)
+            | Element::Stored(_)
             | Element::Integer(_)
             | Element::Tiled(_)
             | Element::Nf4
@@ -194,6 +204,7 @@ impl Element {
             Element::F32 => Some(Format::F32),
             Element::F16 => Some(Format::F16),
             Element::Bf16 => Some(Format::Bf16),
+            Element::Stored(format) => Some(format),
             Element::F8E4m3
             | Element::Mxfp4
             | Element::Nvfp4
@@ -216,7 +227,7 @@ impl Element {
             | Element::Block(_)
             | Element::Nf4
             | Element::Fp4 => true,
-            Element::Mxfp4 | Element::Nvfp4 | Element::Tiled(_) | Element::Integer(_) => false,
+            Element::Mxfp4 | Element::Nvfp4 | Element::Stored(_) | Element::Tiled(_) | Element::Integer(_) => false,
         }
     }
 
@@ -238,7 +249,12 @@ impl Element {
                 out.iter_mut().zip(codes).for_each(|(x, code)| *x = numbers[usize::from(code)]);
             }
             // Unreachable: blocks are moved or converted as a whole, and integers are moved.
-            Element::Mxfp4 | Element::Nvfp4 | Element::Block(_) | Element::Tiled(_) | Element::Integer(_) => {}
+            Element::Mxfp4
+            | Element::Nvfp4
+            | Element::Block(_)
+            | Element::Stored(_)
+            | Element::Tiled(_)
+            | Element::Integer(_) => {}
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Reads of a derived tensor: the pieces of its rows, and the locations of their bytes.
 
+use std::ops::Range;
+
 use super::{Axis, Change, Derived, Element, Extent, Fetch, Piece, at, groups, tiles};
 
 /// A derived tensor, with the end of the rows of each piece, or of each set of pieces side by side.
@@ -144,19 +146,29 @@ impl Indexed {
             return None;
         }
         let first = piece.first + at(&piece.rows, row);
-        let follows = |digits: &[Axis], mut step: u64| {
-            digits.iter().rev().filter(|axis| axis.len > 1).all(|axis| {
-                let right = axis.stride == step;
-                step = step.saturating_mul(axis.len);
-                right
-            })
-        };
-        if !follows(&piece.columns, 1) || !follows(&piece.rows, self.columns) {
+        let width = self.columns / piece.element.columns().max(1);
+        if !follow(&piece.columns, 1, 0..width) || !follow(&piece.rows, width, row..row + count) {
             return None;
         }
         let (first, _) = piece.element.span(first, 0)?;
         Some((piece.extent.file, piece.extent.part(first, bytes)?))
     }
+}
+
+/// Whether the elements of a range of an index follow one another, `step` apart. Axes that have one
+/// digit in the whole range do not matter.
+fn follow(axes: &[Axis], step: u64, range: Range<u64>) -> bool {
+    let (mut step, mut inner) = (step, 1u64);
+    for axis in axes.iter().rev() {
+        if range.start % inner + (range.end - range.start) <= inner {
+            return true;
+        }
+        if axis.len > 1 && axis.stride != step {
+            return false;
+        }
+        (step, inner) = (step.saturating_mul(axis.len), inner.saturating_mul(axis.len));
+    }
+    true
 }
 
 /// Returns the number of rows from `row` on that are read at a time from pieces side by side.

@@ -201,6 +201,7 @@ fn transposed_tile_reads_match_single_elements() {
             | Element::Mxfp4
             | Element::Nvfp4
             | Element::Block(_)
+            | Element::Stored(_)
             | Element::Tiled(_)
             | Element::Integer(_)
             | Element::Nf4

@@ -28,6 +28,7 @@ pub mod dim;
 mod hex;
 mod output;
 pub mod print;
+mod ranks;
 mod rope;
 mod row_input;
 mod state;
@@ -41,6 +42,7 @@ use crate::derived::Derived;
 pub use choice::{CHOSEN_BLOCK, Chosen, PositionChoice};
 pub use dim::{DimError, DimExpr, DimInput};
 pub use output::{ExpertLayer, HiddenRows, NOBODY, Output, Pooling};
+pub use ranks::{Exchange, MAX_RANKS, RankDivision, Ranks};
 pub use rope::{LongFrequencies, RopeTable, Temperature};
 pub use row_input::{RowBase, RowInput, RowInputError, RowPosition};
 pub use state::{State, StateField};
@@ -325,6 +327,8 @@ pub struct Plan<K> {
     /// Ranges of steps that run separately and together make up all steps. Empty if all steps run
     /// as one.
     pub expert_layers: Vec<ExpertLayer>,
+    /// Part of the model that the plan computes. `None` if it computes the whole model.
+    pub ranks: Option<Ranks>,
     /// Tokenizer and chat template, as the frontend encodes them.
     #[serde(with = "hex")]
     pub tokenizer: Vec<u8>,
@@ -370,6 +374,7 @@ impl<K> Plan<K> {
             takes: self.takes,
             gives: self.gives,
             expert_layers: self.expert_layers,
+            ranks: self.ranks,
             tokenizer: self.tokenizer,
         })
     }

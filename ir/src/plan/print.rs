@@ -12,8 +12,8 @@
 use std::fmt::Write;
 
 use super::{
-    Division, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, RowAxis, RowCount, Source, State, Step,
-    Task, Temperature, WeightFile,
+    BufferId, Division, Exchange, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, Ranks, RowAxis,
+    RowCount, Source, State, Step, Task, Temperature, WeightFile,
 };
 
 /// Returns the plan's text. `name` returns the name of a kernel.
@@ -30,6 +30,9 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
         out,
         "plan {architecture} for {target}: {max_tokens} tokens a step, context {context_length}, vocabulary {vocabulary}"
     )?;
+    if let Some(Ranks { rank, ranks, division }) = plan.ranks {
+        writeln!(out, "rank {rank} of {ranks}, by {}", division.word())?;
+    }
     for (i, file) in plan.files.iter().enumerate() {
         writeln!(out, "file {i}: {:?}, {} bytes, header {:08x}", file.path, file.bytes, file.header_crc)?;
     }
@@ -172,6 +175,18 @@ fn write_step<K>(
             writeln!(out, "step {i}: predict experts {group} by {}, {count} a token", slots(plan, ids.0, *first))
         }
         Step::Release { group } => writeln!(out, "step {i}: release experts {group}"),
+        Step::Exchange(exchange) => {
+            let name = |at: BufferId| buffer(plan, at.0);
+            write!(out, "step {i}: ")?;
+            match *exchange {
+                Exchange::Sum { part, sum } => writeln!(out, "add {} of all ranks to {}", name(part), name(sum)),
+                Exchange::Gather { part, whole } => {
+                    writeln!(out, "gather {} of all ranks in {}", name(part), name(whole))
+                }
+                Exchange::Send { rows, to } => writeln!(out, "send {} to rank {to}", name(rows)),
+                Exchange::Receive { rows, from } => writeln!(out, "receive {} from rank {from}", name(rows)),
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::dim::DimExpr;
-use super::{ATTENTION_BLOCK, BucketId, BufferId, Division, KernelId, Source};
+use super::{ATTENTION_BLOCK, BucketId, BufferId, Division, Exchange, KernelId, Source};
 
 /// Address of one of a kernel's buffers for an item, in bytes:
 ///
@@ -206,4 +206,6 @@ pub enum Step {
         /// Position in [`Plan::expert_groups`](super::Plan::expert_groups).
         group: u32,
     },
+    /// Exchanges rows with other ranks. One thread does it, at the barrier before the next step.
+    Exchange(Exchange),
 }

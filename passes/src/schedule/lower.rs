@@ -22,6 +22,7 @@
 //! | `experts` | routing, and rows in the order of their experts |
 //! | `residency` | experts that are loaded on demand |
 //! | `layers` | experts of layers that run separately |
+//! | `ranks` | exchanges between ranks, and the experts of a rank |
 //!
 //! `binding` has the buffers of values, `operands` reads operands, and `weights` adds weights to
 //! the plan.
@@ -34,6 +35,7 @@ mod layers;
 mod matrix;
 mod operands;
 mod products;
+mod ranks;
 mod recurrent;
 mod residency;
 mod rotation;
@@ -50,8 +52,8 @@ use ixc_ir::graph::def_use::DefUse;
 use ixc_ir::graph::{self, Dim, Element, Function, Module, Op, OpKind, Place, Type, WeightId};
 use ixc_ir::names::Label;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, DimExpr, HiddenRows, Output, Plan, PlanWeight, RopeTable, Source, State,
-    StateField,
+    ArenaBuffer, Arg, BucketId, BufferId, DimExpr, HiddenRows, Output, Plan, PlanWeight, RankDivision, Ranks,
+    RopeTable, Source, State, StateField,
 };
 use ixc_ir::units::counted;
 use ixc_kernels::signature::Named;
@@ -102,17 +104,24 @@ fn lower(module: &Module, facts: &PlanProperties<'_>, context: &Context<'_>) -> 
         .ok_or_else(|| step("there is no function @step".to_string()))?;
     let mut lowering = Lowering::new(module, function, facts, context.target)?;
     lowering.decisions.clone_from(&context.decisions);
+    lowering.division = ranks::division(context);
     lowering.step_params()?;
     for op in &function.ops {
         lowering.op(op)?;
     }
     let (logits, hidden) = match function.results[..] {
-        [logits] => (logits, None),
-        [logits, hidden] if facts.result == GraphResult::Logits => (logits, Some(hidden)),
+        // Rank 0 has the results of all ranks.
+        [] if lowering.ranks.is_some_and(|ranks| ranks.rank > 0) => (None, None),
+        [logits] => (Some(logits), None),
+        [logits, hidden] if facts.result == GraphResult::Logits => (Some(logits), Some(hidden)),
         _ => return Err(step(format!("it has {} results", function.results.len()))),
     };
-    let result = lowering.stored("return", logits)?;
-    if result.rows != Rows::Outputs || function.ty(logits).dims().len() != 2 {
+    let result = match logits {
+        Some(logits) => lowering.stored("return", logits)?,
+        None => lowering.buffer("results of rank 0", Rows::Outputs, Format::F32, facts.result_width)?,
+    };
+    if let Some(logits) = logits.filter(|logits| result.rows != Rows::Outputs || function.ty(*logits).dims().len() != 2)
+    {
         return Err(step(format!("its result is {}, of other rows than those wanted", function.ty(logits))));
     }
     let (vocabulary, output) = match facts.result {
@@ -153,7 +162,8 @@ impl Lowering<'_> {
         output: Output,
     ) -> Result<Draft, ScheduleError> {
         let expert_groups = self.expert_groups()?;
-        let Lowering { facts, plan_weights, made, ropes, states, buckets, tasks, buffers, takes, gives, .. } = self;
+        let Lowering { facts, plan_weights, made, ropes, states, buckets, tasks, buffers, takes, gives, ranks, .. } =
+            self;
         let (kernels, work) = tasks.into_parts();
         tracing::debug!(
             tasks = work.len(),
@@ -185,6 +195,7 @@ impl Lowering<'_> {
             takes,
             gives,
             expert_layers: Vec::new(),
+            ranks,
             tokenizer: facts.tokenizer.clone(),
         };
         Ok(Draft { plan, work, steps: None, layers: Vec::new() })
@@ -232,10 +243,11 @@ pub(super) struct Lowering<'a> {
     /// States, in the order of the module.
     pub(super) states: Vec<State>,
     pub(super) buckets: u32,
+    /// Part of the model that the graph computes, if it is the graph of a rank.
+    ranks: Option<Ranks>,
+    /// Division of the model, if it is divided.
+    division: RankDivision,
 }
-
-/// Reason against ops of a graph that is for several ranks.
-const NO_RANKS: &str = "plans for several ranks do not exist yet";
 
 fn unsupported<T>(op: &'static str, problem: impl Into<String>) -> Result<T, ScheduleError> {
     Err(ScheduleError::Unsupported { op, problem: problem.into() })
@@ -318,6 +330,8 @@ impl<'a> Lowering<'a> {
             ropes: Vec::new(),
             states: Vec::new(),
             buckets: 0,
+            ranks: None,
+            division: RankDivision::Layers,
         };
         lowering.states = module.states.iter().map(plan_state).collect::<Result<_, _>>()?;
         Ok(lowering)
@@ -452,12 +466,9 @@ impl<'a> Lowering<'a> {
                 self.expert_wait(op)?
             }
             OpKind::ExpertEvict => self.expert_evict(op)?,
-            OpKind::RanksBegin
-            | OpKind::AllReduce
-            | OpKind::AllGather
-            | OpKind::Send
-            | OpKind::Recv
-            | OpKind::RouteOwned => return unsupported(op.kind.row().mnemonic, NO_RANKS),
+            OpKind::RanksBegin => self.ranks_begin(op)?,
+            OpKind::AllReduce | OpKind::AllGather | OpKind::Send | OpKind::Recv => self.exchange(op)?,
+            OpKind::RouteOwned => self.route_owned(op)?,
         };
         self.meanings[op.results[0].index()] = Some(meaning);
         Ok(())

@@ -19,7 +19,8 @@
 //! Layers that run separately do not share steps ([`Draft::layers`]): each has the same steps as
 //! without the other layers.
 //!
-//! The rows of a routing are sorted in the same way, in a separate kind of step. Requests and
+//! The rows of a routing are sorted in the same way, in a separate kind of step, and ranks exchange
+//! rows in another. Requests and
 //! releases of experts run at the barrier after the step that produces their input, so they also
 //! add no level. With many rows, all of these are ordinary steps. Parallel chains may then have a
 //! few more steps than the minimum.
@@ -98,7 +99,7 @@ fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Contex
     for step in steps {
         let tasks = step.work.iter().filter_map(|&i| match &draft.work[i].what {
             WorkItem::Task(task) => Some(task.label.as_str()),
-            WorkItem::Bucket(_) | WorkItem::Residency(_) => None,
+            WorkItem::Bucket(_) | WorkItem::Residency(_) | WorkItem::Exchange(_) => None,
         });
         let Some(label) = tasks.clone().next() else { continue };
         let Label { op, rest: name } = Label::of(label);
@@ -196,9 +197,9 @@ fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
         let level = match (after_write.max(after_read), &item.what) {
             (None, _) => Level::default(),
             (Some(level), WorkItem::Residency(_)) => level,
-            (Some(level), WorkItem::Bucket(_)) if alone => level.then(),
+            (Some(level), WorkItem::Bucket(_) | WorkItem::Exchange(_)) if alone => level.then(),
             (Some(level), WorkItem::Task(_)) if *small => level.then(),
-            (Some(level), WorkItem::Task(_) | WorkItem::Bucket(_)) => level.next(),
+            (Some(level), WorkItem::Task(_) | WorkItem::Bucket(_) | WorkItem::Exchange(_)) => level.next(),
         };
         levels.push(level);
         item.reads.iter().for_each(|resource| read.reach(resource, level));
@@ -233,7 +234,7 @@ fn beside(work: &[Work], levels: &mut [Level]) {
 fn alone_rows(plan: &Plan<KernelSpec>, work: &[Work], items: &[usize], meeting: u64) -> u32 {
     let tasks = items.iter().filter_map(|&i| match &work[i].what {
         WorkItem::Task(task) => Some(task),
-        WorkItem::Bucket(_) | WorkItem::Residency(_) => None,
+        WorkItem::Bucket(_) | WorkItem::Residency(_) | WorkItem::Exchange(_) => None,
     });
     let all = tasks.map(|task| Effort::of(plan, task)).try_fold(Effort::default(), |all, one| Some(all.and(one?)));
     all.map_or(0, |all| all.rows(meeting, plan.max_tokens))
@@ -253,7 +254,7 @@ pub(super) fn build(work: Vec<Work>, steps: &[DraftStep]) -> Vec<Step> {
         for what in step.work.iter().filter_map(|&i| work[i].take()) {
             match what {
                 WorkItem::Task(task) => tasks.push(task),
-                WorkItem::Bucket(step) | WorkItem::Residency(step) => built.push(step),
+                WorkItem::Bucket(step) | WorkItem::Residency(step) | WorkItem::Exchange(step) => built.push(step),
             }
         }
         if !tasks.is_empty() {

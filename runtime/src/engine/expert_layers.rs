@@ -176,7 +176,7 @@ impl ExpertLayers {
     /// See [`ExpertLayers::load`].
     pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<ExpertLayers, LoadError> {
         match file.plan.output {
-            Output::Experts { .. } => Ok(ExpertLayers { loaded: load::load(file, folder, options)? }),
+            Output::Experts { .. } => Ok(ExpertLayers { loaded: load::load(file, folder, options, None)? }),
             Output::Logits { .. } | Output::Hidden { .. } => Err(LoadError::NoLayers),
         }
     }

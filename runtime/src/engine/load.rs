@@ -118,16 +118,26 @@ impl LoadedPlan {
     }
 }
 
-/// Loads a plan. See [`Engine::load`](crate::engine::Engine::load).
-pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<LoadedPlan, LoadError> {
-    let PlanFile { mut plan, weights: own, mut model_files } = file;
+/// Returns the memory of the process that a budget counts. It is measured before files are read,
+/// because their mapped pages can be released.
+pub(crate) fn process_bytes(options: &Options, plan: &Plan<Kernel>) -> u64 {
+    let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
+    if streams { needed_process_bytes() } else { resident_bytes() }
+}
+
+/// Loads a plan. See [`Engine::load`](crate::engine::Engine::load). `begun` is the memory of the
+/// process before, if other engines are loaded at the same time.
+pub(crate) fn load(
+    file: PlanFile,
+    folder: &Path,
+    options: &Options,
+    begun: Option<u64>,
+) -> Result<LoadedPlan, LoadError> {
+    let PlanFile { mut plan, weights: own, mut model_files, .. } = file;
     if model_files.is_empty() {
         model_files = locate(&mut plan, folder, options.built_in);
     }
-    // The memory of the process is measured before files are read, because their mapped pages can
-    // be released.
-    let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
-    let begun = if streams { needed_process_bytes() } else { resident_bytes() };
+    let begun = begun.unwrap_or_else(|| process_bytes(options, &plan));
     let program = checked(&plan)?;
     let context = context(&plan, options)?;
     let (plan_digest, samples) = (identity::of_plan(&plan, context), identity::samples(&plan));
@@ -316,6 +326,7 @@ fn memory(
         scratch: each_thread("scratch memory", program.scratch_bytes).collect::<Result<_, _>>()?,
         chosen: each_thread("chosen places", program.chosen_bytes).collect::<Result<_, _>>()?,
         buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
+        ranks: None,
         sorting: Mutex::new(Vec::new()),
     })
 }
@@ -387,7 +398,7 @@ impl Sources<'_> {
             WeightFile::Source(file) => (&self.files[file as usize], file as usize),
             WeightFile::Plan | WeightFile::Blocks { .. } => (self.own.ok_or(LoadError::NoWeights)?, self.files.len()),
             WeightFile::Derived(derived) => {
-                return Ok((self.derived_tensors.part(derived, 0, weight.bytes), usize::MAX));
+                return Ok((self.derived_tensors.part(derived, weight.offset, weight.bytes), usize::MAX));
             }
         };
         let place = weight.span().and_then(|bytes| file.region().part(weight.offset, bytes));
@@ -514,7 +525,7 @@ pub(crate) fn layout(
         }
         WeightFile::Derived(number) => {
             let matrix = weight.bytes.checked_div(*weight.shape.first()?)?;
-            derived.get(number as usize)?.place(offset, matrix)
+            derived.get(number as usize)?.place(weight.offset.checked_add(offset)?, matrix)
         }
     };
     // All experts of a weight are stored alike, so that the first one decides.

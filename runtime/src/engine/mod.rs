@@ -11,6 +11,7 @@
 //! | [`expert_use`] | counts of chosen experts, and eviction |
 //! | [`step`] | the input of a step, and its errors |
 //! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
+//! | [`ranks`] | engines of several ranks that run the same steps |
 //! | `properties` | sizes, memory, threads and statistics of an engine |
 //! | [`sample`] | the next token from logits |
 //! | [`saved`] | sequences as bytes, and back |
@@ -25,6 +26,7 @@ pub(crate) mod model_files;
 pub mod options;
 pub mod pins;
 mod properties;
+pub mod ranks;
 pub mod sample;
 pub mod saved;
 pub mod sequence;
@@ -35,6 +37,7 @@ pub use crate::executor::sequences::{Sequence, StateBytes};
 pub use expert_use::EvictError;
 pub use options::{BackendKind, ExpertStore, Options};
 pub use pins::Pins;
+pub use ranks::{FollowError, RanksError};
 pub use sequence::Engine;
 pub use step::{Addition, FIRST, SequenceId, Softmax, StepError};
 pub use variant::Variant;

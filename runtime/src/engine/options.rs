@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ixc_transport::Transport;
+
 use super::pins::Pins;
 use crate::error::load::LoadError;
 use crate::pool::{MAX_THREADS, Pool};
@@ -92,6 +94,9 @@ pub struct Options {
     pub stats: bool,
     /// The recorder of this engine's events.
     pub trace: Option<Arc<Recorder>>,
+    /// The connection to the other ranks of the plan. `None` runs all ranks of a plan in this process,
+    /// each in threads of its own.
+    pub transport: Option<Arc<dyn Transport>>,
     /// Counter that shows the progress of loading and of packing all weights.
     pub progress: Option<Arc<ProgressCounter>>,
 }

@@ -34,7 +34,8 @@ impl Engine {
     /// Returns the min number of rows of an addition from which results are bit-identical for any
     /// number of rows. Chunks of a prompt must begin at multiples of 16.
     pub fn min_rows(&self) -> u32 {
-        self.loaded.program.min_rows(self.loaded.exact_batch)
+        let own = || self.loaded.program.min_rows(self.loaded.exact_batch);
+        self.ranks.as_ref().map_or_else(own, |member| member.min_rows)
     }
 
     /// Returns the max additions of a step.

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{HiddenRows, Output, Plan, RowCount};
 
+use super::ranks::command::Command;
+use super::ranks::{self, Member};
 use super::step::{Addition, FIRST, SequenceId, Softmax, StepError};
 use crate::execute::{self, Counts, ExecuteError, ItemError};
 use crate::executor::sequences::{Piece, Sequence, runs};
@@ -41,6 +43,8 @@ pub struct Engine {
     outputs: usize,
     /// Number of tokens in the last step.
     rows: usize,
+    /// Part in a group of ranks, if the model is divided.
+    pub(super) ranks: Option<Member>,
 }
 
 impl Engine {
@@ -62,7 +66,12 @@ impl Engine {
         if let Output::Experts { .. } = file.plan.output {
             return Err(LoadError::NoSteps);
         }
-        Ok(Engine { loaded: load::load(file, folder, options)?, outputs: 0, rows: 0 })
+        ranks::load(file, folder, options)
+    }
+
+    /// Returns an engine without sequences other than the first.
+    pub(super) fn with(loaded: LoadedPlan, ranks: Option<Member>) -> Engine {
+        Engine { loaded, outputs: 0, rows: 0, ranks }
     }
 
     /// Packs all weights that kernels read packed and that are not packed yet. Steps pack the
@@ -141,6 +150,7 @@ impl Engine {
             .flat_map(|(addition, piece)| addition.outputs.iter().map(|row| row + piece.row))
             .collect();
         self.take_hidden(tokens.len(), hidden)?;
+        self.tell(|| ranks::step_command(additions))?;
         let (mut positions, mut end) = (Vec::with_capacity(tokens.len()), 0);
         let runs: Vec<Piece> = runs(&pieces).map(|(_, piece)| piece).collect();
         for piece in &runs {
@@ -303,7 +313,9 @@ impl Engine {
             bytes,
             kind: source.kind(),
         })?;
-        added.map(SequenceId).ok_or(StepError::TooManySequences { max: sequences.max_sequences() })
+        let added = added.ok_or(StepError::TooManySequences { max: sequences.max_sequences() })?;
+        self.tell(|| Command::Add { sequence: added })?;
+        Ok(SequenceId(added))
     }
 
     /// Removes a sequence and frees its memory. [`FIRST`] is only emptied. Does nothing if the
@@ -314,6 +326,8 @@ impl Engine {
         }
         self.forget_logits();
         self.loaded.store.sequences.remove(id.0);
+        // If the group has ended, the next step fails.
+        let _ = self.tell(|| Command::Remove { sequence: id.0 });
     }
 
     /// Returns the max number of sequences.
@@ -333,7 +347,12 @@ impl Engine {
     pub fn truncate_sequence(&mut self, id: SequenceId, tokens: u32) -> Result<u32, StepError> {
         self.forget_logits();
         let sequence = self.loaded.store.sequences.get_mut(id.0).ok_or(StepError::NoSequence { id })?;
-        Ok(sequence.truncate(tokens))
+        let is_longer = sequence.position() > tokens;
+        let left = sequence.truncate(tokens);
+        if is_longer {
+            self.tell(|| Command::Truncate { sequence: id.0, tokens, left })?;
+        }
+        Ok(left)
     }
 
     /// Makes `to` a copy of the first `tokens` tokens of `from`, or of the nearest shorter prefix
@@ -350,7 +369,10 @@ impl Engine {
         }
         let sequences = &mut self.loaded.store.sequences;
         let missing = [from, to].into_iter().find(|id| sequences.get(id.0).is_none());
-        sequences.copy(from.0, to.0, tokens).ok_or(StepError::NoSequence { id: missing.unwrap_or(to) })
+        let copied = sequences.copy(from.0, to.0, tokens);
+        let copied = copied.ok_or(StepError::NoSequence { id: missing.unwrap_or(to) })?;
+        self.tell(|| Command::Copy { from: from.0, to: to.0, tokens, copied })?;
+        Ok(copied)
     }
 
     /// Adds tokens in as many steps as needed, and returns the logits of the last token.
@@ -447,6 +469,8 @@ impl Engine {
     /// [`crate::states::SNAPSHOTS`] are kept. Does nothing if all states can be truncated anywhere.
     pub fn save(&mut self) {
         self.loaded.store.sequences.get_mut(FIRST.0).into_iter().for_each(Sequence::save);
+        // If the group has ended, the next step fails.
+        let _ = self.tell(|| Command::Save);
     }
 
     /// Empties the sequence.

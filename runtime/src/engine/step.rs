@@ -158,7 +158,11 @@ impl StepError {
 /// cause.
 fn lead(error: &ExecuteError) -> &'static str {
     match error {
-        ExecuteError::Changed(_) | ExecuteError::Stream(_) | ExecuteError::Block(_) => "",
+        ExecuteError::Changed(_)
+        | ExecuteError::Stream(_)
+        | ExecuteError::Block(_)
+        | ExecuteError::Transport(_)
+        | ExecuteError::NoRanks => "",
         ExecuteError::Item(_) | ExecuteError::Expert(_) | ExecuteError::Panic { .. } => "the plan failed: ",
     }
 }

@@ -75,6 +75,7 @@ impl Engine {
         // one plan.
         let streamed = loaded.store.experts.is_some() || loaded.store.advice.is_some();
         if streamed
+            || self.is_divided()
             || identity::of_memory(plan) != loaded.memory_digest
             || inputs(&program) != inputs(&loaded.program)
             || program.row_inputs.iter().any(lacks)

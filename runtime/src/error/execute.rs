@@ -5,6 +5,7 @@ use ixc_failure::Class;
 use ixc_files::changed::ChangedFile;
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::plan::DimError;
+use ixc_transport::TransportError;
 
 use crate::blocks::BlockError;
 use crate::expert_sort::BadExpert;
@@ -29,6 +30,12 @@ pub enum ExecuteError {
     /// An expert's block is damaged.
     #[error(transparent)]
     Block(#[from] BlockError),
+    /// An exchange with other ranks failed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The plan is the part of a rank, and there is no connection to the others.
+    #[error("the plan is the part of a rank, and there is no connection to the other ranks")]
+    NoRanks,
     /// A thread panicked, which is a bug.
     #[error("a thread panicked: {message}; this is a bug")]
     Panic {
@@ -43,9 +50,12 @@ impl ExecuteError {
         match self {
             ExecuteError::Changed(error) => error.class(),
             ExecuteError::Stream(error) => error.class(),
-            ExecuteError::Item(_) | ExecuteError::Expert(_) | ExecuteError::Block(_) | ExecuteError::Panic { .. } => {
-                Class::Data
-            }
+            ExecuteError::Transport(error) => error.class(),
+            ExecuteError::Item(_)
+            | ExecuteError::Expert(_)
+            | ExecuteError::Block(_)
+            | ExecuteError::NoRanks
+            | ExecuteError::Panic { .. } => Class::Data,
         }
     }
 }

@@ -12,6 +12,7 @@ use ixc_ir::units::Bytes;
 use ixc_targets::{TARGETS, Target};
 
 use crate::blocks::BlockError;
+use crate::engine::RanksError;
 use crate::lock::LockError;
 use crate::memory::MemoryError;
 use crate::pool::{MAX_THREADS, PoolError};
@@ -30,6 +31,9 @@ pub enum LoadError {
     /// The plan has separate expert layers, but a whole model is requested.
     #[error("the plan has expert layers, which run on their own; expected the steps of a model")]
     NoSteps,
+    /// The ranks of the plan cannot run together.
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
     /// A plan cannot run with the weights of the loaded plan.
     #[error("{}", if *streamed { "streamed experts belong to one plan; another plan cannot use them" } else { "the plan has other weights, states, files or rows than the loaded plan" })]
     OtherPlan {
@@ -213,6 +217,7 @@ impl LoadError {
     pub fn class(&self) -> Class {
         match self {
             LoadError::Lock(error) => error.class(),
+            LoadError::Ranks(error) => error.class(),
             LoadError::Codegen(error) => error.class(),
             LoadError::Memory(error) => error.class(),
             LoadError::Stream(error) => error.class(),

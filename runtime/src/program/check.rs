@@ -149,6 +149,13 @@ impl Checker<'_> {
                     add_action(&mut stages, BarrierAction::Release(*group));
                     open -= 1;
                 }
+                Step::Exchange(exchange) => {
+                    add_action(&mut stages, BarrierAction::Exchange(*exchange));
+                    // No action runs after the last stage, so an empty stage follows.
+                    if i + 1 == self.plan.steps.len() {
+                        stages.push(Stage { first_task, ..Stage::default() });
+                    }
+                }
             }
             if layers.next_if(|layer| layer.end == i + 1).is_some() {
                 if open != 0 {

@@ -200,7 +200,8 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
                 BarrierAction::Sort(_)
                 | BarrierAction::Predict { .. }
                 | BarrierAction::Announce { .. }
-                | BarrierAction::Repeat { .. } => {}
+                | BarrierAction::Repeat { .. }
+                | BarrierAction::Exchange(_) => {}
             }
         }
     }

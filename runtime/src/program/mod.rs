@@ -18,6 +18,7 @@
 //!   that releases it;
 //! - arena buffers lie in the arena, weights in their files, and weights in blocks as in
 //!   [`crate::blocks`];
+//! - exchanges are with ranks that exist, of buffers with equal rows, and outside loops over experts;
 //! - weights in another format than the kernels' can be packed from their stored format.
 //!
 //! The check does not prove that an item's slices lie inside their buffers. This depends on the
@@ -30,11 +31,14 @@ mod groups;
 mod inputs;
 mod layers;
 mod limits;
+mod ranks;
 mod tables;
 
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, HiddenRows, Ngram, Output, Plan, PositionChoice, RowInput, Task};
+use ixc_ir::plan::{
+    ArenaBuffer, BucketId, BufferId, Exchange, HiddenRows, Ngram, Output, Plan, PositionChoice, Ranks, RowInput, Task,
+};
 
 use crate::blocks::BlockShape;
 pub use error::{PlanError, Problem};
@@ -316,6 +320,8 @@ pub enum BarrierAction {
     },
     /// Releases the blocks of a group.
     Release(u32),
+    /// Exchanges rows with other ranks.
+    Exchange(Exchange),
 }
 
 /// A group of experts.
@@ -428,6 +434,10 @@ pub struct Program {
     pub gives: Option<HiddenRows>,
     /// Separately callable layers; empty if all stages form a model's step.
     pub layers: Vec<Layer>,
+    /// Part of the model that the plan computes, if it does not compute the whole model.
+    pub ranks: Option<Ranks>,
+    /// Memory for parts of other ranks, in bytes.
+    pub received_bytes: u64,
 }
 
 impl Program {
@@ -483,10 +493,12 @@ impl Program {
         at(&"plan", limits::check(plan))?;
         let (kernels, scratch_bytes) = signatures(plan)?;
         check_tables(plan)?;
+        ranks::check(plan)?;
         let routings = tables::routings(plan)?;
         let checker = check::Checker { plan, kernels: &kernels, routings: &routings };
         let (stages, parts) = checker.stages()?;
         let CheckedGroups { stages, groups, windows } = groups::check(&checker, stages)?;
+        ranks::check_loops(&stages)?;
         let layers = layers::check(plan, &routings, parts)?;
         at(&"logits", checker.logits())?;
         if let Output::Logits { softmax } = plan.output {
@@ -525,6 +537,8 @@ impl Program {
             takes: plan.takes,
             gives: plan.gives,
             layers,
+            ranks: plan.ranks,
+            received_bytes: ranks::received_bytes(plan),
             kernels,
         })
     }

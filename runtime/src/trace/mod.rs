@@ -83,6 +83,8 @@ pub(crate) enum Work {
     Predict(u32),
     /// Release of the experts of a group.
     Release(u32),
+    /// Exchanging rows with other ranks.
+    Exchange,
     /// Start of the next round of experts: late ones, or those without a slot before.
     Next,
 }

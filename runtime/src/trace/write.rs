@@ -220,6 +220,7 @@ impl Recorder {
                     Work::PackWeights => span(&"pack weights"),
                     Work::Barrier => span(&"barrier"),
                     Work::Sort => span(&"sort by expert"),
+                    Work::Exchange => span(&"exchange with other ranks"),
                     Work::Request(group) => span(&format_args!("request experts of layer {group}")),
                     Work::Predict(group) => span(&format_args!("predict experts of layer {group}")),
                     Work::Release(group) => span(&format_args!("release experts of layer {group}")),

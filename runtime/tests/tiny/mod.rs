@@ -244,6 +244,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         takes: None,
         gives: None,
         expert_layers: Vec::new(),
+        ranks: None,
         tokenizer: vec![1, 2, 3],
     };
     let mut m = Maker { factors, plan, bytes: b"a header of sixteen".to_vec() };
@@ -538,7 +539,7 @@ pub fn deepened(plan: &Plan<Kernel>, layers: u32) -> Plan<Kernel> {
                 Step::Bucket { bucket: number, ids, .. } => (*number, *ids) = (bucket, own_ids),
                 Step::Request { group, bucket: number } => (*group, *number) = (layer, bucket),
                 Step::Release { group } => *group = layer,
-                Step::Predict { .. } => {}
+                Step::Predict { .. } | Step::Exchange(_) => {}
             }
             step
         });

@@ -211,6 +211,7 @@ pub fn step_text(step: &Step) -> String {
         Step::Request { .. } => "request experts".to_owned(),
         Step::Predict { count, .. } => format!("predict experts, {count} for each token"),
         Step::Release { .. } => "release experts".to_owned(),
+        Step::Exchange(_) => "exchange rows with other ranks".to_owned(),
     }
 }
 
@@ -226,6 +227,7 @@ fn resource(plan: &Plan<KernelSpec>, resource: Resource) -> String {
         }
         Resource::Group(_) => "the experts".to_owned(),
         Resource::Slots => "the slots of experts".to_owned(),
+        Resource::Ranks => "the other ranks".to_owned(),
     }
 }
 
@@ -253,7 +255,7 @@ impl SectionLines {
 fn label(what: &WorkItem) -> Option<&str> {
     match what {
         WorkItem::Task(task) => Some(&task.label),
-        WorkItem::Bucket(_) | WorkItem::Residency(_) => None,
+        WorkItem::Bucket(_) | WorkItem::Residency(_) | WorkItem::Exchange(_) => None,
     }
 }
 
@@ -272,7 +274,7 @@ fn draft_text(draft: &Draft) -> BTreeMap<Section, Vec<String>> {
     texts.buffers(plan, false);
     let of_work = |work: &Work| match &work.what {
         WorkItem::Task(one) => task(plan, one),
-        WorkItem::Bucket(step) | WorkItem::Residency(step) => step_text(step),
+        WorkItem::Bucket(step) | WorkItem::Residency(step) | WorkItem::Exchange(step) => step_text(step),
     };
     match &draft.steps {
         Some(steps) => {
@@ -306,9 +308,11 @@ fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
     texts.buffers(plan, true);
     let layers = plan.steps.iter().map(|step| match step {
         Step::Run { tasks, .. } => ItemLayers::of(tasks.iter().flat_map(|task| names(&task.label))),
-        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
-            ItemLayers::default()
-        }
+        Step::Bucket { .. }
+        | Step::Request { .. }
+        | Step::Predict { .. }
+        | Step::Release { .. }
+        | Step::Exchange(_) => ItemLayers::default(),
     });
     let lines = plan.steps.iter().map(|step| match step {
         Step::Run { tasks, alone } => {

@@ -268,6 +268,10 @@ fn lives(plan: &Plan<Kernel>, groups: &[GroupView]) -> Vec<Option<(usize, usize)
             }
             Step::Bucket { ids, .. } | Step::Predict { ids, .. } => touch(ids.0, first, last),
             Step::Request { .. } | Step::Release { .. } => {}
+            Step::Exchange(exchange) => {
+                let buffers = exchange.sent().into_iter().chain(exchange.result());
+                buffers.for_each(|buffer| touch(buffer.0, first, last));
+            }
         }
     }
     touch(plan.logits.0, plan.steps.len().saturating_sub(1), plan.steps.len().saturating_sub(1));
@@ -300,7 +304,7 @@ fn groups(plan: &Plan<Kernel>) -> Vec<GroupView> {
                     }
                 }
             }
-            Step::Bucket { .. } => {}
+            Step::Bucket { .. } | Step::Exchange(_) => {}
             Step::Request { group, .. } => {
                 views.get_mut(*group as usize).into_iter().for_each(|view| view.request.push(number));
             }
@@ -321,15 +325,21 @@ impl PlanView {
         let routed: BTreeMap<BucketId, u32> = (plan.steps.iter())
             .filter_map(|step| match step {
                 Step::Bucket { bucket, top_k, .. } => Some((*bucket, *top_k)),
-                Step::Run { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
+                Step::Run { .. }
+                | Step::Request { .. }
+                | Step::Predict { .. }
+                | Step::Release { .. }
+                | Step::Exchange(_) => None,
             })
             .collect();
         let layers: Vec<ItemLayers> = (plan.steps.iter())
             .map(|step| match step {
                 Step::Run { tasks, .. } => ItemLayers::of(tasks.iter().flat_map(|task| Label::of(&task.label).names())),
-                Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
-                    ItemLayers::default()
-                }
+                Step::Bucket { .. }
+                | Step::Request { .. }
+                | Step::Predict { .. }
+                | Step::Release { .. }
+                | Step::Exchange(_) => ItemLayers::default(),
             })
             .collect();
         let step = |(step, section): (&Step, Section)| match step {

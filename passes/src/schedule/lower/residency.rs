@@ -118,7 +118,7 @@ impl Lowering<'_> {
                         return unsupported("expert.evict", "experts of a layer evicted without being requested");
                     }
                 }
-                WorkItem::Residency(_) | WorkItem::Bucket(_) => {}
+                WorkItem::Residency(_) | WorkItem::Bucket(_) | WorkItem::Exchange(_) => {}
                 WorkItem::Task(task) => {
                     let weights = task.args.iter().filter_map(|arg| match arg.source {
                         Source::Weight(weight) => self.tasks.groups.get(&weight).copied(),

@@ -1,12 +1,12 @@
 //! Weights of the plan: the formats and tilings of products, and vectors that no file stores.
 
-use ixc_ir::derived::Derived;
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
-use ixc_ir::graph::WeightId;
+use ixc_ir::graph::{Place, Shard, Weight, WeightId};
 use ixc_ir::plan::{PlanWeight, WeightFile};
 use ixc_kernels::tiling::{Tiling, TilingError};
 
-use super::{ArenaRows, Lowering, NO_RANKS, ScheduleError, fit, row_bytes, unsupported};
+use super::{ArenaRows, Lowering, ScheduleError, fit, row_bytes, unsupported};
 
 impl Lowering<'_> {
     /// Returns the format in which kernels read a weight.
@@ -69,8 +69,8 @@ impl Lowering<'_> {
             return Ok(id);
         }
         let weight = &self.module.weights[w.index()];
-        if weight.choice.shard.is_some() {
-            return unsupported("weight", format!("@{} is a slice for a rank; {NO_RANKS}", weight.name));
+        if let Some(shard) = &weight.choice.shard {
+            return self.slice_in(w, shard, format);
         }
         let name = || weight.name.clone();
         let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
@@ -112,6 +112,58 @@ impl Lowering<'_> {
         Ok(id)
     }
 
+    /// Returns the number of a rank's slice of a weight. A slice of contiguous bytes is a smaller range
+    /// of the tensor; any other is a derived tensor of its blocks.
+    fn slice_in(&mut self, w: WeightId, shard: &Shard, format: Format) -> Result<u32, ScheduleError> {
+        let weight = &self.module.weights[w.index()];
+        let wrong = |problem: &str| unsupported("weight", format!("@{}, {problem}", weight.name));
+        if weight.part.is_some() {
+            return wrong("a rank's slice of a part of a tensor");
+        }
+        let (name, stored) = (weight.name.clone(), weight.stored());
+        let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name.clone() })?;
+        let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name.clone() })?;
+        let row = row_bytes(stored, last)?;
+        let bytes = lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)).unwrap_or(u64::MAX);
+        let from_derived = (place.file as usize).checked_sub(self.facts.files.len());
+        let (file, offset) = match (contiguous(weight, shard), from_derived) {
+            (Some(offset), None) => (WeightFile::Source(place.file), place.offset.saturating_add(offset)),
+            (Some(offset), Some(number)) => {
+                let number = fit("number of derived tensors", number as u64)?;
+                (WeightFile::Derived(number), place.offset.saturating_add(offset))
+            }
+            (None, Some(_)) => return wrong("a slice of a tensor that is converted while it is read"),
+            (None, None) if stored.rows() > 1 || stored.tail_bytes() > 0 => {
+                return wrong("a slice by columns or of several ranges in a format without separate blocks");
+            }
+            (None, None) => {
+                let Some(derived) = blocks_of(weight, shard, place) else {
+                    return wrong("a slice whose size does not fit 64 bits");
+                };
+                let number = (self.facts.derived.len() + self.made.len()) as u64;
+                self.made.push((derived, fit("number of weights", self.plan_weights.len() as u64)?));
+                (WeightFile::Derived(fit("number of derived tensors", number)?), 0)
+            }
+        };
+        let available = match file {
+            WeightFile::Source(file) => self.facts.files.get(file as usize).map(|file| file.bytes),
+            WeightFile::Derived(number) => match (number as usize).checked_sub(self.facts.derived.len()) {
+                None => self.facts.derived.get(number as usize).and_then(Derived::bytes),
+                Some(made) => self.made.get(made).and_then(|(derived, _)| derived.bytes()),
+            },
+            WeightFile::Plan | WeightFile::Blocks { .. } => None,
+        };
+        let available = available.unwrap_or(0);
+        if offset.checked_add(bytes).is_none_or(|end| end > available) {
+            return Err(ScheduleError::Place { name, file: place.file, offset, bytes, available });
+        }
+        let id = fit("number of weights", self.plan_weights.len() as u64)?;
+        let shape = weight.shape.clone();
+        self.plan_weights.push(PlanWeight { name, format, stored, shape, file, offset, bytes });
+        self.weight_ids.insert((w, format), id);
+        Ok(id)
+    }
+
     /// Adds a vector that no file stores. Equal numbers share one vector.
     pub(in crate::schedule) fn made_vector(&mut self, name: String, numbers: &[f32]) -> Result<u32, ScheduleError> {
         let derived = Derived::of_numbers(numbers);
@@ -141,4 +193,81 @@ impl Lowering<'_> {
         }
         self.stored_weight(w)
     }
+}
+
+/// Returns the bytes of the first `n` numbers of the dimension that is cut.
+fn bytes_of(weight: &Weight, shard: &Shard, n: u64) -> Option<u64> {
+    let (last, lead) = weight.shape.split_last()?;
+    match lead.get(shard.dim as usize + 1..) {
+        Some(inner) => {
+            let row = weight.stored().row_bytes(*last)?;
+            inner.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n))?.checked_mul(n)
+        }
+        None => weight.stored().row_bytes(n),
+    }
+}
+
+/// Returns the number of cuts of the dimension: the product of the outer dimensions.
+fn outer(weight: &Weight, shard: &Shard) -> Option<u64> {
+    weight.shape.get(..shard.dim as usize)?.iter().try_fold(1u64, |product, &n| product.checked_mul(n))
+}
+
+/// Returns the offset of a slice in its tensor, if its bytes are contiguous.
+fn contiguous(weight: &Weight, shard: &Shard) -> Option<u64> {
+    match (&shard.ranges[..], outer(weight, shard)?) {
+        ([range], 1) => bytes_of(weight, shard, range.start),
+        _ => None,
+    }
+}
+
+/// Returns the derived tensor with the blocks of a slice, unchanged. Its views count blocks.
+fn blocks_of(weight: &Weight, shard: &Shard, place: Place) -> Option<Derived> {
+    let (stored, (&last, lead)) = (weight.stored(), weight.shape.split_last()?);
+    let element = match Element::of(stored) {
+        Element::Block(format) => Element::Stored(format),
+        plain => plain,
+    };
+    let (block, dim) = (element.columns(), shard.dim as usize);
+    let extent = Extent {
+        file: place.file,
+        offset: place.offset,
+        bytes: bytes_of(weight, shard, shard.of)?.checked_mul(outer(weight, shard)?)?,
+    };
+    let piece = |first: u64, rows: Vec<Axis>, columns: u64| Piece {
+        extent,
+        element,
+        first,
+        rows,
+        columns: vec![Axis { len: columns, stride: 1 }],
+        scales: None,
+        groups: None,
+        change: Change::Keep,
+    };
+    let outer = outer(weight, shard)?;
+    if dim == lead.len() {
+        // The ranges of columns lie side by side.
+        let stride = shard.of / block;
+        let columns = |range: &std::ops::Range<u64>| {
+            let rows = vec![Axis { len: outer, stride }];
+            piece(range.start / block, rows, (range.end - range.start) / block)
+        };
+        let pieces: Vec<Piece> = shard.ranges.iter().map(columns).collect();
+        return Some(Derived { format: stored, columns: last, beside: pieces.len() as u32, pieces });
+    }
+    let width = last / block;
+    let inner: u64 = lead.get(dim + 1..)?.iter().try_fold(1u64, |product, &n| product.checked_mul(n))?;
+    let stride = shard.of.checked_mul(inner)?.checked_mul(width)?;
+    let rows = |range: &std::ops::Range<u64>, outer: Axis, first: u64| {
+        let rows = Axis { len: (range.end - range.start) * inner, stride: width };
+        piece(first + range.start * inner * width, vec![outer, rows], width)
+    };
+    let pieces = match &shard.ranges[..] {
+        [range] => vec![rows(range, Axis { len: outer, stride }, 0)],
+        ranges => {
+            let one = Axis { len: 1, stride: 0 };
+            let parts = (0..outer).flat_map(|at| ranges.iter().map(move |range| (at, range)));
+            parts.map(|(at, range)| rows(range, one, at * stride)).collect()
+        }
+    };
+    Some(Derived { format: stored, columns: last, beside: 1, pieces })
 }

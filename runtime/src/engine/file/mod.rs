@@ -10,10 +10,11 @@
 //! | 32..36 | number of weights that are not in blocks |
 //! | 36..40 | CRC-32 of the weights' checksums |
 //! | 40..44 | CRC-32 of bytes 0..40 |
-//! | 44..48 | 0 |
+//! | 44..48 | number of plans that follow: those of the other ranks, if the model is divided |
 //! | 48.. | the payload: a `Plan<Kernel>` in postcard's encoding |
 //!
-//! A plan that reads its weights from the model file ends here. Weights that the compiler packed
+//! A plan that reads its weights from the model file ends here, and the plans of other ranks follow,
+//! each with its own header. The plans of ranks have no weights of their own. Weights that the compiler packed
 //! follow from the next multiple of 4096 on, in the order of [`Plan::weights`]. Each begins at a
 //! multiple of 4096, in the layout that its kernels read, with all experts one after the other. If
 //! the plan has groups of experts, the [`blocks`](crate::blocks) of each group come next. The
@@ -42,7 +43,7 @@ use ixc_failure::{Class, Remedy};
 use ixc_files::io_class;
 use ixc_files::{Guard, Kind, Output, OutputError, open_regular};
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{FILE_MAGIC as MAGIC, Plan, WeightFile, decode};
+use ixc_ir::plan::{FILE_MAGIC as MAGIC, MAX_RANKS, Plan, WeightFile, decode};
 use ixc_ir::units::Bytes;
 
 use crate::error::load::LoadError;
@@ -54,7 +55,7 @@ pub(crate) use weights::{OwnWeights, WeightsPlace};
 pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
 /// Version of the encoding and of the packed formats. Other versions are refused, because a plan is
 /// cheap to compile again.
-pub const VERSION: u32 = 37;
+pub const VERSION: u32 = 38;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 48;
 /// Max bytes of a payload. A plan takes one or two megabytes, plus its tokenizer; the largest known
@@ -229,6 +230,14 @@ pub enum FormatError {
         /// The decoder's error.
         source: decode::DecodeError,
     },
+    /// Another number of plans of ranks follows.
+    #[error("announces {found} plans of other ranks after a plan; expected {expected}, and no weights")]
+    Followers {
+        /// The number in the header.
+        found: u32,
+        /// The number expected.
+        expected: u32,
+    },
     /// The payload has bytes after the plan.
     #[error("has {bytes} bytes in its payload after the plan")]
     Rest {
@@ -245,6 +254,8 @@ struct Header {
     weights: u64,
     count: u32,
     checksums_crc: u32,
+    /// Number of plans that follow.
+    followers: u32,
 }
 
 impl Header {
@@ -260,6 +271,7 @@ impl Header {
         put(36, &self.checksums_crc.to_le_bytes());
         let crc = crc32fast::hash(&bytes[..40]);
         bytes[40..44].copy_from_slice(&crc.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.followers.to_le_bytes());
         bytes
     }
 
@@ -277,7 +289,7 @@ impl Header {
             return Err(FormatError::Version { found: word(8) });
         }
         let (crc, expected) = (crc32fast::hash(&header[..40]), word(40));
-        if crc != expected || word(44) != 0 {
+        if crc != expected || word(44) >= MAX_RANKS {
             return Err(FormatError::Header { found: crc, expected });
         }
         let header = Header {
@@ -286,6 +298,7 @@ impl Header {
             weights: long(24),
             count: word(32),
             checksums_crc: word(36),
+            followers: word(44),
         };
         if header.payload > MAX_PAYLOAD {
             return Err(FormatError::TooLong { found: header.payload });
@@ -293,8 +306,10 @@ impl Header {
         let expected = header.file_bytes();
         match found.cmp(&expected) {
             std::cmp::Ordering::Less => Err(FormatError::Truncated { found, expected }),
-            std::cmp::Ordering::Greater => Err(FormatError::Trailing { found, expected }),
-            std::cmp::Ordering::Equal => Ok(header),
+            std::cmp::Ordering::Greater if header.followers == 0 => Err(FormatError::Trailing { found, expected }),
+            std::cmp::Ordering::Greater => Ok(header),
+            std::cmp::Ordering::Equal if header.followers == 0 => Ok(header),
+            std::cmp::Ordering::Equal => Err(FormatError::Truncated { found, expected: expected.saturating_add(1) }),
         }
     }
 
@@ -365,8 +380,13 @@ pub fn encode(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
 
 /// Puts a header before a payload.
 pub fn seal(payload: &[u8]) -> Vec<u8> {
+    seal_before(payload, 0)
+}
+
+/// Puts a header before a payload, with the number of plans that follow.
+fn seal_before(payload: &[u8], followers: u32) -> Vec<u8> {
     let (payload_crc, length) = (crc32fast::hash(payload), payload.len() as u64);
-    let header = Header { payload_crc, payload: length, ..Header::default() };
+    let header = Header { payload_crc, payload: length, followers, ..Header::default() };
     [&header.encode(), payload].concat()
 }
 
@@ -390,12 +410,27 @@ pub struct PlanFile {
     /// Model files that are already open, by number. The others are opened by their paths in the
     /// plan.
     pub model_files: Vec<Option<File>>,
+    /// Plans of the other ranks, in their order, if the model is divided.
+    pub other_ranks: Vec<Plan<Kernel>>,
 }
 
 impl PlanFile {
     /// Creates a plan file without weights, and without open model files.
     pub fn new(plan: Plan<Kernel>) -> PlanFile {
-        PlanFile { plan, weights: None, model_files: Vec::new() }
+        PlanFile { plan, weights: None, model_files: Vec::new(), other_ranks: Vec::new() }
+    }
+
+    /// Returns the number of ranks among which the model is divided.
+    pub fn ranks(&self) -> u32 {
+        self.plan.ranks.map_or(1, |ranks| ranks.ranks)
+    }
+
+    /// Returns a copy with its own handles of the model files, but without weights.
+    pub(crate) fn try_clone(&self) -> Result<PlanFile, LoadError> {
+        let clone = |file: &Option<File>| file.as_ref().map(File::try_clone).transpose();
+        let model_files = self.model_files.iter().map(clone).collect::<io::Result<_>>();
+        let model_files = model_files.map_err(|source| LoadError::Thread { source })?;
+        Ok(PlanFile { plan: self.plan.clone(), weights: None, model_files, other_ranks: self.other_ranks.clone() })
     }
 }
 
@@ -423,6 +458,23 @@ pub fn of_file(mut file: File, path: &Path) -> Result<PlanFile, FileError> {
     let header = Header::decode(&read(HEADER_BYTES as u64)?, found).map_err(format)?;
     let payload = read(header.payload)?;
     let plan = header.plan(&payload).map_err(format)?;
+    if header.followers > 0 && header.count == 0 && header.weights == 0 {
+        let mut left = found - header.file_bytes();
+        let mut other_ranks = Vec::new();
+        for rank in 1..=header.followers {
+            let follower = Header::decode(&read(HEADER_BYTES as u64)?, left).map_err(format)?;
+            if follower.followers != header.followers - rank || follower.count > 0 || follower.weights > 0 {
+                let (found, expected) = (follower.followers, header.followers - rank);
+                return Err(format(FormatError::Followers { found, expected }));
+            }
+            other_ranks.push(follower.plan(&read(follower.payload)?).map_err(format)?);
+            left -= follower.file_bytes();
+        }
+        return Ok(PlanFile { other_ranks, ..PlanFile::new(plan) });
+    }
+    if header.followers > 0 {
+        return Err(format(FormatError::Followers { found: header.followers, expected: 0 }));
+    }
     if header.count == 0 && header.weights == 0 {
         return Ok(PlanFile::new(plan));
     }
@@ -469,6 +521,27 @@ pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
 pub fn write_to(output: Output, plan: &Plan<Kernel>) -> Result<(), FileError> {
     plan_check::check(plan).map_err(|error| FileError::Source(Box::new(error)))?;
     put(output, plan)
+}
+
+/// Writes the plans of all ranks, in their order, to one file. Plans that cannot be loaded together
+/// are not written.
+///
+/// # Errors
+/// See [`FileError`].
+pub fn write_ranks_to(output: Output, plans: &[Plan<Kernel>]) -> Result<(), FileError> {
+    let refused = |error: LoadError| FileError::Source(Box::new(error));
+    plans.iter().try_for_each(plan_check::check).map_err(refused)?;
+    let mut bytes = Vec::new();
+    for (followers, plan) in (0..plans.len()).rev().zip(plans) {
+        if plan.own_weight_bytes > 0 {
+            let source = FormatError::Weights { found: 0, expected: plan.own_weight_bytes };
+            return Err(FileError::Format { path: PathBuf::new(), source });
+        }
+        // The check of the plans limits the number of ranks.
+        bytes.extend(seal_before(&payload(plan)?, followers as u32));
+    }
+    output.write(|out| out.write_all(&bytes))?;
+    Ok(())
 }
 
 /// Writes a plan that is already checked.

@@ -270,6 +270,7 @@ pub fn write_to(
     let payload = payload(&written)?;
     let whole = work.iter().filter(|(work, _)| matches!(work, Work::Weight(_))).count();
     let mut header = Header {
+        followers: 0,
         payload_crc: crc32fast::hash(&payload),
         payload: payload.len() as u64,
         weights: written.own_weight_bytes,

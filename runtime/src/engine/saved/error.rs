@@ -25,6 +25,9 @@ pub enum SavedError {
         /// The bytes expected.
         expected: [u8; 8],
     },
+    /// The model is divided among ranks, so that no rank has the whole sequence.
+    #[error("a sequence of a model on several ranks cannot be saved or loaded; use a plan for one rank")]
+    Divided,
     /// The input is not a saved state. The error does not include its bytes.
     #[error("is not a saved state")]
     NoState,
@@ -142,6 +145,7 @@ impl SavedError {
             SavedError::Io { source } => io_class(source),
             SavedError::Magic { .. }
             | SavedError::NoState
+            | SavedError::Divided
             | SavedError::Version { .. }
             | SavedError::Length { .. }
             | SavedError::Checksum { .. }

@@ -420,6 +420,9 @@ impl Engine {
     }
 
     fn saved_sequence(&self, id: SequenceId) -> Result<&Sequence, SavedError> {
+        if self.is_divided() {
+            return Err(SavedError::Divided);
+        }
         self.sequence(id).ok_or(SavedError::NoSequence { id })
     }
 

@@ -1,5 +1,6 @@
 //! The loop of a thread over all stages, and the work of the last thread to arrive at a barrier.
-//! That thread sorts routings, requests and predicts experts, and runs stages that take less time
+//! That thread sorts routings, requests and predicts experts, exchanges rows with other ranks, and
+//! runs stages that take less time
 //! than a barrier.
 //!
 //! ```text
@@ -171,6 +172,7 @@ impl Pass<'_> {
                 }
             }
             BarrierAction::Release(group) => self.store.experts.iter().for_each(|experts| experts.end(group)),
+            BarrierAction::Exchange(exchange) => self.exchange(exchange)?,
         }
         Ok(None)
     }
@@ -224,5 +226,6 @@ fn action_work(then: BarrierAction) -> Work {
         BarrierAction::Request { group, .. } => Work::Request(group),
         BarrierAction::Announce { group, .. } | BarrierAction::Predict { group, .. } => Work::Predict(group),
         BarrierAction::Release(group) => Work::Release(group),
+        BarrierAction::Exchange(_) => Work::Exchange,
     }
 }

@@ -19,6 +19,7 @@
 mod backend;
 mod barrier;
 mod buffers;
+mod exchange;
 mod gather;
 mod item;
 mod items;
@@ -47,6 +48,8 @@ use crate::weights::{self, WeightPart, Weights};
 
 pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;
+pub use exchange::ExchangeCounts;
+pub(crate) use exchange::RankLink;
 use item::Item;
 pub(crate) use parts::PartResults;
 use shares::Shares;
@@ -82,6 +85,8 @@ pub(crate) struct EngineMemory {
     pub chosen: Vec<Memory>,
     /// Sorted rows of each routing.
     pub buckets: Vec<RwLock<Bucket>>,
+    /// Connection to the other ranks, if the plan is the part of a rank.
+    pub ranks: Option<RankLink>,
     /// Working memory for sorting a routing.
     pub sorting: Mutex<Vec<u32>>,
 }
@@ -253,6 +258,8 @@ impl Pass<'_> {
             Ok(Err(error)) => error,
             Err(payload) => ExecuteError::Panic { message: panic_message(&*payload) },
         };
+        // Other ranks would wait for this one.
+        self.store.ranks.iter().for_each(|link| link.fail(&error));
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.failed.store(true, Ordering::Relaxed);
     }

@@ -265,6 +265,7 @@ impl SyntheticModel {
             architecture: "one product".to_owned(),
             max_tokens: self.rows,
             context_length: self.rows.max(1024),
+            result_width: 0,
             result: GraphResult::Hidden { vocabulary: VOCABULARY as u32, pooling: None, unit: true },
             files: vec![self.file.clone()],
             derived: Vec::new(),

@@ -1,0 +1,130 @@
+//! `ixc compile --ranks`: one plan file for several ranks.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use ixc_compile::compile::TargetName;
+use ixc_generate::ranks::compile_ranks;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Exchange, Plan, RankDivision, RowCount, Step};
+use ixc_model_files::gguf::ShardFile;
+use ixc_runtime::{engine, file};
+use serde_json::json;
+
+use super::Args;
+use crate::force::reads;
+use crate::output::{self, Bytes, counted};
+
+/// Division of a model among ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Shard {
+    /// Ranges of layers; results have the bits of a plan for one rank.
+    Layers,
+    /// Experts of each layer.
+    Experts,
+    /// Heads of attention, and rows and columns of weights.
+    Tensors,
+}
+
+impl Shard {
+    fn division(self) -> RankDivision {
+        match self {
+            Shard::Layers => RankDivision::Layers,
+            Shard::Experts => RankDivision::Experts,
+            Shard::Tensors => RankDivision::Tensors,
+        }
+    }
+}
+
+/// Numbers of a rank's plan, for the report.
+struct RankNumbers {
+    weight_bytes: u64,
+    steps: u64,
+    exchanges: u64,
+    /// Bytes that the rank sends for each token.
+    token_bytes: u64,
+}
+
+impl RankNumbers {
+    fn of(plan: &Plan<Kernel>) -> RankNumbers {
+        let exchanges = || {
+            plan.steps
+                .iter()
+                .filter_map(|step| if let Step::Exchange(exchange) = step { Some(*exchange) } else { None })
+        };
+        let peers = plan.ranks.map_or(0, |ranks| u64::from(ranks.ranks) - 1);
+        let sent = |exchange: Exchange| {
+            let buffer = exchange.sent().and_then(|sent| plan.buffers.get(sent.0 as usize));
+            let row = buffer.filter(|buffer| buffer.rows == RowCount::Tokens).map_or(0, |buffer| buffer.row_bytes);
+            row.saturating_mul(if exchange.peer().is_some() { 1 } else { peers })
+        };
+        RankNumbers {
+            weight_bytes: plan.weights.iter().fold(0, |sum, weight| sum.saturating_add(weight.bytes)),
+            steps: plan.steps.len() as u64,
+            exchanges: exchanges().count() as u64,
+            token_bytes: exchanges().map(sent).fold(0, u64::saturating_add),
+        }
+    }
+}
+
+impl Args {
+    /// Compiles a model for several ranks.
+    pub(super) fn run_ranks(&self, target: &TargetName, ranks: u32, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let path = self.output.clone().unwrap_or_else(|| self.default_name("ixp"));
+        let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.changes.files()).collect();
+        let mut output = self.force.open(&path, &file::KIND, &inputs)?;
+        let model = self.open_model()?;
+        reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
+        let options = self.options(target)?;
+        let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
+        let division = self.shard.division();
+        let plans = compile_ranks(&model, &options, &run, ranks, division).map_err(ixc_error::Error::from)?;
+        file::write_ranks_to(output, &plans).map_err(ixc_error::Error::from)?;
+        let (seconds, bytes) = (begin.elapsed().as_secs_f64(), std::fs::metadata(&path).map_or(0, |file| file.len()));
+        let numbers: Vec<RankNumbers> = plans.iter().map(RankNumbers::of).collect();
+        let Some(first) = plans.first() else { return Ok(()) };
+        if self.json {
+            let each = numbers.iter().map(|rank| {
+                json!({
+                    "weight_bytes": rank.weight_bytes,
+                    "steps": rank.steps,
+                    "exchanges": rank.exchanges,
+                    "sent_bytes_per_token": rank.token_bytes,
+                })
+            });
+            let facts = json!({
+                "plan": path,
+                "bytes": bytes,
+                "target": first.target,
+                "division": division.word(),
+                "ranks": each.collect::<Vec<_>>(),
+                "model_files": first.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
+                "seconds": seconds,
+            });
+            return Ok(output::json(out, "ixc.compile-ranks.v1", &facts)?);
+        }
+        writeln!(
+            out,
+            "{}: {} for {}, {ranks} ranks by {}, {} in {seconds:.2} s",
+            path.display(),
+            first.architecture,
+            first.target,
+            division.word(),
+            Bytes(bytes)
+        )?;
+        for (rank, numbers) in numbers.iter().enumerate() {
+            let RankNumbers { weight_bytes, steps, exchanges, token_bytes } = numbers;
+            writeln!(
+                out,
+                "  rank {rank}: {} of weights, {}, {}, sends {} for each token",
+                Bytes(*weight_bytes),
+                counted(*steps, "step"),
+                counted(*exchanges, "exchange"),
+                Bytes(*token_bytes)
+            )?;
+        }
+        Ok(writeln!(out, "  {}", super::model_files(first))?)
+    }
+}

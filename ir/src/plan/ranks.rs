@@ -1,0 +1,109 @@
+//! Division of a model among ranks, and the exchanges of a rank's plan.
+
+use serde::{Deserialize, Serialize};
+
+use super::BufferId;
+
+/// Max number of ranks.
+pub const MAX_RANKS: u32 = 1 << 12;
+
+/// Division of a model among ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RankDivision {
+    /// Heads of attention, and rows and columns of other products.
+    Tensors,
+    /// Experts of each layer.
+    Experts,
+    /// Ranges of layers.
+    Layers,
+}
+
+impl RankDivision {
+    /// All divisions.
+    pub const ALL: [RankDivision; 3] = [RankDivision::Tensors, RankDivision::Experts, RankDivision::Layers];
+
+    /// Returns the word in options.
+    pub fn word(self) -> &'static str {
+        match self {
+            RankDivision::Tensors => "tensors",
+            RankDivision::Experts => "experts",
+            RankDivision::Layers => "layers",
+        }
+    }
+}
+
+/// The part of a model that a plan computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ranks {
+    /// Number of this rank, below [`Ranks::ranks`].
+    pub rank: u32,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Division of the model.
+    pub division: RankDivision,
+}
+
+/// An exchange with other ranks. All buffers hold f32, in rows of tokens or of requested outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exchange {
+    /// Adds the parts of all ranks, in the order of the ranks.
+    Sum {
+        /// The part of this rank.
+        part: BufferId,
+        /// The sum, in rows of the same length.
+        sum: BufferId,
+    },
+    /// Concatenates the rows of all ranks, in the order of the ranks.
+    Gather {
+        /// The part of this rank.
+        part: BufferId,
+        /// The concatenated rows.
+        whole: BufferId,
+    },
+    /// Sends rows to a rank.
+    Send {
+        /// The rows.
+        rows: BufferId,
+        /// The rank that receives them.
+        to: u32,
+    },
+    /// Receives rows from a rank.
+    Receive {
+        /// Memory for the rows.
+        rows: BufferId,
+        /// The rank that sends them.
+        from: u32,
+    },
+}
+
+impl Exchange {
+    /// Returns the buffer that this rank sends, if any.
+    pub fn sent(self) -> Option<BufferId> {
+        match self {
+            Exchange::Sum { part, .. } | Exchange::Gather { part, .. } => Some(part),
+            Exchange::Send { rows, .. } => Some(rows),
+            Exchange::Receive { .. } => None,
+        }
+    }
+
+    /// Returns the buffer that the exchange writes, if any.
+    pub fn result(self) -> Option<BufferId> {
+        match self {
+            Exchange::Sum { sum, .. } => Some(sum),
+            Exchange::Gather { whole, .. } => Some(whole),
+            Exchange::Send { .. } => None,
+            Exchange::Receive { rows, .. } => Some(rows),
+        }
+    }
+
+    /// Returns the only other rank that takes part, or `None` if all ranks do.
+    pub fn peer(self) -> Option<u32> {
+        match self {
+            Exchange::Sum { .. } | Exchange::Gather { .. } => None,
+            Exchange::Send { to, .. } => Some(to),
+            Exchange::Receive { from, .. } => Some(from),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The check that the exchanges of all ranks match, so that no rank waits for an exchange in which
+//! another rank does not take part.
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{BufferId, Exchange, Plan, RowCount, Step};
+
+use super::RanksError;
+
+/// The data of an exchange: rows, and bytes of each row.
+type Rows = Option<(RowCount, u64)>;
+
+/// A rank's exchanges that are not matched yet.
+struct Position<'p> {
+    plan: &'p Plan<Kernel>,
+    exchanges: Vec<Exchange>,
+    next: usize,
+}
+
+impl Position<'_> {
+    fn head(&self) -> Option<Exchange> {
+        self.exchanges.get(self.next).copied()
+    }
+
+    fn rows(&self, buffer: BufferId) -> Rows {
+        self.plan.buffers.get(buffer.0 as usize).map(|buffer| (buffer.rows, buffer.row_bytes))
+    }
+}
+
+/// Whether two exchanges are the same exchange of all ranks.
+fn are_alike(a: &Position<'_>, b: &Position<'_>) -> bool {
+    match (a.head(), b.head()) {
+        (Some(Exchange::Sum { part: of_a, .. }), Some(Exchange::Sum { part: of_b, .. }))
+        | (Some(Exchange::Gather { part: of_a, .. }), Some(Exchange::Gather { part: of_b, .. })) => {
+            a.rows(of_a) == b.rows(of_b)
+        }
+        _ => false,
+    }
+}
+
+/// Checks the exchanges of all ranks, which are in their order.
+///
+/// # Errors
+/// [`RanksError::Exchange`] for the first rank whose next exchange never happens.
+pub(super) fn check(plans: &[&Plan<Kernel>]) -> Result<(), RanksError> {
+    let position = |plan: &&'_ Plan<Kernel>| -> Vec<Exchange> {
+        let exchanges = plan.steps.iter().filter_map(|step| match step {
+            Step::Exchange(exchange) => Some(*exchange),
+            _ => None,
+        });
+        exchanges.collect()
+    };
+    let positions = plans.iter().map(|plan| Position { plan, exchanges: position(plan), next: 0 });
+    let mut positions: Vec<Position<'_>> = positions.collect();
+    // Ranks that may have an exchange to match.
+    let mut pending: Vec<usize> = (0..positions.len()).collect();
+    while let Some(rank) = pending.pop() {
+        let (first, Some(head)) = (&positions[0], positions[rank].head()) else { continue };
+        match head {
+            Exchange::Sum { .. } | Exchange::Gather { .. } => {
+                if positions.iter().all(|other| are_alike(first, other)) {
+                    positions.iter_mut().for_each(|position| position.next += 1);
+                    pending = (0..positions.len()).collect();
+                }
+            }
+            Exchange::Send { .. } | Exchange::Receive { .. } => {
+                let peer = head.peer().map_or(rank, |peer| peer as usize);
+                let Some(other) = positions.get(peer) else { continue };
+                let matches = match (head, other.head()) {
+                    (Exchange::Send { rows: sent, .. }, Some(Exchange::Receive { rows: received, from })) => {
+                        from as usize == rank && positions[rank].rows(sent) == other.rows(received)
+                    }
+                    (Exchange::Receive { rows: received, .. }, Some(Exchange::Send { rows: sent, to })) => {
+                        to as usize == rank && positions[rank].rows(received) == other.rows(sent)
+                    }
+                    _ => false,
+                };
+                if matches {
+                    positions[rank].next += 1;
+                    positions[peer].next += 1;
+                    pending.extend([rank, peer]);
+                }
+            }
+        }
+    }
+    match positions.iter().position(|position| position.head().is_some()) {
+        None => Ok(()),
+        Some(rank) => Err(RanksError::Exchange { rank: rank as u32, number: positions[rank].next }),
+    }
+}

@@ -1,0 +1,357 @@
+//! Engines of several ranks. Rank 0 has the sequences that callers see; each of its operations is
+//! sent to the other ranks, which do the same ([`Engine::follow`]). Callers of rank 0 need no
+//! changes.
+//!
+//! ```text
+//! rank 0    step_batch ─▶ command ─▶ own stages ─▶ exchanges ─▶ logits
+//! rank 1    follow     ◀─ command    own stages ─▶ exchanges
+//! ```
+//!
+//! Without a transport, the other ranks of a plan are threads of this process.
+//!
+//! Invariant: all ranks have the same sequences with the same positions. A rank that differs ends
+//! the run.
+
+pub(super) mod command;
+mod hello;
+mod matching;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use ixc_failure::Class;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, Ranks};
+use ixc_transport::{Transport, TransportError, local};
+
+use super::sequence::Engine;
+use super::step::{Addition, SequenceId, StepError};
+use crate::execute::{ExchangeCounts, ExecuteError, RankLink};
+use crate::file::{PlanFile, VERSION};
+use crate::load::{self, LoadError};
+use crate::options::Options;
+use crate::processors::Pin;
+use crate::saved::{Digest, identity};
+pub use command::CommandError;
+use command::{Command, OwnedAddition};
+
+/// The reason why ranks cannot run together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RanksError {
+    /// The number of ranks differs from the plan's.
+    #[error("found {found} ranks; the plan is for {expected}")]
+    Count {
+        /// Number of ranks that run, or plans that the file has.
+        found: u64,
+        /// Number of ranks of the plan.
+        expected: u64,
+    },
+    /// A plan of the file is not that of its rank.
+    #[error("the file has a plan of rank {found} in place of rank {expected}")]
+    Order {
+        /// Rank of the plan.
+        found: u32,
+        /// Rank expected at its place.
+        expected: u32,
+    },
+    /// The exchanges of two ranks do not match.
+    #[error("exchange {number} of rank {rank} does not match those of the other ranks")]
+    Exchange {
+        /// The rank.
+        rank: u32,
+        /// Number of the exchange.
+        number: usize,
+    },
+    /// A rank has another program, plan or options.
+    #[error("rank {rank} has another {what} than rank 0; start all ranks with the same program, plan and options")]
+    Differs {
+        /// The rank.
+        rank: u32,
+        /// The property that differs.
+        what: &'static str,
+    },
+    /// The connection to another rank failed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+impl RanksError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            RanksError::Count { .. } | RanksError::Differs { .. } => Class::Usage,
+            RanksError::Order { .. } | RanksError::Exchange { .. } => Class::Data,
+            RanksError::Transport(error) => error.class(),
+        }
+    }
+}
+
+/// The reason why a rank stopped following rank 0.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FollowError {
+    /// Rank 0 cannot follow, nor can the engine of a whole model.
+    #[error("rank 0 follows no other rank")]
+    NoFollower,
+    /// A command did not arrive.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// A step failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// A command had another result than on rank 0.
+    #[error("a sequence has {found} tokens on rank {rank}, and {expected} on rank 0; this is a bug")]
+    Differs {
+        /// This rank.
+        rank: u32,
+        /// Tokens on this rank.
+        found: u32,
+        /// Tokens on rank 0.
+        expected: u32,
+    },
+}
+
+impl FollowError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            FollowError::Command(CommandError::Transport(error)) => error.class(),
+            FollowError::Step(error) => error.class(),
+            FollowError::NoFollower | FollowError::Command(_) | FollowError::Differs { .. } => Class::Data,
+        }
+    }
+}
+
+/// An engine's part in a group of ranks.
+#[derive(Debug)]
+pub(crate) struct Member {
+    transport: Arc<dyn Transport>,
+    /// Threads of the other ranks, if they are in this process.
+    followers: Vec<JoinHandle<()>>,
+    /// Largest [`Engine::min_rows`] of all ranks.
+    pub(super) min_rows: u32,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if self.transport.rank() == 0 {
+            // If the group has ended already, the other ranks know.
+            let _ = command::send(&*self.transport, &Command::End);
+        }
+        for follower in self.followers.drain(..) {
+            // A follower that panicked has ended the group.
+            let _ = follower.join();
+        }
+    }
+}
+
+/// Loads a plan file: the part of the transport's rank, or all ranks in this process.
+pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+    let expected = file.plan.ranks.map_or(1, |ranks| ranks.ranks);
+    check_group(&file)?;
+    match &options.transport {
+        None if expected == 1 => Ok(Engine::with(load::load(file, folder, options, None)?, None)),
+        None => all_here(file, folder, options),
+        Some(transport) if transport.ranks() == expected => {
+            let transport = Arc::clone(transport);
+            let joined = join(file, folder, options, &transport, None);
+            joined.inspect_err(|error| transport.end(&error.to_string()))
+        }
+        Some(transport) => {
+            let error = RanksError::Count { found: transport.ranks().into(), expected: expected.into() };
+            transport.end(&error.to_string());
+            Err(error.into())
+        }
+    }
+}
+
+/// Returns the plans of all ranks.
+fn plans(file: &PlanFile) -> impl Iterator<Item = &Plan<Kernel>> {
+    [&file.plan].into_iter().chain(&file.other_ranks)
+}
+
+/// Checks that a file has the plan of each rank, and that their exchanges match.
+fn check_group(file: &PlanFile) -> Result<(), RanksError> {
+    let expected = file.plan.ranks.map_or(1, |ranks| u64::from(ranks.ranks));
+    let found = 1 + file.other_ranks.len() as u64;
+    if found != expected {
+        return Err(RanksError::Count { found, expected });
+    }
+    for (expected, plan) in (0..).zip(plans(file)) {
+        let own = plan.ranks.map_or((0, 1), |ranks| (ranks.rank, u64::from(ranks.ranks)));
+        if own != (expected, found) {
+            return Err(RanksError::Order { found: own.0, expected });
+        }
+    }
+    matching::check(&plans(file).collect::<Vec<_>>())
+}
+
+/// Loads all ranks in this process, in threads of their own. Returns rank 0.
+fn all_here(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+    let ranks = 1 + file.other_ranks.len();
+    let begun = load::process_bytes(options, &file.plan);
+    let threads = || std::thread::available_parallelism().map_or(1, usize::from).div_ceil(ranks);
+    let mut each = options.clone();
+    each.threads = Some(options.threads.unwrap_or_else(threads));
+    // Several pools share the processors, so no pool may choose them.
+    each.pin = Pin::Off;
+    // Each rank has an equal part of the budget.
+    each.memory = options.memory.map(|memory| begun.saturating_add(memory.saturating_sub(begun) / ranks as u64));
+    each.stream.budget /= ranks as u64;
+    let other = Options { trace: None, progress: None, pins: None, ..each.clone() };
+    let mut transports =
+        local::group(ranks as u32).into_iter().map(|transport| Arc::new(transport) as Arc<dyn Transport>);
+    let Some(own) = transports.next() else { return Err(LoadError::NoSteps) };
+    let mut followers = Vec::with_capacity(ranks);
+    for transport in transports {
+        let (options, folder) = (other.clone(), folder.to_owned());
+        let file = file.try_clone()?;
+        let name = format!("rank {}", transport.rank());
+        let run = move || match join(file, &folder, &options, &transport, Some(begun)) {
+            // `follow` tells the other ranks of an error.
+            Ok(mut engine) => drop(engine.follow()),
+            Err(error) => transport.end(&error.to_string()),
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(run);
+        followers.push(thread.map_err(|source| LoadError::Thread { source })?);
+    }
+    let joined = join(file, folder, &each, &own, Some(begun));
+    let mut engine = joined.inspect_err(|error| own.end(&error.to_string()))?;
+    if let Some(member) = &mut engine.ranks {
+        member.followers = followers;
+    }
+    Ok(engine)
+}
+
+/// Loads the plan of a rank, and compares program, plan and options with rank 0.
+fn join(
+    mut file: PlanFile,
+    folder: &Path,
+    options: &Options,
+    transport: &Arc<dyn Transport>,
+    begun: Option<u64>,
+) -> Result<Engine, LoadError> {
+    let digests: Vec<Digest> = plans(&file).map(|plan| identity::of_plan(plan, 0)).collect();
+    let sources: Vec<(u64, u32)> = file.plan.files.iter().map(|file| (file.bytes, file.header_crc)).collect();
+    let rank = transport.rank();
+    if let Some(own) = rank.checked_sub(1) {
+        // Paths were replaced in the plan of rank 0 only.
+        let files = std::mem::take(&mut file.plan.files);
+        file.plan = file.other_ranks.swap_remove(own as usize);
+        if file.plan.files.len() == files.len() {
+            file.plan.files.iter_mut().zip(files).for_each(|(own, found)| own.path = found.path);
+        }
+    }
+    file.other_ranks.clear();
+    let mut loaded = load::load(file, folder, options, begun)?;
+    loaded.store.ranks = Some(RankLink::new(Arc::clone(transport)));
+    let min_rows = loaded.program.min_rows(loaded.exact_batch);
+    let member = Member { transport: Arc::clone(transport), followers: Vec::new(), min_rows };
+    let mut engine = Engine::with(loaded, Some(member));
+    let hello = hello::Hello {
+        version: VERSION,
+        plan: hello::digest(&digests, &sources),
+        context: engine.loaded.context,
+        sequences: engine.sequences(),
+        additions: engine.loaded.additions,
+        exact: engine.loaded.exact_batch,
+        min_rows,
+    };
+    let most = hello.shake(&**transport)?;
+    engine.ranks.iter_mut().for_each(|member| member.min_rows = most);
+    Ok(engine)
+}
+
+impl Engine {
+    /// Returns the part of the model that this engine computes; `None` for a whole model.
+    pub fn ranks(&self) -> Option<Ranks> {
+        self.loaded.program.ranks
+    }
+
+    /// Whether the model is divided among several ranks.
+    pub fn is_divided(&self) -> bool {
+        self.ranks().is_some_and(|ranks| ranks.ranks > 1)
+    }
+
+    /// Returns the exchanges since the last call.
+    pub fn take_exchanges(&self) -> ExchangeCounts {
+        self.loaded.store.ranks.as_ref().map(RankLink::take_counts).unwrap_or_default()
+    }
+
+    /// Sends a command of rank 0 to the other ranks.
+    pub(super) fn tell(&self, command: impl FnOnce() -> Command) -> Result<(), StepError> {
+        match &self.ranks {
+            Some(Member { transport, .. }) if transport.rank() == 0 && transport.ranks() > 1 => {
+                command::send(&**transport, &command()).map_err(|error| match error {
+                    CommandError::Transport(error) => ExecuteError::Transport(error).into(),
+                    error => ExecuteError::Panic { message: error.to_string() }.into(),
+                })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Repeats the operations of rank 0, until rank 0 drops its engine.
+    ///
+    /// # Errors
+    /// See [`FollowError`]. All ranks then end.
+    pub fn follow(&mut self) -> Result<(), FollowError> {
+        let Some(Member { transport, .. }) = &self.ranks else { return Err(FollowError::NoFollower) };
+        let transport = Arc::clone(transport);
+        if transport.rank() == 0 {
+            return Err(FollowError::NoFollower);
+        }
+        let followed = self.follow_commands(&*transport);
+        followed.inspect_err(|error| transport.end(&error.to_string()))
+    }
+
+    fn follow_commands(&mut self, transport: &dyn Transport) -> Result<(), FollowError> {
+        loop {
+            let (found, expected) = match command::receive(transport)? {
+                Command::End => return Ok(()),
+                Command::Step(additions) => {
+                    let additions: Vec<Addition<'_>> = additions.iter().map(OwnedAddition::borrow).collect();
+                    self.step_batch(&additions)?;
+                    continue;
+                }
+                Command::Add { sequence } => (self.add_sequence()?.0, sequence),
+                Command::Remove { sequence } => {
+                    self.remove_sequence(SequenceId(sequence));
+                    continue;
+                }
+                Command::Truncate { sequence, tokens, left } => {
+                    (self.truncate_sequence(SequenceId(sequence), tokens)?, left)
+                }
+                Command::Copy { from, to, tokens, copied } => {
+                    (self.copy_sequence(SequenceId(from), SequenceId(to), tokens)?, copied)
+                }
+                Command::Save => {
+                    self.save();
+                    continue;
+                }
+            };
+            if found != expected {
+                return Err(FollowError::Differs { rank: transport.rank(), found, expected });
+            }
+        }
+    }
+}
+
+impl OwnedAddition {
+    pub(super) fn of(addition: &Addition<'_>) -> OwnedAddition {
+        OwnedAddition {
+            sequence: addition.sequence.0,
+            tokens: addition.tokens.to_vec(),
+            outputs: addition.outputs.to_vec(),
+        }
+    }
+
+    fn borrow(&self) -> Addition<'_> {
+        Addition { sequence: SequenceId(self.sequence), tokens: &self.tokens, outputs: &self.outputs }
+    }
+}
+
+/// Returns the command for a step.
+pub(super) fn step_command(additions: &[Addition<'_>]) -> Command {
+    Command::Step(additions.iter().map(OwnedAddition::of).collect())
+}
