@@ -97,7 +97,7 @@ pub use ixc_error::error;
 pub use ixc_generate::Error as GenerationError;
 pub use ixc_generate::{
     answer, budget, chat, draft_model, drive, embedding, expert_use, explain, generator, loaded_model, moe,
-    output_text, own_layer, plan_cache, plan_file, prompt_cache, session, speculate, timing,
+    output_text, own_layer, plan_cache, plan_file, prompt_cache, ranks, session, speculate, timing,
 };
 pub use ixc_measure::Error as MeasureError;
 pub use ixc_measure::{bench, eval, forecast, kl_divergence, npy, ratio};

@@ -29,6 +29,9 @@ pub struct PlanFacts {
     /// Layers of a plan of routed experts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     expert_layers: Vec<u32>,
+    /// Number of ranks, and the division. The other facts are those of rank 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ranks: Option<RankFacts>,
     max_tokens: u32,
     files: Vec<String>,
     parameters: u64,
@@ -57,6 +60,13 @@ struct HiddenFacts {
     pooling: Option<&'static str>,
     /// Whether vectors have length 1; otherwise they keep the length of the pooled vector.
     normalised: bool,
+}
+
+#[derive(Serialize)]
+struct RankFacts {
+    ranks: u32,
+    /// `layers`, `experts` or `tensors`.
+    division: &'static str,
 }
 
 #[derive(Serialize)]
@@ -131,6 +141,7 @@ impl PlanFacts {
                 }
             },
             expert_layers: plan.expert_layers.iter().map(|layer| layer.layer).collect(),
+            ranks: plan.ranks.map(|ranks| RankFacts { ranks: ranks.ranks, division: ranks.division.word() }),
             max_tokens: plan.max_tokens,
             files: plan.files.iter().map(|file| file.path.clone()).collect(),
             parameters: plan.weights.iter().fold(0, |sum, weight| sum.saturating_add(elements(&weight.shape))),
@@ -182,6 +193,9 @@ impl PlanFacts {
             let count = self.expert_layers.len();
             let layers = counted(count as u64, "layer");
             writeln!(out, "output        sums of routed experts, {layers} from {first} to {last}; no logits")?;
+        }
+        if let Some(RankFacts { ranks, division }) = self.ranks {
+            writeln!(out, "ranks         {ranks} by {division}; the following numbers are those of rank 0")?;
         }
         for format in &self.formats {
             let size = Bytes(format.bytes).to_string();

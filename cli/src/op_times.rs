@@ -3,10 +3,10 @@
 use ixc_generate::timing::{Phase, StreamCounts};
 use ixc_measure::op_times::{Op, ops, others};
 use ixc_measure::roofline::Roofline;
-use ixc_runtime::stats::Stats;
+use ixc_runtime::stats::{ExchangeCounts, Stats};
 use serde_json::{Value as Json, json};
 
-use super::output::{Printable, counted};
+use super::output::{Bytes, Printable, counted};
 use super::stats_line::{Label, stat};
 
 /// Min share of the time for which an op gets a row. The longest op always gets one, since threads
@@ -28,6 +28,12 @@ pub fn note(part: Label, phase: &Phase, stats: &Stats, limits: Option<&Roofline>
         let barriers = counted(stats.barriers / stats.thread_steps.max(1), "barrier");
         let microseconds = each.as_secs_f64() * 1e6;
         part.print(format_args!("{barriers} per step, {microseconds:.2} us each without waiting for other threads"));
+    }
+    let ExchangeCounts { exchanges, messages, bytes } = stats.exchanged;
+    if exchanges > 0 {
+        let each = |count: u64| count / stats.steps.max(1);
+        let (exchanges, messages) = (counted(each(exchanges), "exchange"), counted(each(messages), "message"));
+        part.print(format_args!("{exchanges} with other ranks per step, {messages}, {} sent", Bytes(each(bytes))));
     }
 }
 

@@ -116,7 +116,13 @@ fn expert_bytes(plan: &Plan<Kernel>) -> u64 {
 /// # Errors
 /// When the plan is malformed.
 pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<u64>, Error> {
-    Ok(if plan.expert_groups.is_empty() { None } else { default_memory(memory_estimate::resident(plan, run)?) })
+    if plan.expert_groups.is_empty() {
+        return Ok(None);
+    }
+    // The ranks of a plan have parts of about the same size. All of them are in this process, unless
+    // there is a connection to other processes.
+    let ranks = plan.ranks.filter(|_| run.transport.is_none()).map_or(1, |ranks| u64::from(ranks.ranks));
+    Ok(default_memory(memory_estimate::resident(plan, run)?.saturating_mul(ranks)))
 }
 
 /// Compiles a model for a run with the options `run`. If it exceeds its budget and has experts, the

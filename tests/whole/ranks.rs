@@ -1,16 +1,24 @@
-//! Graphs of several ranks: interpreted together, they give the logits of the whole model.
+//! Graphs and plans of several ranks: together, they give the logits of the whole model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::support::{demo_model, ixc, shared, stderr, stdout};
+use crate::support::{demo_model, engines, ixc, scratch, shared, stderr, stdout};
 use ixc::architectures::FileWeights;
+use ixc::compile;
 use ixc::ir::graph::Module;
 use ixc::ir::graph::interpret::ranks::RankInterpreter;
 use ixc::ir::graph::interpret::{Interpreter, Value, WeightSource};
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::{BufferId, Exchange, Plan, Step};
 use ixc::model::Model;
 use ixc::passes::manager;
 use ixc::passes::pass::Context;
 use ixc::passes::shard::{Division, Options};
+use ixc::ranks::compile_ranks;
+use ixc::runtime::engine::{self, Addition, Engine, FIRST};
+use ixc::runtime::file::PlanFile;
+use ixc::runtime::load::LoadError;
+use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
@@ -106,8 +114,181 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
     }
 }
 
+/// Compiles the plans of all ranks, with experts streamed from the drive if `experts` limits them.
+fn plans(model: &Model, ranks: u32, by: Division, experts: Option<u64>) -> PlanFile {
+    let options = compile::Options { target: Some(Target::AVX2), expert_memory: experts, ..Default::default() };
+    let mut plans = compile_ranks(model, &options, &engine::Options::default(), ranks, by).unwrap();
+    let other_ranks = plans.split_off(1);
+    PlanFile { other_ranks, ..PlanFile::new(plans.remove(0)) }
+}
+
+/// Loads all ranks in this process. `budget` is the memory for streamed experts; 0 keeps all.
+fn load(file: PlanFile, threads: usize, budget: u64) -> Result<Engine, LoadError> {
+    let stream = Config { budget, ..Config::default() };
+    let backend = engines::native(Target::AVX2);
+    let options =
+        engine::Options { threads: Some(threads), sequences: 2, stream, backend, ..engine::Options::default() };
+    Engine::load_file(file, Path::new(""), &options)
+}
+
+/// Returns the logits of all steps. In between, the sequence is cut and copied.
+fn engine_logits(engine: &mut Engine, steps: &[[Vec<u32>; 3]]) -> Vec<u32> {
+    let mut logits = Vec::new();
+    for [ids, _, rows] in steps {
+        logits.extend(engine.step(ids, rows).unwrap());
+    }
+    let (first, all) = (&steps[0], engine.position());
+    let other = engine.add_sequence().unwrap();
+    assert_eq!(engine.copy_sequence(FIRST, other, all).unwrap(), all);
+    let additions = [FIRST, other].map(|sequence| Addition { sequence, tokens: &first[0], outputs: &first[2] });
+    logits.extend(engine.step_batch(&additions).unwrap());
+    // A recurrent state returns to the beginning, or to the end of a step.
+    let left = engine.truncate(all);
+    logits.extend(engine.step(&first[0], &first[2]).unwrap());
+    logits.push(left as f32);
+    engine.remove_sequence(other);
+    engines::bits(&logits)
+}
+
+fn floats(bits: &[u32]) -> Vec<f32> {
+    bits.iter().map(|bits| f32::from_bits(*bits)).collect()
+}
+
+/// Bytes for the experts of a rank that are in memory at a time: fewer than all of them.
+const EXPERTS: u64 = 1 << 20;
+
 #[test]
-fn dump_prints_the_graph_of_a_rank_and_plans_are_refused() {
+fn engines_of_ranks_give_the_logits_of_one_engine() {
+    for path in models() {
+        let model = Model::open(&path).unwrap();
+        let name = path.file_stem().unwrap().to_string_lossy();
+        let steps = steps(model.arch.hyper.vocabulary as u32);
+        let options = compile::Options { target: Some(Target::AVX2), ..Default::default() };
+        let whole = compile::compile(&model, &options).unwrap().plan;
+        let right = engine_logits(&mut load(PlanFile::new(whole), 2, 0).unwrap(), &steps);
+        for (ranks, by) in [2, 4].into_iter().flat_map(|ranks| Division::ALL.map(|by| (ranks, by))) {
+            if by == Division::Layers && model.arch.hyper.layers.len() < ranks as usize {
+                continue;
+            }
+            let how = format!("{name}, {ranks} ranks by {}", by.word());
+            let mut engine = load(plans(&model, ranks, by, None), 1, 0).unwrap();
+            let found = engine_logits(&mut engine, &steps);
+            assert!(engine.take_stats().exchanged.messages > 0, "{how}: no messages");
+            let error = nmse(&floats(&found), &floats(&right));
+            println!("{how}: {error:.1e}");
+            match by {
+                Division::Layers => assert!(found == right, "{how}: {error:e}"),
+                Division::Experts | Division::Tensors => assert!(error <= FUSED_BOUND, "{how}: {error:e}"),
+            }
+            if ranks == 2 {
+                let threads = engine_logits(&mut load(plans(&model, ranks, by, None), 2, 0).unwrap(), &steps);
+                assert!(threads == found, "{how}: other bits with 2 threads");
+            }
+            // Columns of an expert's matrix are no range of a file.
+            if ranks == 2 && by != Division::Tensors {
+                let file = plans(&model, ranks, by, Some(1));
+                assert!(!file.plan.expert_groups.is_empty() || !file.other_ranks[0].expert_groups.is_empty(), "{how}");
+                let streamed = engine_logits(&mut load(file, 2, ranks as u64 * EXPERTS).unwrap(), &steps);
+                assert!(streamed == found, "{how}: other bits with streamed experts");
+            }
+        }
+    }
+}
+
+/// Changes the first exchange of a plan for which `change` returns true.
+fn change(plan: &mut Plan<Kernel>, change: impl Fn(&mut Exchange) -> bool) {
+    let exchanges = plan.steps.iter_mut().filter_map(|step| match step {
+        Step::Exchange(exchange) => Some(exchange),
+        _ => None,
+    });
+    assert!(exchanges.into_iter().any(change), "no such exchange");
+}
+
+#[test]
+fn hostile_plans_of_ranks_are_refused() {
+    let model = Model::open(&demo_model()).unwrap();
+    let layers = || plans(&model, 2, Division::Layers, None);
+    let experts = || plans(&model, 2, Division::Experts, None);
+    let refused = |file: PlanFile, expected: &str| {
+        let error = load(file, 1, 0).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}; expected {expected}");
+    };
+    let send_to = |rank: u32| {
+        let mut file = layers();
+        change(&mut file.plan, |exchange| match exchange {
+            Exchange::Send { to, .. } => {
+                *to = rank;
+                true
+            }
+            _ => false,
+        });
+        file
+    };
+    refused(send_to(2), "number of the other rank is 2, must be in 0..=1");
+    refused(send_to(0), "expected a message to or from another rank");
+    let mut file = layers();
+    file.other_ranks.clear();
+    refused(file, "found 1 ranks; the plan is for 2");
+    let mut file = layers();
+    std::mem::swap(&mut file.plan, &mut file.other_ranks[0]);
+    refused(file, "the file has a plan of rank 1 in place of rank 0");
+    let mut file = experts();
+    change(&mut file.plan, |exchange| match exchange {
+        Exchange::Sum { part, .. } => {
+            *part = BufferId(u32::MAX);
+            true
+        }
+        _ => false,
+    });
+    refused(file, "exchange 0 of rank 0 does not match those of the other ranks");
+    for plan in [0, 1] {
+        let mut file = experts();
+        let plan = if plan == 0 { &mut file.plan } else { &mut file.other_ranks[0] };
+        change(plan, |exchange| match *exchange {
+            Exchange::Sum { part, .. } => {
+                *exchange = Exchange::Sum { part, sum: part };
+                true
+            }
+            _ => false,
+        });
+        refused(file, "expected a result with the rows of all parts, in memory of its own");
+    }
+    // Rows of another length.
+    let mut file = layers();
+    file.other_ranks[0].buffers.iter_mut().for_each(|buffer| buffer.row_bytes *= 2);
+    refused(file, "exchange 0 of rank 0 does not match those of the other ranks");
+    let mut file = experts();
+    file.plan.ranks = None;
+    refused(file, "found 2 ranks; the plan is for 1");
+}
+
+#[test]
+fn one_file_has_the_plans_of_all_ranks() {
+    let folder = scratch("ranks");
+    let plan = folder.join("plan.ixp");
+    let text = |arguments: &[&str]| stdout(ixc(arguments.iter().copied()));
+    let prompt = ["-p", "one two three", "-n", "8", "--temp", "0", "-t", "1"];
+    let whole = text(&[&["run"], &prompt[..]].concat());
+    for shard in ["layers", "experts"] {
+        let path = plan.to_str().unwrap();
+        let report = text(&["compile", "--ranks", "2", "--shard", shard, "--force", "-o", path]);
+        assert!(report.contains(&format!("2 ranks by {shard}")) && report.contains("rank 1: "), "{report}");
+        let of_ranks = text(&[&["run", path], &prompt[..]].concat());
+        if shard == "layers" {
+            assert_eq!(of_ranks, whole);
+        }
+    }
+    // A file that ends within the plan of a rank, or before it.
+    let bytes = std::fs::read(&plan).unwrap();
+    for length in [bytes.len() - 1, bytes.len() / 2] {
+        std::fs::write(&plan, &bytes[..length]).unwrap();
+        let output = ixc(["run", plan.to_str().unwrap(), "-p", "one"]).output().unwrap();
+        assert!(stderr(&output).contains("is cut short"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn dump_prints_graph_and_plan_of_a_rank() {
     let set = ["--set", "shard.ranks=2", "--set", "shard.rank=1", "--set", "shard.by=experts"];
     let of_rank = stdout(ixc(["dump", "--after", "shard"].iter().chain(&set)));
     assert!(of_rank.contains("ranks.begin {rank = 1, ranks = 2} : token[1, 2]"), "{of_rank}");
@@ -115,7 +296,7 @@ fn dump_prints_the_graph_of_a_rank_and_plans_are_refused() {
         of_rank.contains("shard = \"blk.0.ffn_up_exps.weight\", dim = 0, of = 16, ranges = \"8..16\""),
         "{of_rank}"
     );
-    let output = ixc(["dump", "--stage", "plan"].iter().chain(&set)).output().unwrap();
-    assert!(!output.status.success());
-    assert!(stderr(&output).contains("plans for several ranks do not exist yet"), "{}", stderr(&output));
+    let plan = stdout(ixc(["dump", "--stage", "plan"].iter().chain(&set)));
+    assert!(plan.contains("rank 1 of 2, by experts\n"), "{plan}");
+    assert!(plan.contains(" of all ranks to "), "{plan}");
 }

@@ -159,6 +159,9 @@ impl Engine {
             clock.add_to(&self.loaded.program, &mut stats);
             clock.reset();
         }
+        if let Some(link) = &self.loaded.store.ranks {
+            stats.exchanged = link.take_counts();
+        }
         stats
     }
 }

@@ -47,6 +47,17 @@ impl AddAssign for Work {
     }
 }
 
+/// Exchanges with other ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExchangeCounts {
+    /// Number of exchanges.
+    pub exchanges: u64,
+    /// Messages sent.
+    pub messages: u64,
+    /// Bytes sent.
+    pub bytes: u64,
+}
+
 /// The time of steps, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -81,6 +92,8 @@ pub struct Stats {
     /// For each of the plan's steps, the time in its kernels and the wait for the last thread after
     /// it, summed over threads. It is the step's wall time multiplied by the number of threads.
     pub stages: Vec<Duration>,
+    /// Exchanges of this rank.
+    pub exchanged: ExchangeCounts,
 }
 
 /// Ends a pass for all threads that took part. Threads that finished early waited for the last one,

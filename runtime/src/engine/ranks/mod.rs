@@ -27,7 +27,7 @@ use ixc_transport::{Transport, TransportError, local};
 
 use super::sequence::Engine;
 use super::step::{Addition, SequenceId, StepError};
-use crate::execute::{ExchangeCounts, ExecuteError, RankLink};
+use crate::execute::{ExecuteError, RankLink};
 use crate::file::{PlanFile, VERSION};
 use crate::load::{self, LoadError};
 use crate::options::Options;
@@ -271,11 +271,6 @@ impl Engine {
     /// Whether the model is divided among several ranks.
     pub fn is_divided(&self) -> bool {
         self.ranks().is_some_and(|ranks| ranks.ranks > 1)
-    }
-
-    /// Returns the exchanges since the last call.
-    pub fn take_exchanges(&self) -> ExchangeCounts {
-        self.loaded.store.ranks.as_ref().map(RankLink::take_counts).unwrap_or_default()
     }
 
     /// Sends a command of rank 0 to the other ranks.

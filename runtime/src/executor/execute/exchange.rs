@@ -15,6 +15,7 @@ use ixc_ir::plan::{BufferId, Exchange};
 use ixc_transport::{Incoming, Outgoing, Transport, TransportError};
 
 use super::{ExecuteError, Pass};
+use crate::stats::ExchangeCounts;
 
 /// Min bytes of a part that is summed in pieces: below, a second message costs more than the bytes.
 const PIECES_FROM: usize = 64 << 10;
@@ -36,17 +37,6 @@ struct Traffic {
     exchanges: AtomicU64,
     messages: AtomicU64,
     bytes: AtomicU64,
-}
-
-/// Exchanges since the last count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExchangeCounts {
-    /// Number of exchanges.
-    pub exchanges: u64,
-    /// Messages sent.
-    pub messages: u64,
-    /// Bytes sent.
-    pub bytes: u64,
 }
 
 impl RankLink {

@@ -48,7 +48,6 @@ use crate::weights::{self, WeightPart, Weights};
 
 pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;
-pub use exchange::ExchangeCounts;
 pub(crate) use exchange::RankLink;
 use item::Item;
 pub(crate) use parts::PartResults;
