@@ -158,7 +158,9 @@ impl Engine {
                 sequence.begin(piece.row, piece.rows);
                 let (row, states) = (piece.row as usize, &sequence.states);
                 let tokens = &tokens[row..row + piece.rows as usize];
-                self.loaded.store.inputs.fill_ngrams(row, tokens, |state| states.region(state, 0, 0, 0));
+                // SAFETY: the regions are parts of the sequence's states, which are mapped and
+                // borrowed exclusively.
+                unsafe { self.loaded.store.inputs.fill_ngrams(row, tokens, |state| states.region(state, 0, 0, 0)) };
             }
             positions.extend(piece.position..piece.position + piece.rows);
             end = end.max(piece.position + piece.rows);

@@ -79,7 +79,7 @@ struct Packer {
 }
 
 impl Pack for Packer {
-    fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
+    unsafe fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
         let begun = self.trace.is_some().then(Instant::now);
         let blocks = self.groups.get(block.group as usize).ok_or("no such group")?;
         for (i, (part, &from)) in blocks.parts.iter().zip(raw).enumerate() {
@@ -89,14 +89,14 @@ impl Pack for Packer {
                 if from.bytes() != to.bytes() {
                     return Err(format!("a matrix of {} bytes in {}", from.bytes(), to.bytes()));
                 }
-                // SAFETY: both regions have the same length, and are used only here until this
-                // returns.
+                // SAFETY: both regions have the same length, and the caller has exclusive access to
+                // them.
                 unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
                 continue;
             }
             let job =
                 Job::new(part.stored, part.format, part.columns, from, to).ok_or("a matrix of no whole strips")?;
-            // SAFETY: both regions are used only here until this returns.
+            // SAFETY: the caller has exclusive access to both regions.
             unsafe { job.run(&mut Vec::new()) };
         }
         if let (Some(trace), Some(begun)) = (&self.trace, begun) {

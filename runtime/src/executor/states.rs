@@ -84,14 +84,16 @@ impl Columns {
 
     /// Moves the positions `dropped..there` to the front. In every field, whole blocks of
     /// [`ATTENTION_BLOCK`] follow each other.
-    fn drop_first(&self, dropped: u32, there: u32) {
+    ///
+    /// # Safety
+    /// The caller must have exclusive access to the memory of these states.
+    unsafe fn drop_first(&self, dropped: u32, there: u32) {
         let end = u64::from(there.next_multiple_of(ATTENTION_BLOCK)) * self.row_bytes;
         let from = u64::from(dropped) * self.row_bytes;
         for column in self.columns() {
             let Some(kept) = column.part(from, end.saturating_sub(from)) else { continue };
             // SAFETY: both regions lie in the column, and the column lies in the mapping of these
-            // states. The caller borrows the states exclusively, so no kernel runs. The regions may
-            // overlap.
+            // states, to which the caller has exclusive access. The regions may overlap.
             unsafe { column.base().copy_from(kept.base(), kept.bytes() as usize) };
         }
     }
@@ -104,26 +106,33 @@ impl Columns {
 
     /// Copies the first slots of the same field from other states, or all of a field without
     /// positions. `memory` belongs to these states. Shared pages are not copied.
-    fn copy_from(&self, memory: Region, shared: &SharedPrefix, from: Region, places: u32) {
+    ///
+    /// # Safety
+    /// `memory` and `from` must be the mappings of two sequences. The caller must have exclusive
+    /// access to both.
+    unsafe fn copy_from(&self, memory: Region, shared: &SharedPrefix, from: Region, places: u32) {
         let rows = if self.field.positions { places.next_multiple_of(ATTENTION_BLOCK) } else { 1 };
         for (number, range) in self.ranges(0..rows) {
             for own in shared.own_ranges(number, range) {
                 let at = |memory: Region| memory.part(own.start, own.end - own.start);
                 let (Some(to), Some(from)) = (at(memory), at(from)) else { continue };
-                // SAFETY: both regions lie in the mappings of their states, which the caller
-                // borrows exclusively, so no kernel runs. The mappings differ.
+                // SAFETY: both regions lie in the mappings of their states, to which the caller has
+                // exclusive access. The mappings differ.
                 unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
             }
         }
     }
 
     /// Sets the slots `from..to` to zero, except for bytes that are zero already.
-    fn clear(&self, memory: Region, zeroed: &ZeroedMemory, from: u32, to: u32) {
+    ///
+    /// # Safety
+    /// `memory` must be the mapping of these states. The caller must have exclusive access to it.
+    unsafe fn clear(&self, memory: Region, zeroed: &ZeroedMemory, from: u32, to: u32) {
         for (number, range) in self.ranges(from..to.max(from)) {
             for rest in zeroed.rest(number, range) {
                 let Some(places) = memory.part(rest.start, rest.end - rest.start) else { continue };
-                // SAFETY: the region lies in the mapping of these states, which the caller borrows
-                // exclusively, so no kernel runs.
+                // SAFETY: the region lies in the mapping of these states, to which the caller has
+                // exclusive access.
                 unsafe { places.base().write_bytes(0, places.bytes() as usize) };
             }
         }
@@ -327,7 +336,9 @@ impl States {
     /// position `held`.
     fn leave(&mut self, position: u32, used: u32, held: u32) {
         let memory = self.memory.region();
-        let zeroed = self.shared.cut(memory, position);
+        // SAFETY: the memory belongs to these states, which are borrowed exclusively, so no kernel
+        // runs.
+        let zeroed = unsafe { self.shared.cut(memory, position) };
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&mut self.sliding) {
             let (position, used) = match sliding {
                 Some(sliding) => sliding.back_to(position, used),
@@ -340,7 +351,8 @@ impl States {
             for (columns, row) in fields.iter().zip(state.kind.row().fields) {
                 let can_be_infinite = columns.can_be_infinite() || self.foreign && position == 0;
                 if row.cleared && columns.field.positions && can_be_infinite {
-                    columns.clear(memory, &zeroed, position, used);
+                    // SAFETY: as for `cut`.
+                    unsafe { columns.clear(memory, &zeroed, position, used) };
                 }
             }
         }
@@ -377,9 +389,13 @@ impl States {
             let Some(sliding) = sliding else { continue };
             if let Some((dropped, there)) = sliding.make_room(position, tokens) {
                 for (columns, row) in fields.iter().zip(state.kind.row().fields) {
-                    columns.drop_first(dropped, there);
+                    // SAFETY: the memory belongs to these states, which are borrowed exclusively,
+                    // so no kernel runs.
+                    unsafe { columns.drop_first(dropped, there) };
                     if row.cleared && columns.can_be_infinite() {
-                        columns.clear(self.memory.region(), &ZeroedMemory::Nothing, there - dropped, there);
+                        let (memory, from) = (self.memory.region(), there - dropped);
+                        // SAFETY: as for `drop_first`.
+                        unsafe { columns.clear(memory, &ZeroedMemory::Nothing, from, there) };
                     }
                 }
             }
@@ -404,15 +420,22 @@ impl States {
         }
         let (memory, original) = (self.memory.region(), from.memory.region());
         if let Some(pool) = pool {
-            from.shared.freeze(original, pool, position);
-            self.shared.take(memory, pool, &from.shared, original, position);
+            // SAFETY: both regions are the whole memory of their states. Both states are borrowed
+            // exclusively, so no kernel runs.
+            unsafe {
+                from.shared.freeze(original, pool, position);
+                self.shared.take(memory, pool, &from.shared, original, position);
+            }
         }
         // States with all positions are copied only up to `position`, in whole blocks.
         let held = used.min(position.next_multiple_of(ATTENTION_BLOCK));
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&self.sliding) {
             let written = if state.window.is_some() { used } else { held };
             let places = sliding.as_ref().map_or(written, |sliding| sliding.places(written));
-            fields.iter().for_each(|columns| columns.copy_from(memory, &self.shared, original, places));
+            for columns in fields {
+                // SAFETY: as for `freeze`; the regions belong to different sequences.
+                unsafe { columns.copy_from(memory, &self.shared, original, places) };
+            }
         }
         self.snapshots.clone_from(&from.snapshots);
         self.foreign = from.foreign;

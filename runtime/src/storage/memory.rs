@@ -392,50 +392,60 @@ impl Inputs {
     /// Writes the inputs of a step: for each row its token, its position and its sequence's last
     /// position; and the rows whose logits are requested.
     pub fn fill(&mut self, tokens: &[u32], positions: &[u32], ends: &[u32], output_rows: &[u32]) {
-        self.write(self.tokens, &mut tokens.iter().copied());
-        self.write(self.output_rows, &mut output_rows.iter().copied());
+        // SAFETY: both regions are parts of these inputs, which are borrowed exclusively, so no
+        // kernel runs.
+        unsafe {
+            write_words(self.tokens, 0, &mut tokens.iter().copied());
+            write_words(self.output_rows, 0, &mut output_rows.iter().copied());
+        }
         for &(input, region) in &self.rows {
             let rows = positions.iter().zip(ends);
             let row = |(&position, &end)| input.value(RowPosition { place: position, position, end });
-            self.write(region, &mut rows.map(row));
+            // SAFETY: as above.
+            unsafe { write_words(region, 0, &mut rows.map(row)) };
         }
     }
 
     /// Writes the n-gram rows of a sequence's tokens, and stores the last tokens in the state. The
     /// first token is row `first` of the step. `state` returns the memory of a state of the
     /// sequence.
-    pub fn fill_ngrams(&mut self, first: usize, tokens: &[u32], mut state: impl FnMut(u32) -> Option<Region>) {
+    ///
+    /// # Safety
+    /// The regions of `state` must be mapped, and the caller must have exclusive access to them.
+    pub unsafe fn fill_ngrams(&mut self, first: usize, tokens: &[u32], mut state: impl FnMut(u32) -> Option<Region>) {
         for (ngram, rows) in &self.ngrams {
             let Some(region) = state(ngram.state).filter(|region| region.bytes as usize >= size_of::<PreviousIds>())
             else {
                 continue;
             };
             let place = region.base.cast::<PreviousIds>();
-            // SAFETY: the region has room for it, and is in memory that was zeroed when it was
-            // mapped; no kernel runs between steps.
+            // SAFETY: the region has room for it and is mapped, and the caller has exclusive
+            // access.
             let mut before = unsafe { place.read_unaligned() };
             let mut row = |&id: &u32| {
                 let row = ngram.hash.row(id, &before) as u32;
                 ngram::remember(&mut before, id);
                 row
             };
-            self.write_from(*rows, first, &mut tokens.iter().map(&mut row));
-            // SAFETY: as before; the caller borrows the states exclusively.
+            // SAFETY: the region is a part of these inputs, which are borrowed exclusively, so no
+            // kernel runs.
+            unsafe { write_words(*rows, first, &mut tokens.iter().map(&mut row)) };
+            // SAFETY: as for the read.
             unsafe { place.write_unaligned(before) };
         }
     }
+}
 
-    fn write(&self, region: Region, words: &mut dyn Iterator<Item = u32>) {
-        self.write_from(region, 0, words);
-    }
-
-    fn write_from(&self, region: Region, first: usize, words: &mut dyn Iterator<Item = u32>) {
-        let max = (region.bytes / INDEX_BYTES) as usize;
-        for (i, word) in (first..max).zip(words) {
-            // SAFETY: `i` is below the number of words of the region, which is in the mapping of
-            // these inputs. The caller borrows them exclusively, so no kernel runs.
-            unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };
-        }
+/// Writes words to a region, from word `first` on. Words beyond the region are ignored.
+///
+/// # Safety
+/// The region must be mapped, and the caller must have exclusive access to it.
+unsafe fn write_words(region: Region, first: usize, words: &mut dyn Iterator<Item = u32>) {
+    let max = (region.bytes / INDEX_BYTES) as usize;
+    for (i, word) in (first..max).zip(words) {
+        // SAFETY: `i` is below the number of words of the region, to which the caller has exclusive
+        // access.
+        unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };
     }
 }
 

@@ -393,7 +393,11 @@ impl SharedPrefix {
 
     /// Makes whole pages of the positions before `end` shared, if they are large enough to pay;
     /// otherwise changes nothing.
-    pub(crate) fn freeze(&mut self, memory: Region, pool: &Arc<Pool>, end: u32) {
+    ///
+    /// # Safety
+    /// `memory` must be the whole memory of the sequence, and the caller must have exclusive access
+    /// to it.
+    pub(crate) unsafe fn freeze(&mut self, memory: Region, pool: &Arc<Pool>, end: u32) {
         let positions = self.end()..end / ATTENTION_BLOCK * ATTENTION_BLOCK;
         // The sequence that takes the prefix needs mappings too.
         let runs = 1 + self.uses.len() + 1;
@@ -439,7 +443,11 @@ impl SharedPrefix {
 
     /// Takes another sequence's shared prefix, up to the position `end`. This sequence must be
     /// empty; `from_memory` is the other's memory.
-    pub(crate) fn take(
+    ///
+    /// # Safety
+    /// Each region must be the whole memory of its sequence, and the caller must have exclusive
+    /// access to both.
+    pub(crate) unsafe fn take(
         &mut self,
         memory: Region,
         pool: &Arc<Pool>,
@@ -476,7 +484,11 @@ impl SharedPrefix {
     /// Ends sharing from a position on. The rows of the position's block become private to the
     /// sequence. Shared memory after the block becomes zero. With position 0, all memory is
     /// released.
-    pub(crate) fn cut(&mut self, memory: Region, position: u32) -> ZeroedMemory {
+    ///
+    /// # Safety
+    /// `memory` must be the whole memory of the sequence, and the caller must have exclusive access
+    /// to it.
+    pub(crate) unsafe fn cut(&mut self, memory: Region, position: u32) -> ZeroedMemory {
         let end = position / ATTENTION_BLOCK * ATTENTION_BLOCK;
         let Some(pool) = self.uses.iter().chain(&self.lingering).map(|used| Arc::clone(&used.run.pool)).next() else {
             return ZeroedMemory::Nothing;
@@ -506,7 +518,9 @@ impl SharedPrefix {
                 let pages = pages.start.max(from)..pages.end;
                 let Some(region) = memory.part(pages.start, pages.end - pages.start) else { continue };
                 let stays = column.begun(position).clamp(pages.start, pages.end) - pages.start;
-                match own_again(region, stays) {
+                // SAFETY: the region is whole pages of the sequence's memory, to which the caller
+                // has exclusive access, and `stays` is at most its length.
+                match unsafe { own_again(region, stays) } {
                     Ok(()) => zeroed.push(pages.start + stays..pages.end),
                     Err(error) => {
                         pool.refuse(Refusal::Refused(error.to_string()));
@@ -560,10 +574,14 @@ impl Drop for SharedPrefix {
 
 /// Makes pages private to a sequence. The first `stays` bytes keep their values; the others become
 /// zero.
-fn own_again(region: Region, stays: u64) -> std::io::Result<()> {
+///
+/// # Safety
+/// The region must be whole pages of the mapped memory of a sequence, with at least `stays` bytes.
+/// The caller must have exclusive access to it.
+unsafe fn own_again(region: Region, stays: u64) -> std::io::Result<()> {
     let mut bytes = vec![0; stays as usize];
-    // SAFETY: the region is in the mapped memory of a sequence and has at least `stays` bytes. The
-    // caller has exclusive access, so no kernel runs.
+    // SAFETY: the region is mapped and has at least `stays` bytes, and the caller has exclusive
+    // access.
     unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(region.base(), bytes.len()) };
     // SAFETY: as above; the region is whole pages of an anonymous mapping.
     unsafe { renew(region) }?;

@@ -127,7 +127,8 @@ fn work(shared: &Shared) {
         };
         drop(state);
         let ends = shared.throttle.as_ref().map(|throttle| throttle.ends(read.into.bytes()));
-        let result = read_at(&shared.files, &read);
+        // SAFETY: the caller of `Backend::start` guarantees it until the completion is returned.
+        let result = unsafe { read_at(&shared.files, &read) };
         if let Some(ends) = ends {
             std::thread::sleep(ends.saturating_duration_since(Instant::now()));
         }
@@ -137,12 +138,15 @@ fn work(shared: &Shared) {
     }
 }
 
-fn read_at(files: &Files, read: &Read) -> Result<u32, i32> {
+/// Reads into the memory of a read.
+///
+/// # Safety
+/// The memory must be mapped and initialised, and no other code may access it.
+unsafe fn read_at(files: &Files, read: &Read) -> Result<u32, i32> {
     // Error number for an unknown file, and for errors without a number from the system.
     const BAD_DESCRIPTOR: i32 = 9;
     let file = files.handle(read.file).ok_or(BAD_DESCRIPTOR)?;
-    // SAFETY: the region is mapped and zeroed, and stays mapped until the completion is returned.
-    // `Backend::start` requires this, and that no other code accesses the region before.
+    // SAFETY: the region is mapped and initialised, and no other code accesses it.
     let into = unsafe { std::slice::from_raw_parts_mut(read.into.base(), read.into.bytes() as usize) };
     file.read_at(into, read.offset)
         .map(|bytes| bytes as u32)

@@ -7,11 +7,15 @@ use crate::streaming::{BlockId, StreamError};
 /// Packs raw blocks.
 pub trait Pack: Send + Sync {
     /// Packs the extents of a block, in their order, into its slot. Other threads pack other blocks
-    /// at the same time. The caller has exclusive access to all these regions until this returns.
+    /// at the same time.
     ///
     /// # Errors
     /// A text that describes the defect of the block.
-    fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String>;
+    ///
+    /// # Safety
+    /// All regions must be mapped. The caller must have exclusive access to them until this
+    /// returns.
+    unsafe fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String>;
 }
 
 /// A raw block that has arrived. Its owner packs it. If it is dropped without `finish` or `pack`,
@@ -47,7 +51,9 @@ impl ArrivedBlock<'_> {
 
     /// Packs the block.
     pub fn pack(self, packer: &dyn Pack) {
-        let result = packer.pack(self.id(), &self.raw, self.slot);
+        // SAFETY: the regions are mapped as long as the cache lives. A block that has arrived has
+        // one owner, which alone accesses them until it has finished.
+        let result = unsafe { packer.pack(self.id(), &self.raw, self.slot) };
         self.finish(result);
     }
 

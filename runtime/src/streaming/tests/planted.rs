@@ -58,7 +58,11 @@ impl<F: FnMut(&Read) -> Fate> Planted<F> {
         Planted { files: Arc::clone(files), gate: Arc::clone(gate), fate, cancels: true, waiting: Vec::new() }
     }
 
-    fn carry_out(&self, read: &Read, fate: Fate) -> Result<u32, i32> {
+    /// Reads, or fails.
+    ///
+    /// # Safety
+    /// The conditions of [`Backend::start`] hold.
+    unsafe fn carry_out(&self, read: &Read, fate: Fate) -> Result<u32, i32> {
         let bytes = match fate {
             Fate::Errno(errno) => return Err(errno),
             Fate::Short(max) => max.min(read.into.bytes()),
@@ -93,9 +97,11 @@ impl<F: FnMut(&Read) -> Fate> Backend for Planted<F> {
             let (ends, stuck): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.waiting).into_iter().partition(|(_, fate)| open || *fate != Fate::Stuck);
             self.waiting = stuck;
-            done.extend(
-                ends.iter().map(|(read, fate)| Completion { tag: read.tag, result: self.carry_out(read, *fate) }),
-            );
+            done.extend(ends.iter().map(|(read, fate)| {
+                // SAFETY: the caller of `start` guarantees it until the completion is returned.
+                let result = unsafe { self.carry_out(read, *fate) };
+                Completion { tag: read.tag, result }
+            }));
             if !done.is_empty() || std::mem::take(&mut state.1) {
                 return Ok(());
             }

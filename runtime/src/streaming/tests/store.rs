@@ -74,7 +74,7 @@ fn bytes_of(region: Region) -> &'static [u8] {
 struct Inverting;
 
 impl Pack for Inverting {
-    fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
+    unsafe fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
         let mut at = 0;
         for region in raw {
             let part = slot.part(at, region.bytes()).ok_or(format!("{block} does not fit"))?;
@@ -283,11 +283,12 @@ fn a_file_cut_short_while_running_is_an_error() {
 fn failed_packing_is_an_error_and_frees_its_slots() {
     struct Moody(AtomicU64);
     impl Pack for Moody {
-        fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
+        unsafe fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
             match self.0.fetch_add(1, Ordering::Relaxed) {
                 0 => Err("bad scales".into()),
                 1 => panic!("planted panic"),
-                _ => Inverting.pack(block, raw, slot),
+                // SAFETY: the caller's promise.
+                _ => unsafe { Inverting.pack(block, raw, slot) },
             }
         }
     }
