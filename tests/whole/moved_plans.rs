@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::{demo_model, ixc, read_npy, scratch, stderr, stdout};
+use ixc::runtime::file;
 
 /// A folder with the demo model, its plan, and logits from before they were moved.
 struct Moved {
@@ -167,4 +168,46 @@ fn a_plan_that_holds_all_weights_needs_no_model_file() {
     bytes[end] ^= 1;
     fs::write(&plan, &bytes).unwrap();
     assert_eq!(refused(&plan, &[]).0, Some(65));
+}
+
+/// A plan may come from anyone, and names its files. It opens any file in its own folder, and
+/// elsewhere only files that begin like models.
+#[test]
+fn plan_opens_only_models_outside_its_folder() {
+    let folder = scratch("moved_foreign");
+    let (models, plans) = (folder.join("models"), folder.join("plans"));
+    [&models, &plans].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    let model = models.join("model.gguf");
+    fs::copy(demo_model(), &model).unwrap();
+    let plan = plans.join("own.ixp");
+    let mut command = ixc(["compile", "--no-weights", "-o"]);
+    command.arg(&plan).arg(&model);
+    stdout(command);
+    let expected = logits(&plan, &[]);
+
+    // The same bytes under another name, but for the first ones.
+    let secret = models.join("passwd");
+    let mut bytes = fs::read(&model).unwrap();
+    bytes[..4].copy_from_slice(b"root");
+    fs::write(&secret, &bytes).unwrap();
+    let naming = |name: &str, path: &str| {
+        let mut changed = file::read(&plan).unwrap();
+        let source = &mut changed.files[0];
+        // No byte of the file is compared, as a hostile plan would have it.
+        (source.path, source.header_bytes, source.header_crc) = (path.to_owned(), 0, 0);
+        file::write(&plans.join(name), &changed).unwrap();
+        plans.join(name)
+    };
+    let link = plans.join("link");
+    std::os::unix::fs::symlink(&secret, &link).unwrap();
+    for (name, path) in
+        [("absolute.ixp", secret.to_str().unwrap()), ("up.ixp", "../models/passwd"), ("link.ixp", "link")]
+    {
+        let (status, said) = refused(&naming(name, path), &[]);
+        let wrong = "it lies outside of the plan's folder and does not begin like GGUF or safetensors";
+        assert!(status == Some(65) && said.contains(wrong), "{name}: {status:?} {said}");
+    }
+    assert!(same(&logits(&naming("model.ixp", "../models/model.gguf"), &[]), &expected), "a model elsewhere");
+    fs::copy(&secret, plans.join("inside")).unwrap();
+    assert!(same(&logits(&naming("inside.ixp", "inside"), &[]), &expected), "a file in the plan's folder");
 }

@@ -114,6 +114,15 @@ pub enum LoadError {
         /// The value when the plan was made.
         expected: u64,
     },
+    /// A plan names a file outside of its folder that is no model file.
+    #[error(
+        "model file {}: it lies outside of the plan's folder and does not begin like GGUF or safetensors",
+        path.display()
+    )]
+    NotAModel {
+        /// The file.
+        path: PathBuf,
+    },
     /// The requested context is not possible.
     #[error("the context is {found} tokens; expected 1 to {max} for this model")]
     Context {
@@ -238,6 +247,7 @@ impl LoadError {
             | LoadError::Kernel { .. }
             | LoadError::Target { .. }
             | LoadError::OtherModel { .. }
+            | LoadError::NotAModel { .. }
             | LoadError::DamagedWeight { .. }
             | LoadError::Block(_)
             | LoadError::NoWeights
@@ -254,7 +264,7 @@ impl LoadError {
             LoadError::NoSteps => Some(Remedy::CompileSteps),
             LoadError::NoLayers => Some(Remedy::CompileLayers),
             LoadError::NoModelFile { .. } => Some(Remedy::FindModelFile),
-            LoadError::OtherModel { .. } => Some(Remedy::OtherModelFile),
+            LoadError::OtherModel { .. } | LoadError::NotAModel { .. } => Some(Remedy::OtherModelFile),
             LoadError::PackedExperts { .. } => Some(Remedy::StoreExperts),
             _ => None,
         }

@@ -45,8 +45,13 @@ use ixc_compile::machine::bandwidth;
 
 /// Rows of the embedding table.
 const VOCABULARY: u64 = 64;
-/// Start of the file, before the weights.
-const HEADER: &[u8; 4096] = &[b'x'; 4096];
+/// Start of the file, before the weights. It begins like GGUF, because the runtime opens no other
+/// file outside of a plan's folder.
+const HEADER: &[u8; 4096] = &{
+    let mut header = [b'x'; 4096];
+    [header[0], header[1], header[2], header[3]] = *b"GGUF";
+    header
+};
 /// Number of different weight rows.
 const ROWS: u64 = 64;
 /// Max bytes of packed weights.
