@@ -1,5 +1,5 @@
-//! Check of a whole plan: its tables, its kernels, and the generation of their code. It reads no
-//! files.
+//! Check of a whole plan: its tables, its kernels, their work, and the generation of their code. It
+//! reads no files.
 
 use ixc_codegen::module;
 use ixc_ir::kernel::{self, Kernel};
@@ -7,7 +7,7 @@ use ixc_ir::plan::Plan;
 use ixc_targets::Target;
 
 use crate::error::load::LoadError;
-use crate::program::Program;
+use crate::program::{MAX_CONTEXT, Program, work};
 
 /// Checks a plan like loading does, before a file is opened or code is generated.
 ///
@@ -15,6 +15,7 @@ use crate::program::Program;
 /// [`LoadError::Plan`], [`LoadError::Kernel`] or [`LoadError::Target`].
 pub fn verify(plan: &Plan<Kernel>) -> Result<(), LoadError> {
     checked(plan)?;
+    work(plan, plan.context_length.min(MAX_CONTEXT))?;
     target(plan).map(drop)
 }
 
@@ -35,6 +36,12 @@ pub(crate) fn checked(plan: &Plan<Kernel>) -> Result<Program, LoadError> {
             .map_err(|source| LoadError::Kernel { kernel: kernel.name.clone(), source: Box::new(source) })?;
     }
     Ok(program)
+}
+
+/// Compares the work of a checked plan with what its model could need. `context` is the length of
+/// the longest sequence.
+pub(crate) fn work(plan: &Plan<Kernel>, context: u32) -> Result<(), LoadError> {
+    work::check(plan, context).map(drop).map_err(LoadError::from)
 }
 
 pub(crate) fn target(plan: &Plan<Kernel>) -> Result<Target, LoadError> {

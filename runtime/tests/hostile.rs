@@ -2,6 +2,7 @@
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
+mod work;
 
 use ixc_files::OutputError;
 use ixc_ir::format::Format;

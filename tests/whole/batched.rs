@@ -14,6 +14,8 @@ use ixc::ir::random::Random;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId, StepError};
+use ixc::runtime::program::MAX_CONTEXT;
+use ixc::runtime::program::work::{self, TokenWork};
 use ixc::runtime::sample::SamplerSettings;
 use ixc::targets::Target;
 
@@ -84,6 +86,16 @@ fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, h
     ids.into_iter().for_each(|id| engine.remove_sequence(id));
 }
 
+/// Checks that the work of a plan stays far below the limit, with any context: a model with other
+/// sizes must not come near it.
+fn check_work(plan: &Plan<Kernel>, how: &str) {
+    for context in [1, 512, plan.context_length, MAX_CONTEXT] {
+        let TokenWork { statements, limit } = work::check(plan, context).unwrap();
+        println!("{:.4} of the limit of work with a context of {context}: {how}", statements as f64 / limit as f64);
+        assert!(statements < limit / 8, "{statements} of {limit} with a context of {context}: {how}");
+    }
+}
+
 /// Steps are random mixes of parts of prompts and single tokens, with a cover of the golden models.
 #[test]
 fn batched_sequences_have_the_bits_of_single_ones() {
@@ -97,8 +109,9 @@ fn batched_sequences_have_the_bits_of_single_ones() {
         let model = Model::open(&golden.model).unwrap();
         let prompt = golden.tokens("prompt_tokens");
         let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
-        let mut engine = load(plan, target);
         let how = format!("{} {}", golden.name(), target.name());
+        check_work(&plan, &how);
+        let mut engine = load(plan, target);
         let sequences: Vec<_> = (0..SEQUENCES - 1).map(|_| alone(&mut engine, &prompt, &mut random)).collect();
         together(&mut engine, &sequences, &mut random, &how);
     }

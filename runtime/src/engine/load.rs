@@ -31,7 +31,7 @@ use crate::model_files::open_files;
 use crate::options::{BackendKind, ExpertStore, Options, pool};
 use crate::pack::{self, Job};
 use crate::page_cache_hints::Advice;
-use crate::plan_check::{checked, target};
+use crate::plan_check::{checked, target, work};
 use crate::pool::{Pool, processors};
 use crate::processors::{Pin, PinRefusal, allowed};
 use crate::program::{MAX_CONTEXT, Program};
@@ -140,6 +140,7 @@ pub(crate) fn load(
     let begun = begun.unwrap_or_else(|| process_bytes(options, &plan));
     let program = checked(&plan)?;
     let context = context(&plan, options)?;
+    work(&plan, context)?;
     let (plan_digest, samples) = (identity::of_plan(&plan, context), identity::samples(&plan));
     let memory_digest = identity::of_memory(&plan);
     let expert_counts = ExpertCounts::new(&program, &plan.weights);

@@ -29,7 +29,7 @@ use super::load::{self, LoadError};
 use super::{BackendKind, Engine};
 use crate::execute::{Backend, PartResults};
 use crate::memory::Memory;
-use crate::plan_check::checked;
+use crate::plan_check::{checked, work};
 use crate::program::{Program, Routing};
 use crate::saved::Digest;
 use crate::saved::identity;
@@ -64,6 +64,7 @@ impl Engine {
     /// are streamed, or the plan has other weights, states or rows.
     pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
         let program = checked(plan)?;
+        work(plan, self.loaded.context)?;
         let loaded = &self.loaded;
         let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.partial);
         let inputs = |program: &Program| {

@@ -146,6 +146,18 @@ pub enum Problem {
         /// The routing.
         bucket: u32,
     },
+    /// The kernels execute more statements than the model could need.
+    #[error(
+        "its kernels execute up to {found} statements for a token of a context of {context}; its weights, states and buffers explain at most {max}"
+    )]
+    Work {
+        /// Statements found.
+        found: u64,
+        /// Max statements.
+        max: u64,
+        /// Positions of the context.
+        context: u32,
+    },
     /// Logits, ids of a routing, the softmax kernel or another part have the wrong form.
     #[error("expected {expected}")]
     Shape {

@@ -1,0 +1,292 @@
+//! The work of a plan for one token: a bound on the kernel statements that a step executes, and
+//! the limit that a plan may not exceed.
+//!
+//! Loops of kernels are counted, and their trip counts are affine in dims. Dims are expressions
+//! over inputs with known ranges. So each task has a largest number of executed statements, and no
+//! kernel has to run for it. Tasks have variants for different numbers of rows. Each is counted at
+//! the fewest and the most rows that it serves, per row.
+//!
+//! ```text
+//! 512 tokens on 2048 outputs by a q4_k weight of 2048 columns
+//! one row      64 columns of 32 rows x 8 blocks x some 200 statements     per token: 100,000
+//! bytes        2048 * 2048 * 4.5 / 8 = 2.4 MB                             limit:   2,400,000 * 16
+//! ```
+//!
+//! A model reads each byte of its weights at most once for a token. It reads each byte of its
+//! states at most once for each query head, and each byte of its buffers a few times. Those bytes
+//! limit the work. A plan beyond the limit does nothing that a model needs, and could occupy the
+//! machine for years.
+//!
+//! Invariant: the count is not below the number of statements of any step, divided by its tokens,
+//! apart from the rounding of rows to chunks (a factor below 2).
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use ixc_ir::kernel::{Affine, Atom, Kernel, Stmt};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimExpr, DimInput, KernelId, Plan, RowAxis, RowCount, Step, Task, Variant};
+
+use super::{PlanError, Problem, at};
+
+/// Max statements for a token and a byte of weights. Models need less than one.
+const FOR_WEIGHT_BYTE: u64 = 16;
+/// Max statements for a token and a byte of the states of a full context. Most models need some
+/// ten, and 128 query heads on one latent key some 700. The count is up to 16 times too high,
+/// because each part of a row counts like the whole row.
+const FOR_STATE_BYTE: u64 = 4096;
+/// Max statements for a token and a byte of the buffers of one row. Models need some ten.
+const FOR_BUFFER_BYTE: u64 = 256;
+/// Max statements for a token and a task, whatever its size.
+const FOR_TASK: u64 = 4096;
+/// Max evaluations of trip counts in a check. Plans of large models need some hundred thousand.
+const MAX_EVALUATIONS: u64 = 1 << 24;
+
+/// A loop nest of a kernel, without the statements of loops inside it.
+struct Nest {
+    /// Trip counts, outermost first.
+    trips: Vec<Affine>,
+    statements: u64,
+}
+
+/// Range of a dim of a call, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct DimRange {
+    lo: i64,
+    hi: i64,
+}
+
+/// Work of a plan, and the bytes that limit it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenWork {
+    /// Statements of all kernels for one token with a full context.
+    pub statements: u64,
+    /// Max statements.
+    pub limit: u64,
+}
+
+/// Counts the work of a checked plan for one token of a full context, and compares it with the
+/// limit.
+///
+/// # Errors
+/// If the plan exceeds the limit, or if counting takes too long.
+pub fn check(plan: &Plan<Kernel>, context: u32) -> Result<TokenWork, PlanError> {
+    let work = at(&"plan", count(plan, context.saturating_add(ATTENTION_BLOCK)))?;
+    match work.statements <= work.limit {
+        true => Ok(work),
+        false => at(&"plan", Err(Problem::Work { found: work.statements, max: work.limit, context })),
+    }
+}
+
+/// Counts the work of a plan and its limit. The memory of states has room for `capacity` positions.
+fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
+    let mut counter = Counter {
+        plan,
+        capacity: u64::from(capacity).max(1),
+        nests: plan.kernels.iter().map(nests).collect(),
+        calls: HashMap::new(),
+        evaluations: 0,
+    };
+    let (mut statements, mut tasks, mut top_k) = (0u64, 0u64, HashMap::new());
+    for step in &plan.steps {
+        match step {
+            Step::Bucket { bucket, top_k: count, .. } => drop(top_k.insert(*bucket, u64::from(*count))),
+            Step::Run { tasks: of_step, .. } => {
+                for task in of_step {
+                    let rows = match task.rows {
+                        RowAxis::Tokens | RowAxis::Outputs => 1,
+                        RowAxis::Routed(bucket) => top_k.get(&bucket).copied().unwrap_or(1),
+                    };
+                    statements = statements.saturating_add(counter.task(task, rows)?);
+                    tasks += 1;
+                }
+            }
+            Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {}
+        }
+    }
+    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
+    let weights = sum(&mut plan.weights.iter().map(|weight| weight.bytes_in(weight.format).unwrap_or(0)));
+    let states = plan.states.iter().map(|state| state.entries_in_memory(capacity, plan.max_tokens));
+    let states = sum(&mut plan.states.iter().zip(states).filter_map(|(state, entries)| state.bytes(entries)));
+    let buffers = sum(&mut plan.buffers.iter().map(|buffer| match buffer.rows {
+        RowCount::Tokens | RowCount::Outputs => buffer.row_bytes,
+        RowCount::Routed { top_k } => buffer.row_bytes.saturating_mul(top_k.into()),
+    }));
+    let terms = [(weights, FOR_WEIGHT_BYTE), (states, FOR_STATE_BYTE), (buffers, FOR_BUFFER_BYTE), (tasks, FOR_TASK)];
+    let limit = sum(&mut terms.iter().map(|(number, each)| number.saturating_mul(*each)));
+    Ok(TokenWork { statements, limit })
+}
+
+/// Counts the work of tasks.
+struct Counter<'p> {
+    plan: &'p Plan<Kernel>,
+    /// Positions of a full context.
+    capacity: u64,
+    /// Loop nests of each kernel.
+    nests: Vec<Vec<Nest>>,
+    /// Work of calls that were counted before.
+    calls: HashMap<(KernelId, Vec<DimRange>), u64>,
+    /// Trip counts that were evaluated.
+    evaluations: u64,
+}
+
+/// Rows of the items of a task, and the number of the items.
+#[derive(Clone, Copy)]
+struct Items {
+    /// Rows of an item.
+    rows: u64,
+    /// Items of a column.
+    count: u64,
+}
+
+impl Counter<'_> {
+    /// Returns the statements of a task for one token, which has `rows` rows.
+    fn task(&mut self, task: &Task, rows: u64) -> Result<u64, Problem> {
+        let max_rows = u64::from(self.plan.max_tokens).saturating_mul(rows);
+        let (mut first, mut max) = (1u64, 0);
+        for variant in &task.variants {
+            let last = u64::from(variant.up_to_rows).min(max_rows);
+            // Rows with positions in parts, and rows that see chosen places, are items of their own
+            // in any variant.
+            for of_step in [1, first, last].into_iter().filter(|rows| *rows <= max_rows) {
+                let chunk = u64::from(variant.row_chunk).clamp(1, of_step.max(1));
+                let items = Items { rows: chunk, count: of_step.div_ceil(chunk) };
+                max = max.max(self.items(task, variant, items)?.div_ceil(of_step.max(1)));
+            }
+            first = last.saturating_add(1);
+        }
+        Ok(max.saturating_mul(rows))
+    }
+
+    /// Returns the statements of all items of a task for some rows.
+    fn items(&mut self, task: &Task, variant: &Variant, items: Items) -> Result<u64, Problem> {
+        let parts = variant.split.map_or(1, |split| u64::from(split.division.parts.max(1)));
+        let input = Inputs { rows: items.rows, bands: 1, parts };
+        let mut each = self.call(variant.kernel, &variant.dims, input)?.saturating_mul(parts);
+        if let Some(bands) = &variant.bands {
+            let input = Inputs { bands: bands.count.into(), ..input };
+            let banded = self.call(bands.kernel, &bands.dims, input)?;
+            each = each.max(banded.saturating_mul(bands.count.into()));
+        }
+        if let Some(split) = variant.split {
+            // The dim is the number of parts, or of the blocks of a context.
+            let blocks = self.capacity.div_ceil(ATTENTION_BLOCK.into()).max(parts);
+            let dims = self.kernel(split.combine).map_or(0, |kernel| kernel.dims.len());
+            let ranges = vec![DimRange { lo: 0, hi: i64::try_from(blocks).unwrap_or(i64::MAX) }; dims];
+            each = each.saturating_add(self.ranged(split.combine, ranges)?);
+        }
+        Ok(each.saturating_mul(items.count).saturating_mul(task.columns.into()))
+    }
+
+    fn kernel(&self, id: KernelId) -> Option<&Kernel> {
+        self.plan.kernels.get(id.0 as usize)
+    }
+
+    /// Returns the statements of a call with these dims.
+    fn call(&mut self, id: KernelId, dims: &[DimExpr], inputs: Inputs) -> Result<u64, Problem> {
+        let mut ranges = Vec::with_capacity(dims.len());
+        for dim in dims {
+            let range = dim.range(|input| inputs.range(input, self.plan, self.capacity))?;
+            let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+            ranges.push(DimRange { lo: number(*range.start()), hi: number(*range.end()) });
+        }
+        self.ranged(id, ranges)
+    }
+
+    /// Returns the statements of a call with dims in these ranges.
+    fn ranged(&mut self, id: KernelId, mut ranges: Vec<DimRange>) -> Result<u64, Problem> {
+        let Some(kernel) = self.kernel(id) else { return Ok(0) };
+        // A call with other dims is an error when it runs.
+        for (range, dim) in ranges.iter_mut().zip(&kernel.dims) {
+            *range = DimRange { lo: range.lo.clamp(dim.lo, dim.hi), hi: range.hi.clamp(dim.lo, dim.hi) };
+        }
+        if let Some(known) = self.calls.get(&(id, ranges.clone())) {
+            return Ok(*known);
+        }
+        let mut sum = 0u64;
+        for nest in &self.nests[id.0 as usize] {
+            self.evaluations += 1 + nest.trips.len() as u64;
+            let times = nest.trips.iter().map(|trip| most(trip, &ranges)).fold(1, u64::saturating_mul);
+            sum = sum.saturating_add(times.saturating_mul(nest.statements));
+        }
+        super::range("loops of all calls", self.evaluations, 0, MAX_EVALUATIONS)?;
+        self.calls.insert((id, ranges), sum);
+        Ok(sum)
+    }
+}
+
+/// Ranges of the inputs of an item.
+#[derive(Clone, Copy)]
+struct Inputs {
+    rows: u64,
+    bands: u64,
+    parts: u64,
+}
+
+impl Inputs {
+    fn range(self, input: DimInput, plan: &Plan<Kernel>, capacity: u64) -> RangeInclusive<u64> {
+        let blocks = capacity.div_ceil(ATTENTION_BLOCK.into());
+        let max = match input {
+            DimInput::Rows => self.rows,
+            DimInput::Band => self.bands - 1,
+            DimInput::Tokens | DimInput::Outputs => plan.max_tokens.into(),
+            DimInput::Capacity
+            | DimInput::First
+            | DimInput::Last
+            | DimInput::WindowBegin
+            | DimInput::Position
+            | DimInput::TextEnd => capacity,
+            DimInput::PartBegin | DimInput::Skipped => blocks,
+            // The end of the last part may lie after the text.
+            DimInput::PartEnd => input.row().max,
+            DimInput::Parts => self.parts,
+        };
+        0..=max
+    }
+}
+
+/// Returns the loop nests of a kernel.
+fn nests(kernel: &Kernel) -> Vec<Nest> {
+    let mut nests = Vec::new();
+    add_nests(&kernel.body, &mut Vec::new(), 1, &mut nests);
+    nests
+}
+
+/// Adds the nest of a block, executed `times` times in loops with constant trip counts, and those
+/// of its loops. Loops with constant trip counts are part of the nest around them.
+fn add_nests(body: &[Stmt], trips: &mut Vec<Affine>, times: u64, nests: &mut Vec<Nest>) {
+    let mut own = 0u64;
+    for stmt in body {
+        own = own.saturating_add(1);
+        let Stmt::For(each) = stmt else { continue };
+        match each.trip.as_constant() {
+            Some(trip) => {
+                let times = times.saturating_mul(u64::try_from(trip).unwrap_or(0));
+                add_nests(&each.body, trips, times, nests);
+            }
+            None => {
+                trips.push(each.trip.clone());
+                add_nests(&each.body, trips, times, nests);
+                trips.pop();
+            }
+        }
+    }
+    let statements = own.saturating_mul(times);
+    match nests.last_mut().filter(|last| last.trips == *trips) {
+        Some(last) => last.statements = last.statements.saturating_add(statements),
+        None => nests.push(Nest { trips: trips.clone(), statements }),
+    }
+}
+
+/// Returns the largest value of a trip count over the ranges of the dims; 0 if it is negative.
+fn most(trip: &Affine, ranges: &[DimRange]) -> u64 {
+    let term = |(atom, coefficient): &(Atom, i64)| match atom {
+        Atom::Dim(dim) => {
+            let DimRange { lo, hi } = ranges.get(dim.index()).copied().unwrap_or(DimRange { lo: 0, hi: 0 });
+            i128::from(*coefficient) * i128::from(if *coefficient < 0 { lo } else { hi })
+        }
+        // The verifier allows only dims in trip counts.
+        Atom::Var(_) => 0,
+    };
+    let value = i128::from(trip.constant) + trip.terms.iter().map(term).sum::<i128>();
+    u64::try_from(value.max(0)).unwrap_or(u64::MAX)
+}
