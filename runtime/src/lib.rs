@@ -21,6 +21,7 @@
 //! | --- | --- |
 //! | [`processors`] | processors and cores, and binding of threads to them |
 //! | [`pool`] | persistent threads and their barrier |
+//! | [`watchdog`] | the time limit of a step |
 //! | [`progress`] | progress of a long operation |
 //! | [`expert_sort`] | sorting of routed rows by expert |
 //! | `reads` | identity and class of reads from a drive |
@@ -59,6 +60,7 @@ mod refused;
 mod storage;
 pub mod streaming;
 pub mod trace;
+pub mod watchdog;
 
 pub(crate) use engine::model_files;
 pub use engine::{expert_layers, expert_use, file, load, memory_estimate, options, sample, saved};

@@ -1,6 +1,7 @@
 //! Tests that streamed experts give bit-identical results to resident experts with any budget, and
 //! tests of files that change during a run.
 
+mod deadline;
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
 

@@ -293,6 +293,7 @@ impl ExpertLayers {
                 stages: layer.stages.clone(),
                 threads,
                 clocks: &self.loaded.clocks,
+                watchdog: self.loaded.watchdog.as_ref(),
             },
         )?;
         self.loaded.expert_counts.add(count, &mut self.loaded.store.buckets);

@@ -42,6 +42,7 @@ use crate::stats::{Clock, Stats};
 use crate::streaming::store::{Config, KeptBlocks};
 use crate::thread_count::ThreadCount;
 use crate::trace::Recorder;
+use crate::watchdog::Watchdog;
 use crate::weight_source::{DerivedTensors, WeightSource};
 use crate::weights::{OnDemandPacking, Weight, Weights};
 
@@ -62,6 +63,8 @@ pub(crate) struct LoadedPlan {
     pub(crate) backend: Backend,
     pub(crate) store: EngineMemory,
     pub(crate) pool: Pool,
+    /// The thread that ends steps at their deadline, if steps have a time limit.
+    pub(crate) watchdog: Option<Watchdog>,
     /// Number of the pool's threads that run a step.
     pub(crate) thread_count: ThreadCount,
     /// Whether the options ask to bind threads to processors. `pinned_processors` has the processor
@@ -152,6 +155,8 @@ pub(crate) fn load(
     let initial_processors = allowed().unwrap_or_default();
     let (mut pool, pinned_processors) = pool(options)?;
     let threads = pool.threads();
+    let watchdog = options.step_timeout.map(Watchdog::new).transpose();
+    let watchdog = watchdog.map_err(|source| LoadError::Thread { source })?;
     let files = open_files(&plan, &model_files, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
     let streamed = streamed(&program, &plan, options);
@@ -197,7 +202,8 @@ pub(crate) fn load(
             percent: *percent,
         });
         let (keep, trace) = (keep.unwrap_or_default(), options.trace.clone());
-        let config = Config { budget: for_experts, keep, trace, ..options.stream.clone() };
+        let stop = watchdog.as_ref().map(Watchdog::flag).unwrap_or_default();
+        let config = Config { budget: for_experts, keep, trace, stop, ..options.stream.clone() };
         let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
         let experts = Experts::new(layout, &paths, checked, &config, prefetcher)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;
@@ -211,6 +217,7 @@ pub(crate) fn load(
         backend,
         store,
         pool,
+        watchdog,
         thread_count: ThreadCount::new(threads, processors()),
         pin: options.pin,
         pinned_processors,

@@ -1,6 +1,7 @@
 //! Options for loading a plan.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ixc_transport::Transport;
 
@@ -97,6 +98,9 @@ pub struct Options {
     /// The connection to the other ranks of the plan. `None` runs all ranks of a plan in this process,
     /// each in threads of its own.
     pub transport: Option<Arc<dyn Transport>>,
+    /// Time limit of a step; `None` for no limit. A step that exceeds it fails with
+    /// [`ExecuteError::Deadline`](crate::execute::ExecuteError::Deadline).
+    pub step_timeout: Option<Duration>,
     /// Counter that shows the progress of loading and of packing all weights.
     pub progress: Option<Arc<ProgressCounter>>,
 }

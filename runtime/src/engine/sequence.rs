@@ -189,6 +189,7 @@ impl Engine {
                 stages: 0..self.loaded.program.stages.len(),
                 threads,
                 clocks: &self.loaded.clocks,
+                watchdog: self.loaded.watchdog.as_ref(),
             },
         );
         if let Some(trace) = &self.loaded.store.trace {

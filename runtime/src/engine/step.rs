@@ -162,7 +162,8 @@ fn lead(error: &ExecuteError) -> &'static str {
         | ExecuteError::Stream(_)
         | ExecuteError::Block(_)
         | ExecuteError::Transport(_)
-        | ExecuteError::NoRanks => "",
+        | ExecuteError::NoRanks
+        | ExecuteError::Deadline { .. } => "",
         ExecuteError::Item(_) | ExecuteError::Expert(_) | ExecuteError::Panic { .. } => "the plan failed: ",
     }
 }

@@ -1,5 +1,7 @@
 //! Errors of a pass.
 
+use std::time::Duration;
+
 use ixc_emulator::Fault;
 use ixc_failure::Class;
 use ixc_files::changed::ChangedFile;
@@ -36,6 +38,12 @@ pub enum ExecuteError {
     /// The plan is the part of a rank, and there is no connection to the others.
     #[error("the plan is the part of a rank, and there is no connection to the other ranks")]
     NoRanks,
+    /// The step exceeded its time limit.
+    #[error("the step exceeded its time limit of {} s", limit.as_secs_f64())]
+    Deadline {
+        /// The limit.
+        limit: Duration,
+    },
     /// A thread panicked, which is a bug.
     #[error("a thread panicked: {message}; this is a bug")]
     Panic {
@@ -56,6 +64,7 @@ impl ExecuteError {
             | ExecuteError::Block(_)
             | ExecuteError::NoRanks
             | ExecuteError::Panic { .. } => Class::Data,
+            ExecuteError::Deadline { .. } => Class::Failed,
         }
     }
 }

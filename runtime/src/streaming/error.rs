@@ -101,6 +101,12 @@ pub enum StreamError {
         /// The block.
         block: BlockId,
     },
+    /// The step exceeded its time limit while a thread waited for a block.
+    #[error("{block} did not arrive within the time limit of the step")]
+    TooLate {
+        /// The block.
+        block: BlockId,
+    },
     /// A block arrived, but packing failed.
     #[error("{block} cannot be packed: {why}")]
     Pack {
@@ -132,6 +138,7 @@ impl StreamError {
             | StreamError::UnknownBlock { .. }
             | StreamError::TooMany { .. }
             | StreamError::NotRequested { .. }
+            | StreamError::TooLate { .. }
             | StreamError::Pack { .. }
             | StreamError::Closed { .. } => Class::Failed,
         }

@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 
 use ixc_ir::plan::{
     ATTENTION_BLOCK, Arg, Bands, DimExpr, DimInput, KernelId, Leaves, RowAxis, Source, Split, Task, Variant,
@@ -100,7 +99,7 @@ impl Pass<'_> {
         let in_order = stage.window.is_some() && (self.store.experts.is_some() || self.store.advice.is_some());
         let turn = self.shares.turn(thread, round, total, in_order);
         while let Some(Range { start, end }) = turn.next() {
-            if self.failed.load(Ordering::Relaxed) {
+            if self.is_over() {
                 return Ok(());
             }
             self.stretch(thread, stage, groups, start..end, clock.as_deref_mut())?;
@@ -324,6 +323,9 @@ impl Pass<'_> {
         // A kernel that takes its first block begins with one that its first row needs.
         let takes_begin = variant.dims.iter().any(|dim| dim.is(DimInput::PartBegin));
         for number in numbers {
+            if self.stop.is_raised() {
+                break;
+            }
             let number = number - group.start;
             let parts = u64::from(group.span.parts);
             // The cast is exact, because the value is below the number of parts.

@@ -14,7 +14,8 @@
 //! Invariant: before a kernel runs, its dims are checked against its ranges, and every slice
 //! against its memory. The limit of every index buffer is checked against the values that the
 //! runtime put there. A plan that fails a check is an [`ExecuteError`]. Threads then still meet at
-//! every barrier, without work, so that none hangs. The same holds after a panic.
+//! every barrier, without work, so that none hangs. The same holds after a panic, and for a step
+//! that exceeds its time limit ([`crate::watchdog`]).
 
 mod backend;
 mod barrier;
@@ -44,6 +45,7 @@ use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
 use crate::stats::{self, Clock};
 use crate::trace::{Recorder, Work};
+use crate::watchdog::{RunningStep, StopFlag, Watchdog};
 use crate::weights::{self, WeightPart, Weights};
 
 pub use crate::error::execute::{ExecuteError, ItemError, Problem};
@@ -147,6 +149,8 @@ struct Pass<'a> {
     /// Sum of the threads' waits beyond spinning, in nanoseconds.
     late: AtomicU64,
     failed: AtomicBool,
+    /// Flag that ends the pass at its deadline.
+    stop: StopFlag,
     failure: Mutex<Option<ExecuteError>>,
 }
 
@@ -163,6 +167,8 @@ pub(crate) struct PassParams<'a> {
     pub threads: usize,
     /// One clock for each thread; empty without a measurement.
     pub clocks: &'a [Mutex<Clock>],
+    /// The watchdog that ends the pass at its deadline, if there is a time limit.
+    pub watchdog: Option<&'a Watchdog>,
 }
 
 /// Runs a range of stages with the first threads of the pool. Returns the sum of the threads' waits
@@ -183,13 +189,14 @@ pub(crate) fn run(
     pool: &mut Pool,
     params: PassParams<'_>,
 ) -> Result<Duration, ExecuteError> {
-    let PassParams { pieces, exact, stages, threads, clocks } = params;
+    let PassParams { pieces, exact, stages, threads, clocks, watchdog } = params;
     let counts = Counts::of_pieces(pieces);
     let threads = threads.clamp(1, pool.threads());
     if let Some(experts) = &store.experts {
         experts.store().check_unchanged()?;
         experts.begin_step(counts.tokens);
     }
+    let running = watchdog.map(Watchdog::begin_step);
     store.parts.reset();
     // A step of many sequences with one token each is not a prompt.
     let longest = pieces.iter().map(|piece| piece.rows).max().unwrap_or(0);
@@ -213,6 +220,7 @@ pub(crate) fn run(
         after: AtomicUsize::new(0),
         late: AtomicU64::new(0),
         failed: AtomicBool::new(false),
+        stop: watchdog.map(Watchdog::flag).unwrap_or_default(),
         failure: Mutex::new(None),
     };
     let result = pool.run_with(threads, &|thread| pass.walk(thread)).map_err(ExecuteError::from);
@@ -224,7 +232,10 @@ pub(crate) fn run(
         store.experts.as_ref().map_or(Ok(()), |experts| experts.store().check_unchanged())?;
         Ok(store.files.iter().try_for_each(Mapped::check_unchanged)?)
     };
-    let result = result.and(failure).and_then(|()| unchanged());
+    let exceeded = running.as_ref().and_then(RunningStep::exceeded);
+    let in_time = || exceeded.map_or(Ok(()), |limit| Err(ExecuteError::Deadline { limit }));
+    // A thread may fail because the flag interrupted its wait, so the deadline comes first.
+    let result = in_time().and(result).and(failure).and_then(|()| unchanged());
     match (&result, &store.experts) {
         (Ok(()), Some(experts)) => experts.end_step(),
         (Err(_), Some(experts)) => experts.abandon(),
@@ -247,9 +258,14 @@ impl Pass<'_> {
         }
     }
 
-    /// Runs a function, unless the pass has failed. Stores the first failure.
+    /// Returns whether the pass has failed, or has exceeded its time limit.
+    fn is_over(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) || self.stop.is_raised()
+    }
+
+    /// Runs a function, unless the pass is over. Stores the first failure.
     fn run_guarded(&self, run: impl FnOnce() -> Result<(), ExecuteError>) {
-        if self.failed.load(Ordering::Relaxed) {
+        if self.is_over() {
             return;
         }
         let error = match catch_unwind(AssertUnwindSafe(run)) {
@@ -282,8 +298,8 @@ impl Pass<'_> {
         });
         self.barrier.wait(thread, || {
             self.next_strip.store(0, Ordering::Relaxed);
-            // A failed pass may have left strips unpacked.
-            if !self.failed.load(Ordering::Relaxed) {
+            // A pass that is over may have left strips unpacked.
+            if !self.is_over() {
                 self.store.weights.mark_ready(&missing, &self.store.files);
             }
         });

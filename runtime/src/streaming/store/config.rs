@@ -7,6 +7,7 @@ use crate::streaming::drive::DriveOptions;
 use crate::streaming::queue::Queue;
 use crate::streaming::{BlockId, cache};
 use crate::trace::Recorder;
+use crate::watchdog::StopFlag;
 
 /// Default bytes of one read.
 pub const CHUNK: u64 = 256 << 10;
@@ -32,6 +33,8 @@ pub struct Config {
     pub drive: DriveOptions,
     /// Recorder of reads and of the contents of slots.
     pub trace: Option<Arc<Recorder>>,
+    /// Flag that ends the waits of a step at its deadline.
+    pub stop: StopFlag,
     /// Backend to use in place of io_uring and the threaded reader.
     pub backend: Option<BackendFactory>,
 }
@@ -70,6 +73,7 @@ impl Default for Config {
             keep: KeptBlocks::default(),
             drive: DriveOptions::default(),
             trace: None,
+            stop: StopFlag::default(),
             backend: None,
         }
     }

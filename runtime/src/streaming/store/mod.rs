@@ -68,6 +68,7 @@ use std::time::{Duration, Instant};
 use ixc_files::changed::Identity;
 
 use crate::memory::Region;
+use crate::watchdog::StopFlag;
 
 use super::backend::Backend;
 use super::budget::BudgetSplit;
@@ -85,6 +86,8 @@ use stats::{ClassUse, GroupBlocks, Stats};
 /// Rounds of spinning before a waiting thread sleeps: a few microseconds. A read takes about a
 /// hundred times as long.
 const SPINS: u32 = 200;
+/// Interval at which a sleeping thread looks at the flag that ends its step.
+const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Result of an eviction on request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +131,8 @@ struct StoreConstants {
     /// Nanoseconds of waiting by group, summed over all threads.
     stalled: Vec<AtomicU64>,
     groups: u32,
+    /// Flag that ends the waits of a step at its deadline.
+    stop: StopFlag,
 }
 
 impl StoreConstants {
@@ -280,6 +285,7 @@ impl ExpertCache {
             staging_offsets: (0..staging).map(|i| staging_begin + i * spending.staging.bytes).collect(),
             queue: Arc::clone(&queue),
             groups,
+            stop: config.stop.clone(),
         };
         let shared = Arc::new(Shared { fixed, inner: Mutex::new(inner), changed: Condvar::new(), packer });
         let drive = drive(&queue, Arc::clone(&shared) as Arc<dyn Sink>)?;
@@ -438,8 +444,12 @@ impl ExpertCache {
                 if work(fixed) {
                     break;
                 }
+                if fixed.stop.is_raised() {
+                    return Err(StreamError::TooLate { block: fixed.block(number).id });
+                }
                 inner.sleepers += 1;
-                inner = shared.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+                let wait = shared.changed.wait_timeout(inner, STOP_INTERVAL);
+                inner = wait.unwrap_or_else(PoisonError::into_inner).0;
                 inner.sleepers -= 1;
             }
         }
