@@ -33,6 +33,8 @@ const GROUPS: [Group; 10] = [
             "prompt-rows",
             "exact-batch",
             "drain-delay",
+            "request-timeout",
+            "per-key-parallel",
             "prompt-cache",
             "prompt-cache-size",
             "prompt-cache-memory",

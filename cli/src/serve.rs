@@ -42,6 +42,9 @@ const FOLDER_BYTES: u64 = 16 << 30;
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Max number of waiting requests for each request that is computed.
 const QUEUE: usize = 16;
+/// Time limit of a step without `--request-timeout`. A step of the largest models takes some
+/// minutes, if its experts come from a slow drive.
+const STEP_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Serves models over HTTP: the APIs of OpenAI (/v1/chat/completions, /v1/completions, /v1/models),
 /// Anthropic (/v1/messages) and llama-server (/completion, /tokenize, ...), and a web page.
@@ -116,6 +119,10 @@ pub struct Args {
     /// returns 503, so that load balancers send requests to other servers.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
     drain_delay: u64,
+    /// Time limit of a request, its wait included. A request that takes longer ends with an error,
+    /// and the tokens so far if it is streamed [default: no limit].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    request_timeout: Option<u64>,
     /// Prompt cache on disk: keep prefixes of prompts in this folder, also across restarts. Only
     /// you may have access: the files reveal the prompts.
     #[arg(long, value_name = "DIR")]
@@ -131,6 +138,10 @@ pub struct Args {
     /// Let requests save sequences to this folder and restore them (POST /slots/N?action=save).
     #[arg(long, value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
+    /// Maximum number of requests of an API key that are computed together; its others wait, also
+    /// while places are free. Needs API keys [default: no limit].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    per_key_parallel: Option<u32>,
     #[command(flatten)]
     experts: ExpertFiles,
     #[command(flatten)]
@@ -196,6 +207,9 @@ impl Args {
         self.sampling.check()?;
         ixc_serve::http::check_defaults(&self.defaults()).map_err(Usage)?;
         let keys = self.access.keys()?;
+        if self.per_key_parallel.is_some() && keys.is_empty() {
+            return Err(Usage("--per-key-parallel needs API keys (--api-key, --api-key-file)".to_owned()).into());
+        }
         let notifier = Notifier::from_environment().map_err(ixc_serve::Error::from)?;
         let endpoint = self.endpoint(&keys)?;
         let template = self.template.template()?;
@@ -236,6 +250,8 @@ impl Args {
             log: self.log_format.open()?,
             advice: self.advice(),
             drain_delay: Duration::from_secs(self.drain_delay),
+            per_key_parallel: self.per_key_parallel.map(|requests| requests as usize),
+            request_timeout: self.request_timeout.map(Duration::from_secs),
             ..ixc_serve::http::Options::default()
         };
         notifier.ready(local).map_err(ixc_serve::Error::from)?;
@@ -287,6 +303,7 @@ impl Args {
             run: self.speculation.options(engine::Options {
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
+                step_timeout: Some(self.request_timeout.map_or(STEP_TIMEOUT, Duration::from_secs)),
                 pins: record.pins(),
                 progress: Some(Arc::clone(progress)),
                 ..options.run

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariant: the name and the origin of a request are checked before anything else, and its key
-//! before its body.
+//! before its body. A request takes one of its key's places after its body has arrived, and keeps
+//! it until its answer ends.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -20,7 +21,9 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
-use subtle::ConstantTimeEq;
+use subtle::{ConditionallySelectable, ConstantTimeEq};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use crate::http::app::{App, Options};
 use crate::http::connection_limit::{ConnectionState, Phase, RequestGuard};
@@ -46,6 +49,13 @@ struct TrackedBody {
     body: Body,
     line: Option<Line>,
     _request_guard: Option<RequestGuard>,
+    _place: Option<KeyPlace>,
+}
+
+/// A place among the requests of a key, until the answer ends.
+#[derive(Clone)]
+struct KeyPlace {
+    _permit: Arc<OwnedSemaphorePermit>,
 }
 
 impl HttpBody for TrackedBody {
@@ -103,7 +113,8 @@ pub(crate) async fn track_request(State(app): State<Arc<App>>, request: Request,
     if let Some(line) = &mut line {
         line.begin(response.status(), response.extensions().get().map(HttpError::message));
     }
-    response.map(|body| Body::new(TrackedBody { body, line, _request_guard: request_guard }))
+    let place = response.extensions_mut().remove::<KeyPlace>();
+    response.map(|body| Body::new(TrackedBody { body, line, _request_guard: request_guard, _place: place }))
 }
 
 /// Refuses requests with a wrong `Host` or `Origin`, answers preflights, and gives errors the body
@@ -130,8 +141,11 @@ pub(crate) async fn check_origin(State(app): State<Arc<App>>, request: Request, 
 
 /// Refuses requests without a key, and reads their bodies.
 async fn check_key(app: &App, request: Request, next: Next) -> Response {
+    // A limit beyond the clock's range is no limit.
+    let deadline = app.options.request_timeout.and_then(|limit| Instant::now().checked_add(limit));
     let is_open = OPEN_PATHS.contains(&request.uri().path());
-    if !is_open && !has_key(&app.options.keys, &request) {
+    let key = key_of(&app.options.keys, &request);
+    if !is_open && key.is_none() && !app.options.keys.is_empty() {
         return HttpError::key().into_response();
     }
     let (parts, body) = request.into_parts();
@@ -154,19 +168,35 @@ async fn check_key(app: &App, request: Request, next: Next) -> Response {
     connection.into_iter().for_each(|connection| connection.state.enter(Phase::Answering));
     // The body's budget is held until the answer begins and no thread works on the body.
     let (bytes, room) = read.into_parts();
-    let served = client::serve(room, next.run(Request::from_parts(parts, Body::from(bytes)))).await;
-    served.unwrap_or_else(|| HttpError::crashed().into_response())
+    let served = async {
+        let place = app.take_key_place(key.filter(|_| !only_reads)).await;
+        let mut response = next.run(Request::from_parts(parts, Body::from(bytes))).await;
+        if let Some(permit) = place {
+            response.extensions_mut().insert(KeyPlace { _permit: Arc::new(permit) });
+        }
+        response
+    };
+    match client::within(deadline, client::serve(room, deadline, served)).await {
+        Some(served) => served.unwrap_or_else(|| HttpError::crashed().into_response()),
+        None => HttpError::late(app.options.request_timeout).into_response(),
+    }
 }
 
-/// Returns whether a request has one of the keys, or no keys are configured. Each comparison covers
-/// all keys in full, so that its duration reveals nothing about them.
-fn has_key(keys: &[String], request: &Request) -> bool {
+/// Returns the number of a request's key. Each comparison covers all keys in full, so that its
+/// duration reveals nothing about them.
+fn key_of(keys: &[String], request: &Request) -> Option<usize> {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     // Scheme names are case-insensitive (RFC 9110, 11.1).
     let bearer = bearer.and_then(|value| value.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, key)| key);
     let found = bearer.or_else(|| request.headers().get("x-api-key").and_then(|value| value.to_str().ok()));
     let found = found.unwrap_or_default().trim().as_bytes();
-    let equal = keys.iter().fold(subtle::Choice::from(0), |any, key| any | key.as_bytes().ct_eq(found));
-    keys.is_empty() || bool::from(equal)
+    let equal = |(number, key): (u64, &String)| (number, key.as_bytes().ct_eq(found));
+    let none = u64::MAX;
+    let number = (0..).zip(keys).map(equal).fold(none, |any, (number, is_equal)| {
+        let mut chosen = any;
+        chosen.conditional_assign(&number, is_equal);
+        chosen
+    });
+    usize::try_from(number).ok().filter(|number| *number < keys.len())
 }

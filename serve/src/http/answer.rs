@@ -2,15 +2,17 @@
 //! for them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ixc_generate::answer::AnswerText;
 use ixc_generate::generator::{DraftCounts, End, Event, LogProbs, Request};
 use ixc_text::chat::{Delta, Parser};
 use ixc_text::template::Conversation;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
 
 use crate::http::app::RequestState;
+use crate::http::client::{Client, within};
 use crate::http::error::HttpError;
 use crate::http::request_log::{self, Record, Usage};
 use crate::model::Constraint;
@@ -146,6 +148,8 @@ impl Answer {
             list,
             record: request_log::current(),
             model: Arc::clone(&app.model),
+            deadline: Client::current().deadline(),
+            limit: app.options.request_timeout,
         })
     }
 
@@ -245,6 +249,10 @@ pub(crate) struct Answers {
     record: Option<Arc<Record>>,
     /// The model, which stays loaded while answers are generated.
     model: Arc<Host>,
+    /// Time at which the answers must have ended, if the request has a time limit.
+    deadline: Option<Instant>,
+    /// The time limit of requests.
+    limit: Option<Duration>,
 }
 
 impl Answers {
@@ -269,7 +277,9 @@ impl Answers {
         // Dropping the other futures is safe: each waits at a single point, before it takes an
         // event.
         let numbered = self.list.iter_mut().enumerate().filter(|(number, _)| open.contains(number));
-        let (next, of, _) = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next()))).await;
+        let next = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next())));
+        let next = within(self.deadline, next).await;
+        let (next, of, _) = next.unwrap_or_else(|| (Err(HttpError::late(self.limit)), 0, Vec::new()));
         let next = next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished")));
         self.ended[open[of]] = !matches!(next, Ok(AnswerPart::Deltas(_)));
         if let (Err(error), Some(record)) = (&next, &self.record) {

@@ -13,7 +13,7 @@ use ixc_grammar::Matcher;
 use ixc_runtime::sample::Breakers;
 use ixc_text::template::Conversation;
 use serde_json::{Map, Value};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::http::bodies::Bodies;
 use crate::http::client::Client;
@@ -59,6 +59,10 @@ pub struct Options {
     pub body_bytes: usize,
     /// Max total bytes of all bodies above 64 KiB. A body counts until its answer begins.
     pub bodies_bytes: usize,
+    /// Max requests of a key that are computed at once; `None` for no limit. More of them wait.
+    pub per_key_parallel: Option<usize>,
+    /// Time limit of a request, from its head to the last part of its answer; `None` for no limit.
+    pub request_timeout: Option<Duration>,
     /// Time limit for a client to read more of an answer.
     pub write_stall: Duration,
     /// Time between the signal to stop and the end of accepting requests. Load balancers learn from
@@ -84,6 +88,8 @@ impl Default for Options {
             body: seconds(30),
             body_bytes: 32 << 20,
             bodies_bytes: 256 << 20,
+            per_key_parallel: None,
+            request_timeout: None,
             write_stall: seconds(30),
             drain_delay: Duration::ZERO,
             drain: seconds(30),
@@ -101,6 +107,8 @@ pub(crate) struct App {
     /// Permits for rendering prompts; the next field has those for compiling grammars.
     prompts: Arc<Semaphore>,
     compiled: Arc<Semaphore>,
+    /// Places of each key, in the order of the keys; none without a limit.
+    key_places: Vec<Arc<Semaphore>>,
     /// Lock that ensures that only one model is loaded at a time.
     loading: Arc<Mutex<()>>,
     /// Number of answers so far; the next field is a random number that distinguishes the answers
@@ -115,7 +123,10 @@ impl App {
         let bodies = Bodies::new(options.body_bytes, options.bodies_bytes, options.body);
         let [prompts, compiled] = [PROMPTS_AT_ONCE, COMPILED_AT_ONCE].map(|count| Arc::new(Semaphore::new(count)));
         let loading = Arc::new(Mutex::new(()));
-        App { models, options, ending, bodies, prompts, compiled, loading, count: AtomicU64::new(0), start_nanos }
+        let places = options.per_key_parallel.map(|places| places.clamp(1, Semaphore::MAX_PERMITS));
+        let key_places = places.map(|places| options.keys.iter().map(|_| Arc::new(Semaphore::new(places))).collect());
+        let (key_places, count) = (key_places.unwrap_or_default(), AtomicU64::new(0));
+        App { models, options, ending, bodies, prompts, compiled, key_places, loading, count, start_nanos }
     }
 
     /// Returns the start time of the server, in seconds since 1970.
@@ -126,6 +137,13 @@ impl App {
     /// Returns a unique name for an answer.
     pub(crate) fn next_id(&self) -> String {
         format!("{:x}-{}", self.start_nanos, self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Waits for a place among the requests of a key. Returns `None` if keys have no limit.
+    pub(crate) async fn take_key_place(&self, key: Option<usize>) -> Option<OwnedSemaphorePermit> {
+        let places = self.key_places.get(key?)?;
+        // The places are never closed.
+        Arc::clone(places).acquire_owned().await.ok()
     }
 
     /// Reads the fields of a request for text.

@@ -1,5 +1,5 @@
-//! The client of a request, for long work: whether the client is connected, and the budget that its
-//! body takes.
+//! The client of a request, for long work: whether the client is connected, the deadline of the
+//! request, and the budget that its body takes.
 //!
 //! A connection drops the future of a request when its client leaves, but threads that work for the
 //! request do not notice. So the request runs inside [`serve`], and work on other threads gets
@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
+use tokio::time::Instant;
+
 use crate::model::Refusal;
 
 tokio::task_local! {
@@ -27,6 +29,8 @@ tokio::task_local! {
 #[derive(Clone, Default)]
 pub(crate) struct Client {
     gone: Arc<AtomicBool>,
+    /// Time at which the request must have ended, if it has a time limit.
+    deadline: Option<Instant>,
     /// Share of the memory budget that the request's body takes.
     _room: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -41,6 +45,11 @@ impl Client {
     /// Returns whether the client is still connected.
     pub(crate) fn is_there(&self) -> bool {
         !self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time at which the request must have ended, if it has a time limit.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
     /// Ends work for a client that has disconnected.
@@ -62,9 +71,13 @@ impl Drop for Presence {
 }
 
 /// Serves a request whose body takes this budget. Returns `None` after a panic. The panic is
-/// logged, and the connection stays open.
-pub(crate) async fn serve<T>(room: impl Send + Sync + 'static, request: impl Future<Output = T>) -> Option<T> {
-    let client = Client { gone: Arc::default(), _room: Some(Arc::new(room)) };
+/// logged, and the connection stays open. Does not end the request at its deadline.
+pub(crate) async fn serve<T>(
+    room: impl Send + Sync + 'static,
+    deadline: Option<Instant>,
+    request: impl Future<Output = T>,
+) -> Option<T> {
+    let client = Client { gone: Arc::default(), deadline, _room: Some(Arc::new(room)) };
     let _presence = Presence(Arc::clone(&client.gone));
     let mut request = pin!(CLIENT.scope(client, request));
     poll_fn(|context| {
@@ -77,20 +90,28 @@ pub(crate) async fn serve<T>(room: impl Send + Sync + 'static, request: impl Fut
     .await
 }
 
+/// Waits until a deadline, if there is one. Returns `None` after the deadline, and drops the work.
+pub(crate) async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline, work).await.ok(),
+        None => Some(work.await),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
     async fn work_detects_a_disconnected_client() {
-        let seen = serve((), async { Client::current() }).await.unwrap();
+        let seen = serve((), None, async { Client::current() }).await.unwrap();
         assert_eq!((seen.is_there(), seen.check()), (false, Err(Refusal::Gone)));
-        let there = serve((), async { Client::current().is_there() }).await;
+        let there = serve((), None, async { Client::current().is_there() }).await;
         assert_eq!((there, Client::current().is_there()), (Some(true), true));
     }
 
     #[tokio::test]
     async fn panic_ends_only_its_own_request() {
-        assert_eq!(serve((), async { panic!("of a test") as u32 }).await, None);
+        assert_eq!(serve((), None, async { panic!("of a test") as u32 }).await, None);
     }
 }

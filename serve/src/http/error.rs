@@ -1,12 +1,15 @@
 //! Errors of requests: a status, and a body in the form of OpenAI's interface.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ixc_failure::Remedy;
 use ixc_generate::Error as GenerationError;
+use ixc_runtime::engine::StepError;
+use ixc_runtime::execute::ExecuteError;
 use serde_json::{Value, json};
 
 use crate::model::Refusal;
@@ -91,6 +94,14 @@ impl HttpError {
         HttpError::failed("the server failed at this request; see its log")
     }
 
+    /// Creates the error of a request that has exceeded its time limit.
+    pub(crate) fn late(limit: Option<Duration>) -> HttpError {
+        let limit = limit.unwrap_or_default().as_secs_f64();
+        let message = format!("the request took longer than {limit} seconds, the server's limit for requests");
+        HttpError { code: Some("request_timeout"), ..HttpError::invalid(None, message) }
+            .with_status(StatusCode::GATEWAY_TIMEOUT, "timeout_error")
+    }
+
     /// Returns the error's text.
     pub(crate) fn message(&self) -> &str {
         &self.message
@@ -118,6 +129,7 @@ impl HttpError {
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
             StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::GATEWAY_TIMEOUT => "timeout_error",
             status if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
         };
@@ -184,6 +196,7 @@ impl From<GenerationError> for HttpError {
         match error {
             // An invalid grammar is the client's fault.
             GenerationError::Grammar(_) => HttpError::invalid(None, message),
+            GenerationError::Step(StepError::Execute(ExecuteError::Deadline { limit })) => HttpError::late(Some(limit)),
             _ => HttpError::failed(message),
         }
     }

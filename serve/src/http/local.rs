@@ -31,9 +31,16 @@ pub struct Local {
 impl Local {
     /// Creates the server for models.
     pub fn new(models: Arc<Registry>) -> Local {
-        let (end, ending) = watch::channel(false);
         // Limits for foreign clients are off, because the caller is this process.
-        let options = Options { bodies_bytes: u32::MAX as usize, body: Duration::MAX, ..Options::default() };
+        Local::with_options(
+            models,
+            Options { bodies_bytes: u32::MAX as usize, body: Duration::MAX, ..Options::default() },
+        )
+    }
+
+    /// Creates the server with these options.
+    pub(crate) fn with_options(models: Arc<Registry>, options: Options) -> Local {
+        let (end, ending) = watch::channel(false);
         Local { router: crate::http::router(models, options, ending), _end: Arc::new(end) }
     }
 

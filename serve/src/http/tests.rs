@@ -2,4 +2,6 @@
 
 mod calls;
 mod clients;
+mod deadlines;
+mod keys;
 mod scripted;

@@ -1,12 +1,13 @@
 //! Thread that writes a test's text in place of a model.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ixc_generate::generator::{End, Event, FinalState, Request};
 use ixc_runtime::sample::{Sampler, SamplerSettings};
 use ixc_text::template::ChatTemplate;
 use serde_json::json;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::thread::{Message, Submission};
 use super::{Host, Options};
@@ -17,17 +18,41 @@ use crate::model::ModelFacts;
 pub(crate) struct Script {
     text: Mutex<(String, End)>,
     request: Mutex<Option<Request>>,
+    /// Whether answers never end.
+    endless: AtomicBool,
+    /// Channels of answers that never end.
+    open: Mutex<Vec<UnboundedSender<Event>>>,
 }
 
 impl Script {
     /// Creates a script that writes nothing.
     pub(crate) fn new() -> Arc<Script> {
-        Arc::new(Script { text: Mutex::new((String::new(), End::Token(0))), request: Mutex::default() })
+        Arc::new(Script {
+            text: Mutex::new((String::new(), End::Token(0))),
+            request: Mutex::default(),
+            endless: AtomicBool::new(false),
+            open: Mutex::default(),
+        })
     }
 
     /// Sets the text and the end of the next answers.
     pub(crate) fn set(&self, text: &str, end: End) {
         *self.text.lock().unwrap() = (text.to_owned(), end);
+    }
+
+    /// Sets whether the next answers never end.
+    pub(crate) fn set_endless(&self, endless: bool) {
+        self.endless.store(endless, Ordering::Relaxed);
+    }
+
+    /// Returns the number of answers so far that never end.
+    pub(crate) fn endless_count(&self) -> usize {
+        self.open.lock().unwrap().len()
+    }
+
+    /// Returns whether all clients of endless answers have left.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.open.lock().unwrap().iter().all(UnboundedSender::is_closed)
     }
 
     /// Returns the last request.
@@ -45,6 +70,9 @@ impl Script {
         send(Event::Begun { prompt: tokens.len(), reused: 0 });
         for c in text.chars() {
             send(Event::Token { token: 0, text: c.into(), log_probs: None });
+        }
+        if self.endless.load(Ordering::Relaxed) {
+            return self.open.lock().unwrap().push(events);
         }
         let sampler = Sampler::new(SamplerSettings::greedy()).unwrap().state();
         send(Event::Ended { end, state: FinalState { tokens, sampler } });
