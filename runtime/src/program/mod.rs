@@ -13,7 +13,7 @@
 //!   no others do;
 //! - index buffers have only inputs as sources, at multiples of 4; a written buffer overlaps no
 //!   other buffer of its call;
-//! - the kernels do not more work for a token than the model's weights and states explain
+//! - the kernels do no more work for a token than the model's weights and states explain
 //!   ([`work`]);
 //! - a routing is used only after the one step that fills it;
 //! - a group of experts is read only between a step that requests it for a routing and the next
