@@ -4,6 +4,10 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`local`] | the transport between threads of one process |
+//! | [`linked`] | the transport between processes, over a link such as MPI |
+//! | [`link`] | point-to-point operations of a message library |
+//! | [`launch`] | the number that `mpirun` gave to this process |
+//! | [`handshake`] | comparison of versions, plans and models before a run |
 //!
 //! A [`Transport`] has one operation, [`Transport::exchange`]. Sums and gathers are made of it, so
 //! their order and their bits do not depend on the transport.
@@ -33,9 +37,20 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod control;
+pub mod handshake;
+mod header;
+pub mod launch;
+pub mod link;
+pub mod linked;
 pub mod local;
+mod membership;
+#[cfg(test)]
+mod memory;
 
 use ixc_failure::Class;
+
+use link::LinkError;
 
 /// A message to another rank.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +92,15 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
     /// Ends the group: pending and later exchanges of all ranks fail with
     /// [`TransportError::Ended`].
     fn end(&self, reason: &str);
+
+    /// Leaves the group after the last exchange. Returns when all ranks leave, so that each rank's
+    /// failure until then ends the group.
+    ///
+    /// # Errors
+    /// Fails if the group ends for another reason.
+    fn close(&self) -> Result<(), TransportError> {
+        Ok(())
+    }
 }
 
 /// The reason why an exchange failed.
@@ -104,6 +128,52 @@ pub enum TransportError {
         /// Bytes expected.
         expected: u64,
     },
+    /// A message is missing, or came twice.
+    #[error("found message {found} of rank {from}; rank {rank} expected message {expected}")]
+    Sequence {
+        /// This rank.
+        rank: u32,
+        /// The rank that sent the message.
+        from: u32,
+        /// Number of the message.
+        found: u64,
+        /// Number expected.
+        expected: u64,
+    },
+    /// A control message is none of this protocol.
+    #[error("rank {rank} found a malformed control message from rank {from}")]
+    Control {
+        /// This rank.
+        rank: u32,
+        /// The rank that sent the message.
+        from: u32,
+    },
+    /// A rank sends no heartbeats.
+    #[error("rank {peer} has sent nothing to rank {rank} for {seconds} s: it hangs, or its machine or network failed")]
+    Silent {
+        /// This rank.
+        rank: u32,
+        /// The silent rank.
+        peer: u32,
+        /// Seconds since its last message.
+        seconds: u64,
+    },
+    /// A call of the message library does not return.
+    #[error("rank {rank}: the message library has not answered for {seconds} s")]
+    Stuck {
+        /// This rank.
+        rank: u32,
+        /// Seconds since its last answer.
+        seconds: u64,
+    },
+    /// The message library failed.
+    #[error("rank {rank} cannot exchange messages")]
+    Link {
+        /// This rank.
+        rank: u32,
+        /// The reason.
+        source: LinkError,
+    },
     /// A rank ended the group.
     #[error("rank {by} ended the run: {reason}")]
     Ended {
@@ -118,8 +188,14 @@ impl TransportError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            TransportError::Peer { .. } | TransportError::Length { .. } => Class::Data,
-            TransportError::Ended { .. } => Class::Io,
+            TransportError::Peer { .. }
+            | TransportError::Length { .. }
+            | TransportError::Sequence { .. }
+            | TransportError::Control { .. } => Class::Data,
+            TransportError::Silent { .. }
+            | TransportError::Stuck { .. }
+            | TransportError::Link { .. }
+            | TransportError::Ended { .. } => Class::Io,
         }
     }
 }

@@ -1,0 +1,65 @@
+//! Messages of the control channel: one byte for the kind, then a text.
+
+/// A message of the control channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// A sign of life.
+    Heartbeat,
+    /// The sender ends the group, for a reason.
+    End(String),
+    /// The sender leaves the group, and sends no more messages.
+    Leave,
+}
+
+impl Control {
+    /// Max bytes of a message. Longer reasons are cut.
+    pub const LIMIT: usize = 1024;
+
+    /// Returns the bytes of the message.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Control::Heartbeat => vec![0],
+            Control::Leave => vec![1],
+            Control::End(reason) => {
+                let end = reason.floor_char_boundary(Control::LIMIT - 1);
+                [&[2], &reason.as_bytes()[..end]].concat()
+            }
+        }
+    }
+
+    /// Returns the message of these bytes; `None` if they are none.
+    pub fn decode(bytes: &[u8]) -> Option<Control> {
+        match bytes.split_first()? {
+            (0, []) => Some(Control::Heartbeat),
+            (1, []) => Some(Control::Leave),
+            (2, reason) => Some(Control::End(std::str::from_utf8(reason).ok()?.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_encoding() {
+        for message in [Control::Heartbeat, Control::Leave, Control::End("the drive is full".to_owned())] {
+            assert_eq!(Control::decode(&message.encode()), Some(message));
+        }
+    }
+
+    #[test]
+    fn long_reasons_are_cut_between_characters() {
+        let bytes = Control::End("é".repeat(Control::LIMIT)).encode();
+        assert!(bytes.len() <= Control::LIMIT);
+        assert!(matches!(Control::decode(&bytes), Some(Control::End(reason)) if reason.chars().all(|c| c == 'é')));
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        for bytes in [&[][..], &[3], &[0, 0], &[2, 0xff]] {
+            assert_eq!(Control::decode(bytes), None);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Variables that a starter of parallel programs, such as `mpirun`, sets for each process.
+
+use std::ffi::OsString;
+
+/// The variables of one starter.
+struct Variables {
+    rank: &'static str,
+    ranks: &'static str,
+}
+
+/// The starters, in the order in which their variables are looked for.
+const STARTERS: [Variables; 3] = [
+    // Open MPI.
+    Variables { rank: "OMPI_COMM_WORLD_RANK", ranks: "OMPI_COMM_WORLD_SIZE" },
+    // MPICH, Intel MPI, and `srun --mpi=pmi2`.
+    Variables { rank: "PMI_RANK", ranks: "PMI_SIZE" },
+    // `srun --mpi=pmix`. SLURM sets its own variables without MPI, too.
+    Variables { rank: "PMIX_RANK", ranks: "SLURM_NTASKS" },
+];
+
+/// The place of this process among those that were started together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Number of this process.
+    pub rank: u32,
+    /// Number of processes, at least 2.
+    pub ranks: u32,
+}
+
+impl Launch {
+    /// Returns the place of this process; `None` if it was started alone.
+    pub fn current() -> Option<Launch> {
+        Launch::find(|name| std::env::var_os(name))
+    }
+
+    fn find(variable: impl Fn(&str) -> Option<OsString>) -> Option<Launch> {
+        let number = |name| variable(name)?.to_str()?.parse().ok();
+        let launches = STARTERS
+            .iter()
+            .filter_map(|Variables { rank, ranks }| Some(Launch { rank: number(rank)?, ranks: number(ranks)? }));
+        launches.into_iter().find(|launch| launch.ranks > 1 && launch.rank < launch.ranks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(variables: &[(&str, &str)]) -> Option<Launch> {
+        Launch::find(|name| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).into()))
+    }
+
+    #[test]
+    fn each_starter_is_found() {
+        let expected = Some(Launch { rank: 1, ranks: 4 });
+        assert_eq!(find(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")]), expected);
+        assert_eq!(find(&[("PMI_RANK", "1"), ("PMI_SIZE", "4")]), expected);
+        assert_eq!(find(&[("PMIX_RANK", "1"), ("SLURM_NTASKS", "4")]), expected);
+    }
+
+    #[test]
+    fn a_process_alone_has_no_launch() {
+        assert_eq!(find(&[]), None);
+        assert_eq!(find(&[("PMI_RANK", "0"), ("PMI_SIZE", "1")]), None);
+        assert_eq!(find(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]), None);
+        assert_eq!(find(&[("PMI_RANK", "x"), ("PMI_SIZE", "4")]), None);
+        assert_eq!(find(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "4")]), None);
+    }
+}

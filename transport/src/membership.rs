@@ -1,0 +1,255 @@
+//! The state of a group, as one rank sees it: signs of life of the other ranks, and its end.
+//!
+//! Each rank sends a heartbeat each second to each other rank. A rank without any message for
+//! [`SILENCE`] is lost, and the group ends. All functions take the current time, so that tests need
+//! not wait.
+
+use std::time::{Duration, Instant};
+
+use crate::TransportError;
+use crate::control::Control;
+use crate::link::{Channel, Link};
+
+/// Time between two heartbeats.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Time without any message after which a rank is lost.
+pub(crate) const SILENCE: Duration = Duration::from_secs(8);
+/// Additional time for each lower rank that also watches, up to [`LAST`]. The lowest rank then
+/// reports the loss, and the others learn it from that rank: one message for all.
+const PRECEDENCE: Duration = Duration::from_millis(500);
+/// Max additional time. All ranks must end within 10 seconds.
+const LAST: Duration = Duration::from_secs(1);
+/// Time between two calls of [`Membership::update`] after which this process itself was suspended.
+/// It then cannot know whether the others were silent.
+const SUSPENDED: Duration = Duration::from_secs(3);
+/// Max control messages for one update, so that a rank that sends many cannot stop this one.
+const MESSAGES: u32 = 256;
+
+/// Another rank, or this one.
+#[derive(Debug)]
+struct Member {
+    /// Time of its last message.
+    heard: Instant,
+    /// Whether it has left the group.
+    has_left: bool,
+}
+
+/// The ranks of a group, and its end.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    members: Vec<Member>,
+    /// Time of the last heartbeat that this rank sent.
+    sent: Option<Instant>,
+    /// Time of the last update.
+    updated: Instant,
+    /// The reason why all exchanges fail.
+    end: Option<TransportError>,
+}
+
+impl Membership {
+    /// Returns a group whose ranks all live.
+    pub fn new(ranks: u32, now: Instant) -> Membership {
+        let members = (0..ranks).map(|_| Member { heard: now, has_left: false }).collect();
+        Membership { members, sent: None, updated: now, end: None }
+    }
+
+    /// Returns the reason why the group ended.
+    pub fn end(&self) -> Option<&TransportError> {
+        self.end.as_ref()
+    }
+
+    /// Sets the reason why the group ended, unless it has ended before.
+    pub fn set_end(&mut self, error: TransportError) {
+        self.end.get_or_insert(error);
+    }
+
+    /// Records a message of a rank.
+    pub fn heard(&mut self, from: u32, now: Instant) {
+        if let Some(member) = self.members.get_mut(from as usize) {
+            member.heard = now;
+        }
+    }
+
+    /// Returns whether a rank left the group, and its last messages had time to arrive.
+    pub fn left_before(&self, rank: u32, now: Instant) -> bool {
+        let member = self.members.get(rank as usize);
+        member.is_some_and(|member| member.has_left && now.saturating_duration_since(member.heard) >= HEARTBEAT)
+    }
+
+    /// Returns whether all other ranks have left the group.
+    pub fn all_left(&self, rank: u32) -> bool {
+        self.others(rank).all(|(_, member)| member.has_left)
+    }
+
+    fn others(&self, rank: u32) -> impl Iterator<Item = (u32, &Member)> {
+        (0..).zip(&self.members).filter(move |(other, _)| *other != rank)
+    }
+
+    /// Sends a control message to all other ranks that are in the group.
+    ///
+    /// # Errors
+    /// Fails if the link fails.
+    pub fn send(&self, link: &mut dyn Link, message: &Control) -> Result<(), TransportError> {
+        let (rank, bytes) = (link.rank(), message.encode());
+        for (other, _) in self.others(rank).filter(|(_, member)| !member.has_left) {
+            link.send(other, Channel::Control, &bytes, &[]).map_err(|error| error.of_rank(rank))?;
+        }
+        Ok(())
+    }
+
+    /// Sends a heartbeat if one is due, reads control messages, and looks for silent ranks. Then
+    /// [`Membership::end`] has the result.
+    pub fn update(&mut self, link: &mut dyn Link, now: Instant) {
+        if self.end.is_none()
+            && let Err(error) = self.exchange_signs(link, now)
+        {
+            self.set_end(error);
+        }
+    }
+
+    fn exchange_signs(&mut self, link: &mut dyn Link, now: Instant) -> Result<(), TransportError> {
+        let pause = now.saturating_duration_since(self.updated);
+        if pause > SUSPENDED {
+            self.members.iter_mut().for_each(|member| member.heard += pause);
+        }
+        self.updated = now;
+        if self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= HEARTBEAT) {
+            self.sent = Some(now);
+            self.send(link, &Control::Heartbeat)?;
+        }
+        self.read_signs(link, now)?;
+        self.check_silence(link.rank(), now)
+    }
+
+    fn read_signs(&mut self, link: &mut dyn Link, now: Instant) -> Result<(), TransportError> {
+        let rank = link.rank();
+        for _ in 0..MESSAGES {
+            let mut message = None;
+            let mut take = |from, bytes: &[u8]| message = Some((from, Control::decode(bytes)));
+            link.receive(None, Channel::Control, Control::LIMIT, &mut take).map_err(|error| error.of_rank(rank))?;
+            let Some((from, message)) = message else { break };
+            self.heard(from, now);
+            match message {
+                Some(Control::Heartbeat) => {}
+                Some(Control::End(reason)) => return Err(TransportError::Ended { by: from, reason }),
+                Some(Control::Leave) => {
+                    if let Some(member) = self.members.get_mut(from as usize) {
+                        member.has_left = true;
+                    }
+                }
+                None => return Err(TransportError::Control { rank, from }),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_silence(&self, rank: u32, now: Instant) -> Result<(), TransportError> {
+        let silence = |member: &Member| now.saturating_duration_since(member.heard);
+        let is_silent = |member: &Member| !member.has_left && silence(member) >= SILENCE;
+        let watching = self.others(rank).filter(|(other, member)| *other < rank && !is_silent(member)).count();
+        let patience = SILENCE + PRECEDENCE.saturating_mul(u32::try_from(watching).unwrap_or(u32::MAX)).min(LAST);
+        let lost = self.others(rank).find(|(_, member)| !member.has_left && silence(member) >= patience);
+        lost.map_or(Ok(()), |(peer, member)| {
+            Err(TransportError::Silent { rank, peer, seconds: silence(member).as_secs() })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryLink, links};
+
+    /// A rank of a group whose time the test sets.
+    struct Rank {
+        link: MemoryLink,
+        membership: Membership,
+    }
+
+    fn group(ranks: u32, begin: Instant) -> Vec<Rank> {
+        let membership = || Membership::new(ranks, begin);
+        links(ranks).into_iter().map(|link| Rank { link, membership: membership() }).collect()
+    }
+
+    /// Updates some ranks each second, and returns how each one ended at which second.
+    fn run(group: &mut [Rank], living: &[usize], begin: Instant, seconds: u64) -> Vec<(usize, f64, TransportError)> {
+        let mut ends = Vec::new();
+        for step in 0..seconds * 4 {
+            let now = begin + Duration::from_millis(250 * step);
+            for rank in living {
+                let Rank { link, membership } = &mut group[*rank];
+                let had_ended = membership.end().is_some();
+                membership.update(link, now);
+                if let Some(error) = membership.end().filter(|_| !had_ended).cloned() {
+                    if matches!(error, TransportError::Silent { .. }) {
+                        membership.send(link, &Control::End(error.to_string())).unwrap();
+                    }
+                    ends.push((*rank, step as f64 / 4.0, error));
+                }
+            }
+        }
+        ends
+    }
+
+    #[test]
+    fn ranks_with_heartbeats_wait_for_hours() {
+        let begin = Instant::now();
+        let mut group = group(3, begin);
+        assert_eq!(run(&mut group, &[0, 1, 2], begin, 7200), []);
+    }
+
+    #[test]
+    fn the_lowest_living_rank_reports_a_silent_one() {
+        let begin = Instant::now();
+        for (silent, living) in [(0, [1, 2, 3]), (2, [0, 1, 3]), (3, [0, 1, 2])] {
+            let mut group = group(4, begin);
+            let ends = run(&mut group, &living, begin, 12);
+            assert_eq!(ends.len(), 3);
+            let reporter = living[0] as u32;
+            assert_eq!(ends[0].2, TransportError::Silent { rank: reporter, peer: silent, seconds: 8 });
+            for (_, second, end) in &ends[1..] {
+                assert!(*second < 9.0);
+                assert!(matches!(end, TransportError::Ended { by, .. } if *by == reporter), "{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_was_suspended_does_not_accuse_the_others() {
+        let begin = Instant::now();
+        let mut group = group(2, begin);
+        assert_eq!(run(&mut group, &[0, 1], begin, 2), []);
+        // Both are suspended for an hour. The first update sees no message of that hour.
+        let later = begin + Duration::from_secs(3600);
+        let Rank { link, membership } = &mut group[0];
+        membership.update(link, later);
+        assert_eq!(membership.end(), None);
+        assert_eq!(run(&mut group, &[0, 1], later, 20), []);
+        // A rank that stays silent after this is lost.
+        assert_eq!(run(&mut group, &[0], later + Duration::from_secs(20), 12).len(), 1);
+    }
+
+    #[test]
+    fn a_rank_that_left_is_not_lost() {
+        let begin = Instant::now();
+        let mut group = group(2, begin);
+        let Rank { link, membership } = &mut group[1];
+        membership.send(link, &Control::Leave).unwrap();
+        assert_eq!(run(&mut group, &[0], begin, 20), []);
+        assert!(group[0].membership.all_left(0));
+    }
+
+    #[test]
+    fn malformed_and_oversized_control_messages_end_the_group() {
+        let begin = Instant::now();
+        for (bytes, is_expected) in [
+            (vec![9], (|e| matches!(e, TransportError::Control { rank: 0, from: 1 })) as fn(&TransportError) -> bool),
+            (vec![2; Control::LIMIT + 1], |e| matches!(e, TransportError::Link { rank: 0, .. })),
+        ] {
+            let mut group = group(2, begin);
+            group[1].link.send(0, Channel::Control, &bytes, &[]).unwrap();
+            let ends = run(&mut group, &[0], begin, 1);
+            assert!(is_expected(&ends[0].2), "{}", ends[0].2);
+        }
+    }
+}

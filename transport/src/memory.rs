@@ -1,0 +1,71 @@
+//! A link between ranks of one process, for tests.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use crate::link::{Channel, Link, LinkError};
+
+/// A message on its way.
+#[derive(Debug)]
+struct Message {
+    from: u32,
+    to: u32,
+    channel: Channel,
+    bytes: Vec<u8>,
+}
+
+/// A rank's link.
+#[derive(Debug)]
+pub(crate) struct MemoryLink {
+    rank: u32,
+    ranks: u32,
+    messages: Arc<Mutex<VecDeque<Message>>>,
+}
+
+/// Returns the links of a group.
+pub(crate) fn links(ranks: u32) -> Vec<MemoryLink> {
+    let messages = Arc::default();
+    (0..ranks).map(|rank| MemoryLink { rank, ranks, messages: Arc::clone(&messages) }).collect()
+}
+
+impl Link for MemoryLink {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    fn send(&mut self, to: u32, channel: Channel, head: &[u8], rest: &[u8]) -> Result<(), LinkError> {
+        let message = Message { from: self.rank, to, channel, bytes: [head, rest].concat() };
+        self.messages.lock().unwrap().push_back(message);
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        from: Option<u32>,
+        channel: Channel,
+        limit: usize,
+        take: &mut dyn FnMut(u32, &[u8]),
+    ) -> Result<bool, LinkError> {
+        let mut messages = self.messages.lock().unwrap();
+        let is_next = |message: &Message| {
+            message.to == self.rank && message.channel == channel && from.is_none_or(|from| from == message.from)
+        };
+        let Some(place) = messages.iter().position(is_next) else { return Ok(false) };
+        let Message { from, bytes, .. } = messages.remove(place).unwrap();
+        if bytes.len() > limit {
+            return Err(LinkError::Oversized { from, bytes: bytes.len() as u64, limit: limit as u64 });
+        }
+        take(from, &bytes);
+        Ok(true)
+    }
+
+    fn has_sent_all(&mut self) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+
+    fn close(&mut self) {}
+}
