@@ -1,0 +1,132 @@
+//! A program of ranks for tests of the transport: `mpirun -n 4 exchange TASK`.
+//!
+//! | task | action |
+//! | --- | --- |
+//! | `check` | exchanges messages of many sizes, and prints the time of an exchange |
+//! | `work` | exchanges messages until a rank fails |
+//! | `idle` | waits without a message, as a server does |
+//! | `fail` | rank 1 ends the group |
+//! | `differ` | rank 1 has another plan |
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ixc_transport::handshake::{Introduction, introduce};
+use ixc_transport::{Incoming, Outgoing, Transport, TransportError};
+
+/// Variable with a folder, into which each rank writes its process id.
+const FOLDER: &str = "IXC_TEST_RANKS";
+/// Exchanges whose time is measured.
+const MEASURED: u32 = 1000;
+/// Bytes of a message whose time is measured: a row of 7,168 floats.
+const ROW: usize = 7168 * 4;
+
+fn main() -> ExitCode {
+    let task = std::env::args().nth(1).unwrap_or_default();
+    let report = |error: &TransportError| eprintln!("error: {error}");
+    let transport = match ixc_mpi::connect(Arc::new(report)) {
+        Ok(transport) => transport,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let transport = &*transport;
+    let result = match &*task {
+        "check" => introduce(transport, &introduction(transport, 0)).map_err(text).and_then(|()| check(transport)),
+        "work" => write_process_id(transport).and_then(|()| work(transport)),
+        "idle" => write_process_id(transport).and_then(|()| idle(transport)),
+        "fail" => {
+            if transport.rank() == 1 {
+                Err("the drive is full".to_owned())
+            } else {
+                work(transport)
+            }
+        }
+        "differ" => introduce(transport, &introduction(transport, transport.rank().min(1) as u8)).map_err(text),
+        _ => Err(format!("there is no task {task:?}")),
+    };
+    match result.and_then(|()| transport.close().map_err(text)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("error: rank {}: {reason}", transport.rank());
+            transport.end(&reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn text(error: impl std::error::Error) -> String {
+    error.to_string()
+}
+
+fn introduction(transport: &dyn Transport, plan: u8) -> Introduction {
+    Introduction {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        plan: [plan; 32],
+        model: [0; 32],
+        ranks: transport.ranks(),
+        target: "avx2".to_owned(),
+    }
+}
+
+fn write_process_id(transport: &dyn Transport) -> Result<(), String> {
+    let Some(folder) = std::env::var_os(FOLDER) else { return Ok(()) };
+    let path = PathBuf::from(folder).join(transport.rank().to_string());
+    std::fs::write(path, std::process::id().to_string()).map_err(text)
+}
+
+/// Exchanges a message with each other rank. All bytes of a message depend on its sender, its
+/// receiver and `round`.
+fn exchange(transport: &dyn Transport, length: usize, round: u32) -> Result<(), String> {
+    let rank = transport.rank();
+    let byte = |from: u32, to: u32| (from * 31 + to * 7 + round) as u8;
+    let others: Vec<u32> = (0..transport.ranks()).filter(|other| *other != rank).collect();
+    let sent: Vec<Vec<u8>> = others.iter().map(|to| vec![byte(rank, *to); length]).collect();
+    let mut found = vec![vec![0; length]; others.len()];
+    let outgoing: Vec<_> = others.iter().zip(&sent).map(|(to, bytes)| Outgoing { to: *to, bytes }).collect();
+    let mut incoming: Vec<_> =
+        others.iter().zip(&mut found).map(|(from, bytes)| Incoming { from: *from, bytes }).collect();
+    transport.exchange(&outgoing, &mut incoming).map_err(text)?;
+    for (from, bytes) in others.iter().zip(&found) {
+        if !bytes.iter().all(|found| *found == byte(*from, rank)) {
+            return Err(format!("a message of {length} bytes from rank {from} has other bytes"));
+        }
+    }
+    Ok(())
+}
+
+fn check(transport: &dyn Transport) -> Result<(), String> {
+    let sizes = [0, 1, 7, 1 << 10, 1 << 16, (1 << 16) + 1, 1 << 20, (16 << 20) + 5, 3];
+    for (round, length) in (0..).zip(sizes) {
+        exchange(transport, length, round)?;
+    }
+    let begin = Instant::now();
+    for round in 0..MEASURED {
+        exchange(transport, ROW, round)?;
+    }
+    if transport.rank() == 0 {
+        let time = begin.elapsed() / MEASURED;
+        println!("{} ranks, {ROW} bytes to each: {:.0} us an exchange", transport.ranks(), time.as_secs_f64() * 1e6);
+    }
+    Ok(())
+}
+
+fn work(transport: &dyn Transport) -> Result<(), String> {
+    for round in 0_u32.. {
+        // Messages in one piece, and messages for which MPI needs both sides.
+        exchange(transport, if round % 8 == 7 { 1 << 20 } else { ROW }, round)?;
+    }
+    Ok(())
+}
+
+fn idle(transport: &dyn Transport) -> Result<(), String> {
+    match transport.rank() {
+        0 => loop {
+            std::thread::sleep(Duration::from_secs(1));
+        },
+        _ => transport.exchange(&[], &mut [Incoming { from: 0, bytes: &mut [0] }]).map_err(text),
+    }
+}

@@ -1,0 +1,22 @@
+//! The transport over MPI, for ranks in several processes and on several machines.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | `connection` | the start and end of MPI in this process |
+//! | `library` | MPI's functions, with errors of our own |
+//! | `mpi_link` | nonblocking messages, and the buffers that MPI uses meanwhile |
+//!
+//! No library crate depends on this one. The program does with its feature `mpi`, and passes
+//! [`connect`] to the commands. Without that feature the crate is empty, and needs no MPI.
+//!
+//! Invariant: no call waits for another rank, except [`connect`] and the end of a run. Heartbeats
+//! would stop otherwise, and a rank that hangs could stop the others.
+
+#![cfg(feature = "mpi")]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod connection;
+mod library;
+mod mpi_link;
+
+pub use connection::{ConnectError, Report, connect};

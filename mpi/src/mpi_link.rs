@@ -1,0 +1,140 @@
+//! Nonblocking messages, and the buffers that MPI uses meanwhile.
+//!
+//! A message is received in three steps: MPI finds it, which gives its length; its memory is
+//! prepared; MPI writes it. No message is received into too little memory.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+use ixc_transport::link::{Channel, Link, LinkError};
+
+use crate::connection::EndingUniverse;
+use crate::library::{Arrival, Operation, probe};
+
+/// Most spare buffers. Each holds a frame at most.
+const SPARE: usize = 16;
+
+/// Returns MPI's tag of a channel.
+const fn tag(channel: Channel) -> c_int {
+    match channel {
+        Channel::Data => 1,
+        Channel::Control => 2,
+    }
+}
+
+/// A message that MPI is receiving.
+#[derive(Debug)]
+struct Receiving {
+    from: u32,
+    channel: Channel,
+    bytes: usize,
+    operation: Operation,
+}
+
+/// The link of this process.
+#[derive(Debug)]
+pub(crate) struct MpiLink {
+    rank: u32,
+    ranks: u32,
+    sending: VecDeque<Operation>,
+    receiving: Vec<Receiving>,
+    /// Buffers of completed operations, so that large messages need no new memory.
+    spare: Vec<Vec<u8>>,
+    /// MPI in this process, until it ends.
+    universe: Option<EndingUniverse>,
+}
+
+impl MpiLink {
+    /// Returns the link of an initialised MPI.
+    pub fn new(universe: EndingUniverse, rank: u32, ranks: u32) -> MpiLink {
+        let universe = Some(universe);
+        MpiLink { rank, ranks, sending: VecDeque::new(), receiving: Vec::new(), spare: Vec::new(), universe }
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Begins to receive the next message, if one has arrived.
+    fn begin_to_receive(&mut self, from: Option<u32>, channel: Channel, limit: usize) -> Result<bool, LinkError> {
+        let Some(Arrival { message, from, bytes }) = probe(from, tag(channel))? else { return Ok(false) };
+        let Some(bytes) = bytes.filter(|bytes| *bytes <= limit) else {
+            // The message stays in MPI. The group ends after this error.
+            let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
+            return Err(LinkError::Oversized { from, bytes, limit: limit as u64 });
+        };
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        let operation = Operation::receive(message, buffer, bytes)?;
+        self.receiving.push(Receiving { from, channel, bytes, operation });
+        Ok(true)
+    }
+}
+
+impl Link for MpiLink {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    fn send(&mut self, to: u32, channel: Channel, head: &[u8], rest: &[u8]) -> Result<(), LinkError> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(head);
+        buffer.extend_from_slice(rest);
+        self.sending.push_back(Operation::send(to, tag(channel), buffer)?);
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        from: Option<u32>,
+        channel: Channel,
+        limit: usize,
+        take: &mut dyn FnMut(u32, &[u8]),
+    ) -> Result<bool, LinkError> {
+        let is_wanted =
+            |message: &Receiving| message.channel == channel && from.is_none_or(|from| from == message.from);
+        let place = match self.receiving.iter().position(is_wanted) {
+            Some(place) => place,
+            None if self.begin_to_receive(from, channel, limit)? => self.receiving.len() - 1,
+            None => return Ok(false),
+        };
+        let Some(buffer) = self.receiving[place].operation.complete()? else { return Ok(false) };
+        let Receiving { from, bytes, .. } = self.receiving.swap_remove(place);
+        // The limit may be another one than when the message was found.
+        if bytes > limit {
+            return Err(LinkError::Oversized { from, bytes: bytes as u64, limit: limit as u64 });
+        }
+        take(from, &buffer[..bytes]);
+        self.recycle(buffer);
+        Ok(true)
+    }
+
+    fn has_sent_all(&mut self) -> Result<bool, LinkError> {
+        // Each question costs time in MPI, so none follows after the first incomplete operation.
+        while let Some(operation) = self.sending.front_mut() {
+            let Some(buffer) = operation.complete()? else { return Ok(false) };
+            self.sending.pop_front();
+            self.recycle(buffer);
+        }
+        Ok(true)
+    }
+
+    fn close(&mut self) {
+        self.universe.take().into_iter().for_each(EndingUniverse::end);
+    }
+}
+
+impl Drop for MpiLink {
+    fn drop(&mut self) {
+        self.universe.take().into_iter().for_each(EndingUniverse::abandon);
+    }
+}
