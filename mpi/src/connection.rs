@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::{fmt, mem, thread};
 
 use ixc_transport::launch::Launch;
-use ixc_transport::linked::LinkedTransport;
+use ixc_transport::linked::{FailureHandler, LinkedTransport};
 use ixc_transport::{Transport, TransportError};
 use mpi::Threading;
 use mpi::environment::Universe;
@@ -19,7 +19,7 @@ use crate::mpi_link::MpiLink;
 const START: Duration = Duration::from_secs(60);
 /// Time in which MPI must end after all ranks left.
 const END: Duration = Duration::from_secs(8);
-/// Time in which `mpirun` forwards a message. It drops messages that arrive after an abort.
+/// Time in which `mpirun` forwards a message, before other ranks end. Later it drops messages.
 const FORWARD: Duration = Duration::from_millis(200);
 /// Variable of Open MPI. With more ranks than processors, each of its calls would yield its
 /// processor, which takes milliseconds each. The transport yields by itself.
@@ -74,8 +74,12 @@ pub fn connect(report: Report) -> Result<Arc<dyn Transport>, ConnectError> {
     let world = universe.world();
     let [rank, ranks] = [world.rank(), world.size()].map(i32::unsigned_abs);
     let link = MpiLink::new(EndingUniverse { universe, rank, report: Arc::clone(&report) }, rank, ranks);
-    let on_failure = Box::new(move |error: &TransportError| end_process(error, &*report));
-    Ok(Arc::new(LinkedTransport::new(link, on_failure).map_err(ConnectError::Thread)?))
+    let report = move |error: &TransportError| {
+        report(error);
+        thread::sleep(FORWARD);
+    };
+    let handler = FailureHandler { report: Box::new(report), react: Box::new(end_process) };
+    Ok(Arc::new(LinkedTransport::new(link, handler).map_err(ConnectError::Thread)?))
 }
 
 /// MPI in this process. Its end has a limit of time, because a rank may fail even then.
@@ -109,7 +113,9 @@ fn within<T>(limit: Duration, rank: u32, report: &Report, call: impl FnOnce() ->
     let report = Arc::clone(report);
     let watch = move || {
         if is_done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-            end_process(&TransportError::Stuck { rank, seconds: limit.as_secs() }, &*report);
+            let error = TransportError::Stuck { rank, seconds: limit.as_secs() };
+            report(&error);
+            end_process(&error);
         }
     };
     // Without this thread, the call has no limit.
@@ -120,23 +126,17 @@ fn within<T>(limit: Duration, rank: u32, report: &Report, call: impl FnOnce() ->
 }
 
 /// Ends this process after a failure of the group.
-fn end_process(error: &TransportError, report: &dyn Fn(&TransportError)) {
+fn end_process(error: &TransportError) {
     match error {
-        // The rank that ended the group reports the reason.
-        TransportError::Ended { .. } => {}
-        // MPI hangs in another call.
-        TransportError::Stuck { .. } => report(error),
+        // All ranks that still run end by themselves, and MPI hangs in another call.
+        TransportError::Ended { .. } | TransportError::Stuck { .. } => {}
+        // A stopped process does not end by itself: MPI ends all of them.
         TransportError::Peer { .. }
         | TransportError::Length { .. }
         | TransportError::Sequence { .. }
         | TransportError::Control { .. }
         | TransportError::Silent { .. }
-        | TransportError::Link { .. } => {
-            report(error);
-            thread::sleep(FORWARD);
-            // A stopped process does not end by itself: MPI ends all of them.
-            abort(STATUS);
-        }
+        | TransportError::Link { .. } => abort(STATUS),
     }
     // SAFETY: it only ends the process. MPI's own end would wait for the rank that failed.
     unsafe { libc::_exit(STATUS.into()) }

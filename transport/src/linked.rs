@@ -21,7 +21,7 @@ const FRAME: usize = 16 << 20;
 /// Time between two updates of the membership.
 const UPDATE: Duration = Duration::from_millis(50);
 /// Time in which the end of the group is sent to the others.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL: Duration = Duration::from_millis(300);
 /// Rounds in which a waiting rank keeps its processor: messages of a machine take microseconds.
 const SPINS: u32 = 200;
 /// Rounds after which a waiting rank sleeps. Until then, it yields its processor to another rank.
@@ -33,9 +33,16 @@ const SLEEP: Duration = Duration::from_millis(1);
 /// Rounds with [`NAP`].
 const NAPS: u32 = YIELDS + 10_000;
 
-/// Function that handles a failure of another rank, or of the link, also while no exchange waits.
-/// It must not use the transport.
-pub type FailureHandler = Box<dyn Fn(&TransportError) + Send + Sync>;
+/// Function that takes a failure, on any thread. It must not use the transport.
+pub type FailureFunction = Box<dyn Fn(&TransportError) + Send + Sync>;
+
+/// Reactions to a failure of another rank, or of the link, also while no exchange waits.
+pub struct FailureHandler {
+    /// Reports a failure that no other rank reports, before the other ranks know it.
+    pub report: FailureFunction,
+    /// Reacts to any failure, after the other ranks were informed.
+    pub react: FailureFunction,
+}
 
 /// Memory of one rank, which its threads share.
 struct Shared<L> {
@@ -48,7 +55,7 @@ struct Shared<L> {
     begin: Instant,
     /// Whether the thread for heartbeats must end.
     stops: AtomicBool,
-    on_failure: FailureHandler,
+    handler: FailureHandler,
     /// The one failure of the group. Other threads wait until its handler has returned, so that a
     /// handler can end the process before they report the same failure.
     failure: Once,
@@ -102,16 +109,15 @@ impl<L: Link> Shared<L> {
     /// that one of them caused.
     fn fail(&self, error: &TransportError) {
         self.failure.call_once(|| {
-            match error {
-                TransportError::Ended { .. } | TransportError::Stuck { .. } => {}
-                TransportError::Peer { .. }
-                | TransportError::Length { .. }
-                | TransportError::Sequence { .. }
-                | TransportError::Control { .. }
-                | TransportError::Silent { .. }
-                | TransportError::Link { .. } => self.say_farewell(&error.to_string()),
+            let is_known = matches!(error, TransportError::Ended { .. });
+            if !is_known {
+                (self.handler.report)(error);
             }
-            (self.on_failure)(error);
+            // A link that hangs has no message to others.
+            if !is_known && !matches!(error, TransportError::Stuck { .. }) {
+                self.say_farewell(&error.to_string());
+            }
+            (self.handler.react)(error);
         });
     }
 
@@ -209,12 +215,12 @@ impl<L: Link> State<L> {
 }
 
 impl<L: Link + 'static> LinkedTransport<L> {
-    /// Returns the transport over a link. `on_failure` is called once if another rank or the link
-    /// fails, on any thread.
+    /// Returns the transport over a link. The handler is called once if another rank or the link
+    /// fails.
     ///
     /// # Errors
     /// Fails if the system refuses a thread for heartbeats.
-    pub fn new(link: L, on_failure: FailureHandler) -> std::io::Result<LinkedTransport<L>> {
+    pub fn new(link: L, handler: FailureHandler) -> std::io::Result<LinkedTransport<L>> {
         let (rank, ranks, begin) = (link.rank(), link.ranks(), Instant::now());
         let frames = vec![0; ranks as usize];
         let membership = Membership::new(ranks, begin);
@@ -225,7 +231,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
             updated: AtomicU64::new(0),
             begin,
             stops: AtomicBool::new(false),
-            on_failure,
+            handler,
             failure: Once::new(),
         });
         let of_thread = Arc::clone(&shared);
@@ -399,8 +405,13 @@ mod tests {
     use super::*;
     use crate::memory::{MemoryLink, links};
 
+    fn transport(link: MemoryLink) -> LinkedTransport<MemoryLink> {
+        let handler = FailureHandler { report: Box::new(|_| {}), react: Box::new(|_| {}) };
+        LinkedTransport::new(link, handler).unwrap()
+    }
+
     fn group(ranks: u32) -> Vec<LinkedTransport<MemoryLink>> {
-        links(ranks).into_iter().map(|link| LinkedTransport::new(link, Box::new(|_| {})).unwrap()).collect()
+        links(ranks).into_iter().map(transport).collect()
     }
 
     fn pair() -> [LinkedTransport<MemoryLink>; 2] {
@@ -410,7 +421,7 @@ mod tests {
     /// Returns a rank whose peer is a bare link, which sends anything.
     fn with_hostile_peer() -> (LinkedTransport<MemoryLink>, MemoryLink) {
         let [link, hostile] = links(2).try_into().unwrap();
-        (LinkedTransport::new(link, Box::new(|_| {})).unwrap(), hostile)
+        (transport(link), hostile)
     }
 
     fn receive(transport: &dyn Transport, from: u32, bytes: &mut [u8]) -> Result<(), TransportError> {
@@ -495,9 +506,12 @@ mod tests {
         let [first, second] = links(2).try_into().unwrap();
         let failures = Arc::new(Mutex::new(Vec::new()));
         let of_handler = Arc::clone(&failures);
-        let handler = move |error: &TransportError| of_handler.lock().unwrap().push(error.clone());
-        let first = LinkedTransport::new(first, Box::new(|error| panic!("{error}"))).unwrap();
-        let second = LinkedTransport::new(second, Box::new(handler)).unwrap();
+        let react = move |error: &TransportError| of_handler.lock().unwrap().push(error.clone());
+        let unexpected = || Box::new(|error: &TransportError| panic!("{error}"));
+        let handler = FailureHandler { report: unexpected(), react: unexpected() };
+        let first = LinkedTransport::new(first, handler).unwrap();
+        let handler = FailureHandler { report: unexpected(), react: Box::new(react) };
+        let second = LinkedTransport::new(second, handler).unwrap();
         let expected = TransportError::Ended { by: 0, reason: "the drive is full".to_owned() };
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| receive(&second, 0, &mut [0]));
