@@ -116,6 +116,7 @@ pub use {
     ixc_architectures as architectures, ixc_codegen as codegen, ixc_cost as cost, ixc_dataflow as dataflow,
     ixc_files as files, ixc_grammar as grammar, ixc_ir as ir, ixc_model_files as model_files, ixc_passes as passes,
     ixc_quantise as quantise, ixc_runtime as runtime, ixc_targets as targets, ixc_text as text,
+    ixc_transport as transport,
 };
 
 /// Runs the examples of the page `docs/rust.md` as tests.

@@ -1,6 +1,7 @@
 //! Graphs and plans of several ranks: together, they give the logits of the whole model.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::support::{demo_model, engines, ixc, scratch, shared, stderr, stdout};
 use ixc::architectures::FileWeights;
@@ -20,6 +21,7 @@ use ixc::runtime::file::PlanFile;
 use ixc::runtime::load::LoadError;
 use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
+use ixc::transport::{Transport, local};
 use ixc_testing::nmse::nmse;
 
 /// Rows of the first step, and of two more steps.
@@ -155,7 +157,7 @@ fn floats(bits: &[u32]) -> Vec<f32> {
 }
 
 /// Bytes for the experts of a rank that are in memory at a time: fewer than all of them.
-const EXPERTS: u64 = 1 << 20;
+const EXPERTS: u64 = 2 << 20;
 
 #[test]
 fn engines_of_ranks_give_the_logits_of_one_engine() {
@@ -240,7 +242,7 @@ fn hostile_plans_of_ranks_are_refused() {
         }
         _ => false,
     });
-    refused(file, "exchange 0 of rank 0 does not match those of the other ranks");
+    refused(file, "buffer 4294967295 does not exist");
     for plan in [0, 1] {
         let mut file = experts();
         let plan = if plan == 0 { &mut file.plan } else { &mut file.other_ranks[0] };
@@ -260,6 +262,46 @@ fn hostile_plans_of_ranks_are_refused() {
     let mut file = experts();
     file.plan.ranks = None;
     refused(file, "found 2 ranks; the plan is for 1");
+}
+
+/// Loads a rank with a context, and a connection to the others.
+fn load_rank(file: PlanFile, transport: local::LocalTransport, context: u64) -> Result<Engine, LoadError> {
+    let (transport, backend): (Arc<dyn Transport>, _) = (Arc::new(transport), engines::native(Target::AVX2));
+    let (threads, context) = (Some(1), Some(context));
+    let options = engine::Options { threads, context, backend, transport: Some(transport), ..Default::default() };
+    Engine::load_file(file, Path::new(""), &options)
+}
+
+#[test]
+fn a_rank_that_differs_or_ends_ends_all_ranks() {
+    let model = Model::open(&demo_model()).unwrap();
+    let run = |context: u64, steps: usize| {
+        let [first, second] = local::group(2).try_into().unwrap();
+        let file = || plans(&model, 2, Division::Experts, None);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut engine = load_rank(file(), second, context).map_err(|error| error.to_string())?;
+                match steps {
+                    // The rank ends without a word.
+                    0 => Ok(()),
+                    _ => engine.follow().map_err(|error| error.to_string()),
+                }
+            });
+            let own = load_rank(file(), first, 64).map_err(|error| error.to_string());
+            let own = own.and_then(|mut engine| {
+                (0..steps.max(1))
+                    .try_for_each(|_| engine.step(&[1, 2], &[1]).map(drop).map_err(|error| error.to_string()))
+            });
+            (own, other.join().unwrap())
+        })
+    };
+    assert_eq!(run(64, 3), (Ok(()), Ok(())));
+    let (own, other) = run(128, 3);
+    let expected = "rank 1 has another context than rank 0; start all ranks with the same program, plan and options";
+    assert_eq!(own, Err(expected.to_string()));
+    assert_eq!(other, Err(format!("rank 0 ended the run: {expected}")));
+    let (own, other) = run(64, 0);
+    assert_eq!((own.unwrap_err(), other), ("rank 1 ended the run: it is finished".to_string(), Ok(())));
 }
 
 #[test]

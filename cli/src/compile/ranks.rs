@@ -56,7 +56,11 @@ impl RankNumbers {
         let peers = plan.ranks.map_or(0, |ranks| u64::from(ranks.ranks) - 1);
         let sent = |exchange: Exchange| {
             let buffer = exchange.sent().and_then(|sent| plan.buffers.get(sent.0 as usize));
-            let row = buffer.filter(|buffer| buffer.rows == RowCount::Tokens).map_or(0, |buffer| buffer.row_bytes);
+            let row = buffer.map_or(0, |buffer| match buffer.rows {
+                RowCount::Tokens => buffer.row_bytes,
+                RowCount::Routed { top_k } => buffer.row_bytes.saturating_mul(top_k.into()),
+                RowCount::Outputs => 0,
+            });
             row.saturating_mul(if exchange.peer().is_some() { 1 } else { peers })
         };
         RankNumbers {

@@ -203,6 +203,8 @@ impl Engine {
                 for piece in &runs {
                     sequences.get_mut(piece.sequence).into_iter().for_each(Sequence::fail);
                 }
+                // Other ranks may have finished the step.
+                self.loaded.store.ranks.iter().for_each(|link| link.fail(&error));
                 return Err(error.into());
             }
         };

@@ -49,6 +49,7 @@ use groups::CheckedGroups;
 use inputs::InputKinds;
 pub use layers::Layer;
 pub use limits::MAX_LAYERS;
+pub(crate) use ranks::check as check_ranks;
 pub(crate) use tables::shorten;
 
 /// Max dims of a kernel in a plan.

@@ -1,7 +1,7 @@
 //! The checks of a rank's plan: its number, and its exchanges.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{ArenaBuffer, BufferId, Exchange, MAX_RANKS, Output, Plan, Ranks, RowCount, Step};
+use ixc_ir::plan::{ArenaBuffer, BufferId, Exchange, MAX_RANKS, Output, Plan, Ranks, Step};
 
 use super::{BarrierAction, PlanError, Problem, Stage, at, id, range};
 
@@ -9,7 +9,7 @@ use super::{BarrierAction, PlanError, Problem, Stage, at, id, range};
 const FLOAT_BYTES: u64 = 4;
 
 /// Checks the rank of a plan, and all exchanges.
-pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), PlanError> {
+pub(crate) fn check(plan: &Plan<Kernel>) -> Result<(), PlanError> {
     at(&"ranks", plan.ranks.map_or(Ok(()), |ranks| rank(plan, ranks)))?;
     for (i, step) in plan.steps.iter().enumerate() {
         let Step::Exchange(found) = step else { continue };
@@ -55,10 +55,8 @@ fn exchange(plan: &Plan<Kernel>, exchange: Exchange) -> Result<(), Problem> {
 /// Returns a buffer of rows of floats.
 fn floats(plan: &Plan<Kernel>, buffer: BufferId) -> Result<&ArenaBuffer, Problem> {
     let found = id("buffer", buffer.0, &plan.buffers)?;
-    let fits = matches!(found.rows, RowCount::Tokens | RowCount::Outputs)
-        && found.row_bytes.is_multiple_of(FLOAT_BYTES)
-        && found.offset.is_multiple_of(FLOAT_BYTES);
-    if fits { Ok(found) } else { Err(Problem::Shape { expected: "rows of floats of tokens or requested outputs" }) }
+    let fits = found.row_bytes.is_multiple_of(FLOAT_BYTES) && found.offset.is_multiple_of(FLOAT_BYTES);
+    if fits { Ok(found) } else { Err(Problem::Shape { expected: "rows of floats at multiples of 4" }) }
 }
 
 /// Whether two buffers share no memory.

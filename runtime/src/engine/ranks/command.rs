@@ -6,6 +6,7 @@
 //! Invariant: messages are untrusted. Their memory is limited by their length
 //! ([`decode`]), and the engine checks a command like any caller's.
 
+use ixc_failure::Class;
 use ixc_ir::plan::decode::{self, DecodeError};
 use ixc_transport::{Incoming, Outgoing, Transport, TransportError};
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,17 @@ pub enum CommandError {
     /// The message is not a command.
     #[error("rank 0 sent a message that is not a command: {0}")]
     Decode(#[from] DecodeError),
+}
+
+impl CommandError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            CommandError::Transport(error) => error.class(),
+            CommandError::Length { .. } => Class::Data,
+            CommandError::Decode(error) => error.class(),
+        }
+    }
 }
 
 /// Sends a command to all other ranks.

@@ -32,6 +32,7 @@ use crate::file::{PlanFile, VERSION};
 use crate::load::{self, LoadError};
 use crate::options::Options;
 use crate::processors::Pin;
+use crate::program;
 use crate::saved::{Digest, identity};
 pub use command::CommandError;
 use command::{Command, OwnedAddition};
@@ -115,9 +116,9 @@ impl FollowError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            FollowError::Command(CommandError::Transport(error)) => error.class(),
+            FollowError::Command(error) => error.class(),
             FollowError::Step(error) => error.class(),
-            FollowError::NoFollower | FollowError::Command(_) | FollowError::Differs { .. } => Class::Data,
+            FollowError::NoFollower | FollowError::Differs { .. } => Class::Data,
         }
     }
 }
@@ -171,19 +172,20 @@ fn plans(file: &PlanFile) -> impl Iterator<Item = &Plan<Kernel>> {
 }
 
 /// Checks that a file has the plan of each rank, and that their exchanges match.
-fn check_group(file: &PlanFile) -> Result<(), RanksError> {
+fn check_group(file: &PlanFile) -> Result<(), LoadError> {
     let expected = file.plan.ranks.map_or(1, |ranks| u64::from(ranks.ranks));
     let found = 1 + file.other_ranks.len() as u64;
     if found != expected {
-        return Err(RanksError::Count { found, expected });
+        return Err(RanksError::Count { found, expected }.into());
     }
     for (expected, plan) in (0..).zip(plans(file)) {
         let own = plan.ranks.map_or((0, 1), |ranks| (ranks.rank, u64::from(ranks.ranks)));
         if own != (expected, found) {
-            return Err(RanksError::Order { found: own.0, expected });
+            return Err(RanksError::Order { found: own.0, expected }.into());
         }
+        program::check_ranks(plan)?;
     }
-    matching::check(&plans(file).collect::<Vec<_>>())
+    Ok(matching::check(&plans(file).collect::<Vec<_>>())?)
 }
 
 /// Loads all ranks in this process, in threads of their own. Returns rank 0.

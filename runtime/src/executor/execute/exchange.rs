@@ -45,7 +45,7 @@ impl RankLink {
     }
 
     /// Ends the group after a failure of this rank. The failure of another rank has ended it.
-    pub(super) fn fail(&self, error: &ExecuteError) {
+    pub(crate) fn fail(&self, error: &ExecuteError) {
         if !matches!(error, ExecuteError::Transport(TransportError::Ended { .. })) {
             self.transport.end(&error.to_string());
         }
