@@ -466,3 +466,33 @@ fn four_bit_codes_decode_exactly() {
         }
     }
 }
+
+/// A rank's columns of a matrix in `q8_0`: one block of each row, and its place in the file.
+#[test]
+fn stored_blocks_are_copied() {
+    let (block, rows) = (Format::Q8_0.block_bytes(), 3);
+    let file: Vec<u8> = (0..2 * rows * block).map(|i| (i * 7 % 251) as u8).collect();
+    let stored = Element::Stored(Format::Q8_0);
+    let second = Piece { first: 1, ..piece(stored, extent(0, file.len() as u64), &[(3, 2)], &[(1, 1)]) };
+    let derived = |piece: Piece| Derived { format: Format::Q8_0, columns: 32, beside: 1, pieces: vec![piece] };
+    let expected: Vec<u8> = file.chunks(block).skip(1).step_by(2).flatten().copied().collect();
+    for step in [block, 2 * block, 3 * block] {
+        assert_eq!(read(&derived(second.clone()), &file, step), expected);
+    }
+    let indexed = derived(second.clone()).indexed();
+    assert_eq!(indexed.place(block as u64, block as u64), Some((0, 3 * block as u64)));
+    assert_eq!(indexed.place(0, 2 * block as u64), None);
+    // Rows 2 and 3 of two matrices of four rows each: the rows of one matrix are contiguous.
+    let file = vec![0; 8 * block];
+    let halves = piece(stored, extent(0, file.len() as u64), &[(2, 4), (2, 1)], &[(1, 1)]);
+    let halves = derived(Piece { first: 2, ..halves }).indexed();
+    assert_eq!(halves.place(2 * block as u64, 2 * block as u64), Some((0, 6 * block as u64)));
+    assert_eq!(halves.place(block as u64, 2 * block as u64), None);
+    let refused = [
+        derived(Piece { change: Change::PlusOne, ..second.clone() }),
+        Derived { format: Format::F32, ..derived(second.clone()) },
+        derived(Piece { first: 2, ..second.clone() }),
+        derived(Piece { element: Element::Stored(Format::Q4_0), ..second }),
+    ];
+    assert!(refused.iter().all(|derived| derived.check(&[6 * block as u64]).is_err()));
+}
