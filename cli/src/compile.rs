@@ -115,8 +115,8 @@ pub struct Args {
     /// plan through `ixc::moe` or ixc.h.
     #[arg(long, conflicts_with_all = ["text", "embeddings"])]
     moe: bool,
-    /// Number of ranks to divide the model among. The file has the plan of each rank; a run computes
-    /// all ranks, in threads of one process.
+    /// Number of ranks to divide the model among. The file has the plan of each rank, and a run
+    /// computes all ranks, in threads of one process.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64),
           conflicts_with_all = ["pack", "self_contained", "moe", "text", "emit", "dump_dir"])]
     ranks: Option<u32>,

@@ -119,8 +119,8 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Opti
     if plan.expert_groups.is_empty() {
         return Ok(None);
     }
-    // The ranks of a plan have parts of about the same size. All of them are in this process, unless
-    // there is a connection to other processes.
+    // The ranks of a plan have parts of about the same size. All of them are in this process,
+    // unless there is a connection to other processes.
     let ranks = plan.ranks.filter(|_| run.transport.is_none()).map_or(1, |ranks| u64::from(ranks.ranks));
     Ok(default_memory(memory_estimate::resident(plan, run)?.saturating_mul(ranks)))
 }

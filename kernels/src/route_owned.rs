@@ -13,7 +13,8 @@ use crate::signature::{BufferContents, Signature};
 use crate::text::spec;
 
 spec! {
-    /// Ids and weights of a row's experts of this rank. Ids are relative to the rank's first expert.
+    /// Ids and weights of a row's experts of this rank. Ids are relative to the rank's first
+    /// expert.
     pub struct RouteOwned "route_owned" {
         /// Slots of a row.
         pub n: u32,
@@ -58,7 +59,7 @@ impl Definition for RouteOwned {
         b.for_each("slot", i64::from(n), |b, slot| {
             let (id, weight) = (b.load(int, ids, slot * 4), b.load(float, p, slot * 4));
             let relative = b.op(Op::ISub, int, &[id, start]);
-            // An id before the first expert and one after the last both become NOBODY.
+            // An id before the first expert is negative here.
             let is_before_end = b.op(Op::CmpGt, int, &[count, relative]);
             let id = b.op(Op::Select, int, &[is_before_end, relative, nobody]);
             let is_own = b.op(Op::CmpGt, int, &[id, nobody]);

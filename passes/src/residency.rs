@@ -317,8 +317,8 @@ impl Uses {
         layers
     }
 
-    /// Whether a later op removes identity experts, or those of other ranks, from an op's result. If so, readers take the
-    /// result of that op.
+    /// Whether a later op removes identity experts, or those of other ranks, from an op's result.
+    /// If so, readers take the result of that op.
     fn is_parted(&self, function: &Function, op: &Op) -> bool {
         let users = op.results.first().and_then(|&ids| self.def_use.users(ids)).unwrap_or_default();
         users.iter().any(|&user| matches!(function.ops[user].kind, OpKind::RouteIdentities | OpKind::RouteOwned))

@@ -67,6 +67,9 @@ impl Transport for LocalTransport {
     fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError> {
         check_peers(self, outgoing, incoming)?;
         let mut messages = self.shared.lock();
+        if let (Some((by, reason)), [_, ..]) = (&messages.ended, outgoing) {
+            return Err(TransportError::Ended { by: *by, reason: reason.clone() });
+        }
         for message in outgoing {
             let queue = self.queue(self.rank, message.to);
             messages.queues[queue].push_back(message.bytes.to_vec());
@@ -163,5 +166,7 @@ mod tests {
         drop(first);
         let found = second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut [0] }]);
         assert!(matches!(found, Err(TransportError::Ended { by: 0, .. })));
+        let sent = second.exchange(&[Outgoing { to: 0, bytes: &[0] }], &mut []);
+        assert!(matches!(sent, Err(TransportError::Ended { by: 0, .. })));
     }
 }

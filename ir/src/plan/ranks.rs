@@ -45,8 +45,8 @@ pub struct Ranks {
     pub division: RankDivision,
 }
 
-/// An exchange with other ranks. All buffers hold f32, in rows of which all ranks have the same
-/// number.
+/// An exchange with other ranks. All buffers hold rows of f32. All ranks have the same number of
+/// rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exchange {
     /// Adds the parts of all ranks, in the order of the ranks.

@@ -95,8 +95,8 @@ pub struct Options {
     pub stats: bool,
     /// The recorder of this engine's events.
     pub trace: Option<Arc<Recorder>>,
-    /// The connection to the other ranks of the plan. `None` runs all ranks of a plan in this process,
-    /// each in threads of its own.
+    /// The connection to the other ranks of the plan. `None` runs all ranks of a plan in this
+    /// process, each in threads of its own.
     pub transport: Option<Arc<dyn Transport>>,
     /// Time limit of a step; `None` for no limit. A step that exceeds it fails with
     /// [`ExecuteError::Deadline`](crate::execute::ExecuteError::Deadline).

@@ -20,7 +20,8 @@
 //!   that releases it;
 //! - arena buffers lie in the arena, weights in their files, and weights in blocks as in
 //!   [`crate::blocks`];
-//! - exchanges are with ranks that exist, of buffers with equal rows, and outside loops over experts;
+//! - exchanges are with ranks that exist, of buffers with equal rows, and not in loops over
+//!   experts;
 //! - weights in another format than the kernels' can be packed from their stored format.
 //!
 //! The check does not prove that an item's slices lie inside their buffers. This depends on the

@@ -112,8 +112,8 @@ impl Lowering<'_> {
         Ok(id)
     }
 
-    /// Returns the number of a rank's slice of a weight. A slice of contiguous bytes is a smaller range
-    /// of the tensor; any other is a derived tensor of its blocks.
+    /// Returns the number of a rank's slice of a weight. A slice of contiguous bytes is a smaller
+    /// range of the tensor. Any other slice is a derived tensor of its blocks.
     fn slice_in(&mut self, w: WeightId, shard: &Shard, format: Format) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         let wrong = |problem: &str| unsupported("weight", format!("@{}, {problem}", weight.name));

@@ -13,13 +13,14 @@
 //! | 44..48 | number of plans that follow: those of the other ranks, if the model is divided |
 //! | 48.. | the payload: a `Plan<Kernel>` in postcard's encoding |
 //!
-//! A plan that reads its weights from the model file ends here, and the plans of other ranks follow,
-//! each with its own header. The plans of ranks have no weights of their own. Weights that the compiler packed
-//! follow from the next multiple of 4096 on, in the order of [`Plan::weights`]. Each begins at a
-//! multiple of 4096, in the layout that its kernels read, with all experts one after the other. If
-//! the plan has groups of experts, the [`blocks`](crate::blocks) of each group come next. The
-//! CRC-32 of each weight that is not in blocks comes last. The weights are mapped in place
-//! ([`weights`]) or streamed.
+//! A plan that reads its weights from the model file ends here. If the model is divided, the plans
+//! of the other ranks follow, each with its own header. They have no weights of their own.
+//!
+//! Weights that the compiler packed follow from the next multiple of 4096 on, in the order of
+//! [`Plan::weights`]. Each begins at a multiple of 4096, in the layout that its kernels read, with
+//! all experts one after the other. If the plan has groups of experts, the
+//! [`blocks`](crate::blocks) of each group come next. The CRC-32 of each weight that is not in
+//! blocks comes last. The weights are mapped in place ([`weights`]) or streamed.
 //!
 //! A new file is written next to its path and then renamed, so that the path always names a whole
 //! plan, the old or the new one. If a run that writes a plan with weights is killed, the next run

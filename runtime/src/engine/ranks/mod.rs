@@ -247,21 +247,19 @@ fn join(
     file.other_ranks.clear();
     let mut loaded = load::load(file, folder, options, begun)?;
     loaded.store.ranks = Some(RankLink::new(Arc::clone(transport)));
-    let min_rows = loaded.program.min_rows(loaded.exact_batch);
-    let member = Member { transport: Arc::clone(transport), followers: Vec::new(), min_rows };
-    let mut engine = Engine::with(loaded, Some(member));
     let hello = hello::Hello {
         version: VERSION,
         plan: hello::digest(&digests, &sources),
-        context: engine.loaded.context,
-        sequences: engine.sequences(),
-        additions: engine.loaded.additions,
-        exact: engine.loaded.exact_batch,
-        min_rows,
+        context: loaded.context,
+        sequences: loaded.store.sequences.max_sequences(),
+        additions: loaded.additions,
+        exact: loaded.exact_batch,
+        min_rows: loaded.program.min_rows(loaded.exact_batch),
     };
-    let most = hello.shake(&**transport)?;
-    engine.ranks.iter_mut().for_each(|member| member.min_rows = most);
-    Ok(engine)
+    // A member ends the run of the other ranks when it is dropped, so all ranks must have joined.
+    let min_rows = hello.shake(&**transport)?;
+    let member = Member { transport: Arc::clone(transport), followers: Vec::new(), min_rows };
+    Ok(Engine::with(loaded, Some(member)))
 }
 
 impl Engine {

@@ -170,8 +170,8 @@ impl Pass<'_> {
         let Some(link) = &self.store.ranks else { return Err(ExecuteError::NoRanks) };
         let region = |buffer: BufferId| self.arena(buffer.0 as usize);
         let (sent, result) = (exchange.sent().map(region), exchange.result().map(region));
-        // SAFETY: the regions lie in the arena, which is mapped and initialised. All other threads of
-        // this rank wait at the barrier. The program's check found that both regions are apart.
+        // SAFETY: the regions lie in the arena, which is mapped and initialised. All other threads
+        // of this rank wait at the barrier. The program's check found that both regions are apart.
         let sent: &[u8] =
             sent.map_or(&[], |sent| unsafe { std::slice::from_raw_parts(sent.base(), sent.bytes() as usize) });
         // SAFETY: as above.
