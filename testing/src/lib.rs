@@ -14,6 +14,7 @@
 //! | [`shared_data`] | test data outside of the repository |
 //! | [`source`] | code, words and string literals of Rust sources |
 //! | [`tools`] | versions of external tools |
+//! | [`unsafe_code`] | inventory of `unsafe` code |
 
 pub mod becomes;
 pub mod bits;
@@ -30,3 +31,4 @@ pub mod random_kernels;
 pub mod shared_data;
 pub mod source;
 pub mod tools;
+pub mod unsafe_code;

@@ -1,6 +1,8 @@
 //! Uses between the modules of a crate form no cycle, so that code can be read from the lowest
 //! layer up. Crates use each other only as `ARCHITECTURE.md` allows.
 
+mod unsafe_code;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -218,6 +218,10 @@ mod system {
         0
     }
 
+    /// Returns an error.
+    ///
+    /// # Safety
+    /// There are no conditions, because this system has no such mappings.
     pub(super) unsafe fn map(_: Region, _: Option<FilePart<'_>>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }

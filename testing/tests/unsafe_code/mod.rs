@@ -1,0 +1,115 @@
+//! `docs/unsafe.md`, the inventory of `unsafe` code: each piece has an invariant, and each file has
+//! tests that run its code. `tests.txt` names the tests.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ixc_testing::modules::{ROOTS, sources};
+use ixc_testing::source::code;
+use ixc_testing::unsafe_code::{Entry, entries};
+
+use super::workspace;
+
+/// Tests of each file: the file, and after the colon the files of tests, each with its functions.
+const TESTS: &str = include_str!("tests.txt");
+
+/// Marks the begin of the generated part.
+const BEGIN: &str = "<!-- generated: IXC_BLESS=1 cargo test --workspace --test modules unsafe -->\n";
+
+/// A test function.
+struct Test<'t> {
+    file: &'t str,
+    name: &'t str,
+}
+
+/// Returns the tests of each file with unsafe code.
+fn tests() -> BTreeMap<&'static str, Vec<Test<'static>>> {
+    let of_line = |line: &'static str| {
+        let (file, tests) = line.split_once(": ").unwrap_or_else(|| panic!("{line}: no tests"));
+        let test = |test: &'static str| {
+            let (file, name) = test.split_once("::").unwrap_or_else(|| panic!("{test}: no function"));
+            Test { file, name }
+        };
+        (file, tests.split(", ").map(test).collect())
+    };
+    TESTS.lines().filter(|line| !line.is_empty()).map(of_line).collect()
+}
+
+/// Returns the unsafe code of each file, by path.
+fn inventory() -> BTreeMap<String, Vec<Entry>> {
+    let root = workspace().canonicalize().unwrap();
+    let files = ROOTS.iter().flat_map(|file| sources(&root.join(file)));
+    let of_file = |file: std::path::PathBuf| {
+        let found = entries(&std::fs::read_to_string(&file).unwrap());
+        let name = file.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+        (!found.is_empty()).then_some((name, found))
+    };
+    files.filter_map(of_file).collect()
+}
+
+#[test]
+fn unsafe_code_has_an_invariant_and_a_test() {
+    let (inventory, tests) = (inventory(), tests());
+    let mut wrong = String::new();
+    for (file, entries) in &inventory {
+        for Entry { place, line, .. } in entries.iter().filter(|entry| entry.invariant.is_empty()) {
+            let _ = writeln!(wrong, "{file}:{line}: unsafe code of `{place}` has no invariant");
+        }
+        if !tests.contains_key(&**file) {
+            let _ = writeln!(wrong, "{file}: testing/tests/unsafe_code/tests.txt names no test of its unsafe code");
+        }
+    }
+    for (file, tests) in &tests {
+        if !inventory.contains_key(*file) {
+            let _ = writeln!(wrong, "{file}: it has tests of unsafe code, but no unsafe code");
+        }
+        for Test { file, name } in tests {
+            let text = std::fs::read_to_string(workspace().join(file)).unwrap_or_default();
+            let heads = [format!("fn {name}("), format!("async fn {name}(")];
+            if !heads.iter().any(|head| text.contains(&**head)) {
+                let _ = writeln!(wrong, "{file}: there is no test {name}");
+            }
+        }
+    }
+    assert_eq!(wrong, "");
+}
+
+#[test]
+fn inventory_of_unsafe_code_matches_the_sources() {
+    let (inventory, tests) = (inventory(), tests());
+    let mut text = String::from(BEGIN);
+    let pieces: usize = inventory.values().map(Vec::len).sum();
+    let _ = writeln!(text, "\n{pieces} pieces of unsafe code in {} files.", inventory.len());
+    for (file, entries) in &inventory {
+        let _ = writeln!(text, "\n## `{file}`\n");
+        for Test { file, name } in tests.get(&**file).into_iter().flatten() {
+            let _ = writeln!(text, "- tested by `{name}` in `{file}`");
+        }
+        text += "\n| code | in | invariant |\n| --- | --- | --- |\n";
+        for Entry { kind, place, invariant, .. } in entries {
+            let _ = writeln!(text, "| {} | `{place}` | {} |", kind.name(), invariant.replace('|', "\\|"));
+        }
+    }
+    let path = workspace().join("docs/unsafe.md");
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    let (head, generated) = page.split_at(page.find(BEGIN).unwrap_or(page.len()));
+    if ixc_testing::bless::is_asked_for() {
+        std::fs::write(&path, format!("{head}{text}")).unwrap();
+    } else {
+        assert!(generated == text, "docs/unsafe.md is not what the sources say: IXC_BLESS=1 cargo test --test modules");
+    }
+}
+
+/// A safe function that writes through a raw pointer parameter would let safe code break memory
+/// safety.
+#[test]
+fn safe_functions_write_through_no_pointer_parameter() {
+    let mut wrong = String::new();
+    for file in ROOTS.iter().flat_map(|file| sources(&workspace().join(file))) {
+        let text = code(&std::fs::read_to_string(&file).unwrap());
+        for name in ixc_testing::unsafe_code::safe_writers(&text) {
+            let _ = writeln!(wrong, "{}: `{name}` writes through a parameter, and is safe", file.display());
+        }
+    }
+    assert_eq!(wrong, "", "such functions are `unsafe fn`, or take a type that proves the right to write");
+}
