@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
+use crate::support::measure::measured;
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
 const RUN: [&str; 12] = ["run", "--raw", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1", "-t", "2"];
@@ -206,4 +207,20 @@ fn changed_streamed_plan_with_blocks_is_an_error() {
         assert!(changed || damaged && damage == Damage::Overwritten, "{damage:?}, {}: {message}", output.status);
         assert!(message.contains("model.ixp: "), "{damage:?}: {message}");
     }
+}
+
+/// Each run gets less address space than it needs. It ends with a status and a message, whichever
+/// allocation fails first.
+#[test]
+fn refused_memory_is_an_error_with_a_status() {
+    let mut statuses = Vec::new();
+    for mebibytes in [120, 160, 200, 240, 280, 320] {
+        let mut command = ixc(["run", "--raw", "-p", "The", "-n", "1", "-t", "2", "-c", "65536"]);
+        command.arg(demo_model());
+        let run = measured(&command, 60, Some(mebibytes << 20));
+        let status = run.code.unwrap_or_else(|| panic!("{mebibytes} MiB: ended by a signal: {}", run.stderr));
+        assert!(status == 0 || run.stderr.contains("error: "), "{mebibytes} MiB: {status}: {}", run.stderr);
+        statuses.push(status);
+    }
+    assert!(statuses.iter().any(|status| *status != 0), "{statuses:?}: all runs had enough memory");
 }
