@@ -254,7 +254,8 @@ fn nests(kernel: &Kernel) -> Vec<Nest> {
 /// Adds the nest of a block, executed `times` times in loops with constant trip counts, and those
 /// of its loops. Loops with constant trip counts are part of the nest around them.
 fn add_nests(body: &[Stmt], trips: &mut Vec<Affine>, times: u64, nests: &mut Vec<Nest>) {
-    let mut own = 0u64;
+    // A call and an iteration of a loop count, because an empty loop takes time, too.
+    let mut own = 1u64;
     for stmt in body {
         own = own.saturating_add(1);
         let Stmt::For(each) = stmt else { continue };

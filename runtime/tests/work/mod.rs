@@ -47,6 +47,11 @@ fn plan_with_endless_loops_is_refused() {
         let mut constant = plan.clone();
         repeat(&mut constant.kernels[kernel], Affine::constant(rounds.min(Affine::MAX_CONSTANT)));
         assert!(refused(&folder, &constant).statements > limit);
+        let mut empty = plan.clone();
+        let body = std::mem::take(&mut empty.kernels[kernel].body);
+        repeat(&mut empty.kernels[kernel], Affine::constant(rounds.min(Affine::MAX_CONSTANT)));
+        empty.kernels[kernel].body.extend(body);
+        assert!(refused(&folder, &empty).statements > limit);
         let mut nested = plan.clone();
         (0..4).for_each(|_| repeat(&mut nested.kernels[kernel], Affine::constant(1 << 30)));
         assert_eq!(refused(&folder, &nested).statements, u64::MAX);
