@@ -123,6 +123,10 @@ pub struct Args {
     /// and the tokens so far if it is streamed [default: no limit].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     request_timeout: Option<u64>,
+    /// Maximum number of requests of an API key that are computed together; its others wait, also
+    /// while places are free. Needs API keys [default: no limit].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    per_key_parallel: Option<u32>,
     /// Prompt cache on disk: keep prefixes of prompts in this folder, also across restarts. Only
     /// you may have access: the files reveal the prompts.
     #[arg(long, value_name = "DIR")]
@@ -138,10 +142,6 @@ pub struct Args {
     /// Let requests save sequences to this folder and restore them (POST /slots/N?action=save).
     #[arg(long, value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
-    /// Maximum number of requests of an API key that are computed together; its others wait, also
-    /// while places are free. Needs API keys [default: no limit].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
-    per_key_parallel: Option<u32>,
     #[command(flatten)]
     experts: ExpertFiles,
     #[command(flatten)]
