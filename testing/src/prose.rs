@@ -1,7 +1,8 @@
 //! Rules of plain English for doc comments, comments, error texts, scripts and Markdown.
 //!
-//! A text is a paragraph of a comment, of a docstring, of a Markdown page, or the text of an error. If a text
-//! breaks a rule, rewrite the sentence so that it has a subject, a verb and a noun of the field.
+//! A text is a paragraph of a comment, of a docstring, of a Markdown page, or the text of an error.
+//! If a text breaks a rule, rewrite the sentence so that it has a subject, a verb and a noun of the
+//! field.
 //!
 //! ```
 //! use ixc_testing::prose::{Kind, Rules};

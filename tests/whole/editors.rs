@@ -83,7 +83,7 @@ fn check(path: &Path, text: &str) {
         fs::write(path, text).unwrap();
     }
     let found = fs::read_to_string(path).unwrap_or_default();
-    assert!(found == text, "{} is not what the tables say: IXC_BLESS=1 writes it anew", path.display());
+    assert!(found == text, "{} differs from the tables: IXC_BLESS=1 rewrites it", path.display());
 }
 
 #[test]

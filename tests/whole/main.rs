@@ -2,8 +2,8 @@
 //! All are in one test program, which is linked once.
 //!
 //! ```text
-//! cargo test --test whole              all tests
-//! cargo test --test whole golden::     the tests of golden.rs
+//! cargo test --workspace --test whole              all tests
+//! cargo test --workspace --test whole golden::     the tests of golden.rs
 //! ```
 
 mod batch;

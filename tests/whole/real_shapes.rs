@@ -4,7 +4,7 @@
 //!
 //! The files have holes in place of their weights (`support/headers.rs`). A hole that is never
 //! written takes no space, and a hole that is never read takes no memory. The test prints time and
-//! memory; `cargo test --test whole real_shapes:: -- --nocapture` shows them.
+//! memory; `cargo test --workspace --test whole real_shapes:: -- --nocapture` shows them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -229,7 +229,7 @@ fn reference_pages_match_the_tables() {
         let found = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             found == text,
-            "{} is not what the tables say: IXC_BLESS=1 cargo test --test whole reference::",
+            "{} differs from the tables: IXC_BLESS=1 cargo test --workspace --test whole reference::",
             path.display()
         );
     }
