@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Time to the first token of prompts with a common beginning: computed, kept by a running server, and found again after a restart.
+"""Measures the time to the first token of prompts with a common beginning: without a cache, in a running server, and after a restart.
 
     bench/prompt-cache.py MODEL [--ixc target/release/ixc] [--tokens 8000] [--least 20] [-- OPTIONS OF ixc serve]
 
-Two prompts begin with the same --tokens tokens and end otherwise, in a few. The server has one sequence, which another prompt takes between them, so
-that what is common comes from the prompt cache and not from the sequence itself. Exits with 1 where it is not --least times as soon.
+Two prompts begin with the same --tokens tokens and differ in a few last ones. The server has one sequence. Another prompt
+takes it between the two, so that the common part comes from the prompt cache. Exits with 1 if the first token is not
+--least times as early as without the cache.
 """
 
 import argparse

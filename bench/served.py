@@ -1,4 +1,4 @@
-"""A server that a script beside starts, asks over HTTP and ends: `ixc serve`, or another with llama-server's arguments."""
+"""Server for the scripts of this folder: `ixc serve`, or a program with llama-server's arguments."""
 
 import contextlib
 import http.client
@@ -43,7 +43,7 @@ class Server:
 
     @contextlib.contextmanager
     def answer(self, method, path, body=None, timeout=STARTS_IN):
-        """An answer, whose body is still to be read."""
+        """Returns an answer whose body is not read yet."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
@@ -52,7 +52,7 @@ class Server:
             connection.close()
 
     def ask(self, method, path, body=None, timeout=STARTS_IN):
-        """Status, text and headers of an answer."""
+        """Returns status, text and headers of an answer."""
         with self.answer(method, path, body, timeout) as answer:
             return answer.status, answer.read().decode(errors="replace"), answer.headers
 

@@ -28,7 +28,7 @@ class Server(served.Server):
     """A program that answers `POST /completion`."""
 
     def stream(self, prompt, count):
-        """The moments at which tokens came, each with how many there were by then."""
+        """Returns pairs of a time and the number of tokens that had arrived by then."""
         body = {"prompt": prompt, "n_predict": count, "temperature": 0, "ignore_eos": True, "stream": True, "cache_prompt": False}
         moments, made = [], 0
         with self.answer("POST", "/completion", body) as answer:

@@ -93,7 +93,7 @@ def tools(report, ixc, name, server):
             calls = given["message"].get("tool_calls") or []
             valid = [is_valid(jsonschema, parameters, call) for call in calls]
             forced = how != "auto"
-            # A forced call is there, or was cut; whatever was called has valid arguments.
+            # A forced call exists, or a limit cut it. All calls have valid arguments.
             whole = given["finish_reason"] != "length"
             bad = whole and (not all(valid) or forced and not calls or how == "by name" and any(call["function"]["name"] != "get_weather" for call in calls))
             wrong += bad

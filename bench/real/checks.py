@@ -1,4 +1,4 @@
-"""Everything that is compared with other engines: tokens, logits, perplexity, greedy text, speed and vectors."""
+"""Comparisons with other engines: tokens, logits, perplexity, greedy text, speed and vectors."""
 
 import json
 import statistics
@@ -84,7 +84,7 @@ def logits(report, ixc, llama, name, path, server, count=20):
 
 
 class no_model:
-    """In place of a model that is not compared with."""
+    """Context manager that stands for the model of an engine that is left out."""
 
     def __enter__(self):
         return None
@@ -94,7 +94,7 @@ class no_model:
 
 
 def perplexity(report, ixc, llama, name, path, folder, pieces=16, context=512):
-    """Perplexity of the repository's own documentation."""
+    """Compares the perplexity of this repository's documentation."""
     text = folder / "docs.txt"
     text.write_text("\n".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))))
     report.title(f"{name}: perplexity of docs/*.md, {pieces} pieces of {context} tokens")
@@ -110,7 +110,7 @@ def perplexity(report, ixc, llama, name, path, folder, pieces=16, context=512):
 
 
 def greedy(report, ixc, llama, name, path, server):
-    """Greedy text of 20 prompts, and who is right where two engines part."""
+    """Compares the greedy text of 20 prompts. If two engines differ, exact logits decide."""
     report.title(f"{name}: greedy text of {len(texts.PROMPTS)} prompts, {GREEDY_TOKENS} tokens each")
     rows, agreed = [], 0
     with llama.model(path) if llama else no_model() as model:
@@ -135,7 +135,7 @@ def greedy(report, ixc, llama, name, path, server):
 
 
 def speed(report, bench, ixc, llama, models, threads, rounds):
-    """Prefill and decode beside llama.cpp, in turns."""
+    """Compares prefill and decode with llama.cpp, in turns."""
     report.title("Speed beside llama.cpp, in turns")
     command = [bench, "compare", "--ixc", ixc.path, "--llama", llama.programs, *models, "-t", threads, "-p", "128,512", "-n", "64", "-r", rounds]
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
@@ -146,7 +146,7 @@ def speed(report, bench, ixc, llama, models, threads, rounds):
 
 
 def vectors(report, ixc, name, path, count=100):
-    """Vectors of texts beside sentence-transformers'."""
+    """Compares vectors of texts with those of sentence-transformers."""
     report.title(f"{name}: vectors of {count} texts")
     try:
         from sentence_transformers import SentenceTransformer

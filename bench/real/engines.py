@@ -1,4 +1,4 @@
-"""The engines that are compared: the program `ixc`, and llama.cpp as `bench/peers/setup.sh llama` builds it."""
+"""Engines of the comparison: the program `ixc`, and llama.cpp from `bench/peers/setup.sh llama`."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ class Ixc:
 
     @contextlib.contextmanager
     def server(self, model, *options):
-        """A server of one model, as long as the block lasts."""
+        """Runs a server of one model during the block."""
         server = served.Server([str(self.path), "serve", str(model), "-t", str(self.threads), *options])
         try:
             yield server
@@ -40,14 +40,14 @@ class Ixc:
             server.end()
 
     def ask(self, server, path, body):
-        """The answer to a request that must succeed."""
+        """Returns the answer to a request that must succeed."""
         status, text, _ = server.ask("POST", path, body)
         if status != 200:
             raise Failed(f"{path} answered {status}: {text[:400]}")
         return json.loads(text)
 
     def ids(self, server, texts, special=False):
-        """Token ids of texts; names of special tokens are text."""
+        """Returns the token ids of texts. Names of special tokens count as text."""
         ask = lambda text: self.ask(server, "/tokenize", {"content": text, "add_special": special, "parse_special": False})
         return [ask(text)["tokens"] for text in texts]
 
@@ -78,7 +78,7 @@ class Llama:
 
     @contextlib.contextmanager
     def model(self, path, context=256):
-        """A model in this process. All logits of a context are kept, so that long ones take memory."""
+        """Loads a model in this process. It keeps all logits of a context, so long contexts take memory."""
         os.environ["LLAMA_CPP_LIB_PATH"] = str(self.programs)
         sys.path.insert(0, str(self.folder / "source"))
         from llama_cpp import Llama as Binding
@@ -90,7 +90,7 @@ class Llama:
             binding.close()
 
     def perplexity(self, model, text, context, pieces):
-        """The final estimate of llama-perplexity, and its error."""
+        """Returns the final estimate of llama-perplexity, and its error."""
         command = [self.programs / "llama-perplexity", "-m", model, "-f", text, "-c", context, "--chunks", pieces, "-t", self.threads]
         run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         found = re.search(r"Final estimate: PPL = ([0-9.]+) \+/- ([0-9.]+)", run.stdout + run.stderr)
@@ -100,7 +100,7 @@ class Llama:
 
 
 class Loaded:
-    """A model of llama.cpp that was loaded."""
+    """A loaded model of llama.cpp."""
 
     def __init__(self, binding):
         self.binding = binding
@@ -114,7 +114,7 @@ class Loaded:
         return self.binding.scores[: len(ids)].copy()
 
     def greedy(self, ids, count):
-        """The most likely tokens that follow, one after another."""
+        """Returns the most likely next tokens, one after the other."""
         self.binding.reset()
         self.binding.eval(ids)
         made = []

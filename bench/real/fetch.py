@@ -15,11 +15,11 @@ CHUNK = 1 << 20
 
 
 class NotFetched(Exception):
-    """The network, or this machine's pip, does not give a package."""
+    """A package cannot be downloaded by this machine's pip."""
 
 
 class Wrong(Exception):
-    """Bytes are not those that were expected."""
+    """A file has another SHA-256 sum than expected."""
 
 
 def digest(path):
@@ -37,7 +37,7 @@ def checked(path, expected):
 
 
 def wheel(package, folder):
-    """The wheel of a package; it is downloaded once."""
+    """Returns the wheel of a package, and downloads it if it is absent."""
     name, version = package["name"], package["version"]
     pattern = f"{name.replace('-', '_')}-{version}-*.whl"
     if not list(folder.glob(pattern)):
@@ -55,7 +55,7 @@ def wheel(package, folder):
 
 
 def model(key, folder):
-    """The path of a model, fetched where it is not there; its SHA-256 is checked every time."""
+    """Returns the path of a model, and downloads it if it is absent. Each call checks the SHA-256 sum."""
     facts = MODELS[key]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / facts["file"]

@@ -1,4 +1,4 @@
-"""Hugging Face tokenizers of the models: from `tokenizer.json`, or built from what a GGUF file has of one.
+"""Hugging Face tokenizers of the models: from `tokenizer.json`, or from the metadata of a GGUF file.
 
 The packages of SmolLM2 and Gemma 3 hold no `tokenizer.json`. Their tokenizers are built from the file's tokens and merges with the steps that the
 published `tokenizer.json` has: SmolLM's digits and bytes, and Gemma's SentencePiece BPE, whose merges transformers makes from scores.
@@ -23,7 +23,7 @@ class File:
 
 
 def of_folder(path):
-    """The tokenizer of a folder, without what its file says of padding and cutting."""
+    """Returns the tokenizer of a folder, without its settings for padding and truncation."""
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -31,7 +31,7 @@ def of_folder(path):
 
 
 def of_bytes(file):
-    """SmolLM's: every digit is a word of its own, then GPT-2's words."""
+    """Returns SmolLM's tokenizer: each digit is a separate word, then words are those of GPT-2."""
     tokens, merges = file.get("tokens"), file.get("merges")
     pairs = [tuple(merge.split(" ")) for merge in merges]
     tokenizer = Tokenizer(models.BPE({token: id for id, token in enumerate(tokens)}, pairs))
@@ -42,7 +42,7 @@ def of_bytes(file):
 
 
 def of_pieces(file):
-    """Gemma's: merges are all pairs of tokens that make a token, in the order of that token's score."""
+    """Returns Gemma's tokenizer. Merges are all pairs of tokens that form a token, in the order of its score."""
     tokens, scores, kinds = file.get("tokens"), file.get("scores"), file.get("token_type")
     ids = {token: id for id, token in enumerate(tokens)}
     ranked = []

@@ -1,4 +1,4 @@
-"""The small and fast part: results that were recorded from other engines, checked with nothing but Python and the program.
+"""The quick part of the checks: compares with recorded results of other engines, and needs only Python and the program.
 
     {"smollm2": {"ids": [checksum of each text's ids], "greedy": [{"prompt", "text"}]}, "minilm": {"ids": …, "vectors": {"texts", "f16"}}}
 """

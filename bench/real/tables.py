@@ -32,10 +32,10 @@ class Report:
 
 
 def spread(values, digits=2):
-    """Median, and the least and the most."""
+    """Returns the median, the smallest and the largest value."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def cell(text):
-    """Text within a table."""
+    """Escapes text for a table."""
     return text.strip().replace("\n", "⏎").replace("|", "\\|")[:110]

@@ -88,7 +88,7 @@ def _words(draw):
 
 
 def all_texts(count=1000):
-    """The texts whose ids are compared: fixed ones first, then drawn ones."""
+    """Returns the texts whose ids are compared: first fixed texts, then random ones."""
     fixed = [*SENTENCES, *CODE, *EMOJI, *SPACES, *(mark for mark in MARKS if mark), *NUMBERS]
     draw = random.Random(SEED)
     kinds = [_mixed, _mixed, _words, lambda draw: "".join(_character(draw) for _ in range(1 + int(draw.random() * 40)))]

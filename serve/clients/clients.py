@@ -127,7 +127,7 @@ attempt("responses")(lambda: o.responses.create(model="demo", input="x", max_out
 
 @attempt("responses, streamed")
 def _():
-    # The client takes an answer that a limit ended for an error, so one that ends by itself.
+    # The client treats an answer that a limit ended as an error. This answer ends by itself.
     form = {"format": {"type": "json_schema", "name": "p", "schema": {"enum": ["yes", "no"]}}}
     with o.responses.stream(model="demo", input=MESSAGES, max_output_tokens=80, text=form) as stream:
         kinds = [event.type for event in stream]
