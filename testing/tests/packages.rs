@@ -80,6 +80,22 @@ fn packages_can_be_published_in_an_order() {
     }
 }
 
+/// A library with `test = false` has no unit tests. Cargo would leave them out without a word.
+#[test]
+fn libraries_not_built_for_unit_tests_have_none() {
+    let mut without = 0;
+    for (name, folder) in folders(&fs::read_to_string(workspace().join("Cargo.toml")).unwrap()) {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let library = manifest.split("\n[").find_map(|section| section.strip_prefix("lib]\n")).unwrap_or_default();
+        if library.lines().any(|line| line == "test = false") {
+            let has_tests = |source: &PathBuf| fs::read_to_string(source).unwrap().contains("#[cfg(test)]\n");
+            assert!(!sources(&folder.join("src/lib.rs")).iter().any(has_tests), "{name}: remove `test = false`");
+            without += 1;
+        }
+    }
+    assert!(without > 3, "libraries without unit tests: {without}");
+}
+
 /// A package has all files that its sources include, since it is built without the checkout.
 #[test]
 fn packages_contain_the_files_that_they_include() {
