@@ -184,9 +184,9 @@ fn low_bit_mixes_run_and_predict() {
     assert!(three.1 > two.1 && two.1 > one.1, "{found:?}");
 }
 
-/// The mixes with grid formats.
-const FEW_BITS: [&str; 10] =
-    ["IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
+/// Mixes with all grid formats. Those left out (IQ3_S, IQ3_XS, IQ2_S) have no other formats, and
+/// encoding takes time.
+const FEW_BITS: [&str; 7] = ["IQ3_M", "IQ3_XXS", "IQ2_M", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
 
 #[test]
 fn low_bit_mix_without_importance_is_warned_about() {
