@@ -33,11 +33,12 @@ pub mod sequence;
 pub mod step;
 pub mod variant;
 
+pub use crate::error::ranks::RanksError;
 pub use crate::executor::sequences::{Sequence, StateBytes};
 pub use expert_use::EvictError;
 pub use options::{BackendKind, ExpertStore, Options};
 pub use pins::Pins;
-pub use ranks::{FollowError, RanksError};
+pub use ranks::FollowError;
 pub use sequence::Engine;
 pub use step::{Addition, FIRST, SequenceId, Softmax, StepError};
 pub use variant::Variant;

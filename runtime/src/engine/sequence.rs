@@ -16,18 +16,15 @@
 //! where they were. A state that cannot be truncated ([`Engine::cut_anywhere`]) goes back to its
 //! last saved position.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{HiddenRows, Output, Plan, RowCount};
+use ixc_ir::plan::{HiddenRows, Output, RowCount};
 
 use super::ranks::command::Command;
-use super::ranks::{self, Member};
+use super::ranks::member::Member;
 use super::step::{Addition, FIRST, SequenceId, Softmax, StepError};
 use crate::execute::{self, Counts, ExecuteError, ItemError};
 use crate::executor::sequences::{Piece, Sequence, runs};
-use crate::file::PlanFile;
 use crate::load::{self, LoadError, LoadedPlan};
 use crate::memory::MemoryError;
 use crate::options::{self, Options};
@@ -48,27 +45,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Checks a plan, maps its model files, and generates its code. Relative paths in the plan are
-    /// relative to `folder`.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
-        Engine::load_file(PlanFile::new(plan), folder, options)
-    }
-
-    /// Loads a plan that may have weights in its own file, which are mapped in place. Otherwise the
-    /// same as [`Engine::load`].
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
-        if let Output::Experts { .. } = file.plan.output {
-            return Err(LoadError::NoSteps);
-        }
-        ranks::load(file, folder, options)
-    }
-
     /// Returns an engine without sequences other than the first.
     pub(super) fn with(loaded: LoadedPlan, ranks: Option<Member>) -> Engine {
         Engine { loaded, outputs: 0, rows: 0, ranks }
@@ -150,7 +126,7 @@ impl Engine {
             .flat_map(|(addition, piece)| addition.outputs.iter().map(|row| row + piece.row))
             .collect();
         self.take_hidden(tokens.len(), hidden)?;
-        self.tell(|| ranks::step_command(additions))?;
+        self.tell(|| Command::step(additions))?;
         let (mut positions, mut end) = (Vec::with_capacity(tokens.len()), 0);
         let runs: Vec<Piece> = runs(&pieces).map(|(_, piece)| piece).collect();
         for piece in &runs {
@@ -227,6 +203,11 @@ impl Engine {
         self.outputs = counts.outputs as usize;
         self.rows = counts.tokens as usize;
         Ok(self.all_logits())
+    }
+
+    /// Sends a command to the other ranks, if this is rank 0 of several.
+    fn tell(&self, command: impl FnOnce() -> Command) -> Result<(), StepError> {
+        Ok(self.ranks.as_ref().map_or(Ok(()), |member| member.tell(command))?)
     }
 
     /// Copies the hidden states of `rows` tokens into the plan's buffer.

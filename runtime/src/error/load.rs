@@ -12,7 +12,7 @@ use ixc_ir::units::Bytes;
 use ixc_targets::{TARGETS, Target};
 
 use crate::blocks::BlockError;
-use crate::engine::RanksError;
+use crate::error::ranks::RanksError;
 use crate::lock::LockError;
 use crate::memory::MemoryError;
 use crate::pool::{MAX_THREADS, PoolError};

@@ -3,3 +3,4 @@
 
 pub mod execute;
 pub mod load;
+pub mod ranks;

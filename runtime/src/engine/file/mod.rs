@@ -9,7 +9,7 @@
 //! | 24..32 | length of the weights, 0 where there are none |
 //! | 32..36 | number of weights that are not in blocks |
 //! | 36..40 | CRC-32 of the weights' checksums |
-//! | 40..44 | CRC-32 of bytes 0..40 |
+//! | 40..44 | CRC-32 of bytes 0..40, and of bytes 44..48 if they are not 0 |
 //! | 44..48 | number of plans that follow: those of the other ranks, if the model is divided |
 //! | 48.. | the payload: a `Plan<Kernel>` in postcard's encoding |
 //!
@@ -270,7 +270,7 @@ impl Header {
         put(24, &self.weights.to_le_bytes());
         put(32, &self.count.to_le_bytes());
         put(36, &self.checksums_crc.to_le_bytes());
-        let crc = crc32fast::hash(&bytes[..40]);
+        let crc = Header::crc(&bytes, self.followers);
         bytes[40..44].copy_from_slice(&crc.to_le_bytes());
         bytes[44..48].copy_from_slice(&self.followers.to_le_bytes());
         bytes
@@ -289,7 +289,7 @@ impl Header {
         if word(8) != VERSION {
             return Err(FormatError::Version { found: word(8) });
         }
-        let (crc, expected) = (crc32fast::hash(&header[..40]), word(40));
+        let (crc, expected) = (Header::crc(header, word(44)), word(40));
         if crc != expected || word(44) >= MAX_RANKS {
             return Err(FormatError::Header { found: crc, expected });
         }
@@ -312,6 +312,17 @@ impl Header {
             std::cmp::Ordering::Equal if header.followers == 0 => Ok(header),
             std::cmp::Ordering::Equal => Err(FormatError::Truncated { found, expected: expected.saturating_add(1) }),
         }
+    }
+
+    /// Returns the checksum of a header: of bytes 0..40, and of the number of plans that follow if there
+    /// are any.
+    fn crc(bytes: &[u8; HEADER_BYTES], followers: u32) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&bytes[..40]);
+        if followers > 0 {
+            hasher.update(&followers.to_le_bytes());
+        }
+        hasher.finalize()
     }
 
     fn payload_end(&self) -> u64 {

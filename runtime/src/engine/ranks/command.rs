@@ -11,6 +11,8 @@ use ixc_ir::plan::decode::{self, DecodeError};
 use ixc_transport::{Incoming, Outgoing, Transport, TransportError};
 use serde::{Deserialize, Serialize};
 
+use crate::engine::step::{Addition, SequenceId};
+
 /// Bytes of the first message: a step of one token for some sequences fits.
 const FIRST_BYTES: usize = 256;
 /// Bytes of the length at its beginning.
@@ -43,6 +45,27 @@ pub(in crate::engine) struct OwnedAddition {
     pub(in crate::engine) sequence: u32,
     pub(in crate::engine) tokens: Vec<u32>,
     pub(in crate::engine) outputs: Vec<u32>,
+}
+
+impl Command {
+    /// Returns the command for a step.
+    pub(in crate::engine) fn step(additions: &[Addition<'_>]) -> Command {
+        Command::Step(additions.iter().map(OwnedAddition::of).collect())
+    }
+}
+
+impl OwnedAddition {
+    fn of(addition: &Addition<'_>) -> OwnedAddition {
+        OwnedAddition {
+            sequence: addition.sequence.0,
+            tokens: addition.tokens.to_vec(),
+            outputs: addition.outputs.to_vec(),
+        }
+    }
+
+    pub(in crate::engine) fn borrow(&self) -> Addition<'_> {
+        Addition { sequence: SequenceId(self.sequence), tokens: &self.tokens, outputs: &self.outputs }
+    }
 }
 
 /// The reason why a command did not arrive.

@@ -6,7 +6,7 @@ use std::hash::Hasher;
 use ixc_transport::{Incoming, Outgoing, Transport};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::RanksError;
+use crate::error::ranks::RanksError;
 use crate::saved::Digest;
 
 /// Bytes of a rank's message.

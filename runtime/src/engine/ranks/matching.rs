@@ -4,7 +4,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BufferId, Exchange, Plan, RowCount, Step};
 
-use super::RanksError;
+use crate::error::ranks::RanksError;
 
 /// The data of an exchange: rows, and bytes of each row.
 type Rows = Option<(RowCount, u64)>;

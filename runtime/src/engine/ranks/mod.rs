@@ -15,78 +15,29 @@
 pub(super) mod command;
 mod hello;
 mod matching;
+pub(super) mod member;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, Ranks};
-use ixc_transport::{Transport, TransportError, local};
+use ixc_ir::plan::{Output, Plan, Ranks};
+use ixc_transport::{Transport, local};
 
 use super::sequence::Engine;
 use super::step::{Addition, SequenceId, StepError};
-use crate::execute::{ExecuteError, RankLink};
+use crate::error::ranks::RanksError;
+use crate::execute::RankLink;
 use crate::file::{PlanFile, VERSION};
 use crate::load::{self, LoadError};
 use crate::options::Options;
 use crate::processors::Pin;
 use crate::program;
 use crate::saved::{Digest, identity};
+use command::Command;
 pub use command::CommandError;
-use command::{Command, OwnedAddition};
-
-/// The reason why ranks cannot run together.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RanksError {
-    /// The number of ranks differs from the plan's.
-    #[error("found {found} ranks; the plan is for {expected}")]
-    Count {
-        /// Number of ranks that run, or plans that the file has.
-        found: u64,
-        /// Number of ranks of the plan.
-        expected: u64,
-    },
-    /// A plan of the file is not that of its rank.
-    #[error("the file has a plan of rank {found} in place of rank {expected}")]
-    Order {
-        /// Rank of the plan.
-        found: u32,
-        /// Rank expected at its place.
-        expected: u32,
-    },
-    /// The exchanges of two ranks do not match.
-    #[error("exchange {number} of rank {rank} does not match those of the other ranks")]
-    Exchange {
-        /// The rank.
-        rank: u32,
-        /// Number of the exchange.
-        number: usize,
-    },
-    /// A rank has another program, plan or options.
-    #[error("rank {rank} has another {what} than rank 0; start all ranks with the same program, plan and options")]
-    Differs {
-        /// The rank.
-        rank: u32,
-        /// The property that differs.
-        what: &'static str,
-    },
-    /// The connection to another rank failed.
-    #[error(transparent)]
-    Transport(#[from] TransportError),
-}
-
-impl RanksError {
-    /// Returns the kind of failure.
-    pub fn class(&self) -> Class {
-        match self {
-            RanksError::Count { .. } | RanksError::Differs { .. } => Class::Usage,
-            RanksError::Order { .. } | RanksError::Exchange { .. } => Class::Data,
-            RanksError::Transport(error) => error.class(),
-        }
-    }
-}
+use member::Member;
 
 /// The reason why a rank stopped following rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,31 +74,8 @@ impl FollowError {
     }
 }
 
-/// An engine's part in a group of ranks.
-#[derive(Debug)]
-pub(crate) struct Member {
-    transport: Arc<dyn Transport>,
-    /// Threads of the other ranks, if they are in this process.
-    followers: Vec<JoinHandle<()>>,
-    /// Largest [`Engine::min_rows`] of all ranks.
-    pub(super) min_rows: u32,
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        if self.transport.rank() == 0 {
-            // If the group has ended already, the other ranks know.
-            let _ = command::send(&*self.transport, &Command::End);
-        }
-        for follower in self.followers.drain(..) {
-            // A follower that panicked has ended the group.
-            let _ = follower.join();
-        }
-    }
-}
-
 /// Loads a plan file: the part of the transport's rank, or all ranks in this process.
-pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
     let expected = file.plan.ranks.map_or(1, |ranks| ranks.ranks);
     check_group(&file)?;
     match &options.transport {
@@ -263,6 +191,27 @@ fn join(
 }
 
 impl Engine {
+    /// Checks a plan, maps its model files, and generates its code. Relative paths in the plan are
+    /// relative to `folder`.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+        Engine::load_file(PlanFile::new(plan), folder, options)
+    }
+
+    /// Loads a plan that may have weights in its own file, which are mapped in place. Otherwise the
+    /// same as [`Engine::load`].
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+        if let Output::Experts { .. } = file.plan.output {
+            return Err(LoadError::NoSteps);
+        }
+        load(file, folder, options)
+    }
+
     /// Returns the part of the model that this engine computes; `None` for a whole model.
     pub fn ranks(&self) -> Option<Ranks> {
         self.loaded.program.ranks
@@ -271,19 +220,6 @@ impl Engine {
     /// Whether the model is divided among several ranks.
     pub fn is_divided(&self) -> bool {
         self.ranks().is_some_and(|ranks| ranks.ranks > 1)
-    }
-
-    /// Sends a command of rank 0 to the other ranks.
-    pub(super) fn tell(&self, command: impl FnOnce() -> Command) -> Result<(), StepError> {
-        match &self.ranks {
-            Some(Member { transport, .. }) if transport.rank() == 0 && transport.ranks() > 1 => {
-                command::send(&**transport, &command()).map_err(|error| match error {
-                    CommandError::Transport(error) => ExecuteError::Transport(error).into(),
-                    error => ExecuteError::Panic { message: error.to_string() }.into(),
-                })
-            }
-            Some(_) | None => Ok(()),
-        }
     }
 
     /// Repeats the operations of rank 0, until rank 0 drops its engine.
@@ -305,7 +241,7 @@ impl Engine {
             let (found, expected) = match command::receive(transport)? {
                 Command::End => return Ok(()),
                 Command::Step(additions) => {
-                    let additions: Vec<Addition<'_>> = additions.iter().map(OwnedAddition::borrow).collect();
+                    let additions: Vec<Addition<'_>> = additions.iter().map(command::OwnedAddition::borrow).collect();
                     self.step_batch(&additions)?;
                     continue;
                 }
@@ -330,23 +266,4 @@ impl Engine {
             }
         }
     }
-}
-
-impl OwnedAddition {
-    pub(super) fn of(addition: &Addition<'_>) -> OwnedAddition {
-        OwnedAddition {
-            sequence: addition.sequence.0,
-            tokens: addition.tokens.to_vec(),
-            outputs: addition.outputs.to_vec(),
-        }
-    }
-
-    fn borrow(&self) -> Addition<'_> {
-        Addition { sequence: SequenceId(self.sequence), tokens: &self.tokens, outputs: &self.outputs }
-    }
-}
-
-/// Returns the command for a step.
-pub(super) fn step_command(additions: &[Addition<'_>]) -> Command {
-    Command::Step(additions.iter().map(OwnedAddition::of).collect())
 }

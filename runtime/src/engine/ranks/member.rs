@@ -1,0 +1,43 @@
+//! An engine's part in a group of ranks.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use ixc_transport::Transport;
+
+use super::command::{self, Command, CommandError};
+use crate::error::execute::ExecuteError;
+
+/// An engine's part in a group of ranks.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(super) transport: Arc<dyn Transport>,
+    /// Threads of the other ranks, if they are in this process.
+    pub(super) followers: Vec<JoinHandle<()>>,
+    /// Largest [`Engine::min_rows`](crate::engine::Engine::min_rows) of all ranks.
+    pub(in crate::engine) min_rows: u32,
+}
+
+impl Member {
+    /// Sends a command of rank 0 to the other ranks. Does nothing on any other rank.
+    pub(in crate::engine) fn tell(&self, command: impl FnOnce() -> Command) -> Result<(), ExecuteError> {
+        if self.transport.rank() > 0 || self.transport.ranks() == 1 {
+            return Ok(());
+        }
+        command::send(&*self.transport, &command()).map_err(|error| match error {
+            CommandError::Transport(error) => ExecuteError::Transport(error),
+            CommandError::Length { .. } | CommandError::Decode(_) => ExecuteError::Panic { message: error.to_string() },
+        })
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // If the group has ended already, the other ranks know.
+        let _ = self.tell(|| Command::End);
+        for follower in self.followers.drain(..) {
+            // A follower that panicked has ended the group.
+            let _ = follower.join();
+        }
+    }
+}
