@@ -1,5 +1,5 @@
-//! Messages between the *ranks* of one model: processes, or threads of one process, each of which
-//! computes a part of the model.
+//! Messages between the *ranks* of one model. A rank is a process, or some threads of a process,
+//! that computes a part of the model.
 //!
 //! | module | what it owns |
 //! | --- | --- |

@@ -314,8 +314,8 @@ impl Header {
         }
     }
 
-    /// Returns the checksum of a header: of bytes 0..40, and of the number of plans that follow if there
-    /// are any.
+    /// Returns the checksum of a header: of bytes 0..40, and of the number of plans that follow, if
+    /// any.
     fn crc(bytes: &[u8; HEADER_BYTES], followers: u32) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&bytes[..40]);
