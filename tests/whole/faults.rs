@@ -209,13 +209,13 @@ fn changed_streamed_plan_with_blocks_is_an_error() {
     }
 }
 
-/// Each run gets less address space than it needs. It ends with a status and a message, whichever
+/// Most runs get less address space than they need. Each ends with a status and a message, whichever
 /// allocation fails first.
 #[test]
 fn refused_memory_is_an_error_with_a_status() {
     let mut statuses = Vec::new();
-    for mebibytes in [120, 160, 200, 240, 280, 320] {
-        let mut command = ixc(["run", "--raw", "-p", "The", "-n", "1", "-t", "2", "-c", "65536"]);
+    for mebibytes in [80, 90, 100, 110, 120] {
+        let mut command = ixc(["run", "--raw", "-p", "The", "-n", "1", "-t", "2"]);
         command.arg(demo_model());
         let run = measured(&command, 60, Some(mebibytes << 20));
         let status = run.code.unwrap_or_else(|| panic!("{mebibytes} MiB: ended by a signal: {}", run.stderr));
