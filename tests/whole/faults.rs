@@ -209,8 +209,8 @@ fn changed_streamed_plan_with_blocks_is_an_error() {
     }
 }
 
-/// Most runs get less address space than they need. Each ends with a status and a message, whichever
-/// allocation fails first.
+/// Most runs get less address space than they need. Each ends with a status and a message,
+/// whichever allocation fails first.
 #[test]
 fn refused_memory_is_an_error_with_a_status() {
     let mut statuses = Vec::new();
