@@ -6,14 +6,14 @@
 //! | `work` | exchanges messages until a rank fails |
 //! | `idle` | waits without a message, as a server does |
 //! | `fail` | rank 1 ends the group |
-//! | `differ` | rank 1 has another plan |
+//! | `differ` | rank 1 has another version |
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ixc_transport::handshake::{Introduction, introduce};
+use ixc_transport::handshake::introduce;
 use ixc_transport::{Incoming, Outgoing, Transport, TransportError};
 
 /// Variable with a folder, into which each rank writes its process id.
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     };
     let transport = &*transport;
     let result = match &*task {
-        "check" => introduce(transport, &introduction(transport, 0)).map_err(text).and_then(|()| check(transport)),
+        "check" => introduce(transport, "1.0").map_err(text).and_then(|()| check(transport)),
         "work" => write_process_id(transport).and_then(|()| work(transport)),
         "idle" => write_process_id(transport).and_then(|()| idle(transport)),
         "fail" => {
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
                 work(transport)
             }
         }
-        "differ" => introduce(transport, &introduction(transport, transport.rank().min(1) as u8)).map_err(text),
+        "differ" => introduce(transport, if transport.rank() == 1 { "1.1" } else { "1.0" }).map_err(text),
         _ => Err(format!("there is no task {task:?}")),
     };
     match result.and_then(|()| transport.close().map_err(text)) {
@@ -60,16 +60,6 @@ fn main() -> ExitCode {
 
 fn text(error: impl std::error::Error) -> String {
     error.to_string()
-}
-
-fn introduction(transport: &dyn Transport, plan: u8) -> Introduction {
-    Introduction {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        plan: [plan; 32],
-        model: [0; 32],
-        ranks: transport.ranks(),
-        target: "avx2".to_owned(),
-    }
 }
 
 fn write_process_id(transport: &dyn Transport) -> Result<(), String> {

@@ -21,6 +21,8 @@ const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(8);
 /// Time in which `mpirun` forwards a message, before other ranks end. Later it drops messages.
 const FORWARD: Duration = Duration::from_millis(200);
+/// Time in which the rank that ended the group reports the reason.
+const REPORT: Duration = Duration::from_millis(700);
 /// Variable of Open MPI. With more ranks than processors, each of its calls would yield its
 /// processor, which takes milliseconds each. The transport yields by itself.
 const YIELD: &str = "OMPI_MCA_mpi_yield_when_idle";
@@ -128,8 +130,10 @@ fn within<T>(limit: Duration, rank: u32, report: &Report, call: impl FnOnce() ->
 /// Ends this process after a failure of the group.
 fn end_process(error: &TransportError) {
     match error {
-        // All ranks that still run end by themselves, and MPI hangs in another call.
-        TransportError::Ended { .. } | TransportError::Stuck { .. } => {}
+        // `mpirun` ends all processes after the first one. The reporting rank must be earlier.
+        TransportError::Ended { .. } => thread::sleep(REPORT),
+        // MPI hangs in another call.
+        TransportError::Stuck { .. } => {}
         // A stopped process does not end by itself: MPI ends all of them.
         TransportError::Peer { .. }
         | TransportError::Length { .. }

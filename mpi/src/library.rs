@@ -59,7 +59,7 @@ pub(crate) struct Arrival {
     pub message: ffi::MPI_Message,
     /// The rank that sent it.
     pub from: u32,
-    /// Its length; `None` if MPI cannot count it.
+    /// Bytes of the message; `None` if MPI cannot count them.
     pub bytes: Option<usize>,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Operation {
 }
 
 // SAFETY: MPI's handles, pointers in Open MPI, are valid on all threads of a process. MPI was
-// initialised for calls from several threads, of which only one at a time uses the operation.
+// initialised for calls from several threads. Only one at a time uses the operation.
 unsafe impl Send for Operation {}
 
 impl Operation {
@@ -130,7 +130,7 @@ impl Operation {
         let count = count(bytes)?;
         // SAFETY: a constant of the MPI library.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        // SAFETY: the operation keeps the buffer, which has `bytes` bytes, until MPI has written it.
+        // SAFETY: the operation keeps the buffer until MPI has written it. It has `bytes` bytes.
         let code = unsafe {
             ffi::MPI_Imrecv(buffer.as_mut_ptr().cast(), count, ffi::RSMPI_UINT8_T, &mut message, &mut request)
         };

@@ -27,7 +27,7 @@ impl Control {
         }
     }
 
-    /// Returns the message of these bytes; `None` if they are none.
+    /// Returns the message of these bytes; `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Control> {
         match bytes.split_first()? {
             (0, []) => Some(Control::Heartbeat),

@@ -6,7 +6,7 @@
 pub(crate) struct Header {
     /// Number of frames that the sender sent to this receiver before.
     pub sequence: u64,
-    /// Bytes of the whole message, of which this frame has a part.
+    /// Bytes of the whole message. This frame has a part of it.
     pub message_bytes: u64,
 }
 

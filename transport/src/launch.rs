@@ -6,16 +6,18 @@ use std::ffi::OsString;
 struct Variables {
     rank: &'static str,
     ranks: &'static str,
+    /// Number of processes on this machine.
+    local: &'static str,
 }
 
 /// The starters, in the order in which their variables are looked for.
 const STARTERS: [Variables; 3] = [
     // Open MPI.
-    Variables { rank: "OMPI_COMM_WORLD_RANK", ranks: "OMPI_COMM_WORLD_SIZE" },
+    Variables { rank: "OMPI_COMM_WORLD_RANK", ranks: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_SIZE" },
     // MPICH, Intel MPI, and `srun --mpi=pmi2`.
-    Variables { rank: "PMI_RANK", ranks: "PMI_SIZE" },
+    Variables { rank: "PMI_RANK", ranks: "PMI_SIZE", local: "MPI_LOCALNRANKS" },
     // `srun --mpi=pmix`. SLURM sets its own variables without MPI, too.
-    Variables { rank: "PMIX_RANK", ranks: "SLURM_NTASKS" },
+    Variables { rank: "PMIX_RANK", ranks: "SLURM_NTASKS", local: "SLURM_NTASKS_PER_NODE" },
 ];
 
 /// The place of this process among those that were started together.
@@ -25,6 +27,8 @@ pub struct Launch {
     pub rank: u32,
     /// Number of processes, at least 2.
     pub ranks: u32,
+    /// Number of processes on this machine; 1 if the starter does not state it.
+    pub local: u32,
 }
 
 impl Launch {
@@ -35,9 +39,10 @@ impl Launch {
 
     fn find(variable: impl Fn(&str) -> Option<OsString>) -> Option<Launch> {
         let number = |name| variable(name)?.to_str()?.parse().ok();
-        let launches = STARTERS
-            .iter()
-            .filter_map(|Variables { rank, ranks }| Some(Launch { rank: number(rank)?, ranks: number(ranks)? }));
+        let launches = STARTERS.iter().filter_map(|Variables { rank, ranks, local }| {
+            let local = number(local).unwrap_or(1).max(1);
+            Some(Launch { rank: number(rank)?, ranks: number(ranks)?, local })
+        });
         launches.into_iter().find(|launch| launch.ranks > 1 && launch.rank < launch.ranks)
     }
 }
@@ -52,9 +57,12 @@ mod tests {
 
     #[test]
     fn each_starter_is_found() {
-        let expected = Some(Launch { rank: 1, ranks: 4 });
-        assert_eq!(find(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")]), expected);
-        assert_eq!(find(&[("PMI_RANK", "1"), ("PMI_SIZE", "4")]), expected);
+        let expected = Some(Launch { rank: 1, ranks: 4, local: 1 });
+        let with_two = Some(Launch { rank: 1, ranks: 4, local: 2 });
+        let open_mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
+        assert_eq!(find(&open_mpi), expected);
+        assert_eq!(find(&[&open_mpi[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat()), with_two);
+        assert_eq!(find(&[("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("MPI_LOCALNRANKS", "2")]), with_two);
         assert_eq!(find(&[("PMIX_RANK", "1"), ("SLURM_NTASKS", "4")]), expected);
     }
 

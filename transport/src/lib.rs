@@ -7,7 +7,7 @@
 //! | [`linked`] | the transport between processes, over a link such as MPI |
 //! | [`link`] | point-to-point operations of a message library |
 //! | [`launch`] | the number that `mpirun` gave to this process |
-//! | [`handshake`] | comparison of versions, plans and models before a run |
+//! | [`handshake`] | comparison of versions before a run |
 //!
 //! A [`Transport`] has one operation, [`Transport::exchange`]. Sums and gathers are made of it, so
 //! their order and their bits do not depend on the transport.
@@ -140,7 +140,7 @@ pub enum TransportError {
         /// Number expected.
         expected: u64,
     },
-    /// A control message is none of this protocol.
+    /// A control message has bytes that this protocol does not have.
     #[error("rank {rank} found a malformed control message from rank {from}")]
     Control {
         /// This rank.

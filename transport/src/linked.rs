@@ -1,8 +1,7 @@
 //! The transport between processes, over any [`Link`].
 //!
-//! It adds to a link: headers that are checked, divided messages, heartbeats, and the end of the
-//! group. A thread of its own sends heartbeats while this rank computes, or waits hours for a
-//! request.
+//! Messages have headers that are checked, and large ones are divided. A thread of its own sends
+//! heartbeats while this rank computes, or waits hours for a request.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +21,8 @@ const FRAME: usize = 16 << 20;
 const UPDATE: Duration = Duration::from_millis(50);
 /// Time in which the end of the group is sent to the others.
 const FAREWELL: Duration = Duration::from_millis(300);
+/// Time that a rank leaves to each lower one to end the group first.
+const PRECEDENCE: Duration = Duration::from_millis(300);
 /// Rounds in which a waiting rank keeps its processor: messages of a machine take microseconds.
 const SPINS: u32 = 200;
 /// Rounds after which a waiting rank sleeps. Until then, it yields its processor to another rank.
@@ -61,7 +62,7 @@ struct Shared<L> {
     failure: Once,
 }
 
-/// Link and membership, of which one thread at a time has the use.
+/// Link and membership. One thread at a time uses them.
 #[derive(Debug)]
 struct State<L> {
     link: L,
@@ -178,7 +179,7 @@ impl<L: Link> State<L> {
         }
     }
 
-    /// Receives the next frame of a message, of which `done` bytes have arrived. Returns the
+    /// Receives the next frame of a message after `done` bytes. Returns the
     /// number of bytes that arrived; `None` if no frame has.
     fn receive(&mut self, rank: u32, message: &mut Incoming<'_>, done: usize) -> Result<Option<usize>, TransportError> {
         let (from, expected) = (message.from, message.bytes.len());
@@ -269,6 +270,23 @@ impl<L: Link + 'static> LinkedTransport<L> {
         }
     }
 
+    /// Waits for the end of the group by a lower rank. All ranks often fail for the same reason,
+    /// such as a missing file, which the lowest rank then reports.
+    fn end_of_lower_rank(&self) -> Option<TransportError> {
+        let begin = Instant::now();
+        let patience = PRECEDENCE.saturating_mul(self.rank.min(2));
+        while !self.shared.failure.is_completed() && begin.elapsed() < patience {
+            let mut state = self.shared.lock();
+            self.shared.update(&mut state, Instant::now());
+            if let Some(error) = state.membership.end() {
+                return Some(error.clone());
+            }
+            drop(state);
+            thread::sleep(SLEEP);
+        }
+        None
+    }
+
     /// Ends the thread for heartbeats.
     fn stop_heartbeats(&self) {
         self.shared.stops.store(true, Ordering::Relaxed);
@@ -357,6 +375,9 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
     }
 
     fn end(&self, reason: &str) {
+        if let Some(error) = self.end_of_lower_rank() {
+            return self.shared.fail(&error);
+        }
         self.shared.failure.call_once(|| {
             let error = TransportError::Ended { by: self.rank, reason: reason.to_owned() };
             self.shared.lock().membership.set_end(error);
@@ -367,7 +388,7 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
     fn close(&self) -> Result<(), TransportError> {
         let mut state = self.shared.lock();
         let State { link, membership, .. } = &mut *state;
-        membership.send(link, &Control::Leave)?;
+        membership.leave(link)?;
         let mut round = 0;
         loop {
             self.shared.update(&mut state, Instant::now());

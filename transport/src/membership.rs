@@ -42,6 +42,8 @@ pub(crate) struct Membership {
     sent: Option<Instant>,
     /// Time of the last update.
     updated: Instant,
+    /// Whether this rank has left the group.
+    leaves: bool,
     /// The reason why all exchanges fail.
     end: Option<TransportError>,
 }
@@ -50,7 +52,7 @@ impl Membership {
     /// Returns a group whose ranks all live.
     pub fn new(ranks: u32, now: Instant) -> Membership {
         let members = (0..ranks).map(|_| Member { heard: now, has_left: false }).collect();
-        Membership { members, sent: None, updated: now, end: None }
+        Membership { members, sent: None, updated: now, leaves: false, end: None }
     }
 
     /// Returns the reason why the group ended.
@@ -85,16 +87,25 @@ impl Membership {
         (0..).zip(&self.members).filter(move |(other, _)| *other != rank)
     }
 
-    /// Sends a control message to all other ranks that are in the group.
+    /// Sends a control message to all other ranks. Those that left wait until all have left.
     ///
     /// # Errors
     /// Fails if the link fails.
     pub fn send(&self, link: &mut dyn Link, message: &Control) -> Result<(), TransportError> {
         let (rank, bytes) = (link.rank(), message.encode());
-        for (other, _) in self.others(rank).filter(|(_, member)| !member.has_left) {
+        for (other, _) in self.others(rank) {
             link.send(other, Channel::Control, &bytes, &[]).map_err(|error| error.of_rank(rank))?;
         }
         Ok(())
+    }
+
+    /// Leaves the group. This is the last message of this rank, so that the others read all of them.
+    ///
+    /// # Errors
+    /// Fails if the link fails.
+    pub fn leave(&mut self, link: &mut dyn Link) -> Result<(), TransportError> {
+        self.leaves = true;
+        self.send(link, &Control::Leave)
     }
 
     /// Sends a heartbeat if one is due, reads control messages, and looks for silent ranks. Then
@@ -113,7 +124,7 @@ impl Membership {
             self.members.iter_mut().for_each(|member| member.heard += pause);
         }
         self.updated = now;
-        if self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= HEARTBEAT) {
+        if !self.leaves && self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= HEARTBEAT) {
             self.sent = Some(now);
             self.send(link, &Control::Heartbeat)?;
         }
@@ -234,9 +245,11 @@ mod tests {
         let begin = Instant::now();
         let mut group = group(2, begin);
         let Rank { link, membership } = &mut group[1];
-        membership.send(link, &Control::Leave).unwrap();
-        assert_eq!(run(&mut group, &[0], begin, 20), []);
+        membership.leave(link).unwrap();
+        assert_eq!(run(&mut group, &[0, 1], begin, 20), []);
         assert!(group[0].membership.all_left(0));
+        // Its last message was the one with which it left.
+        assert!(!group[0].link.receive(None, Channel::Control, 1, &mut |_, _| {}).unwrap());
     }
 
     #[test]
