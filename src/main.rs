@@ -8,6 +8,13 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: ixc_cli::ExitIfExhausted = ixc_cli::ExitIfExhausted;
 
+#[cfg(not(feature = "mpi"))]
 fn main() -> ExitCode {
     ixc_cli::run()
+}
+
+#[cfg(feature = "mpi")]
+fn main() -> ExitCode {
+    let connect: ixc_cli::Connect = |report| Ok(ixc_mpi::connect(report)?);
+    ixc_cli::run_connected(Some(connect))
 }

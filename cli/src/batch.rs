@@ -17,6 +17,7 @@ use super::force::{Force, reads};
 use super::interrupt::{self, Interrupted};
 use super::invocation::helper_program;
 use super::output::{Line, counted, note};
+use super::ranks;
 use super::shift::ShiftChoice;
 
 /// Bytes of requests that are read at once.
@@ -70,6 +71,9 @@ impl BatchChoice {
     /// Opens both files before the model, which takes longer.
     pub fn open(&self, force: Force, inputs: &[&Path]) -> anyhow::Result<Option<Files>> {
         let (Some(from), Some(to)) = (&self.batch, &self.output) else { return Ok(None) };
+        if ranks::is_follower() {
+            return Ok(None);
+        }
         let failed = ixc_error::Error::io(from, "read");
         let input: Box<dyn Read> = match from.as_os_str() == STANDARD {
             true => Box::new(std::io::stdin()),

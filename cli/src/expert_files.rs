@@ -17,6 +17,7 @@ use ixc_runtime::engine::{Engine, Pins};
 
 use super::force::{Force, reads};
 use super::output::note;
+use super::ranks;
 
 /// Default share of the expert memory for pinned experts, in percent. Texts that use other experts
 /// cannot use this memory.
@@ -64,7 +65,8 @@ impl ExpertFiles {
     /// # Errors
     /// When one of the files cannot be opened or has another format.
     pub fn open(&self, force: Force, inputs: &[&Path]) -> anyhow::Result<ExpertRecord> {
-        let (stats, pins) = (self.expert_stats.as_deref(), self.pin_experts.as_deref());
+        let stats = self.expert_stats.as_deref().filter(|_| !ranks::is_follower());
+        let pins = self.pin_experts.as_deref();
         let adds = stats.zip(pins).is_some_and(|(stats, pins)| is_same(stats, pins));
         // The output replaces its file only at the end, so it may be the file with earlier counts.
         let inputs: Vec<&Path> = inputs.iter().copied().chain(pins.filter(|_| !adds)).collect();

@@ -15,6 +15,9 @@
 use std::io;
 
 use ixc_failure::Class;
+use ixc_runtime::engine::FollowError;
+use ixc_transport::TransportError;
+use ixc_transport::handshake::HandshakeError;
 
 use super::bench::compare::Slower;
 use super::library_error::LibraryError;
@@ -57,6 +60,15 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
             return (status, message.map(with_sources));
         }
         if let Some(error) = cause.downcast_ref::<ConfigError>() {
+            return said(error.class());
+        }
+        if let Some(error) = cause.downcast_ref::<FollowError>() {
+            return said(error.class());
+        }
+        if let Some(error) = cause.downcast_ref::<HandshakeError>() {
+            return said(error.class());
+        }
+        if let Some(error) = cause.downcast_ref::<TransportError>() {
             return said(error.class());
         }
         if cause.is::<BadInput>() {

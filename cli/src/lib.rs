@@ -57,6 +57,7 @@ mod printable;
 mod program;
 mod quantise;
 mod ranges;
+mod ranks;
 mod run;
 mod sampling;
 mod select;
@@ -94,7 +95,8 @@ use settings::arguments::ParseError;
 
 #[cfg(unix)]
 pub use out_of_memory::ExitIfExhausted;
-pub use program::{run, run_with};
+pub use program::{run, run_connected, run_with};
+pub use ranks::{Connect, Report};
 
 /// Compiles model files to machine code for this CPU, and runs them.
 #[derive(Debug, Parser)]

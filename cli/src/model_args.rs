@@ -22,6 +22,7 @@ use super::passes::PassChoice;
 use super::perf::PerfChoice;
 use super::plan_cache::PlanCacheChoice;
 use super::prefetch::{CacheChoice, PrefetchChoice};
+use super::ranks;
 use super::size::Size;
 
 /// Model of a command that does not take plans.
@@ -301,7 +302,15 @@ impl StreamingChoice {
             compile::Options { defer: self.defer(), passes: self.passes.options()?, ..compile::Options::default() };
         Ok(LoadOptions {
             compile: self.changes.over(compile, self.override_check)?,
-            run: engine::Options { memory, experts, prefetch, stream, lock: self.mlock, ..engine::Options::default() },
+            run: engine::Options {
+                memory,
+                experts,
+                prefetch,
+                stream,
+                lock: self.mlock,
+                transport: ranks::transport(),
+                ..engine::Options::default()
+            },
             embeddings: false,
             nextn: Nextn::Absent,
             queue_depth: self.experts.queue.depth(),
@@ -358,7 +367,7 @@ impl RunChoice {
         Ok(LoadOptions {
             compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
             run: engine::Options {
-                threads: self.threads,
+                threads: self.threads.or_else(ranks::threads),
                 pin: self.pin.pin,
                 context: self.context,
                 skip_weight_check: self.no_check,

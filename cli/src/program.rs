@@ -8,10 +8,11 @@ use std::process::ExitCode;
 use ixc_grammar::{COMPILE_ARGUMENT, serve_compile_request};
 use ixc_text::template::{RENDER_ARGUMENT, serve_render_request};
 
+use super::ranks::{self, Connect};
 use super::settings::arguments::ParseError;
 #[cfg(unix)]
 use super::signals;
-use super::{Cli, exit, failure, interrupt, invocation, output, parse, terminal};
+use super::{Cli, Usage, exit, failure, interrupt, invocation, output, parse, terminal};
 
 /// Runs a command in a process of another program, such as a Python interpreter. Takes the
 /// arguments, beginning with the program's name. `helper` is a program that calls this function
@@ -23,6 +24,12 @@ pub fn run_with(arguments: Vec<OsString>, helper: Option<PathBuf>) -> ExitCode {
 
 /// Runs the command of this process's arguments. Returns its exit status.
 pub fn run() -> ExitCode {
+    run_connected(None)
+}
+
+/// Runs the command of this process's arguments, on several ranks if several processes were started
+/// together. Returns its exit status.
+pub fn run_connected(connect: Option<Connect>) -> ExitCode {
     // Helper processes are handled before any setup: they do one task and exit.
     match invocation::arguments().get(1) {
         Some(argument) if argument == RENDER_ARGUMENT => return serve_render_request(),
@@ -32,6 +39,9 @@ pub fn run() -> ExitCode {
     // Help, version texts and usage errors end the program here.
     let Cli { command, log } = match parse(invocation::arguments()) {
         Ok(cli) => cli,
+        Err(ParseError::CommandLine(error)) if ranks::is_repetition() => {
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
+        }
         Err(ParseError::CommandLine(error)) => exit(&error),
         Err(ParseError::Settings(error)) => return print_failure(&error),
     };
@@ -39,9 +49,9 @@ pub fn run() -> ExitCode {
     #[cfg(unix)]
     signals::install();
     let mut out = terminal::standard_output();
-    let result = log.install().and_then(|()| command.run(&mut *out));
+    let result = log.install().and_then(|()| ranks::join(&command, connect)).and_then(|()| command.run(&mut *out));
     terminal::end_text();
-    let result = result.and_then(|()| Ok(out.flush()?));
+    let result = result.and_then(|()| Ok(out.flush()?)).and_then(|()| ranks::leave());
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -56,8 +66,11 @@ pub fn run() -> ExitCode {
 /// Prints the message of a failure. Returns its exit status.
 fn print_failure(error: &anyhow::Error) -> ExitCode {
     let (status, message) = failure::failure(error);
-    if let Some(message) = message {
-        output::print_stderr(&message);
+    if let Some(message) = message.filter(|_| !(error.is::<Usage>() && ranks::is_repetition())) {
+        ranks::end(message.trim_start_matches("error: "));
+        output::print_stderr(&ranks::numbered(message));
+    } else {
+        ranks::end("the run was interrupted");
     }
     ExitCode::from(status)
 }

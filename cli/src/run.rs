@@ -35,7 +35,7 @@ use super::speculation::SpeculationChoice;
 use super::stats_line::stat;
 use super::template::TemplateChoice;
 use super::writer::{StatsFormat, TextParams, Writer};
-use super::{BadInput, tokenize};
+use super::{BadInput, ranks, tokenize};
 
 /// Tokens to generate if no count is given and no token ends the text.
 const DEFAULT_TOKENS: usize = 256;
@@ -165,9 +165,12 @@ impl Args {
         let begin = Instant::now();
         let inputs = self.inputs();
         // Open the output first: if that fails, no run is lost.
-        let output = self.trace.as_ref().map(|path| self.force.open(path, &trace::KIND, &inputs));
+        let is_follower = ranks::is_follower();
+        let output =
+            self.trace.as_ref().filter(|_| !is_follower).map(|path| self.force.open(path, &trace::KIND, &inputs));
         let mut output = output.transpose()?;
-        let state = self.save_state.as_ref().map(|path| self.force.open(path, &saved::KIND, &inputs));
+        let state =
+            self.save_state.as_ref().filter(|_| !is_follower).map(|path| self.force.open(path, &saved::KIND, &inputs));
         let mut state = state.transpose()?;
         let batch = self.batch.open(self.force, &inputs)?;
         let mut record = self.experts.open(self.force, &inputs)?;
@@ -189,6 +192,9 @@ impl Args {
             nextn: self.speculation.nextn(),
             ..options
         };
+        if is_follower {
+            return ranks::follow(self.model.path(), &options);
+        }
         // Read these before the model is opened, which takes longer.
         let template = self.template.template()?;
         let grammar = self.grammar.source()?;

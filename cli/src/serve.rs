@@ -35,7 +35,7 @@ use super::shift::ShiftChoice;
 use super::size::Size;
 use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
-use super::{BadInput, Usage, hints, interrupt, log};
+use super::{BadInput, Usage, hints, interrupt, log, ranks};
 
 /// Default max size of the prompt cache's folder; the next constant is that of its memory.
 const FOLDER_BYTES: u64 = 16 << 30;
@@ -219,6 +219,14 @@ impl Args {
         let progress = Arc::new(ProgressCounter::default());
         let options = self.load_options(&record, &progress)?;
         let sources = self.sources()?;
+        if ranks::transport().is_some() && sources.len() > 1 {
+            return Err(Usage(format!("several ranks serve one model; {} are given", sources.len())).into());
+        }
+        if ranks::is_follower() {
+            let path = sources[0].path.as_deref();
+            let embeddings = options.embeddings || gives_embeddings(path)?;
+            return ranks::follow(path, &LoadOptions { embeddings, ..options });
+        }
         // Listen before the model is loaded, which takes longer.
         let Endpoint { host, addresses, inherited } = endpoint;
         let address = format!("{}:{}", self.host, self.port);

@@ -43,6 +43,7 @@ pub const ROOTS: &[&str] = &[
     "serve/src/lib.rs",
     "error/src/lib.rs",
     "cli/src/lib.rs",
+    "mpi/src/lib.rs",
     "bench/src/main.rs",
     "testing/src/lib.rs",
     "capi/src/lib.rs",

@@ -22,6 +22,7 @@ const FOLDERS: &[&str] = &[
     "emulator/src",
     "dataflow/src",
     "transport/src",
+    "mpi/src",
     "runtime/src",
     "grammar/src",
     "compile/src",
