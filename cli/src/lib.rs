@@ -97,6 +97,8 @@ use settings::arguments::ParseError;
 pub use out_of_memory::ExitIfExhausted;
 pub use program::{run, run_connected, run_with};
 pub use ranks::{Connect, Report};
+pub use settings::error::ConfigError;
+pub use settings::file::check_configuration;
 
 /// Compiles model files to machine code for this CPU, and runs them.
 #[derive(Debug, Parser)]

@@ -163,6 +163,14 @@ pub fn read(path: &ConfigPath, root: &Command) -> anyhow::Result<Option<ConfigFi
     Ok(Some(parse(path, &text, root)?))
 }
 
+/// Checks the text of a configuration file, as each command does. Returns the number of keys.
+///
+/// # Errors
+/// If the text is no TOML, or it has a wrong key or type.
+pub fn check_configuration(path: &Path, text: &str) -> Result<usize, ConfigError> {
+    Ok(parse(path, text, &crate::command())?.entries.len())
+}
+
 /// Parses the text of a configuration file.
 ///
 /// # Errors

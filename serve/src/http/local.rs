@@ -58,6 +58,11 @@ impl Local {
         }
     }
 
+    /// Posts a body of any bytes, as a foreign client may, and waits for the whole answer.
+    pub async fn post_bytes(&self, path: &'static str, body: Vec<u8>) -> (u16, Value) {
+        read_response(self.send(path, body).await).await
+    }
+
     /// Posts a body that requests a stream, and returns the answer's events.
     ///
     /// # Errors
