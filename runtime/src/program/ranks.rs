@@ -6,7 +6,7 @@ use ixc_ir::plan::{ArenaBuffer, BufferId, Exchange, MAX_RANKS, Output, Plan, Ran
 use super::{BarrierAction, PlanError, Problem, Stage, at, id, range};
 
 /// Bytes of an element of a buffer that ranks exchange.
-const FLOAT_BYTES: u64 = 4;
+pub(super) const FLOAT_BYTES: u64 = 4;
 
 /// Checks the rank of a plan, and all exchanges.
 pub(crate) fn check(plan: &Plan<Kernel>) -> Result<(), PlanError> {

@@ -26,6 +26,7 @@ use std::ops::RangeInclusive;
 use ixc_ir::kernel::{Affine, Atom, Kernel, Stmt};
 use ixc_ir::plan::{ATTENTION_BLOCK, DimExpr, DimInput, KernelId, Plan, RowAxis, RowCount, Step, Task, Variant};
 
+use super::ranks::FLOAT_BYTES;
 use super::{PlanError, Problem, at};
 
 /// Max statements for a token and a byte of weights. Models need less than one.
@@ -99,6 +100,14 @@ fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
                     statements = statements.saturating_add(counter.task(task, rows)?);
                     tasks += 1;
                 }
+            }
+            // A sum adds the floats of each rank.
+            Step::Exchange(exchange) => {
+                let ranks = u64::from(plan.ranks.map_or(1, |ranks| ranks.ranks));
+                let result = exchange.result().and_then(|result| plan.buffers.get(result.0 as usize));
+                let floats = result.map_or(0, |result| result.row_bytes / FLOAT_BYTES);
+                statements = statements.saturating_add(floats.saturating_mul(ranks));
+                tasks += 1;
             }
             Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {}
         }
