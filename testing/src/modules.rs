@@ -46,6 +46,7 @@ pub const ROOTS: &[&str] = &[
     "mpi/src/lib.rs",
     "bench/src/main.rs",
     "testing/src/lib.rs",
+    "fuzz/src/lib.rs",
     "capi/src/lib.rs",
     "python/src/lib.rs",
 ];

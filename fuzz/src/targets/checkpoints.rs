@@ -1,0 +1,236 @@
+//! Folders of safetensors. An input is an archive: each file begins with a line `--- NAME`.
+//!
+//! A safetensors file in an archive is its header in JSON. The function adds the length before it
+//! and zeros for the tensors after it, so that inputs stay small.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ixc_compile::model::{Model, tokenizer as tokenizer_of};
+use ixc_model_files::checkpoint;
+use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
+use serde_json::Value;
+
+use super::models::assert_sound;
+use crate::{Outcome, scratch};
+
+/// Max bytes of the tensors of a file.
+const MAX_DATA: u64 = 4 << 20;
+/// Names of files that the reader looks for. Other names are left out.
+const NAMES: [&str; 10] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-00001-of-00003.safetensors",
+    "model-00002-of-00003.safetensors",
+    "model-00003-of-00003.safetensors",
+];
+
+/// Keys of configurations and headers.
+pub const DICTIONARY: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "null",
+    "true",
+    "-1",
+    "1e999",
+    "\n--- config.json\n",
+    "architectures",
+    "model_type",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "intermediate_size",
+    "rope_theta",
+    "rope_scaling",
+    "torch_dtype",
+    "quantization_config",
+    "data_offsets",
+    "dtype",
+    "shape",
+    "F32",
+    "BF16",
+    "F8_E4M3",
+    "I64",
+    "__metadata__",
+    "weight_map",
+    "quant_method",
+    "fp8",
+    "mxfp4",
+    "text_config",
+    "tie_word_embeddings",
+    "eos_token_id",
+    "sliding_window",
+    "layer_types",
+];
+
+/// Keys of `tokenizer.json`.
+pub const TOKENIZER_DICTIONARY: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "null",
+    "true",
+    "-1",
+    "model",
+    "type",
+    "BPE",
+    "Unigram",
+    "WordPiece",
+    "vocab",
+    "merges",
+    "added_tokens",
+    "special",
+    "normalizer",
+    "Sequence",
+    "Replace",
+    "pattern",
+    "Regex",
+    "String",
+    "NFC",
+    "pre_tokenizer",
+    "Split",
+    "ByteLevel",
+    "Metaspace",
+    "Digits",
+    "behavior",
+    "Isolated",
+    "Removed",
+    "decoder",
+    "post_processor",
+    "TemplateProcessing",
+    "byte_fallback",
+    "unk_token",
+    "ignore_merges",
+    "\\p{L}",
+    "(?i:",
+    "(?!",
+    "+",
+];
+
+/// A file of an archive.
+struct ArchiveFile<'i> {
+    name: &'static str,
+    bytes: &'i [u8],
+}
+
+/// Splits an archive into files with known names.
+fn files(input: &[u8]) -> Vec<ArchiveFile<'_>> {
+    let mut files: Vec<ArchiveFile<'_>> = Vec::new();
+    let mut begins = Vec::new();
+    let mut at = 0;
+    for line in input.split_inclusive(|byte| *byte == b'\n') {
+        let name = line.strip_prefix(b"--- ").map(|name| name.trim_ascii_end());
+        if let Some(name) = name.and_then(|name| NAMES.iter().find(|known| known.as_bytes() == name)) {
+            begins.push((*name, at, at + line.len()));
+        }
+        at += line.len();
+    }
+    for (number, &(name, _, begin)) in begins.iter().enumerate() {
+        let end = begins.get(number + 1).map_or(input.len(), |next| next.1);
+        files.push(ArchiveFile { name, bytes: &input[begin..end] });
+    }
+    files
+}
+
+/// Returns a safetensors file with this header. A text that is no header stays as it is.
+fn safetensors(header: &[u8]) -> Vec<u8> {
+    if !header.starts_with(b"{") {
+        return header.to_vec();
+    }
+    let header = header.trim_ascii_end();
+    let table: Value = serde_json::from_slice(header).unwrap_or_default();
+    let tensors = table.as_object().into_iter().flat_map(|table| table.values());
+    let ends = tensors.filter_map(|tensor| tensor.get("data_offsets")?.get(1)?.as_u64());
+    let end = ends.max().unwrap_or(0).min(MAX_DATA);
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header);
+    bytes.resize(bytes.len() + end as usize, 0);
+    bytes
+}
+
+fn unpacked(input: &[u8]) -> PathBuf {
+    let folder = scratch::empty_folder("checkpoint");
+    for file in files(input) {
+        let bytes = if file.name.ends_with(".safetensors") { safetensors(file.bytes) } else { file.bytes.to_vec() };
+        fs::write(folder.join(file.name), bytes).expect("the folder of temporary files can be written");
+    }
+    folder
+}
+
+/// Opens a folder, and builds the graph of its model.
+pub fn folder(input: &[u8]) -> Outcome {
+    let gguf = match checkpoint::open(&unpacked(input)) {
+        Ok(gguf) => gguf,
+        Err(error) => {
+            let class = error.class();
+            return Outcome::refused_as(error, class);
+        }
+    };
+    assert_sound(&gguf);
+    match Model::new(gguf) {
+        Ok(model) => Outcome::Accepted(format!("model {}", model.arch.hyper.architecture)),
+        Err(error) => {
+            let class = error.class();
+            Outcome::refused_as(format!("folder accepted, {error}"), class)
+        }
+    }
+}
+
+/// Opens a folder with this `tokenizer.json`, and encodes texts.
+pub fn tokenizer(input: &[u8]) -> Outcome {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/safetensors/qwen3moe");
+    let base = fs::read(path).expect("the corpus has a folder of a model");
+    let folder = unpacked(&base);
+    fs::write(folder.join("tokenizer.json"), input).expect("the folder of temporary files can be written");
+    let opened = match checkpoint::open(&folder) {
+        Ok(gguf) => gguf,
+        Err(error) => {
+            let class = error.class();
+            return Outcome::refused_as(error, class);
+        }
+    };
+    match tokenizer_of(&opened) {
+        Ok(tokenizer) => {
+            encode(&tokenizer);
+            Outcome::Accepted(format!("ends {}", tokenizer.end_of_generation().len()))
+        }
+        Err(error) => {
+            let class = error.class();
+            Outcome::refused_as(error, class)
+        }
+    }
+}
+
+/// Encodes and decodes texts. Ids are in the vocabulary.
+pub fn encode(tokenizer: &Tokenizer) {
+    let long = "aab ".repeat(200);
+    for text in ["", "a", "hello world 12,345.6\n\n\t<s>", "é 😀 \u{301}\u{0} ΑΒΓ 漢字", &long] {
+        for parse_special in [false, true] {
+            let Ok(ids) = tokenizer.encode(text, parse_special) else { continue };
+            assert!(ids.iter().all(|id| (*id as usize) < tokenizer.token_count()), "{text:?} gives {ids:?}");
+            let options = DecodeOptions { show_special: true, at_start: true };
+            let whole = tokenizer.decode_with(&ids, options).expect("ids of the tokenizer");
+            let mut stream = tokenizer.stream(options);
+            let mut pieces: String = ids.iter().map(|id| stream.push(*id).expect("ids of the tokenizer")).collect();
+            pieces += &stream.finish();
+            assert_eq!(pieces, whole, "a stream decodes {ids:?} in another way");
+        }
+    }
+}
