@@ -10,6 +10,7 @@ use ixc_compile::machine::system::{Memory, Probe, executable_memory, huge_pages,
 use ixc_generate::drive::{self, DriveMeasurement};
 use ixc_generate::plan_cache::{CachedPlan, PlanCache};
 use ixc_measure::roofline::Roofline;
+use ixc_sandbox::support::Support;
 use ixc_targets::Target;
 use ixc_targets::cpu::{Caches, caches};
 use ixc_workbench::kernels::roofline;
@@ -84,6 +85,7 @@ struct Machine {
     huge_pages: Option<String>,
     io_uring: Probe,
     executable_memory: Probe,
+    sandbox: Support,
     /// Cache of compiled plans, and its plans.
     plans: Option<(PlanCache, Vec<CachedPlan>)>,
 }
@@ -111,6 +113,7 @@ impl Machine {
             huge_pages: huge_pages(),
             io_uring: io_uring(),
             executable_memory: executable_memory(),
+            sandbox: Support::of_kernel(),
             // A folder that cannot be read has no plans; runs then log the reason.
             plans: args.cache.find().map(|cache| (cache.clone(), cache.list().unwrap_or_default())),
         })
@@ -131,6 +134,7 @@ impl Machine {
             "transparent_huge_pages": self.huge_pages,
             "io_uring": self.io_uring,
             "executable_memory": self.executable_memory,
+            "sandbox": sandbox_facts(self.sandbox),
             "drive": self.drive.as_ref().map(drive_facts),
             "plan_cache": self.plans.as_ref().map(|(cache, plans)| cache_facts(cache, plans)),
         })
@@ -192,6 +196,7 @@ impl Machine {
         if !self.executable_memory.available {
             writeln!(out, "           compiled plans cannot run; `ixc logits --engine interpreter` can")?;
         }
+        write_sandbox(out, self.sandbox)?;
         match &self.plans {
             Some((cache, plans)) => {
                 writeln!(out, "plan cache {}", size_text(cache, plans))?;
@@ -260,6 +265,21 @@ fn list(out: &mut dyn Write, title: &str, names: &[&str]) -> io::Result<()> {
         line.push_str(name);
     }
     if line.is_empty() { Ok(()) } else { writeln!(out, "{title:<10}{line}") }
+}
+
+/// Returns the parts of the kernel that a sandbox uses, as JSON.
+fn sandbox_facts(support: Support) -> Json {
+    json!({"landlock": support.landlock, "seccomp": support.seccomp, "missing": support.missing()})
+}
+
+/// Writes the parts of the kernel that a sandbox uses.
+fn write_sandbox(out: &mut dyn Write, support: Support) -> io::Result<()> {
+    let landlock = match support.landlock {
+        0 => "no Landlock".to_owned(),
+        version => format!("Landlock {version}"),
+    };
+    writeln!(out, "sandbox    {landlock}, {}", if support.seccomp { "seccomp" } else { "no seccomp" })?;
+    support.missing().iter().try_for_each(|missing| writeln!(out, "           lacks {missing}"))
 }
 
 fn drive_facts(measured: &DriveMeasurement) -> serde_json::Value {

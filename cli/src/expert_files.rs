@@ -54,6 +54,11 @@ impl ExpertFiles {
         self.expert_stats.is_some()
     }
 
+    /// Returns the file of counts that are written.
+    pub fn output(&self) -> Option<&Path> {
+        self.expert_stats.as_deref()
+    }
+
     /// Returns whether counts are read.
     pub fn reads(&self) -> bool {
         self.pin_experts.is_some()

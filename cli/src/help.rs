@@ -39,6 +39,7 @@ const GROUPS: [Group; 10] = [
             "prompt-cache-size",
             "prompt-cache-memory",
             "slot-save-path",
+            "sandbox",
             "pooling",
         ],
     },

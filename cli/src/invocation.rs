@@ -30,6 +30,11 @@ pub(crate) fn arguments() -> Vec<OsString> {
     embedded.as_ref().map_or_else(|| std::env::args_os().collect(), |invocation| invocation.arguments.clone())
 }
 
+/// Returns whether the process belongs to another program.
+pub(crate) fn is_embedded() -> bool {
+    EMBEDDED.read().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
 /// Returns the program that is started for helpers.
 ///
 /// # Errors

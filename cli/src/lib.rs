@@ -60,6 +60,7 @@ mod ranges;
 mod ranks;
 mod run;
 mod sampling;
+mod sandbox;
 mod select;
 mod serve;
 mod settings;

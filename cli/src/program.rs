@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ixc_grammar::{COMPILE_ARGUMENT, serve_compile_request};
+use ixc_text::launcher::{self, HelperJob, LAUNCH_ARGUMENT};
 use ixc_text::template::{RENDER_ARGUMENT, serve_render_request};
 
 use super::ranks::{self, Connect};
@@ -13,6 +14,12 @@ use super::settings::arguments::ParseError;
 #[cfg(unix)]
 use super::signals;
 use super::{Cli, Usage, exit, failure, interrupt, invocation, output, parse, terminal};
+
+/// Jobs of helper processes.
+const HELPER_JOBS: [HelperJob; 2] = [
+    HelperJob { argument: RENDER_ARGUMENT, main: serve_render_request },
+    HelperJob { argument: COMPILE_ARGUMENT, main: serve_compile_request },
+];
 
 /// Runs a command in a process of another program, such as a Python interpreter. Takes the
 /// arguments, beginning with the program's name. `helper` is a program that calls this function
@@ -34,6 +41,7 @@ pub fn run_connected(connect: Option<Connect>) -> ExitCode {
     match invocation::arguments().get(1) {
         Some(argument) if argument == RENDER_ARGUMENT => return serve_render_request(),
         Some(argument) if argument == COMPILE_ARGUMENT => return serve_compile_request(),
+        Some(argument) if argument == LAUNCH_ARGUMENT => return launcher::serve(&HELPER_JOBS),
         _ => {}
     }
     // Help, version texts and usage errors end the program here.

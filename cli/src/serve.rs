@@ -14,6 +14,7 @@ use ixc_generate::prompt_cache;
 use ixc_generate::speculate::Speculation;
 use ixc_runtime::engine;
 use ixc_runtime::progress::ProgressCounter;
+use ixc_sandbox::Role;
 use ixc_serve::http::{LogFormat, RequestLog};
 use ixc_serve::service::{listen, serve};
 use ixc_serve::serving::{self, Host, ModelSource, Registry, gives_embeddings};
@@ -31,6 +32,7 @@ use super::model_args::{ModelChoice, RunChoice};
 use super::model_name::{DEMO, ModelName};
 use super::output::{Bytes, Watch, counted, note};
 use super::sampling::SamplingArgs;
+use super::sandbox::{Sandbox, SandboxFiles, SandboxMode};
 use super::shift::ShiftChoice;
 use super::size::Size;
 use super::speculation::SpeculationChoice;
@@ -142,6 +144,11 @@ pub struct Args {
     /// Let requests save sequences to this folder and restore them (POST /slots/N?action=save).
     #[arg(long, value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
+    /// Limit this process after loading to its files, its socket and the system calls of serving,
+    /// without new code. `auto` uses what the kernel supports, `on` fails if a part is missing
+    /// [default: off].
+    #[arg(long, value_enum, value_name = "WHEN")]
+    sandbox: Option<SandboxMode>,
     #[command(flatten)]
     experts: ExpertFiles,
     #[command(flatten)]
@@ -234,17 +241,20 @@ impl Args {
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
         let serving_options = self.serving_options(&sources[0].name, template)?;
         let local = listener.local_addr().map_err(refused())?;
+        let sandbox = self.begin_sandbox(&options, &sources)?;
         // Signals drain the server from the line that announces it, because a supervisor may react
         // to this line. Before it, they end the program at once.
         let (models, ended) = match &*sources {
             [source] => {
                 let (model, speculation, is_chat) = self.load(source, options, &progress)?;
                 record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+                sandbox.map_or(Ok(()), |sandbox| sandbox.finish(Role::Server))?;
                 let ended = end_on_signal();
                 self.announce_model(&source.name, &model, local, is_chat);
                 (Registry::one(Host::new(model, speculation, serving_options)?), ended)
             }
             _ => {
+                sandbox.map_or(Ok(()), |sandbox| sandbox.finish(Role::Loader))?;
                 let ended = end_on_signal();
                 (self.registry(sources, options, serving_options, local)?, ended)
             }
@@ -302,6 +312,28 @@ impl Args {
             true => Ok(()),
             false => Err(BadInput(format!("{} is not a folder", folder.display())).into()),
         }
+    }
+
+    /// Limits this process before models are loaded.
+    fn begin_sandbox(&self, options: &LoadOptions, sources: &[ModelSource]) -> anyhow::Result<Option<Sandbox>> {
+        let mode = self.sandbox.unwrap_or(SandboxMode::Off);
+        if mode == SandboxMode::Off {
+            return Ok(None);
+        }
+        if let Some(folder) = &self.prompt_cache {
+            private_folder(folder).map_err(ixc_error::Error::io(folder, "keep prompts in"))?;
+        }
+        let paths: Vec<&Path> = sources.iter().filter_map(|source| source.path.as_deref()).collect();
+        let mut files = SandboxFiles::of(options, &paths);
+        let folders = [&self.prompt_cache, &self.slot_save_path];
+        folders.into_iter().flatten().for_each(|folder| files.write(folder));
+        self.experts.output().into_iter().for_each(|file| files.write_output(file));
+        if let [_, _, ..] = sources {
+            files.read_models(paths);
+        }
+        files.has_abstract_socket =
+            std::env::var_os("NOTIFY_SOCKET").is_some_and(|address| address.as_encoded_bytes().starts_with(b"@"));
+        Sandbox::begin(mode, files)
     }
 
     /// Returns the options with which models are loaded.

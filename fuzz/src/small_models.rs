@@ -61,6 +61,7 @@ fn plan_of(random: &RandomModule, file: SourceFile, target: Target) -> Plan<Kern
         files: vec![file],
         derived: Vec::new(),
         tokenizer: Vec::new(),
+        result_width: 0,
         weights: &random.weights,
     };
     let options = OptionSet::default().with(&pack::Options { weights: false });

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ixc_compile::Error as CompileError;
 use ixc_failure::{Class, Remedy, from_inner};
 use ixc_generate::Error as GenerationError;
+use ixc_sandbox::SandboxError;
 use ixc_text::template::TemplateError;
 
 use crate::supervisor::SupervisorError;
@@ -25,6 +26,9 @@ pub enum Error {
     /// The service manager's socket cannot be used, or its messages cannot be sent.
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
+    /// The process cannot be limited.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// The prompt cache and saved sequences have the same folder.
     #[error("{}: one folder cannot hold both the prompt cache and saved sequences; give another folder for one of them", path.display())]
     SameFolder {
@@ -48,6 +52,7 @@ impl Error {
             Error::Generate(error) => error.class(),
             Error::Batch(error) => error.class(),
             Error::Supervisor(error) => error.class(),
+            Error::Sandbox(error) => error.class(),
             Error::SameFolder { .. } => Class::Data,
         }
     }

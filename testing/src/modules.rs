@@ -23,6 +23,7 @@ pub const ROOTS: &[&str] = &[
     "files/src/lib.rs",
     "ir/src/lib.rs",
     "targets/src/lib.rs",
+    "sandbox/src/lib.rs",
     "frontend/text/src/lib.rs",
     "frontend/model_files/src/lib.rs",
     "frontend/architectures/src/lib.rs",

@@ -12,6 +12,7 @@ const FOLDERS: &[&str] = &[
     "files/src",
     "ir/src",
     "targets/src",
+    "sandbox/src",
     "frontend/text/src",
     "frontend/model_files/src",
     "frontend/architectures/src",

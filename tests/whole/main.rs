@@ -72,6 +72,7 @@ mod requantised;
 mod request_log;
 mod requests;
 mod run;
+mod sandbox;
 mod saved;
 mod scaled;
 mod serve;

@@ -7,11 +7,13 @@
 //!
 //! Helpers render templates ([`crate::template`]) and compile grammars for the first time. Stack
 //! overflows, refused memory and endless loops end only the helper. The parent turns each into a
-//! [`Death`].
+//! [`Death`]. A process that may not start programs has a [`crate::launcher`] for it.
 //!
-//! Invariant: the helper opens no file, writes none, and gains no rights.
+//! Invariant: the helper opens no file, writes none, starts no process, and gains no rights. Where
+//! the kernel has Landlock and seccomp, they enforce this ([`ixc_sandbox`]).
 
-use std::io::{self, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -19,14 +21,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use ixc_sandbox::support::Support;
+use ixc_sandbox::{Role, files, filter, process};
+
+use crate::launcher::{Channel, HELPER_VARIABLE, Launched, launch};
+
 /// Max bytes read of a helper's standard error.
 const MAX_COMPLAINT_BYTES: u64 = 16 << 10;
 /// Address space in addition to stack and heap: the program itself, and unused reservations of the
 /// allocator.
 const RESERVED_BYTES: u64 = 1 << 30;
-/// Variable that is set in a helper. A program that ignores its helper argument would start helpers
-/// without end; this variable stops it.
-const HELPER_VARIABLE: &str = "IXC_RENDERING";
 /// Period of the parent's checks whether the request was cancelled.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
 
@@ -93,31 +97,20 @@ pub fn ask(
     if std::env::var_os(HELPER_VARIABLE).is_some() {
         return Err(failed(argument, &"the program does not serve this argument first"));
     }
-    let mut child = Command::new(program)
-        .arg(argument)
-        .env_clear()
-        .env(HELPER_VARIABLE, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| Death::Start { reason: format!("cannot start {}: {error}", program.display()) })?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let child = Mutex::new(child);
+    let Started { stdin, stdout, stderr, process } = Started::of(program, argument)?;
     let (written, answer, complaint, wanted) = std::thread::scope(|scope| {
         let (end, ended) = channel::<()>();
-        let child = &child;
-        let watch = scope.spawn(move || kill_unwanted(child, &ended, is_wanted));
+        let process = &process;
+        let watch = scope.spawn(move || kill_unwanted(process, &ended, is_wanted));
         // The helper reads its whole input before it writes, so one after the other cannot block.
         // The helper may have ended by now; its status is more informative than a broken pipe.
-        let written = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(request));
+        let written = { stdin }.write_all(request);
         let answer = read_up_to(stdout, answer_bytes);
         let complaint = read_up_to(stderr, MAX_COMPLAINT_BYTES);
         drop(end);
         (written, answer, complaint, watch.join().unwrap_or(true))
     });
-    let mut child = child.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let status = child.wait().map_err(|error| failed("helper", &error))?;
+    let status = process.wait().map_err(|error| failed("helper", &error))?;
     if !wanted {
         return Err(Death::Unwanted);
     }
@@ -129,14 +122,79 @@ pub fn ask(
     answer.map_err(|error| failed("answer", &error))
 }
 
+/// A helper with its pipes.
+struct Started {
+    stdin: PipeWriter,
+    stdout: PipeReader,
+    stderr: PipeReader,
+    process: Process,
+}
+
+impl Started {
+    /// Starts a helper with the launcher, if this process has one, or as a program.
+    fn of(program: &Path, argument: &str) -> Result<Started, Death> {
+        let refused =
+            |error: io::Error| Death::Start { reason: format!("cannot start {}: {error}", program.display()) };
+        if let Some(launched) = launch(argument) {
+            let Launched { stdin, stdout, stderr, channel } = launched.map_err(refused)?;
+            return Ok(Started { stdin, stdout, stderr, process: Process::Launched(channel) });
+        }
+        let mut child = Command::new(program)
+            .arg(argument)
+            .env_clear()
+            .env(HELPER_VARIABLE, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(refused)?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err(refused(io::ErrorKind::BrokenPipe.into()));
+        };
+        Ok(Started {
+            stdin: OwnedFd::from(stdin).into(),
+            stdout: OwnedFd::from(stdout).into(),
+            stderr: OwnedFd::from(stderr).into(),
+            process: Process::Child(Mutex::new(child)),
+        })
+    }
+}
+
+/// Process of a helper.
+enum Process {
+    /// Child of this process.
+    Child(Mutex<Child>),
+    /// Process of the launcher.
+    Launched(Channel),
+}
+
+impl Process {
+    /// Kills the helper, unless it has ended.
+    fn kill(&self) {
+        match self {
+            // The helper may have ended by itself.
+            Process::Child(child) => drop(child.lock().unwrap_or_else(PoisonError::into_inner).kill()),
+            Process::Launched(channel) => channel.kill(),
+        }
+    }
+
+    /// Waits for the helper's end.
+    fn wait(self) -> io::Result<ExitStatus> {
+        match self {
+            Process::Child(child) => child.into_inner().unwrap_or_else(PoisonError::into_inner).wait(),
+            Process::Launched(channel) => channel.wait(),
+        }
+    }
+}
+
 /// Kills a helper when `is_wanted` returns false. Returns whether the helper ended before that.
-fn kill_unwanted(child: &Mutex<Child>, ended: &Receiver<()>, is_wanted: &(dyn Fn() -> bool + Sync)) -> bool {
+fn kill_unwanted(process: &Process, ended: &Receiver<()>, is_wanted: &(dyn Fn() -> bool + Sync)) -> bool {
     loop {
         match ended.recv_timeout(POLL_PERIOD) {
             Err(RecvTimeoutError::Timeout) if is_wanted() => {}
             Err(RecvTimeoutError::Timeout) => {
-                // The helper may have ended by itself.
-                let _ = child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+                process.kill();
                 return false;
             }
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return true,
@@ -145,11 +203,9 @@ fn kill_unwanted(child: &Mutex<Child>, ended: &Receiver<()>, is_wanted: &(dyn Fn
 }
 
 /// Reads up to `limit` bytes, then closes the pipe.
-fn read_up_to(from: Option<impl Read>, limit: u64) -> io::Result<Vec<u8>> {
+fn read_up_to(from: PipeReader, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    if let Some(from) = from {
-        from.take(limit).read_to_end(&mut bytes)?;
-    }
+    from.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -178,7 +234,12 @@ pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl
         io::stdin().lock().read_to_end(&mut request)?;
         let (parsed, limits) = parse(&request)?;
         drop(request);
+        // Rules for files need a descriptor, which the limits forbid. The filter forbids limits.
+        files::confine_all().and_then(|()| process::drop_all_capabilities()).map_err(io::Error::other)?;
         limit_this_process(limits)?;
+        if Support::of_kernel().seccomp {
+            filter::install(Role::Helper).map_err(io::Error::other)?;
+        }
         Ok(work(parsed))
     };
     let written = answer().and_then(|answer| {
@@ -199,7 +260,7 @@ pub fn serve<R>(parse: impl FnOnce(&[u8]) -> io::Result<(R, Limits)>, work: impl
 /// that the parent left open.
 fn close_what_was_inherited() {
     #[cfg(target_os = "linux")]
-    // SAFETY: this process has not opened a descriptor yet, so no descriptor in use is closed.
+    // SAFETY: this process uses no other descriptor, so no descriptor in use is closed.
     // Kernels before 5.9 lack the call and return an error, which does no harm.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32);
@@ -222,12 +283,6 @@ fn limit_this_process(limits: Limits) -> io::Result<()> {
         // For systems that do not count mappings as data.
         (libc::RLIMIT_AS, space, space),
     ];
-    // From here on, executing a program does not grant privileges.
-    #[cfg(target_os = "linux")]
-    // SAFETY: takes numbers only.
-    unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    }
     // SAFETY: takes a number only. If the call fails, the helper keeps the normal priority.
     unsafe {
         libc::nice(niceness);

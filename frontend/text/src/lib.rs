@@ -10,12 +10,14 @@
 //! | [`template`] | chat templates, rendered within limits |
 //! | [`chat`] | reasoning, answer and tool calls of a model's text |
 //! | [`helper`] | a helper process for untrusted tasks, whose crash does not affect this process |
+//! | [`launcher`] | a process that starts helpers for a process that may not |
 //!
-//! The only other crate of the workspace that this one uses is `failure`.
+//! The only other crates of the workspace that this one uses are `failure` and `sandbox`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod chat;
 pub mod helper;
+pub mod launcher;
 pub mod template;
 pub mod tokenizer;

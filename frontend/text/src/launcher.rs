@@ -1,0 +1,308 @@
+//! The launcher: a process that starts helpers for a process that may not start programs.
+//!
+//! ```text
+//! server ── pipes, channel ──▶ launcher ──fork──▶ watcher ──fork──▶ helper
+//!        ◀── exit status ──────────────────────── watcher
+//!        ─── end of the channel ────────────────▶ watcher ──kill──▶ helper
+//! ```
+//!
+//! The launcher is a new process, so its memory has no prompts and no keys. It executes no file:
+//! helpers are copies of it. Each helper limits itself further ([`crate::helper`]).
+//!
+//! Invariant: the launcher has one thread, so a copy of it is a whole program.
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::OnceLock;
+
+use ixc_sandbox::support::Support;
+use ixc_sandbox::{Role, SandboxError, files, filter, process};
+
+/// The argument that makes a program call [`serve`].
+pub const LAUNCH_ARGUMENT: &str = "__launch-helpers";
+/// Variable that is set in a helper and in a launcher. A program that ignores its helper argument
+/// would start helpers without end; this variable stops it.
+pub(crate) const HELPER_VARIABLE: &str = "IXC_RENDERING";
+
+/// Max length of a job's name.
+const NAME_BYTES: usize = 64;
+/// Message of a launcher that has limited itself.
+const READY: &[u8] = b"ready";
+/// Number of descriptors of a helper: input, output, errors, channel.
+const DESCRIPTORS: usize = 4;
+/// Socket of a launcher.
+const SOCKET: RawFd = libc::STDIN_FILENO;
+
+/// Socket to the launcher of this process.
+static LAUNCHER: OnceLock<OwnedFd> = OnceLock::new();
+
+/// A job of helpers.
+#[derive(Clone, Copy, Debug)]
+pub struct HelperJob {
+    /// Argument that selects the job.
+    pub argument: &'static str,
+    /// Main function of the helper.
+    pub main: fn() -> ExitCode,
+}
+
+/// A helper that the launcher started.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) stdin: PipeWriter,
+    pub(crate) stdout: PipeReader,
+    pub(crate) stderr: PipeReader,
+    pub(crate) channel: Channel,
+}
+
+/// Channel to a helper's watcher.
+#[derive(Debug)]
+pub(crate) struct Channel(UnixStream);
+
+impl Channel {
+    /// Kills the helper, unless it has ended.
+    pub(crate) fn kill(&self) {
+        // The watcher may have ended by itself.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// Waits for the helper's end.
+    ///
+    /// # Errors
+    /// If the system started no helper.
+    pub(crate) fn wait(&self) -> io::Result<ExitStatus> {
+        let mut status = [0; 4];
+        (&self.0).read_exact(&mut status)?;
+        Ok(ExitStatus::from_raw(i32::from_le_bytes(status)))
+    }
+}
+
+/// Starts a launcher, which then starts all helpers of this process. `program` calls [`serve`] if
+/// [`LAUNCH_ARGUMENT`] is its first argument.
+///
+/// # Errors
+/// If the system starts no process, or the launcher cannot limit itself.
+pub fn start(program: &Path) -> io::Result<()> {
+    let (own, other) = socket_pair()?;
+    Command::new(program)
+        .arg(LAUNCH_ARGUMENT)
+        .env_clear()
+        .env(HELPER_VARIABLE, "1")
+        .stdin(other)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // Ctrl-C is for the server, which then finishes its answers.
+        .process_group(0)
+        .spawn()?;
+    let mut answer = [0; READY.len()];
+    // SAFETY: the call writes at most the length of `answer`, which outlives it.
+    let received = unsafe { libc::recv(own.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
+    if received != READY.len() as isize || answer != READY {
+        return Err(io::Error::other("the launcher of helpers has ended"));
+    }
+    LAUNCHER.set(own).map_err(|_| io::Error::other("there are two launchers of helpers"))
+}
+
+/// Starts a helper for this job, if there is a launcher.
+///
+/// # Errors
+/// If the launcher has ended, or the system refuses pipes.
+pub(crate) fn launch(job: &str) -> Option<io::Result<Launched>> {
+    LAUNCHER.get().map(|launcher| {
+        let (input, stdin) = io::pipe()?;
+        let (stdout, output) = io::pipe()?;
+        let (stderr, errors) = io::pipe()?;
+        let (channel, watcher) = UnixStream::pair()?;
+        let passed = [input.as_raw_fd(), output.as_raw_fd(), errors.as_raw_fd(), watcher.as_raw_fd()];
+        send(launcher, job.as_bytes(), passed)?;
+        Ok(Launched { stdin, stdout, stderr, channel: Channel(channel) })
+    })
+}
+
+/// Runs the launcher: starts a helper for each message until the other end of standard input is
+/// closed. Also returns in each helper, after its job. Call it before anything else is set up.
+pub fn serve(jobs: &[HelperJob]) -> ExitCode {
+    // The server decides when this process ends.
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD] {
+        // SAFETY: ignores a signal. For SIGCHLD, the system then also reaps children.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    if limit_launcher().is_err() {
+        return ExitCode::FAILURE;
+    }
+    // SAFETY: the call reads the message, which outlives it.
+    if unsafe { libc::send(SOCKET, READY.as_ptr().cast(), READY.len(), libc::MSG_NOSIGNAL) } < 0 {
+        return ExitCode::FAILURE;
+    }
+    while let Ok(Some(request)) = receive() {
+        // SAFETY: this process has one thread, so its copy is a whole program.
+        match unsafe { libc::fork() } {
+            0 => return watch(request, jobs),
+            // The server sees that its channel is closed.
+            _ => drop(request),
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Limits this process to start helpers.
+fn limit_launcher() -> Result<(), SandboxError> {
+    process::drop_all_capabilities()?;
+    files::confine_all()?;
+    if Support::of_kernel().seccomp { filter::install(Role::Launcher) } else { Ok(()) }
+}
+
+/// Request for a helper.
+struct LaunchRequest {
+    job: Vec<u8>,
+    pipes: [OwnedFd; DESCRIPTORS - 1],
+    channel: UnixStream,
+}
+
+/// Starts a helper and waits for it; kills it if the channel is closed. Returns in the helper, too.
+fn watch(request: LaunchRequest, jobs: &[HelperJob]) -> ExitCode {
+    let LaunchRequest { job, pipes, mut channel } = request;
+    // SAFETY: restores the default action, so that the helper's status is kept.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    // SAFETY: this process has one thread, so its copy is a whole program.
+    let helper = match unsafe { libc::fork() } {
+        -1 => return ExitCode::FAILURE,
+        0 => {
+            drop(channel);
+            return help(&job, pipes, jobs);
+        }
+        helper => helper,
+    };
+    drop(pipes);
+    wait_or_end(helper, &channel);
+    let mut status = 0;
+    // SAFETY: the call writes to `status`, which outlives it.
+    while unsafe { libc::waitpid(helper, &raw mut status, 0) } == -1 {
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return ExitCode::FAILURE;
+        }
+    }
+    // The server may be gone.
+    let _ = channel.write_all(&status.to_le_bytes());
+    ExitCode::SUCCESS
+}
+
+/// Runs a helper's job with its pipes as standard input, output and errors.
+fn help(job: &[u8], pipes: [OwnedFd; DESCRIPTORS - 1], jobs: &[HelperJob]) -> ExitCode {
+    for (standard, pipe) in (0..).zip(&pipes) {
+        // SAFETY: both are descriptors of this process, and no other code uses the standard ones.
+        if unsafe { libc::dup2(pipe.as_raw_fd(), standard) } == -1 {
+            return ExitCode::FAILURE;
+        }
+    }
+    // The job closes all other descriptors.
+    drop(pipes);
+    let job = jobs.iter().find(|known| known.argument.as_bytes() == job);
+    job.map_or(ExitCode::FAILURE, |job| (job.main)())
+}
+
+/// Waits until a helper has ended or the channel is closed, and then kills the helper.
+fn wait_or_end(helper: libc::pid_t, channel: &UnixStream) {
+    // SAFETY: takes numbers only.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, helper, 0) };
+    // Kernels before 5.3 lack the call. There, limits alone end the helper.
+    let Ok(descriptor @ 0..) = RawFd::try_from(descriptor) else { return };
+    // SAFETY: the system opened the descriptor for this function.
+    let process = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let entry = |descriptor| libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    let mut entries = [entry(process.as_raw_fd()), entry(channel.as_raw_fd())];
+    // SAFETY: the call reads and writes two entries, which outlive it.
+    while unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } == -1 {
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
+    if entries[1].revents != 0 {
+        // SAFETY: the helper is a child of this process that was not waited for, so its id is still
+        // its own.
+        unsafe { libc::kill(helper, libc::SIGKILL) };
+    }
+}
+
+/// Returns two connected sockets that keep the borders of messages.
+fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut pair = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the call writes two numbers, which outlive it.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the system opened both descriptors for this function.
+    Ok(pair.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) }).into())
+}
+
+/// Control data of a message with descriptors.
+#[repr(C)]
+struct Control {
+    header: libc::cmsghdr,
+    descriptors: [RawFd; DESCRIPTORS],
+}
+
+const _: () = assert!(
+    // SAFETY: computes a length from a length.
+    size_of::<Control>() == unsafe { libc::CMSG_SPACE(size_of::<[RawFd; DESCRIPTORS]>() as u32) } as usize,
+    "descriptors follow their header without a gap"
+);
+
+impl Control {
+    fn new(descriptors: [RawFd; DESCRIPTORS]) -> Control {
+        // SAFETY: all bytes of a header may be zero.
+        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        header.cmsg_len = size_of::<Control>() as _;
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        Control { header, descriptors }
+    }
+
+    /// Calls `transfer` with a message that has these bytes and this control data.
+    fn transfer(&mut self, bytes: &mut [u8], transfer: impl FnOnce(&mut libc::msghdr) -> isize) -> io::Result<usize> {
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: all bytes of a message's description may be zero: no address, no data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut *self).cast();
+        message.msg_controllen = size_of::<Control>() as _;
+        let length = transfer(&mut message);
+        usize::try_from(length).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Sends a job's name with descriptors.
+fn send(socket: &OwnedFd, name: &[u8], descriptors: [RawFd; DESCRIPTORS]) -> io::Result<()> {
+    let mut name = name.to_vec();
+    let sent = Control::new(descriptors).transfer(&mut name, |message| {
+        // SAFETY: the message describes memory that outlives the call.
+        unsafe { libc::sendmsg(socket.as_raw_fd(), message, libc::MSG_NOSIGNAL) }
+    });
+    sent.map(drop)
+}
+
+/// Receives the next request; `None` after the last one.
+fn receive() -> io::Result<Option<LaunchRequest>> {
+    let mut control = Control::new([-1; DESCRIPTORS]);
+    control.header.cmsg_len = 0;
+    let mut name = [0; NAME_BYTES];
+    let length = control.transfer(&mut name, |message| {
+        // SAFETY: the message describes memory that outlives the call.
+        unsafe { libc::recvmsg(SOCKET, message, libc::MSG_CMSG_CLOEXEC) }
+    })?;
+    if length == 0 {
+        return Ok(None);
+    }
+    if control.header.cmsg_len != Control::new([-1; DESCRIPTORS]).header.cmsg_len {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    // SAFETY: the system opened these descriptors for this process with the message.
+    let [input, output, errors, channel] = control.descriptors.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+    Ok(Some(LaunchRequest { job: name[..length].to_vec(), pipes: [input, output, errors], channel: channel.into() }))
+}
