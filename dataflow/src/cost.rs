@@ -78,7 +78,7 @@ fn block(kernel: &Kernel, statements: &[Stmt], dims: &[i64]) -> Cost {
     let step = Cost { steps: 1, ..Cost::default() };
     for statement in statements {
         match statement {
-            Stmt::Inst(inst) => sum.add(&of(kernel, inst), 1),
+            Stmt::Inst(inst) => sum.add(&inst_cost(kernel, inst), 1),
             Stmt::For(f) => {
                 let mut turn = block(kernel, &f.body, dims);
                 turn.add(&step, 1);
@@ -101,7 +101,7 @@ pub(crate) fn evaluate(affine: &Affine, dims: &[i64]) -> u64 {
     value.and_then(|value| u64::try_from(value).ok()).unwrap_or(0)
 }
 
-fn of(kernel: &Kernel, inst: &Inst) -> Cost {
+fn inst_cost(kernel: &Kernel, inst: &Inst) -> Cost {
     let lanes = |ty: Type| u64::from(ty.lanes) * u64::from(ty.rows.max(1));
     let n = lanes(inst.ty);
     let operand = |i: usize| inst.operands.get(i).map_or(0, |id| lanes(kernel.ty(*id)));

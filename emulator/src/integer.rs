@@ -65,7 +65,7 @@ macro_rules! shift {
     }};
 }
 
-fn left<T: Into<u64> + TryFrom<u64> + Default>(x: T, count: u64, bits: u64) -> T {
+fn shift_left<T: Into<u64> + TryFrom<u64> + Default>(x: T, count: u64, bits: u64) -> T {
     if count >= bits { T::default() } else { truncate(x.into() << count, bits) }
 }
 
@@ -337,18 +337,18 @@ fn comparison_row(i: &Instruction) -> Option<Row> {
 fn shift_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
-        M::Vpsllw | M::Psllw => shift!(i, u16, |x, n| left(x, n, 16)),
-        M::Vpslld | M::Pslld => shift!(i, u32, |x, n| left(x, n, 32)),
-        M::Vpsllq | M::Psllq => shift!(i, u64, |x, n| left(x, n, 64)),
+        M::Vpsllw | M::Psllw => shift!(i, u16, |x, n| shift_left(x, n, 16)),
+        M::Vpslld | M::Pslld => shift!(i, u32, |x, n| shift_left(x, n, 32)),
+        M::Vpsllq | M::Psllq => shift!(i, u64, |x, n| shift_left(x, n, 64)),
         M::Vpsrlw | M::Psrlw => shift!(i, u16, |x, n| right(x, n, 16)),
         M::Vpsrld | M::Psrld => shift!(i, u32, |x, n| right(x, n, 32)),
         M::Vpsrlq | M::Psrlq => shift!(i, u64, |x, n| right(x, n, 64)),
         M::Vpsraw | M::Psraw => shift!(i, i16, |x, n| x >> n.min(15)),
         M::Vpsrad | M::Psrad => shift!(i, i32, |x, n| x >> n.min(31)),
         M::Vpsraq => shift!(i, i64, |x, n| x >> n.min(63)),
-        M::Vpsllvw => shift_each!(u16, |x, n| left(x, n, 16)),
-        M::Vpsllvd => shift_each!(u32, |x, n| left(x, n, 32)),
-        M::Vpsllvq => shift_each!(u64, |x, n| left(x, n, 64)),
+        M::Vpsllvw => shift_each!(u16, |x, n| shift_left(x, n, 16)),
+        M::Vpsllvd => shift_each!(u32, |x, n| shift_left(x, n, 32)),
+        M::Vpsllvq => shift_each!(u64, |x, n| shift_left(x, n, 64)),
         M::Vpsrlvw => shift_each!(u16, |x, n| right(x, n, 16)),
         M::Vpsrlvd => shift_each!(u32, |x, n| right(x, n, 32)),
         M::Vpsrlvq => shift_each!(u64, |x, n| right(x, n, 64)),

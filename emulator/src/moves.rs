@@ -324,7 +324,7 @@ fn indexed(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(gather)
 }
 
-fn packed(i: &Instruction, op: &mut Op) -> Option<Run> {
+fn packed_move(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     let (expands, element) = match i.mnemonic() {
         M::Vcompressps | M::Vpcompressd => (false, 4),
@@ -381,6 +381,6 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         .or_else(|| halves(i, op))
         .or_else(|| by_sign(i, op))
         .or_else(|| indexed(i, op))
-        .or_else(|| packed(i, op))
+        .or_else(|| packed_move(i, op))
         .or_else(|| crate::cross::decode(i, op))
 }

@@ -165,7 +165,7 @@ fn moving(element: u8, lanes: LaneFn) -> Option<Row> {
 }
 
 /// Makes the row of an instruction whose source may have any number of elements.
-fn repeated(element: u8, lanes: LaneFn) -> Option<Row> {
+fn repeated_row(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Lanes(lanes), element).from(0))
 }
 
@@ -320,15 +320,17 @@ fn part_row(i: &Instruction) -> Option<Row> {
 fn broadcast_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     match i.mnemonic() {
-        M::Vpbroadcastb => repeated(1, broadcast::<1>),
-        M::Vpbroadcastw => repeated(2, broadcast::<2>),
-        M::Vpbroadcastd | M::Vbroadcastss => repeated(4, broadcast::<4>),
-        M::Vpbroadcastq | M::Vbroadcastsd => repeated(8, broadcast::<8>),
-        M::Vbroadcastf32x2 | M::Vbroadcasti32x2 => repeated(4, broadcast::<8>),
-        M::Vbroadcastf32x4 | M::Vbroadcasti32x4 => repeated(4, broadcast::<16>),
-        M::Vbroadcastf128 | M::Vbroadcasti128 | M::Vbroadcastf64x2 | M::Vbroadcasti64x2 => repeated(8, broadcast::<16>),
-        M::Vbroadcastf32x8 | M::Vbroadcasti32x8 => repeated(4, broadcast::<32>),
-        M::Vbroadcastf64x4 | M::Vbroadcasti64x4 => repeated(8, broadcast::<32>),
+        M::Vpbroadcastb => repeated_row(1, broadcast::<1>),
+        M::Vpbroadcastw => repeated_row(2, broadcast::<2>),
+        M::Vpbroadcastd | M::Vbroadcastss => repeated_row(4, broadcast::<4>),
+        M::Vpbroadcastq | M::Vbroadcastsd => repeated_row(8, broadcast::<8>),
+        M::Vbroadcastf32x2 | M::Vbroadcasti32x2 => repeated_row(4, broadcast::<8>),
+        M::Vbroadcastf32x4 | M::Vbroadcasti32x4 => repeated_row(4, broadcast::<16>),
+        M::Vbroadcastf128 | M::Vbroadcasti128 | M::Vbroadcastf64x2 | M::Vbroadcasti64x2 => {
+            repeated_row(8, broadcast::<16>)
+        }
+        M::Vbroadcastf32x8 | M::Vbroadcasti32x8 => repeated_row(4, broadcast::<32>),
+        M::Vbroadcastf64x4 | M::Vbroadcasti64x4 => repeated_row(8, broadcast::<32>),
         M::Vmovddup | M::Movddup => {
             moving(8, |r, _, b, op| lanes::each(r, op, |i| u64::get(b, i & !1))).map(|row| row.from(0))
         }

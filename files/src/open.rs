@@ -103,11 +103,11 @@ const SYSTEM: [u64; 6] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x27_e0
 /// The system's error. [`NotRegular`] is inside it for anything else, and for a file of the kernel
 /// such as `/proc/kmsg`.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    stored(regular(path, File::options().read(true), OFlags::empty())?)
+    refuse_virtual(regular(path, File::options().read(true), OFlags::empty())?)
 }
 
 /// Rejects a virtual file of the kernel: its size is 0, and reading it may never end.
-fn stored(file: File) -> io::Result<File> {
+fn refuse_virtual(file: File) -> io::Result<File> {
     if file.metadata()?.len() == 0 {
         let system = fstatfs(&file).is_ok_and(|found| SYSTEM.contains(&(found.f_type as u64)));
         if system {
@@ -122,7 +122,7 @@ fn stored(file: File) -> io::Result<File> {
 /// # Errors
 /// See [`open_regular`].
 pub fn open_unlinked(path: &Path) -> io::Result<File> {
-    stored(regular(path, File::options().read(true), OFlags::NOFOLLOW)?)
+    refuse_virtual(regular(path, File::options().read(true), OFlags::NOFOLLOW)?)
 }
 
 /// Opens a regular file for reads past the page cache (`O_DIRECT`).

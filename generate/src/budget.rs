@@ -196,7 +196,7 @@ impl Start {
         })?;
         let (fused, plan) = plan;
         if let Some(record) = &options.decisions {
-            let size = Size::of(&plan, run)?;
+            let size = Size::from_plan(&plan, run)?;
             size.record(record, memory, Some(size.left_for_experts(memory)));
             record.extend(self.decisions);
             record.extend(decisions);
@@ -335,7 +335,7 @@ pub(crate) struct MemorySplit {
 impl MemorySplit {
     /// Divides the memory of a run. `plan` has all weights in memory. Records the decision.
     pub(crate) fn new(plan: &Plan<Kernel>, options: &Options, run: &engine::Options) -> Result<MemorySplit, Error> {
-        let size = Size::of(plan, run)?;
+        let size = Size::from_plan(plan, run)?;
         let memory = run.memory.or_else(|| default_memory(size.all).filter(|_| size.experts > 0));
         // With a margin, because the process grows a little before the plan is loaded. A plan for
         // streaming also runs with all experts in memory.
@@ -359,7 +359,7 @@ struct Size {
 }
 
 impl Size {
-    fn of(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Size, Error> {
+    fn from_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Size, Error> {
         Ok(Size { all: memory_estimate::resident(plan, run)?, experts: expert_bytes(plan) })
     }
 

@@ -71,7 +71,7 @@ pub fn measure(path: &Path) -> Result<DriveMeasurement, Error> {
         (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
         (Some(place), Some(folder), true) => {
             let path = entry_path(&folder, place);
-            cache_file::write(&path, &Entry::of(place, &probe))
+            cache_file::write(&path, &Entry::from_probe(place, &probe))
                 .map(|()| path.clone())
                 .map_err(|e| format!("{}: {e}", path.display()))
         }
@@ -214,7 +214,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn of(place: &Place, probe: &Probe) -> Entry {
+    fn from_probe(place: &Place, probe: &Probe) -> Entry {
         Entry {
             version: VERSION,
             drive: name(place),
@@ -286,7 +286,7 @@ mod tests {
     fn cached_drive_measurement_expires_and_is_per_drive() {
         let folder = folder("entry");
         let path = entry_path(&folder, &place());
-        let entry = Entry::of(&place(), &probe());
+        let entry = Entry::from_probe(&place(), &probe());
         let now = SystemTime::now();
         assert_eq!(Entry::read(&path, &place(), now), Ok(None));
         cache_file::write(&path, &entry).unwrap();
@@ -305,7 +305,7 @@ mod tests {
     fn implausible_drive_cache_is_ignored_with_a_warning() {
         let folder = folder("hostile");
         let path = entry_path(&folder, &place());
-        let entry = Entry::of(&place(), &probe());
+        let entry = Entry::from_probe(&place(), &probe());
         let good = serde_json::to_string(&entry).unwrap();
         let changes = [
             ("{", "missing field"),

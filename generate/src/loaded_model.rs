@@ -116,7 +116,7 @@ pub struct ModelProperties {
 }
 
 impl ModelProperties {
-    fn of(plan: &Plan<Kernel>) -> ModelProperties {
+    fn from_plan(plan: &Plan<Kernel>) -> ModelProperties {
         let mut formats: HashMap<Format, u64> = HashMap::new();
         for weight in &plan.weights {
             let format = weight.stored.unpacked().unwrap_or(weight.stored);
@@ -201,7 +201,7 @@ impl LoadedModel {
         }
         let defers = memory_estimate::defers(plan);
         let files = plan.files.iter().map(|source| folder.join(&source.path)).collect();
-        let facts = ModelProperties::of(plan);
+        let facts = ModelProperties::from_plan(plan);
         let (mut engine_options, drive) = engine_options(&file, folder, run, options.queue_depth)?;
         if let (None, Some(LongestContext { reserved })) = (run.context, options.longest_context) {
             engine_options.context = Some(budget::longest_context(plan, &engine_options, reserved)?.into());

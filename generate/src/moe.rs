@@ -96,7 +96,7 @@ enum OwnedRows {
 }
 
 impl OwnedRows {
-    fn of(rows: Rows<'_>) -> OwnedRows {
+    fn from_rows(rows: Rows<'_>) -> OwnedRows {
         match rows {
             Rows::F32(rows) => OwnedRows::F32(rows.to_vec()),
             Rows::Bf16(rows) => OwnedRows::Bf16(rows.to_vec()),
@@ -265,7 +265,7 @@ impl Moe {
         ExpertLayers::check(found, rows, ids, weights)?;
         let cell = Arc::new(ResultCell::default());
         let handle = Handle { cell: Arc::clone(&cell) };
-        let (rows, ids, weights) = (OwnedRows::of(rows), ids.to_vec(), weights.to_vec());
+        let (rows, ids, weights) = (OwnedRows::from_rows(rows), ids.to_vec(), weights.to_vec());
         self.pending.set(|pending| *pending += 1);
         let promise = Promise { cell, pending: Arc::clone(&self.pending) };
         let sent = self.queue.as_ref().map(|queue| queue.send(Work { layer, rows, ids, weights, promise }));

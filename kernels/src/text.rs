@@ -285,12 +285,12 @@ fn kinds() -> String {
 impl SpecError {
     /// Returns the error for a first word that names no kind.
     pub(crate) fn unknown_kind(found: &str) -> SpecError {
-        SpecError::Kind { found: shortened(found) }
+        SpecError::Kind { found: shorten(found) }
     }
 }
 
 /// Shortens text for an error message.
-fn shortened(text: &str) -> String {
+fn shorten(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
@@ -309,7 +309,7 @@ impl<'t> Fields<'t> {
             let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
             if !T::FIELDS.iter().any(|field| field.name == name) {
                 let fields = T::FIELDS.iter().map(|field| field.name).collect();
-                return Err(SpecError::Field { kind, found: shortened(name), fields });
+                return Err(SpecError::Field { kind, found: shorten(name), fields });
             }
             if pairs.iter().any(|(other, _)| *other == name) {
                 return Err(SpecError::Twice { field: name.to_owned() });
@@ -328,7 +328,7 @@ impl<'t> Fields<'t> {
         match self.pairs.iter().find(|(name, _)| *name == field) {
             Some((_, value)) => V::read(*value).ok_or_else(|| SpecError::Value {
                 field,
-                found: shortened(value.unwrap_or_default()),
+                found: shorten(value.unwrap_or_default()),
                 expected: V::expected(),
             }),
             None => absent().ok_or_else(|| SpecError::Missing { kind: self.kind, field, expected: V::expected() }),

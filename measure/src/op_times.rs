@@ -62,14 +62,15 @@ pub fn ops(stats: &Stats, limits: Option<&Roofline>) -> Vec<Op> {
         *ops.entry(op).or_default() += task.work;
     }
     let total = stats.wall.as_secs_f64() * stats.threads as f64;
-    let mut ops: Vec<Op> = ops.into_iter().map(|(op, work)| Op::of(op, &work, stats.threads, total, limits)).collect();
+    let mut ops: Vec<Op> =
+        ops.into_iter().map(|(op, work)| Op::from_work(op, &work, stats.threads, total, limits)).collect();
     ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     ops
 }
 
 impl Op {
     /// Computes the figures of an op. `total` is the time of all threads, in seconds.
-    fn of(op: &str, work: &Work, threads: usize, total: f64, limits: Option<&Roofline>) -> Op {
+    fn from_work(op: &str, work: &Work, threads: usize, total: f64, limits: Option<&Roofline>) -> Op {
         let own = work.time.as_secs_f64();
         let seconds = own / threads.max(1) as f64;
         let rate = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };

@@ -40,7 +40,7 @@ struct Numbered<'t> {
 }
 
 impl<'t> Numbered<'t> {
-    fn of(code: &'t str) -> Numbered<'t> {
+    fn from_code(code: &'t str) -> Numbered<'t> {
         let numbered =
             (1..).zip(code.lines()).flat_map(|(line, text)| words(text).into_iter().map(move |word| (line, word)));
         let (lines, words) = numbered.unzip();
@@ -59,7 +59,7 @@ fn is_name(word: &str) -> bool {
 /// If the text ends within a literal.
 pub fn tuple_aliases(text: &str) -> Vec<TupleAlias> {
     let code = code(text);
-    let Numbered { lines, words } = Numbered::of(&code);
+    let Numbered { lines, words } = Numbered::from_code(&code);
     let mut found = Vec::new();
     for (at, _) in words.windows(2).enumerate().filter(|(_, pair)| pair[0] == "type" && is_name(pair[1])) {
         let rest = &words[at + 2..];
@@ -69,7 +69,7 @@ pub fn tuple_aliases(text: &str) -> Vec<TupleAlias> {
         // `()` has no fields.
         if len > 2 && of.get(len) == Some(&";") {
             let name = words[at + 1].to_owned();
-            found.push(TupleAlias { line: lines[at + 1], name, tuple: written(&of[..len]) });
+            found.push(TupleAlias { line: lines[at + 1], name, tuple: join_words(&of[..len]) });
         }
     }
     found
@@ -82,7 +82,7 @@ pub fn tuple_aliases(text: &str) -> Vec<TupleAlias> {
 /// If the text ends within a literal.
 pub fn unnamed(text: &str) -> Vec<Unnamed> {
     let code = code(text);
-    let Numbered { lines, words } = Numbered::of(&code);
+    let Numbered { lines, words } = Numbered::from_code(&code);
     let mut found = Vec::new();
     for (at, _) in words.windows(2).enumerate().filter(|(_, pair)| pair[0] == "fn" && is_name(pair[1])) {
         let rest = &words[at + 2..];
@@ -119,7 +119,7 @@ fn patterns(list: &[&str]) -> Vec<String> {
                 // Only a pattern is followed by a colon; a group after a comma within `<` and `>`
                 // is a type.
                 if list.get(at + len) == Some(&":") {
-                    patterns.push(written(&list[at..at + len]));
+                    patterns.push(join_words(&list[at..at + len]));
                 }
                 (at, is_first) = (at + len, false);
                 continue;
@@ -162,7 +162,7 @@ fn group(words: &[&str]) -> usize {
 }
 
 /// Joins words with the usual spaces of Rust.
-fn written(words: &[&str]) -> String {
+fn join_words(words: &[&str]) -> String {
     let mut text = String::new();
     for word in words {
         let is_word = |text: &str| text.ends_with(|c: char| c.is_alphanumeric() || c == '_');

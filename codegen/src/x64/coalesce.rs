@@ -41,12 +41,12 @@ pub fn coalesce(f: &mut Function) {
     }
     for block in &mut f.blocks {
         for inst in &mut block.insts {
-            inst.rename(|v, _| classes.of(v));
+            inst.rename(|v, _| classes.representative(v));
         }
         block.insts.retain(|inst| inst.as_copy().is_none_or(|(to, from)| to != from));
     }
     if let Some(arguments) = &mut f.arguments {
-        *arguments = arguments.map(|v| classes.of(v));
+        *arguments = arguments.map(|v| classes.representative(v));
     }
 }
 
@@ -56,7 +56,7 @@ struct Classes {
 }
 
 impl Classes {
-    fn of(&mut self, v: Vreg) -> Vreg {
+    fn representative(&mut self, v: Vreg) -> Vreg {
         let mut v = v.index();
         while self.parent[v] as usize != v {
             self.parent[v] = self.parent[self.parent[v] as usize];
@@ -66,7 +66,7 @@ impl Classes {
     }
 
     fn join(&mut self, a: Vreg, b: Vreg, classes: &mut [Class]) -> bool {
-        let (a, b) = (self.of(a), self.of(b));
+        let (a, b) = (self.representative(a), self.representative(b));
         if a == b {
             return true;
         }

@@ -68,7 +68,7 @@ struct Code {
 }
 
 impl Code {
-    fn of(l: &LoopReport) -> Code {
+    fn from_loop(l: &LoopReport) -> Code {
         let latency = f64::from(l.body.critical_path);
         Code { cycles: l.body.cycles, latency, step: l.step.max(1) as u64, innermost: l.innermost && l.repeats }
     }
@@ -131,7 +131,7 @@ impl<'a> CacheWalk<'a> {
         let outside = &report.outside;
         let outside =
             Code { cycles: outside.cycles, latency: f64::from(outside.critical_path), step: 1, innermost: false };
-        let codes: Vec<Code> = report.loops.iter().map(Code::of).chain([outside]).collect();
+        let codes: Vec<Code> = report.loops.iter().map(Code::from_loop).chain([outside]).collect();
         let open = vec![OpenStretch { owner: report.loops.len(), ..OpenStretch::default() }];
         let totals = vec![Total::default(); codes.len()];
         CacheWalk { caches, loops, codes, totals, traffic: BTreeMap::new(), open, owns: Vec::new() }

@@ -80,7 +80,7 @@ struct Offset {
 
 impl Offset {
     /// Returns the address for these variables. Addresses of a verified kernel do not overflow.
-    fn of(&self, vars: &[i64]) -> u64 {
+    fn address(&self, vars: &[i64]) -> u64 {
         let sum = |sum: i64, &(var, by): &(usize, i64)| sum.wrapping_add(by.wrapping_mul(vars[var]));
         self.terms.iter().fold(self.constant, sum) as u64
     }
@@ -173,9 +173,9 @@ impl Walk {
 fn visit(steps: &[Step], vars: &mut [i64], visitor: &mut impl Visitor) {
     for step in steps {
         match step {
-            Step::Access(access) => access.visit(access.at.of(vars), visitor),
+            Step::Access(access) => access.visit(access.at.address(vars), visitor),
             Step::Index { access, var, below } => {
-                let at = access.at.of(vars);
+                let at = access.at.address(vars);
                 access.visit(at, visitor);
                 vars[*var] = (mix(at) % below) as i64;
             }

@@ -17,7 +17,7 @@ use crate::dims::Firing;
 pub(super) struct Steps(HashMap<(u32, Vec<i64>), u64>);
 
 impl Steps {
-    fn of(&mut self, kernels: &[Kernel], number: u32, dims: &[i64]) -> u64 {
+    fn count(&mut self, kernels: &[Kernel], number: u32, dims: &[i64]) -> u64 {
         *self.0.entry((number, dims.to_vec())).or_insert_with(|| cost(&kernels[number as usize], dims).steps)
     }
 }
@@ -38,7 +38,7 @@ pub(super) fn check_program(
         check.port(i, port)?;
     }
     let values = check.dims()?;
-    let steps = steps.of(kernels, program.kernel, &values);
+    let steps = steps.count(kernels, program.kernel, &values);
     if steps > MAX_STEPS {
         return check.wrong(format!("kernel {} takes {steps} steps for a row; the limit is {MAX_STEPS}", kernel.name));
     }

@@ -54,10 +54,10 @@ struct Facts {
 
 impl Facts {
     fn of_step(module: &Module) -> Facts {
-        module.functions.iter().find(|f| f.name == "step").map_or(Facts::default(), |f| Facts::of(module, f))
+        module.functions.iter().find(|f| f.name == "step").map_or(Facts::default(), |f| Facts::from_function(module, f))
     }
 
-    fn of(module: &Module, function: &Function) -> Facts {
+    fn from_function(module: &Module, function: &Function) -> Facts {
         let mut facts = Facts { group: 1, ..Facts::default() };
         let mut heads = 1;
         for shape in module.states.iter().filter_map(CacheShape::of) {

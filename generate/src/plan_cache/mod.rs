@@ -118,7 +118,7 @@ pub struct CacheError {
 }
 
 impl CacheError {
-    fn of(path: &Path, action: &'static str) -> impl Fn(io::Error) -> CacheError {
+    fn io(path: &Path, action: &'static str) -> impl Fn(io::Error) -> CacheError {
         move |source| CacheError { path: path.to_owned(), action, source }
     }
 }
@@ -252,8 +252,8 @@ impl PlanCache {
     /// Locks the folder, waiting for other processes. Closing the file unlocks it.
     fn lock(&self) -> Result<fs::File, CacheError> {
         let path = self.folder.join(LOCK);
-        let file = private_files::open_own(&path).map_err(CacheError::of(&path, "open"))?;
-        file.lock().map_err(CacheError::of(&path, "lock"))?;
+        let file = private_files::open_own(&path).map_err(CacheError::io(&path, "open"))?;
+        file.lock().map_err(CacheError::io(&path, "lock"))?;
         Ok(file)
     }
 
@@ -279,7 +279,7 @@ impl PlanCache {
 
     /// Returns the files of the folder.
     fn files(&self) -> Result<Vec<PathBuf>, CacheError> {
-        let failed = CacheError::of(&self.folder, "read");
+        let failed = CacheError::io(&self.folder, "read");
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(&failed)?,
@@ -345,7 +345,7 @@ impl PlanCache {
 fn remove_file(path: &Path) -> Result<(), CacheError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(CacheError::of(path, "remove")),
+        removed => removed.map_err(CacheError::io(path, "remove")),
     }
 }
 

@@ -173,7 +173,7 @@ mod tests {
 
     /// Packs a matrix as kt-kernel does: block by block, band by band, tile by tile. Each row's
     /// bytes go where a transposition of dwords puts them.
-    fn packed(integers: &[i8], tiles: Tiles) -> Vec<u8> {
+    fn pack(integers: &[i8], tiles: Tiles) -> Vec<u8> {
         let Tiles { bits, rows, columns, block_rows, block_columns } = tiles;
         let each = if bits == 4 { 128 } else { 64 };
         let at = |row: u64, column: u64| integers[(row * columns + column) as usize] as u8;
@@ -224,7 +224,7 @@ mod tests {
             Extent { file: 0, offset, bytes: bytes.len() as u64 }
         };
         let Tiles { rows, columns, .. } = matrix.tiles;
-        let extent = add(&packed(&matrix.integers, matrix.tiles));
+        let extent = add(&pack(&matrix.integers, matrix.tiles));
         let scales = add(&matrix.scales.iter().flat_map(|d| d.to_le_bytes()).collect::<Vec<_>>());
         let kind = ScaleKind::Number(Element::F32);
         let axis = |len, stride| vec![Axis { len, stride }];

@@ -64,7 +64,7 @@ pub fn of_floats(to: Format, x: &[f32], row_len: usize) -> Vec<u8> {
 /// Converts a row.
 #[inline]
 fn row(to: Format, quants: &Quants, x: &[f32], out: &mut [u8]) {
-    let range = Range::of(quants);
+    let range = Range::from_quants(quants);
     let group_len = quants.multiples().unwrap_or(x.len());
     let (d, groups) = match quants.multiples() {
         Some(columns) => range.multiples(x, columns),
@@ -176,7 +176,7 @@ const LANES: usize = 16;
 const EXACT: usize = 1024;
 
 impl Range {
-    fn of(quants: &Quants) -> Range {
+    fn from_quants(quants: &Quants) -> Range {
         match quants.values {
             // The limit of activations: two products of -128 would exceed a 16-bit word.
             Values::Signed => Range { least: -127.0, most: 127.0 },
@@ -380,7 +380,7 @@ mod tests {
                 for _ in 0..ROWS {
                     let x: Vec<f32> = (0..len).map(|_| random.signed().powi(power)).collect();
                     lost += x.iter().zip(back(Format::I4Row, &x)).map(|(x, y)| square(x - y)).sum::<f64>();
-                    let range = Range::of(Format::I4Row.quants().unwrap());
+                    let range = Range::from_quants(Format::I4Row.quants().unwrap());
                     let fits = range.fits(&x);
                     let gained = |i: usize| range.sums(&x, (fits.d * i as f32 / 600.0).recip()).gained();
                     least += x.iter().map(|x| square(*x)).sum::<f64>() - (60..=600).map(gained).fold(0.0, f64::max);

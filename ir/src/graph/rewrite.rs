@@ -129,12 +129,12 @@ impl<'m> Rewriter<'m> {
         if at < ops { Ok(()) } else { Err(RewriteError::NoOp { function: self.name(), at, ops }) }
     }
 
-    fn known(&self, value: ValueId) -> Result<(), RewriteError> {
+    fn check_value(&self, value: ValueId) -> Result<(), RewriteError> {
         let undefined = || RewriteError::Undefined { function: self.name(), value: value.0 };
         self.function.values.get(value.index()).map(|_| ()).ok_or_else(undefined)
     }
 
-    fn refused(&self, error: TypeError) -> RewriteError {
+    fn type_error(&self, error: TypeError) -> RewriteError {
         RewriteError::Type { function: self.name(), error }
     }
 
@@ -190,7 +190,7 @@ impl<'m> Rewriter<'m> {
         };
         self.check(at, ops + usize::from(!after))?;
         let types = result_types(self.module, &self.function, kind, &operands, &attrs);
-        let types = types.map_err(|error| self.refused(error))?;
+        let types = types.map_err(|error| self.type_error(error))?;
         let results: Vec<ValueId> = types.into_iter().map(|ty| self.function.add_value(None, ty)).collect();
         self.replaced.extend(&results);
         let op = Op { kind, operands, attrs, results: results.clone() };
@@ -232,8 +232,8 @@ impl<'m> Rewriter<'m> {
     /// The types differ ([`RewriteError::Replaced`]), or a value does not exist
     /// ([`RewriteError::Undefined`]).
     pub fn replace_uses(&mut self, value: ValueId, by: ValueId) -> Result<(), RewriteError> {
-        self.known(value)?;
-        self.known(by)?;
+        self.check_value(value)?;
+        self.check_value(by)?;
         let (value, by) = (self.resolve(value), self.resolve(by));
         let [expected, found] = [value, by].map(|value| self.function.ty(value));
         if expected != found {
@@ -276,13 +276,13 @@ impl<'m> Rewriter<'m> {
         }
         let results = self.function.results.iter().map(|&result| self.resolve(result)).collect();
         let function = Function { ops: Vec::new(), results, ..self.function };
-        Ok(compact(&checked(self.module, function, ops)?))
+        Ok(compact(&checked_function(self.module, function, ops)?))
     }
 }
 
 /// Returns a function with these ops. Checks that values are defined before use, and gives them the
 /// types of the type rules.
-fn checked(module: &Module, mut function: Function, ops: Vec<Op>) -> Result<Function, RewriteError> {
+fn checked_function(module: &Module, mut function: Function, ops: Vec<Op>) -> Result<Function, RewriteError> {
     let name = function.name.clone();
     let undefined = |value: ValueId| RewriteError::Undefined { function: name.clone(), value: value.0 };
     let mut defined = vec![false; function.values.len()];

@@ -85,7 +85,7 @@ impl Counter {
         let mut sum = Products::default();
         for statement in statements {
             match statement {
-                Stmt::Inst(inst) => sum += of(kernel, inst),
+                Stmt::Inst(inst) => sum += inst_products(kernel, inst),
                 Stmt::For(f) => match f.trip.as_constant() {
                     Some(trip) => {
                         let times = times.saturating_mul(u64::try_from(trip).unwrap_or(0));
@@ -119,7 +119,7 @@ fn evaluate(trip: &Affine, dims: &[i64]) -> u64 {
     value.and_then(|value| u64::try_from(value).ok()).unwrap_or(0)
 }
 
-fn of(kernel: &Kernel, inst: &Inst) -> Products {
+fn inst_products(kernel: &Kernel, inst: &Inst) -> Products {
     let lanes = |ty: Type| u64::from(ty.lanes) * u64::from(ty.rows.max(1));
     let n = lanes(inst.ty);
     let k = || inst.operands.get(1).map_or(0, |id| u64::from(kernel.ty(*id).lanes));

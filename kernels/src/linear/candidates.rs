@@ -149,10 +149,10 @@ pub struct Reuse {
 impl Reuse {
     /// Returns the number of bytes that must stay in a cache for an item with its max rows.
     pub fn bytes(&self) -> u64 {
-        self.of(self.row.1)
+        self.bytes_of_rows(self.row.1)
     }
 
-    fn of(&self, rows: u32) -> u64 {
+    fn bytes_of_rows(&self, rows: u32) -> u64 {
         self.row.0.saturating_mul(rows.into()).saturating_add(self.fixed)
     }
 

@@ -207,7 +207,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    fn of(values: impl Iterator<Item = f64> + Clone) -> Mean {
+    fn from_values(values: impl Iterator<Item = f64> + Clone) -> Mean {
         let count = values.clone().count() as f64;
         let mean = values.clone().sum::<f64>() / count;
         let variance = values.map(|value| (value - mean) * (value - mean)).sum::<f64>() / count;
@@ -265,29 +265,31 @@ pub fn summary(pieces: &[PieceScores]) -> Option<Summary> {
         return None;
     }
     let perplexity = |mean: Mean| (mean.mean.exp(), mean.error * mean.mean.exp());
-    let (own, error) = perplexity(Mean::of(surprise.clone()));
+    let (own, error) = perplexity(Mean::from_values(surprise.clone()));
     let compared: Vec<&ReferenceScores> = pieces.iter().filter_map(|piece| piece.against.as_ref()).collect();
     let against = (compared.len() == pieces.len()).then(|| {
         let right = compared.iter().flat_map(|piece| &piece.surprise).map(|&nats| f64::from(nats));
         let both = surprise.zip(right.clone());
         let mut sorted: Vec<f64> =
             compared.iter().flat_map(|piece| &piece.divergence).map(|&nats| f64::from(nats)).collect();
-        let divergence = Mean::of(sorted.iter().copied());
+        let divergence = Mean::from_values(sorted.iter().copied());
         sorted.sort_by(f64::total_cmp);
-        let (other, other_error) = perplexity(Mean::of(right));
+        let (other, other_error) = perplexity(Mean::from_values(right));
         let change = both.clone().map(|(own, right)| (-own).exp() - (-right).exp());
         Comparison {
             perplexity: other,
             perplexity_error: other_error,
-            log_ratio: Mean::of(both.map(|(own, right)| own - right)),
+            log_ratio: Mean::from_values(both.map(|(own, right)| own - right)),
             divergence,
             divergence_median: quantile(&sorted, 0.5),
             divergence_99: quantile(&sorted, 0.99),
             divergence_999: quantile(&sorted, 0.999),
             divergence_max: quantile(&sorted, 1.0),
-            same: Mean::of(compared.iter().flat_map(|piece| &piece.same).map(|&same| f64::from(u8::from(same)))),
-            change_rms: Mean::of(change.clone().map(|change| change * change)).mean.sqrt(),
-            change: Mean::of(change),
+            same: Mean::from_values(
+                compared.iter().flat_map(|piece| &piece.same).map(|&same| f64::from(u8::from(same))),
+            ),
+            change_rms: Mean::from_values(change.clone().map(|change| change * change)).mean.sqrt(),
+            change: Mean::from_values(change),
         }
     });
     Some(Summary { positions, perplexity: own, perplexity_error: error, against })

@@ -59,7 +59,7 @@ pub struct Seconds {
 
 impl Seconds {
     /// Returns the statistics of at least one round.
-    fn of(mut rounds: Vec<f64>, calls: u64) -> Seconds {
+    fn from_rounds(mut rounds: Vec<f64>, calls: u64) -> Seconds {
         rounds.sort_by(f64::total_cmp);
         let at = |share: f64| rounds[((rounds.len() - 1) as f64 * share).round() as usize];
         let median = at(0.5);
@@ -216,7 +216,7 @@ fn time_rounds(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, t
         }
         work(true)
     });
-    Seconds::of(seconds, calls.into_inner())
+    Seconds::from_rounds(seconds, calls.into_inner())
 }
 
 /// The machine's peak of one kind of operations per second. It is the rate of the fastest of a few
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn spread_is_half_the_interquartile_range() {
-        let seconds = Seconds::of(vec![5.0, 1.0, 2.0, 3.0, 4.0], 7);
+        let seconds = Seconds::from_rounds(vec![5.0, 1.0, 2.0, 3.0, 4.0], 7);
         assert_eq!((seconds.min, seconds.median, seconds.max, seconds.rounds), (1.0, 3.0, 5.0, 5));
         assert!((seconds.spread - 1.0 / 3.0).abs() < 1e-12);
     }

@@ -342,15 +342,15 @@ impl Search<'_> {
 /// Returns the size of a kernel. A constant counts half as much as another statement, so a constant
 /// is better than a load or a computation.
 fn weight(kernel: &Kernel) -> usize {
-    fn of(body: &[Stmt]) -> usize {
+    fn statement_count(body: &[Stmt]) -> usize {
         let weights = body.iter().map(|statement| match statement {
             Stmt::Inst(Inst { op: Op::Bytes | Op::TileZero, .. }) => 1,
             Stmt::Inst(_) | Stmt::LoadIndex { .. } => 2,
-            Stmt::For(inner) => 2 + of(&inner.body),
+            Stmt::For(inner) => 2 + statement_count(&inner.body),
         });
         weights.sum()
     }
-    of(&kernel.body)
+    statement_count(&kernel.body)
 }
 
 /// Returns the sum of the constant trip counts. A trip count that depends on dims counts more than

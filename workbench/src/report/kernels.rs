@@ -125,13 +125,13 @@ pub fn views(
     let view = |&(number, kernel): &(u32, &Kernel)| {
         let spec = specs.and_then(|specs| specs.get(number as usize));
         let calls = calls.get(&number).map(|calls| calls.iter().cloned().collect()).unwrap_or_default();
-        KernelView::of(kernel, spec, edited.contains(&kernel.name), calls, target)
+        KernelView::from_kernel(kernel, spec, edited.contains(&kernel.name), calls, target)
     };
     parallel::map(&kernels, view).into_iter().collect()
 }
 
 impl KernelView {
-    fn of(
+    fn from_kernel(
         kernel: &Kernel,
         spec: Option<&KernelSpec>,
         edited: bool,

@@ -68,7 +68,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn of(ir: &Ir) -> Lines {
+    fn from_ir(ir: &Ir) -> Lines {
         let (count, text) = match ir {
             Ir::Graph(module) => (graph::ops(module), graph::text(module)),
             Ir::Draft(draft) => (draft.work.len(), draft_text(draft)),
@@ -94,7 +94,7 @@ pub struct Watch {
 impl Watch {
     /// Starts before all passes, or after the skipped ones.
     pub fn new(start: &Ir) -> Watch {
-        Watch { last: Lines::of(start), ran: Vec::new() }
+        Watch { last: Lines::from_ir(start), ran: Vec::new() }
     }
 
     /// Records the result of a pass.
@@ -105,7 +105,7 @@ impl Watch {
             let (name, doc) = (pass.name, pass.doc);
             return self.ran.push(Ran { name, doc, changed, kind, counts, diffs: Vec::new(), more: 0 });
         }
-        let now = Lines::of(ir);
+        let now = Lines::from_ir(ir);
         let nothing = FoldedSections::default();
         let before = if self.last.is_like(&now) { &self.last.folded } else { &nothing };
         let (diffs, more) = diffs(before, &now.folded);

@@ -101,14 +101,14 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         if let Some(ngrams) = ngrams.as_ref().filter(|ngrams| ngrams.layer == layer as u64) {
             x = add_table_rows(b, layer, x, ngrams, count)?;
         }
-        x = around(b, &format!("blk.{layer}.hc_attn"), x, streams, |b, h| match b.hyper.layers[layer].recurrent {
+        x = wrap_block(b, &format!("blk.{layer}.hc_attn"), x, streams, |b, h| match b.hyper.layers[layer].recurrent {
             true => gated_delta_net::mixer_of(b, layer, h, &LINEAR),
             false => {
                 let positions = select_positions(b, layer, h, indexer.as_ref())?;
                 attention_to(b, layer, h, &STYLE, positions)
             }
         })?;
-        x = around(b, &format!("blk.{layer}.hc_ffn"), x, streams, |b, h| networks(b, layer, h, &STYLE))?;
+        x = wrap_block(b, &format!("blk.{layer}.hc_ffn"), x, streams, |b, h| networks(b, layer, h, &STYLE))?;
     }
     let x = b.requested_rows(x)?;
     let (_, x) = input(b, "output_hc", x, streams)?;
@@ -154,7 +154,7 @@ fn select_positions(
 }
 
 /// Builds the concatenated streams `x` after a block.
-fn around(
+fn wrap_block(
     b: &mut Builder<'_>,
     name: &str,
     x: ValueId,

@@ -56,10 +56,10 @@ fn kind(value: &Value) -> String {
 
 impl Config {
     pub(super) fn open(path: &Path) -> Result<Config, CheckpointError> {
-        Config::of(path, read(path)?)
+        Config::from_value(path, read(path)?)
     }
 
-    fn of(path: &Path, value: Value) -> Result<Config, CheckpointError> {
+    fn from_value(path: &Path, value: Value) -> Result<Config, CheckpointError> {
         let Value::Object(root) = value else {
             return Err(CheckpointError::Key {
                 path: path.into(),

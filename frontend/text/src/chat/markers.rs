@@ -16,15 +16,15 @@ impl Markers {
     /// Returns the markers of a format's state. Markers that count only at the beginning of content
     /// are included if `is_first` is set.
     pub fn new(format: &Format, state: State, is_first: bool) -> Markers {
-        Markers::of(format, |step| step.from.contains(&state) && (is_first || !step.only_first))
+        Markers::from_format(format, |step| step.from.contains(&state) && (is_first || !step.only_first))
     }
 
     /// Returns a state's markers, without those that lead to calls.
     pub fn without_calls(format: &Format, state: State) -> Markers {
-        Markers::of(format, |step| step.from.contains(&state) && !step.only_first && !leads_to_call(step))
+        Markers::from_format(format, |step| step.from.contains(&state) && !step.only_first && !leads_to_call(step))
     }
 
-    fn of(format: &Format, is_there: impl Fn(&Move) -> bool) -> Markers {
+    fn from_format(format: &Format, is_there: impl Fn(&Move) -> bool) -> Markers {
         let moves: Vec<Move> = format.moves.iter().copied().filter(is_there).collect();
         let automaton = (!moves.is_empty()).then(|| {
             let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).clone();

@@ -34,12 +34,13 @@ pub fn render(program: &Path, source: &str, conversation: &Conversation) -> Resu
     let request = Request { source: source.to_owned(), conversation: conversation.clone() };
     let request = serde_json::to_vec(&request).map_err(|error| failed("request", &error))?;
     let max = budget.output_bytes * ANSWER_BYTES_PER_OUTPUT_BYTE + ANSWER_BYTES;
-    let answer = helper::ask(program, RENDER_ARGUMENT, &request, max, &|| true).map_err(|death| of(death, budget))?;
+    let answer =
+        helper::ask(program, RENDER_ARGUMENT, &request, max, &|| true).map_err(|death| death_error(death, budget))?;
     serde_json::from_slice(&answer).unwrap_or_else(|error| Err(failed("answer", &error)))
 }
 
 /// A helper's death, as an error of a template.
-fn of(death: Death, budget: Budget) -> TemplateError {
+fn death_error(death: Death, budget: Budget) -> TemplateError {
     let limit = |limit, allowed| TemplateError::Limit { limit, allowed };
     match death {
         Death::Memory => limit(Limit::Memory, budget.memory_bytes),

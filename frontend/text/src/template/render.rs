@@ -55,7 +55,7 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
     environment.add_function("strftime_now", |format: &str| strftime_now(format));
     let raise = Arc::clone(&raised);
     environment.add_function("raise_exception", move |message: &str| -> Result<Value, Error> {
-        let message = shortened(message);
+        let message = shorten_message(message);
         *raise.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.clone());
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
@@ -141,13 +141,13 @@ fn is_out_of_fuel(error: &Error) -> bool {
 
 fn reason(error: &Error) -> String {
     match error.detail() {
-        Some(detail) => shortened(&format!("{}: {detail}", error.kind())),
+        Some(detail) => shorten_message(&format!("{}: {detail}", error.kind())),
         None => error.kind().to_string(),
     }
 }
 
 /// Returns a template's message in a form for terminals: shortened, without control characters.
-fn shortened(text: &str) -> String {
+fn shorten_message(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
     text.chars().take(MAX_REASON_CHARS).map(escaped).collect()
 }

@@ -76,7 +76,7 @@ struct Table {
 }
 
 impl Table {
-    fn of(numbers: &[f32]) -> Table {
+    fn from_numbers(numbers: &[f32]) -> Table {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f32::total_cmp);
         sorted.dedup();
@@ -113,7 +113,7 @@ impl Numbers {
         let most = of.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let table = match quants.values {
             Values::Linear { .. } | Values::Signed => None,
-            Values::Codebook(_) => Some(Table::of(&of)),
+            Values::Codebook(_) => Some(Table::from_numbers(&of)),
         };
         // Mean distance between two adjacent numbers.
         let distance = (most - least) / f32::from(codes - 1);

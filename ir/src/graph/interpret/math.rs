@@ -195,7 +195,7 @@ pub fn route(
         best(&mut groups, &group_scores, route.groups_kept as usize);
         let mut order: Vec<usize> = groups.iter().flat_map(|group| group * size..(group + 1) * size).collect();
         best(&mut order, &key, k);
-        let chosen = chosen(&row, &scores, &order, route);
+        let chosen = chosen_weights(&row, &scores, &order, route);
         ids.extend(order.iter().map(|&id| id as i32));
         let own = |id: usize| scales.map_or(1.0, |scales| f64::from(scales[id]));
         weights.extend(order.iter().zip(&chosen).map(|(&id, score)| (score * route.scale * own(id)) as f32));
@@ -211,7 +211,7 @@ pub fn route_listed(logits: &[f32], experts: usize, listed: &[&[i32]], route: &R
         let (row, scores) = scores(row, route.score);
         let order: Vec<usize> = listed.iter().map(|&id| usize::try_from(id).unwrap_or(0).min(experts - 1)).collect();
         ids.extend(order.iter().map(|&id| id as i32));
-        weights.extend(chosen(&row, &scores, &order, route).iter().map(|score| (score * route.scale) as f32));
+        weights.extend(chosen_weights(&row, &scores, &order, route).iter().map(|score| (score * route.scale) as f32));
     }
     (ids, weights)
 }
@@ -231,7 +231,7 @@ fn scores(row: &[f32], score: RouteScore) -> (Vec<f64>, Vec<f64>) {
 }
 
 /// Returns the weights of the experts `order`, before the factors of the op and of experts.
-fn chosen(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> Vec<f64> {
+fn chosen_weights(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> Vec<f64> {
     let mut chosen: Vec<f64> = match route.score {
         RouteScore::Chosen => softmax(row, order),
         RouteScore::SparseMixer => {

@@ -86,7 +86,7 @@ impl<'a> RankInterpreter<'a> {
             match schedule.advance()? {
                 Exchange::All(kind) => self.exchange(kind, &mut positions)?,
                 Exchange::Message { from, to } => {
-                    let sent = self.ranks[from].given(&positions[from])?;
+                    let sent = self.ranks[from].operand(&positions[from])?;
                     positions[from].give(vec![Value::Token]);
                     positions[to].give(vec![sent, Value::Token]);
                 }
@@ -98,7 +98,7 @@ impl<'a> RankInterpreter<'a> {
 
     /// Computes a collective of all ranks.
     fn exchange(&self, kind: CollectiveKind, positions: &mut [Position<'_>]) -> Result<(), InterpretError> {
-        let given = self.ranks.iter().zip(&*positions).map(|(rank, position)| rank.given(position));
+        let given = self.ranks.iter().zip(&*positions).map(|(rank, position)| rank.operand(position));
         let parts = given.collect::<Result<Vec<Value>, _>>()?;
         let result = match kind {
             CollectiveKind::AllGather => gathered(&parts),
@@ -133,7 +133,7 @@ impl Interpreter<'_> {
     }
 
     /// Returns the operand `x` of the collective at a position, in f32.
-    fn given(&self, Position { env, next }: &Position<'_>) -> Result<Value, InterpretError> {
+    fn operand(&self, Position { env, next }: &Position<'_>) -> Result<Value, InterpretError> {
         let value = match env.function.ops[*next].operand("x").value() {
             Some(value) => env.get(value),
             None => unreachable!("verified: x is a value"),

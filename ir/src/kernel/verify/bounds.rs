@@ -161,11 +161,11 @@ impl<'a> Prover<'a> {
         }
         self.reach(&address.offset, dims)?;
         let buffer = &self.kernel.buffers[address.buffer.index()];
-        let least = self.least(&Wide::of(&address.offset, dims), dims);
+        let least = self.least(&Wide::from_affine(&address.offset, dims), dims);
         if least < 0 {
             return Err(Problem::BeforeStart { buffer: buffer.name.clone(), least });
         }
-        let mut room = Wide::of(&buffer.size, dims);
+        let mut room = Wide::from_affine(&buffer.size, dims);
         room.subtract(&address.offset);
         room.constant -= i128::from(bytes);
         let room = self.least(&room, dims);
@@ -225,7 +225,7 @@ struct Wide {
 }
 
 impl Wide {
-    fn of(affine: &Affine, dims: &DimBox) -> Wide {
+    fn from_affine(affine: &Affine, dims: &DimBox) -> Wide {
         let mut wide = Wide { constant: 0, dims: vec![0; dims.ranges.len()], vars: Vec::new() };
         wide.add(affine, 1);
         wide

@@ -40,7 +40,7 @@ impl fmt::Display for DimExpr {
                 Op::Constant(value) => OperandText { text: value.to_string(), precedence: OPERAND },
                 Op::Binary(operator) => {
                     let (b, a) = (stack.pop().unwrap_or_default(), stack.pop().unwrap_or_default());
-                    joined(operator, a, b)
+                    operation_text(operator, a, b)
                 }
             };
             stack.push(text);
@@ -65,7 +65,7 @@ impl OperandText {
 }
 
 /// Returns the text of an operation on `a` and `b`.
-fn joined(operator: Operator, a: OperandText, b: OperandText) -> OperandText {
+fn operation_text(operator: Operator, a: OperandText, b: OperandText) -> OperandText {
     match OPERATORS.iter().find(|(own, _)| *own == operator) {
         Some((_, Form::Infix(sign, precedence))) => OperandText {
             text: format!("{} {sign} {}", a.within(*precedence), b.within(precedence + 1)),

@@ -113,7 +113,7 @@ impl Panels {
         let key = |b: &mut KernelBuilder, at: Affine| {
             let key = b.load(Type::f16(LANES), self.keys, at);
             let key = b.op(Op::F16ToF32, Type::f32(LANES), &[key]);
-            Parts::of(b, key)
+            Parts::split_exact(b, key)
         };
         let store = |b: &mut KernelBuilder, at: Affine, even: &Parts, odd: &Parts| {
             self.put_keys(b, to.clone() + at, even, odd);
@@ -230,7 +230,7 @@ impl Panels {
             };
             let near = row.clone() + at * 2;
             let (near, far) = (value(b, near.clone()), value(b, near + KEYS * dv * 2));
-            self.put_values(b, to, near, far, Parts::of);
+            self.put_values(b, to, near, far, Parts::split_exact);
         };
         let whole = dv / i64::from(LANES);
         // A cache line has two vectors.
@@ -263,12 +263,12 @@ struct Parts {
 impl Parts {
     /// Splits f32 values of more than 16 significant bits. The second bf16 is truncated.
     fn cut(b: &mut KernelBuilder, value: ValueId) -> Parts {
-        let Parts { high, low } = Parts::of(b, value);
+        let Parts { high, low } = Parts::split_exact(b, value);
         Parts { high, low: bf16_tile::cut(b, low) }
     }
 
     /// Splits f32 values of up to 16 significant bits, exactly.
-    fn of(b: &mut KernelBuilder, value: ValueId) -> Parts {
+    fn split_exact(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let lanes = b.ty(value).lanes;
         let high = bf16_tile::cut(b, value);
         let exact = b.bitcast(Type::f32(lanes), high);

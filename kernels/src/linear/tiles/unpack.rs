@@ -112,7 +112,7 @@ impl Unpack {
                     (Minimum::Half, _) => vec![Some(halves(b, "m", strip.number_of(sub, 0)))],
                     (Minimum::Scaled | Minimum::None, _) => vec![None; scales.len()],
                 };
-                let fields = Fields::of(codec);
+                let fields = Fields::from_codec(codec);
                 let lines: Vec<Vec<Line>> = scales
                     .iter()
                     .zip(&added)
@@ -130,7 +130,7 @@ impl Unpack {
                         let lines = &lines[(group * lines.len() as i64 / 8) as usize];
                         let places = fields.places.iter().cycle().skip((group % 2 * 4) as usize);
                         let w: Vec<ValueId> = (columns.iter().zip(places))
-                            .map(|(v, place)| Line::of(lines, place.bit).apply(b, *v))
+                            .map(|(v, place)| Line::for_bit(lines, place.bit).apply(b, *v))
                             .collect();
                         for (i, w) in w.chunks_exact(2).enumerate() {
                             let even = b.bitcast(Type::i32(LANES), w[0]);
@@ -201,7 +201,7 @@ const WHOLE_BYTES: &[Place] = &[place(15, 15), place(7, 15), place(-1, 15), plac
 const MANTISSA: u32 = 23;
 
 impl Fields {
-    fn of(codec: &Quants) -> Fields {
+    fn from_codec(codec: &Quants) -> Fields {
         let width = u8::BITS - codec.max().leading_zeros();
         let of_pairs = codec.low.bits == 4 && codec.high.is_none() && matches!(codec.values, Values::Linear { .. });
         let places = match (of_pairs, width) {
@@ -262,7 +262,7 @@ struct Line {
 }
 
 impl Line {
-    fn of(lines: &[Line], bit: u32) -> &Line {
+    fn for_bit(lines: &[Line], bit: u32) -> &Line {
         lines.iter().find(|line| line.bit == bit).unwrap_or_else(|| unreachable!("no line for bit {bit}"))
     }
 
