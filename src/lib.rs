@@ -90,7 +90,7 @@ pub use ixc_text::template::Message;
 
 pub use ixc_compile::Error as CompileError;
 pub use ixc_compile::{
-    build, bytes_per_token, checksum, compile, demo, dump, excerpt, hub, kernel_check, machine, model, place,
+    build, bytes_per_token, checksum, cluster, compile, demo, dump, excerpt, hub, kernel_check, machine, model, place,
     replacements, select, simulate, support, tuned,
 };
 pub use ixc_error::error;

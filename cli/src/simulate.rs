@@ -1,4 +1,7 @@
-//! `ixc simulate`: simulates a model on a dataflow machine.
+//! `ixc simulate`: simulates a model on a dataflow machine, or predicts its speed on several ranks
+//! ([`ranks`]).
+
+mod ranks;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -39,7 +42,7 @@ const SCHEMA: &str = "ixc.simulate.v1";
 const DEFAULT_TOKENS: usize = 32;
 
 /// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), and
-/// activations stream between them.
+/// activations stream between them. With --ranks it predicts the model's speed on several machines.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc simulate                                    a token of the demo model
@@ -48,12 +51,18 @@ const DEFAULT_TOKENS: usize = 32;
   ixc simulate --draw dot | dot -Tsvg > out.svg   programs and their streams
   ixc simulate -p \"The borrow checker\" -n 8 --check
                                                   text, checked against the CPU
+  ixc simulate model.gguf --ranks 8 --machines xeon-6980p
+                                                  tokens per second on 8 sockets
 
 A batch of N is one step of N tokens of a prompt. They follow each other through the grid: the \
 first fills the pipeline, the others keep it full. The roofline next to it is the rate if only the \
 slowest part worked: the busiest PE or link, the host, or all of them. Without -p, no weights are \
 read and experts are drawn at random. Grids: wse3, wse2, aie, tiny, tiny-colours, small, medium, \
-or a path that ends in .toml.")]
+or a path that ends in .toml.
+
+With --ranks, nothing is simulated in detail: the time of each rank follows from the graph that it \
+would run, and from the machines. No weights are read, so a file with holes in their place is \
+enough.")]
 pub struct Args {
     /// Descriptor (.json), or a model to place [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
@@ -101,6 +110,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]
+    ranks: ranks::RankArgs,
+    #[command(flatten)]
     force: Force,
 }
 
@@ -129,6 +140,14 @@ struct Simulated {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        if let Some(forecast) = self.ranks.forecast(self.position) {
+            let path = self.input.as_ref().and_then(ModelName::path);
+            return forecast.run(
+                out,
+                path,
+                &ranks::ForecastOutput { json: self.json, html: self.html, force: self.force },
+            );
+        }
         let begin = Instant::now();
         let inputs = [&self.input, &self.model].into_iter().flatten().filter_map(ModelName::path);
         let inputs: Vec<&Path> = inputs.chain(grids::file(&self.target.0)).collect();

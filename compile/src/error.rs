@@ -31,6 +31,7 @@ use ixc_passes::error::PassError;
 use ixc_passes::manager::StopError;
 use ixc_text::tokenizer::TokenizerError;
 
+use crate::cluster::error::ClusterError;
 use crate::excerpt::Excerpt;
 use crate::select::SelectError;
 use crate::simulate::WeightError;
@@ -110,6 +111,9 @@ pub enum Error {
     /// A missing grid, or an invalid grid file.
     #[error(transparent)]
     Grid(#[from] GridFileError),
+    /// No speed can be predicted for several ranks.
+    #[error(transparent)]
+    Cluster(Box<ClusterError>),
     /// An invalid descriptor file.
     #[error(transparent)]
     Descriptor(#[from] DescriptorError),
@@ -195,6 +199,12 @@ impl From<CodegenError> for Error {
     }
 }
 
+impl From<ClusterError> for Error {
+    fn from(error: ClusterError) -> Error {
+        Error::Cluster(Box::new(error))
+    }
+}
+
 impl From<CheckpointError> for Error {
     fn from(error: CheckpointError) -> Error {
         match error {
@@ -237,6 +247,7 @@ impl Error {
             Error::Replacement(error) => error.class(),
             Error::Place(error) => error.class(),
             Error::Grid(error) => error.class(),
+            Error::Cluster(error) => error.class(),
             Error::Descriptor(error) => error.class(),
             Error::Check(error) => error.class(),
             Error::Simulate(error) => error.class(),

@@ -28,6 +28,7 @@ fn every_json_output_names_its_schema() {
         (&["cache", "ls", "--json"], "ixc.cache.v1"),
         (&["simulate", "--json"], "ixc.simulate.v1"),
         (&["simulate", "-p", "The", "-n", "1", "--json"], "ixc.simulate.v1"),
+        (&["simulate", "--ranks", "2", "--json"], "ixc.ranks.v1"),
         (&["kernel", "list", "--json"], "ixc.kernel-list.v1"),
         (&["kernel", "list", "--model", "demo", "--json"], "ixc.kernel-list-of-model.v1"),
         (&["explain", "--json"], "ixc.explain.v1"),

@@ -62,6 +62,7 @@ mod plan_cache;
 mod profiles;
 mod prompting;
 mod quantise;
+mod rank_forecasts;
 mod ranks;
 mod real_shapes;
 mod recorded;

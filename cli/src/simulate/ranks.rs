@@ -1,0 +1,122 @@
+//! `ixc simulate --ranks`: predicts the speed of a model on several ranks.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ixc_compile::Error as CompileError;
+use ixc_compile::cluster::{self, ClusterForecast, ClusterRequest, machines, page};
+use ixc_files::Output;
+use ixc_model_files::gguf::ShardFile;
+use ixc_passes::shard::Division;
+use serde::Serialize;
+
+use crate::force::{Force, reads};
+use crate::model_args::open;
+use crate::output;
+use crate::terminal::standard_error;
+
+/// Schema of the JSON document.
+const SCHEMA: &str = "ixc.ranks.v1";
+/// Max number of ranks: the graph of each is built.
+const MAX_RANKS: i64 = 1024;
+/// Default machines.
+const DEFAULT_MACHINES: &str = "xeon-6980p";
+
+/// Division in an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum DivisionOption {
+    /// The fastest one
+    Auto,
+    /// Ranges of layers
+    Layers,
+    /// Experts of each layer
+    Experts,
+    /// Heads of attention, and rows and columns of weights
+    Tensors,
+}
+
+/// Options of a forecast for several ranks.
+#[derive(Debug, clap::Args)]
+pub struct RankArgs {
+    /// Predict the speed on this number of ranks, one for each socket.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS),
+          conflicts_with_all = ["model", "target", "context", "prompt", "batch", "seed", "draw"])]
+    ranks: Option<u32>,
+    /// Division of the model among ranks [default: auto].
+    #[arg(long, value_name = "DIVISION", requires = "ranks")]
+    shard: Option<DivisionOption>,
+    /// Machines of the ranks: xeon-6980p, xeon-6980p-rdma, xeon-8575c, or a path that ends in .toml
+    /// [default: xeon-6980p].
+    #[arg(long, value_name = "NAME", requires = "ranks")]
+    machines: Option<String>,
+}
+
+/// A forecast for several ranks, as requested.
+pub struct RequestedForecast {
+    request: ClusterRequest,
+    machines: String,
+}
+
+/// Output of a forecast.
+pub struct ForecastOutput {
+    /// Whether the forecast is printed as JSON.
+    pub json: bool,
+    /// File of the page.
+    pub html: Option<PathBuf>,
+    /// Whether existing files are overwritten.
+    pub force: Force,
+}
+
+impl RankArgs {
+    /// Returns the requested forecast. `position` is the number of tokens before the decoded one.
+    pub fn forecast(&self, position: u32) -> Option<RequestedForecast> {
+        let division = match self.shard.unwrap_or(DivisionOption::Auto) {
+            DivisionOption::Auto => None,
+            DivisionOption::Layers => Some(Division::Layers),
+            DivisionOption::Experts => Some(Division::Experts),
+            DivisionOption::Tensors => Some(Division::Tensors),
+        };
+        Some(RequestedForecast {
+            request: ClusterRequest { ranks: self.ranks?, division, position: position.into() },
+            machines: self.machines.clone().unwrap_or_else(|| DEFAULT_MACHINES.to_owned()),
+        })
+    }
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document<'a> {
+    model: &'a str,
+    #[serde(flatten)]
+    forecast: &'a ClusterForecast,
+}
+
+impl RequestedForecast {
+    /// Predicts, and writes text, JSON and page. `path` is the path of the model; `None` is the
+    /// built-in model.
+    pub fn run(&self, out: &mut dyn Write, path: Option<&Path>, wanted: &ForecastOutput) -> anyhow::Result<()> {
+        let inputs: Vec<&Path> = path.into_iter().chain(machines::file(&self.machines)).collect();
+        // Open the output before the work, which would otherwise be lost.
+        let mut page = wanted.html.as_ref().map(|file| wanted.force.open(file, &page::KIND, &inputs)).transpose()?;
+        let machines = machines::find(&self.machines).map_err(CompileError::from).map_err(ixc_error::Error::from)?;
+        let model = open(path)?;
+        if let Some(page) = &mut page {
+            reads(page, model.gguf.files().iter().map(ShardFile::path))?;
+        }
+        let forecast = cluster::forecast(&model.arch.module, &machines, &self.request);
+        let forecast = forecast.map_err(ixc_error::Error::from)?;
+        let name = model.gguf.metadata().path().file_stem().map_or("model".into(), |name| name.to_string_lossy());
+        let mut stderr = standard_error();
+        let out = if page.as_ref().is_some_and(Output::is_standard) { &mut *stderr } else { out };
+        if wanted.json {
+            output::json(out, SCHEMA, &Document { model: &name, forecast: &forecast })?;
+        } else {
+            write!(out, "{forecast}")?;
+        }
+        if let Some(output) = page {
+            let page = page::page(&name, &forecast, &machines);
+            output.write(|out| out.write_all(page.as_bytes())).map_err(ixc_error::Error::from)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! Speed of a model on several ranks, predicted from the graphs of the ranks and a description of
+//! the machines. Nothing runs, and no weight is read.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`machines`] | description of machines and their links, in TOML |
+//! | [`exchange`] | time of sums, concatenations and messages |
+//! | [`work`] | bytes and operations of an op |
+//! | [`routing`] | expected load of the busiest rank |
+//! | [`step`] | time of a step: all ranks, from exchange to exchange |
+//! | [`report`] | text of a forecast |
+//! | [`page`] | a forecast as a web page |
+//! | [`error`] | errors |
+//!
+//! ```
+//! use ixc_compile::cluster::{self, ClusterRequest, machines};
+//! use ixc_compile::model::Model;
+//!
+//! let model = Model::new(ixc_compile::demo::open()?)?;
+//! let machines = machines::find("xeon-6980p")?;
+//! let request = ClusterRequest { ranks: 2, division: None, position: 0 };
+//! let forecast = cluster::forecast(&model.arch.module, &machines, &request)?;
+//! assert!(forecast.decode.seconds > 0.0 && forecast.ranks == 2);
+//! # Ok::<(), ixc_compile::Error>(())
+//! ```
+
+pub mod error;
+pub mod exchange;
+pub mod machines;
+pub mod page;
+pub mod report;
+pub mod routing;
+pub mod step;
+pub mod work;
+
+use ixc_ir::graph::Module;
+use ixc_ir::graph::ranks::verify_ranks;
+use ixc_passes::manager;
+use ixc_passes::pass::Context;
+use ixc_passes::shard::{Division, Options};
+use ixc_targets::Target;
+use serde::Serialize;
+
+use crate::Error;
+use error::ClusterError;
+use machines::Machines;
+use step::StepForecast;
+use work::StepSize;
+
+/// Tokens of the prompt in a forecast.
+pub const PROMPT: u64 = 512;
+
+/// A forecast to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterRequest {
+    /// Number of ranks, one for each socket.
+    pub ranks: u32,
+    /// Division of the model. `None` takes the fastest one.
+    pub division: Option<Division>,
+    /// Tokens before the decoded token.
+    pub position: u64,
+}
+
+/// Predicted speed of a model on several ranks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClusterForecast {
+    /// Name of the machines.
+    pub machines: String,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Number of ranks on a machine.
+    pub sockets: u32,
+    /// Division of the model.
+    pub division: &'static str,
+    /// Step of one token.
+    pub decode: StepForecast,
+    /// Step of [`PROMPT`] tokens at position 0.
+    pub prefill: StepForecast,
+    /// Decode by each division that was compared.
+    pub compared: Vec<ComparedDivision>,
+}
+
+/// A division, and its predicted decode.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedDivision {
+    /// Division of the model.
+    pub division: &'static str,
+    /// Seconds for a token, if the model can be divided so.
+    pub seconds: Option<f64>,
+    /// Reason why the model cannot be divided so.
+    pub problem: Option<String>,
+}
+
+/// The fastest division, with the reason for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DivisionChoice {
+    /// The division.
+    pub division: Division,
+    /// Predicted times of all divisions, as a sentence.
+    pub reason: String,
+}
+
+/// Returns the division with the least predicted time of decode, as `ranks` ranks of these machines
+/// run the graph. It decodes at position 0.
+///
+/// # Errors
+/// If no division is possible, or the model does not fit in memory.
+pub fn choose(module: &Module, machines: &Machines, ranks: u32) -> Result<DivisionChoice, Error> {
+    let comparison = compare(module, machines, &ClusterRequest { ranks, division: None, position: 0 })?;
+    let times = comparison.compared.iter().map(|row| match row.seconds {
+        Some(seconds) => format!("{} {:.2} ms", row.division, seconds * 1e3),
+        None => format!("{} is not possible", row.division),
+    });
+    let times = times.collect::<Vec<_>>().join(", ");
+    let reason = format!("predicted time of a token on {ranks} ranks of {}: {times}", machines.name);
+    Ok(DivisionChoice { division: comparison.division, reason })
+}
+
+/// Predicts the speed of a graph on several ranks.
+///
+/// # Errors
+/// If the division is not possible, or the model does not fit in memory.
+pub fn forecast(module: &Module, machines: &Machines, request: &ClusterRequest) -> Result<ClusterForecast, Error> {
+    let Comparison { division, modules, decode, compared } = compare(module, machines, request)?;
+    let prefill = step::forecast(&modules, machines, StepSize { tokens: PROMPT, position: 0 })?;
+    Ok(ClusterForecast {
+        machines: machines.name.clone(),
+        ranks: request.ranks,
+        sockets: machines.sockets,
+        division: division.word(),
+        decode,
+        prefill,
+        compared,
+    })
+}
+
+/// The fastest division, and what its forecast needs.
+struct Comparison {
+    division: Division,
+    modules: Vec<Module>,
+    decode: StepForecast,
+    compared: Vec<ComparedDivision>,
+}
+
+/// Predicts decode by the requested division, or by all.
+fn compare(module: &Module, machines: &Machines, request: &ClusterRequest) -> Result<Comparison, Error> {
+    machines.check_ranks(request.ranks)?;
+    let divisions = match (request.division, request.ranks) {
+        (Some(division), _) => vec![division],
+        // The divisions of a single rank are equal.
+        (None, 1) => vec![Division::Layers],
+        (None, _) => Division::ALL.to_vec(),
+    };
+    let mut best: Option<Comparison> = None;
+    let (mut compared, mut first_error) = (Vec::new(), None);
+    for division in divisions {
+        let found = graphs(module, request.ranks, division).and_then(|modules| {
+            let size = StepSize { tokens: 1, position: request.position };
+            Ok((step::forecast(&modules, machines, size)?, modules))
+        });
+        let (seconds, problem) = match found {
+            Ok((decode, modules)) => {
+                let seconds = decode.seconds;
+                if best.as_ref().is_none_or(|best| seconds < best.decode.seconds) {
+                    best = Some(Comparison { division, modules, decode, compared: Vec::new() });
+                }
+                (Some(seconds), None)
+            }
+            Err(error) => {
+                let problem = error.to_string();
+                first_error.get_or_insert(error);
+                (None, Some(problem))
+            }
+        };
+        compared.push(ComparedDivision { division: division.word(), seconds, problem });
+    }
+    match (best, first_error) {
+        (Some(best), _) => Ok(Comparison { compared, ..best }),
+        (None, Some(error)) => Err(error),
+        // There is at least one division, which succeeded or failed.
+        (None, None) => Err(ClusterError::NoRanks.into()),
+    }
+}
+
+/// Returns the graphs of all ranks, which match.
+fn graphs(module: &Module, ranks: u32, by: Division) -> Result<Vec<Module>, Error> {
+    // The passes before `fuse` do not depend on the target.
+    let context = Context::new(Target::AVX2);
+    let canonical = manager::run_pipeline(module.clone(), &["canonicalise"], &context)?;
+    let of_rank = |rank| {
+        let context = Context::new(Target::AVX2).with(&Options { ranks, rank, by });
+        manager::run_pipeline(canonical.clone(), &["shard"], &context)
+    };
+    let modules = (0..ranks).map(of_rank).collect::<Result<Vec<Module>, _>>()?;
+    if ranks > 1 {
+        verify_ranks(&modules.iter().collect::<Vec<_>>()).map_err(ClusterError::from)?;
+    }
+    Ok(modules)
+}

@@ -1,0 +1,111 @@
+//! Errors of forecasts for several ranks.
+
+use ixc_failure::Class;
+use ixc_files::ReadError;
+use ixc_ir::graph::ranks::RanksError;
+
+/// Reason why there is no forecast.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The text is neither a name nor a path.
+    #[error("there are no machines `{name}`; expected one of {names}, or a path that ends in .toml")]
+    UnknownMachines {
+        /// The requested name.
+        name: String,
+        /// The names.
+        names: String,
+    },
+    /// A file cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The text is not a description of machines.
+    #[error("machines {name}: {message}")]
+    Toml {
+        /// Name or path.
+        name: String,
+        /// The problem, and its location.
+        message: String,
+    },
+    /// A number is out of range.
+    #[error("machines {name}: {field} is {found}; it must be {expected}")]
+    Value {
+        /// Name of the machines.
+        name: String,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: f64,
+        /// The valid values.
+        expected: &'static str,
+    },
+    /// A field is in the list of assumed fields, but it does not exist.
+    #[error("machines {name}: assumed has `{field}`, which is no field of a number")]
+    AssumedField {
+        /// Name of the machines.
+        name: String,
+        /// The listed field.
+        field: String,
+    },
+    /// The machines have too few sockets.
+    #[error("{ranks} ranks need {ranks} sockets; {name} has {machines} machines of {sockets}")]
+    TooManyRanks {
+        /// Number of ranks.
+        ranks: u32,
+        /// Name of the machines.
+        name: String,
+        /// Number of machines.
+        machines: u32,
+        /// Sockets of a machine.
+        sockets: u32,
+    },
+    /// There are no ranks.
+    #[error("there are no ranks; expected at least 1")]
+    NoRanks,
+    /// The graphs of the ranks do not match.
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
+    /// Weights other than experts do not fit in memory.
+    #[error(
+        "rank {rank} has {needed} bytes of weights besides experts; a socket has {memory} bytes of memory; use more ranks"
+    )]
+    NoMemory {
+        /// The rank.
+        rank: u32,
+        /// Bytes of weights that must be in memory.
+        needed: u64,
+        /// Bytes of memory.
+        memory: u64,
+    },
+    /// Experts do not fit in memory, and there is no drive to read them from.
+    #[error(
+        "rank {rank} has {needed} bytes of weights; a socket has {memory} bytes of memory and {name} has no drive; use more ranks, or describe the drive"
+    )]
+    NoDrive {
+        /// The rank.
+        rank: u32,
+        /// Bytes of all weights.
+        needed: u64,
+        /// Bytes of memory.
+        memory: u64,
+        /// Name of the machines.
+        name: String,
+    },
+}
+
+impl ClusterError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ClusterError::Read(error) => error.class(),
+            ClusterError::Ranks(error) => error.class(),
+            ClusterError::UnknownMachines { .. } | ClusterError::TooManyRanks { .. } | ClusterError::NoRanks => {
+                Class::Usage
+            }
+            ClusterError::Toml { .. }
+            | ClusterError::Value { .. }
+            | ClusterError::AssumedField { .. }
+            | ClusterError::NoMemory { .. }
+            | ClusterError::NoDrive { .. } => Class::Data,
+        }
+    }
+}

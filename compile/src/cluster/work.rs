@@ -1,0 +1,359 @@
+//! Work of a rank: bytes that its ops read, and operations that they compute.
+//!
+//! Activations count nothing: they stay in the processor's caches. Kernels are those of the graph
+//! before fusion, so the number of *stages*, steps of a plan that end with all threads at a barrier,
+//! is estimated. A product with a new input is two stages, since the input is rounded first. Keys
+//! are rotated and appended in two, and attention takes two. A measured dense model has as many.
+
+use std::collections::{HashMap, HashSet};
+
+use ixc_ir::graph::{
+    DefUse, Dim, Function, Module, Op, OpKind, OpView, Operand, Recurrent, State, TokenOwner, Type, ValueId, Weight,
+    view,
+};
+
+use super::routing::DividedExperts;
+
+/// Stages of a product whose input is new: rounding of the input, and the product.
+const PRODUCT_STAGES: u32 = 2;
+/// Stages of attention: parts of the positions, and their sum.
+const ATTENTION_STAGES: u32 = 2;
+/// Stages that write keys and values: rotation, and writing.
+const APPEND_STAGES: u32 = 2;
+
+/// Size of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepSize {
+    /// Tokens of the step.
+    pub tokens: u64,
+    /// Tokens before the step.
+    pub position: u64,
+}
+
+/// Work of an op on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OpWork {
+    /// Bytes of weights and states, other than experts.
+    pub bytes: f64,
+    /// Mean bytes of experts.
+    pub expert_bytes: f64,
+    /// Operations, two for each multiply-add.
+    pub operations: f64,
+    /// Whether the operations are products of floats.
+    pub floats: bool,
+    /// Expected work of the busiest rank, relative to the mean of all ranks.
+    pub busiest: f64,
+    /// Stages that the op adds to a plan.
+    pub stages: u32,
+}
+
+/// Bytes of a rank's weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightBytes {
+    /// All but experts.
+    pub dense: u64,
+    /// Experts.
+    pub experts: u64,
+}
+
+impl WeightBytes {
+    /// Returns the bytes of a graph's weights.
+    pub fn of(module: &Module) -> WeightBytes {
+        let mut experts = HashSet::new();
+        for function in &module.functions {
+            let matrices = Matrices::of(function);
+            for op in &function.ops {
+                if is_expert_product(op.kind) {
+                    experts.extend(op.operands.iter().filter_map(|&operand| matrices.weight(operand)));
+                }
+            }
+        }
+        let mut sum = WeightBytes::default();
+        for (index, weight) in module.weights.iter().enumerate() {
+            let part = if experts.contains(&index) { &mut sum.experts } else { &mut sum.dense };
+            *part = part.saturating_add(bytes(weight));
+        }
+        sum
+    }
+
+    /// Returns the sum.
+    pub fn all(self) -> u64 {
+        self.dense.saturating_add(self.experts)
+    }
+}
+
+/// Weights by the values that dequantise them.
+struct Matrices<'f> {
+    function: &'f Function,
+    def_use: DefUse,
+}
+
+impl<'f> Matrices<'f> {
+    fn of(function: &'f Function) -> Matrices<'f> {
+        Matrices { function, def_use: DefUse::of(function) }
+    }
+
+    /// Returns the position of an operand's weight.
+    fn weight(&self, operand: Operand) -> Option<usize> {
+        match operand {
+            Operand::Weight(weight) => Some(weight.index()),
+            Operand::Value(value) => {
+                self.def_use.defining::<view::Dequantise>(self.function, value).map(|op| op.w.index())
+            }
+            Operand::State(_) | Operand::Absent => None,
+        }
+    }
+}
+
+/// Work of the ops of a function, in order.
+pub struct WorkCounter<'m> {
+    module: &'m Module,
+    matrices: Matrices<'m>,
+    ranks: u32,
+    size: StepSize,
+    /// Inputs of products that were rounded before.
+    rounded: HashSet<(ValueId, bool)>,
+    /// Busiest rank's share by routing.
+    busiest: HashMap<DividedExperts, f64>,
+}
+
+impl<'m> WorkCounter<'m> {
+    /// Starts at the first op of a function. `ranks` is the number of ranks.
+    pub fn new(module: &'m Module, function: &'m Function, ranks: u32, size: StepSize) -> WorkCounter<'m> {
+        WorkCounter {
+            module,
+            matrices: Matrices::of(function),
+            ranks,
+            size,
+            rounded: HashSet::new(),
+            busiest: HashMap::new(),
+        }
+    }
+
+    /// Returns the work of the next op.
+    pub fn count(&mut self, op: &Op) -> OpWork {
+        let none = OpWork { busiest: 1.0, ..OpWork::default() };
+        match op.kind {
+            // A dequantised weight counts at its use. A prefetch only announces reads.
+            OpKind::Dequantise | OpKind::ExpertPrefetch | OpKind::StateBegin => none,
+            OpKind::Embed | OpKind::RouteListed => OpWork { bytes: self.row_bytes(op) * self.rows(op), ..none },
+            OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown => self.experts(op),
+            OpKind::Matmul | OpKind::HeadsMatmul => {
+                let floats = self.weights(op).iter().any(|weight| !weight.format.is_quantised());
+                let operations = 2.0 * self.result_elements(op) * self.columns(op);
+                OpWork { bytes: self.weight_bytes(op), operations, floats, stages: self.product_stages(op), ..none }
+            }
+            OpKind::KvAppend => OpWork { stages: APPEND_STAGES, ..none },
+            OpKind::Attention | OpKind::AttentionEntries | OpKind::IndexTopK => self.attention(op),
+            OpKind::Recurrent(kind) => self.recurrent(op, kind),
+            _ => OpWork { bytes: self.weight_bytes(op), ..none },
+        }
+    }
+
+    /// Returns a type of the function.
+    fn ty(&self, value: ValueId) -> &'m Type {
+        self.matrices.function.ty(value)
+    }
+
+    fn dim(&self, dim: &Dim) -> f64 {
+        match dim {
+            Dim::Fixed(n) => *n as f64,
+            // Logits of one row are requested.
+            Dim::Symbol(name) if name == "L" => 1.0,
+            Dim::Symbol(_) => self.size.tokens as f64,
+        }
+    }
+
+    fn elements(&self, value: ValueId) -> f64 {
+        self.ty(value).dims().iter().map(|dim| self.dim(dim)).product()
+    }
+
+    fn result_elements(&self, op: &Op) -> f64 {
+        op.results.first().map_or(0.0, |&result| self.elements(result))
+    }
+
+    /// Returns the rows of an op's result.
+    fn rows(&self, op: &Op) -> f64 {
+        op.results.first().and_then(|&result| self.ty(result).dims().first()).map_or(0.0, |dim| self.dim(dim))
+    }
+
+    /// Returns the columns of the weight of a product, which are those of its input.
+    fn columns(&self, op: &Op) -> f64 {
+        let x = op.operands.first().and_then(|operand| operand.value());
+        x.and_then(|x| self.ty(x).dims().last()).map_or(0.0, |dim| self.dim(dim))
+    }
+
+    fn weights(&self, op: &Op) -> Vec<&'m Weight> {
+        let found = op.operands.iter().filter_map(|&operand| self.matrices.weight(operand));
+        found.filter_map(|at| self.module.weights.get(at)).collect()
+    }
+
+    fn weight_bytes(&self, op: &Op) -> f64 {
+        self.weights(op).into_iter().map(|weight| bytes(weight) as f64).sum()
+    }
+
+    /// Returns the bytes of one row of an op's weight.
+    fn row_bytes(&self, op: &Op) -> f64 {
+        self.weights(op)
+            .into_iter()
+            .filter_map(|weight| weight.format.row_bytes(*weight.shape.last()?))
+            .map(|bytes| bytes as f64)
+            .sum()
+    }
+
+    /// Returns the stages of a product: none if an earlier product has the same input, since one
+    /// stage computes both.
+    fn product_stages(&mut self, op: &Op) -> u32 {
+        let Some(x) = op.operands.first().and_then(|operand| operand.value()) else { return PRODUCT_STAGES };
+        if self.rounded.insert((x, is_expert_product(op.kind))) { PRODUCT_STAGES } else { 0 }
+    }
+
+    /// Returns the work of a product with the matrices of experts.
+    fn experts(&mut self, op: &Op) -> OpWork {
+        let top_k = op.operand("ids").value().and_then(|ids| self.ty(ids).dims().last()?.fixed()).unwrap_or(1);
+        let is_owned = op.operand("ids").value().is_some_and(|ids| {
+            self.matrices.def_use.defining::<view::RouteOwned>(self.matrices.function, ids).is_some()
+        });
+        let tokens = self.size.tokens as f64;
+        let mut work = OpWork { busiest: 1.0, stages: self.product_stages(op), ..OpWork::default() };
+        for weight in self.weights(op) {
+            let [own, rows @ .., columns] = &weight.shape[..] else { continue };
+            let own = (*own).max(1);
+            let shard = weight.choice.shard.as_ref().filter(|shard| is_owned && shard.dim == 0);
+            let all = shard.map_or(own, |shard| shard.of);
+            let used = top_k.min(all) as f64 / all as f64;
+            // Distinct experts of this rank that at least one token uses.
+            let distinct = own as f64 * (1.0 - (1.0 - used).powf(tokens));
+            work.expert_bytes += bytes(weight) as f64 / own as f64 * distinct;
+            let slots = tokens * used * own as f64;
+            work.operations += 2.0 * slots * rows.iter().map(|&n| n as f64).product::<f64>() * *columns as f64;
+            work.floats |= !weight.format.is_quantised();
+            // The experts of many tokens are spread evenly.
+            if shard.is_some() && self.size.tokens == 1 {
+                let divided = DividedExperts { experts: all, top_k, ranks: self.ranks };
+                let busiest = *self.busiest.entry(divided).or_insert_with(|| divided.busiest());
+                work.busiest = work.busiest.max(busiest / divided.mean().max(f64::MIN_POSITIVE));
+            }
+        }
+        work
+    }
+
+    /// Returns the state of an op's token.
+    fn state(&self, op: &Op) -> Option<&'m State> {
+        let token =
+            op.operands.iter().filter_map(|operand| operand.value()).find_map(|value| match self.ty(value) {
+                Type::Token(TokenOwner::State(state)) => Some(*state),
+                Type::Token(_) | Type::Tensor { .. } => None,
+            })?;
+        self.module.states.get(token.index())
+    }
+
+    /// Returns the work of attention over the positions of a state.
+    fn attention(&self, op: &Op) -> OpWork {
+        let none = OpWork { busiest: 1.0, stages: ATTENTION_STAGES, ..OpWork::default() };
+        let (Some(state), Some(q)) = (self.state(op), op.operand("q").value()) else { return none };
+        let last = (self.size.position + self.size.tokens) as f64;
+        let visible = |positions: f64| {
+            let positions = state.window.map_or(positions, |window| positions.min(window as f64));
+            positions / state.every.max(1) as f64
+        };
+        let listed = view::Attention::of(op).and_then(|attention| self.ty(attention.chosen?).dims().last()?.fixed());
+        let of_row = |positions: f64| listed.map_or(visible(positions), |listed| visible(positions).min(listed as f64));
+        let bytes: f64 = state
+            .fields
+            .iter()
+            .filter_map(|field| field.format.row_bytes(fixed_elements(&field.dims)))
+            .map(|bytes| bytes as f64 * of_row(last))
+            .sum();
+        // A row sees half of the step's own positions, on average.
+        let mean = of_row(self.size.position as f64 + (self.size.tokens as f64 + 1.0) / 2.0);
+        let widths = self.elements(q) + if op.kind == OpKind::IndexTopK { 0.0 } else { self.result_elements(op) };
+        OpWork { bytes, operations: 2.0 * widths * mean, floats: true, ..none }
+    }
+
+    /// Returns the work of an op that changes a state token by token: it reads and writes all of the
+    /// state once in a step, and multiplies each element twice for each token.
+    fn recurrent(&self, op: &Op, kind: Recurrent) -> OpWork {
+        let none = OpWork { busiest: 1.0, stages: 1, ..OpWork::default() };
+        let Some(state) = self.state(op) else { return none };
+        let bytes = state.fields.iter().filter_map(|field| field.format.row_bytes(fixed_elements(&field.dims)));
+        let bytes: f64 = bytes.map(|bytes| bytes as f64).sum();
+        let count: f64 = state.fields.iter().map(|field| fixed_elements(&field.dims) as f64).sum();
+        let multiplications = match kind {
+            Recurrent::DeltaNet | Recurrent::SsmScan | Recurrent::Wkv => 2.0,
+            Recurrent::ShortConv | Recurrent::Compress => 1.0,
+        };
+        OpWork {
+            bytes: 2.0 * bytes + self.weight_bytes(op),
+            operations: 2.0 * multiplications * count * self.size.tokens as f64,
+            floats: true,
+            ..none
+        }
+    }
+}
+
+fn is_expert_product(kind: OpKind) -> bool {
+    matches!(kind, OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown)
+}
+
+/// Returns the product of the dimensions that are numbers.
+fn fixed_elements(dims: &[Dim]) -> u64 {
+    dims.iter().filter_map(Dim::fixed).fold(1, u64::saturating_mul)
+}
+
+/// Returns the bytes of a weight.
+fn bytes(weight: &Weight) -> u64 {
+    let (last, lead) = weight.shape.split_last().unwrap_or((&0, &[]));
+    let row = weight.format.row_bytes(*last).unwrap_or(0);
+    lead.iter().fold(row, |product, &dim| product.saturating_mul(dim))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_ir::graph::parse::parse;
+
+    const GRAPH: &str = "
+weight @router : f32[4, 256]
+weight @down : q8_0[4, 256, 256]
+weight @out : f32[512, 256]
+
+func @step(%x: f32[T, 256], %rows: i32[L]) -> (f32[L, 512]) {
+  %r = dequantise @router
+  %s = matmul %x, %r
+  %e, %p = route %s, _, _ {top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}
+  %d = dequantise @down
+  %y = expert.matmul %x, %e, %d
+  %z = expert.combine %y, %p
+  %l = take_rows %z, %rows
+  %w = dequantise @out
+  %o = matmul %l, %w
+  return %o
+}
+";
+
+    fn works(tokens: u64) -> Vec<OpWork> {
+        let module = parse(GRAPH).unwrap();
+        let function = &module.functions[0];
+        let mut counter = WorkCounter::new(&module, function, 1, StepSize { tokens, position: 0 });
+        function.ops.iter().map(|op| counter.count(op)).collect()
+    }
+
+    #[test]
+    fn work_of_products_is_derived_by_hand() {
+        let expert = 256.0 * 256.0 / 32.0 * 34.0;
+        let one = works(1);
+        let [router, experts, output] = [one[1], one[4], one[8]];
+        assert_eq!((router.bytes, router.operations, router.floats), (4.0 * 256.0 * 4.0, 2.0 * 4.0 * 256.0, true));
+        assert_eq!((experts.expert_bytes, experts.operations), (2.0 * expert, 2.0 * 2.0 * 256.0 * 256.0));
+        assert_eq!((experts.bytes, experts.floats, experts.busiest), (0.0, false, 1.0));
+        assert_eq!(output.operations, 2.0 * 512.0 * 256.0);
+        // Two tokens use 4 (1 - 1/4) experts on average, and four slots. One row has logits.
+        let two = works(2);
+        assert_eq!((two[4].expert_bytes, two[4].operations), (3.0 * expert, 4.0 * 2.0 * 256.0 * 256.0));
+        assert_eq!((two[1].operations, two[8].operations), (2.0 * router.operations, output.operations));
+        let module = parse(GRAPH).unwrap();
+        let dense = 4 * 256 * 4 + 512 * 256 * 4;
+        assert_eq!(WeightBytes::of(&module), WeightBytes { dense, experts: 4 * expert as u64 });
+    }
+}
