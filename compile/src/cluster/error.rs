@@ -33,7 +33,7 @@ pub enum ClusterError {
         name: String,
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         found: f64,
         /// The valid values.
         expected: &'static str,

@@ -1,8 +1,8 @@
 //! Time of exchanges between ranks.
 //!
 //! In a *round* each of `N` ranks sends a message of `b` bytes to each other rank, all at the same
-//! time. With `m` ranks on a machine, a socket receives `(m - 1) b` bytes inside of the machine, and
-//! a machine receives `m (N - m) b` bytes from others. The slower of both links gives the time:
+//! time. With `m` ranks on a machine, a socket receives `(m - 1) b` bytes from its machine. A
+//! machine receives `m (N - m) b` bytes from others. The slower of both links gives the time:
 //!
 //! ```text
 //! latency  = latency of the slowest link + (m - 1) message.inside + (N - m) message.between
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn exchanges_inside_a_machine_have_times_derived_by_hand() {
         let machines = round_numbers();
-        // Two ranks of one machine: 20,000 bytes at 2 GB/s are 10 us; 10 us latency, 1 us a message.
+        // Two ranks of one machine: 20,000 bytes at 2 GB/s take 10 us. Latency is 10 + 1 us.
         let gather = all_gather(&machines, 2, 20_000.0);
         close(gather.latency, 11e-6);
         close(gather.transfer, 10e-6);

@@ -89,7 +89,7 @@ pub struct Drive {
 pub struct Link {
     /// Seconds from the send of a short message to its receipt.
     pub latency_seconds: f64,
-    /// Seconds by which each further message of a rank at the same time prolongs an exchange.
+    /// Additional seconds for each message that a rank sends in an exchange.
     pub message_seconds: f64,
     /// Bytes per second.
     pub bytes_per_second: f64,
@@ -132,7 +132,7 @@ struct NumberField {
 }
 
 impl Machines {
-    /// Checks that there is a socket for each rank.
+    /// Checks that each rank has a socket.
     ///
     /// # Errors
     /// If there are too few, or no ranks.

@@ -1,8 +1,7 @@
 //! Work of a rank: bytes that its ops read, and operations that they compute.
 //!
 //! Activations count nothing: they stay in the processor's caches. Kernels are those of the graph
-//! before fusion, so the number of *stages*, steps of a plan that end with all threads at a barrier,
-//! is estimated. A product with a new input is two stages, since the input is rounded first. Keys
+//! before fusion, so the number of *stages* is estimated: steps of a plan, which end at a barrier. A product with a new input is two stages, since the input is rounded first. Keys
 //! are rotated and appended in two, and attention takes two. A measured dense model has as many.
 
 use std::collections::{HashMap, HashSet};
@@ -271,8 +270,8 @@ impl<'m> WorkCounter<'m> {
         OpWork { bytes, operations: 2.0 * widths * mean, floats: true, ..none }
     }
 
-    /// Returns the work of an op that changes a state token by token: it reads and writes all of the
-    /// state once in a step, and multiplies each element twice for each token.
+    /// Returns the work of an op that changes a state token by token. The op reads and writes the
+    /// whole state once in a step. It multiplies each element once or twice for each token.
     fn recurrent(&self, op: &Op, kind: Recurrent) -> OpWork {
         let none = OpWork { busiest: 1.0, stages: 1, ..OpWork::default() };
         let Some(state) = self.state(op) else { return none };
