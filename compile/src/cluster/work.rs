@@ -1,8 +1,9 @@
 //! Work of a rank: bytes that its ops read, and operations that they compute.
 //!
 //! Activations count nothing: they stay in the processor's caches. Kernels are those of the graph
-//! before fusion, so the number of *stages* is estimated: steps of a plan, which end at a barrier. A product with a new input is two stages, since the input is rounded first. Keys
-//! are rotated and appended in two, and attention takes two. A measured dense model has as many.
+//! before fusion, so the number of *stages* is estimated: steps of a plan, which end at a barrier.
+//! A product with a new input is two stages, since the input is rounded first. Keys are rotated and
+//! appended in two, and attention takes two. A measured dense model has as many.
 
 use std::collections::{HashMap, HashSet};
 
