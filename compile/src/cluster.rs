@@ -10,7 +10,6 @@
 //! | [`step`] | time of a step: all ranks, from exchange to exchange |
 //! | [`report`] | text of a forecast |
 //! | [`page`] | a forecast as a web page |
-//! | [`error`] | errors |
 //!
 //! ```
 //! use ixc_compile::cluster::{self, ClusterRequest, machines};
@@ -24,7 +23,6 @@
 //! # Ok::<(), ixc_compile::Error>(())
 //! ```
 
-pub mod error;
 pub mod exchange;
 pub mod machines;
 pub mod page;
@@ -42,7 +40,7 @@ use ixc_targets::Target;
 use serde::Serialize;
 
 use crate::Error;
-use error::ClusterError;
+use crate::cluster_error::ClusterError;
 use machines::Machines;
 use step::StepForecast;
 use work::StepSize;

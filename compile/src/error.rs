@@ -31,7 +31,7 @@ use ixc_passes::error::PassError;
 use ixc_passes::manager::StopError;
 use ixc_text::tokenizer::TokenizerError;
 
-use crate::cluster::error::ClusterError;
+use crate::cluster_error::ClusterError;
 use crate::excerpt::Excerpt;
 use crate::select::SelectError;
 use crate::simulate::WeightError;

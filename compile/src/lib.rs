@@ -15,7 +15,7 @@
 //! | [`kernel_check`] | comparison of edited kernels with the originals |
 //! | [`dump`] | dumps of all stages, and compilation that continues from a dump |
 //! | [`select`] | selection of ops, tasks and kernels by name and layer |
-//! | [`cluster`] | predicted speed on several ranks |
+//! | [`cluster`], [`cluster_error`] | predicted speed on several ranks, and its errors |
 //! | [`place`] | placement of a model on a grid of processing elements |
 //! | [`simulate`] | weights for simulated descriptors |
 //! | [`bytes_per_token`] | bytes read per token |
@@ -37,6 +37,7 @@ pub mod bytes_per_token;
 pub mod cache_file;
 pub mod checksum;
 pub mod cluster;
+pub mod cluster_error;
 pub mod compile;
 pub mod demo;
 pub mod dump;

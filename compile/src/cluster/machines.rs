@@ -5,7 +5,7 @@
 //!
 //! let found = machines::find("xeon-6980p")?;
 //! assert_eq!((found.sockets, found.socket.cores), (2, 128));
-//! # Ok::<(), ixc_compile::cluster::error::ClusterError>(())
+//! # Ok::<(), ixc_compile::cluster_error::ClusterError>(())
 //! ```
 //!
 //! Invariant: descriptions are untrusted. All returned descriptions have numbers in range.
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::ClusterError;
+use crate::cluster_error::ClusterError;
 
 /// Built-in descriptions, with their names.
 pub const MACHINES: &[(&str, &str)] = &[

@@ -16,10 +16,10 @@ use ixc_ir::graph::ranks::{Collective, CollectiveKind};
 use ixc_ir::graph::{Dim, Module, Type};
 use serde::Serialize;
 
-use super::error::ClusterError;
 use super::exchange::{self, ExchangeCost};
 use super::machines::Machines;
 use super::work::{OpWork, StepSize, WeightBytes, WorkCounter};
+use crate::cluster_error::ClusterError;
 
 /// Mean work of a thread over the work of the slowest thread, in decode of a dense model with 16
 /// threads: 5.9 of 6.9 ms.
