@@ -15,6 +15,7 @@ mod plans;
 mod requests;
 mod saved;
 mod settings;
+mod texts;
 
 use crate::Outcome;
 

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use ixc_compile::model::{Model, tokenizer as tokenizer_of};
 use ixc_model_files::checkpoint;
-use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use serde_json::Value;
 
 use super::models::assert_sound;
+use super::texts::encode;
 use crate::{Outcome, scratch};
 
 /// Max bytes of the tensors of a file.
@@ -214,23 +214,6 @@ pub fn tokenizer(input: &[u8]) -> Outcome {
         Err(error) => {
             let class = error.class();
             Outcome::refused_as(error, class)
-        }
-    }
-}
-
-/// Encodes and decodes texts. Ids are in the vocabulary.
-pub fn encode(tokenizer: &Tokenizer) {
-    let long = "aab ".repeat(200);
-    for text in ["", "a", "hello world 12,345.6\n\n\t<s>", "é 😀 \u{301}\u{0} ΑΒΓ 漢字", &long] {
-        for parse_special in [false, true] {
-            let Ok(ids) = tokenizer.encode(text, parse_special) else { continue };
-            assert!(ids.iter().all(|id| (*id as usize) < tokenizer.token_count()), "{text:?} gives {ids:?}");
-            let options = DecodeOptions { show_special: true, at_start: true };
-            let whole = tokenizer.decode_with(&ids, options).expect("ids of the tokenizer");
-            let mut stream = tokenizer.stream(options);
-            let mut pieces: String = ids.iter().map(|id| stream.push(*id).expect("ids of the tokenizer")).collect();
-            pieces += &stream.finish();
-            assert_eq!(pieces, whole, "a stream decodes {ids:?} in another way");
         }
     }
 }

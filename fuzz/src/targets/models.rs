@@ -45,7 +45,7 @@ pub fn gguf(input: &[u8]) -> Outcome {
     };
     assert_sound(&gguf);
     if let Ok(tokenizer) = tokenizer(&gguf) {
-        super::checkpoints::encode(&tokenizer);
+        super::texts::encode(&tokenizer);
     }
     match Model::new(gguf) {
         Ok(model) => Outcome::Accepted(format!("model {}", model.arch.hyper.architecture)),
