@@ -1,7 +1,7 @@
 //! Program of helpers that render templates and compile grammars.
 //!
-//! The runner's own program does this work when its first argument says so. libFuzzer's programs
-//! do not, so that they name the runner in a variable.
+//! The runner's own program does this work if its first argument is that of a helper. libFuzzer's
+//! programs name the runner in a variable.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
