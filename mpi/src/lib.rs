@@ -2,7 +2,8 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | `connection` | the start and end of MPI in this process |
+//! | `connection` | the start of MPI in this process |
+//! | `ending` | its end, also after a failure |
 //! | `library` | MPI's functions, with errors of our own |
 //! | `mpi_link` | nonblocking messages, and the buffers that MPI uses meanwhile |
 //!
@@ -16,7 +17,9 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod connection;
+mod ending;
 mod library;
 mod mpi_link;
 
-pub use connection::{ConnectError, Report, connect};
+pub use connection::{ConnectError, connect};
+pub use ending::Report;

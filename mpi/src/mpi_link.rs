@@ -8,7 +8,7 @@ use std::ffi::c_int;
 
 use ixc_transport::link::{Channel, Link, LinkError};
 
-use crate::connection::EndingUniverse;
+use crate::ending::EndingUniverse;
 use crate::library::{Arrival, Operation, probe};
 
 /// Most spare buffers. Each holds a frame at most.
