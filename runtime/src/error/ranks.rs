@@ -14,6 +14,14 @@ pub enum RanksError {
         /// Number of ranks of the plan.
         expected: u64,
     },
+    /// One process would run too many ranks.
+    #[error("found {found} ranks for one process, which runs at most {max}; start a process for each rank")]
+    TooManyHere {
+        /// Number of ranks.
+        found: usize,
+        /// Max ranks of a process.
+        max: usize,
+    },
     /// A plan of the file is not that of its rank.
     #[error("the file has a plan of rank {found} in place of rank {expected}")]
     Order {
@@ -47,7 +55,7 @@ impl RanksError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            RanksError::Count { .. } | RanksError::Differs { .. } => Class::Usage,
+            RanksError::Count { .. } | RanksError::TooManyHere { .. } | RanksError::Differs { .. } => Class::Usage,
             RanksError::Order { .. } | RanksError::Exchange { .. } => Class::Data,
             RanksError::Transport(error) => error.class(),
         }

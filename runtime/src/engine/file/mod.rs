@@ -437,12 +437,11 @@ impl PlanFile {
         self.plan.ranks.map_or(1, |ranks| ranks.ranks)
     }
 
-    /// Returns a copy with its own handles of the model files, but without weights.
-    pub(crate) fn try_clone(&self) -> Result<PlanFile, LoadError> {
+    /// Returns additional handles of the model files.
+    pub(crate) fn model_file_handles(&self) -> Result<Vec<Option<File>>, LoadError> {
         let clone = |file: &Option<File>| file.as_ref().map(File::try_clone).transpose();
-        let model_files = self.model_files.iter().map(clone).collect::<io::Result<_>>();
-        let model_files = model_files.map_err(|source| LoadError::Thread { source })?;
-        Ok(PlanFile { plan: self.plan.clone(), weights: None, model_files, other_ranks: self.other_ranks.clone() })
+        let handles = self.model_files.iter().map(clone).collect::<io::Result<_>>();
+        handles.map_err(|source| LoadError::Thread { source })
     }
 }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Output, Plan, Ranks};
+use ixc_ir::plan::{Output, Plan, Ranks, SourceFile};
 use ixc_transport::{Transport, local};
 
 use super::sequence::Engine;
@@ -83,7 +83,9 @@ fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, Load
         None => all_here(file, folder, options),
         Some(transport) if transport.ranks() == expected => {
             let transport = Arc::clone(transport);
-            let joined = join(file, folder, options, &transport, None);
+            let digest = digest(&file);
+            let part = part(file, transport.rank());
+            let joined = join(part, folder, options, &Link { transport: &transport, digest, begun: None });
             joined.inspect_err(|error| transport.end(&error.to_string()))
         }
         Some(transport) => {
@@ -94,9 +96,37 @@ fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, Load
     }
 }
 
+/// Max ranks of one process, the max that the compiler divides a model among.
+const MAX_RANKS_HERE: usize = 64;
+
 /// Returns the plans of all ranks.
 fn plans(file: &PlanFile) -> impl Iterator<Item = &Plan<Kernel>> {
     [&file.plan].into_iter().chain(&file.other_ranks)
+}
+
+/// Returns the digest of the plans of all ranks, and of their model files.
+fn digest(file: &PlanFile) -> Digest {
+    let digests: Vec<Digest> = plans(file).map(identity::of_rank).collect();
+    let sources: Vec<(u64, u32)> = file.plan.files.iter().map(|file| (file.bytes, file.header_crc)).collect();
+    hello::digest(&digests, &sources)
+}
+
+/// Returns the part of a rank. Paths were replaced in the plan of rank 0 only.
+fn part(mut file: PlanFile, rank: u32) -> PlanFile {
+    if let Some(own) = rank.checked_sub(1) {
+        let plan = file.other_ranks.swap_remove(own as usize);
+        let files = std::mem::replace(&mut file.plan, plan).files;
+        use_paths(&mut file.plan, &files);
+    }
+    file.other_ranks.clear();
+    file
+}
+
+/// Replaces the paths of model files.
+fn use_paths(plan: &mut Plan<Kernel>, files: &[SourceFile]) {
+    if plan.files.len() == files.len() {
+        plan.files.iter_mut().zip(files).for_each(|(own, found)| own.path.clone_from(&found.path));
+    }
 }
 
 /// Checks that a file has the plan of each rank, and that their exchanges match.
@@ -111,14 +141,24 @@ fn check_group(file: &PlanFile) -> Result<(), LoadError> {
         if own != (expected, found) {
             return Err(RanksError::Order { found: own.0, expected }.into());
         }
+        let first = &file.plan;
+        let limits = |plan: &Plan<Kernel>| (plan.max_tokens, plan.vocabulary, plan.context_length);
+        if limits(plan) != limits(first) {
+            return Err(RanksError::Differs { rank: expected, what: "length of a step, vocabulary or context" }.into());
+        }
         program::check_ranks(plan)?;
     }
     Ok(matching::check(&plans(file).collect::<Vec<_>>())?)
 }
 
 /// Loads all ranks in this process, in threads of their own. Returns rank 0.
-fn all_here(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+fn all_here(mut file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
     let ranks = 1 + file.other_ranks.len();
+    if ranks > MAX_RANKS_HERE {
+        return Err(RanksError::TooManyHere { found: ranks, max: MAX_RANKS_HERE }.into());
+    }
+    let digest = digest(&file);
+    let others = std::mem::take(&mut file.other_ranks);
     let begun = load::process_bytes(options, &file.plan);
     let threads = || std::thread::available_parallelism().map_or(1, usize::from).div_ceil(ranks);
     let mut each = options.clone();
@@ -133,19 +173,21 @@ fn all_here(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, 
         local::group(ranks as u32).into_iter().map(|transport| Arc::new(transport) as Arc<dyn Transport>);
     let Some(own) = transports.next() else { return Err(LoadError::NoSteps) };
     let mut followers = Vec::with_capacity(ranks);
-    for transport in transports {
+    for (transport, mut plan) in transports.zip(others) {
         let (options, folder) = (other.clone(), folder.to_owned());
-        let file = file.try_clone()?;
+        use_paths(&mut plan, &file.plan.files);
+        let file = PlanFile { model_files: file.model_file_handles()?, ..PlanFile::new(plan) };
         let name = format!("rank {}", transport.rank());
-        let run = move || match join(file, &folder, &options, &transport, Some(begun)) {
-            // `follow` tells the other ranks of an error.
-            Ok(mut engine) => drop(engine.follow()),
-            Err(error) => transport.end(&error.to_string()),
-        };
+        let run =
+            move || match join(file, &folder, &options, &Link { transport: &transport, digest, begun: Some(begun) }) {
+                // `follow` tells the other ranks of an error.
+                Ok(mut engine) => drop(engine.follow()),
+                Err(error) => transport.end(&error.to_string()),
+            };
         let thread = std::thread::Builder::new().name(name).spawn(run);
         followers.push(thread.map_err(|source| LoadError::Thread { source })?);
     }
-    let joined = join(file, folder, &each, &own, Some(begun));
+    let joined = join(file, folder, &each, &Link { transport: &own, digest, begun: Some(begun) });
     let mut engine = joined.inspect_err(|error| own.end(&error.to_string()))?;
     if let Some(member) = &mut engine.ranks {
         member.followers = followers;
@@ -153,31 +195,23 @@ fn all_here(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, 
     Ok(engine)
 }
 
-/// Loads the plan of a rank, and compares program, plan and options with rank 0.
-fn join(
-    mut file: PlanFile,
-    folder: &Path,
-    options: &Options,
-    transport: &Arc<dyn Transport>,
+/// Connection of a rank that joins the others.
+struct Link<'t> {
+    transport: &'t Arc<dyn Transport>,
+    /// Digest of the plans of all ranks.
+    digest: Digest,
+    /// Memory of the process before it loaded any rank, if all ranks are in it.
     begun: Option<u64>,
-) -> Result<Engine, LoadError> {
-    let digests: Vec<Digest> = plans(&file).map(|plan| identity::of_plan(plan, 0)).collect();
-    let sources: Vec<(u64, u32)> = file.plan.files.iter().map(|file| (file.bytes, file.header_crc)).collect();
-    let rank = transport.rank();
-    if let Some(own) = rank.checked_sub(1) {
-        // Paths were replaced in the plan of rank 0 only.
-        let files = std::mem::take(&mut file.plan.files);
-        file.plan = file.other_ranks.swap_remove(own as usize);
-        if file.plan.files.len() == files.len() {
-            file.plan.files.iter_mut().zip(files).for_each(|(own, found)| own.path = found.path);
-        }
-    }
-    file.other_ranks.clear();
+}
+
+/// Loads the plan of a rank, and compares program, plan and options with rank 0.
+fn join(file: PlanFile, folder: &Path, options: &Options, link: &Link<'_>) -> Result<Engine, LoadError> {
+    let &Link { transport, digest, begun } = link;
     let mut loaded = load::load(file, folder, options, begun)?;
     loaded.store.ranks = Some(RankLink::new(Arc::clone(transport)));
     let hello = hello::Hello {
         version: VERSION,
-        plan: hello::digest(&digests, &sources),
+        plan: digest,
         context: loaded.context,
         sequences: loaded.store.sequences.max_sequences(),
         additions: loaded.additions,

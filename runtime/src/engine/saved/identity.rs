@@ -81,6 +81,19 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
     Digest::of(&hasher)
 }
 
+/// Returns the digest of a rank's plan: of everything but the paths of its files.
+pub(crate) fn of_rank(plan: &Plan<Kernel>) -> Digest {
+    let mut hasher = SipHasher13::new();
+    hasher.write(&of_plan(plan, 0).0);
+    let mut add = |bytes| add(&mut hasher, bytes);
+    let Plan { ranks, output, expert_groups, buckets, own_weight_bytes, context_length, logits, .. } = plan;
+    add(postcard::to_allocvec(&(ranks, output, expert_groups, buckets, own_weight_bytes, context_length, logits)));
+    plan.ropes.iter().for_each(|table| add(postcard::to_allocvec(table)));
+    plan.derived.iter().for_each(|derived| add(postcard::to_allocvec(derived)));
+    plan.weights.iter().for_each(|weight| add(postcard::to_allocvec(weight)));
+    Digest::of(&hasher)
+}
+
 /// Returns the digest of the properties that an engine's memory is made for: weights with their
 /// files, states, rotary tables, and rows of a step. Two plans with the same digest are of the same
 /// model; only the division into kernels may differ.
