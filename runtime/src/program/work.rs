@@ -114,8 +114,8 @@ fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
     }
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
     let weights = sum(&mut plan.weights.iter().map(|weight| weight.bytes_in(weight.format).unwrap_or(0)));
-    let states = plan.states.iter().map(|state| state.entries_in_memory(capacity, plan.max_tokens));
-    let states = sum(&mut plan.states.iter().zip(states).filter_map(|(state, entries)| state.bytes(entries)));
+    // The count takes windows for whole contexts, so the limit does, too.
+    let states = sum(&mut plan.states.iter().filter_map(|state| state.bytes(capacity)));
     let buffers = sum(&mut plan.buffers.iter().map(|buffer| match buffer.rows {
         RowCount::Tokens | RowCount::Outputs => buffer.row_bytes,
         RowCount::Routed { top_k } => buffer.row_bytes.saturating_mul(top_k.into()),
