@@ -11,6 +11,7 @@ use ixc::ir::kernel::{Affine, For, Kernel, Stmt, VarId};
 use ixc::ir::plan::decode;
 use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeTable, RowCount, State, Step, WeightFile};
 use ixc::runtime::file;
+use ixc::runtime::program::work;
 
 /// Max processor time of a refusal, in addition to the time of a good plan's first token. The
 /// requirement is one second in a release build. Here, the code that reads plans is built with
@@ -346,11 +347,24 @@ fn interrupted(mut command: std::process::Command, until: impl Fn(&str) -> bool,
     (status.code(), said)
 }
 
-/// Adds a loop of 2^40 rounds to a kernel. The kernel verifies, but does not end in practice.
-fn spin(kernel: &mut Kernel) {
+/// Adds a loop to a kernel.
+fn spin(kernel: &mut Kernel, rounds: i64) {
     let var = VarId(kernel.vars.len() as u32);
     kernel.vars.push("spin".into());
-    kernel.body.push(Stmt::For(For { var, trip: Affine::constant(1 << 40), carries: vec![], body: vec![] }));
+    kernel.body.push(Stmt::For(For { var, trip: Affine::constant(rounds), carries: vec![], body: vec![] }));
+}
+
+/// Adds loops to some kernels, with as many rounds as the limit of work allows. In the emulator, the
+/// plan does not end in practice.
+fn spinning(plan: &Plan<Kernel>, is_changed: impl Fn(usize) -> bool) -> Plan<Kernel> {
+    let with_rounds = |power: u32| {
+        let mut plan = plan.clone();
+        let kernels = plan.kernels.iter_mut().enumerate().filter(|(i, _)| is_changed(*i));
+        kernels.for_each(|(_, kernel)| spin(kernel, 1 << power));
+        plan
+    };
+    let found = (0..=40).rev().map(with_rounds).find(|plan| work::check(plan, plan.context_length).is_ok());
+    found.expect("loops of one round are within the limit")
 }
 
 fn write(folder: &Path, plan: &Plan<Kernel>) -> PathBuf {
@@ -362,8 +376,7 @@ fn write(folder: &Path, plan: &Plan<Kernel>) -> PathBuf {
 #[test]
 fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
     let folder = scratch("spins");
-    let mut hostile = plan(&folder, &[]);
-    hostile.kernels.iter_mut().for_each(spin);
+    let hostile = spinning(&plan(&folder, &[]), |_| true);
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--stats", "--emulate"]);
     command.arg(write(&folder, &hostile));
     // The plan is loaded, so the run computes now or soon.
@@ -374,10 +387,10 @@ fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
 #[test]
 fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     let folder = scratch("spins-later");
-    let mut hostile = plan(&folder, &[]);
+    let good = plan(&folder, &[]);
     // Only kernels that compute single tokens are changed, not those that compute the prompt's
     // logits.
-    let rows: Vec<_> = hostile
+    let rows: Vec<_> = good
         .steps
         .iter()
         .flat_map(|step| if let Step::Run { tasks, .. } = step { &tasks[..] } else { &[] })
@@ -390,7 +403,7 @@ fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     };
     let kernel = rows.iter().flat_map(|(_, variants)| variants).map(|&(_, kernel)| kernel).find(|k| !elsewhere(*k));
     let kernel = kernel.expect("a kernel for single tokens");
-    spin(&mut hostile.kernels[kernel.0 as usize]);
+    let hostile = spinning(&good, |i| i == kernel.0 as usize);
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--emulate"]);
     command.arg(write(&folder, &hostile));
     // The first token was printed; the next one never ends.
