@@ -23,7 +23,7 @@ fn reports_of_golden_models_on_2_and_4_ranks() {
 
 #[test]
 fn exchanges_of_a_forecast_are_those_of_the_graphs() {
-    for (by, op) in [("experts", "all_reduce"), ("layers", "send"), ("tensors", "all_reduce")] {
+    for (by, op) in [("experts", "all_reduce"), ("layers", "send"), ("tensors", "all_gather")] {
         let ranks = ["0", "1"].map(|rank| {
             let set = [format!("shard.rank={rank}"), format!("shard.by={by}")];
             stdout(ixc(["dump", "--after", "shard", "--set", "shard.ranks=2", "--set", &set[0], "--set", &set[1]]))
@@ -34,7 +34,11 @@ fn exchanges_of_a_forecast_are_those_of_the_graphs() {
             ClusterRequest { ranks: 2, division: Division::ALL.into_iter().find(|d| d.word() == by), position: 0 };
         let forecast = cluster::forecast(&model.arch.module, &machines::find("round").unwrap(), &request).unwrap();
         let exchanges = forecast.decode.exchanges;
-        let found = if op == "send" { exchanges.send } else { exchanges.all_reduce };
+        let found = match op {
+            "send" => exchanges.send,
+            "all_gather" => exchanges.all_gather,
+            _ => exchanges.all_reduce,
+        };
         let expected = if op == "send" { ranks.iter().map(|text| count(text, op)).sum() } else { count(&ranks[0], op) };
         assert_eq!(found, expected, "{by}");
         assert!(found > 0, "{by}");
