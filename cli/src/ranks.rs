@@ -75,11 +75,16 @@ pub fn numbered(message: String) -> String {
 /// Returns the number of threads of a rank if several ranks share all processors of this machine.
 pub fn threads() -> Option<usize> {
     let local = TRANSPORT.get().and_then(|_| Launch::current()).filter(|launch| launch.local > 1)?.local as usize;
-    // SAFETY: it reads a number of the system.
-    let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    let all = online_processors();
     let own = std::thread::available_parallelism().map_or(1, usize::from);
     // If `mpirun` gave each rank its own processors, they are this rank's alone.
     (i64::try_from(own).ok() == Some(all)).then(|| (own / local).max(1))
+}
+
+/// Returns the number of processors of this machine, also of those that this process may not use.
+fn online_processors() -> i64 {
+    // SAFETY: it reads a number of the system.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }
 }
 
 /// Loads the part of this rank, and repeats the steps of rank 0 until it ends.
@@ -104,5 +109,16 @@ pub fn leave() -> anyhow::Result<()> {
 pub fn end(reason: &str) {
     if let Some(transport) = TRANSPORT.get() {
         transport.end(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_all_processors_of_a_process() {
+        let own = std::thread::available_parallelism().unwrap().get();
+        assert!(online_processors() >= i64::try_from(own).unwrap());
     }
 }

@@ -320,6 +320,10 @@ impl Args {
         if mode == SandboxMode::Off {
             return Ok(None);
         }
+        if ranks::transport().is_some() {
+            let reason = "MPI needs system calls that the sandbox forbids";
+            return Err(Usage(format!("--sandbox is not possible on several ranks: {reason}")).into());
+        }
         if let Some(folder) = &self.prompt_cache {
             private_folder(folder).map_err(ixc_error::Error::io(folder, "keep prompts in"))?;
         }
