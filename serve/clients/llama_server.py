@@ -31,8 +31,8 @@ def main():
             if argument == "--host" and value == "localhost":
                 value = "127.0.0.1"
             if argument == "--ctx-size":
-                # The demo model has at most 2048 positions. llama-server's context is the sum of all
-                # sequences.
+                # The demo model has at most 2048 positions. llama-server's context is the
+                # sum of all sequences.
                 value = str(min(int(value) // parallel, 2048))
             out += [VALUES[argument], value]
         elif argument in PASSED_OVER:

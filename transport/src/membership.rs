@@ -99,7 +99,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Leaves the group. This is the last message of this rank, so that the others read all of them.
+    /// Leaves the group. This is the last message of this rank, so that the others read all of
+    /// them.
     ///
     /// # Errors
     /// Fails if the link fails.
