@@ -354,8 +354,8 @@ fn spin(kernel: &mut Kernel, rounds: i64) {
     kernel.body.push(Stmt::For(For { var, trip: Affine::constant(rounds), carries: vec![], body: vec![] }));
 }
 
-/// Adds loops to some kernels, with as many rounds as the limit of work allows. In the emulator, the
-/// plan does not end in practice.
+/// Adds loops to some kernels, with as many rounds as the limit of work allows. In the emulator,
+/// the plan does not end in practice.
 fn spinning(plan: &Plan<Kernel>, is_changed: impl Fn(usize) -> bool) -> Plan<Kernel> {
     let with_rounds = |power: u32| {
         let mut plan = plan.clone();
