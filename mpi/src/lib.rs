@@ -8,9 +8,9 @@
 //! | `mpi_link` | nonblocking messages, and the buffers that MPI uses meanwhile |
 //!
 //! No library crate depends on this one. The program does with its feature `mpi`, and passes
-//! [`connect`] to the commands. Without that feature the crate is empty, and needs no MPI.
+//! `connect` to the commands. Without that feature the crate is empty, and needs no MPI.
 //!
-//! Invariant: no call waits for another rank, except [`connect`] and the end of a run. Heartbeats
+//! Invariant: no call waits for another rank, except `connect` and the end of a run. Heartbeats
 //! would stop otherwise, and a rank that hangs could stop the others.
 
 #![cfg(feature = "mpi")]
