@@ -54,6 +54,10 @@ fn each_request_is_logged_as_a_line() {
         assert_eq!(server.ask(method, path, headers, body).0, status, "{method} {path}");
     }
     send(&server, b"GET /\x1b[2J HTTP/1.1\r\n\r\n");
+    // This line is written when the connection ends, after the answer.
+    while !std::fs::read_to_string(&file).unwrap().contains("invalid URI") {
+        std::thread::yield_now();
+    }
     // The server's own page reads these metrics.
     server.ask("GET", "/metrics", &format!("{KEY}X-Ixc-Watch: 1\r\n"), "");
     server.ask("GET", "/metrics", "X-Ixc-Watch: 1\r\n", "");
