@@ -8,8 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use ixc_ir::graph::{
-    DefUse, Dim, Function, Module, Op, OpKind, OpView, Operand, Recurrent, State, TokenOwner, Type, ValueId, Weight,
-    view,
+    DefUse, Dim, Function, Module, Op, OpKind, OpView, Operand, State, TokenOwner, Type, ValueId, Weight, view,
 };
 
 use super::routing::DividedExperts;
@@ -145,7 +144,7 @@ impl<'m> WorkCounter<'m> {
             }
             OpKind::KvAppend => OpWork { stages: APPEND_STAGES, ..none },
             OpKind::Attention | OpKind::AttentionEntries | OpKind::IndexTopK => self.attention(op),
-            OpKind::Recurrent(kind) => self.recurrent(op, kind),
+            OpKind::Recurrent(_) => self.recurrent(op),
             _ => OpWork { bytes: self.weight_bytes(op), ..none },
         }
     }
@@ -272,25 +271,25 @@ impl<'m> WorkCounter<'m> {
     }
 
     /// Returns the work of an op that changes a state token by token. The op reads and writes the
-    /// whole state once in a step. It multiplies each element once or twice for each token.
-    fn recurrent(&self, op: &Op, kind: Recurrent) -> OpWork {
+    /// whole state once in a step. It multiplies each element at most twice for each token.
+    fn recurrent(&self, op: &Op) -> OpWork {
         let none = OpWork { busiest: 1.0, stages: 1, ..OpWork::default() };
         let Some(state) = self.state(op) else { return none };
         let bytes = state.fields.iter().filter_map(|field| field.format.row_bytes(fixed_elements(&field.dims)));
         let bytes: f64 = bytes.map(|bytes| bytes as f64).sum();
         let count: f64 = state.fields.iter().map(|field| fixed_elements(&field.dims) as f64).sum();
-        let multiplications = match kind {
-            Recurrent::DeltaNet | Recurrent::SsmScan | Recurrent::Wkv => 2.0,
-            Recurrent::ShortConv | Recurrent::Compress => 1.0,
-        };
         OpWork {
             bytes: 2.0 * bytes + self.weight_bytes(op),
-            operations: 2.0 * multiplications * count * self.size.tokens as f64,
+            operations: 2.0 * MULTIPLICATIONS * count * self.size.tokens as f64,
             floats: true,
             ..none
         }
     }
 }
+
+/// Max multiplications of an element of a recurrent state for a token: it decays, and meets the
+/// token.
+const MULTIPLICATIONS: f64 = 2.0;
 
 fn is_expert_product(kind: OpKind) -> bool {
     matches!(kind, OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown)
