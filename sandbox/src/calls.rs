@@ -245,7 +245,7 @@ pub const ALLOWED: &[Group] = &[
             SYS_recvmsg SYS_recvfrom SYS_sendto SYS_sendmsg SYS_ppoll SYS_dup3 SYS_close_range SYS_kill SYS_pidfd_open SYS_wait4 SYS_waitid SYS_setpriority
             SYS_seccomp SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self SYS_capset
         ],
-        older: older![SYS_poll SYS_dup2],
+        older: older![SYS_poll SYS_dup2 SYS_fork SYS_vfork],
     },
 ];
 
@@ -284,6 +284,13 @@ pub const FATAL: &[Group] = &[
         reason: "helpers are started by the launcher, which executes no file either",
         roles: ALL,
         general: calls![SYS_execve SYS_execveat],
+        older: &[],
+    },
+    Group {
+        name: "processes",
+        reason: "only the launcher starts processes; some C libraries use these calls",
+        roles: WORKING,
+        general: &[],
         older: older![SYS_fork SYS_vfork],
     },
     Group {
@@ -361,7 +368,45 @@ pub const CONDITIONS: &[Condition] = &[
         reason: "modes of sockets and of the terminal; no characters are put into its input",
         roles: ALL,
     },
+    Condition {
+        call: call!(SYS_fcntl),
+        argument: 1,
+        test: Test::OneOf(&COMMANDS),
+        reason: "copies, flags, locks and sizes; no signals to the owner of a descriptor",
+        roles: ALL,
+    },
+    Condition {
+        call: call!(SYS_sendto),
+        argument: 3,
+        test: Test::Lacks(FAST_OPEN),
+        reason: "no connection by sending",
+        roles: ALL,
+    },
+    Condition {
+        call: call!(SYS_sendmsg),
+        argument: 2,
+        test: Test::Lacks(FAST_OPEN),
+        reason: "no connection by sending",
+        roles: ALL,
+    },
+    Condition {
+        call: call!(SYS_socketpair),
+        argument: 1,
+        test: Test::OneOf(&STREAMS),
+        reason: "streams, which send to no other address",
+        roles: SERVING,
+    },
 ];
+
+/// Commands of `fcntl`: F_DUPFD, flags (1 to 4), locks (5 to 7, 36 to 38), F_DUPFD_CLOEXEC, sizes of
+/// pipes, seals of memory. F_SETOWN and F_SETSIG are absent.
+const COMMANDS: [u64; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 0x406, 0x407, 0x408, 0x409, 0x40a];
+
+/// Flag of a message that opens a connection (`MSG_FASTOPEN`).
+const FAST_OPEN: u64 = 0x2000_0000;
+
+/// Kinds of `socketpair`: SOCK_STREAM, with or without SOCK_CLOEXEC and SOCK_NONBLOCK.
+const STREAMS: [u64; 4] = [0x1, 0x8_0001, 0x801, 0x8_0801];
 
 /// Option of `prctl` that names memory.
 const PR_SET_VMA: u64 = 0x5356_4d41;

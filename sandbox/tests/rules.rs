@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -143,6 +144,11 @@ const PROBES: &[Probe] = &[
     probe("server loads a program into the kernel", Part::Seccomp, SERVER, load_bpf, Outcome::Killed),
     probe("server opens a socket", Part::Seccomp, SERVER, open_socket, Outcome::Fails(libc::EPERM)),
     probe("server connects", Part::Seccomp, |_| Ok(()), connect_after_filter, Outcome::Fails(libc::EPERM)),
+    probe("server connects by sending", Part::Seccomp, |_| Ok(()), connect_by_sending, Outcome::Fails(libc::ENOSYS)),
+    probe("server owns signals of a descriptor", Part::Seccomp, SERVER, own_signals, Outcome::Fails(libc::ENOSYS)),
+    probe("server reads the flags of a descriptor", Part::Seccomp, SERVER, read_flags, Outcome::Works),
+    probe("server makes a pair of streams", Part::Seccomp, SERVER, pair_of_streams, Outcome::Works),
+    probe("server makes a pair of datagrams", Part::Seccomp, SERVER, pair_of_datagrams, Outcome::Fails(libc::ENOSYS)),
     probe("server signals a process", Part::Seccomp, SERVER, signal_parent, Outcome::Fails(libc::EPERM)),
     probe(
         "server signals a thread of a process",
@@ -367,6 +373,48 @@ fn connect_after_filter(_: &Scene) -> io::Result<()> {
     let socket = socket()?;
     filter::install(Role::Server).expect("seccomp");
     call(libc::SYS_connect, [socket.as_raw_fd().into(), 0, 0])
+}
+
+/// Connects the socket that listens, without `connect`.
+fn connect_by_sending(scene: &Scene) -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    filter::install(Role::Server).map_err(io::Error::other)?;
+    let descriptor = i64::from(listener.as_raw_fd());
+    call(libc::SYS_shutdown, [descriptor, libc::SHUT_RD.into(), 0])?;
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: scene.port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: message and address are valid for the call.
+    let sent = unsafe {
+        libc::sendto(
+            listener.as_raw_fd(),
+            [0u8].as_ptr().cast(),
+            1,
+            libc::MSG_FASTOPEN,
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn own_signals(_: &Scene) -> io::Result<()> {
+    call(libc::SYS_fcntl, [0, libc::F_SETOWN.into(), parent().into()])
+}
+
+fn read_flags(_: &Scene) -> io::Result<()> {
+    call(libc::SYS_fcntl, [2, libc::F_GETFD.into(), 0])
+}
+
+fn pair_of_streams(_: &Scene) -> io::Result<()> {
+    UnixStream::pair().map(drop)
+}
+
+fn pair_of_datagrams(_: &Scene) -> io::Result<()> {
+    UnixDatagram::pair().map(drop)
 }
 
 fn bind(_: &Scene) -> io::Result<()> {
