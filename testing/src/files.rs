@@ -13,13 +13,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::modules::{Graph, declared, read};
+use crate::modules::{Graph, Place, declared, read};
 use crate::source::{code, words};
 
 /// Max number of `use` declarations that resolving a path follows. A longer chain is a cycle.
 const MAX_DECLARATIONS: usize = 16;
 
-/// A module with its own file.
+/// A module with its own file, or an inline module with such modules.
 #[derive(Debug, Default)]
 struct Module {
     /// Child modules in separate files, as declared.
@@ -52,20 +52,28 @@ pub fn files(root: &Path) -> Graph {
 
 /// Adds a module and the modules below it. `folder` has the files of its children.
 fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
-    let module = parse(&code(&read(file)));
-    for child in &module.children {
-        let (beside, own) = (folder.join(format!("{child}.rs")), folder.join(child));
-        let file = if beside.is_file() { beside } else { own.join("mod.rs") };
-        let path = path.iter().chain([child]).cloned().collect();
-        add(tree, &file, &own, path);
+    let text = code(&read(file));
+    let Module { uses, paths, .. } = parse(&text);
+    for declared in declared(&text) {
+        let mut child = path.clone();
+        for name in &declared {
+            let children = &mut tree.entry(child.clone()).or_default().children;
+            if !children.contains(name) {
+                children.push(name.clone());
+            }
+            child.push(name.clone());
+        }
+        let place = Place::of(folder, &declared);
+        add(tree, &place.file, &place.folder, child);
     }
-    tree.insert(path, module);
+    let module = tree.entry(path).or_default();
+    (module.uses, module.paths) = (uses, paths);
 }
 
 /// Reads the declarations and paths of a file.
 fn parse(text: &str) -> Module {
     let words = words(text);
-    let mut module = Module { children: declared(text), ..Module::default() };
+    let mut module = Module::default();
     // `inline` has the depth of braces of each open inline module. In these modules, `super` may
     // name the file's own module.
     let (mut braces, mut inline) = (0usize, Vec::new());
@@ -257,6 +265,17 @@ mod tests {
             ("b.rs", "mod m { use super::C; use super::super::a::A; }"),
         ]);
         assert_eq!(edges, ["a crate", "b a", "crate b"]);
+    }
+
+    #[test]
+    fn modules_in_inline_modules_have_their_files() {
+        let edges = graph_of(&[
+            ("lib.rs", "mod a; mod ops { pub mod b; pub mod c; } pub use ops::b::B;"),
+            ("a.rs", "use crate::ops::c; fn f() { c::g(); crate::B::new(); }"),
+            ("ops/b.rs", "use super::c::C;"),
+            ("ops/c.rs", "use crate::a::A;"),
+        ]);
+        assert_eq!(edges, ["a ops::b", "a ops::c", "ops::b ops::c", "ops::c a"]);
     }
 
     #[test]

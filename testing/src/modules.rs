@@ -2,9 +2,9 @@
 //! it uses.
 //!
 //! Sources are read as text, without comments, literals, and code that is compiled only for tests.
-//! A path is an edge if it begins with `crate` or leaves its module by `super`. The edge goes to
-//! the module that the path names, or to the module that the crate root's `pub use` took the name
-//! from.
+//! A root file may declare the modules of a folder within an inline module. A path is an edge if it
+//! begins with `crate` or leaves its module by `super`. The edge goes to the module that the path
+//! names, or to the module that the crate root's `pub use` took the name from.
 //!
 //! ```text
 //! // src/plan.rs: use crate::graph::Op; fn f() -> super::Error { … }
@@ -64,13 +64,15 @@ pub fn graph(root: &Path) -> Graph {
     let text = code(&read(root));
     let folder = root.parent().unwrap_or(Path::new("."));
     let exported = exports(&text);
-    let mut graph: Graph = declared(&text).into_iter().map(|name| (name, BTreeSet::new())).collect();
-    let names: BTreeSet<String> = graph.keys().cloned().collect();
-    for (name, edges) in &mut graph {
+    let modules = declared(&text);
+    let names: BTreeSet<&String> = modules.iter().map(|path| &path[0]).collect();
+    let mut graph = Graph::new();
+    for path in &modules {
         let mut found = BTreeSet::new();
-        module(folder, name, 1, &mut found);
-        let known = |used: &String| names.get(used).or_else(|| exported.get(used)).cloned();
-        edges.extend(found.iter().filter_map(known).filter(|used| used != name));
+        module(folder, path, 0, &mut found);
+        let known = |used: &String| names.get(used).copied().or_else(|| exported.get(used)).cloned();
+        let edges = found.iter().filter_map(known).filter(|used| *used != path[0]);
+        graph.entry(path[0].clone()).or_default().extend(edges);
     }
     graph
 }
@@ -84,10 +86,10 @@ pub fn sources(root: &Path) -> Vec<PathBuf> {
     let mut folders = vec![root.parent().unwrap_or(Path::new(".")).to_owned()];
     let mut at = 0;
     while at < sources.len() {
-        for name in declared(&code(&read(&sources[at]))) {
-            let (file, own) = (folders[at].join(format!("{name}.rs")), folders[at].join(&name));
-            sources.push(if file.is_file() { file } else { own.join("mod.rs") });
-            folders.push(own);
+        for path in declared(&code(&read(&sources[at]))) {
+            let place = Place::of(&folders[at], &path);
+            sources.push(place.file);
+            folders.push(place.folder);
         }
         at += 1;
     }
@@ -99,15 +101,32 @@ pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Adds the first names of all paths that leave a module, and of those in its submodules. The
-/// module is `depth` levels below the root.
-fn module(folder: &Path, name: &str, depth: usize, found: &mut BTreeSet<String>) {
-    let (file, own) = (folder.join(format!("{name}.rs")), folder.join(name));
-    let file = if file.is_file() { file } else { own.join("mod.rs") };
-    let text = code(&read(&file));
+/// Files of a module.
+pub(crate) struct Place {
+    /// The module's source.
+    pub file: PathBuf,
+    /// Folder of its child modules.
+    pub folder: PathBuf,
+}
+
+impl Place {
+    /// Returns the files of a module that a file declares. `folder` has the files of that file's
+    /// modules.
+    pub(crate) fn of(folder: &Path, path: &[String]) -> Place {
+        let own: PathBuf = std::iter::once(folder).chain(path.iter().map(Path::new)).collect();
+        let file = own.with_extension("rs");
+        Place { file: if file.is_file() { file } else { own.join("mod.rs") }, folder: own }
+    }
+}
+
+/// Adds the first names of all paths that leave a module, and of those in its submodules. `path` is
+/// relative to the module that declares it, which is `depth` levels below the root.
+fn module(folder: &Path, path: &[String], depth: usize, found: &mut BTreeSet<String>) {
+    let Place { file, folder } = Place::of(folder, path);
+    let (text, depth) = (code(&read(&file)), depth + path.len());
     paths(&text, depth, found);
     for inner in declared(&text) {
-        module(&own, &inner, depth + 1, found);
+        module(&folder, &inner, depth, found);
     }
 }
 
@@ -172,11 +191,31 @@ fn names(words: &[&str], found: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the declared modules that have a separate file.
-pub(crate) fn declared(text: &str) -> Vec<String> {
+/// Returns the declared modules that have a separate file: paths, with the inline modules around
+/// the declaration.
+pub(crate) fn declared(text: &str) -> Vec<Vec<String>> {
     let words = words(text);
-    let files = words.windows(3).filter(|words| words[0] == "mod" && words[2] == ";");
-    files.map(|words| words[1].to_owned()).collect()
+    // Names of open inline modules, each with its depth of braces.
+    let (mut braces, mut inline, mut declared) = (0usize, Vec::new(), Vec::new());
+    for (at, word) in words.iter().enumerate() {
+        let name = if at >= 2 && words[at - 2] == "mod" { Some(words[at - 1]) } else { None };
+        match *word {
+            "{" => {
+                braces += 1;
+                inline.extend(name.map(|name| (braces, name)));
+            }
+            "}" => {
+                inline.pop_if(|(depth, _)| *depth == braces);
+                braces = braces.saturating_sub(1);
+            }
+            ";" => declared.extend(name.map(|name| {
+                let around = inline.iter().map(|(_, name)| *name);
+                around.chain([name]).map(str::to_owned).collect()
+            })),
+            _ => {}
+        }
+    }
+    declared
 }
 
 /// Returns the names that a crate root re-exports, each with its module.
@@ -227,6 +266,13 @@ mod tests {
     }
 
     #[test]
+    fn inline_modules_are_part_of_paths() {
+        let text = "mod a; mod ops { pub mod b; mod deep { mod c; } fn f() { } mod d; } mod e { } mod f;";
+        let paths: Vec<String> = declared(text).iter().map(|path| path.join("::")).collect();
+        assert_eq!(paths, ["a", "ops::b", "ops::deep::c", "ops::d", "f"]);
+    }
+
+    #[test]
     fn module_files_are_followed_and_reexports_resolved() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
@@ -234,13 +280,19 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        write("lib.rs", "mod a; pub mod b; #[cfg(test)] mod gone; mod error; pub use error::{Error, Other}; mod x { }");
+        write(
+            "lib.rs",
+            "mod a; pub mod b; #[cfg(test)] mod gone; mod error; pub use error::{Error, Other}; mod x { } \
+             mod ops { pub(crate) mod c; mod d; }",
+        );
+        write("ops/c.rs", "use super::d; use super::super::a::x; use crate::ops::d::y;");
+        write("ops/d.rs", "use crate::Other;");
         write("a.rs", "mod inner;");
         write("a/inner.rs", "use super::super::b::B; use crate::Error;");
         write("b/mod.rs", "use crate::Gone; fn f() { super::a::g() }");
         write("error.rs", "");
         let graph = graph(&folder.path().join("lib.rs"));
         let edges: Vec<String> = graph.iter().map(|(name, used)| format!("{name} {used:?}")).collect();
-        assert_eq!(edges, [r#"a {"b", "error"}"#, r#"b {"a"}"#, "error {}"]);
+        assert_eq!(edges, [r#"a {"b", "error"}"#, r#"b {"a"}"#, "error {}", r#"ops {"a", "error"}"#]);
     }
 }
