@@ -13,9 +13,8 @@ use ixc_ir::graph::quantise::quantise_rows;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 use ixc_ir::random::Random;
-use ixc_kernels::{
-    AttentionTiles, Bits, Cache, Heads, KernelSpec, Linear, MatmulStrategy, Scores, generate, reference,
-};
+use ixc_kernels::generator::reference;
+use ixc_kernels::{AttentionTiles, Bits, Cache, Heads, KernelSpec, Linear, MatmulStrategy, Scores, generate};
 use ixc_targets::Target;
 
 fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize) -> Vec<u8> {

@@ -16,7 +16,7 @@ use ixc_codegen::module::Module;
 use ixc_ir::kernel::{Kernel, interpret};
 use ixc_kernels::catalogue::compare::first_difference;
 use ixc_kernels::catalogue::inputs;
-use ixc_kernels::reference::Run;
+use ixc_kernels::generator::reference::Run;
 use ixc_kernels::{KernelSpec, generate};
 use ixc_targets::Target;
 

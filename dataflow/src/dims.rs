@@ -51,7 +51,7 @@ impl Firing {
 
 #[cfg(test)]
 mod tests {
-    use ixc_kernels::blocks;
+    use ixc_kernels::generator::blocks;
 
     use super::*;
 

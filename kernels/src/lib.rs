@@ -3,174 +3,161 @@
 //! lane count; it knows no instructions. The file also has a reference in f64, the work in bytes
 //! and operations, and rows of the catalogue.
 //!
-//! | kernels | computation |
+//! | module | contents |
 //! | --- | --- |
-//! | [`embed`], [`map`], [`copy`], [`scale_by`], [`heads_sum`], [`softmax`] | rows |
-//! | [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`] | norms |
-//! | [`quantise`] | activation formats |
-//! | [`add_bias`], [`softcap`], [`relu`], [`xielu`], [`clamp`] | biases, activation functions |
+//! | `ops` | kernels: one file each |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] |
-//! rotation of heads, append to the KV cache, and factors on queries that depend on positions |
 //! | [`attention`] | attention over the KV cache |
-//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
-//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | residual streams:
-//! mixing weights, input of a block, update of the streams, attention to earlier streams of a row |
-//! | [`index_top_k`], [`index_scores`], [`index_choose`] | choice of the positions that a row
-//! attends to: in one kernel, or scores of parts and then the choice |
-//! | [`route`], [`route_identities`], [`route_owned`], [`gather`], [`combine`] | experts: routing,
-//! identity experts, experts of other ranks, rows of an expert, weighted sums of results |
+//! | [`generator`] | machinery of all kernels: specs, signatures, and pieces of generators |
+//! | [`catalogue`] | named kernels, inputs for them, comparison of runs |
 //!
-//! | building blocks | what they own |
-//! | --- | --- |
-//! | [`definition`] | the interface of a kernel's file, and the registry |
-//! | [`spec`], [`text`], [`limits`] | queries on any spec; its text; limits of typed specs |
-//! | [`signature`] | buffers and dims by name, and binding to them |
-//! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
-//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`buffer_offset`] | pieces of generators |
-//! | [`cache`], [`bf16_tile`] | the KV cache and tiles of bf16, as generators use them |
-//! | [`reference`](mod@reference), [`work`] | comparison of runs with formulas; bytes and
-//! operations of a call |
-//! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
-//!
-//! To add a kernel, add its file, a `mod` and a line in the registry below.
+//! To add a kernel, add its file to `ops`, a `mod` and a line in the registry below.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod add_bias;
-mod append_places;
 pub mod attention;
-mod bf16_tile;
-pub mod blocks;
-mod buffer_offset;
-mod cache;
 pub mod catalogue;
-mod centre;
-mod clamp;
-mod column_squares;
-mod combine;
-mod compress;
-mod copy;
-mod definition;
-mod delta_net;
-mod delta_net_chunks;
-mod embed;
-mod expert_groups;
-mod gated;
-mod gather;
-mod generate;
-mod heads_sum;
-mod heads_temperature;
-mod index_choose;
-mod index_scores;
-mod index_top_k;
-pub mod limits;
+pub mod generator;
 mod linear;
-mod map;
-mod math;
-mod quantise;
-pub mod reference;
-mod relu;
-mod rms;
-mod rms_norm;
-mod rms_norm_piece;
-mod rope_append;
-mod rope_heads;
-mod rotation;
-mod route;
-mod route_identities;
-mod route_owned;
-mod scale;
-mod scale_by;
-mod scale_heads;
-mod short_conv;
-pub mod signature;
-mod softcap;
-mod softmax;
-mod spec;
-mod ssm_scan;
-mod stream_attend;
-mod stream_input;
-mod stream_mix;
-mod stream_weights;
-mod sum_squares;
-mod temperature;
-pub mod text;
-mod vectors;
-mod wkv;
-pub mod work;
-mod xielu;
+
+mod ops {
+    //! Kernels: one file each.
+    //!
+    //! | kernels | computation |
+    //! | --- | --- |
+    //! | [`embed`], [`map`], [`copy`], [`scale`], [`scale_by`], [`scale_heads`] | rows |
+    //! | [`heads_sum`], [`softmax`], [`column_squares`], [`gated`] | rows |
+    //! | [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`] | norms |
+    //! | [`quantise`] | activation formats |
+    //! | [`add_bias`], [`softcap`], [`relu`], [`xielu`], [`clamp`] | biases, activation functions |
+    //! | [`rope_heads`], [`rope_append`] | rotation of heads, and append to the KV cache |
+    //! | [`append_places`] | append of places that positions choose |
+    //! | [`temperature`], [`heads_temperature`] | factors of queries by their positions |
+    //! | [`short_conv`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, row by row |
+    //! | [`delta_net`], [`delta_net_chunks`] | the gated delta rule, row by row or in chunks |
+    //! | [`stream_weights`], [`stream_input`], [`stream_mix`] | residual streams of a row |
+    //! | [`stream_attend`] | attention to earlier streams of a row |
+    //! | [`index_top_k`] | choice of the positions that a row attends to |
+    //! | [`index_scores`], [`index_choose`] | the same: scores of parts, then the choice |
+    //! | [`route`], [`route_identities`], [`route_owned`] | experts of a row |
+    //! | [`gather`], [`expert_groups`], [`combine`] | rows of experts, and sums of results |
+
+    pub(crate) mod add_bias;
+    pub(crate) mod append_places;
+    pub(crate) mod centre;
+    pub(crate) mod clamp;
+    pub(crate) mod column_squares;
+    pub(crate) mod combine;
+    pub(crate) mod compress;
+    pub(crate) mod copy;
+    pub(crate) mod delta_net;
+    pub(crate) mod delta_net_chunks;
+    pub(crate) mod embed;
+    pub(crate) mod expert_groups;
+    pub(crate) mod gated;
+    pub(crate) mod gather;
+    pub(crate) mod heads_sum;
+    pub(crate) mod heads_temperature;
+    pub(crate) mod index_choose;
+    pub(crate) mod index_scores;
+    pub(crate) mod index_top_k;
+    pub(crate) mod map;
+    pub(crate) mod quantise;
+    pub(crate) mod relu;
+    pub(crate) mod rms_norm;
+    pub(crate) mod rms_norm_piece;
+    pub(crate) mod rope_append;
+    pub(crate) mod rope_heads;
+    pub(crate) mod route;
+    pub(crate) mod route_identities;
+    pub(crate) mod route_owned;
+    pub(crate) mod scale;
+    pub(crate) mod scale_by;
+    pub(crate) mod scale_heads;
+    pub(crate) mod short_conv;
+    pub(crate) mod softcap;
+    pub(crate) mod softmax;
+    pub(crate) mod ssm_scan;
+    pub(crate) mod stream_attend;
+    pub(crate) mod stream_input;
+    pub(crate) mod stream_mix;
+    pub(crate) mod stream_weights;
+    pub(crate) mod sum_squares;
+    pub(crate) mod temperature;
+    pub(crate) mod wkv;
+    pub(crate) mod xielu;
+}
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use definition::{Definition, registry};
-use text::{Fields, Part, Text};
+use generator::definition::{Definition, registry};
+use generator::text::{Fields, Part, Text};
 
 pub use attention::{Heads, Scores};
-pub use cache::Cache;
-pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
+pub use generator::cache::Cache;
+pub use generator::generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
+pub use generator::text::{Bits, Kind, SpecError};
 pub use linear::pace::Pace;
 pub use linear::{MatmulStrategy, candidates, cut, pace, tiling};
-pub use map::Elementwise;
-pub use route::Score;
-pub use stream_weights::StreamParts;
-pub use text::{Bits, Kind, SpecError};
+pub use ops::map::Elementwise;
+pub use ops::route::Score;
+pub use ops::stream_weights::StreamParts;
 
 registry! {
-    embed::Embed,
-    rms_norm::RmsNorm,
-    sum_squares::SumSquares,
-    rms_norm_piece::RmsNormPiece,
-    quantise::Quantise,
-    linear::Pack,
-    linear::Linear,
-    linear::Swiglu,
-    rope_heads::RopeHeads,
-    rope_append::RopeAppend,
-    attention::Attention,
-    attention::AttentionPart,
-    attention::AttentionCombine,
-    attention::AttentionTiles,
-    route::Route,
-    gather::Gather,
-    column_squares::ColumnSquares,
-    combine::Combine,
-    map::Map,
-    gated::Gated,
-    copy::Copy,
-    add_bias::AddBias,
-    scale::Scale,
-    scale_by::ScaleBy,
-    scale_heads::ScaleHeads,
-    softmax::Softmax,
-    softcap::Softcap,
-    short_conv::ShortConv,
-    delta_net::DeltaNet,
-    delta_net_chunks::DeltaNetChunks,
-    ssm_scan::SsmScan,
-    temperature::Temperature,
-    centre::Centre,
-    attention::AttentionWindow,
-    stream_weights::StreamWeights,
-    stream_input::StreamInput,
-    stream_mix::StreamMix,
-    stream_attend::StreamAttend,
-    compress::Compress,
-    append_places::AppendPlaces,
-    attention::AttentionEntries,
-    index_top_k::IndexTopK,
-    index_scores::IndexScores,
-    index_choose::IndexChoose,
-    heads_sum::HeadsSum,
-    relu::Relu,
-    xielu::Xielu,
-    clamp::Clamp,
-    expert_groups::ExpertGroups,
-    heads_temperature::HeadsTemperature,
-    route_identities::RouteIdentities,
-    route_owned::RouteOwned,
-    wkv::Wkv,
+    Embed in ops::embed,
+    RmsNorm in ops::rms_norm,
+    SumSquares in ops::sum_squares,
+    RmsNormPiece in ops::rms_norm_piece,
+    Quantise in ops::quantise,
+    Pack in linear,
+    Linear in linear,
+    Swiglu in linear,
+    RopeHeads in ops::rope_heads,
+    RopeAppend in ops::rope_append,
+    Attention in attention,
+    AttentionPart in attention,
+    AttentionCombine in attention,
+    AttentionTiles in attention,
+    Route in ops::route,
+    Gather in ops::gather,
+    ColumnSquares in ops::column_squares,
+    Combine in ops::combine,
+    Map in ops::map,
+    Gated in ops::gated,
+    Copy in ops::copy,
+    AddBias in ops::add_bias,
+    Scale in ops::scale,
+    ScaleBy in ops::scale_by,
+    ScaleHeads in ops::scale_heads,
+    Softmax in ops::softmax,
+    Softcap in ops::softcap,
+    ShortConv in ops::short_conv,
+    DeltaNet in ops::delta_net,
+    DeltaNetChunks in ops::delta_net_chunks,
+    SsmScan in ops::ssm_scan,
+    Temperature in ops::temperature,
+    Centre in ops::centre,
+    AttentionWindow in attention,
+    StreamWeights in ops::stream_weights,
+    StreamInput in ops::stream_input,
+    StreamMix in ops::stream_mix,
+    StreamAttend in ops::stream_attend,
+    Compress in ops::compress,
+    AppendPlaces in ops::append_places,
+    AttentionEntries in attention,
+    IndexTopK in ops::index_top_k,
+    IndexScores in ops::index_scores,
+    IndexChoose in ops::index_choose,
+    HeadsSum in ops::heads_sum,
+    Relu in ops::relu,
+    Xielu in ops::xielu,
+    Clamp in ops::clamp,
+    ExpertGroups in ops::expert_groups,
+    HeadsTemperature in ops::heads_temperature,
+    RouteIdentities in ops::route_identities,
+    RouteOwned in ops::route_owned,
+    Wkv in ops::wkv,
 }

@@ -9,7 +9,7 @@ use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::verify::VerifyError;
 use ixc_ir::units::counted;
 use ixc_kernels::attention::Refusal;
-use ixc_kernels::signature::BindError;
+use ixc_kernels::generator::signature::BindError;
 use ixc_kernels::tiling::TilingError;
 
 use crate::options::OptionError;

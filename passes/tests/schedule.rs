@@ -10,7 +10,7 @@ use ixc_ir::plan::{
     Bands, BufferId, DimExpr, DimInput, KernelId, Plan, RowAxis, Source, SourceFile, Step, Task, Variant,
 };
 use ixc_ir::random::Random;
-use ixc_kernels::signature::Role;
+use ixc_kernels::generator::signature::Role;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
 use ixc_passes::error::{PassError, ScheduleError};
 use ixc_passes::manager::{self, Ir, graph_passes, plan_passes};

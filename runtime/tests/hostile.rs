@@ -11,7 +11,7 @@ use ixc_ir::ngram::Hash;
 use ixc_ir::plan::*;
 use ixc_ir::random::Random;
 use ixc_ir::state::Rollback;
-use ixc_kernels::blocks;
+use ixc_kernels::generator::blocks;
 use ixc_runtime::engine::{Engine, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};

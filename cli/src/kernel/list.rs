@@ -6,9 +6,9 @@ use ixc_compile::compile::TargetName;
 use ixc_compile::select::{Role, Selection, Use, ranges};
 use ixc_ir::kernel::Kernel;
 use ixc_targets::{Lowering, Target};
-use ixc_workbench::kernels::catalogue::inputs;
 use ixc_workbench::kernels::catalogue::{ROWS, Row};
 use ixc_workbench::kernels::choose::{OfModel, is_model, kernels_of_model};
+use ixc_workbench::kernels::generator::work;
 use ixc_workbench::kernels::{KernelError, generate};
 use serde_json::{Value as Json, json};
 
@@ -181,7 +181,7 @@ fn backend_name(target: Target) -> &'static str {
 fn sizes<'k>(row: &Row, kernel: &'k Kernel) -> impl Iterator<Item = (&'k str, &'static str, u64)> {
     let dims = row.spec().map_or(Vec::new(), |spec| spec.dims_of_rows(row.rows));
     kernel.buffers.iter().map(move |buffer| {
-        let size = inputs::evaluate(&buffer.size, &dims).map_or(0, |size| size.max(0).unsigned_abs());
+        let size = work::evaluate(&buffer.size, &dims).map_or(0, |size| size.max(0).unsigned_abs());
         (buffer.name.as_str(), buffer.kind.keyword(), size)
     })
 }

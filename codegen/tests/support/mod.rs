@@ -15,8 +15,8 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::verify::verify;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
 use ixc_kernels::catalogue::{compare, inputs};
-use ixc_kernels::reference;
-use ixc_kernels::signature::{BufferContents, Role};
+use ixc_kernels::generator::reference;
+use ixc_kernels::generator::signature::{BufferContents, Role};
 use ixc_targets::Target;
 use ixc_testing::{bits, qemu};
 

@@ -7,7 +7,7 @@ use ixc_failure::{Class, Remedy};
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_kernels::catalogue::compare::Difference;
 use ixc_kernels::catalogue::inputs::InputError;
-use ixc_kernels::reference::Mismatch;
+use ixc_kernels::generator::reference::Mismatch;
 use ixc_targets::TARGETS;
 
 use crate::excerpt::Excerpt;

@@ -5,7 +5,7 @@ use crate::descriptor::{
     Axis, Descriptor, End, Parts, Port, Routing, Slice, State, Stream, Tensor, TensorSource, Wave,
 };
 use crate::grid;
-use ixc_kernels::blocks;
+use ixc_kernels::generator::blocks;
 
 use super::*;
 use crate::simulate::tests::{chain, kernel, slice, stream};

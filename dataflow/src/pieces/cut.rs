@@ -8,7 +8,7 @@ use ixc_ir::format::Format;
 use ixc_ir::plan::{
     ArenaBuffer, Arg, Bands, BufferId, KernelId, Output, Plan, RopeTable, RowCount, Source, Split, Step, Task, Variant,
 };
-use ixc_kernels::signature::BindError;
+use ixc_kernels::generator::signature::BindError;
 use ixc_kernels::{AddBias, Clamp, Gated, KernelSpec, Map, Relu, Scale, Softcap, Xielu};
 use ixc_passes::draft::{Draft, Resource, Work, WorkItem, fit, row_bytes};
 use ixc_passes::error::{PassError, ScheduleError};

@@ -9,7 +9,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::Activation;
 use ixc_ir::plan::{Arg, BufferId, DimInput, RowAxis, RowCount, Source};
-use ixc_kernels::signature::Named;
+use ixc_kernels::generator::signature::Named;
 use ixc_kernels::{Combine, Elementwise, Gated, Linear, Map, MatmulStrategy, Pace, Swiglu};
 use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;

@@ -8,7 +8,7 @@ use crate::descriptor::{
     Stream, Tensor, TensorSource, VERSION, Wave, WeightInfo,
 };
 use ixc_ir::plan::SourceFile;
-use ixc_kernels::blocks;
+use ixc_kernels::generator::blocks;
 
 use super::*;
 use crate::check::CheckError;

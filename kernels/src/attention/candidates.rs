@@ -16,7 +16,7 @@ use super::request::{AttentionRequest, KernelOffer, Reason};
 use super::tiles::{AttentionTiles, FEW_ROWS, SHORT_ROWS};
 use super::whole::Attention;
 use super::window::AttentionWindow;
-use crate::text::Text;
+use crate::generator::text::Text;
 
 /// Kernel that may fit a request.
 #[derive(Clone, Copy, Debug)]

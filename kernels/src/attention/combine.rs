@@ -5,13 +5,13 @@ use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
-use crate::math;
-use crate::reference::{Mismatch, Run, close};
-use crate::signature::{BufferContents, Signature};
-use crate::text::spec;
-use crate::vectors::for_vectors;
+use crate::generator::definition::Definition;
+use crate::generator::generate::{GenerateError, Vectors, check};
+use crate::generator::math;
+use crate::generator::reference::{Mismatch, Run, close};
+use crate::generator::signature::{BufferContents, Signature};
+use crate::generator::text::spec;
+use crate::generator::vectors::for_vectors;
 
 spec! {
     /// Combination of attention in parts. A dim has the number of parts.

@@ -8,15 +8,15 @@ use ixc_ir::plan::DimExpr;
 use super::heads::{Heads, Operands, Scores, Window};
 use super::online_softmax::{CacheBuffers, OfHead, attended, attended_in, kernel_with_entries};
 use super::request::{AttentionRequest, Entries, ItemDivision, KernelOffer, Lookahead, Reason};
-use crate::blocks;
-use crate::cache::Cache;
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
-use crate::reference::{Mismatch, Run, close};
-use crate::signature::{BufferContents, Named, Signature};
-use crate::text::spec;
-use crate::work::{Call, Work};
+use crate::generator::blocks;
+use crate::generator::cache::Cache;
+use crate::generator::definition::Definition;
+use crate::generator::generate::{GenerateError, Vectors, check};
+use crate::generator::reference::{Mismatch, Run, close};
+use crate::generator::signature::{BufferContents, Named, Signature};
+use crate::generator::text::spec;
+use crate::generator::work::{Call, Work};
 
 /// Query heads of a band, if the heads of a key head are divided. Eight heads reuse a load often
 /// enough.
@@ -162,7 +162,7 @@ impl Definition for AttentionEntries {
         let multiply_adds =
             u64::from(self.heads.group) * u64::from(self.heads.elements()) * 32 * blocks.max(0).unsigned_abs();
         let bytes = ["keys", "values", "entry_keys", "entry_values"].iter().map(|name| call.bytes(name)).sum();
-        Work { bytes, multiply_adds, arithmetic: crate::work::Arithmetic::F32 }
+        Work { bytes, multiply_adds, arithmetic: crate::generator::work::Arithmetic::F32 }
     }
 
     fn rows() -> &'static [Row] {

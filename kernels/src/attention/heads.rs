@@ -3,11 +3,11 @@
 use ixc_ir::kernel::{KernelBuilder, Op, ValueId};
 use ixc_ir::plan::ATTENTION_BLOCK;
 
-use crate::cache::Cache;
-use crate::generate::{GenerateError, MAX_POSITIONS, check};
-use crate::math;
-use crate::signature::{BufferContents, Named, Signature};
-use crate::text::{Bits, spec};
+use crate::generator::cache::Cache;
+use crate::generator::generate::{GenerateError, MAX_POSITIONS, check};
+use crate::generator::math;
+use crate::generator::signature::{BufferContents, Named, Signature};
+use crate::generator::text::{Bits, spec};
 
 spec! {
     /// Sizes of the query heads that share a key head.

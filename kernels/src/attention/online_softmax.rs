@@ -54,11 +54,11 @@ use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder,
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
 use super::heads::{Heads, Operands, Scores, Window, check_cap};
-use crate::cache::{Blocks, Elements, Field};
-use crate::generate::{GenerateError, MAX_POSITIONS, check};
-use crate::math;
-use crate::quantise::Scale;
-use crate::vectors::for_vectors;
+use crate::generator::cache::{Blocks, Elements, Field};
+use crate::generator::generate::{GenerateError, MAX_POSITIONS, check};
+use crate::generator::math;
+use crate::generator::quantise::Scale;
+use crate::generator::vectors::for_vectors;
 pub use reference::{CacheBuffers, OfHead, attended, attended_in};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;

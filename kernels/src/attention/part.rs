@@ -9,15 +9,15 @@ use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{OfHead, attended, kernel};
 use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
 use super::whole;
-use crate::blocks;
-use crate::cache::Cache;
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors};
-use crate::reference::{Mismatch, Run, close};
-use crate::signature::Signature;
-use crate::text::spec;
-use crate::work::{Call, Work};
+use crate::generator::blocks;
+use crate::generator::cache::Cache;
+use crate::generator::definition::Definition;
+use crate::generator::generate::{GenerateError, Vectors};
+use crate::generator::reference::{Mismatch, Run, close};
+use crate::generator::signature::Signature;
+use crate::generator::text::spec;
+use crate::generator::work::{Call, Work};
 
 spec! {
     /// Attention of one row over a part of the positions. For each head, `part` gets the sum of

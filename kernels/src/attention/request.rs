@@ -9,7 +9,7 @@ use ixc_ir::plan::Division;
 
 use super::heads::{Heads, Scores, Window};
 use crate::KernelSpec;
-use crate::cache::Cache;
+use crate::generator::cache::Cache;
 
 /// Attention that an op requests, and the maximum rows of a step.
 #[derive(Clone, Copy, Debug)]

@@ -79,16 +79,16 @@ use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 pub use self::items::{FEW_ROWS, SHORT_ROWS};
 use super::heads::{Heads, Operands, Scores, Window, check_cap};
 use super::request::{AttentionRequest, ItemDivision, KernelOffer, LargerItems, Reason};
-use crate::blocks::{self, Runs};
-use crate::cache::{Cache, Field};
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
-use crate::math::SOFTCAP_BOUND;
-use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
-use crate::signature::{Dim, Signature};
-use crate::text::spec;
-use crate::work::{Arithmetic, Call, Work};
+use crate::generator::blocks::{self, Runs};
+use crate::generator::cache::{Cache, Field};
+use crate::generator::definition::Definition;
+use crate::generator::generate::{GenerateError, Vectors, check};
+use crate::generator::math::SOFTCAP_BOUND;
+use crate::generator::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
+use crate::generator::signature::{Dim, Signature};
+use crate::generator::text::spec;
+use crate::generator::work::{Arithmetic, Call, Work};
 
 /// Blocks of positions of a run. A run's panels are 96 KiB for heads of 128, and fit into the
 /// second-level cache together with the queries. Shorter runs would load, scale and store the
@@ -374,8 +374,8 @@ impl Definition for AttentionTiles {
 mod tests {
     use super::*;
     use crate::generate;
-    use crate::generate::MAX_POSITIONS;
-    use crate::limits::limit;
+    use crate::generator::generate::MAX_POSITIONS;
+    use crate::generator::limits::limit;
     use ixc_targets::Target;
 
     #[test]

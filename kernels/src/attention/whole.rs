@@ -6,15 +6,15 @@ use ixc_ir::plan::DimInput;
 use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{MAX_ITEM_ROWS, OfHead, attended, kernel};
 use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
-use crate::blocks;
-use crate::cache::Cache;
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
-use crate::reference::{Mismatch, Run, close};
-use crate::signature::Signature;
-use crate::text::spec;
-use crate::work::{Arithmetic, Call, Work};
+use crate::generator::blocks;
+use crate::generator::cache::Cache;
+use crate::generator::definition::Definition;
+use crate::generator::generate::{GenerateError, Vectors, check};
+use crate::generator::reference::{Mismatch, Run, close};
+use crate::generator::signature::Signature;
+use crate::generator::text::spec;
+use crate::generator::work::{Arithmetic, Call, Work};
 
 /// Queries that share the conversion of a block of keys and values.
 pub(super) const QUERIES: u32 = 16;

@@ -9,15 +9,15 @@ use super::heads::{Heads, Operands, Scores, Window};
 use super::online_softmax::{MAX_ITEM_ROWS, OfHead, attended, kernel};
 use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
 use super::whole::{self, QUERIES};
-use crate::blocks;
-use crate::cache::Cache;
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
-use crate::reference::{Mismatch, Run, close};
-use crate::signature::Signature;
-use crate::text::spec;
-use crate::work::{Call, Work};
+use crate::generator::blocks;
+use crate::generator::cache::Cache;
+use crate::generator::definition::Definition;
+use crate::generator::generate::{GenerateError, Vectors, check};
+use crate::generator::reference::{Mismatch, Run, close};
+use crate::generator::signature::Signature;
+use crate::generator::text::spec;
+use crate::generator::work::{Call, Work};
 
 spec! {
     /// Attention of `group` query heads over one key head. A row sees the last `window` positions.

@@ -12,12 +12,13 @@ use ixc_ir::format::requantise::requantise;
 use ixc_ir::format::{Codec, Float, Format, packed};
 use ixc_ir::graph::quantise::{quantise, quantise_rows};
 use ixc_ir::kernel::call::{CallError, check_dims};
-use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
+use ixc_ir::kernel::{Buffer, BufferKind, Elem, Kernel};
 use ixc_ir::random::Random;
 
 use super::compare;
 use crate::KernelSpec;
-use crate::signature::{BufferContents, Role};
+use crate::generator::signature::{BufferContents, Role};
+use crate::generator::work::evaluate;
 
 /// Fill byte of written buffers before a kernel runs: it resembles neither a computed float nor
 /// zeros.
@@ -59,20 +60,6 @@ impl InputError {
 
 fn floats(random: &mut Random, n: usize) -> Vec<f32> {
     (0..n).map(|_| random.signed() * 2.0).collect()
-}
-
-/// Returns the value of an affine size for these dims; `None` if it overflows or names something
-/// other than a dim.
-pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
-    let known = std::cell::Cell::new(true);
-    let value = size.evaluate(|atom| match atom {
-        Atom::Dim(d) if d.index() < dims.len() => dims[d.index()],
-        Atom::Dim(_) | Atom::Var(_) => {
-            known.set(false);
-            0
-        }
-    })?;
-    known.get().then_some(value)
 }
 
 /// Returns the sizes of a kernel's buffers.

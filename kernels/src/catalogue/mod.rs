@@ -28,8 +28,8 @@ pub mod inputs;
 use std::sync::LazyLock;
 
 use crate::KINDS;
-pub use crate::text::Row;
-pub(crate) use crate::text::row;
+pub use crate::generator::text::Row;
+pub(crate) use crate::generator::text::row;
 
 /// Rows of all kernels.
 pub static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| KINDS.iter().flat_map(|kind| (kind.rows)()).copied().collect());

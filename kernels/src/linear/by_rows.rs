@@ -23,7 +23,7 @@ use super::packed::ahead;
 use super::packed::panel::{Dots, Source, has_magnitudes, times};
 use super::packed::strip::Part;
 use super::{Destination, MatmulStrategy, Product, SUB, row_bytes, tiles};
-use crate::buffer_offset::BufferOffset;
+use crate::generator::buffer_offset::BufferOffset;
 use crate::linear;
 
 const STRIP: i64 = STRIP_ROWS as i64;

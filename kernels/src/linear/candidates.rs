@@ -37,7 +37,7 @@ use ixc_ir::format::packed::STRIP;
 use ixc_targets::{CoreCaches, Target};
 
 use super::{MatmulStrategy, by_rows, packed, takes, tiles};
-use crate::generate::Vectors;
+use crate::generator::generate::Vectors;
 
 /// Unit of costs, as a fraction of a cycle.
 pub const UNIT: f64 = 1.0 / 2048.0;

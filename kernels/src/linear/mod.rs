@@ -38,16 +38,16 @@ use ixc_ir::format::packed::{self as layout, STRIP};
 use ixc_ir::format::{Codec, Format, Quants};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
 
-use crate::buffer_offset::BufferOffset;
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::generate::{GenerateError, MAX_ROWS, Vectors, check, check_word};
-use crate::quantise;
-use crate::reference::{Mismatch, Run, UNIT, close, dot, floats};
-use crate::signature::{BufferContents, Signature};
-use crate::text::{Words, spec};
-use crate::vectors::for_vectors;
-use crate::work::{Arithmetic, Call, Work};
+use crate::generator::buffer_offset::BufferOffset;
+use crate::generator::definition::Definition;
+use crate::generator::generate::{GenerateError, MAX_ROWS, Vectors, check, check_word};
+use crate::generator::quantise;
+use crate::generator::reference::{Mismatch, Run, UNIT, close, dot, floats};
+use crate::generator::signature::{BufferContents, Signature};
+use crate::generator::text::{Words, spec};
+use crate::generator::vectors::for_vectors;
+use crate::generator::work::{Arithmetic, Call, Work};
 
 use self::pace::Pace;
 pub use self::pack::Pack;

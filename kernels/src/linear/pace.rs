@@ -19,8 +19,8 @@ use ixc_ir::kernel::{Address, Affine, Atom, Carry, For, Inst, Kernel, Op, Stmt, 
 use serde::{Deserialize, Serialize};
 
 use super::packed::ahead::{AHEAD, LINE};
-use crate::generate::{GenerateError, check};
-use crate::text::{FieldKind, Value};
+use crate::generator::generate::{GenerateError, check};
+use crate::generator::text::{FieldKind, Value};
 
 /// Max prefetch distance: beyond it, lines leave the L1 cache before they are read.
 pub const MAX_AHEAD: u32 = 1 << 16;

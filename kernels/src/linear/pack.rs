@@ -19,12 +19,12 @@ use super::SUB;
 use super::file::{self, Block, Shift, bits};
 use super::packed::strip::VECTOR;
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check_word};
+use crate::generator::definition::Definition;
+use crate::generator::generate::{GenerateError, Vectors, check_word};
+use crate::generator::reference::{Mismatch, Run, equal};
+use crate::generator::signature::{BufferContents, Signature};
+use crate::generator::text::spec;
 use crate::linear;
-use crate::reference::{Mismatch, Run, equal};
-use crate::signature::{BufferContents, Signature};
-use crate::text::spec;
 
 const STRIP: i64 = STRIP_ROWS as i64;
 /// Columns of floats that are transposed together.

@@ -5,8 +5,8 @@ use std::fmt;
 use ixc_ir::plan::{DimExpr, DimInput};
 use serde::{Deserialize, Serialize};
 
-use crate::signature::Dim;
-use crate::text::{Words, words};
+use crate::generator::signature::Dim;
+use crate::generator::text::{Words, words};
 
 /// Kernel of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

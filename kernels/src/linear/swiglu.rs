@@ -1,5 +1,5 @@
-//! Gate and up projection with a gated linear unit ([`crate::gated`]), quantised. The simplest unit
-//! is `silu(x gate') * (x up')`.
+//! Gate and up projection with a gated linear unit ([`crate::ops::gated`]), quantised. The simplest
+//! unit is `silu(x gate') * (x up')`.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -12,18 +12,18 @@ use super::{
     Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, relative, scratch_bytes,
     stores,
 };
-use crate::buffer_offset::BufferOffset;
 use crate::catalogue::{Row, row};
-use crate::definition::Definition;
-use crate::gated::Gate;
-use crate::generate::{GenerateError, Vectors, check, check_word};
-use crate::quantise;
-use crate::quantise::Values;
-use crate::reference::{Mismatch, Run, close, dot, equal, floats, step};
-use crate::signature::{BufferContents, Dim, Signature};
-use crate::text::{Bits, Words, spec};
-use crate::vectors::for_vectors;
-use crate::work::{Call, Work};
+use crate::generator::buffer_offset::BufferOffset;
+use crate::generator::definition::Definition;
+use crate::generator::gate::Gate;
+use crate::generator::generate::{GenerateError, Vectors, check, check_word};
+use crate::generator::quantise;
+use crate::generator::quantise::Values;
+use crate::generator::reference::{Mismatch, Run, close, dot, equal, floats, step};
+use crate::generator::signature::{BufferContents, Dim, Signature};
+use crate::generator::text::{Bits, Words, spec};
+use crate::generator::vectors::for_vectors;
+use crate::generator::work::{Call, Work};
 
 spec! {
     /// `act(x gate' + gate_bias) * (x up' + up_bias)` for `tile` rows of both weights and the

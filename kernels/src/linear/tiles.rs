@@ -40,8 +40,8 @@ use ixc_ir::kernel::{Affine, BufferId, DimId, KernelBuilder, Type, ValueId};
 
 use self::unpack::Unpack;
 use super::{Destination, Product, row_bytes};
-use crate::bf16_tile::{self, BF16, LINE, ROWS, STEP, SUM, Side, TILE};
-use crate::buffer_offset::BufferOffset;
+use crate::generator::bf16_tile::{self, BF16, LINE, ROWS, STEP, SUM, Side, TILE};
+use crate::generator::buffer_offset::BufferOffset;
 
 /// Weight rows of a strip.
 const STRIP: i64 = packed::STRIP as i64;

@@ -20,7 +20,7 @@ use std::str::FromStr;
 
 use super::MatmulStrategy;
 use super::pace::Pace;
-use crate::text::{Value, Words};
+use crate::generator::text::{Value, Words};
 
 /// Tiling of a weight's products.
 #[derive(Clone, Debug, PartialEq, Eq)]

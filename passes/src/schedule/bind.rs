@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use ixc_ir::plan::{Arg, Bands, DimExpr, Division, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
-use ixc_kernels::signature::{BindError, Named, Role, Signature};
+use ixc_kernels::generator::signature::{BindError, Named, Role, Signature};
 use ixc_kernels::tiling::Use;
 
 use crate::draft::{Resource, Work, WorkItem, fit};

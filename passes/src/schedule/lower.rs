@@ -56,7 +56,7 @@ use ixc_ir::plan::{
     RopeTable, Source, State, StateField,
 };
 use ixc_ir::units::counted;
-use ixc_kernels::signature::Named;
+use ixc_kernels::generator::signature::Named;
 use ixc_kernels::{Elementwise, Gated, KernelSpec, Softmax};
 use ixc_targets::Target;
 

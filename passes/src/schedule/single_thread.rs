@@ -24,7 +24,7 @@
 
 use ixc_ir::plan::{ArenaBuffer, Arg, Plan, RopeTable, RowAxis, Source, Task};
 use ixc_kernels::KernelSpec;
-use ixc_kernels::signature::{Buffer, BufferContents, Role};
+use ixc_kernels::generator::signature::{Buffer, BufferContents, Role};
 
 /// Cost of an item's call, as bytes: 0.1 µs for dims, slices and checks, without reading data.
 const CALL_BYTES: u64 = 2 << 10;

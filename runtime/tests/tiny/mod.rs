@@ -1,9 +1,10 @@
 //! A transformer of one layer with routed experts, as a plan made by hand. The plan has every kind
 //! of step, buffer source and input.
 
+use ixc_kernels::generator::blocks;
 use ixc_kernels::{
     Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, Heads, KernelSpec, Linear,
-    MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Scores, Softmax, Swiglu, blocks, generate,
+    MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Scores, Softmax, Swiglu, generate,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -14,7 +14,7 @@ use std::time::Instant;
 use ixc_codegen::module::{Bound, Module};
 use ixc_ir::kernel::{Elem, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_kernels::catalogue::inputs;
-use ixc_kernels::work::{Arithmetic, Work, work};
+use ixc_kernels::generator::work::{Arithmetic, Work, work};
 use ixc_targets::Target;
 use serde::Serialize;
 

@@ -313,8 +313,8 @@ fn find_kernel(model: &str, name: &str, names: &[KernelName]) -> Result<usize, K
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ixc_kernels::limits::limit;
-    use ixc_kernels::text::{Field, FieldKind};
+    use ixc_kernels::generator::limits::limit;
+    use ixc_kernels::generator::text::{Field, FieldKind};
 
     #[test]
     fn kernel_is_found_by_name_spec_or_file() {

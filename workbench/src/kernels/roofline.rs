@@ -2,7 +2,7 @@
 //! `ixc run --stats` compares a run's rates with it.
 
 use ixc_ir::units::Bytes;
-use ixc_kernels::work::Arithmetic;
+use ixc_kernels::generator::work::Arithmetic;
 use ixc_measure::roofline::{CacheRate, ProductRate, Roofline};
 use ixc_targets::Target;
 use ixc_targets::cpu::{Caches, caches};

@@ -12,7 +12,7 @@ use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{BufferKind, Kernel};
 use ixc_ir::plan::{Plan, Step, Task, Variant};
 use ixc_kernels::KernelSpec;
-use ixc_kernels::catalogue::inputs::evaluate;
+use ixc_kernels::generator::work::evaluate;
 use ixc_targets::Target;
 use serde::Serialize;
 

@@ -10,7 +10,7 @@ use ixc_ir::names::Label;
 use ixc_ir::plan::{
     BucketId, DimExpr, DimInput, Output, Plan, PlanWeight, RowAxis, Source, Step, Task, Variant, WeightFile,
 };
-use ixc_kernels::catalogue::inputs::evaluate;
+use ixc_kernels::generator::work::evaluate;
 use serde::Serialize;
 
 use super::fold::{ItemLayers, Section, sections, without_number};

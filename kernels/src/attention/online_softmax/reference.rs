@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::super::heads::Scores;
-use crate::cache::{Cache, Field};
-use crate::reference::{Buffers, Mismatch};
+use crate::generator::cache::{Cache, Field};
+use crate::generator::reference::{Buffers, Mismatch};
 
 /// Returns a query times the factor on scores, in the precision of the product with keys: f32, or
 /// rounded to bytes if keys are in blocks.

@@ -7,8 +7,8 @@ use super::{
     Attend, BLOCK, Factors, KEYS, LINE, MASKED, PLACE, QueryTile, ROUNDED_QUERY_BYTES, SLOPE, UNROLL, half_tile,
     outer_product, query_bytes, tile,
 };
-use crate::cache::Blocks;
-use crate::math;
+use crate::generator::cache::Blocks;
+use crate::generator::math;
 
 impl Attend {
     /// Emits the scores of a tile.

@@ -4,9 +4,9 @@
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
 use super::{Attend, BLOCK, FACTOR, Factors, KEYS, LINE, MASKED, QueryTile, UNROLL, outer_product, tile};
-use crate::cache::Blocks;
-use crate::math;
-use crate::vectors::for_rest;
+use crate::generator::cache::Blocks;
+use crate::generator::math;
+use crate::generator::vectors::for_rest;
 
 /// Vectors of a value: the first element, the number of vectors, and the number of elements of
 /// each.

@@ -7,12 +7,12 @@ use super::super::heads::{self, Heads};
 use super::panels::{BLOCK, KEYS, Panels, Sizes};
 use super::scratch::{LOW_WEIGHTS, Places, Scratch, whole};
 use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
-use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, Side, TILE, UPPER, multiply};
-use crate::cache::Field;
-use crate::generate::MAX_POSITIONS;
-use crate::math;
-use crate::text::Bits;
-use crate::vectors::for_vectors;
+use crate::generator::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, Side, TILE, UPPER, multiply};
+use crate::generator::cache::Field;
+use crate::generator::generate::MAX_POSITIONS;
+use crate::generator::math;
+use crate::generator::text::Bits;
+use crate::generator::vectors::for_vectors;
 
 /// Queries of a strip: a tile's rows.
 const STRIP: i64 = ROWS;

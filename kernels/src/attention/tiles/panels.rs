@@ -15,9 +15,9 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
 use super::RUN;
-use crate::bf16_tile::{self, LANES, LINE, TILE, pair};
-use crate::cache::{Blocks, Field};
-use crate::vectors::for_rest;
+use crate::generator::bf16_tile::{self, LANES, LINE, TILE, pair};
+use crate::generator::cache::{Blocks, Field};
+use crate::generator::vectors::for_rest;
 
 pub(super) const BLOCK: i64 = ATTENTION_BLOCK as i64;
 pub(super) const KEYS: i64 = KEY_LANES as i64;

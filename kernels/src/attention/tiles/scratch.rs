@@ -2,7 +2,7 @@
 
 use super::panels::Sizes;
 use super::{PAIR, RUN};
-use crate::bf16_tile::LINE;
+use crate::generator::bf16_tile::LINE;
 
 /// Bytes from the high parts of a pair's weights to the low parts.
 pub(super) const LOW_WEIGHTS: i64 = PAIR as i64 * RUN * 2;

@@ -46,7 +46,7 @@ use super::activations::RowBlock;
 use super::ahead;
 use super::panel::{self, Dots, Item, Source};
 use super::strip::{self, Part};
-use crate::buffer_offset::BufferOffset;
+use crate::generator::buffer_offset::BufferOffset;
 use crate::linear;
 
 /// Max sums of a block: rows times parts.

@@ -63,7 +63,7 @@ use self::panel::{Dots, Source};
 use self::quants::UnpackedStrip;
 use self::strip::Part;
 use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, by_rows, quantise};
-use crate::buffer_offset::BufferOffset;
+use crate::generator::buffer_offset::BufferOffset;
 
 /// Bytes of a strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;

@@ -23,7 +23,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::strip::Part;
 use super::{Packed, ahead};
-use crate::buffer_offset::BufferOffset;
+use crate::generator::buffer_offset::BufferOffset;
 use crate::linear::{MatmulStrategy, Rows};
 
 /// Columns of a stretch: 16 KiB of a strip.

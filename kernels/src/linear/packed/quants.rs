@@ -25,7 +25,7 @@ use super::micro::zero_point;
 use super::panel::times;
 use super::strip::{self, StripBlock, VECTOR};
 use super::{Block, SUB};
-use crate::buffer_offset::BufferOffset;
+use crate::generator::buffer_offset::BufferOffset;
 use crate::linear;
 
 /// Sums of 16 elements of a block of `a8_super`.

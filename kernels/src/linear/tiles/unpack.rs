@@ -11,7 +11,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 use super::super::packed::panel;
 use super::super::packed::strip::{self, StripBlock};
 use super::{STRIP, parts};
-use crate::bf16_tile::{LANES, LINE, STEP, TILE, cut, pair};
+use crate::generator::bf16_tile::{LANES, LINE, STEP, TILE, cut, pair};
 use crate::linear;
 
 /// A strip to unpack to the panel.
@@ -24,7 +24,7 @@ pub(super) struct Unpack {
     pub(super) from: Affine,
     /// Offset of the strip in the panel's buffer.
     pub(super) to: Affine,
-    /// See [`crate::generate::Vectors`].
+    /// See [`crate::generator::generate::Vectors`].
     pub(super) permutes: bool,
 }
 

@@ -11,7 +11,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimInput, Input, Source, Step};
-use ixc_kernels::signature::Named;
+use ixc_kernels::generator::signature::Named;
 use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, RouteIdentities, ScaleBy, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};

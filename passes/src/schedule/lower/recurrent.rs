@@ -12,7 +12,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::op::Recurrent;
 use ixc_ir::graph::{Dim, Op, Operand};
 use ixc_ir::plan::{RowInput, Source};
-use ixc_kernels::signature::Role;
+use ixc_kernels::generator::signature::Role;
 use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan, Wkv};
 
 use super::{Binding, KernelChoice, Lowering, ScheduleError};

@@ -8,7 +8,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::ngram_hash;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimInput, Input, Ngram, RowInput, Source};
-use ixc_kernels::signature::{Named, Role};
+use ixc_kernels::generator::signature::{Named, Role};
 use ixc_kernels::{
     AddBias, Bits, Centre, Clamp, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise,
     Relu, RmsNorm, Scale, ScaleHeads, Softcap, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, Xielu,

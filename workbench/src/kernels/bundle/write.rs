@@ -4,7 +4,8 @@ use ixc_codegen::foreign;
 use ixc_files::NewFolder;
 use ixc_ir::kernel::BufferKind;
 use ixc_kernels::catalogue::compare::elements;
-use ixc_kernels::catalogue::inputs::{POISON, evaluate};
+use ixc_kernels::catalogue::inputs::POISON;
+use ixc_kernels::generator::work::evaluate;
 
 use super::index::{self, Buffer, BufferAccess, Call, Code, Dim, Elements, File, Index};
 use crate::Error;

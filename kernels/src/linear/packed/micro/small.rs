@@ -8,7 +8,7 @@ use super::super::activations::RowBlock;
 use super::super::panel::{self, Dots, Item};
 use super::super::strip::{self, Part};
 use super::{Micro, Step, pair_with_high, zero_point};
-use crate::buffer_offset::BufferOffset;
+use crate::generator::buffer_offset::BufferOffset;
 
 impl Micro {
     /// Multiplies formats without integer scales: blocks of two sub-blocks; the last block may have

@@ -1,0 +1,113 @@
+//! Limits of typed specs: sizes that every generator can handle, and formats that are valid for
+//! each field.
+
+use ixc_ir::format::Format;
+
+use crate::generator::signature::BufferContents;
+use crate::generator::text::{Field, FieldKind};
+use crate::{KINDS, KernelSpec, SpecError};
+
+/// Largest numbers of spec fields, by the field's name. They are much larger than in any model, and
+/// small enough that no generator overflows or unrolls without end.
+static LIMITS: &[(&str, u32)] = &[
+    ("n", 1 << 24),
+    ("row", 1 << 24),
+    ("k", 1 << 20),
+    ("tile", 1 << 16),
+    ("rows", 1 << 24),
+    ("bytes", 1 << 24),
+    // In Mamba-1, each element of a row is a head.
+    ("heads", 1 << 16),
+    ("group", 1 << 8),
+    ("top_k", 1 << 8),
+    ("slots", 1 << 8),
+    ("channels", 1 << 24),
+    ("taps", 1 << 4),
+    ("dilation", 1 << 4),
+    ("window", 1 << 24),
+    ("every", 1 << 24),
+    ("positions", 1 << 24),
+    ("chosen", 1 << 24),
+    ("words", 1 << 19),
+    ("listed", 1 << 24),
+    ("streams", 1 << 3),
+    ("iterations", 1 << 6),
+];
+
+/// Largest number of a field that has no row above, such as a field of a new kernel.
+const DEFAULT_LIMIT: u32 = 1 << 12;
+
+/// Returns the largest number of the spec field with this name.
+pub fn limit(field: &str) -> u32 {
+    LIMITS.iter().find(|(name, _)| *name == field).map_or(DEFAULT_LIMIT, |(_, most)| *most)
+}
+
+impl KernelSpec {
+    /// Returns the number of elements of the input rows: `k` for products, else `n`, if the spec
+    /// has them.
+    pub(crate) fn row_len(&self) -> Option<usize> {
+        let text = self.to_string();
+        let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.parse().ok());
+        field("k=").or_else(|| field("n="))
+    }
+
+    /// Rejects specs that no schedule requests and that generators need not handle: huge sizes, and
+    /// formats that do not fit their field.
+    ///
+    /// # Errors
+    /// The field and its valid values.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let text = self.to_string();
+        let kind = KINDS.iter().find(|kind| text.split(' ').next() == Some(kind.word));
+        let fields = kind.map_or(&[][..], |kind| kind.fields);
+        let pairs = text.split(' ').filter_map(|word| word.split_once('='));
+        for (name, found) in pairs.filter_map(|(name, value)| Some((name, value.parse::<u32>().ok()?))) {
+            let field = fields.iter().find(|field| field.name == name && field.holds == FieldKind::Number);
+            if let Some(&Field { name: field, .. }) = field.filter(|field| found > limit(field.name)) {
+                let expected = format!("at most {}", limit(field));
+                return Err(SpecError::Value { field, found: found.to_string(), expected });
+            }
+        }
+        self.signature().buffers.iter().try_for_each(|buffer| check_format(buffer.holds))
+    }
+}
+
+fn check_format(holds: BufferContents) -> Result<(), SpecError> {
+    let (format, field, ok, expected) = match holds {
+        BufferContents::Weight(format, field) => (format, field, format.is_weight(), "a weight's format"),
+        BufferContents::Strip(format, field) => (format, field, format.unpacked().is_some(), "a packed format"),
+        BufferContents::Table(format, field) => {
+            (format, field, format.is_weight() && format.rows() == 1, "the format of a weight that is not packed")
+        }
+        BufferContents::Activations(format, field) => {
+            (format, field, format == Format::F32 || !format.is_weight(), "a format of activations")
+        }
+        BufferContents::Floats
+        | BufferContents::Positive
+        | BufferContents::Negative
+        | BufferContents::Slopes
+        | BufferContents::Halves
+        | BufferContents::Panels(_)
+        | BufferContents::Positions
+        | BufferContents::Whole
+        | BufferContents::Ids
+        | BufferContents::Bytes => return Ok(()),
+    };
+    if ok { Ok(()) } else { Err(SpecError::Value { field, found: format.to_string(), expected: expected.into() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_above_their_limit_are_refused() {
+        let check = |text: &str| text.parse::<KernelSpec>().unwrap().check().map_err(|error| error.to_string());
+        assert_eq!(check("softmax n=16777216"), Ok(()));
+        assert_eq!(check("softmax n=16777217"), Err("n is \"16777217\"; expected at most 16777216".into()));
+        // The field has no row in the table.
+        assert_eq!(check("attention_part group=2 d=4096 dv=8 scale=1.0"), Ok(()));
+        let error = "d is \"4097\"; expected at most 4096";
+        assert_eq!(check("attention_part group=2 d=4097 dv=8 scale=1.0"), Err(error.into()));
+    }
+}

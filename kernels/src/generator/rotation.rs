@@ -1,0 +1,151 @@
+//! Rotary position embedding of a head, as kernel IR.
+//!
+//! Cosines and sines come from a table that the runtime fills in f64 (`plan::RopeTable`), one row
+//! for each position. The position is `16 * block + lane`, because the key cache interleaves 16
+//! positions.
+
+use ixc_ir::graph::attrs::RopeStyle;
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, KernelBuilder, Op, Type, ValueId, VarId};
+use ixc_ir::plan::KEY_LANES;
+
+use crate::generator::generate::{GenerateError, MAX_POSITIONS, check};
+use crate::generator::reference::{Buffers, Mismatch};
+use crate::generator::rms;
+use crate::generator::text::Bits;
+use crate::generator::vectors::for_vectors;
+
+/// Returns the parts of a kernel's name for a rotation: its style, and the suffix of a norm of the
+/// heads.
+pub fn name(style: RopeStyle, norm: Option<Bits>) -> (&'static str, String) {
+    (style.word(), norm.map_or(String::new(), |eps| format!("_n{:x}", eps.0)))
+}
+
+pub const KEY_BLOCK: i64 = KEY_LANES as i64;
+
+/// Position of a row, in units of the key cache.
+pub struct Position {
+    /// Block of the key cache.
+    pub block: VarId,
+    /// Lane of the position in the block.
+    pub lane: VarId,
+    /// Table, and the byte in it at which the position's row begins.
+    pub table: BufferId,
+    pub row: Affine,
+}
+
+/// A head to rotate.
+pub struct Head {
+    /// Lanes of a vector.
+    pub lanes: u16,
+    /// Elements of the head.
+    pub d: u32,
+    /// Elements that are rotated.
+    pub dims: u32,
+    /// Pairing of elements.
+    pub style: RopeStyle,
+    /// Epsilon and weight of a norm before the rotation.
+    pub norm: Option<(Bits, BufferId)>,
+}
+
+/// Checks that `dims` elements of a head can be rotated.
+pub fn checked(name: &str, d: u32, dims: u32) -> Result<(), GenerateError> {
+    check(
+        name,
+        "rotated elements",
+        u64::from(dims),
+        dims <= d && dims.is_multiple_of(2),
+        format!("even and at most {d}"),
+    )
+}
+
+/// Declares the dim, the index buffers and the table of positions, and returns the row's position.
+pub fn position(b: &mut KernelBuilder, style: RopeStyle, dims: u32) -> Position {
+    let row_bytes = style.row_bytes(dims) as i64;
+    let blocks = b.dim("blocks", 1, MAX_POSITIONS / KEY_BLOCK);
+    let block = b.buffer("block", BufferKind::Index { below: blocks.into() }, 4);
+    let lane = b.buffer("lane", BufferKind::Index { below: KEY_BLOCK.into() }, 4);
+    let table = b.read("table", blocks * (KEY_BLOCK * row_bytes));
+    let (block, lane) = (b.load_index("pb", block, 0), b.load_index("pl", lane, 0));
+    Position { block, lane, table, row: block * (KEY_BLOCK * row_bytes) + lane * row_bytes }
+}
+
+/// Applies norm and rotation to the head at `from` of `x`, and stores it at `to` of `y`.
+pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, from: Affine, y: BufferId, to: Affine) {
+    let scale = head.norm.map(|(eps, _)| {
+        rms::inverse_rms(b, head.lanes, head.d, eps.value(), |b, i, lanes| {
+            b.load(Type::f32(lanes), x, from.clone() + i * 4)
+        })
+    });
+    // Returns element `i` after the norm.
+    let load = |b: &mut KernelBuilder, i: Affine, lanes: u16| -> ValueId {
+        let v = b.load(Type::f32(lanes), x, from.clone() + i.clone() * 4);
+        let (Some(scale), Some((_, norm))) = (scale, head.norm) else { return v };
+        let scale = if lanes == 1 { scale } else { b.broadcast(lanes, scale) };
+        let w = b.load(Type::f32(lanes), norm, i * 4);
+        let v = b.mul(v, scale);
+        b.mul(v, w)
+    };
+    match head.style {
+        RopeStyle::Neox => {
+            let half = i64::from(head.dims / 2);
+            for_vectors(b, head.lanes, head.dims / 2, |b, i, lanes| {
+                let (x0, x1) = (load(b, i.clone(), lanes), load(b, i.clone() + half, lanes));
+                let c = b.load(Type::f32(lanes), at.table, at.row.clone() + i.clone() * 4);
+                let s = b.load(Type::f32(lanes), at.table, at.row.clone() + (i.clone() + half) * 4);
+                let (x0c, x1s, x0s) = (b.mul(x0, c), b.mul(x1, s), b.mul(x0, s));
+                let (y0, y1) = (b.sub(x0c, x1s), b.fma(x1, c, x0s));
+                b.store(y, to.clone() + i.clone() * 4, y0);
+                b.store(y, to.clone() + (i + half) * 4, y1);
+            });
+        }
+        RopeStyle::Norm => for_vectors(b, head.lanes, head.dims, |b, i, lanes| {
+            let v = load(b, i.clone(), lanes);
+            let c = b.load(Type::f32(lanes), at.table, at.row.clone() + i.clone() * 4);
+            let s = b.load(Type::f32(lanes), at.table, at.row.clone() + (i.clone() + i64::from(head.dims)) * 4);
+            let swapped = b.same(Op::SwapPairs, &[v]);
+            let vc = b.mul(v, c);
+            let v = b.fma(swapped, s, vc);
+            b.store(y, to.clone() + i * 4, v);
+        }),
+    }
+    // Elements that are not rotated are copied.
+    let rest = head.d - head.dims;
+    for_vectors(b, head.lanes, rest, |b, i, lanes| {
+        let i = i + i64::from(head.dims);
+        let v = load(b, i.clone(), lanes);
+        b.store(y, to.clone() + i * 4, v);
+    });
+}
+
+/// Returns the position, and the heads of `x` after norm and rotation, in f64. The heads lie one
+/// after the other.
+pub fn rotated(
+    input: &Buffers<'_>,
+    x: &[f64],
+    d: u32,
+    dims: u32,
+    style: RopeStyle,
+    norm: Option<Bits>,
+) -> Result<(usize, Vec<f64>), Mismatch> {
+    let (d, dims) = (d as usize, dims as usize);
+    let position = KEY_LANES as usize * input.id("block")? + input.id("lane")?;
+    let row = style.row_bytes(dims as u32) as usize / 4;
+    let table = &input.floats("table")?[position * row..][..row];
+    let mut heads = Vec::with_capacity(x.len());
+    for head in x.chunks_exact(d) {
+        let mut v = head.to_vec();
+        if let Some(eps) = norm {
+            let mean = v.iter().map(|x| x * x).sum::<f64>() / d as f64;
+            let scale = 1.0 / (mean + f64::from(eps.value())).sqrt();
+            let w = input.floats("norm")?;
+            v = v.iter().zip(&w).map(|(x, w)| x * scale * w).collect();
+        }
+        heads.extend((0..d).map(|i| match style {
+            _ if i >= dims => v[i],
+            RopeStyle::Neox if i < dims / 2 => v[i] * table[i] - v[i + dims / 2] * table[i + dims / 2],
+            RopeStyle::Neox => v[i] * table[i - dims / 2] + v[i - dims / 2] * table[i],
+            RopeStyle::Norm => v[i] * table[i] + v[i ^ 1] * table[dims + i],
+        }));
+    }
+    Ok((position, heads))
+}

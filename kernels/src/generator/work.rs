@@ -1,0 +1,113 @@
+//! Minimum work of a call, for GB/s and GOP/s: weight bytes to read, and multiply-adds.
+
+use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
+
+use crate::KernelSpec;
+
+/// Arithmetic of a kernel's multiply-adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Products of 8-bit integers, summed in integers.
+    Int8,
+    /// Products of bf16, summed in f32 by tile instructions.
+    Bf16,
+    /// Fused multiply-adds of f32.
+    F32,
+}
+
+impl Arithmetic {
+    /// Returns the name of the type of the factors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arithmetic::Int8 => "int8",
+            Arithmetic::Bf16 => "bf16",
+            Arithmetic::F32 => "f32",
+        }
+    }
+}
+
+/// Work of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Bytes of weights that are read, or of keys and values for attention. For other kernels, the
+    /// bytes of all buffers except scratch.
+    pub bytes: u64,
+    /// Multiply-adds of products; each counts as two operations.
+    pub multiply_adds: u64,
+    /// Arithmetic of the multiply-adds.
+    pub arithmetic: Arithmetic,
+}
+
+impl Work {
+    /// Returns the work of a kernel that only moves bytes.
+    pub fn of_bytes(bytes: u64) -> Work {
+        Work { bytes, multiply_adds: 0, arithmetic: Arithmetic::F32 }
+    }
+}
+
+/// Returns the value of an affine size for these dims; `None` if it overflows or names something
+/// other than a dim.
+pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
+    let known = std::cell::Cell::new(true);
+    let value = size.evaluate(|atom| match atom {
+        Atom::Dim(d) if d.index() < dims.len() => dims[d.index()],
+        Atom::Dim(_) | Atom::Var(_) => {
+            known.set(false);
+            0
+        }
+    })?;
+    known.get().then_some(value)
+}
+
+/// A kernel with values for its dims.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The kernel.
+    pub kernel: &'a Kernel,
+    /// Values of the dims.
+    pub dims: &'a [i64],
+}
+
+impl Call<'_> {
+    /// Returns the number of bytes of a buffer; 0 if no buffer has this name.
+    pub fn bytes(&self, name: &str) -> u64 {
+        let buffer = self.kernel.buffers.iter().find(|buffer| buffer.name == name);
+        buffer.and_then(|buffer| evaluate(&buffer.size, self.dims)).map_or(0, |size| size.max(0).unsigned_abs())
+    }
+
+    /// Returns the number of bytes of all buffers except scratch.
+    pub fn all_bytes(&self) -> u64 {
+        let buffers = self.kernel.buffers.iter().filter(|buffer| buffer.kind != BufferKind::Scratch);
+        buffers.map(|buffer| self.bytes(&buffer.name)).sum()
+    }
+}
+
+/// Returns the work of a call with these dims. Without a spec, only the bytes are known.
+pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
+    let call = Call { kernel, dims };
+    spec.map_or_else(|| Work::of_bytes(call.all_bytes()), |spec| spec.work(&call))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate;
+    use ixc_targets::Target;
+
+    #[test]
+    fn work_counts_weight_bytes_and_multiply_adds() {
+        let of = |text: &str, rows: u32| {
+            let spec: KernelSpec = text.parse().unwrap();
+            work(&generate(&spec, Target::AVX2).unwrap(), Some(&spec), &spec.dims_of_rows(rows))
+        };
+        let int8 = |bytes, multiply_adds| Work { bytes, multiply_adds, arithmetic: Arithmetic::Int8 };
+        assert_eq!(of("linear format=q4_k k=512 tile=8 n=8 shape=gemv", 1), int8(8 * 288, 8 * 512));
+        assert_eq!(of("linear format=q4_k k=512 tile=8 n=8 shape=gemm", 15), int8(8 * 288, 15 * 8 * 512));
+        let swiglu = "swiglu gate=q8_0 up=q4_0 k=64 tile=32 n=32 out=a8_small rows=7 shape=gemm";
+        assert_eq!(of(swiglu, 7), int8(32 * 2 * (34 + 18), 2 * 7 * 32 * 64));
+        assert_eq!(of("attention_part group=2 d=16 dv=8 scale=1.0", 3).multiply_adds, 2 * 24 * 96);
+        let rows = "attention group=2 d=16 dv=8 scale=1.0 heads=2 rows=4";
+        assert_eq!([2, 3].map(|blocks| of(rows, blocks).multiply_adds), [4 * 2 * 24 * 64, 3 * 2 * 24 * 96]);
+        assert_eq!(of("map function=add n=10", 1).bytes, 120);
+    }
+}
