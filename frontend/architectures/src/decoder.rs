@@ -8,7 +8,7 @@
 mod networks;
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeStyle, ScoreAttrs};
-use ixc_ir::graph::{Unary, ValueId};
+use ixc_ir::graph::{State, Unary, ValueId};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
@@ -237,6 +237,8 @@ pub(super) struct Style {
     pub linear: fn(&mut Builder<'_>, &Product<'_>) -> Result<ValueId, ArchError>,
     /// Changes the usual scores of a layer.
     pub scores: fn(&Builder<'_>, usize, Scores) -> Result<Scores, ArchError>,
+    /// Changes the usual state of a layer's keys and values.
+    pub state: fn(State) -> State,
     /// Norms of queries, keys and values.
     pub head_norm: HeadNorm,
     /// Gate on the result of attention.
@@ -270,6 +272,7 @@ impl Style {
         temper: |_, q, _| Ok(q),
         linear,
         scores: |_, _, scores| Ok(scores),
+        state: |state| state,
         head_norm: HeadNorm::ABSENT,
         output_gate: OutputGate::None,
         pre_norms: true,
@@ -438,7 +441,7 @@ pub(super) fn attended(
         let (k, v) = (b.split_heads(k, of_layer.kv_heads)?, b.split_heads(v, of_layer.kv_heads)?);
         let v = (style.head_norm.values)(b, v)?;
         let k = rotate(b, k, &keys)?;
-        b.append(layer, k, v)?;
+        b.append_to(layer, (style.state)(b.key_value_state(layer)), k, v)?;
     }
     let scores = (style.scores)(b, layer, Scores::usual(b, layer))?;
     let heads = b.attend_to(layer, q, &scores.attrs, scores.sinks, selection)?;

@@ -145,15 +145,23 @@ impl Builder<'_> {
         self.round * self.hyper.layers.len() + layer
     }
 
-    /// Appends `k` and `v` to the state of `layer`; both are `[T, heads, d]`.
-    pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
+    /// Returns the usual state of a layer's keys and values.
+    pub fn key_value_state(&self, layer: usize) -> State {
         let of_layer = &self.hyper.layers[layer];
-        let cache = self.cache(layer);
-        let state = State::paged(&format!("kv.{cache}"), of_layer.kv_heads, of_layer.key_length, of_layer.value_length);
+        let name = format!("kv.{}", self.cache(layer));
+        let state = State::paged(&name, of_layer.kv_heads, of_layer.key_length, of_layer.value_length);
         // If attention is not causal, all positions are kept.
-        let window = of_layer.window.filter(|_| self.hyper.causal);
-        let chunked = of_layer.window.is_some() && self.defaults.windows.is_some_and(|windows| windows.chunked);
-        let state = State { window, chunked, ..state };
+        State { window: of_layer.window.filter(|_| self.hyper.causal), ..state }
+    }
+
+    /// Appends `k` and `v` to the usual state of `layer`; both are `[T, heads, d]`.
+    pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
+        self.append_to(layer, self.key_value_state(layer), k, v)
+    }
+
+    /// Appends `k` and `v` to this state of `layer`; both are `[T, heads, d]`.
+    pub fn append_to(&mut self, layer: usize, state: State, k: ValueId, v: ValueId) -> Result<(), ArchError> {
+        let cache = self.cache(layer);
         let state = self.graph.state(state);
         let state = self.op_result(state)?;
         let kv = self.graph.state_begin(state);

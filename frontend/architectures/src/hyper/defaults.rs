@@ -179,14 +179,10 @@ pub struct Windows {
     /// Whether a file without a window is valid: its key is 0, or is missing while `length` is
     /// `None`.
     pub optional: bool,
-    /// Whether a window is a chunk: a row attends to its chunk up to its own position.
-    pub chunked: bool,
     /// Base of RoPE in layers with a window, if it differs.
     pub base: Option<f32>,
     /// Whether RoPE in layers with a window is scaled like that of others.
     pub scaled: bool,
-    /// Whether `rope_freqs.weight` also applies to layers with a window.
-    pub divided: bool,
 }
 
 impl Windows {
@@ -197,16 +193,7 @@ impl Windows {
     /// Usual windows: the last layer of each period attends to all positions, and all layers have
     /// the same RoPE.
     pub const fn every(period: u64) -> Windows {
-        Windows {
-            period,
-            first_is_full: false,
-            length: None,
-            optional: false,
-            chunked: false,
-            base: None,
-            scaled: true,
-            divided: true,
-        }
+        Windows { period, first_is_full: false, length: None, optional: false, base: None, scaled: true }
     }
 }
 

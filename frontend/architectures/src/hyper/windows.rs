@@ -11,7 +11,7 @@
 use ixc_model_files::gguf::{GgufError, Value};
 
 use super::keys::Keys;
-use super::{Layer, MAX_CONTEXT, MAX_COUNT, Rope, Windows};
+use super::{Hyper, Layer, MAX_CONTEXT, MAX_COUNT, Rope, Windows};
 
 /// Reads the number of positions of a window, and which layers have it.
 pub(super) fn windows(keys: &Keys<'_>, context_length: u64) -> Result<(u64, Option<Windows>), GgufError> {
@@ -48,12 +48,16 @@ impl Windows {
         }
         let base = self.base.unwrap_or(rope.base as f32);
         let base = keys.float("rope.freq_base_swa", base, |x| x > 0.0, "a positive number")?;
-        Ok(Rope {
-            base,
-            dims,
-            divided: self.divided,
-            ..if self.scaled { rope.clone() } else { rope.without_scaling() }
-        })
+        let usual = if self.scaled { rope.clone() } else { rope.without_scaling() };
+        Ok(Rope { base, dims, divided: true, ..usual })
+    }
+}
+
+impl Hyper {
+    /// Keeps the frequencies of layers with a window as they are: `rope_freqs.weight` is for the
+    /// other layers. An architecture with such layers calls this in `adjust`.
+    pub(crate) fn keep_local_frequencies(&mut self) {
+        self.local_rope.iter_mut().for_each(|rope| rope.divided = false);
     }
 }
 

@@ -40,8 +40,6 @@ use entries::{EntryIndex, EntryKeys, OVERLAP_RATIO};
 
 /// Prefix of the matrices of an indexer's compressor.
 const INDEX: &str = "indexer_compressor";
-/// Windows of all layers.
-const WINDOWS: Windows = Windows { divided: false, ..Windows::every(u64::MAX) };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek4",
@@ -50,10 +48,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::RootSoftplus,
         normalise: false,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
-        windows: Some(WINDOWS),
+        windows: Some(Windows::STATED),
         // Shared experts have the limits of routed ones.
         adjust: |keys, hyper| {
             hyper.limit_shared_experts(keys);
+            hyper.keep_local_frequencies();
             Ok(())
         },
         ..Defaults::USUAL

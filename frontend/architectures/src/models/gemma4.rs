@@ -34,8 +34,12 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Gemma 4",
     defaults: Defaults {
         reads: &["final_logit_softcapping", "attention.shared_kv_layers", LENGTH],
-        windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(0) }),
         attention_scale: |_| 1.0,
+        adjust: |_, hyper| {
+            hyper.keep_local_frequencies();
+            Ok(())
+        },
         ..Defaults::USUAL
     },
     build: decoder,

@@ -15,7 +15,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "LFM3",
     defaults: Defaults {
         layer_parts: LayerParts::Keyless,
-        windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(0) }),
+        adjust: |_, hyper| {
+            hyper.keep_local_frequencies();
+            Ok(())
+        },
         ..Defaults::USUAL
     },
     build: |b| {

@@ -12,8 +12,8 @@
 //! Files have no keys for the length of a chunk, which is 8192, or for the temperature. If a file
 //! has them, they are used.
 
-use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
+use ixc_ir::graph::{State, ValueId};
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder, GroupScore};
@@ -26,6 +26,8 @@ const STYLE: Style = Style {
     rope_layers: RopeLayers::Windowed,
     // Only layers without RoPE have a temperature.
     temper: |b, q, of| if of.has_rope { Ok(q) } else { temper(b, q, TEMPERATURE) },
+    // A window is a chunk: a row attends to its chunk up to its own position.
+    state: |state| State { chunked: state.window.is_some(), ..state },
     head_norm: HeadNorm::PLAIN_AFTER_ROPE,
     ..Style::LLAMA
 };
@@ -44,7 +46,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Llama 4 Scout, Maverick",
     defaults: Defaults {
         reads: &[SCALE],
-        windows: Some(Windows { length: Some(CHUNK), optional: true, chunked: true, ..Windows::every(4) }),
+        windows: Some(Windows { length: Some(CHUNK), optional: true, ..Windows::every(4) }),
         ..Defaults::USUAL
     },
     build: decoder,

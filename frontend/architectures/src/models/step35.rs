@@ -24,8 +24,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Sigmoid,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
-        windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
-        adjust: halve_rotation,
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(0) }),
+        adjust: adjust_rope,
         dense_by_tensor: true,
         draft_input: Some(DraftInput::Stream),
         ..Defaults::USUAL
@@ -33,13 +33,15 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// Halves the rotated part of heads in layers without a window.
-fn halve_rotation(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+/// Halves the rotated part of heads in layers without a window, whose frequencies alone are
+/// divided.
+fn adjust_rope(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     let dims = hyper.rope.dims;
     if !dims.is_multiple_of(4) {
         let limit = "a multiple of 4: layers without a window rotate half of it, in pairs";
         return Err(keys.metadata.bad_value(&keys.name("rope.dimension_count"), dims, limit));
     }
     hyper.rope.dims = dims / 2;
+    hyper.keep_local_frequencies();
     Ok(())
 }
