@@ -101,7 +101,7 @@ mod tests {
     use ixc_runtime::execute::ExecuteError;
     use ixc_runtime::file::FileError;
     use ixc_runtime::load::LoadError;
-    use ixc_runtime::memory::MemoryError;
+    use ixc_runtime::storage::memory::MemoryError;
     use ixc_runtime::streaming::StreamError;
 
     use super::*;

@@ -25,7 +25,7 @@
 //! | [`progress`] | progress of a long operation |
 //! | [`expert_sort`] | sorting of routed rows by expert |
 //! | `reads` | identity and class of reads from a drive |
-//! | `storage` | files, mappings and memory: [`memory`], [`blocks`], packing |
+//! | [`storage`] | files, mappings and memory: [`storage::memory`], [`storage::blocks`], packing |
 //! | [`trace`] | recording of events in a file for Perfetto |
 //! | [`streaming`] | the expert cache: experts read from files on demand, within a budget |
 //! | [`program`] | the check of a plan, and the tables that running it needs |
@@ -41,7 +41,7 @@
 //! - Results do not depend on the number of threads. Items write disjoint outputs. Only the plan
 //!   and the row counts determine how rows are divided into items.
 //! - Weights that kernels read in their stored format are mapped and never copied. The others are
-//!   packed on first use (`weights`) and stay packed, and their source pages are released.
+//!   packed on first use (`storage::weights`) and stay packed, and their source pages are released.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -57,7 +57,7 @@ pub mod progress;
 mod reads;
 #[cfg(all(test, target_os = "linux"))]
 mod refused;
-mod storage;
+pub mod storage;
 pub mod streaming;
 pub mod trace;
 pub mod watchdog;
@@ -67,5 +67,3 @@ pub use engine::{expert_layers, expert_use, file, load, memory_estimate, options
 pub(crate) use executor::sliding;
 pub use executor::{execute, expert_counts, page_cache_hints, states, stats};
 pub(crate) use executor::{expert_prefetch, experts, thread_count};
-pub use storage::{blocks, lock, memory, pages, shared_pages};
-pub(crate) use storage::{pack, page_file, program_pages, weight_source, weights};

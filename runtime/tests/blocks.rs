@@ -14,11 +14,11 @@ use std::process::{Child, Command, Stdio};
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
-use ixc_runtime::blocks::BlockError;
 use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError};
 use ixc_runtime::load::LoadError;
+use ixc_runtime::storage::blocks::BlockError;
 use ixc_runtime::streaming::StreamError;
 use ixc_runtime::streaming::store::Config;
 use ixc_targets::Target;

@@ -5,7 +5,7 @@ mod tiny;
 
 use ixc_ir::random::Random;
 use ixc_runtime::engine::{Addition, Engine, FIRST, Options, SequenceId};
-use ixc_runtime::shared_pages::Sharing;
+use ixc_runtime::storage::shared_pages::Sharing;
 use tiny::{Folder, MAX_TOKENS, VOCABULARY};
 
 const SEQUENCES: usize = 3;

@@ -15,7 +15,7 @@ use ixc::model::Model;
 use ixc::passes::manager;
 use ixc::passes::options::OptionSet;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId};
-use ixc::runtime::shared_pages::Sharing;
+use ixc::runtime::storage::shared_pages::Sharing;
 use ixc::targets::Target;
 
 const SEQUENCES: usize = 4;

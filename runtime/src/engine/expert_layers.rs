@@ -26,10 +26,10 @@ use crate::executor::sequences::Piece;
 use crate::experts::Experts;
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, LoadedPlan};
-use crate::memory::Region;
 use crate::options::Options;
 use crate::program::Layer;
 use crate::stats::Stats;
+use crate::storage::memory::Region;
 use crate::streaming::store;
 
 /// Rows of hidden states, concatenated.

@@ -2,7 +2,7 @@
 //!
 //! The input is an open plan with expert groups. The result is the fixed bytes, and the number of
 //! expert slots for any larger budget. The estimate reads only the plan; it maps and packs nothing.
-//! The states of each sequence count in full. Sharing ([`crate::shared_pages`]) cannot be
+//! The states of each sequence count in full. Sharing ([`crate::storage::shared_pages`]) cannot be
 //! predicted, and each sequence may come to have its own pages.
 //!
 //! ```text

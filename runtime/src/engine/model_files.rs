@@ -24,8 +24,8 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
 
 use crate::error::load::LoadError;
-use crate::memory::Mapped;
 use crate::options::{BuiltIn, Options};
+use crate::storage::memory::Mapped;
 
 /// Bytes of a file read at a time for its checksum.
 const READ_BYTES: usize = 1 << 16;

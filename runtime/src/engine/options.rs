@@ -10,7 +10,7 @@ use crate::error::load::LoadError;
 use crate::pool::{MAX_THREADS, Pool};
 use crate::processors::{Machine, Pin, PinRefusal};
 use crate::progress::ProgressCounter;
-use crate::shared_pages::Sharing;
+use crate::storage::shared_pages::Sharing;
 use crate::streaming::predict;
 use crate::streaming::store::Config;
 use crate::trace::Recorder;

@@ -8,11 +8,11 @@ use ixc_targets::Target;
 use super::sequence::Engine;
 use crate::executor::sequences::StateBytes;
 use crate::experts::Experts;
-use crate::memory::Mapped;
 use crate::page_cache_hints::{Advice, AdviceCounts};
-use crate::pages::{self, NamedRegions, PageUse};
 use crate::processors::PinRefusal;
 use crate::stats::Stats;
+use crate::storage::memory::Mapped;
+use crate::storage::pages::{self, NamedRegions, PageUse};
 use crate::streaming::predict;
 use crate::streaming::store;
 

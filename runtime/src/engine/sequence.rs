@@ -26,9 +26,9 @@ use super::step::{Addition, FIRST, SequenceId, Softmax, StepError};
 use crate::execute::{self, Counts, ExecuteError, ItemError};
 use crate::executor::sequences::{Piece, Sequence, runs};
 use crate::load::{self, LoadError, LoadedPlan};
-use crate::memory::MemoryError;
 use crate::options::{self, Options};
 use crate::pool::processors;
+use crate::storage::memory::MemoryError;
 use crate::thread_count::ThreadCount;
 use crate::trace::Step;
 
@@ -344,7 +344,7 @@ impl Engine {
     /// Makes `to` a copy of the first `tokens` tokens of `from`, or of the nearest shorter prefix
     /// that its states can return to. Returns the length of the copy in tokens. A prompt that
     /// several sequences share is thus computed once. If the system allows it, the prompt is also
-    /// stored once ([`crate::shared_pages`]).
+    /// stored once ([`crate::storage::shared_pages`]).
     ///
     /// # Errors
     /// [`StepError::NoSequence`], and [`StepError::CopyOfItself`] if both are the same.

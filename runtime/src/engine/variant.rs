@@ -28,12 +28,12 @@ use ixc_ir::plan::{Plan, RowInput};
 use super::load::{self, LoadError};
 use super::{BackendKind, Engine};
 use crate::execute::{Backend, PartResults};
-use crate::memory::Memory;
 use crate::plan_check::{checked, work};
 use crate::program::{Program, Routing};
 use crate::saved::Digest;
 use crate::saved::identity;
 use crate::stats::Clock;
+use crate::storage::memory::Memory;
 
 /// A plan that an engine can run instead of the plan that it loaded.
 #[derive(Debug)]

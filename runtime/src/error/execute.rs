@@ -9,9 +9,9 @@ use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::plan::DimError;
 use ixc_transport::TransportError;
 
-use crate::blocks::BlockError;
 use crate::expert_sort::BadExpert;
 use crate::pool::PoolError;
+use crate::storage::blocks::BlockError;
 use crate::streaming::StreamError;
 
 /// The reason why a pass was abandoned. Its results must not be used.

@@ -11,12 +11,12 @@ use ixc_ir::kernel::verify::VerifyError;
 use ixc_ir::units::Bytes;
 use ixc_targets::{TARGETS, Target};
 
-use crate::blocks::BlockError;
 use crate::error::ranks::RanksError;
-use crate::lock::LockError;
-use crate::memory::MemoryError;
 use crate::pool::{MAX_THREADS, PoolError};
 use crate::program::PlanError;
+use crate::storage::blocks::BlockError;
+use crate::storage::lock::LockError;
+use crate::storage::memory::MemoryError;
 use crate::streaming::StreamError;
 
 /// The reason why a plan cannot be loaded.

@@ -25,15 +25,15 @@ use std::time::Instant;
 use ixc_ir::format::Format;
 use ixc_ir::plan::PlanWeight;
 
-use crate::blocks::{BLOCK_HEADER, BlockError, BlockShape};
 use crate::error::execute::ExecuteError;
 use crate::expert_prefetch::{Prefetcher, by_rank};
 use crate::expert_sort::ExpertRows;
-use crate::memory::Region;
-use crate::pack::Job;
 use crate::pool::{Pool, PoolError};
 use crate::program::Program;
 use crate::progress::{Activity, ProgressCounter};
+use crate::storage::blocks::{BLOCK_HEADER, BlockError, BlockShape};
+use crate::storage::memory::Region;
+use crate::storage::pack::Job;
 use crate::streaming::affinity;
 use crate::streaming::files::PAGE;
 use crate::streaming::predict;

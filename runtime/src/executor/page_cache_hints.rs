@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ixc_ir::plan::{PlanWeight, WeightFile};
 
 use crate::expert_sort::ExpertRows;
-use crate::memory::Mapped;
 use crate::program::Program;
+use crate::storage::memory::Mapped;
 
 /// The matrices of one weight, in order of experts.
 #[derive(Clone, Copy, Debug)]

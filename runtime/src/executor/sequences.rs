@@ -7,8 +7,8 @@
 //! attention 1 row, 1 row and 200 rows, each with the keys and values of its own sequence
 //! ```
 //!
-//! A sequence that becomes a copy of another shares memory with it ([`crate::shared_pages`]), if
-//! the system allows it.
+//! A sequence that becomes a copy of another shares memory with it
+//! ([`crate::storage::shared_pages`]), if the system allows it.
 //!
 //! Pieces of one sequence follow each other, and so do their positions. Tasks that only read states
 //! take the pieces one by one, as if each were a separate step. Tasks that change states take them
@@ -21,10 +21,10 @@ use std::sync::{Arc, OnceLock};
 
 use ixc_ir::plan::State;
 
-use crate::memory::MemoryError;
-use crate::shared_pages::{Pool, Refusal, Sharing};
 use crate::states::States;
 use crate::states::parts::Stand;
+use crate::storage::memory::MemoryError;
+use crate::storage::shared_pages::{Pool, Refusal, Sharing};
 
 /// A sequence: its states and its position.
 #[derive(Debug)]

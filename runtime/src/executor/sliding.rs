@@ -15,7 +15,7 @@
 
 use ixc_ir::plan::{ATTENTION_BLOCK, RowInput, RowPosition};
 
-use crate::memory::{INDEX_BYTES, Memory, MemoryError, Region};
+use crate::storage::memory::{INDEX_BYTES, Memory, MemoryError, Region};
 
 /// The positions of a state that memory holds.
 #[derive(Debug)]

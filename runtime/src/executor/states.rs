@@ -19,7 +19,7 @@
 //! not fit, the positions that are still needed move to the front.
 //!
 //! A copy of states that hold all positions shares whole pages with the original
-//! ([`crate::shared_pages`]).
+//! ([`crate::storage::shared_pages`]).
 //!
 //! Invariant: each region returned here lies inside this memory.
 
@@ -33,8 +33,8 @@ use ixc_ir::state::Rollback;
 pub(crate) mod parts;
 
 use super::sliding::Sliding;
-use crate::memory::{Layout, Memory, MemoryError, Region, part};
-use crate::shared_pages::{Column, Pool, SharedPrefix, ZeroedMemory};
+use crate::storage::memory::{Layout, Memory, MemoryError, Region, part};
+use crate::storage::shared_pages::{Column, Pool, SharedPrefix, ZeroedMemory};
 
 /// Max copies that are kept of the states that cannot be truncated. Each copy takes as much memory
 /// as those states.

@@ -24,8 +24,8 @@ use super::check::Checker;
 use super::extents::Extents;
 use super::tables::{check_inside, shorten};
 use super::{Access, BarrierAction, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Window, at, id, range};
-use crate::blocks::{BLOCK_HEADER, BlockShape};
-use crate::pack::ALIGNMENT;
+use crate::storage::blocks::{BLOCK_HEADER, BlockShape};
+use crate::storage::pack::ALIGNMENT;
 
 /// The results of the checks of groups.
 pub(super) struct CheckedGroups {

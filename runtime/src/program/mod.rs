@@ -19,7 +19,7 @@
 //! - a group of experts is read only between a step that requests it for a routing and the next
 //!   that releases it;
 //! - arena buffers lie in the arena, weights in their files, and weights in blocks as in
-//!   [`crate::blocks`];
+//!   [`crate::storage::blocks`];
 //! - exchanges are with ranks that exist, of buffers with equal rows, and not in loops over
 //!   experts;
 //! - weights in another format than the kernels' can be packed from their stored format.
@@ -44,7 +44,7 @@ use ixc_ir::plan::{
     ArenaBuffer, BucketId, BufferId, Exchange, HiddenRows, Ngram, Output, Plan, PositionChoice, Ranks, RowInput, Task,
 };
 
-use crate::blocks::BlockShape;
+use crate::storage::blocks::BlockShape;
 pub use error::{PlanError, Problem};
 use groups::CheckedGroups;
 use inputs::InputKinds;

@@ -9,7 +9,7 @@ use ixc_ir::plan::{
 use ixc_ir::state::FieldRow;
 
 use super::{Ids, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS, Problem, Result, Routing, at, id, range};
-use crate::pack;
+use crate::storage::pack;
 
 /// Shortens a name for an error message to at most a line.
 pub(crate) fn shorten(name: &str) -> String {

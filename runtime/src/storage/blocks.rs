@@ -40,9 +40,9 @@ use std::path::{Path, PathBuf};
 use ixc_ir::format::Format;
 use ixc_ir::plan::PlanWeight;
 
-use crate::memory::Region;
-use crate::pack::ALIGNMENT;
 use crate::reads::BlockId;
+use crate::storage::memory::Region;
+use crate::storage::pack::ALIGNMENT;
 
 /// Bytes of a header.
 pub const BLOCK_HEADER: u64 = LINE;

@@ -8,7 +8,7 @@ use std::io;
 use ixc_failure::Class;
 use ixc_ir::units::Bytes;
 
-use crate::memory::Region;
+use crate::storage::memory::Region;
 
 /// A refusal to lock weights.
 #[derive(Debug, thiserror::Error)]

@@ -25,9 +25,9 @@ use ixc_ir::format::{Codec, FORMATS, Format};
 use ixc_kernels::{Embed, Pack, generate};
 use ixc_targets::Target;
 
-use crate::memory::Region;
 use crate::pool::{Pool, PoolError};
-use crate::weight_source::WeightSource;
+use crate::storage::memory::Region;
+use crate::storage::weight_source::WeightSource;
 
 /// Alignment of packed weights, in memory and in plan files.
 pub const ALIGNMENT: u64 = 4096;
@@ -356,7 +356,7 @@ mod tests {
     use ixc_testing::random_graphs;
 
     use super::*;
-    use crate::memory::Memory;
+    use crate::storage::memory::Memory;
 
     fn region(bytes: &[u8]) -> (Memory, Region) {
         let memory = Memory::zeroed("a test", bytes.len() as u64, false).unwrap();

@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use crate::memory::Region;
+use crate::storage::memory::Region;
 
 /// An anonymous file.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ mod system {
     use std::os::fd::{AsRawFd, FromRawFd};
 
     use super::FilePart;
-    use crate::memory::Region;
+    use crate::storage::memory::Region;
 
     pub(super) fn open() -> io::Result<File> {
         let create = |flags: libc::c_uint| {
@@ -204,7 +204,7 @@ mod system {
     use std::ops::Range;
 
     use super::FilePart;
-    use crate::memory::Region;
+    use crate::storage::memory::Region;
 
     pub(super) fn open() -> io::Result<File> {
         Err(io::ErrorKind::Unsupported.into())
@@ -234,7 +234,7 @@ mod system {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
+    use crate::storage::memory::Memory;
 
     #[test]
     fn shared_pages_separate_on_write_and_renew_as_zero() {

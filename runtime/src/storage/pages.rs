@@ -5,15 +5,15 @@
 //! be used completely therefore requests large pages.
 //!
 //! Mapped files do so too
-//! ([`Mapped::prefer_large_pages`](crate::memory::Mapped::prefer_large_pages)). File systems with
-//! large folios (ext4 from Linux 6.16 on, XFS) then read 2 MiB at a time into the page cache. The
-//! system maps that as one page. Pages that are already in the page cache do not change.
+//! ([`Mapped::prefer_large_pages`](crate::storage::memory::Mapped::prefer_large_pages)). File
+//! systems with large folios (ext4 from Linux 6.16 on, XFS) then read 2 MiB at a time into the page
+//! cache. The system maps that as one page. Pages that are already in the page cache do not change.
 
 use std::path::Path;
 
 use ixc_files::read_system;
 
-use crate::memory::Region;
+use crate::storage::memory::Region;
 
 /// Substring in the names of mappings whose pages several sequences share. For these, the
 /// proportional size (`Pss`) counts.
@@ -105,7 +105,7 @@ fn mappings(text: &str) -> Vec<Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
+    use crate::storage::memory::Memory;
 
     const SMAPS: &str = "\
 100000-500000 r--s 00000000 fe:00 9 /a model.gguf

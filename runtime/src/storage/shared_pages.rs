@@ -57,8 +57,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ixc_files::read_system;
 use ixc_ir::plan::ATTENTION_BLOCK;
 
-use crate::memory::Region;
-use crate::page_file::{PageFile, renew};
+use crate::storage::memory::Region;
+use crate::storage::page_file::{PageFile, renew};
 pub(crate) use zeroed::ZeroedMemory;
 use zeroed::gaps;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ixc_ir::derived::{Derived, Indexed};
 
-use crate::memory::{Mapped, Region};
+use crate::storage::memory::{Mapped, Region};
 
 /// Bytes of a weight, or a part of them.
 #[derive(Clone, Debug)]

@@ -29,9 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::memory::{Mapped, Memory, Region};
-use crate::pack::Job;
-use crate::weight_source::WeightSource;
+use crate::storage::memory::{Mapped, Memory, Region};
+use crate::storage::pack::Job;
+use crate::storage::weight_source::WeightSource;
 
 /// Number of prompt steps that keep no packed parts. Keeping a part takes as much time as packing
 /// it ten times. The number is half as large again, because a prompt may end soon.

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::memory::Region;
+use crate::storage::memory::Region;
 
 use super::queue::Wake;
 

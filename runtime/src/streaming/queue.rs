@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::memory::Region;
+use crate::storage::memory::Region;
 use crate::trace::Recorder;
 
 use super::counters::{Class, Counters};

@@ -1,6 +1,6 @@
 //! The memory for all reads: one page-aligned piece of known size, which never moves.
 
-use crate::memory::{Memory, Region};
+use crate::storage::memory::{Memory, Region};
 
 use super::StreamError;
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
-use crate::memory::Region;
+use crate::storage::memory::Region;
 
 use super::backend::{Backend, Completion, Read};
 use super::files::Files;

@@ -19,8 +19,8 @@
 //! Weights that the compiler packed follow from the next multiple of 4096 on, in the order of
 //! [`Plan::weights`]. Each begins at a multiple of 4096, in the layout that its kernels read, with
 //! all experts one after the other. If the plan has groups of experts, the
-//! [`blocks`](crate::blocks) of each group come next. The CRC-32 of each weight that is not in
-//! blocks comes last. The weights are mapped in place ([`weights`]) or streamed.
+//! [`blocks`](crate::storage::blocks) of each group come next. The CRC-32 of each weight that is
+//! not in blocks comes last. The weights are mapped in place ([`weights`]) or streamed.
 //!
 //! A new file is written next to its path and then renamed, so that the path always names a whole
 //! plan, the old or the new one. If a run that writes a plan with weights is killed, the next run
@@ -48,8 +48,8 @@ use ixc_ir::plan::{FILE_MAGIC as MAGIC, MAX_RANKS, Plan, WeightFile, decode};
 use ixc_ir::units::Bytes;
 
 use crate::error::load::LoadError;
-use crate::pack::ALIGNMENT;
 use crate::plan_check;
+use crate::storage::pack::ALIGNMENT;
 pub(crate) use weights::{OwnWeights, WeightsPlace};
 
 /// A plan file.

@@ -11,10 +11,10 @@
 //! # let _ = (written, engine); Ok(()) }
 //! ```
 //!
-//! Experts of the plan's groups are written as blocks ([`crate::blocks`]). The blocks of a group
-//! are contiguous. Other weights are written whole: those in no group, and those of groups that no
-//! block describes. If a run is killed, the next one continues it ([`super::partial`]); its units
-//! are weights and blocks.
+//! Experts of the plan's groups are written as blocks ([`crate::storage::blocks`]). The blocks of a
+//! group are contiguous. Other weights are written whole: those in no group, and those of groups
+//! that no block describes. If a run is killed, the next one continues it ([`super::partial`]); its
+//! units are weights and blocks.
 //!
 //! Writing takes memory for [`CHUNK`] bytes of packed weights or one block. The model's size does
 //! not matter.
@@ -30,18 +30,18 @@ use ixc_ir::plan::{Plan, PlanWeight, WeightFile};
 
 use super::partial::{self, Partial, Unit};
 use super::{FileError, Header, payload};
-use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::error::load::LoadError;
-use crate::memory::{Mapped, Memory, Region};
 use crate::model_files::open_files;
 use crate::options::{self, Options};
-use crate::pack::{self, ALIGNMENT, Job};
 use crate::plan_check;
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group};
 use crate::progress::{Activity, ProgressCounter};
+use crate::storage::blocks::{BLOCK_HEADER, BlockShape};
+use crate::storage::memory::{Mapped, Memory, Region};
+use crate::storage::pack::{self, ALIGNMENT, Job};
+use crate::storage::weight_source::{DerivedTensors, WeightSource};
 use crate::streaming::BlockId;
-use crate::weight_source::{DerivedTensors, WeightSource};
 
 /// Max bytes that are packed before they are written, unless one strip has more.
 pub const CHUNK: u64 = 64 << 20;

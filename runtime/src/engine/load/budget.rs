@@ -14,11 +14,11 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Plan};
 
 use super::{DEFAULT_CONTEXT, LoadError, own_memory_layout};
 use crate::experts;
-use crate::memory::Rope;
 use crate::options::Options;
 use crate::program::{MAX_CONTEXT, Program};
-use crate::program_pages;
 use crate::states::States;
+use crate::storage::memory::Rope;
+use crate::storage::program_pages;
 use crate::trace::Recorder;
 
 /// Bytes of a budget that are reserved for stacks, code and tables.

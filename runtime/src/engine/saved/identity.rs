@@ -12,8 +12,8 @@ use ixc_ir::plan::{Output, Plan, WeightFile};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 
-use crate::memory::Mapped;
-use crate::weight_source::WeightSource;
+use crate::storage::memory::Mapped;
+use crate::storage::weight_source::WeightSource;
 
 /// Bytes of a weight that are read for the digest.
 const SAMPLE_BYTES: u64 = 1024;

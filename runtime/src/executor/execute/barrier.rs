@@ -18,9 +18,9 @@ use super::items::Group;
 use super::{ExecuteError, Pass};
 use crate::expert_sort::Bucket;
 use crate::experts::Experts;
-use crate::memory::INDEX_BYTES;
 use crate::program::{BarrierAction, Ids, Stage};
 use crate::stats::Clock;
+use crate::storage::memory::INDEX_BYTES;
 use crate::trace::Work;
 
 impl Pass<'_> {

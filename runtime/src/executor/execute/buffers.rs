@@ -20,9 +20,9 @@ use super::parts::{PartKey, RowPositions};
 use super::{Item, Pass, Problem};
 use crate::executor::sequences::Piece;
 use crate::executor::sliding::Sliding;
-use crate::memory::{INDEX_BYTES, Region};
 use crate::program::{Access, MAX_DIMS, Parameter, PartPlace, Signature};
 use crate::states::States;
+use crate::storage::memory::{INDEX_BYTES, Region};
 
 /// The argument for the scratch memory of `combine`; its other arguments are partial results and
 /// output.

@@ -22,8 +22,8 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Chosen, KEY_LANES, PositionChoice, Source};
 
 use super::buffers::{Argument, part};
 use super::{Item, Pass, Problem};
-use crate::memory::Region;
 use crate::program::LINE_BYTES;
+use crate::storage::memory::Region;
 
 /// Bytes of an element of a chosen slot: f16 (checked by `program`).
 const ELEMENT: usize = 2;

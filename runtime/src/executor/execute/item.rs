@@ -3,7 +3,7 @@
 use ixc_ir::plan::PositionChoice;
 
 use super::parts::Span;
-use crate::memory::Region;
+use crate::storage::memory::Region;
 
 /// The data of one item.
 #[derive(Clone, Copy, Debug)]

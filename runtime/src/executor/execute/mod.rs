@@ -38,15 +38,15 @@ use ixc_ir::plan::{RowAxis, RowCount, Source};
 use crate::executor::sequences::{Piece, Sequences};
 use crate::expert_sort::{Bucket, ExpertRows};
 use crate::experts::Experts;
-use crate::memory::{Inputs, Mapped, Memory, Rope};
-use crate::pack::Queue;
 use crate::page_cache_hints::Advice;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
 use crate::stats::{self, Clock};
+use crate::storage::memory::{Inputs, Mapped, Memory, Rope};
+use crate::storage::pack::Queue;
+use crate::storage::weights::{self, WeightPart, Weights};
 use crate::trace::{Recorder, Work};
 use crate::watchdog::{RunningStep, StopFlag, Watchdog};
-use crate::weights::{self, WeightPart, Weights};
 
 pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;

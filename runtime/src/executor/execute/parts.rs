@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ixc_ir::plan::Division;
 
-use crate::memory::{Memory, MemoryError, Region};
 use crate::program::{PartPlace, Program};
+use crate::storage::memory::{Memory, MemoryError, Region};
 
 /// The memory for a stage's partial results, for each piece of a step, with a count of finished
 /// parts for each column.

@@ -19,8 +19,8 @@ use ixc_ir::plan::{ATTENTION_BLOCK, State};
 use ixc_ir::state::Rollback;
 
 use super::{SNAPSHOTS, Snapshot, States};
-use crate::memory::Region;
 use crate::sliding::Sliding;
+use crate::storage::memory::Region;
 
 /// Returns the slots of some positions in a state, rounded to whole blocks. Memory may hold only
 /// slots from [`States::firsts`] on.

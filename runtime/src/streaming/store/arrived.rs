@@ -1,7 +1,7 @@
 //! Raw blocks that have arrived, and their packing.
 
 use super::Shared;
-use crate::memory::Region;
+use crate::storage::memory::Region;
 use crate::streaming::{BlockId, StreamError};
 
 /// Packs raw blocks.

@@ -67,7 +67,7 @@ use std::time::{Duration, Instant};
 
 use ixc_files::changed::Identity;
 
-use crate::memory::Region;
+use crate::storage::memory::Region;
 use crate::watchdog::StopFlag;
 
 use super::backend::Backend;

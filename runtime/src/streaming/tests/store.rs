@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::memory::Region;
 use crate::pool::Pool;
+use crate::storage::memory::Region;
 
 use super::super::backend::Read;
 use super::super::cache::Kind;

@@ -281,7 +281,7 @@ fn shared_sequences_equal_copied_ones() {
 }
 
 /// Returns the number of bytes of private file mappings in a region that the system has copied.
-fn copied_by_the_system(region: crate::memory::Region) -> u64 {
+fn copied_by_the_system(region: crate::storage::memory::Region) -> u64 {
     let text = ixc_files::read_system(std::path::Path::new("/proc/self/smaps")).unwrap();
     let (begin, end) = (region.base() as u64, region.base() as u64 + region.bytes());
     let (mut inside, mut bytes) = (false, 0);
