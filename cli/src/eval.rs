@@ -12,9 +12,10 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 use ixc_measure::eval::record::{self, Header, InputFile, Record};
 use ixc_measure::eval::{self, Comparison, PieceScores, Summary, Text, summary};
 use ixc_passes::observe;
-use ixc_quantise::importance::{self, ActivationSums};
+use ixc_quantise::importance::{self, ActivationSums, StateSums};
 use ixc_runtime::engine;
 use ixc_runtime::progress::ProgressCounter;
+use ixc_runtime::states::StateValues;
 use serde::Serialize;
 
 use super::BadInput;
@@ -194,7 +195,7 @@ impl Args {
             return Err(BadInput("--pieces 0 leaves nothing to score".into()).into());
         }
         if let Some(imatrix) = &mut imatrix {
-            if !model.engine().state_values().any(|(name, ..)| name.starts_with(observe::PREFIX)) {
+            if !model.engine().state_values().any(|state| state.name.starts_with(observe::PREFIX)) {
                 return Err(
                     BadInput("--imatrix needs a model: a plan was compiled without sums of squares".into()).into()
                 );
@@ -229,7 +230,8 @@ impl Args {
             line.show(format_args!("piece {} of {pieces}{so_far}{rate}", piece + 1));
             let scored = text.score(piece, &mut model, right.as_mut())?;
             if imatrix.is_some() {
-                observed.add(model.engine().state_values());
+                let states = model.engine().state_values();
+                observed.add(states.map(|StateValues { name, width, values }| StateSums { name, width, values }));
             }
             if let Some(record) = &mut record {
                 record.add(&scored).map_err(ixc_error::Error::from)?;

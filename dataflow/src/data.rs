@@ -11,6 +11,7 @@ use ixc_ir::kernel::interpret::{self, InterpretError};
 
 use crate::check::Machine;
 use crate::cost::evaluate;
+use crate::layout::InstancePlace;
 use ixc_codegen::module::{ArgumentError, CodegenError, Module};
 use ixc_targets::Target;
 
@@ -184,7 +185,7 @@ impl<'w> Data<'w> {
     fn buffers(&mut self, machine: &Machine, instance: u32) -> Result<Vec<Vec<u8>>, DataError> {
         let number = machine.layout.program[instance as usize] as usize;
         let (unit, program) = (&machine.layout.units[number], &machine.descriptor.programs[number]);
-        let (expert, column, _) = unit.place(instance);
+        let InstancePlace { expert, column, .. } = unit.place(instance);
         let mut buffers = Vec::with_capacity(program.ports.len());
         for port in &program.ports {
             buffers.push(match port {
@@ -220,7 +221,7 @@ impl<'w> Data<'w> {
         let number = machine.layout.program[instance as usize] as usize;
         let (unit, program) = (&machine.layout.units[number], &machine.descriptor.programs[number]);
         let kernel = &machine.kernels[unit.kernel as usize];
-        let (_, column, part) = unit.place(instance);
+        let InstancePlace { column, part, .. } = unit.place(instance);
         if self.instances[instance as usize].buffers.is_empty() {
             self.instances[instance as usize].buffers = self.buffers(machine, instance)?;
         }

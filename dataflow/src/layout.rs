@@ -217,6 +217,17 @@ impl Index {
     }
 }
 
+/// Place of an instance in its unit.
+#[derive(Clone, Copy, Debug)]
+pub struct InstancePlace {
+    /// The expert.
+    pub expert: u32,
+    /// The column.
+    pub column: u32,
+    /// The part.
+    pub part: u32,
+}
+
 impl Unit {
     /// Returns the number of instances.
     pub fn instances(&self) -> u32 {
@@ -224,10 +235,10 @@ impl Unit {
     }
 
     /// Returns expert, column and part of an instance.
-    pub fn place(&self, instance: u32) -> (u32, u32, u32) {
+    pub fn place(&self, instance: u32) -> InstancePlace {
         let local = instance - self.first;
         let (rest, part) = (local / self.parts, local % self.parts);
-        (rest / self.columns, rest % self.columns, part)
+        InstancePlace { expert: rest / self.columns, column: rest % self.columns, part }
     }
 
     /// Returns the number of an instance.
@@ -300,7 +311,7 @@ impl Layout {
             layout.waves[unit.wave as usize].push(number as u32);
             let width = descriptor.grid.width;
             for instance in unit.first..unit.first + unit.instances() {
-                let (expert, column, part) = unit.place(instance);
+                let InstancePlace { expert, column, part } = unit.place(instance);
                 let (x, y) = program.sites.pe(column, expert, part);
                 layout.pe.push(y * width + x);
                 layout.program.push(number as u32);

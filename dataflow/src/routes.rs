@@ -12,7 +12,7 @@ use std::fmt;
 
 use crate::descriptor::{Descriptor, End, Route, program_name};
 use crate::grid::Routing;
-use crate::layout::{Layout, Outlet, Unit, columns_of, edge, start};
+use crate::layout::{InstancePlace, Layout, Outlet, Unit, columns_of, edge, start};
 
 /// Two streams use one colour of a link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -223,7 +223,7 @@ fn mark(
     match group.sender {
         Err(entry) => one(entry, None, 0, u64::MAX),
         Ok(unit) => (unit.first..unit.first + unit.instances()).try_for_each(|instance| {
-            let (expert, column, part) = unit.place(instance);
+            let InstancePlace { expert, column, part } = unit.place(instance);
             let (low, high) = outlet.range(column, part);
             one(layout.pe[instance as usize], Some(expert), low, high)
         }),

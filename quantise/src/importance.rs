@@ -53,11 +53,22 @@ pub struct ActivationSums {
     pieces: u32,
 }
 
+/// Values of an engine's state.
+#[derive(Clone, Debug)]
+pub struct StateSums<'s> {
+    /// Name of the state.
+    pub name: &'s str,
+    /// Elements of a row.
+    pub width: usize,
+    /// The values, row by row.
+    pub values: Vec<f32>,
+}
+
 impl ActivationSums {
-    /// Adds the sums of squares in the states of an engine after a sequence: names, widths and
-    /// values of the states. The engine's plan was made with [`observe::Options::inputs`].
-    pub fn add<'s>(&mut self, states: impl IntoIterator<Item = (&'s str, usize, Vec<f32>)>) {
-        for (name, width, values) in states {
+    /// Adds the sums of squares in the states of an engine after a sequence. The engine's plan was
+    /// made with [`observe::Options::inputs`].
+    pub fn add<'s>(&mut self, states: impl IntoIterator<Item = StateSums<'s>>) {
+        for StateSums { name, width, values } in states {
             let Some(tensor) = name.strip_prefix(observe::PREFIX) else { continue };
             let (_, sums) = self.sums.entry(tensor.to_owned()).or_insert_with(|| (width, vec![0.0; values.len()]));
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));

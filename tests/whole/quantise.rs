@@ -12,7 +12,8 @@ use ixc::model_files::gguf::Gguf;
 use ixc::model_files::gguf::write::GgufWriter;
 use ixc::passes::observe;
 use ixc::passes::options::OptionSet;
-use ixc::quantise::importance::{self, ActivationSums, Importance};
+use ixc::quantise::importance::{self, ActivationSums, Importance, StateSums};
+use ixc::runtime::states::StateValues;
 use ixc::targets::Target;
 use ixc_files::{Guard, Output};
 use serde_json::Value as Json;
@@ -324,7 +325,8 @@ fn importance_covers_every_multiplied_matrix() {
             engine.step(&[id], &[0]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         }
         let mut observed = ActivationSums::default();
-        observed.add(engine.state_values());
+        let states = engine.state_values();
+        observed.add(states.map(|StateValues { name, width, values }| StateSums { name, width, values }));
         let written = folder.join("imatrix.gguf");
         let output = Output::open(&written, &Guard::replacing(&importance::KIND)).unwrap();
         observed.write(output, "text", 16).unwrap();

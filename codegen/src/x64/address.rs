@@ -32,12 +32,22 @@ pub struct Key {
     pub terms: Vec<(Atom, i64)>,
 }
 
+/// A key in two parts.
+pub struct SplitKey {
+    /// The key without its innermost term.
+    pub parent: Key,
+    /// Variable or dim of the innermost term.
+    pub atom: Atom,
+    /// Factor of the innermost term.
+    pub coefficient: i64,
+}
+
 impl Key {
-    /// The key without its innermost term, and that term.
-    pub fn split(&self) -> Option<(Key, Atom, i64)> {
+    /// Returns the key without its innermost term, and that term.
+    pub fn split(&self) -> Option<SplitKey> {
         let mut parent = self.clone();
         let (atom, coefficient) = parent.terms.pop()?;
-        Some((parent, atom, coefficient))
+        Some(SplitKey { parent, atom, coefficient })
     }
 }
 
@@ -108,11 +118,11 @@ impl Addresses {
         self.terms += key.terms.len();
         self.registers.insert(key.clone(), None);
         match key.split() {
-            Some((parent, Atom::Var(var), _)) => {
+            Some(SplitKey { parent, atom: Atom::Var(var), .. }) => {
                 self.need(parent);
                 self.at.entry(var).or_default().push(key);
             }
-            Some((_, Atom::Dim(_), _)) | None => {
+            Some(SplitKey { atom: Atom::Dim(_), .. }) | None => {
                 if key.buffer.is_some() && !key.terms.is_empty() {
                     self.need(Key { buffer: key.buffer, terms: Vec::new() });
                 }

@@ -5,6 +5,7 @@ use iced_x86::Code;
 use ixc_ir::kernel::{Affine, Atom, Carry, For, Stmt};
 
 use super::X64Error;
+use super::address::SplitKey;
 use super::machine::{Inst, Loop, LoopId, Opcode, Vreg, Width};
 use super::select::Selector;
 
@@ -48,7 +49,7 @@ impl Selector<'_> {
         let keys = self.addresses.at(f.var).to_vec();
         let mut steps = Vec::new();
         for key in keys {
-            let Some((parent, _, coefficient)) = key.split() else { continue };
+            let Some(SplitKey { parent, coefficient, .. }) = key.split() else { continue };
             let pointer = self.gpr();
             match self.pointer(&parent) {
                 Some(v) => self.emit(Inst::new(Opcode::Copy).def(pointer, Width::R64).read(v, Width::R64)),
@@ -91,7 +92,7 @@ impl Selector<'_> {
             self.set(carry.inner, init);
         }
         for key in self.addresses.at(f.var).to_vec() {
-            let Some((parent, ..)) = key.split() else { continue };
+            let Some(SplitKey { parent, .. }) = key.split() else { continue };
             let register = match self.pointer(&parent) {
                 Some(v) => v,
                 None => self.integer(0),
@@ -117,7 +118,7 @@ impl Selector<'_> {
         self.start(body);
         // Copies the pointers, so that registers needed after the body can be spilled during it.
         for key in self.addresses.at(f.var).to_vec() {
-            let Some((parent, ..)) = key.split() else { continue };
+            let Some(SplitKey { parent, .. }) = key.split() else { continue };
             let register = match self.pointer(&parent) {
                 Some(v) => {
                     let copy = self.gpr();

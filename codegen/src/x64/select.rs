@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use iced_x86::Code;
 use ixc_ir::kernel::{Address, Affine, Atom, DimId, Kernel, Stmt, ValueId};
 
-use super::address::{Addresses, Key, MAX_TERMS};
+use super::address::{Addresses, Key, MAX_TERMS, SplitKey};
 use super::codes::Codes;
 use super::constants::place;
 use super::locations::{Deferred, Numbers, Pending, Value};
@@ -373,7 +373,7 @@ impl Selector<'_> {
                     let x = self.gpr();
                     self.emit(Inst::code(Code::Mov_r32_rm32).def(x, Width::R32).mem(mem));
                     for key in self.addresses.at(*var).to_vec() {
-                        if let Some((parent, _, coefficient)) = key.split() {
+                        if let Some(SplitKey { parent, coefficient, .. }) = key.split() {
                             let parent = self.pointer(&parent);
                             let d = self.multiply_add(parent, x, coefficient);
                             self.addresses.set(key, d);

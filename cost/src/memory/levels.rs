@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::super::report::{KernelCostError, Report, indented, label_width};
 use super::cache::Caches;
-use super::spent::{Bounds, CacheWalk, Stream};
+use super::spent::{Bounds, BufferTraffic, CacheWalk, Stream};
 use super::start::Start;
 use super::walk::{Access, Kind, Visitor, Walk};
 
@@ -145,7 +145,7 @@ pub fn levels(
     }
     let mut spent = CacheWalk::new(report, &mut caches);
     walk.visit(&mut spent);
-    let traffic = spent.traffic().map(|(buffer, kind, lines)| {
+    let traffic = spent.traffic().map(|BufferTraffic { buffer, kind, lines }| {
         let buffer = kernel.buffers[buffer].name.clone();
         Traffic { buffer, kind, lines }
     });

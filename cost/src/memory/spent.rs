@@ -118,6 +118,16 @@ pub struct CacheWalk<'a> {
     owns: Vec<bool>,
 }
 
+/// Accesses of one kind to one buffer.
+pub struct BufferTraffic {
+    /// Number of the buffer.
+    pub buffer: usize,
+    /// Kind of access.
+    pub kind: Kind,
+    /// Lines from each level.
+    pub lines: [u64; 4],
+}
+
 impl<'a> CacheWalk<'a> {
     /// Starts with empty results. `caches` must be in the state after the previous call.
     pub fn new(report: &Report, caches: &'a mut Caches) -> CacheWalk<'a> {
@@ -138,11 +148,11 @@ impl<'a> CacheWalk<'a> {
     }
 
     /// Returns the lines from each level, by buffer and kind of access.
-    pub fn traffic(&self) -> impl Iterator<Item = (usize, Kind, [u64; 4])> {
+    pub fn traffic(&self) -> impl Iterator<Item = BufferTraffic> {
         let kinds = |(&buffer, lines): (&usize, &[[u64; 4]; Kind::ALL.len()])| {
-            Kind::ALL.into_iter().zip(*lines).map(move |(kind, lines)| (buffer, kind, lines))
+            Kind::ALL.into_iter().zip(*lines).map(move |(kind, lines)| BufferTraffic { buffer, kind, lines })
         };
-        self.traffic.iter().flat_map(kinds).filter(|(.., lines)| lines.iter().any(|lines| *lines > 0))
+        self.traffic.iter().flat_map(kinds).filter(|traffic| traffic.lines.iter().any(|lines| *lines > 0))
     }
 
     /// Returns the results for each loop of the code, and finally for the code outside. The cycles

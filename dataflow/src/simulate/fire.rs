@@ -8,7 +8,7 @@ use crate::cost::cost;
 use crate::data::Row;
 use crate::descriptor::program_name;
 use crate::dims::Firing;
-use crate::layout::{Kind, Unit};
+use crate::layout::{InstancePlace, Kind, Unit};
 use ixc_ir::plan::DimExpr;
 
 impl Pass<'_, '_> {
@@ -32,7 +32,7 @@ impl Pass<'_, '_> {
         let position = self.position + self.row(unit, instance, firing).token;
         let expected = self.needs(unit, position);
         if found > expected {
-            let (expert, column, part) = unit.place(instance);
+            let InstancePlace { expert, column, part } = unit.place(instance);
             let number = self.machine.layout.program[instance as usize] as usize;
             let program = program_name(&self.machine.descriptor, number);
             return Err(SimulateError::SentTwice { program, column, expert, part, row: firing, found, expected });
@@ -81,7 +81,7 @@ impl Pass<'_, '_> {
 
     /// Whether all earlier programs on an instance's state have fired for all rows up to a token.
     pub(super) fn state_is_ready(&self, unit: &Unit, instance: u32, token: u32) -> bool {
-        let (_, column, part) = unit.place(instance);
+        let InstancePlace { column, part, .. } = unit.place(instance);
         unit.before.iter().all(|other| {
             let other = &self.machine.layout.units[*other as usize];
             let theirs = other.instance(0, column, part);
@@ -95,7 +95,7 @@ impl Pass<'_, '_> {
         let (number, pe) = (layout.program[instance as usize], layout.pe[instance as usize] as usize);
         let unit = &layout.units[number as usize];
         let position = self.position + row.token;
-        let (_, _, part) = unit.place(instance);
+        let part = unit.place(instance).part;
         let program = &self.machine.descriptor.programs[number as usize];
         let duration = match self.durations[number as usize] {
             Some(duration) if self.data.is_none() => duration,
@@ -192,7 +192,7 @@ impl Pass<'_, '_> {
             self.send(outlet, now, self.cause(instance, Why::Room))?;
             outlet = next;
         }
-        let (_, column, part) = unit.place(instance);
+        let InstancePlace { column, part, .. } = unit.place(instance);
         for other in &unit.after {
             let theirs = layout.units[*other as usize].instance(0, column, part);
             self.start(theirs, now, self.cause(instance, Why::State))?;

@@ -5,7 +5,7 @@ use crate::descriptor::Port;
 use super::SimulateError;
 use super::pass::{Pass, Why};
 use super::routing::draw;
-use crate::layout::{RoutedIds, start};
+use crate::layout::{InstancePlace, RoutedIds, start};
 
 impl Pass<'_, '_> {
     /// Records that an instance has computed some of a token's ids.
@@ -24,7 +24,7 @@ impl Pass<'_, '_> {
         let Some(Port::Send(slice)) = program.ports.get(port as usize) else {
             return Ok(());
         };
-        let (_, column, part) = self.machine.layout.unit(instance).place(instance);
+        let InstancePlace { column, part, .. } = self.machine.layout.unit(instance).place(instance);
         let from = start(slice, column, part) as usize;
         let row_bytes = d.tensors[shape.ids as usize].row_bytes;
         if let Some(data) = &mut self.data {

@@ -18,12 +18,12 @@ impl Pass<'_, '_> {
         match unit.axis {
             Axis::Outputs => self.wanted.len() as u32,
             Axis::Routed(routing) => {
-                let (expert, ..) = unit.place(instance);
+                let expert = unit.place(instance).expert;
                 self.routed[routing as usize].rows[expert as usize].len() as u32
             }
             Axis::Tokens if unit.state.is_none() => tokens as u32,
             Axis::Tokens => {
-                let (.., part) = unit.place(instance);
+                let part = unit.place(instance).part;
                 let first = self.first_token(unit, part);
                 let end = if unit.appends { self.first_token(unit, part + 1).min(tokens) } else { tokens };
                 end.saturating_sub(first) as u32
@@ -37,14 +37,14 @@ impl Pass<'_, '_> {
         match unit.axis {
             Axis::Outputs => token(self.wanted[firing as usize]),
             Axis::Routed(routing) => {
-                let (expert, ..) = unit.place(instance);
+                let expert = unit.place(instance).expert;
                 let routing = &self.routed[routing as usize];
                 let routed = routing.rows[expert as usize][firing as usize];
                 RowId { token: routed / routing.top_k, routed }
             }
             Axis::Tokens if unit.state.is_none() => token(firing),
             Axis::Tokens => {
-                let (.., part) = unit.place(instance);
+                let part = unit.place(instance).part;
                 token(self.first_token(unit, part) as u32 + firing)
             }
         }

@@ -10,7 +10,7 @@ use super::SimulateError;
 use super::pass::{Cause, Event, MAX_CYCLES, Pass, Why};
 use super::receivers::Segment;
 use super::routing::{NONE, RowId};
-use crate::layout::{Kind, Outlet, columns_of, edge, start};
+use crate::layout::{InstancePlace, Kind, Outlet, columns_of, edge, start};
 use crate::network::MessageRoute;
 
 /// Sender of a message.
@@ -166,7 +166,7 @@ impl<'a> Pass<'a, '_> {
                     if head >= self.done[owner as usize] {
                         return Ok(());
                     }
-                    let (_, column, part) = unit.place(owner);
+                    let InstancePlace { column, part, .. } = unit.place(owner);
                     let (low, high) = outlet.range(column, part);
                     (self.row(unit, owner, head), low..high)
                 }

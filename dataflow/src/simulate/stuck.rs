@@ -5,7 +5,7 @@ use crate::descriptor::{Axis, End, program_name};
 
 use super::pass::Pass;
 use super::routing::{NONE, RowId};
-use crate::layout::{Unit, start};
+use crate::layout::{InstancePlace, Unit, start};
 
 /// Max links of a chain that are followed.
 const MAX_LINKS: usize = 4096;
@@ -48,7 +48,7 @@ impl Pass<'_, '_> {
 
     fn name(&self, instance: u32) -> String {
         let unit = self.machine.layout.unit(instance);
-        let (expert, column, part) = unit.place(instance);
+        let InstancePlace { expert, column, part } = unit.place(instance);
         let number = self.machine.layout.program[instance as usize] as usize;
         let name = program_name(&self.machine.descriptor, number);
         let firing = self.done[instance as usize];
@@ -85,7 +85,7 @@ impl Pass<'_, '_> {
         }
         let row = self.row(unit, instance, firing);
         if !self.state_is_ready(unit, instance, row.token) {
-            let (_, column, part) = unit.place(instance);
+            let InstancePlace { column, part, .. } = unit.place(instance);
             let other = unit.before.iter().map(|other| layout.units[*other as usize].instance(0, column, part));
             let late = other.rev().find(|other| self.done[*other as usize] <= firing);
             return ("waits for a program before it on its state".to_owned(), late);
@@ -123,13 +123,13 @@ impl Pass<'_, '_> {
             return late.then(|| (format!("waits for {name} from the host"), at));
         };
         let sender = &layout.units[from as usize];
-        let (_, column, part) = to.place(at);
+        let InstancePlace { column, part, .. } = to.place(at);
         for receive in to.receives.iter().filter(|receive| receive.slice.tensor == tensor) {
             let low = start(&receive.slice, column, part);
             let high = low + receive.slice.bytes;
             for (number, outlet) in sender.outlets.iter().enumerate().filter(|(_, o)| o.slice.tensor == tensor) {
                 for instance in sender.first..sender.first + sender.instances() {
-                    let (expert, column, part) = sender.place(instance);
+                    let InstancePlace { expert, column, part } = sender.place(instance);
                     let (first, end) = outlet.range(column, part);
                     if end <= low || high <= first {
                         continue;

@@ -6,7 +6,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
 
 use super::heads::{Heads, Operands, Scores, Window};
-use super::online_softmax::{CacheBuffers, OfHead, attended, attended_in, kernel_with_entries};
+use super::online_softmax::{Attended, CacheBuffers, OfHead, attended, attended_in, kernel_with_entries};
 use super::request::{AttentionRequest, Entries, ItemDivision, KernelOffer, Lookahead, Reason};
 use crate::catalogue::{Row, row};
 use crate::generator::blocks;
@@ -132,16 +132,16 @@ impl Definition for AttentionEntries {
             let from = (own + 1).saturating_sub(window as usize).max(first);
             let sink = if scores.sinks { Some(input.floats("sinks")?[h]) } else { None };
             let places = from - first..own + 1 - first;
-            let (mut max, mut sum, mut acc) =
+            let Attended { mut max, mut sum, mut acc } =
                 attended(&input, q, dv, Cache::default(), &scores, places, OfHead { sink, slope: None })?;
             if !seen.is_empty() {
                 let (keys, values, cache) = ("entry_keys", "entry_values", Cache::default());
                 let buffers = CacheBuffers { keys, values, dv, cache };
                 let of_entries = attended_in(&input, buffers, q, &scores, &seen, OfHead::default())?;
-                let top = max.max(of_entries.0);
-                let [past, new] = [max, of_entries.0].map(|max| (max - top).exp());
-                (max, sum) = (top, sum * past + of_entries.1 * new);
-                acc.iter_mut().zip(of_entries.2).for_each(|(acc, x)| *acc = *acc * past + x * new);
+                let top = max.max(of_entries.max);
+                let [past, new] = [max, of_entries.max].map(|max| (max - top).exp());
+                (max, sum) = (top, sum * past + of_entries.sum * new);
+                acc.iter_mut().zip(of_entries.acc).for_each(|(acc, x)| *acc = *acc * past + x * new);
             }
             debug_assert!(max.is_finite());
             for (e, acc) in acc.iter().enumerate() {

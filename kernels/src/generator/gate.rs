@@ -86,6 +86,17 @@ pub(crate) struct Gate {
     pub(crate) bend: Option<Bits>,
 }
 
+/// Result of a gate in f64.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExactGated {
+    /// The result.
+    pub(crate) value: f64,
+    /// Upper bound of the derivative in the gate.
+    pub(crate) slope_of_gate: f64,
+    /// Upper bound of the derivative in up.
+    pub(crate) slope_of_up: f64,
+}
+
 impl Gate {
     /// Returns the bound of a smoothly bounded gate.
     fn bend(&self) -> f32 {
@@ -119,8 +130,8 @@ impl Gate {
         b.mul(gate, up)
     }
 
-    /// Returns the result in f64, then upper bounds of its derivatives in the gate and in up.
-    pub(crate) fn exact(&self, gate: f64, up: f64) -> (f64, f64, f64) {
+    /// Computes the result in f64.
+    pub(crate) fn exact(&self, gate: f64, up: f64) -> ExactGated {
         let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
         let (bends, bend) = (self.act.bends(), f64::from(self.bend()));
         let slope = slope(self.act, gate);
@@ -133,7 +144,7 @@ impl Gate {
             false => up.clamp(-limit, limit),
         };
         let up = up + self.shift.map_or(0.0, |shift| shift.value().into());
-        (gate * up, slope * up.abs(), gate.abs())
+        ExactGated { value: gate * up, slope_of_gate: slope * up.abs(), slope_of_up: gate.abs() }
     }
 
     /// Returns the suffix of kernel names; empty for the original SwiGLU.

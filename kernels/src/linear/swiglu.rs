@@ -287,7 +287,7 @@ impl Definition for Swiglu {
             };
             let (g, u) = (products(&g, &gate_bias), products(&u, &up_bias));
             let gated: Vec<_> = g.iter().zip(&u).map(|((g, _), (u, _))| function.exact(*g, *u)).collect();
-            let expected: Vec<f64> = gated.iter().map(|(y, _, _)| *y).collect();
+            let expected: Vec<f64> = gated.iter().map(|gated| gated.value).collect();
             // Error of each product, as for `Linear`.
             let off = |(_, magnitude): (f64, f64)| (magnitude + 1.0) * relative(gate, k, strategy);
             for (c, y) in y.iter().enumerate() {
@@ -296,7 +296,7 @@ impl Definition for Swiglu {
                 let amax = block.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
                 // The quantiser's rounding, which depends on the block's largest element, and the
                 // errors of the products.
-                let products = off(g[c]) * gated[c].1 + off(u[c]) * gated[c].2;
+                let products = off(g[c]) * gated[c].slope_of_gate + off(u[c]) * gated[c].slope_of_up;
                 let bound = step(out, amax) * 1.01 + products + (amax + 1.0) * 1e-5;
                 close(format_args!("y[{r}, {c}]"), f64::from(*y), expected[c], bound)?;
             }

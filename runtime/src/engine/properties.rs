@@ -7,6 +7,7 @@ use ixc_targets::Target;
 
 use super::sequence::Engine;
 use crate::executor::sequences::StateBytes;
+use crate::executor::states::StateValues;
 use crate::experts::Experts;
 use crate::page_cache_hints::{Advice, AdviceCounts};
 use crate::processors::PinRefusal;
@@ -62,8 +63,8 @@ impl Engine {
         self.loaded.store.sequences.bytes()
     }
 
-    /// Returns the states of fixed size after the last step: name, elements of a row, values.
-    pub fn state_values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
+    /// Returns the states of fixed size after the last step.
+    pub fn state_values(&self) -> impl Iterator<Item = StateValues<'_>> {
         self.first().into_iter().flat_map(|sequence| sequence.states.values())
     }
 

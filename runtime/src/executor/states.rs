@@ -164,6 +164,17 @@ pub struct States {
     shared: SharedPrefix,
 }
 
+/// Values of a state's field without positions.
+#[derive(Clone, Debug)]
+pub struct StateValues<'s> {
+    /// Name of the state.
+    pub name: &'s str,
+    /// Elements of a row.
+    pub width: usize,
+    /// The values, row by row.
+    pub values: Vec<f32>,
+}
+
 impl States {
     /// Makes states for `capacity` positions, a multiple of the attention's block, and steps of at
     /// most `max_tokens`.
@@ -444,15 +455,15 @@ impl States {
         }
     }
 
-    /// Returns the fields without positions: name, elements of a row, and values.
-    pub fn values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
+    /// Returns the fields without positions.
+    pub fn values(&self) -> impl Iterator<Item = StateValues<'_>> {
         self.whole().map(|(state, region)| {
             // SAFETY: the region lies in this memory, which was zeroed when it was made. A kernel
             // that writes it borrows it exclusively.
             let bytes = unsafe { std::slice::from_raw_parts(region.base(), region.bytes() as usize) };
             let floats = bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]));
             let width = state.fields.first().map_or(0, |field| field.width as usize);
-            (&*state.name, width, floats.collect())
+            StateValues { name: &state.name, width, values: floats.collect() }
         })
     }
 

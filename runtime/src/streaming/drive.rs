@@ -45,7 +45,7 @@ use super::affinity;
 use super::backend::{AGAIN, Backend, Completion, INTERRUPTED, INVALID, Read};
 use super::counters::Class;
 use super::files::{Files, PAGE};
-use super::queue::{Active, Queue, ReadPiece, State};
+use super::queue::{Active, Queue, ReadPiece, StartedPiece, State};
 use super::threaded_reader::ThreadedReader;
 
 /// Max restarts of a read without progress; after that the read fails.
@@ -364,7 +364,8 @@ impl Owner<'_> {
         let mut begun = Vec::new();
         let now = Instant::now();
         while state.closed.is_none() && self.outstanding() < self.depth {
-            let Some((job, class, piece)) = state.take(self.outstanding() < self.predicted_depth) else { break };
+            let may_predict = self.outstanding() < self.predicted_depth;
+            let Some(StartedPiece { job, class, piece }) = state.take(may_predict) else { break };
             state.counters.begin(class, now);
             let direct = queue.files().is_direct(piece.file);
             let flight = Flight { job, class, piece, filled: 0, from: 0, direct, retries: 0, began: now };

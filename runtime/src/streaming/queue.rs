@@ -95,9 +95,18 @@ pub(super) struct State {
     pub wake: Option<Arc<dyn Wake>>,
 }
 
+/// A piece whose read begins.
+pub(super) struct StartedPiece {
+    /// Tag of its job.
+    pub job: u64,
+    /// Class of the job.
+    pub class: Class,
+    pub piece: ReadPiece,
+}
+
 impl State {
     /// Starts the next piece: a routed one if possible, else a predicted one if `may_predict`.
-    pub fn take(&mut self, may_predict: bool) -> Option<(u64, Class, ReadPiece)> {
+    pub fn take(&mut self, may_predict: bool) -> Option<StartedPiece> {
         for class in [Class::Routed, Class::Predicted] {
             if class == Class::Predicted && !may_predict {
                 return None;
@@ -115,7 +124,7 @@ impl State {
                         Some(piece)
                     });
                 match piece {
-                    Some(piece) => return Some((tag, class, piece)),
+                    Some(piece) => return Some(StartedPiece { job: tag, class, piece }),
                     None => queue.pop_front(),
                 };
             }

@@ -42,9 +42,19 @@ pub struct CacheBuffers {
     pub cache: Cache,
 }
 
-/// Returns the maximum of the scores, the sum of weights and the sums of weighted values of a
-/// query, in f64. The query attends over `places` of the buffers `keys` and `values`. A sink takes
-/// part in the maximum and in the sum of weights.
+/// Result of a query's attention before the division by the sum of weights.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// Maximum of the scores.
+    pub max: f64,
+    /// Sum of the weights.
+    pub sum: f64,
+    /// Sums of weighted values.
+    pub acc: Vec<f64>,
+}
+
+/// Computes the attention of a query in f64. The query attends over `places` of the buffers `keys`
+/// and `values`. A sink takes part in the maximum and in the sum of weights.
 pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
@@ -53,7 +63,7 @@ pub fn attended(
     scores: &Scores,
     places: Range<usize>,
     of_head: OfHead,
-) -> Result<(f64, f64, Vec<f64>), Mismatch> {
+) -> Result<Attended, Mismatch> {
     let buffers = CacheBuffers { keys: "keys", values: "values", dv, cache };
     attended_in(input, buffers, q, scores, &places.collect::<Vec<_>>(), of_head)
 }
@@ -67,7 +77,7 @@ pub fn attended_in(
     scores: &Scores,
     places: &[usize],
     OfHead { sink, slope }: OfHead,
-) -> Result<(f64, f64, Vec<f64>), Mismatch> {
+) -> Result<Attended, Mismatch> {
     let CacheBuffers { keys, values, dv, cache } = buffers;
     let (of_keys, of_values) = (cache.keys(q.len() as u32), cache.values(dv as u32));
     let (d, q) = (q.len(), multiplied(&of_keys, q, scores.scale.value()));
@@ -82,5 +92,5 @@ pub fn attended_in(
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
     let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
     let acc = (0..dv).map(|e| places.iter().zip(&weights).map(|(&p, weight)| weight * value(p, e)).sum()).collect();
-    Ok((max, sum, acc))
+    Ok(Attended { max, sum, acc })
 }
