@@ -6,6 +6,7 @@
 //! | `work` | exchanges messages until a rank fails |
 //! | `idle` | waits without a message, as a server does |
 //! | `fail` | rank 1 ends the group |
+//! | `linger` | rank 1 ends the group, and takes 3 s to end itself |
 //! | `differ` | rank 1 has another version |
 
 use std::path::PathBuf;
@@ -20,12 +21,17 @@ use ixc_transport::{Incoming, Outgoing, Transport, TransportError};
 const FOLDER: &str = "IXC_TEST_RANKS";
 /// Exchanges whose time is measured.
 const MEASURED: u32 = 1000;
+/// Time that the engine of a rank may take to end.
+const LINGER: Duration = Duration::from_secs(3);
 /// Bytes of a message whose time is measured: a row of 7,168 floats.
 const ROW: usize = 7168 * 4;
 
 fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();
-    let report = |error: &TransportError| eprintln!("error: {error}");
+    let report = |error: &TransportError| match error {
+        TransportError::Ended { by, reason } => eprintln!("error: rank {by}: {reason}"),
+        error => eprintln!("error: {error}"),
+    };
     let transport = match ixc_mpi::connect(Arc::new(report)) {
         Ok(transport) => transport,
         Err(error) => {
@@ -38,21 +44,18 @@ fn main() -> ExitCode {
         "check" => introduce(transport, "1.0").map_err(text).and_then(|()| check(transport)),
         "work" => write_process_id(transport).and_then(|()| work(transport)),
         "idle" => write_process_id(transport).and_then(|()| idle(transport)),
-        "fail" => {
-            if transport.rank() == 1 {
-                Err("the drive is full".to_owned())
-            } else {
-                work(transport)
-            }
-        }
+        "fail" | "linger" if transport.rank() == 1 => Err("the drive is full".to_owned()),
+        "fail" | "linger" => work(transport),
         "differ" => introduce(transport, if transport.rank() == 1 { "1.1" } else { "1.0" }).map_err(text),
         _ => Err(format!("there is no task {task:?}")),
     };
     match result.and_then(|()| transport.close().map_err(text)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            eprintln!("error: rank {}: {reason}", transport.rank());
             transport.end(&reason);
+            if task == "linger" {
+                std::thread::sleep(LINGER);
+            }
             ExitCode::FAILURE
         }
     }

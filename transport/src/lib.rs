@@ -200,6 +200,27 @@ impl TransportError {
     }
 }
 
+/// Returns a failure with its causes, as a reason for [`Transport::end`].
+pub fn reason(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    for cause in causes.map(ToString::to_string) {
+        // Some errors have the text of their cause.
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Reason of a rank that leaves the group, although another one still waits for it.
+const FINISHED: &str = "it is finished";
+
+/// Returns the reason of a rank whose transport is dropped.
+fn last_words() -> &'static str {
+    if std::thread::panicking() { "it panicked; this is a bug" } else { FINISHED }
+}
+
 /// Checks that all messages go to and come from other ranks that exist.
 ///
 /// # Errors
@@ -215,4 +236,19 @@ pub fn check_peers(
         .into_iter()
         .find(|peer| *peer == rank || *peer >= ranks)
         .map_or(Ok(()), |peer| Err(TransportError::Peer { rank, peer, ranks }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_each_cause_once() {
+        let call = "MPI_Isend";
+        let source = LinkError::Library { call, message: "no route".to_owned() };
+        let error = TransportError::Link { rank: 1, source };
+        assert_eq!(reason(&error), "rank 1 cannot exchange messages: MPI_Isend failed: no route");
+        let error = handshake::HandshakeError::from(error);
+        assert_eq!(reason(&error), "rank 1 cannot exchange messages: MPI_Isend failed: no route");
+    }
 }

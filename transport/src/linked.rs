@@ -5,15 +5,15 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::control::Control;
 use crate::header::Header;
 use crate::link::{Channel, Link, LinkError};
-use crate::membership::{Membership, SILENCE};
-use crate::{Incoming, Outgoing, Transport, TransportError, check_peers};
+use crate::membership::{Membership, SILENCE, SUSPENDED};
+use crate::{FINISHED, Incoming, Outgoing, Transport, TransportError, check_peers, last_words};
 
 /// Max bytes of a frame's contents.
 const FRAME: usize = 16 << 20;
@@ -21,8 +21,10 @@ const FRAME: usize = 16 << 20;
 const UPDATE: Duration = Duration::from_millis(50);
 /// Time in which the end of the group is sent to the others.
 const FAREWELL: Duration = Duration::from_millis(300);
-/// Time that a rank leaves to each lower one to end the group first.
+/// Time that a rank leaves to each lower one to end the group first. With many ranks it is less.
 const PRECEDENCE: Duration = Duration::from_millis(300);
+/// Max time that a rank leaves to all lower ones together.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Rounds in which a waiting rank keeps its processor: messages of a machine take microseconds.
 const SPINS: u32 = 200;
 /// Rounds after which a waiting rank sleeps. Until then, it yields its processor to another rank.
@@ -39,7 +41,8 @@ pub type FailureFunction = Box<dyn Fn(&TransportError) + Send + Sync>;
 
 /// Reactions to a failure of another rank, or of the link, also while no exchange waits.
 pub struct FailureHandler {
-    /// Reports a failure that no other rank reports, before the other ranks know it.
+    /// Reports a failure that no other rank reports, before the other ranks know it. After
+    /// [`Transport::end`], it is [`TransportError::Ended`] by this rank.
     pub report: FailureFunction,
     /// Reacts to any failure, after the other ranks were informed.
     pub react: FailureFunction,
@@ -92,10 +95,6 @@ impl<L: Link> Shared<L> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn milliseconds(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.begin).as_millis()).unwrap_or(u64::MAX)
-    }
-
     /// Records that the link answered, and updates the membership if this is due.
     fn update(&self, state: &mut State<L>, now: Instant) {
         let (now_ms, period) = (self.milliseconds(now), UPDATE.as_millis() as u64);
@@ -122,9 +121,36 @@ impl<L: Link> Shared<L> {
         });
     }
 
+    /// Locks the state, unless another thread has it for long: the link may hang in that thread.
+    fn lock_soon(&self) -> Option<MutexGuard<'_, State<L>>> {
+        let begin = Instant::now();
+        while begin.elapsed() < FAREWELL {
+            match self.state.try_lock() {
+                Ok(state) => return Some(state),
+                Err(TryLockError::Poisoned(state)) => return Some(state.into_inner()),
+                Err(TryLockError::WouldBlock) => thread::sleep(NAP),
+            }
+        }
+        None
+    }
+
+    /// Ends the group for a reason of this rank, unless it has ended. `report` gets the reason
+    /// before the other ranks, whose ends may end this process.
+    fn end(&self, reason: &str, report: impl FnOnce(&TransportError)) {
+        self.failure.call_once(|| {
+            let error = TransportError::Ended { by: self.rank, reason: reason.to_owned() };
+            if let Some(mut state) = self.lock_soon() {
+                state.membership.set_end(error.clone());
+            }
+            report(&error);
+            self.say_farewell(reason);
+        });
+    }
+
     /// Sends the end of the group to the other ranks.
     fn say_farewell(&self, reason: &str) {
-        let mut state = self.lock();
+        // Without the link, the other ranks notice the silence of this one.
+        let Some(mut state) = self.lock_soon() else { return };
         let State { link, membership, .. } = &mut *state;
         // If the link fails here, the other ranks notice the silence of this one.
         if membership.send(link, &Control::End(reason.to_owned())).is_ok() {
@@ -137,26 +163,43 @@ impl<L: Link> Shared<L> {
 
     /// Sends heartbeats until the transport is closed.
     fn send_heartbeats(&self) {
+        let mut before = Instant::now();
         while !self.stops.load(Ordering::Relaxed) {
             thread::sleep(UPDATE);
             let now = Instant::now();
+            let pause = now.saturating_duration_since(before);
+            before = now;
             let end = match self.state.try_lock() {
                 Ok(mut state) => {
                     self.update(&mut state, now);
                     state.membership.end().cloned()
                 }
                 // A thread exchanges messages and updates the membership, or the link hangs.
-                Err(_) => {
-                    let pause = self.milliseconds(now).saturating_sub(self.answered.load(Ordering::Relaxed));
-                    let rank = self.rank;
-                    (u128::from(pause) > SILENCE.as_millis())
-                        .then_some(TransportError::Stuck { rank, seconds: SILENCE.as_secs() })
-                }
+                Err(_) => self.hang(now, pause),
             };
             if let Some(error) = end {
                 return self.fail(&error);
             }
         }
+    }
+}
+
+impl<L> Shared<L> {
+    /// Returns the failure of a link that has not answered for long, while a thread uses it.
+    /// `pause` is the time since the last call.
+    fn hang(&self, now: Instant, pause: Duration) -> Option<TransportError> {
+        let now_ms = self.milliseconds(now);
+        // This process was suspended, and could not answer in this time.
+        if pause > SUSPENDED {
+            self.answered.store(now_ms, Ordering::Relaxed);
+        }
+        let silence = now_ms.saturating_sub(self.answered.load(Ordering::Relaxed));
+        let hangs = u128::from(silence) > SILENCE.as_millis();
+        hangs.then_some(TransportError::Stuck { rank: self.rank, seconds: SILENCE.as_secs() })
+    }
+
+    fn milliseconds(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.begin).as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -261,7 +304,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
                 return Err(error.clone());
             }
             if let Some(by) = pending.senders(incoming).find(|from| state.membership.left_before(*from, now)) {
-                return Err(TransportError::Ended { by, reason: "it is finished".to_owned() });
+                return Err(TransportError::Ended { by, reason: FINISHED.to_owned() });
             }
             drop(state);
             wait(round);
@@ -274,9 +317,9 @@ impl<L: Link + 'static> LinkedTransport<L> {
     /// such as a missing file, which the lowest rank then reports.
     fn end_of_lower_rank(&self) -> Option<TransportError> {
         let begin = Instant::now();
-        let patience = PRECEDENCE.saturating_mul(self.rank.min(2));
+        let patience = patience(self.rank, self.ranks);
         while !self.shared.failure.is_completed() && begin.elapsed() < patience {
-            let mut state = self.shared.lock();
+            let mut state = self.shared.lock_soon()?;
             self.shared.update(&mut state, Instant::now());
             if let Some(error) = state.membership.end() {
                 return Some(error.clone());
@@ -285,6 +328,28 @@ impl<L: Link + 'static> LinkedTransport<L> {
             thread::sleep(SLEEP);
         }
         None
+    }
+
+    /// Leaves the group, and waits until all other ranks leave it.
+    fn leave(&self) -> Result<(), TransportError> {
+        let mut state = self.shared.lock();
+        let State { link, membership, .. } = &mut *state;
+        membership.leave(link)?;
+        let mut round = 0;
+        loop {
+            self.shared.update(&mut state, Instant::now());
+            if let Some(error) = state.membership.end() {
+                return Err(error.clone());
+            }
+            let has_sent_all = state.link.has_sent_all().map_err(|error| error.of_rank(self.rank))?;
+            if has_sent_all && state.membership.all_left(self.rank) {
+                return Ok(());
+            }
+            drop(state);
+            wait(round);
+            round = round.saturating_add(1);
+            state = self.shared.lock();
+        }
     }
 
     /// Ends the thread for heartbeats.
@@ -297,6 +362,12 @@ impl<L: Link + 'static> LinkedTransport<L> {
             let _ = thread.join();
         }
     }
+}
+
+/// Returns the time that a rank leaves to all lower ones, to end the group first. It differs from
+/// rank to rank, so that one of them is the first.
+fn patience(rank: u32, ranks: u32) -> Duration {
+    PRECEDENCE.min(PATIENCE / ranks.max(1)).saturating_mul(rank)
 }
 
 /// Waits between two looks at the link.
@@ -378,34 +449,11 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
         if let Some(error) = self.end_of_lower_rank() {
             return self.shared.fail(&error);
         }
-        self.shared.failure.call_once(|| {
-            let error = TransportError::Ended { by: self.rank, reason: reason.to_owned() };
-            self.shared.lock().membership.set_end(error);
-            self.shared.say_farewell(reason);
-        });
+        self.shared.end(reason, &self.shared.handler.report);
     }
 
     fn close(&self) -> Result<(), TransportError> {
-        let mut state = self.shared.lock();
-        let State { link, membership, .. } = &mut *state;
-        membership.leave(link)?;
-        let mut round = 0;
-        loop {
-            self.shared.update(&mut state, Instant::now());
-            if let Some(error) = state.membership.end().cloned() {
-                drop(state);
-                self.shared.fail(&error);
-                return Err(error);
-            }
-            if state.membership.all_left(self.rank) && matches!(state.link.has_sent_all(), Ok(true)) {
-                break;
-            }
-            drop(state);
-            wait(round);
-            round = round.saturating_add(1);
-            state = self.shared.lock();
-        }
-        drop(state);
+        self.leave().inspect_err(|error| self.shared.fail(error))?;
         // After this, an end is no failure.
         self.shared.failure.call_once(|| {});
         self.stop_heartbeats();
@@ -416,145 +464,11 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
 
 impl<L: Link + 'static> Drop for LinkedTransport<L> {
     fn drop(&mut self) {
-        self.end("it is finished");
+        // A panic has printed its message.
+        self.shared.end(last_words(), |_| {});
         self.stop_heartbeats();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::{MemoryLink, links};
-
-    fn transport(link: MemoryLink) -> LinkedTransport<MemoryLink> {
-        let handler = FailureHandler { report: Box::new(|_| {}), react: Box::new(|_| {}) };
-        LinkedTransport::new(link, handler).unwrap()
-    }
-
-    fn group(ranks: u32) -> Vec<LinkedTransport<MemoryLink>> {
-        links(ranks).into_iter().map(transport).collect()
-    }
-
-    fn pair() -> [LinkedTransport<MemoryLink>; 2] {
-        group(2).try_into().unwrap()
-    }
-
-    /// Returns a rank whose peer is a bare link, which sends anything.
-    fn with_hostile_peer() -> (LinkedTransport<MemoryLink>, MemoryLink) {
-        let [link, hostile] = links(2).try_into().unwrap();
-        (transport(link), hostile)
-    }
-
-    fn receive(transport: &dyn Transport, from: u32, bytes: &mut [u8]) -> Result<(), TransportError> {
-        transport.exchange(&[], &mut [Incoming { from, bytes }])
-    }
-
-    #[test]
-    fn all_ranks_exchange_messages_of_all_sizes() {
-        std::thread::scope(|scope| {
-            for transport in group(3) {
-                scope.spawn(move || {
-                    let rank = transport.rank();
-                    for length in [0, 1, 5, 4096, FRAME, FRAME + 1, 2 * FRAME] {
-                        let own = vec![rank as u8; length];
-                        let others = (0..3).filter(|other| *other != rank);
-                        let outgoing: Vec<_> = others.clone().map(|to| Outgoing { to, bytes: &own }).collect();
-                        let mut found = vec![vec![9; length]; 2];
-                        let mut incoming: Vec<_> =
-                            others.clone().zip(&mut found).map(|(from, bytes)| Incoming { from, bytes }).collect();
-                        transport.exchange(&outgoing, &mut incoming).unwrap();
-                        for (from, found) in others.zip(&found) {
-                            assert!(found.iter().all(|byte| *byte == from as u8), "{length} bytes of rank {from}");
-                        }
-                    }
-                    transport.close().unwrap();
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn two_messages_of_one_rank_arrive_in_their_order() {
-        let [first, second] = pair();
-        let outgoing = [Outgoing { to: 1, bytes: &[1, 1] }, Outgoing { to: 1, bytes: &[2] }];
-        first.exchange(&outgoing, &mut []).unwrap();
-        let (mut one, mut two) = ([0; 2], [0]);
-        let mut incoming = [Incoming { from: 0, bytes: &mut one }, Incoming { from: 0, bytes: &mut two }];
-        second.exchange(&[], &mut incoming).unwrap();
-        assert_eq!((one, two), ([1, 1], [2]));
-    }
-
-    #[test]
-    fn messages_of_other_lengths_are_refused() {
-        for (found, expected) in [(3, 2), (2, 3), (0, 1), (FRAME + 2, FRAME + 1)] {
-            let [first, second] = pair();
-            first.exchange(&[Outgoing { to: 1, bytes: &vec![7; found] }], &mut []).unwrap();
-            let error = receive(&second, 0, &mut vec![0; expected]).unwrap_err();
-            let (found, expected) = (found as u64, expected as u64);
-            match error {
-                TransportError::Length { rank: 1, from: 0, found: bytes, expected: wanted } => {
-                    // A frame that is too long is refused before its header is read.
-                    assert_eq!((bytes, wanted), (found.min(bytes), expected));
-                    assert_ne!(bytes, expected);
-                }
-                other => panic!("{other}"),
-            }
-        }
-    }
-
-    #[test]
-    fn hostile_frames_are_refused() {
-        let frame = |sequence, message_bytes, contents: &[u8]| {
-            [&Header { sequence, message_bytes }.encode()[..], contents].concat()
-        };
-        let cases = [
-            (frame(1, 4, &[0; 4]), "message 1 of rank 1"),
-            (frame(0, 5, &[0; 4]), "5 bytes"),
-            (frame(0, 4, &[0; 3]), "3 bytes"),
-            (frame(0, u64::MAX, &[0; 5]), "5 bytes"),
-            (vec![0; 3], "0 bytes"),
-        ];
-        for (bytes, expected) in cases {
-            let (transport, mut hostile) = with_hostile_peer();
-            hostile.send(0, Channel::Data, &bytes, &[]).unwrap();
-            let error = receive(&transport, 1, &mut [0; 4]).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_reason_of_an_end_reaches_a_waiting_rank_and_its_handler() {
-        let [first, second] = links(2).try_into().unwrap();
-        let failures = Arc::new(Mutex::new(Vec::new()));
-        let of_handler = Arc::clone(&failures);
-        let react = move |error: &TransportError| of_handler.lock().unwrap().push(error.clone());
-        let unexpected = || Box::new(|error: &TransportError| panic!("{error}"));
-        let handler = FailureHandler { report: unexpected(), react: unexpected() };
-        let first = LinkedTransport::new(first, handler).unwrap();
-        let handler = FailureHandler { report: unexpected(), react: Box::new(react) };
-        let second = LinkedTransport::new(second, handler).unwrap();
-        let expected = TransportError::Ended { by: 0, reason: "the drive is full".to_owned() };
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| receive(&second, 0, &mut [0]));
-            first.end("the drive is full");
-            assert_eq!(waiting.join().unwrap(), Err(expected.clone()));
-        });
-        assert_eq!(receive(&first, 1, &mut [0]), Err(expected.clone()));
-        assert_eq!(*failures.lock().unwrap(), [expected]);
-    }
-
-    #[test]
-    fn a_message_of_a_rank_that_left_is_not_awaited() {
-        let (transport, mut peer) = with_hostile_peer();
-        peer.send(0, Channel::Control, &Control::Leave.encode(), &[]).unwrap();
-        let error = receive(&transport, 1, &mut [0]).unwrap_err();
-        assert_eq!(error, TransportError::Ended { by: 1, reason: "it is finished".to_owned() });
-    }
-
-    #[test]
-    fn a_dropped_rank_ends_the_group() {
-        let [first, second] = pair();
-        drop(first);
-        assert!(matches!(receive(&second, 0, &mut [0]), Err(TransportError::Ended { by: 0, .. })));
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::{Incoming, Outgoing, Transport, TransportError, check_peers};
+use crate::{Incoming, Outgoing, Transport, TransportError, check_peers, last_words};
 
 /// Messages on their way, and the end of the group.
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ impl Transport for LocalTransport {
 
 impl Drop for LocalTransport {
     fn drop(&mut self) {
-        self.shared.end(self.rank, "it is finished");
+        self.shared.end(self.rank, last_words());
     }
 }
 
@@ -158,6 +158,19 @@ mod tests {
             let expected = TransportError::Ended { by: 0, reason: "the drive is full".to_owned() };
             assert_eq!(waiting.join().unwrap(), Err(expected));
         });
+    }
+
+    #[test]
+    fn a_rank_that_panics_ends_the_group_with_this_reason() {
+        let [first, second] = pair();
+        let panic = std::thread::spawn(move || {
+            let _first = first;
+            std::panic::resume_unwind(Box::new("a bug"));
+        });
+        assert!(panic.join().is_err());
+        let found = second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut [0] }]);
+        let expected = TransportError::Ended { by: 0, reason: "it panicked; this is a bug".to_owned() };
+        assert_eq!(found, Err(expected));
     }
 
     #[test]

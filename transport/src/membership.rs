@@ -21,7 +21,7 @@ const PRECEDENCE: Duration = Duration::from_millis(500);
 const LAST: Duration = Duration::from_secs(1);
 /// Time between two calls of [`Membership::update`] after which this process itself was suspended.
 /// It then cannot know whether the others were silent.
-const SUSPENDED: Duration = Duration::from_secs(3);
+pub(crate) const SUSPENDED: Duration = Duration::from_secs(3);
 /// Max control messages for one update, so that a rank that sends many cannot stop this one.
 const MESSAGES: u32 = 256;
 

@@ -20,12 +20,14 @@ pub(crate) struct MemoryLink {
     rank: u32,
     ranks: u32,
     messages: Arc<Mutex<VecDeque<Message>>>,
+    /// Number of the next messages that are not sent.
+    pub failures: u32,
 }
 
 /// Returns the links of a group.
 pub(crate) fn links(ranks: u32) -> Vec<MemoryLink> {
     let messages = Arc::default();
-    (0..ranks).map(|rank| MemoryLink { rank, ranks, messages: Arc::clone(&messages) }).collect()
+    (0..ranks).map(|rank| MemoryLink { rank, ranks, messages: Arc::clone(&messages), failures: 0 }).collect()
 }
 
 impl Link for MemoryLink {
@@ -38,6 +40,10 @@ impl Link for MemoryLink {
     }
 
     fn send(&mut self, to: u32, channel: Channel, head: &[u8], rest: &[u8]) -> Result<(), LinkError> {
+        if let Some(failures) = self.failures.checked_sub(1) {
+            self.failures = failures;
+            return Err(LinkError::Library { call: "send", message: "the test breaks it".to_owned() });
+        }
         let message = Message { from: self.rank, to, channel, bytes: [head, rest].concat() };
         self.messages.lock().unwrap().push_back(message);
         Ok(())

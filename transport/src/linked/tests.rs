@@ -1,0 +1,198 @@
+use super::*;
+use crate::memory::{MemoryLink, links};
+
+fn transport(link: MemoryLink) -> LinkedTransport<MemoryLink> {
+    let handler = FailureHandler { report: Box::new(|_| {}), react: Box::new(|_| {}) };
+    LinkedTransport::new(link, handler).unwrap()
+}
+
+fn group(ranks: u32) -> Vec<LinkedTransport<MemoryLink>> {
+    links(ranks).into_iter().map(transport).collect()
+}
+
+fn pair() -> [LinkedTransport<MemoryLink>; 2] {
+    group(2).try_into().unwrap()
+}
+
+/// Returns a rank whose peer is a bare link, which sends anything.
+fn with_hostile_peer() -> (LinkedTransport<MemoryLink>, MemoryLink) {
+    let [link, hostile] = links(2).try_into().unwrap();
+    (transport(link), hostile)
+}
+
+fn receive(transport: &dyn Transport, from: u32, bytes: &mut [u8]) -> Result<(), TransportError> {
+    transport.exchange(&[], &mut [Incoming { from, bytes }])
+}
+
+#[test]
+fn all_ranks_exchange_messages_of_all_sizes() {
+    std::thread::scope(|scope| {
+        for transport in group(3) {
+            scope.spawn(move || {
+                let rank = transport.rank();
+                for length in [0, 1, 5, 4096, FRAME, FRAME + 1, 2 * FRAME] {
+                    let own = vec![rank as u8; length];
+                    let others = (0..3).filter(|other| *other != rank);
+                    let outgoing: Vec<_> = others.clone().map(|to| Outgoing { to, bytes: &own }).collect();
+                    let mut found = vec![vec![9; length]; 2];
+                    let mut incoming: Vec<_> =
+                        others.clone().zip(&mut found).map(|(from, bytes)| Incoming { from, bytes }).collect();
+                    transport.exchange(&outgoing, &mut incoming).unwrap();
+                    for (from, found) in others.zip(&found) {
+                        assert!(found.iter().all(|byte| *byte == from as u8), "{length} bytes of rank {from}");
+                    }
+                }
+                transport.close().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn two_messages_of_one_rank_arrive_in_their_order() {
+    let [first, second] = pair();
+    let outgoing = [Outgoing { to: 1, bytes: &[1, 1] }, Outgoing { to: 1, bytes: &[2] }];
+    first.exchange(&outgoing, &mut []).unwrap();
+    let (mut one, mut two) = ([0; 2], [0]);
+    let mut incoming = [Incoming { from: 0, bytes: &mut one }, Incoming { from: 0, bytes: &mut two }];
+    second.exchange(&[], &mut incoming).unwrap();
+    assert_eq!((one, two), ([1, 1], [2]));
+}
+
+#[test]
+fn messages_of_other_lengths_are_refused() {
+    for (found, expected) in [(3, 2), (2, 3), (0, 1), (FRAME + 2, FRAME + 1)] {
+        let [first, second] = pair();
+        first.exchange(&[Outgoing { to: 1, bytes: &vec![7; found] }], &mut []).unwrap();
+        let error = receive(&second, 0, &mut vec![0; expected]).unwrap_err();
+        let (found, expected) = (found as u64, expected as u64);
+        match error {
+            TransportError::Length { rank: 1, from: 0, found: bytes, expected: wanted } => {
+                // A frame that is too long is refused before its header is read.
+                assert_eq!((bytes, wanted), (found.min(bytes), expected));
+                assert_ne!(bytes, expected);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn hostile_frames_are_refused() {
+    let frame = |sequence, message_bytes, contents: &[u8]| {
+        [&Header { sequence, message_bytes }.encode()[..], contents].concat()
+    };
+    let cases = [
+        (frame(1, 4, &[0; 4]), "message 1 of rank 1"),
+        (frame(0, 5, &[0; 4]), "5 bytes"),
+        (frame(0, 4, &[0; 3]), "3 bytes"),
+        (frame(0, u64::MAX, &[0; 5]), "5 bytes"),
+        (vec![0; 3], "0 bytes"),
+    ];
+    for (bytes, expected) in cases {
+        let (transport, mut hostile) = with_hostile_peer();
+        hostile.send(0, Channel::Data, &bytes, &[]).unwrap();
+        let error = receive(&transport, 1, &mut [0; 4]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn the_reason_of_an_end_reaches_a_waiting_rank_and_its_handler() {
+    let [first, second] = links(2).try_into().unwrap();
+    let failures = Arc::new(Mutex::new(Vec::new()));
+    let of_handler = Arc::clone(&failures);
+    let react = move |error: &TransportError| of_handler.lock().unwrap().push(error.clone());
+    let unexpected = || Box::new(|error: &TransportError| panic!("{error}"));
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let of_handler = Arc::clone(&reports);
+    let report = move |error: &TransportError| of_handler.lock().unwrap().push(error.clone());
+    let handler = FailureHandler { report: Box::new(report), react: unexpected() };
+    let first = LinkedTransport::new(first, handler).unwrap();
+    let handler = FailureHandler { report: unexpected(), react: Box::new(react) };
+    let second = LinkedTransport::new(second, handler).unwrap();
+    let expected = TransportError::Ended { by: 0, reason: "the drive is full".to_owned() };
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| receive(&second, 0, &mut [0]));
+        first.end("the drive is full");
+        assert_eq!(waiting.join().unwrap(), Err(expected.clone()));
+    });
+    assert_eq!(receive(&first, 1, &mut [0]), Err(expected.clone()));
+    assert_eq!(*failures.lock().unwrap(), std::slice::from_ref(&expected));
+    // The rank that ends the group reports it once.
+    drop(first);
+    assert_eq!(*reports.lock().unwrap(), [expected]);
+}
+
+#[test]
+fn a_link_hangs_only_while_this_process_runs() {
+    let [transport, _peer] = pair();
+    let shared = &transport.shared;
+    let tick = UPDATE;
+    let expected = TransportError::Stuck { rank: 0, seconds: SILENCE.as_secs() };
+    // Another thread has the link, so that no update changes the times of this test.
+    let _state = shared.lock();
+    let begin = shared.begin + Duration::from_secs(100);
+    shared.answered.store(shared.milliseconds(begin), Ordering::Relaxed);
+    assert_eq!(shared.hang(begin + SILENCE, tick), None);
+    assert_eq!(shared.hang(begin + SILENCE + tick, tick), Some(expected.clone()));
+    // After a suspension of an hour, the link has its time again.
+    let later = begin + Duration::from_secs(3600);
+    assert_eq!(shared.hang(later, Duration::from_secs(3590)), None);
+    assert_eq!(shared.hang(later + SILENCE, tick), None);
+    assert_eq!(shared.hang(later + SILENCE + tick, tick), Some(expected));
+}
+
+#[test]
+fn each_rank_has_a_patience_of_its_own() {
+    for ranks in [2, 3, 8, 64, 1024] {
+        let all: Vec<Duration> = (0..ranks).map(|rank| patience(rank, ranks)).collect();
+        assert_eq!(all[0], Duration::ZERO);
+        assert!(all.is_sorted_by(|a, b| a < b) && all[all.len() - 1] <= PATIENCE, "{ranks} ranks");
+    }
+    assert_eq!(patience(2, 4), 2 * PRECEDENCE);
+}
+
+#[test]
+fn a_rank_that_cannot_leave_tells_the_others() {
+    let [mut link, peer] = links(2).try_into().unwrap();
+    link.failures = 1;
+    let failures = Arc::new(Mutex::new(Vec::new()));
+    let of_handler = Arc::clone(&failures);
+    let react = move |error: &TransportError| of_handler.lock().unwrap().push(error.clone());
+    let handler = FailureHandler { report: Box::new(|_| {}), react: Box::new(react) };
+    let first = LinkedTransport::new(link, handler).unwrap();
+    let second = transport(peer);
+    let error = first.close().unwrap_err();
+    assert!(matches!(error, TransportError::Link { rank: 0, .. }), "{error}");
+    assert_eq!(*failures.lock().unwrap(), std::slice::from_ref(&error));
+    let found = receive(&second, 0, &mut [0]).unwrap_err();
+    assert_eq!(found, TransportError::Ended { by: 0, reason: error.to_string() });
+}
+
+#[test]
+fn a_link_that_hangs_does_not_stop_the_end() {
+    let (transport, _peer) = with_hostile_peer();
+    let state = transport.shared.lock();
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| transport.end("the run was interrupted"));
+        ending.join().unwrap();
+    });
+    drop(state);
+    assert!(transport.shared.failure.is_completed());
+}
+
+#[test]
+fn a_message_of_a_rank_that_left_is_not_awaited() {
+    let (transport, mut peer) = with_hostile_peer();
+    peer.send(0, Channel::Control, &Control::Leave.encode(), &[]).unwrap();
+    let error = receive(&transport, 1, &mut [0]).unwrap_err();
+    assert_eq!(error, TransportError::Ended { by: 1, reason: "it is finished".to_owned() });
+}
+
+#[test]
+fn a_dropped_rank_ends_the_group() {
+    let [first, second] = pair();
+    drop(first);
+    assert!(matches!(receive(&second, 0, &mut [0]), Err(TransportError::Ended { by: 0, .. })));
+}
