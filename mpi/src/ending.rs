@@ -14,6 +14,8 @@ use crate::library::abort;
 const END: Duration = Duration::from_secs(8);
 /// Time in which the rank that ended the group reports the reason.
 const REPORT: Duration = Duration::from_millis(700);
+/// Time in which MPI must end all processes after a failure. `mpirun` then ends the others.
+const ABORT: Duration = Duration::from_secs(1);
 /// Exit status of a rank that ends because of another rank, or of the network (`EX_IOERR`).
 const STATUS: u8 = 74;
 
@@ -70,14 +72,27 @@ pub(crate) fn end_process(error: &TransportError) {
         TransportError::Ended { .. } => thread::sleep(REPORT),
         // MPI hangs in another call.
         TransportError::Stuck { .. } => {}
-        // A stopped process does not end by itself: MPI ends all of them.
+        // A stopped process does not end by itself: MPI ends all of them, unless it hangs.
         TransportError::Peer { .. }
         | TransportError::Length { .. }
         | TransportError::Sequence { .. }
         | TransportError::Control { .. }
         | TransportError::Silent { .. }
-        | TransportError::Link { .. } => abort(STATUS),
+        | TransportError::Link { .. } => {
+            let watch = || {
+                thread::sleep(ABORT);
+                exit()
+            };
+            // Without this thread, the call has no limit.
+            let _ = thread::Builder::new().name("mpi-abort".into()).spawn(watch);
+            abort(STATUS);
+        }
     }
+    exit()
+}
+
+/// Ends this process at once.
+fn exit() -> ! {
     // SAFETY: it only ends the process. MPI's own end would wait for the rank that failed.
     unsafe { libc::_exit(STATUS.into()) }
 }

@@ -11,8 +11,10 @@ use ixc_transport::link::{Channel, Link, LinkError};
 use crate::ending::EndingUniverse;
 use crate::library::{Arrival, Operation, probe};
 
-/// Most spare buffers. Each holds a frame at most.
+/// Most spare buffers.
 const SPARE: usize = 16;
+/// Most bytes of a spare buffer. Larger ones are those of prompts, and would take memory for good.
+const SPARE_BYTES: usize = 1 << 20;
 
 /// Returns MPI's tag of a channel.
 const fn tag(channel: Channel) -> c_int {
@@ -38,7 +40,7 @@ pub(crate) struct MpiLink {
     ranks: u32,
     sending: VecDeque<Operation>,
     receiving: Vec<Receiving>,
-    /// Buffers of completed operations, so that large messages need no new memory.
+    /// Buffers of completed operations, so that messages of decode need no new memory.
     spare: Vec<Vec<u8>>,
     /// MPI in this process, until it ends.
     universe: Option<EndingUniverse>,
@@ -52,7 +54,7 @@ impl MpiLink {
     }
 
     fn recycle(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE {
+        if self.spare.len() < SPARE && buffer.capacity() <= SPARE_BYTES {
             self.spare.push(buffer);
         }
     }
