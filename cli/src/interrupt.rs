@@ -86,6 +86,7 @@ fn watch(patience: Duration) {
 
 fn end() -> ! {
     super::output::note!("");
+    super::ranks::end_silently("the run was interrupted");
     std::process::exit(STATUS.into());
 }
 

@@ -13,7 +13,7 @@ use super::ranks::{self, Connect};
 use super::settings::arguments::ParseError;
 #[cfg(unix)]
 use super::signals;
-use super::{Cli, Usage, exit, failure, interrupt, invocation, output, parse, terminal};
+use super::{Cli, Usage, exit, failure, interrupt, invocation, parse, terminal};
 
 /// Jobs of helper processes.
 const HELPER_JOBS: [HelperJob; 2] = [
@@ -74,11 +74,9 @@ pub fn run_connected(connect: Option<Connect>) -> ExitCode {
 /// Prints the message of a failure. Returns its exit status.
 fn print_failure(error: &anyhow::Error) -> ExitCode {
     let (status, message) = failure::failure(error);
-    if let Some(message) = message.filter(|_| !(error.is::<Usage>() && ranks::is_repetition())) {
-        ranks::end(message.trim_start_matches("error: "));
-        output::print_stderr(&ranks::numbered(message));
-    } else {
-        ranks::end("the run was interrupted");
+    match message.filter(|_| !(error.is::<Usage>() && ranks::is_repetition())) {
+        Some(message) => ranks::end(message),
+        None => ranks::end_silently("the run was interrupted"),
     }
     ExitCode::from(status)
 }

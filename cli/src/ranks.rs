@@ -4,6 +4,7 @@
 //! their own. The program without the feature `mpi` has no connection to other processes.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ixc_compile::build;
@@ -12,7 +13,9 @@ use ixc_transport::handshake::introduce;
 use ixc_transport::launch::Launch;
 use ixc_transport::{Transport, TransportError};
 
-use super::{Command, Usage, output};
+#[cfg(unix)]
+use super::signals;
+use super::{Command, Usage, interrupt, output};
 
 /// Function that reports a failure which no other rank reports.
 pub type Report = Arc<dyn Fn(&TransportError) + Send + Sync>;
@@ -21,6 +24,8 @@ pub type Connect = fn(Report) -> anyhow::Result<Arc<dyn Transport>>;
 
 /// The connection to the other ranks, if there is one.
 static TRANSPORT: OnceLock<Arc<dyn Transport>> = OnceLock::new();
+/// Whether this process has reported its failure, or must not report one.
+static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Connects this process to the other ranks, if `mpirun` started several and the command runs on
 /// several.
@@ -39,11 +44,16 @@ pub fn join(command: &Command, connect: Option<Connect>) -> anyhow::Result<()> {
         );
         return Err(Usage(problem).into());
     };
-    let report = |error: &TransportError| output::print_stderr(&output::describe(&error.clone().into()));
     let transport = connect(Arc::new(report))?;
     let transport = TRANSPORT.get_or_init(|| transport);
     if is_follower() {
         output::set_loudness(true, 0);
+        // `mpirun` sends the signal to all ranks. Rank 0 then ends all of them.
+        interrupt::on_next(|| {});
+        #[cfg(unix)]
+        if matches!(command, Command::Serve(_)) {
+            signals::ignore_sigterm();
+        }
     }
     Ok(introduce(&**transport, build::version())?)
 }
@@ -64,11 +74,22 @@ pub fn is_repetition() -> bool {
     TRANSPORT.get().is_none() && Launch::current().is_some_and(|launch| launch.rank > 0)
 }
 
-/// Returns the message of a failure with the number of this rank, unless it is rank 0.
-pub fn numbered(message: String) -> String {
-    match (TRANSPORT.get().map(|transport| transport.rank()), message.strip_prefix("error: ")) {
-        (Some(rank @ 1..), Some(rest)) => format!("error: rank {rank}: {rest}"),
-        (None | Some(_), _) => message,
+/// Prints a failure that no other rank prints: the end of the group by this rank, or the loss of
+/// another.
+fn report(error: &TransportError) {
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
+        output::print_stderr(&match error {
+            TransportError::Ended { by, reason } => numbered(format!("error: {reason}"), *by),
+            error => output::describe(&error.clone().into()),
+        });
+    }
+}
+
+/// Returns the message of a failure with the number of its rank, unless it is rank 0.
+fn numbered(message: String, rank: u32) -> String {
+    match (rank, message.strip_prefix("error: ")) {
+        (1.., Some(rest)) => format!("error: rank {rank}: {rest}"),
+        _ => message,
     }
 }
 
@@ -104,10 +125,24 @@ pub fn leave() -> anyhow::Result<()> {
     Ok(TRANSPORT.get().map_or(Ok(()), |transport| transport.close())?)
 }
 
-/// Ends all ranks after a failure of this one. If a lower rank failed, too, it reports its failure,
-/// and this process ends here.
-pub fn end(reason: &str) {
+/// Ends all ranks after a failure of this one, and prints its message once. If a lower rank failed,
+/// too, that rank prints its failure, and this process ends here.
+pub fn end(message: String) {
     if let Some(transport) = TRANSPORT.get() {
+        // The transport calls `report`, unless it has done so before.
+        transport.end(message.trim_start_matches("error: "));
+    }
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
+        let rank = TRANSPORT.get().map(|transport| transport.rank());
+        let rank = rank.or_else(|| Launch::current().map(|launch| launch.rank));
+        output::print_stderr(&numbered(message, rank.unwrap_or(0)));
+    }
+}
+
+/// Ends all ranks without a message, such as after Ctrl-C.
+pub fn end_silently(reason: &str) {
+    if let Some(transport) = TRANSPORT.get() {
+        IS_REPORTED.store(true, Ordering::Relaxed);
         transport.end(reason);
     }
 }
@@ -115,6 +150,13 @@ pub fn end(reason: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_ranks_than_rank_0_have_their_number_in_a_message() {
+        let message = || "error: the drive is full".to_owned();
+        assert_eq!(numbered(message(), 0), "error: the drive is full");
+        assert_eq!(numbered(message(), 3), "error: rank 3: the drive is full");
+    }
 
     #[test]
     fn a_machine_has_all_processors_of_a_process() {
