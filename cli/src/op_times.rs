@@ -29,11 +29,15 @@ pub fn note(part: Label, phase: &Phase, stats: &Stats, limits: Option<&Roofline>
         let microseconds = each.as_secs_f64() * 1e6;
         part.print(format_args!("{barriers} per step, {microseconds:.2} us each without waiting for other threads"));
     }
-    let ExchangeCounts { exchanges, messages, bytes } = stats.exchanged;
+    let ExchangeCounts { exchanges, messages, bytes, waited } = stats.exchanged;
     if exchanges > 0 {
         let each = |count: u64| count / stats.steps.max(1);
         let (exchanges, messages) = (counted(each(exchanges), "exchange"), counted(each(messages), "message"));
-        part.print(format_args!("{exchanges} with other ranks per step, {messages}, {} sent", Bytes(each(bytes))));
+        let bytes = Bytes(each(bytes));
+        let waited = waited.as_secs_f64() * 1e3 / stats.steps.max(1) as f64;
+        part.print(format_args!(
+            "{exchanges} with other ranks per step, {messages}, {bytes} sent, {waited:.2} ms of waiting"
+        ));
     }
 }
 

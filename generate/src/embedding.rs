@@ -26,7 +26,7 @@
 use std::collections::VecDeque;
 
 use ixc_ir::plan::{Output, Pooling};
-use ixc_runtime::engine::{Addition, EvictError, FIRST, SequenceId};
+use ixc_runtime::engine::{Addition, EvictError, FIRST, RankCounts, SequenceId, StepError};
 use ixc_runtime::streaming::store::Evicted;
 
 use crate::Error;
@@ -100,6 +100,15 @@ impl Embedder {
     /// See [`LoadedModel::evict_experts`].
     pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
         self.model.evict_experts(layer, pinned)
+    }
+
+    /// Collects the counters of all ranks, as
+    /// [`Engine::rank_counts`](ixc_runtime::engine::Engine::rank_counts) does.
+    ///
+    /// # Errors
+    /// If another rank has ended.
+    pub fn rank_counts(&mut self) -> Result<Vec<RankCounts>, StepError> {
+        self.model.engine_mut().rank_counts()
     }
 
     /// Returns the pooling.

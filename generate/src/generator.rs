@@ -60,7 +60,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ixc_runtime::engine::{EvictError, FIRST, SequenceId, StepError};
+use ixc_runtime::engine::{EvictError, FIRST, RankCounts, SequenceId, StepError};
 use ixc_runtime::sample::Sampler;
 use ixc_runtime::streaming::store::Evicted;
 use ixc_text::tokenizer::Tokenizer;
@@ -322,6 +322,15 @@ impl Generator {
     /// When experts are not streamed, or there is no such layer.
     pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
         self.model.evict_experts(layer, pinned)
+    }
+
+    /// Collects the counters of all ranks, as
+    /// [`Engine::rank_counts`](ixc_runtime::engine::Engine::rank_counts) does.
+    ///
+    /// # Errors
+    /// If another rank has ended.
+    pub fn rank_counts(&mut self) -> Result<Vec<RankCounts>, StepError> {
+        self.model.engine_mut().rank_counts()
     }
 
     /// Submits a request.

@@ -4,7 +4,7 @@
 use ixc_failure::Remedy;
 use ixc_generate::generator::SlotStatus;
 use ixc_grammar::{GrammarError, GrammarSource};
-use ixc_runtime::engine::StateBytes;
+use ixc_runtime::engine::{RankCounts, StateBytes};
 use serde_json::Value;
 
 use crate::histogram::{self, Histogram};
@@ -310,6 +310,8 @@ pub struct Status {
     pub distributions: Distributions,
     /// Counts of streamed experts, if there are any.
     pub experts: Option<ExpertCounts>,
+    /// Counters of each rank, if the model is divided.
+    pub ranks: Vec<RankCounts>,
 }
 
 /// Distributions of request times in seconds, and of step sizes.

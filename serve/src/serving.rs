@@ -43,6 +43,7 @@ use thread::{EmbeddingTexts, LogitsRequest, Message, Reply, Shared, SlotRequest,
 
 mod handle;
 mod kind;
+mod rank_watch;
 mod registry;
 #[cfg(test)]
 pub(crate) mod scripted;

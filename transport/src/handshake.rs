@@ -10,7 +10,7 @@ use ixc_failure::Class;
 use crate::{Incoming, Outgoing, Transport, TransportError};
 
 /// Version of the messages between ranks. Any change of them increments it.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Bytes of an introduction, in all versions of the protocol.
 const BYTES: usize = 256;
@@ -161,7 +161,7 @@ mod tests {
         let mut other_protocol = own;
         other_protocol[PROTOCOL_PLACE.start] = 9;
         let error = compare(1, &other_protocol, &own).unwrap_err();
-        assert_eq!(error.to_string(), "rank 1 has messages of version 9; rank 0 has 1");
+        assert_eq!(error.to_string(), "rank 1 has messages of version 9; rank 0 has 2");
         let mut no_text = own;
         no_text[VERSION_PLACE].fill(0xff);
         assert!(matches!(compare(1, &no_text, &own), Err(HandshakeError::Difference { subject: "version", .. })));

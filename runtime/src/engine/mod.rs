@@ -38,7 +38,7 @@ pub use crate::executor::sequences::{Sequence, StateBytes};
 pub use expert_use::EvictError;
 pub use options::{BackendKind, ExpertStore, Options};
 pub use pins::Pins;
-pub use ranks::FollowError;
+pub use ranks::{FollowError, RankCounts};
 pub use sequence::Engine;
 pub use step::{Addition, FIRST, SequenceId, Softmax, StepError};
 pub use variant::Variant;

@@ -6,7 +6,7 @@
 //! system's clock for each share of work that a thread takes, below 1 % of a step.
 
 use std::collections::HashMap;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +56,21 @@ pub struct ExchangeCounts {
     pub messages: u64,
     /// Bytes sent.
     pub bytes: u64,
+    /// Time in exchanges: until the other ranks arrived, and until all bytes had.
+    pub waited: Duration,
+}
+
+impl Sub for ExchangeCounts {
+    type Output = ExchangeCounts;
+
+    fn sub(self, before: ExchangeCounts) -> ExchangeCounts {
+        ExchangeCounts {
+            exchanges: self.exchanges.saturating_sub(before.exchanges),
+            messages: self.messages.saturating_sub(before.messages),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            waited: self.waited.saturating_sub(before.waited),
+        }
+    }
 }
 
 /// The time of steps, by cause.

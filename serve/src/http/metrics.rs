@@ -20,6 +20,7 @@ use crate::histogram::Histogram;
 use crate::http::app::App;
 use crate::model::{ExpertCounts, ModelFacts, Status};
 use crate::serving::Host;
+use ixc_runtime::engine::RankCounts;
 
 /// The format that Prometheus reads.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -41,6 +42,9 @@ struct ModelState<'a> {
 /// Function that returns a number of a model; `None` if the model does not have it.
 type Number = fn(ModelState<'_>) -> Option<f64>;
 
+/// Function that returns a number of a rank.
+type RankNumber = fn(&RankCounts) -> f64;
+
 /// Kind and source of a metric.
 enum Of {
     /// A number that only grows.
@@ -49,14 +53,18 @@ enum Of {
     Gauge(Number),
     /// Counters that share a label name, and the value of the label for each.
     Counters(&'static str, &'static [(&'static str, Number)]),
+    /// A number of each rank that only grows, with a label `rank`.
+    RankCounter(RankNumber),
+    /// A number of each rank that may also fall, with a label `rank`.
+    RankGauge(RankNumber),
     Histogram(fn(&Status) -> &Histogram),
 }
 
 impl Of {
     fn kind(&self) -> &'static str {
         match self {
-            Of::Counter(_) | Of::Counters(..) => "counter",
-            Of::Gauge(_) => "gauge",
+            Of::Counter(_) | Of::Counters(..) | Of::RankCounter(_) => "counter",
+            Of::Gauge(_) | Of::RankGauge(_) => "gauge",
             Of::Histogram(_) => "histogram",
         }
     }
@@ -76,7 +84,7 @@ fn experts(state: ModelState<'_>, of: fn(&ExpertCounts) -> f64) -> Option<f64> {
     state.status.experts.as_ref().map(of)
 }
 
-use Of::{Counter, Counters, Gauge};
+use Of::{Counter, Counters, Gauge, RankCounter, RankGauge};
 
 const METRICS: &[Metric] = &[
     metric(
@@ -266,6 +274,27 @@ const METRICS: &[Metric] = &[
         Counter(|model| experts(model, |e| e.busy_seconds)),
         "Time with a read outstanding.",
     ),
+    metric(
+        "rank_exchanges_total",
+        RankCounter(|rank| rank.exchanged.exchanges as f64),
+        "Exchanges with other ranks in steps.",
+    ),
+    metric(
+        "rank_messages_total",
+        RankCounter(|rank| rank.exchanged.messages as f64),
+        "Messages that a rank sent in exchanges.",
+    ),
+    metric(
+        "rank_sent_bytes_total",
+        RankCounter(|rank| rank.exchanged.bytes as f64),
+        "Bytes that a rank sent in exchanges.",
+    ),
+    metric(
+        "rank_wait_seconds_total",
+        RankCounter(|rank| rank.exchanged.waited.as_secs_f64()),
+        "Time of a rank in exchanges: until the others arrived, and until all bytes had.",
+    ),
+    metric("rank_memory_bytes", RankGauge(|rank| rank.memory_bytes as f64), "Resident memory of a rank's process."),
 ];
 
 /// Answers with the text for Prometheus.
@@ -312,6 +341,12 @@ fn write_series(text: &mut String, name: &str, of: &Of, state: ModelState<'_>) {
                 if let Some(value) = number(state) {
                     let _ = writeln!(text, "ixc:{name}{{model_name=\"{model}\",{label}=\"{word}\"}} {value}");
                 }
+            }
+        }
+        RankCounter(number) | RankGauge(number) => {
+            for (rank, counts) in state.status.ranks.iter().enumerate() {
+                let value = number(counts);
+                let _ = writeln!(text, "ixc:{name}{{model_name=\"{model}\",rank=\"{rank}\"}} {value}");
             }
         }
         Of::Histogram(histogram) => {

@@ -15,6 +15,7 @@ use ixc_runtime::streaming::store::Evicted;
 use ixc_runtime::streaming::store::stats::{self, GroupStats};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::rank_watch::RankWatch;
 use super::thread::{EmbeddingTexts, LogitsRequest, Shared, SlotRequest, Submission, Work};
 use ixc_generate::Error;
 use ixc_generate::generator::{End, Event, Generator, RequestId, SlotSize, StepRows};
@@ -63,12 +64,21 @@ pub(super) struct Worker<'s> {
     slot_requests: Vec<SlotRequest>,
     /// Tokens that wait for a free slot, to get their logits.
     logits_requests: Vec<LogitsRequest>,
+    rank_watch: RankWatch,
 }
 
 impl<'s> Worker<'s> {
     pub(super) fn new(generator: Generator, shared: &'s Shared, folder: Option<PathBuf>) -> Worker<'s> {
-        let (clients, status) = (HashMap::new(), Status::default());
-        Worker { generator, clients, status, shared, folder, slot_requests: Vec::new(), logits_requests: Vec::new() }
+        Worker {
+            generator,
+            clients: HashMap::new(),
+            status: Status::default(),
+            shared,
+            folder,
+            slot_requests: Vec::new(),
+            logits_requests: Vec::new(),
+            rank_watch: RankWatch::default(),
+        }
     }
 
     /// Performs the waiting actions on slots without a request.
@@ -260,6 +270,7 @@ impl Work for Worker<'_> {
         let engine = self.generator.model().engine();
         self.status.experts = engine.stream().map(|cache| experts(&cache.stats()));
         self.status.states = engine.state_bytes();
+        self.rank_watch.update(Instant::now(), &mut self.status, || self.generator.rank_counts());
         self.shared.publish(&self.status);
     }
 

@@ -9,6 +9,7 @@ use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::streaming::store::Evicted;
 
 use super::invalid;
+use super::rank_watch::RankWatch;
 use super::thread::{EmbeddingTexts, LogitsRequest, Reply, Shared, SlotRequest, Submission, Work};
 use ixc_generate::Error;
 use ixc_generate::embedding::{Embedder, TextId};
@@ -34,12 +35,14 @@ pub(super) struct Worker<'s> {
     count: u64,
     status: Status,
     shared: &'s Shared,
+    rank_watch: RankWatch,
 }
 
 impl<'s> Worker<'s> {
     pub(super) fn new(embedder: Embedder, shared: &'s Shared) -> Worker<'s> {
         let (clients, request_of_text) = (HashMap::new(), HashMap::new());
-        Worker { embedder, clients, request_of_text, count: 0, status: Status::default(), shared }
+        let (status, rank_watch) = (Status::default(), RankWatch::default());
+        Worker { embedder, clients, request_of_text, count: 0, status, shared, rank_watch }
     }
 
     /// Cancels everything that a request still computes.
@@ -173,6 +176,7 @@ impl Work for Worker<'_> {
     fn publish(&mut self) {
         self.status.slots = self.embedder.slots().collect();
         self.status.active = self.status.slots.iter().filter(|slot| slot.has_request).count();
+        self.rank_watch.update(Instant::now(), &mut self.status, || self.embedder.rank_counts());
         self.shared.publish(&self.status);
     }
 

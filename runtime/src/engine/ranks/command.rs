@@ -37,6 +37,8 @@ pub(in crate::engine) enum Command {
     Save,
     /// Ends the run.
     End,
+    /// Sends the counters of each rank to rank 0.
+    Count,
 }
 
 /// Tokens that a step adds to a sequence.

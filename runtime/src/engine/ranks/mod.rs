@@ -13,6 +13,7 @@
 //! the run.
 
 pub(super) mod command;
+mod counts;
 mod hello;
 mod matching;
 pub(super) mod member;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan, Ranks, SourceFile};
-use ixc_transport::{Transport, local};
+use ixc_transport::{Transport, local, reason};
 
 use super::sequence::Engine;
 use super::step::{Addition, SequenceId, StepError};
@@ -37,6 +38,7 @@ use crate::program;
 use crate::saved::{Digest, identity};
 use command::Command;
 pub use command::CommandError;
+pub use counts::RankCounts;
 use member::Member;
 
 /// The reason why a rank stopped following rank 0.
@@ -86,11 +88,11 @@ fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, Load
             let digest = digest(&file);
             let part = part(file, transport.rank());
             let joined = join(part, folder, options, &Link { transport: &transport, digest, begun: None });
-            joined.inspect_err(|error| transport.end(&error.to_string()))
+            joined.inspect_err(|error| transport.end(&reason(error)))
         }
         Some(transport) => {
             let error = RanksError::Count { found: transport.ranks().into(), expected: expected.into() };
-            transport.end(&error.to_string());
+            transport.end(&reason(&error));
             Err(error.into())
         }
     }
@@ -182,13 +184,13 @@ fn all_here(mut file: PlanFile, folder: &Path, options: &Options) -> Result<Engi
             move || match join(file, &folder, &options, &Link { transport: &transport, digest, begun: Some(begun) }) {
                 // `follow` tells the other ranks of an error.
                 Ok(mut engine) => drop(engine.follow()),
-                Err(error) => transport.end(&error.to_string()),
+                Err(error) => transport.end(&reason(&error)),
             };
         let thread = std::thread::Builder::new().name(name).spawn(run);
         followers.push(thread.map_err(|source| LoadError::Thread { source })?);
     }
     let joined = join(file, folder, &each, &Link { transport: &own, digest, begun: Some(begun) });
-    let mut engine = joined.inspect_err(|error| own.end(&error.to_string()))?;
+    let mut engine = joined.inspect_err(|error| own.end(&reason(error)))?;
     if let Some(member) = &mut engine.ranks {
         member.followers = followers;
     }
@@ -267,7 +269,7 @@ impl Engine {
             return Err(FollowError::NoFollower);
         }
         let followed = self.follow_commands(&*transport);
-        followed.inspect_err(|error| transport.end(&error.to_string()))
+        followed.inspect_err(|error| transport.end(&reason(error)))
     }
 
     fn follow_commands(&mut self, transport: &dyn Transport) -> Result<(), FollowError> {
@@ -292,6 +294,10 @@ impl Engine {
                 }
                 Command::Save => {
                     self.save();
+                    continue;
+                }
+                Command::Count => {
+                    counts::send(transport, self.own_counts()).map_err(CommandError::from)?;
                     continue;
                 }
             };

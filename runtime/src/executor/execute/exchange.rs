@@ -10,9 +10,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ixc_ir::plan::{BufferId, Exchange};
-use ixc_transport::{Incoming, Outgoing, Transport, TransportError};
+use ixc_transport::{Incoming, Outgoing, Transport, TransportError, reason};
 
 use super::{ExecuteError, Pass};
 use crate::stats::ExchangeCounts;
@@ -37,6 +38,10 @@ struct Traffic {
     exchanges: AtomicU64,
     messages: AtomicU64,
     bytes: AtomicU64,
+    /// Nanoseconds in exchanges.
+    waited: AtomicU64,
+    /// Counts at the last call of [`RankLink::take_counts`].
+    taken: Mutex<ExchangeCounts>,
 }
 
 impl RankLink {
@@ -47,15 +52,24 @@ impl RankLink {
     /// Ends the group after a failure of this rank. The failure of another rank has ended it.
     pub(crate) fn fail(&self, error: &ExecuteError) {
         if !matches!(error, ExecuteError::Transport(TransportError::Ended { .. })) {
-            self.transport.end(&error.to_string());
+            self.transport.end(&reason(error));
         }
+    }
+
+    /// Returns the counts since the engine was loaded.
+    pub(crate) fn counts(&self) -> ExchangeCounts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Traffic { exchanges, messages, bytes, waited, .. } = &self.traffic;
+        let waited = Duration::from_nanos(count(waited));
+        ExchangeCounts { exchanges: count(exchanges), messages: count(messages), bytes: count(bytes), waited }
     }
 
     /// Returns the counts since the last call.
     pub(crate) fn take_counts(&self) -> ExchangeCounts {
-        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
-        let Traffic { exchanges, messages, bytes } = &self.traffic;
-        ExchangeCounts { exchanges: take(exchanges), messages: take(messages), bytes: take(bytes) }
+        let mut taken = self.traffic.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts();
+        let before = std::mem::replace(&mut *taken, counts);
+        counts - before
     }
 
     fn peers(&self) -> impl Iterator<Item = u32> + use<> {
@@ -67,7 +81,11 @@ impl RankLink {
         let bytes: usize = outgoing.iter().map(|message| message.bytes.len()).sum();
         self.traffic.messages.fetch_add(outgoing.len() as u64, Ordering::Relaxed);
         self.traffic.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.transport.exchange(outgoing, incoming)
+        let begin = Instant::now();
+        let exchanged = self.transport.exchange(outgoing, incoming);
+        let waited = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.traffic.waited.fetch_add(waited, Ordering::Relaxed);
+        exchanged
     }
 
     /// Sends `part` to all other ranks, and passes the parts of all ranks to `use_parts`, in their
