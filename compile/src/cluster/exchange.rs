@@ -9,13 +9,15 @@
 //! transfer = max((m - 1) b / inside, m (N - m) b / between)
 //! ```
 //!
-//! `all_gather` of a part of `b` bytes is a round of `b` bytes. `all_reduce` of `b` bytes is the
-//! faster of two methods, which both add the parts in the order of the ranks:
+//! `all_gather` of a part of `b` bytes is a round of `b` bytes. `all_reduce` of `b` bytes has one
+//! of two methods, which both add the parts in the order of the ranks. [`adds_in_pieces`] chooses
+//! the method, also in a run:
 //!
 //! - *whole*: a round of `b` bytes. Each rank then adds all parts.
 //! - *scattered*: a round of `b / N` bytes, after which each rank adds its share of the elements;
 //!   then a round of `b / N` bytes with the sums.
 
+use ixc_ir::plan::adds_in_pieces;
 use serde::Serialize;
 
 use super::machines::Machines;
@@ -82,10 +84,11 @@ fn round(machines: &Machines, ranks: u32, bytes: f64) -> ExchangeCost {
 
 /// Returns the cost of a sum of `bytes` over all ranks.
 pub fn all_reduce(machines: &Machines, ranks: u32, bytes: f64) -> ExchangeCost {
-    let whole = round(machines, ranks, bytes);
-    let share = round(machines, ranks, bytes / f64::from(ranks.max(1)));
-    let scattered = share.plus(share);
-    if scattered.seconds() < whole.seconds() { scattered } else { whole }
+    if !adds_in_pieces(ranks, bytes as u64) {
+        return round(machines, ranks, bytes);
+    }
+    let share = round(machines, ranks, bytes / f64::from(ranks));
+    share.plus(share)
 }
 
 /// Returns the cost of a concatenation. Each rank gives `bytes`.
@@ -149,6 +152,8 @@ mod tests {
         assert_eq!((sum.messages, sum.bytes_between), (24, 4e6));
         // A short sum takes one round.
         assert_eq!(all_reduce(&machines, 4, 100.0).messages, 12);
+        // So does a run up to 64 KiB, although two rounds of shares are faster here.
+        assert_eq!([65_535.0, 65_536.0].map(|bytes| all_reduce(&machines, 4, bytes).messages), [12, 24]);
         close(send(&machines, 1, 2, 1e6).seconds(), 1.1e-3);
         // Three ranks: the last machine has one.
         assert_eq!(all_gather(&machines, 3, 1.0).bytes_inside, 2.0);

@@ -79,6 +79,15 @@ pub enum Exchange {
     },
 }
 
+/// Min bytes of a part that is summed in pieces: below, a second message costs more than the bytes.
+const PIECES_FROM: u64 = 64 << 10;
+
+/// Whether ranks add parts of this many bytes in pieces: each rank adds one piece, and sends the
+/// sum to the others. Otherwise each rank gets all parts, and adds them all.
+pub fn adds_in_pieces(ranks: u32, part_bytes: u64) -> bool {
+    ranks > 2 && part_bytes >= PIECES_FROM
+}
+
 impl Exchange {
     /// Returns the buffer that this rank sends, if any.
     pub fn sent(self) -> Option<BufferId> {

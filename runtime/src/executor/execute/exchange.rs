@@ -12,14 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ixc_ir::plan::{BufferId, Exchange};
+use ixc_ir::plan::{BufferId, Exchange, adds_in_pieces};
 use ixc_transport::{Incoming, Outgoing, Transport, TransportError, reason};
 
 use super::{ExecuteError, Pass};
 use crate::stats::ExchangeCounts;
 
-/// Min bytes of a part that is summed in pieces: below, a second message costs more than the bytes.
-const PIECES_FROM: usize = 64 << 10;
 /// Bytes of a float.
 const FLOAT_BYTES: usize = 4;
 
@@ -107,7 +105,7 @@ impl RankLink {
 
     /// Adds the parts of all ranks.
     fn sum(&self, part: &[u8], sum: &mut [u8]) -> Result<(), TransportError> {
-        if self.transport.ranks() > 2 && part.len() >= PIECES_FROM {
+        if adds_in_pieces(self.transport.ranks(), part.len() as u64) {
             return self.sum_pieces(part, sum);
         }
         self.share(part, |parts| add(parts, sum))
