@@ -35,6 +35,7 @@ use serde_json::json;
 
 use super::Usage;
 use super::divergence::{ModelSetup, compare, divergence_text, positions};
+use super::division::{DivisionOption, MachineChoice};
 use super::force::{Force, reads};
 use super::model_args::{DeferChoice, MemoryChoice, ModelArgument};
 use super::output::{self, Bytes, Line, Printable, Rate, Unit, counted, note};
@@ -121,8 +122,10 @@ pub struct Args {
           conflicts_with_all = ["pack", "self_contained", "moe", "text", "emit", "dump_dir"])]
     ranks: Option<u32>,
     /// Division of the model among ranks.
-    #[arg(long, value_enum, default_value_t = ranks::Shard::Layers, requires = "ranks")]
-    shard: ranks::Shard,
+    #[arg(long, value_enum, value_name = "DIVISION", default_value_t = DivisionOption::Layers, requires = "ranks")]
+    shard: DivisionOption,
+    #[command(flatten)]
+    machines: MachineChoice,
     #[command(flatten)]
     memory: MemoryChoice,
     #[command(flatten)]

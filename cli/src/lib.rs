@@ -15,6 +15,7 @@ mod compile;
 mod completions;
 mod converse;
 mod divergence;
+mod division;
 mod doctor;
 mod download;
 mod drawing;

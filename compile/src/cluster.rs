@@ -110,7 +110,8 @@ pub fn choose(module: &Module, machines: &Machines, ranks: u32) -> Result<Divisi
         None => format!("{} is not possible", row.division),
     });
     let times = times.collect::<Vec<_>>().join(", ");
-    let reason = format!("predicted time of a token on {ranks} ranks of {}: {times}", machines.name);
+    let bound = comparison.decode.bound.words();
+    let reason = format!("predicted time of a token on {ranks} ranks of {}: {times}; bound: {bound}", machines.name);
     Ok(DivisionChoice { division: comparison.division, reason })
 }
 

@@ -4,11 +4,14 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
+use ixc_compile::cluster::{self, DivisionChoice};
 use ixc_compile::compile::TargetName;
+use ixc_compile::model::Model;
 use ixc_generate::ranks::compile_ranks;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Exchange, Plan, RankDivision, RowCount, Step};
+use ixc_ir::plan::{Exchange, Plan, RowCount, Step};
 use ixc_model_files::gguf::ShardFile;
+use ixc_passes::shard::Division;
 use ixc_runtime::{engine, file};
 use serde_json::json;
 
@@ -16,25 +19,11 @@ use super::Args;
 use crate::force::reads;
 use crate::output::{self, Bytes, counted};
 
-/// Division of a model among ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Shard {
-    /// Ranges of layers; results have the bits of a plan for one rank.
-    Layers,
-    /// Experts of each layer.
-    Experts,
-    /// Heads of attention, and rows and columns of weights.
-    Tensors,
-}
-
-impl Shard {
-    fn division(self) -> RankDivision {
-        match self {
-            Shard::Layers => RankDivision::Layers,
-            Shard::Experts => RankDivision::Experts,
-            Shard::Tensors => RankDivision::Tensors,
-        }
-    }
+/// Division of a plan, as requested or as a forecast chose it.
+struct RequestedDivision {
+    division: Division,
+    /// Reason of the forecast.
+    reason: Option<String>,
 }
 
 /// Numbers of a rank's plan, for the report.
@@ -73,17 +62,29 @@ impl RankNumbers {
 }
 
 impl Args {
+    /// Returns the requested division, or the fastest one with the reason.
+    fn division(&self, model: &Model, ranks: u32) -> anyhow::Result<RequestedDivision> {
+        if let Some(division) = self.shard.division() {
+            return Ok(RequestedDivision { division, reason: None });
+        }
+        let chosen = cluster::choose(&model.arch.module, &self.machines.machines()?, ranks);
+        let DivisionChoice { division, reason } = chosen.map_err(ixc_error::Error::from)?;
+        Ok(RequestedDivision { division, reason: Some(reason) })
+    }
+
     /// Compiles a model for several ranks.
     pub(super) fn run_ranks(&self, target: &TargetName, ranks: u32, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
         let path = self.output.clone().unwrap_or_else(|| self.default_name("ixp"));
-        let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.changes.files()).collect();
+        let inputs: Vec<&Path> =
+            self.model.path().into_iter().chain(self.changes.files()).chain(self.machines.file()).collect();
         let mut output = self.force.open(&path, &file::KIND, &inputs)?;
         let model = self.open_model()?;
         reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
         let options = self.options(target)?;
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
-        let division = self.shard.division();
+        let choice = self.division(&model, ranks)?;
+        let division = choice.division;
         let plans = compile_ranks(&model, &options, &run, ranks, division).map_err(ixc_error::Error::from)?;
         file::write_ranks_to(output, &plans).map_err(ixc_error::Error::from)?;
         let (seconds, bytes) = (begin.elapsed().as_secs_f64(), std::fs::metadata(&path).map_or(0, |file| file.len()));
@@ -103,6 +104,7 @@ impl Args {
                 "bytes": bytes,
                 "target": first.target,
                 "division": division.word(),
+                "reason": choice.reason,
                 "ranks": each.collect::<Vec<_>>(),
                 "model_files": first.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
                 "seconds": seconds,
@@ -118,6 +120,9 @@ impl Args {
             division.word(),
             Bytes(bytes)
         )?;
+        if let Some(reason) = &choice.reason {
+            writeln!(out, "  {reason}")?;
+        }
         for (rank, numbers) in numbers.iter().enumerate() {
             let RankNumbers { weight_bytes, steps, exchanges, token_bytes } = numbers;
             writeln!(

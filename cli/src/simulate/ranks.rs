@@ -3,13 +3,12 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use ixc_compile::Error as CompileError;
-use ixc_compile::cluster::{self, ClusterForecast, ClusterRequest, machines, page};
+use ixc_compile::cluster::{self, ClusterForecast, ClusterRequest, page};
 use ixc_files::Output;
 use ixc_model_files::gguf::ShardFile;
-use ixc_passes::shard::Division;
 use serde::Serialize;
 
+use crate::division::{DivisionOption, MachineChoice};
 use crate::force::{Force, reads};
 use crate::model_args::open;
 use crate::output;
@@ -19,22 +18,6 @@ use crate::terminal::standard_error;
 const SCHEMA: &str = "ixc.ranks.v1";
 /// Max number of ranks: the graph of each is built.
 const MAX_RANKS: i64 = 1024;
-/// Default machines.
-const DEFAULT_MACHINES: &str = "xeon-6980p";
-
-/// Division in an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum DivisionOption {
-    /// The fastest one
-    Auto,
-    /// Ranges of layers
-    Layers,
-    /// Experts of each layer
-    Experts,
-    /// Heads of attention, and rows and columns of weights
-    Tensors,
-}
-
 /// Options of a forecast for several ranks.
 #[derive(Debug, clap::Args)]
 pub struct RankArgs {
@@ -45,16 +28,14 @@ pub struct RankArgs {
     /// Division of the model among ranks [default: auto].
     #[arg(long, value_name = "DIVISION", requires = "ranks")]
     shard: Option<DivisionOption>,
-    /// Machines of the ranks: xeon-6980p, xeon-6980p-rdma, xeon-8575c, or a path that ends in .toml
-    /// [default: xeon-6980p].
-    #[arg(long, value_name = "NAME", requires = "ranks")]
-    machines: Option<String>,
+    #[command(flatten)]
+    machines: MachineChoice,
 }
 
 /// A forecast for several ranks, as requested.
-pub struct RequestedForecast {
+pub struct RequestedForecast<'a> {
     request: ClusterRequest,
-    machines: String,
+    machines: &'a MachineChoice,
 }
 
 /// Output of a forecast.
@@ -69,17 +50,10 @@ pub struct ForecastOutput {
 
 impl RankArgs {
     /// Returns the requested forecast. `position` is the number of tokens before the decoded one.
-    pub fn forecast(&self, position: u32) -> Option<RequestedForecast> {
-        let division = match self.shard.unwrap_or(DivisionOption::Auto) {
-            DivisionOption::Auto => None,
-            DivisionOption::Layers => Some(Division::Layers),
-            DivisionOption::Experts => Some(Division::Experts),
-            DivisionOption::Tensors => Some(Division::Tensors),
-        };
-        Some(RequestedForecast {
-            request: ClusterRequest { ranks: self.ranks?, division, position: position.into() },
-            machines: self.machines.clone().unwrap_or_else(|| DEFAULT_MACHINES.to_owned()),
-        })
+    pub fn forecast(&self, position: u32) -> Option<RequestedForecast<'_>> {
+        let division = self.shard.and_then(DivisionOption::division);
+        let request = ClusterRequest { ranks: self.ranks?, division, position: position.into() };
+        Some(RequestedForecast { request, machines: &self.machines })
     }
 }
 
@@ -91,14 +65,14 @@ struct Document<'a> {
     forecast: &'a ClusterForecast,
 }
 
-impl RequestedForecast {
+impl RequestedForecast<'_> {
     /// Predicts, and writes text, JSON and page. `path` is the path of the model; `None` is the
     /// built-in model.
     pub fn run(&self, out: &mut dyn Write, path: Option<&Path>, wanted: &ForecastOutput) -> anyhow::Result<()> {
-        let inputs: Vec<&Path> = path.into_iter().chain(machines::file(&self.machines)).collect();
+        let inputs: Vec<&Path> = path.into_iter().chain(self.machines.file()).collect();
         // Open the output before the work, which would otherwise be lost.
         let mut page = wanted.html.as_ref().map(|file| wanted.force.open(file, &page::KIND, &inputs)).transpose()?;
-        let machines = machines::find(&self.machines).map_err(CompileError::from).map_err(ixc_error::Error::from)?;
+        let machines = self.machines.machines()?;
         let model = open(path)?;
         if let Some(page) = &mut page {
             reads(page, model.gguf.files().iter().map(ShardFile::path))?;
