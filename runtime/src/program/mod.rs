@@ -441,8 +441,8 @@ pub struct Program {
     pub layers: Vec<Layer>,
     /// Part of the model that the plan computes, if it does not compute the whole model.
     pub ranks: Option<Ranks>,
-    /// Memory for parts of other ranks, in bytes.
-    pub received_bytes: u64,
+    /// Max memory for the messages of an exchange with other ranks, in bytes.
+    pub exchange_bytes: u64,
 }
 
 impl Program {
@@ -543,7 +543,7 @@ impl Program {
             gives: plan.gives,
             layers,
             ranks: plan.ranks,
-            received_bytes: ranks::received_bytes(plan),
+            exchange_bytes: ranks::exchange_bytes(plan),
             kernels,
         })
     }

@@ -8,6 +8,9 @@ use super::{BarrierAction, PlanError, Problem, Stage, at, id, range};
 /// Bytes of an element of a buffer that ranks exchange.
 pub(super) const FLOAT_BYTES: u64 = 4;
 
+/// Copies of a message that a transport keeps: one at the sender, and one at the receiver.
+const MESSAGE_COPIES: u64 = 2;
+
 /// Checks the rank of a plan, and all exchanges.
 pub(crate) fn check(plan: &Plan<Kernel>) -> Result<(), PlanError> {
     at(&"ranks", plan.ranks.map_or(Ok(()), |ranks| rank(plan, ranks)))?;
@@ -84,15 +87,46 @@ pub(super) fn check_loops(stages: &[Stage]) -> Result<(), PlanError> {
     }
 }
 
-/// Returns the bytes of memory for parts of other ranks: the most that an exchange receives there.
-pub(super) fn received_bytes(plan: &Plan<Kernel>) -> u64 {
-    let ranks = plan.ranks.map_or(1, |ranks| ranks.ranks);
-    let bytes = |exchange: &Exchange| {
-        let part = exchange.result().and(exchange.sent()).and_then(|part| plan.buffers.get(part.0 as usize));
-        let rows = |part: &ArenaBuffer| part.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens));
-        part.map_or(0, |part| part.row_bytes.saturating_mul(rows(part))).saturating_mul(u64::from(ranks) - 1)
+/// Returns the max bytes of memory for the messages of an exchange: the parts of other ranks, and
+/// copies of all messages, which a transport keeps while they travel.
+pub(super) fn exchange_bytes(plan: &Plan<Kernel>) -> u64 {
+    let peers = plan.ranks.map_or(0, |ranks| u64::from(ranks.ranks).saturating_sub(1));
+    let size = |buffer: BufferId| {
+        let found = plan.buffers.get(buffer.0 as usize);
+        let rows = |buffer: &ArenaBuffer| buffer.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens));
+        found.map_or(0, |buffer| buffer.row_bytes.saturating_mul(rows(buffer)))
     };
     let exchanges =
         plan.steps.iter().filter_map(|step| if let Step::Exchange(found) = step { Some(found) } else { None });
-    exchanges.map(bytes).max().unwrap_or(0)
+    exchanges.map(|exchange| message_bytes(*exchange, peers, size)).max().unwrap_or(0)
+}
+
+/// Returns the bytes of memory for the messages of an exchange with `peers` other ranks. `size`
+/// returns the bytes of a buffer.
+fn message_bytes(exchange: Exchange, peers: u64, size: impl Fn(BufferId) -> u64) -> u64 {
+    match exchange {
+        // The parts of other ranks, their copies, and a copy of the own part for each other rank.
+        Exchange::Sum { part, .. } | Exchange::Gather { part, .. } => {
+            size(part).saturating_mul(peers).saturating_mul(1 + MESSAGE_COPIES)
+        }
+        // A copy, because the rows are in the plan's own buffers.
+        Exchange::Send { rows, .. } | Exchange::Receive { rows, .. } => size(rows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_for_messages_counts_parts_and_copies() {
+        let [part, sum] = [BufferId(0), BufferId(1)];
+        let bytes = |exchange, peers| message_bytes(exchange, peers, |buffer| if buffer == part { 100 } else { 1 });
+        // Three parts arrive. The transport copies them, and has three copies of the own part.
+        assert_eq!(bytes(Exchange::Sum { part, sum }, 3), 900);
+        assert_eq!(bytes(Exchange::Gather { part, whole: sum }, 1), 300);
+        assert_eq!(bytes(Exchange::Send { rows: part, to: 1 }, 3), 100);
+        assert_eq!(bytes(Exchange::Receive { rows: part, from: 1 }, 3), 100);
+        assert_eq!(bytes(Exchange::Sum { part, sum }, 0), 0);
+    }
 }

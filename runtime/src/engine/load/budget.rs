@@ -86,7 +86,7 @@ pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Opti
     let parts = program.part_bytes.saturating_mul(run.additions().into());
     let each = states.saturating_mul(run.sequences.into()).saturating_add(parts);
     let packed = own_memory_layout(&plan.weights, streamed).1;
-    let rest = [packed, plan.arena_bytes, each, scratch, program.received_bytes, SPARE_BYTES];
+    let rest = [packed, plan.arena_bytes, each, scratch, program.exchange_bytes, SPARE_BYTES];
     ropes.chain(rest).fold(0, u64::saturating_add)
 }
 
