@@ -103,8 +103,13 @@ impl Lowering<'_> {
     pub(super) fn route_identities(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, experts) = (op.kind.row().mnemonic, op.attr("experts").int().unsigned_abs());
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
-        if self.partial.contains(&ids.buffer) || !self.routes.contains_key(&ids.buffer) {
+        if !self.routes.contains_key(&ids.buffer) {
             return unsupported(name, "ids that no route gave");
+        }
+        if self.partial.contains(&ids.buffer) {
+            let problem = "ids of some slots only, such as those of a rank's experts: its identity experts are unknown; \
+                           expected the ids of a route";
+            return unsupported(name, problem);
         }
         let [own, weights] = ["own ids", "own weights"].map(|what| self.buffer(what, ids.rows, Format::F32, ids.width));
         let (own, weights) = (own?, weights?);
