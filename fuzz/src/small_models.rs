@@ -20,6 +20,12 @@ use crate::scratch;
 pub const MAX_TOKENS: u32 = 24;
 /// Positions of the context.
 pub const CONTEXT: u32 = 128;
+/// Start of a file with weights. It begins like GGUF, because plans open no other file.
+const HEADER: &[u8; 64] = &{
+    let mut header = [b'x'; 64];
+    [header[0], header[1], header[2], header[3]] = *b"GGUF";
+    header
+};
 
 /// A random model, its plan, and the folder of its weights.
 #[derive(Clone, Debug)]
@@ -40,13 +46,17 @@ pub fn small_model(seed: u64, target: Target) -> SmallModel {
     let mut random = random_model(seed, Formats::F32);
     // Few names, so that the folder stays small.
     let name = format!("model-{}.weights", seed % 8);
-    let mut bytes = Vec::new();
+    let mut bytes = HEADER.to_vec();
     for (weight, content) in random.module.weights.iter_mut().zip(&random.weights) {
         weight.place = Some(Place { file: 0, offset: bytes.len() as u64 });
         bytes.extend_from_slice(content);
     }
-    let file =
-        SourceFile { path: name.clone(), bytes: bytes.len() as u64, header_crc: crc32fast::hash(&[]), header_bytes: 0 };
+    let file = SourceFile {
+        path: name.clone(),
+        bytes: bytes.len() as u64,
+        header_crc: crc32fast::hash(HEADER),
+        header_bytes: HEADER.len() as u64,
+    };
     scratch::file(&name, &bytes);
     let plan = plan_of(&random, file, target);
     SmallModel { random, plan, folder: scratch::folder().to_owned() }

@@ -231,7 +231,7 @@ fn packing_another_model_file_is_refused() {
     let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let model = folder.0.join("tiny.weights");
     let mut bytes = std::fs::read(&model).unwrap();
-    bytes[3] ^= 1;
+    bytes[20] ^= 1;
     std::fs::write(&model, bytes).unwrap();
     let path = folder.0.join("tiny.ixp");
     let error = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ());

@@ -170,10 +170,10 @@ fn a_plan_that_holds_all_weights_needs_no_model_file() {
     assert_eq!(refused(&plan, &[]).0, Some(65));
 }
 
-/// A plan may come from anyone, and names its files. It opens any file in its own folder, and
-/// elsewhere only files that begin like models.
+/// A plan may come from anyone, and names its files. It opens only files that begin like models,
+/// and whose header it knows.
 #[test]
-fn plan_opens_only_models_outside_its_folder() {
+fn plan_opens_only_models_that_it_knows() {
     let folder = scratch("moved_foreign");
     let (models, plans) = (folder.join("models"), folder.join("plans"));
     [&models, &plans].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
@@ -190,24 +190,35 @@ fn plan_opens_only_models_outside_its_folder() {
     let mut bytes = fs::read(&model).unwrap();
     bytes[..4].copy_from_slice(b"root");
     fs::write(&secret, &bytes).unwrap();
-    let naming = |name: &str, path: &str| {
+    let naming = |name: &str, path: &str, header: Option<(u64, u32)>| {
         let mut changed = file::read(&plan).unwrap();
         let source = &mut changed.files[0];
-        // No byte of the file is compared, as a hostile plan would have it.
-        (source.path, source.header_bytes, source.header_crc) = (path.to_owned(), 0, 0);
+        source.path = path.to_owned();
+        header.into_iter().for_each(|(bytes, crc)| (source.header_bytes, source.header_crc) = (bytes, crc));
         file::write(&plans.join(name), &changed).unwrap();
         plans.join(name)
     };
     let link = plans.join("link");
     std::os::unix::fs::symlink(&secret, &link).unwrap();
-    for (name, path) in
-        [("absolute.ixp", secret.to_str().unwrap()), ("up.ixp", "../models/passwd"), ("link.ixp", "link")]
-    {
-        let (status, said) = refused(&naming(name, path), &[]);
-        let wrong = "it lies outside of the plan's folder and does not begin like GGUF or safetensors";
+    fs::copy(&secret, plans.join("inside")).unwrap();
+    for (name, path) in [
+        ("absolute.ixp", secret.to_str().unwrap()),
+        ("up.ixp", "../models/passwd"),
+        ("link.ixp", "link"),
+        ("inside.ixp", "inside"),
+    ] {
+        // No byte of the file is compared, as a hostile plan would have it.
+        let (status, said) = refused(&naming(name, path, Some((0, 0))), &[]);
+        let wrong = "it does not begin like GGUF or safetensors";
         assert!(status == Some(65) && said.contains(wrong), "{name}: {status:?} {said}");
     }
-    assert!(same(&logits(&naming("model.ixp", "../models/model.gguf"), &[]), &expected), "a model elsewhere");
-    fs::copy(&secret, plans.join("inside")).unwrap();
-    assert!(same(&logits(&naming("inside.ixp", "inside"), &[]), &expected), "a file in the plan's folder");
+    // A foreign model of the same length is not opened without its header.
+    for bytes in [0, 23] {
+        let crc = crc32fast::hash(&fs::read(&model).unwrap()[..bytes]);
+        let unknown = naming("unknown.ixp", "../models/model.gguf", Some((bytes as u64, crc)));
+        let (status, said) = refused(&unknown, &[]);
+        let wrong = format!("the plan's checksum covers {bytes} bytes of the header; expected at least 24");
+        assert!(status == Some(65) && said.contains(&wrong), "{status:?} {said}");
+    }
+    assert!(same(&logits(&naming("model.ixp", "../models/model.gguf", None), &[]), &expected), "a model elsewhere");
 }

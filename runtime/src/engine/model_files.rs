@@ -2,16 +2,20 @@
 //! user says.
 //!
 //! A plan names its model files by the paths at the time it was made. Plans and models are often
-//! moved together. A missing file is therefore searched by its name in the plan's own folder. Its
-//! length and the checksum of its header must always match the plan's.
+//! moved together. A missing file is therefore searched by its name in the plan's own folder.
 //!
-//! A plan from elsewhere could name any file of its user. So a file outside of the plan's folder
-//! must begin like a model file. Links are followed before the folders are compared.
+//! A plan from elsewhere could name any file of its user. So each file has to pass these checks, in
+//! this order:
 //!
-//! | file | rule |
+//! | check | purpose |
 //! | --- | --- |
-//! | in the plan's folder or below it | any file with the plan's length and header |
-//! | elsewhere | in addition, it begins like GGUF or safetensors |
+//! | the file begins like GGUF or safetensors | a plan reads only model files |
+//! | its length is that of the plan | a cut or extended file is noticed |
+//! | the plan has a checksum of its header | the plan's author knew the model |
+//! | this checksum is that of the file | the file has the tensors of the plan |
+//!
+//! The header of a safetensors file is known before it is parsed, so the plan must cover all of it.
+//! Of a GGUF file, the plan must cover at least the numbers of tensors and keys.
 
 use std::fs::File;
 use std::io;
@@ -31,6 +35,8 @@ use crate::storage::memory::Mapped;
 const READ_BYTES: usize = 1 << 16;
 /// First bytes of a GGUF file.
 const GGUF_MAGIC: &[u8] = b"GGUF";
+/// Bytes of a GGUF file before its first key: magic, version, numbers of tensors and of keys.
+const GGUF_BEGIN: u64 = 24;
 /// Bytes of the length at the begin of a safetensors file.
 const SAFETENSORS_LENGTH: usize = 8;
 /// Max bytes of the header of a safetensors file: the limit of the format's own library.
@@ -61,7 +67,7 @@ fn locate_file(source: &mut SourceFile, folder: &Path, built_in: Option<BuiltIn>
     // download.
     let open = |path: &Path| {
         let file = open_regular(path).ok()?;
-        check(&file, path, folder, source).ok().map(|_| file)
+        check(&file, path, source).ok().map(|_| file)
     };
     if let Some(file) = open(&stored) {
         return Some(file);
@@ -98,7 +104,7 @@ pub(crate) fn open_files(
 ) -> Result<Vec<Mapped>, LoadError> {
     let files = plan.files.iter().enumerate().map(|(number, file)| match options.built_in {
         Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
-        _ => map(&folder.join(&file.path), folder, file, opened.get(number).and_then(Option::as_ref)),
+        _ => map(&folder.join(&file.path), file, opened.get(number).and_then(Option::as_ref)),
     });
     files.collect()
 }
@@ -123,7 +129,7 @@ fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadE
 
 /// Maps a model file, and checks that it is the one that the plan was made from. Uses `opened` if
 /// it is given.
-fn map(path: &Path, folder: &Path, source: &SourceFile, opened: Option<&File>) -> Result<Mapped, LoadError> {
+fn map(path: &Path, source: &SourceFile, opened: Option<&File>) -> Result<Mapped, LoadError> {
     let error = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::NoModelFile { path: path.to_owned() },
         _ => LoadError::ModelFile { path: path.to_owned(), source },
@@ -136,7 +142,7 @@ fn map(path: &Path, folder: &Path, source: &SourceFile, opened: Option<&File>) -
             &own
         }
     };
-    let identity = check(file, path, folder, source)?;
+    let identity = check(file, path, source)?;
     let mapped = Mapped::open(file, path, source.bytes).map_err(error)?;
     if mapped.identity() != Some(identity) {
         return Err(error(io::Error::other("changed while it was opened")));
@@ -144,18 +150,20 @@ fn map(path: &Path, folder: &Path, source: &SourceFile, opened: Option<&File>) -
     Ok(mapped)
 }
 
-/// Compares an open file's length and the checksum of its header with the plan's. A file outside of
-/// the plan's folder must also begin like a model file.
-fn check(file: &File, path: &Path, folder: &Path, source: &SourceFile) -> Result<Identity, LoadError> {
+/// Checks that an open file is the model file that the plan was made from.
+fn check(file: &File, path: &Path, source: &SourceFile) -> Result<Identity, LoadError> {
     let error = |source| LoadError::ModelFile { path: path.to_owned(), source };
     let other = |what, found, expected| LoadError::OtherModel { path: path.to_owned(), what, found, expected };
     let metadata = file.metadata().map_err(error)?;
-    if !is_in_folder(path, folder) && !is_model_file(file).map_err(error)? {
+    let Some(header) = known_header(file).map_err(error)? else {
         return Err(LoadError::NotAModel { path: path.to_owned() });
-    }
+    };
     let bytes = metadata.len();
     if bytes != source.bytes {
         return Err(other("its length", bytes, source.bytes));
+    }
+    if source.header_bytes < header {
+        return Err(LoadError::PartOfHeader { path: path.to_owned(), found: source.header_bytes, expected: header });
     }
     let (mut hasher, mut done) = (crc32fast::Hasher::new(), 0);
     let mut buffer = vec![0; READ_BYTES];
@@ -176,29 +184,23 @@ fn check(file: &File, path: &Path, folder: &Path, source: &SourceFile) -> Result
     Ok(Identity::of(&metadata))
 }
 
-/// Returns whether a file lies in a folder or below it, after all links are followed.
-fn is_in_folder(path: &Path, folder: &Path) -> bool {
-    // The folder of a plan in the current folder has an empty name.
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    match (path.canonicalize(), folder.canonicalize()) {
-        (Ok(path), Ok(folder)) => path.starts_with(folder),
-        (Err(_), _) | (_, Err(_)) => false,
-    }
-}
-
-/// Returns whether a file begins like GGUF, or like safetensors: the length of the header, and an
-/// object of JSON.
-fn is_model_file(file: &File) -> io::Result<bool> {
+/// Returns the bytes of a model file's header that are known before it is parsed. Returns `None` if
+/// the file does not begin like GGUF, or like safetensors: the length of the header, and an object
+/// of JSON.
+fn known_header(file: &File) -> io::Result<Option<u64>> {
     let mut begin = [0; SAFETENSORS_LENGTH + 1];
     let mut done = 0;
     while done < begin.len() {
         match file.read_at(&mut begin[done..], done as u64)? {
-            0 => return Ok(false),
+            0 => return Ok(None),
             read => done += read,
         }
+    }
+    if begin.starts_with(GGUF_MAGIC) {
+        return Ok(Some(GGUF_BEGIN));
     }
     let (length, object) = begin.split_at(SAFETENSORS_LENGTH);
     let length = length.try_into().map_or(0, u64::from_le_bytes);
     let is_safetensors = object == b"{" && (2..MAX_SAFETENSORS_HEADER).contains(&length);
-    Ok(begin.starts_with(GGUF_MAGIC) || is_safetensors)
+    Ok(is_safetensors.then_some(SAFETENSORS_LENGTH as u64 + length))
 }

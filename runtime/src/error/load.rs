@@ -114,14 +114,24 @@ pub enum LoadError {
         /// The value when the plan was made.
         expected: u64,
     },
-    /// A plan names a file outside of its folder that is no model file.
-    #[error(
-        "model file {}: it lies outside of the plan's folder and does not begin like GGUF or safetensors",
-        path.display()
-    )]
+    /// A plan names a file that is no model file.
+    #[error("model file {}: it does not begin like GGUF or safetensors", path.display())]
     NotAModel {
         /// The file.
         path: PathBuf,
+    },
+    /// A plan does not identify its model file.
+    #[error(
+        "model file {}: the plan's checksum covers {found} bytes of the header; expected at least {expected}",
+        path.display()
+    )]
+    PartOfHeader {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that the checksum covers.
+        found: u64,
+        /// Min bytes.
+        expected: u64,
     },
     /// The requested context is not possible.
     #[error("the context is {found} tokens; expected 1 to {max} for this model")]
@@ -248,6 +258,7 @@ impl LoadError {
             | LoadError::Target { .. }
             | LoadError::OtherModel { .. }
             | LoadError::NotAModel { .. }
+            | LoadError::PartOfHeader { .. }
             | LoadError::DamagedWeight { .. }
             | LoadError::Block(_)
             | LoadError::NoWeights

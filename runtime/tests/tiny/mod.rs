@@ -23,6 +23,9 @@ const HEADS: u32 = 2;
 const D: u32 = 16;
 pub const EXPERTS: u32 = 8;
 pub const TOP_K: u32 = 2;
+/// Start of the model file, before the weights. It begins like GGUF, because plans open no other
+/// file.
+const HEADER: &[u8] = b"GGUF, a header of thirty-five bytes";
 
 /// A temporary folder that is removed when it is dropped.
 pub struct Folder(pub PathBuf);
@@ -248,7 +251,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         ranks: None,
         tokenizer: vec![1, 2, 3],
     };
-    let mut m = Maker { factors, plan, bytes: b"a header of sixteen".to_vec() };
+    let mut m = Maker { factors, plan, bytes: HEADER.to_vec() };
     let (tokens, outputs, routed) = (RowCount::Tokens, RowCount::Outputs, RowCount::Routed { top_k: TOP_K });
     let bucket = BucketId(0);
     let axis = RowAxis::Routed(bucket);
@@ -428,8 +431,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     m.plan.files.push(SourceFile {
         path: "tiny.weights".into(),
         bytes: m.bytes.len() as u64,
-        header_crc: crc32fast::hash(&m.bytes[..16]),
-        header_bytes: 16,
+        header_crc: crc32fast::hash(HEADER),
+        header_bytes: HEADER.len() as u64,
     });
     (m.plan, m.bytes)
 }

@@ -46,7 +46,7 @@ use ixc_compile::machine::bandwidth;
 /// Rows of the embedding table.
 const VOCABULARY: u64 = 64;
 /// Start of the file, before the weights. It begins like GGUF, because the runtime opens no other
-/// file outside of a plan's folder.
+/// file.
 const HEADER: &[u8; 4096] = &{
     let mut header = [b'x'; 4096];
     [header[0], header[1], header[2], header[3]] = *b"GGUF";
