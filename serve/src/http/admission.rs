@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Invariant: the name and the origin of a request are checked before anything else, and its key
-//! before its body. A request takes one of its key's places after its body has arrived, and keeps
-//! it until its answer ends.
+//! before its body. A request takes one of its key's places before its body is read, so that
+//! waiting requests have no bodies in memory. It keeps the place until its answer ends.
+//! Invariant: all of that, and the client's reading of the answer, ends soon after the deadline.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -17,6 +18,7 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -26,6 +28,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::http::app::{App, Options};
+use crate::http::bodies::ReadBody;
 use crate::http::connection_limit::{ConnectionState, Phase, RequestGuard};
 use crate::http::error::HttpError;
 use crate::http::request_log::Line;
@@ -139,10 +142,37 @@ pub(crate) async fn check_origin(State(app): State<Arc<App>>, request: Request, 
     response
 }
 
+/// A request that may be answered.
+struct Admitted {
+    body: ReadBody,
+    place: Option<OwnedSemaphorePermit>,
+}
+
+/// Waits for a place among the requests of a key, then reads the body.
+async fn admit(app: &App, key: Option<usize>, parts: &Parts, body: Body) -> Result<Admitted, HttpError> {
+    let enter = |phase| parts.extensions.get::<Connection>().iter().for_each(|of| of.state.enter(phase));
+    let place = match key.filter(|_| app.options.per_key_parallel.is_some()) {
+        Some(key) => {
+            // A waiting request keeps its connection.
+            enter(Phase::Answering);
+            let place = app.take_key_place(key).await;
+            enter(Phase::Receiving);
+            place
+        }
+        None => None,
+    };
+    let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let body = app.bodies.read(body, announced).await?;
+    enter(Phase::Answering);
+    Ok(Admitted { body, place })
+}
+
 /// Refuses requests without a key, and reads their bodies.
 async fn check_key(app: &App, request: Request, next: Next) -> Response {
     // A limit beyond the clock's range is no limit.
     let deadline = app.options.request_timeout.and_then(|limit| Instant::now().checked_add(limit));
+    let connection = request.extensions().get::<Connection>();
+    connection.into_iter().for_each(|connection| connection.state.set_deadline(deadline));
     let is_open = OPEN_PATHS.contains(&request.uri().path());
     let key = key_of(&app.options.keys, &request);
     if !is_open && key.is_none() && !app.options.keys.is_empty() {
@@ -159,17 +189,16 @@ async fn check_key(app: &App, request: Request, next: Next) -> Response {
         let refused = HttpError::invalid(None, wrong);
         return refused.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error").into_response();
     }
-    let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let read = match app.bodies.read(body, announced).await {
-        Ok(read) => read,
-        Err(error) => return error.into_response(),
+    let admitted = client::within(deadline, admit(app, key.filter(|_| !only_reads), &parts, body)).await;
+    let late = || HttpError::late(app.options.request_timeout).into_response();
+    let Admitted { body, place } = match admitted {
+        Some(Ok(admitted)) => admitted,
+        Some(Err(error)) => return error.into_response(),
+        None => return late(),
     };
-    let connection = parts.extensions.get::<Connection>();
-    connection.into_iter().for_each(|connection| connection.state.enter(Phase::Answering));
     // The body's budget is held until the answer begins and no thread works on the body.
-    let (bytes, room) = read.into_parts();
+    let (bytes, room) = body.into_parts();
     let served = async {
-        let place = app.take_key_place(key.filter(|_| !only_reads)).await;
         let mut response = next.run(Request::from_parts(parts, Body::from(bytes))).await;
         if let Some(permit) = place {
             response.extensions_mut().insert(KeyPlace { _permit: Arc::new(permit) });
@@ -178,7 +207,7 @@ async fn check_key(app: &App, request: Request, next: Next) -> Response {
     };
     match client::within(deadline, client::serve(room, deadline, served)).await {
         Some(served) => served.unwrap_or_else(|| HttpError::crashed().into_response()),
-        None => HttpError::late(app.options.request_timeout).into_response(),
+        None => late(),
     }
 }
 

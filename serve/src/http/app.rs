@@ -140,8 +140,8 @@ impl App {
     }
 
     /// Waits for a place among the requests of a key. Returns `None` if keys have no limit.
-    pub(crate) async fn take_key_place(&self, key: Option<usize>) -> Option<OwnedSemaphorePermit> {
-        let places = self.key_places.get(key?)?;
+    pub(crate) async fn take_key_place(&self, key: usize) -> Option<OwnedSemaphorePermit> {
+        let places = self.key_places.get(key)?;
         // The places are never closed.
         Arc::clone(places).acquire_owned().await.ok()
     }

@@ -34,6 +34,8 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Interval of checks whether the client has closed the connection, and the time that an answer may
 /// go on after that.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time after the deadline of a request in which the client must read the end of the answer.
+const LAST_READ: Duration = Duration::from_secs(1);
 /// Time in which connections take requests after the listener was closed.
 const LAST_REQUESTS: Duration = Duration::from_millis(500);
 /// Message for a client that has too many connections.
@@ -196,8 +198,9 @@ impl SharedStream {
     }
 }
 
-/// A stream whose writes fail if nothing can be written for some time. It notifies the connection
-/// state when all bytes are written.
+/// A stream whose writes fail if nothing can be written for some time, or if the client still reads
+/// some time after the deadline of its request. It notifies the connection state when all bytes are
+/// written.
 struct TimedStream {
     stream: SharedStream,
     limit: Duration,
@@ -217,7 +220,9 @@ impl TimedStream {
             self.waiting = None;
             return result;
         }
-        let deadline = Instant::now() + self.limit;
+        let stalled = Instant::now() + self.limit;
+        let last = self.state.deadline().and_then(|deadline| deadline.checked_add(LAST_READ));
+        let deadline = last.map_or(stalled, |last| stalled.min(last));
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         match waiting.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
@@ -361,6 +366,32 @@ mod tests {
         // The connection is now idle, so the waiting connection replaces it.
         other.await.unwrap();
         served.await.unwrap();
+    }
+
+    /// Checks that a client cannot hold a connection by reading its answer slowly.
+    #[tokio::test]
+    async fn a_slow_reader_is_cut_off_after_its_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = |Extension(of): Extension<Connection>| async move {
+            of.state.set_deadline(Some(Instant::now()));
+            vec![b'x'; 64 << 20]
+        };
+        let router = Router::new().route("/", get(answer));
+        let limit = Arc::new(ConnectionLimit::new(1));
+        let permit = limit.take(address.ip()).await.unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (stream, from) = listener.accept().await.unwrap();
+        let (_end, ending) = watch::channel(false);
+        let options = Options { write_stall: Duration::from_secs(3600), ..Options::default() };
+        let served = tokio::spawn(async move { super::answer(stream, from, &permit, router, &options, ending).await });
+        client.writable().await.unwrap();
+        client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        // The client always makes progress, but never reads all of the answer.
+        while !served.is_finished() {
+            let _ = client.try_read(&mut [0; 1 << 10]);
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Value that sends a message when it is dropped.

@@ -53,6 +53,8 @@ struct Activity {
     since: Instant,
     /// Whether another connection waits for the place.
     is_closing: bool,
+    /// Time at which the client must have read the answer, if the request has a time limit.
+    deadline: Option<Instant>,
 }
 
 /// State of a connection that has a place.
@@ -67,7 +69,7 @@ pub(crate) struct ConnectionState {
 
 impl ConnectionState {
     fn new(client: IpAddr, freed: Arc<Notify>) -> ConnectionState {
-        let activity = Activity { phase: Phase::Idle, since: Instant::now(), is_closing: false };
+        let activity = Activity { phase: Phase::Idle, since: Instant::now(), is_closing: false, deadline: None };
         ConnectionState { client, activity: Mutex::new(activity), close: Notify::new(), freed }
     }
 
@@ -81,11 +83,21 @@ impl ConnectionState {
         }
     }
 
+    /// Sets the time at which the request must have ended, `None` for no limit.
+    pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
+        self.lock().deadline = deadline;
+    }
+
+    /// Returns the time at which the request must have ended, if it has a time limit.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.lock().deadline
+    }
+
     /// Records that the system has accepted all written bytes.
     pub(crate) fn flushed(&self) {
         let mut activity = self.lock();
         if activity.phase == Phase::Sending {
-            (activity.phase, activity.since) = (Phase::Idle, Instant::now());
+            (activity.phase, activity.since, activity.deadline) = (Phase::Idle, Instant::now(), None);
             self.freed.notify_waiters();
         }
     }

@@ -102,6 +102,13 @@ impl HttpError {
             .with_status(StatusCode::GATEWAY_TIMEOUT, "timeout_error")
     }
 
+    /// Creates the error of a request in a step that has exceeded its time limit.
+    pub(crate) fn late_step(limit: Duration) -> HttpError {
+        let message = format!("a step took longer than {} seconds, the server's limit for steps", limit.as_secs_f64());
+        HttpError { code: Some("step_timeout"), ..HttpError::invalid(None, message) }
+            .with_status(StatusCode::GATEWAY_TIMEOUT, "timeout_error")
+    }
+
     /// Returns the error's text.
     pub(crate) fn message(&self) -> &str {
         &self.message
@@ -196,7 +203,7 @@ impl From<GenerationError> for HttpError {
         match error {
             // An invalid grammar is the client's fault.
             GenerationError::Grammar(_) => HttpError::invalid(None, message),
-            GenerationError::Step(StepError::Execute(ExecuteError::Deadline { limit })) => HttpError::late(Some(limit)),
+            GenerationError::Step(StepError::Execute(ExecuteError::Deadline { limit })) => HttpError::late_step(limit),
             _ => HttpError::failed(message),
         }
     }
@@ -243,6 +250,14 @@ mod tests {
         assert_eq!(status(GrammarError::Busy), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status(GrammarError::CompileTime), StatusCode::BAD_REQUEST);
         assert_eq!(status(GrammarError::Empty), StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn late_steps_have_their_own_error() {
+        let limit = Duration::from_secs(3600);
+        let error = HttpError::from(GenerationError::Step(StepError::Execute(ExecuteError::Deadline { limit })));
+        assert_eq!(error.message(), "a step took longer than 3600 seconds, the server's limit for steps");
+        assert_eq!((error.status, error.code), (StatusCode::GATEWAY_TIMEOUT, Some("step_timeout")));
     }
 
     #[test]
