@@ -273,8 +273,7 @@ impl Args {
             ..ixc_serve::http::Options::default()
         };
         notifier.ready(local).map_err(ixc_serve::Error::from)?;
-        let expert_use = serve(models, listener, server_options, notifier, ended)
-            .map_err(ixc_error::Error::io(Path::new("the server"), "run"))?;
+        let expert_use = serve(models, listener, server_options, notifier, ended)?;
         expert_use.map_or(Ok(()), |expert_use| record.write(|| expert_use))?;
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::model::{
 use ixc_failure::Remedy;
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
+use ixc_runtime::engine::StepError;
 use ixc_runtime::sample;
 use ixc_text::chat::{Format, Parser, format_of};
 use ixc_text::template::{ChatTemplate, Conversation, Demand, TemplateError};
@@ -148,7 +149,7 @@ impl Host {
         if facts.dimensions.is_some() {
             let embedder = Embedder::new(model, options.pooling)?;
             return Host::with_thread(facts, tokenizer, template, options, |shared, incoming| {
-                thread::run(vectors::Worker::new(embedder, shared), incoming)
+                thread::run(vectors::Worker::new(embedder, shared), shared, incoming)
             });
         }
         let mut generator = Generator::new(model)?;
@@ -160,7 +161,7 @@ impl Host {
         speculation.map_or(Ok(()), |speculation| generator.speculate(speculation))?;
         let folder = options.slot_folder.clone();
         Host::with_thread(facts, tokenizer, template, options, move |shared, incoming| {
-            thread::run(tokens::Worker::new(generator, shared, folder), incoming)
+            thread::run(tokens::Worker::new(generator, shared, folder), shared, incoming)
         })
     }
 
@@ -178,6 +179,7 @@ impl Host {
         let shared = Arc::new(Shared {
             status: Mutex::new((Status { is_alive: true, ..Status::default() }, Instant::now())),
             waiting: AtomicUsize::new(0),
+            failure: OnceLock::new(),
         });
         let (submissions, incoming) = channel();
         let of_thread = Arc::clone(&shared);
@@ -456,6 +458,11 @@ impl Host {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let is_alive = thread.as_ref().is_some_and(|thread| !thread.is_finished()) && beat.elapsed() < STUCK_AFTER;
         Status { is_alive, waiting: self.shared.waiting.load(Ordering::Relaxed), ..status.clone() }
+    }
+
+    /// Returns the reason why the model can compute no further step: its group of ranks has ended.
+    pub fn failure(&self) -> Option<&StepError> {
+        self.shared.failure.get()
     }
 
     /// Returns the max number of requests that are computed at once.

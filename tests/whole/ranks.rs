@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::support::server::{Server, completion};
 use crate::support::{demo_model, engines, ixc, scratch, shared, stderr, stdout};
 use ixc::architectures::FileWeights;
 use ixc::compile;
@@ -359,4 +360,25 @@ fn dump_prints_graph_and_plan_of_a_rank() {
     let plan = stdout(ixc(["dump", "--stage", "plan"].iter().chain(&set)));
     assert!(plan.contains("rank 1 of 2, by experts\n"), "{plan}");
     assert!(plan.contains(" of all ranks to "), "{plan}");
+}
+
+/// Without its group, a rank can compute no step. The server says so, and ends.
+#[test]
+fn server_ends_with_its_group() {
+    let folder = scratch("ranks_served");
+    let (model, plan) = (folder.join("model.gguf"), folder.join("plan.ixp"));
+    std::fs::copy(demo_model(), &model).unwrap();
+    let mut compile = ixc(["compile", "--ranks", "2", "--shard", "layers", "--no-weights", "-o"]);
+    compile.arg(&plan).arg(&model);
+    stdout(compile);
+    // The server finishes answers for some seconds, in which it is unhealthy.
+    let mut server = Server::of(plan.to_str().unwrap(), &["--drain-delay", "5"]);
+    assert_eq!(server.get("/health").0, 200);
+    assert_eq!(server.post("/v1/completions", &completion("one", 2)).0, 200);
+    // A rank fails, because the model file changed.
+    let file = std::fs::OpenOptions::new().write(true).open(&model).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!(server.post("/v1/completions", &completion("one two", 2)).0, 500);
+    server.until("an unhealthy server", |server| server.get("/health").0 == 503);
+    assert_eq!(server.child.wait().unwrap().code(), Some(74));
 }

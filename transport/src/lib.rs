@@ -93,6 +93,9 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
     /// [`TransportError::Ended`].
     fn end(&self, reason: &str);
 
+    /// Returns the reason why the group has ended, or `None` while its ranks can exchange messages.
+    fn end_of_group(&self) -> Option<TransportError>;
+
     /// Leaves the group after the last exchange. Returns when all ranks leave, so that each rank's
     /// failure until then ends the group.
     ///

@@ -452,6 +452,10 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
         self.shared.end(reason, &self.shared.handler.report);
     }
 
+    fn end_of_group(&self) -> Option<TransportError> {
+        self.shared.lock().membership.end().cloned()
+    }
+
     fn close(&self) -> Result<(), TransportError> {
         self.leave().inspect_err(|error| self.shared.fail(error))?;
         // After this, an end is no failure.

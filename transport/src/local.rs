@@ -103,6 +103,11 @@ impl Transport for LocalTransport {
     fn end(&self, reason: &str) {
         self.shared.end(self.rank, reason);
     }
+
+    fn end_of_group(&self) -> Option<TransportError> {
+        let messages = self.shared.lock();
+        messages.ended.as_ref().map(|(by, reason)| TransportError::Ended { by: *by, reason: reason.clone() })
+    }
 }
 
 impl Drop for LocalTransport {

@@ -170,6 +170,12 @@ impl Registry {
         }
     }
 
+    /// Returns the failure of a loaded model that can compute no further step.
+    pub(crate) fn failure(&self) -> Option<engine::StepError> {
+        let state = self.state();
+        state.loaded.iter().flatten().find_map(|loaded| loaded.host.failure().cloned())
+    }
+
     /// Finishes the current requests, and unloads all models. Returns the expert use if there is
     /// only one model.
     pub(crate) fn end(&self) -> Option<ExpertUse> {

@@ -11,17 +11,18 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::{Embeddings, ExpertsAction, Refusal, SlotAction, Status};
-use ixc_runtime::engine::{Engine, EvictError};
+use ixc_runtime::engine::{Engine, EvictError, StepError};
 use ixc_runtime::streaming::store::Evicted;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::invalid;
+use ixc_generate::Error;
 use ixc_generate::expert_use::ExpertUse;
 use ixc_generate::generator::{Event, Request, SlotSize};
 
@@ -68,6 +69,8 @@ pub(super) struct Shared {
     pub(super) status: Mutex<(Status, Instant)>,
     /// Requests that are submitted but not yet started.
     pub(super) waiting: AtomicUsize,
+    /// The reason why the model can compute no further step.
+    pub(super) failure: OnceLock<StepError>,
 }
 
 impl Shared {
@@ -113,8 +116,9 @@ pub(super) trait Work {
     /// Computes a step for the current requests.
     fn step(&mut self);
 
-    /// Ends all requests with an error, after a step that panicked.
-    fn fail_all(&mut self);
+    /// Ends all requests with an error, after a step that panicked, or because no further step is
+    /// possible.
+    fn fail_all(&mut self, error: &dyn Fn() -> Error);
 
     /// Publishes the status.
     fn publish(&mut self);
@@ -131,12 +135,18 @@ pub(super) trait Work {
     fn finish(&mut self);
 }
 
-/// Handles messages and computes steps until all senders are dropped and all requests have ended.
-/// Returns the expert use.
-pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUse {
+/// Handles messages and computes steps until all senders are dropped and all requests have ended,
+/// or until the group of ranks ends. Returns the expert use.
+pub(super) fn run(mut work: impl Work, shared: &Shared, incoming: &Receiver<Message>) -> ExpertUse {
     let mut open = true;
     while open || !work.is_idle() {
         work.publish();
+        if let Some(error) = work.engine().end_of_group() {
+            tracing::error!(%error, "the engine's thread ends");
+            let error = shared.failure.get_or_init(|| error);
+            work.fail_all(&|| error.clone().into());
+            break;
+        }
         if work.is_idle() {
             match incoming.recv_timeout(STATUS_INTERVAL) {
                 Ok(message) => open &= handle_message(&mut work, message),
@@ -154,7 +164,7 @@ pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUs
         // A panic fails the requests of this step; later requests are computed.
         if catch_unwind(AssertUnwindSafe(|| work.step())).is_err() {
             tracing::error!("a step failed; all requests in it are ended");
-            work.fail_all();
+            work.fail_all(&|| Error::StepPanicked);
         }
     }
     work.finish();

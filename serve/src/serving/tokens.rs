@@ -191,11 +191,11 @@ impl Work for Worker<'_> {
         }
     }
 
-    fn fail_all(&mut self) {
+    fn fail_all(&mut self, error: &dyn Fn() -> Error) {
         self.generator.abandon();
         let ids: Vec<RequestId> = self.clients.keys().copied().collect();
         for id in ids {
-            self.end(id, Event::Failed(Error::StepPanicked));
+            self.end(id, Event::Failed(error()));
         }
     }
 

@@ -143,9 +143,9 @@ impl Work for Worker<'_> {
         self.release(&client);
     }
 
-    fn fail_all(&mut self) {
+    fn fail_all(&mut self, error: &dyn Fn() -> Error) {
         for (_, client) in std::mem::take(&mut self.clients) {
-            self.end(client, Err(Refusal::Failed { message: Error::StepPanicked.to_string() }));
+            self.end(client, Err(Refusal::Failed { message: error().to_string() }));
         }
     }
 

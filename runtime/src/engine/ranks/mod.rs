@@ -29,7 +29,7 @@ use ixc_transport::{Transport, local, reason};
 use super::sequence::Engine;
 use super::step::{Addition, SequenceId, StepError};
 use crate::error::ranks::RanksError;
-use crate::execute::RankLink;
+use crate::execute::{ExecuteError, RankLink};
 use crate::file::{PlanFile, VERSION};
 use crate::load::{self, LoadError};
 use crate::options::Options;
@@ -256,6 +256,13 @@ impl Engine {
     /// Whether the model is divided among several ranks.
     pub fn is_divided(&self) -> bool {
         self.ranks().is_some_and(|ranks| ranks.ranks > 1)
+    }
+
+    /// Returns the reason why the group of ranks has ended: every further step fails with it.
+    /// Returns `None` for a whole model.
+    pub fn end_of_group(&self) -> Option<StepError> {
+        let end = self.ranks.as_ref()?.transport.end_of_group()?;
+        Some(ExecuteError::from(end).into())
     }
 
     /// Repeats the operations of rank 0, until rank 0 drops its engine.
