@@ -39,6 +39,10 @@ pub(in crate::engine) enum Command {
     End,
     /// Sends the counters of each rank to rank 0.
     Count,
+    /// Sends each rank's part of a sequence to rank 0.
+    SaveState { sequence: u32 },
+    /// Loads each rank's part of a sequence, which rank 0 sends.
+    LoadState { sequence: u32 },
 }
 
 /// Tokens that a step adds to a sequence.

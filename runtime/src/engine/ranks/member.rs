@@ -11,7 +11,7 @@ use crate::error::execute::ExecuteError;
 /// An engine's part in a group of ranks.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub(super) transport: Arc<dyn Transport>,
+    pub(in crate::engine) transport: Arc<dyn Transport>,
     /// Threads of the other ranks, if they are in this process.
     pub(super) followers: Vec<JoinHandle<()>>,
     /// Largest [`Engine::min_rows`](crate::engine::Engine::min_rows) of all ranks.

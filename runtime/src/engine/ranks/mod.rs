@@ -303,6 +303,14 @@ impl Engine {
                     self.save();
                     continue;
                 }
+                Command::SaveState { sequence } => {
+                    self.send_part(transport, SequenceId(sequence)).map_err(CommandError::from)?;
+                    continue;
+                }
+                Command::LoadState { sequence } => {
+                    self.receive_part(transport, SequenceId(sequence)).map_err(CommandError::from)?;
+                    continue;
+                }
                 Command::Count => {
                     counts::send(transport, self.own_counts()).map_err(CommandError::from)?;
                     continue;

@@ -4,6 +4,7 @@ use std::io;
 
 use ixc_failure::Class;
 use ixc_files::io_class;
+use ixc_transport::TransportError;
 
 use super::VERSION;
 use crate::engine::SequenceId;
@@ -25,9 +26,34 @@ pub enum SavedError {
         /// The bytes expected.
         expected: [u8; 8],
     },
-    /// The model is divided among ranks, so that no rank has the whole sequence.
-    #[error("a sequence of a model on several ranks cannot be saved or loaded; use a plan for one rank")]
+    /// The model is divided among ranks, so that no rank has a whole page.
+    #[error("pages of a sequence on several ranks cannot be saved or loaded; use a plan for one rank")]
     Divided,
+    /// The state was saved on another number of ranks.
+    #[error("was saved on {found} ranks; this plan is for {expected}, and cannot continue it")]
+    Ranks {
+        /// The number of ranks that saved the state.
+        found: u32,
+        /// The number of ranks of the plan.
+        expected: u32,
+    },
+    /// Another rank cannot save or load its part.
+    #[error("rank {rank} cannot save or load its part: {reason}")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// The reason of the rank.
+        reason: String,
+    },
+    /// Only rank 0 saves and loads sequences.
+    #[error("rank {rank} cannot save or load a sequence; rank 0 does this for all ranks")]
+    NotFirst {
+        /// This rank.
+        rank: u32,
+    },
+    /// The ranks cannot exchange messages.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
     /// The input is not a saved state. The error does not include its bytes.
     #[error("is not a saved state")]
     NoState,
@@ -143,9 +169,13 @@ impl SavedError {
     pub fn class(&self) -> Class {
         match self {
             SavedError::Io { source } => io_class(source),
+            SavedError::Transport(error) => error.class(),
             SavedError::Magic { .. }
             | SavedError::NoState
             | SavedError::Divided
+            | SavedError::Ranks { .. }
+            | SavedError::Rank { .. }
+            | SavedError::NotFirst { .. }
             | SavedError::Version { .. }
             | SavedError::Length { .. }
             | SavedError::Checksum { .. }

@@ -24,7 +24,8 @@
 //! any context and any number of threads. A *whole* state begins at position 0. If the model has
 //! states without positions, it has a copy of them at its end. A *page* has the cache slots of some
 //! positions of a sequence. A *point* has a copy at one position, and no cache slots. A sequence
-//! can be put together again from pages and a point ([`Engine::load_pages`]).
+//! can be put together again from pages and a point ([`Engine::load_pages`]). The state of a model
+//! on several ranks has a part of each rank (`ranks`).
 //!
 //! Invariant: bytes are hostile until they are checked. Each length is compared with the plan's
 //! states and the bytes present before it is used. A part is used only if its checksum is right. If
@@ -33,6 +34,7 @@
 mod error;
 pub(crate) mod identity;
 mod pages;
+mod ranks;
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -121,6 +123,9 @@ impl Header {
         let magic = std::array::from_fn(|i| bytes[i]);
         if magic != MAGIC {
             return Err(SavedError::Magic { found: magic, expected: MAGIC });
+        }
+        if word(8) == ranks::RANKS_VERSION {
+            return Err(SavedError::Ranks { found: word(12), expected: 1 });
         }
         if word(8) != VERSION {
             return Err(SavedError::Version { found: word(8) });
@@ -419,6 +424,7 @@ impl Engine {
         EngineIdentity { states, context: self.context(), vocabulary: self.vocabulary() }
     }
 
+    /// Returns a sequence whose pages can be saved.
     fn saved_sequence(&self, id: SequenceId) -> Result<&Sequence, SavedError> {
         if self.is_divided() {
             return Err(SavedError::Divided);
@@ -426,20 +432,14 @@ impl Engine {
         self.sequence(id).ok_or(SavedError::NoSequence { id })
     }
 
-    /// Writes a whole sequence. `tokens` are the tokens of the sequence, then tokens that are not
-    /// computed yet, such as the last drawn one. Returns the number of bytes written.
-    ///
-    /// # Errors
-    /// Fails if the sequence does not exist or is empty, if `tokens` are fewer than it holds, or if
-    /// `out` fails.
-    pub fn save_state(
+    /// Returns the metadata of a whole sequence; see [`Engine::save_state`].
+    fn whole_facts(
         &self,
         id: SequenceId,
         tokens: &[u32],
         sampler: Option<&SamplerState>,
-        out: &mut dyn Write,
-    ) -> Result<u64, SavedError> {
-        let sequence = self.saved_sequence(id)?;
+    ) -> Result<SavedHeader, SavedError> {
+        let sequence = self.sequence(id).ok_or(SavedError::NoSequence { id })?;
         let held = sequence.position();
         let max = held.saturating_add(MAX_PENDING);
         if held == 0 || !(held as usize..=max as usize).contains(&tokens.len()) {
@@ -448,7 +448,7 @@ impl Engine {
         let states = &sequence.states;
         let mut copies: Vec<u32> = states.copies().map(|(position, _)| position).filter(|&at| at < held).collect();
         copies.extend(has_copies(states.declared()).then_some(held));
-        let facts = SavedHeader {
+        Ok(SavedHeader {
             identity: self.identity(),
             before: Digest::default(),
             positions: 0..held,
@@ -456,22 +456,16 @@ impl Engine {
             firsts: states.firsts(&(0..held)),
             copies,
             sampler: sampler.cloned(),
-        };
-        write(&facts, sequence, out)?;
-        Ok(facts.bytes(states.declared()).unwrap_or(u64::MAX))
+        })
     }
 
-    /// Restores a saved sequence from `input`, which has `bytes` bytes.
-    ///
-    /// # Errors
-    /// See [`SavedError`]. The sequence is then empty. It is unchanged if the saved state is of
-    /// another model, or damaged before its cache slots.
-    pub fn load_state(
-        &mut self,
-        id: SequenceId,
-        input: &mut dyn Read,
-        bytes: u64,
-    ) -> Result<LoadedSequence, SavedError> {
+    /// Writes this rank's part of a sequence.
+    fn write_part(&self, id: SequenceId, facts: &SavedHeader, out: &mut dyn Write) -> Result<(), SavedError> {
+        write(facts, self.sequence(id).ok_or(SavedError::NoSequence { id })?, out)
+    }
+
+    /// Restores this rank's part of a saved sequence; see [`Engine::load_state`].
+    fn load_part(&mut self, id: SequenceId, input: &mut dyn Read, bytes: u64) -> Result<LoadedSequence, SavedError> {
         let facts = SavedHeader::read(input, bytes, &self.identity(), &self.of())?;
         if facts.positions.start != 0 {
             return Err(SavedError::From { found: facts.positions.start, expected: 0 });
@@ -518,7 +512,7 @@ impl Engine {
     /// Returns the positions of the states after these pages are loaded, if positions up to
     /// `position` are used.
     fn stand(&self, pages: &[&SavedHeader], position: u32, id: SequenceId) -> Result<Stand, SavedError> {
-        let sequence = self.saved_sequence(id)?;
+        let sequence = self.sequence(id).ok_or(SavedError::NoSequence { id })?;
         let used = pages.last().map_or(position, |page| page.positions.end);
         let mut bases = Vec::new();
         for (number, state) in sequence.states.declared().iter().enumerate() {

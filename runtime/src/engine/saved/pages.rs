@@ -109,7 +109,7 @@ impl Engine {
     /// Returns whether these consecutive pages have all that a sequence needs to continue at
     /// `position`.
     pub fn can_load_pages(&self, id: SequenceId, pages: &[&SavedHeader], position: u32) -> bool {
-        self.stand(pages, position, id).is_ok()
+        !self.is_divided() && self.stand(pages, position, id).is_ok()
     }
 
     /// Returns whether a sequence holds more than a page of the same positions and tokens. A state
@@ -151,6 +151,7 @@ impl Engine {
         point: Option<&[u8]>,
         position: u32,
     ) -> Result<(), SavedError> {
+        self.saved_sequence(id)?;
         let (identity, of) = (self.identity(), self.of());
         let read = |mut bytes: &[u8]| -> Result<(SavedHeader, usize), SavedError> {
             let all = bytes.len();
