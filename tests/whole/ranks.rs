@@ -216,6 +216,69 @@ fn engines_of_ranks_give_the_logits_of_one_engine() {
     }
 }
 
+/// Returns an engine's saved first sequence.
+fn save(engine: &Engine, tokens: &[u32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let count = engine.save_state(FIRST, tokens, None, &mut bytes).unwrap();
+    assert_eq!(count, bytes.len() as u64);
+    bytes
+}
+
+#[test]
+fn saved_sequences_continue_on_all_ranks() {
+    let prompt = [1, 7, 3, 9, 5];
+    // The demo model has cache slots only. A delta net has a state without positions, too.
+    for path in models().into_iter().filter(|path| path == &demo_model() || path.to_string_lossy().contains("next")) {
+        let model = Model::open(&path).unwrap();
+        let name = path.file_stem().unwrap().to_string_lossy();
+        for (ranks, by) in [(2, Division::Layers), (2, Division::Experts), (3, Division::Experts)] {
+            let how = format!("{name}, {ranks} ranks by {}", by.word());
+            let engine = || load(plans(&model, ranks, by, None), 1, 0).unwrap();
+            let mut first = engine();
+            first.step(&prompt, &[4]).unwrap();
+            let saved = save(&first, &prompt);
+            let expected = engines::bits(first.step(&[2], &[0]).unwrap());
+            let mut second = engine();
+            let loaded = second.load_state(FIRST, &mut &saved[..], saved.len() as u64).unwrap();
+            assert_eq!((loaded.tokens, second.position()), (prompt.to_vec(), 5), "{how}");
+            assert_eq!(engines::bits(second.step(&[2], &[0]).unwrap()), expected, "{how}");
+            // A file whose last part is damaged leaves an empty sequence on all ranks.
+            let mut damaged = saved.clone();
+            let end = damaged.len() - 5;
+            damaged[end] ^= 1;
+            let error = second.load_state(FIRST, &mut &damaged[..], saved.len() as u64).unwrap_err().to_string();
+            let refusal = format!("rank {} cannot save or load its part: has checksum", ranks - 1);
+            assert!(error.starts_with(&refusal), "{how}: {error}");
+            assert_eq!(second.position(), 0, "{how}");
+            second.step(&prompt, &[4]).unwrap();
+            assert_eq!(engines::bits(second.step(&[2], &[0]).unwrap()), expected, "{how}: after a damaged file");
+        }
+    }
+}
+
+#[test]
+fn saved_sequences_of_other_ranks_are_refused() {
+    let model = Model::open(&demo_model()).unwrap();
+    let of_two = || load(plans(&model, 2, Division::Experts, None), 1, 0).unwrap();
+    let options = compile::Options { target: Some(Target::AVX2), ..Default::default() };
+    let of_one = || load(PlanFile::new(compile::compile(&model, &options).unwrap().plan), 1, 0).unwrap();
+    let saved = |mut engine: Engine| {
+        engine.step(&[1, 2, 3], &[2]).unwrap();
+        save(&engine, &[1, 2, 3])
+    };
+    let refused = |mut engine: Engine, bytes: &[u8], expected: &str| {
+        let error = engine.load_state(FIRST, &mut &bytes[..], bytes.len() as u64).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+        assert_eq!(engine.position(), 0);
+    };
+    let (two, one) = (saved(of_two()), saved(of_one()));
+    refused(of_one(), &two, "was saved on 2 ranks; this plan is for 1");
+    refused(of_two(), &one, "was saved on 1 ranks; this plan is for 2");
+    refused(of_two(), &two[..two.len() - 1], "has ");
+    let of_layers = load(plans(&model, 2, Division::Layers, None), 1, 0).unwrap();
+    refused(of_layers, &two, "was saved by another plan");
+}
+
 /// Changes the first exchange of a plan for which `change` returns true.
 fn change(plan: &mut Plan<Kernel>, change: impl Fn(&mut Exchange) -> bool) {
     let exchanges = plan.steps.iter_mut().filter_map(|step| match step {
@@ -339,6 +402,11 @@ fn one_file_has_the_plans_of_all_ranks() {
             assert_eq!(of_ranks, whole);
         }
     }
+    let arguments = ["compile", "--ranks", "2", "--shard", "auto", "--machines", "round", "--force", "-o"];
+    let report = text(&[&arguments[..], &[plan.to_str().unwrap()]].concat());
+    let reason = report.lines().find(|line| line.contains("predicted time of a token on 2 ranks of round: "));
+    let reason = reason.unwrap_or_else(|| panic!("{report}"));
+    assert!(["tensors ", "experts ", "layers ", "bound: "].iter().all(|word| reason.contains(word)), "{reason}");
     // A file that ends within the plan of a rank, or before it.
     let bytes = std::fs::read(&plan).unwrap();
     for length in [bytes.len() - 1, bytes.len() / 2] {
@@ -346,6 +414,23 @@ fn one_file_has_the_plans_of_all_ranks() {
         let output = ixc(["run", plan.to_str().unwrap(), "-p", "one"]).output().unwrap();
         assert!(stderr(&output).contains("is cut short"), "{}", stderr(&output));
     }
+}
+
+#[test]
+fn metrics_of_a_server_have_numbers_of_each_rank() {
+    let plan = scratch("rank-metrics").join("plan.ixp");
+    let plan = plan.to_str().unwrap();
+    stdout(ixc(["compile", "--ranks", "2", "--shard", "experts", "--target", "avx2", "-o", plan]));
+    let server = Server::of(plan, &["-c", "256"]);
+    let request = serde_json::json!({"prompt": "one two three", "max_tokens": 4, "temperature": 0});
+    assert_eq!(server.post("/v1/completions", &request).0, 200);
+    let number = |name: &str, rank: &str| server.metrics().sum(&format!("ixc:rank_{name}"), &[("rank", rank)]);
+    // Numbers are collected once a second.
+    server.until("the numbers of the steps", |_| number("messages_total", "0") > 0.0);
+    for name in ["exchanges_total", "messages_total", "sent_bytes_total", "wait_seconds_total", "memory_bytes"] {
+        assert!(["0", "1"].iter().all(|rank| number(name, rank) > 0.0), "{name}");
+    }
+    assert_eq!(number("sent_bytes_total", "0"), number("sent_bytes_total", "1"));
 }
 
 #[test]
