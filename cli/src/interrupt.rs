@@ -12,7 +12,7 @@
 //!
 //! Each token is flushed when it is printed, so that ending the program loses no text.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Exit status after Ctrl-C.
@@ -38,6 +38,8 @@ struct Text {
 static TEXT: Mutex<Option<Text>> = Mutex::new(None);
 /// Action on the first Ctrl-C in place of ending the program, if something has to be shut down.
 static ACTION: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+/// Action before Ctrl-C ends the program, if other processes must end, too.
+static AT_END: OnceLock<fn()> = OnceLock::new();
 /// Signal of a change to [`TEXT`].
 static CHANGED: Condvar = Condvar::new();
 
@@ -56,6 +58,12 @@ pub fn install() {
 /// Sets the action of the next Ctrl-C. The one after it ends the program.
 pub fn on_next(action: impl FnOnce() + Send + 'static) {
     *ACTION.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(action));
+}
+
+/// Sets the action before Ctrl-C ends the program.
+pub fn before_end(action: fn()) {
+    // A program sets it once.
+    let _ = AT_END.set(action);
 }
 
 /// Handles Ctrl-C.
@@ -86,7 +94,7 @@ fn watch(patience: Duration) {
 
 fn end() -> ! {
     super::output::note!("");
-    super::ranks::end_silently("the run was interrupted");
+    AT_END.get().into_iter().for_each(|action| action());
     std::process::exit(STATUS.into());
 }
 

@@ -13,8 +13,6 @@ use ixc_transport::handshake::introduce;
 use ixc_transport::launch::Launch;
 use ixc_transport::{Transport, TransportError};
 
-#[cfg(unix)]
-use super::signals;
 use super::{Command, Usage, interrupt, output};
 
 /// Function that reports a failure which no other rank reports.
@@ -46,13 +44,14 @@ pub fn join(command: &Command, connect: Option<Connect>) -> anyhow::Result<()> {
     };
     let transport = connect(Arc::new(report))?;
     let transport = TRANSPORT.get_or_init(|| transport);
+    interrupt::before_end(|| end_silently("the run was interrupted"));
     if is_follower() {
         output::set_loudness(true, 0);
         // `mpirun` sends the signal to all ranks. Rank 0 then ends all of them.
         interrupt::on_next(|| {});
         #[cfg(unix)]
         if matches!(command, Command::Serve(_)) {
-            signals::ignore_sigterm();
+            ignore_sigterm();
         }
     }
     Ok(introduce(&**transport, build::version())?)
@@ -100,6 +99,14 @@ pub fn threads() -> Option<usize> {
     let own = std::thread::available_parallelism().map_or(1, usize::from);
     // If `mpirun` gave each rank its own processors, they are this rank's alone.
     (i64::try_from(own).ok() == Some(all)).then(|| (own / local).max(1))
+}
+
+/// Ignores SIGTERM on a rank that repeats the steps of rank 0. `mpirun` sends the signal to all
+/// ranks, and rank 0 ends all of them after its running answers.
+#[cfg(unix)]
+fn ignore_sigterm() {
+    // SAFETY: it changes only the action of this signal. If the system refuses, nothing changes.
+    unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
 }
 
 /// Returns the number of processors of this machine, also of those that this process may not use.

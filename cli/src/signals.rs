@@ -27,13 +27,6 @@ pub fn install() {
     unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) };
 }
 
-/// Ignores SIGTERM on a rank that repeats the steps of rank 0. `mpirun` sends the signal to all
-/// ranks, and rank 0 ends all of them after its running answers.
-pub fn ignore_sigterm() {
-    // SAFETY: it changes only the action of this signal. If the system refuses, nothing changes.
-    unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
-}
-
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the system passes a valid pointer.
     let code = unsafe { (*info).si_code };
