@@ -12,10 +12,11 @@
 //! bytes        2048 * 2048 * 4.5 / 8 = 2.4 MB                             limit:   2,400,000 * 16
 //! ```
 //!
-//! A model reads each byte of its weights at most once for a token. It reads each byte of its
-//! states at most once for each query head, and each byte of its buffers a few times. Those bytes
-//! limit the work. A plan beyond the limit does nothing that a model needs, and could occupy the
-//! machine for years.
+//! A model reads each byte of its weights at most once for a token. Only weights that tasks use
+//! count, and bytes of a file count once, however many weights have them. A model reads each byte
+//! of its states at most once for each query head, and each byte of its buffers a few times. Those
+//! bytes limit the work. A plan beyond the limit does nothing that a model needs, and could occupy
+//! the machine for years.
 //!
 //! Invariant: the count is not below the number of statements of any step, divided by its tokens,
 //! apart from the rounding of rows to chunks (a factor below 2).
@@ -24,7 +25,9 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use ixc_ir::kernel::{Affine, Atom, Kernel, Stmt};
-use ixc_ir::plan::{ATTENTION_BLOCK, DimExpr, DimInput, KernelId, Plan, RowAxis, RowCount, Step, Task, Variant};
+use ixc_ir::plan::{
+    ATTENTION_BLOCK, DimExpr, DimInput, KernelId, Plan, RowAxis, RowCount, Source, Step, Task, Variant, WeightFile,
+};
 
 use super::ranks::FLOAT_BYTES;
 use super::{PlanError, Problem, at};
@@ -113,7 +116,7 @@ fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
         }
     }
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
-    let weights = sum(&mut plan.weights.iter().map(|weight| weight.bytes_in(weight.format).unwrap_or(0)));
+    let weights = weight_bytes(plan);
     // The count takes windows for whole contexts, so the limit does, too.
     let states = sum(&mut plan.states.iter().filter_map(|state| state.bytes(capacity)));
     let buffers = sum(&mut plan.buffers.iter().map(|buffer| match buffer.rows {
@@ -123,6 +126,65 @@ fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
     let terms = [(weights, FOR_WEIGHT_BYTE), (states, FOR_STATE_BYTE), (buffers, FOR_BUFFER_BYTE), (tasks, FOR_TASK)];
     let limit = sum(&mut terms.iter().map(|(number, each)| number.saturating_mul(*each)));
     Ok(TokenWork { statements, limit })
+}
+
+/// Bytes of a file, and the length in the format that kernels read.
+struct Span {
+    /// The file; weights in blocks lie in the plan's own file.
+    file: (u8, u32),
+    begin: u64,
+    end: u64,
+    bytes: u64,
+}
+
+/// Returns the bytes of the weights that tasks use, as kernels read them. Bytes of a file count
+/// once.
+fn weight_bytes(plan: &Plan<Kernel>) -> u64 {
+    let mut is_used = vec![false; plan.weights.len()];
+    let tasks = plan.steps.iter().flat_map(|step| if let Step::Run { tasks, .. } = step { &tasks[..] } else { &[] });
+    for arg in tasks.flat_map(|task| &task.args) {
+        if let Source::Weight(number) = arg.source
+            && let Some(is_used) = is_used.get_mut(number as usize)
+        {
+            *is_used = true;
+        }
+    }
+    let span = |number: usize| {
+        let weight = plan.weights.get(number).filter(|_| is_used[number])?;
+        let file = match weight.file {
+            WeightFile::Source(file) => (0, file),
+            WeightFile::Plan | WeightFile::Blocks { .. } => (1, 0),
+            WeightFile::Derived(derived) => (2, derived),
+        };
+        let end = weight.offset.saturating_add(weight.span()?);
+        Some(Span { file, begin: weight.offset, end, bytes: weight.bytes_in(weight.format)? })
+    };
+    let is_in_blocks = |number: &usize| matches!(plan.weights[*number].file, WeightFile::Blocks { .. });
+    let mut spans: Vec<Span> =
+        (0..plan.weights.len()).filter(|number| !is_in_blocks(number)).filter_map(span).collect();
+    // The matrices of a group alternate in its blocks, which are one span together.
+    spans.extend(plan.expert_groups.iter().filter_map(|group| {
+        let weights = group.weights.iter().map(|number| *number as usize);
+        let weights = weights.filter(|number| *number < plan.weights.len()).filter(is_in_blocks);
+        weights.filter_map(span).reduce(|all, one| Span {
+            begin: all.begin.min(one.begin),
+            end: all.end.max(one.end),
+            bytes: all.bytes.saturating_add(one.bytes),
+            ..all
+        })
+    }));
+    spans.sort_by_key(|span| (span.file, span.begin, span.end));
+    let (mut sum, mut file, mut covered) = (0u64, None, 0);
+    for span in spans.iter().filter(|span| span.begin < span.end) {
+        if file != Some(span.file) {
+            (file, covered) = (Some(span.file), 0);
+        }
+        let new = span.end.saturating_sub(span.begin.max(covered));
+        let share = u128::from(span.bytes) * u128::from(new) / u128::from(span.end - span.begin);
+        sum = sum.saturating_add(u64::try_from(share).unwrap_or(u64::MAX));
+        covered = covered.max(span.end);
+    }
+    sum
 }
 
 /// Counts the work of tasks.

@@ -2,7 +2,7 @@
 //! checked, before any kernel runs.
 
 use ixc_ir::kernel::{Affine, Atom, DimId, For, Kernel, Stmt, VarId};
-use ixc_ir::plan::Plan;
+use ixc_ir::plan::{Plan, Source, Step};
 use ixc_runtime::engine::{Engine, Options};
 use ixc_runtime::load::{LoadError, verify};
 use ixc_runtime::program::work::{TokenWork, check};
@@ -62,4 +62,28 @@ fn plan_with_endless_loops_is_refused() {
             assert!(refused(&folder, &by_dim).statements > limit);
         }
     }
+}
+
+/// Weights that no task uses, and weights with the same bytes, explain no work.
+#[test]
+fn repeated_weights_do_not_raise_the_limit() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let limit = |plan: &Plan<Kernel>| check(plan, plan.context_length).unwrap().limit;
+    let expected = limit(&plan);
+    let mut unused = plan.clone();
+    (0..1000).for_each(|_| unused.weights.push(plan.weights[0].clone()));
+    assert_eq!(limit(&unused), expected);
+    // Each task uses a weight of its own with the same bytes.
+    let mut repeated = plan.clone();
+    for step in &mut repeated.steps {
+        let Step::Run { tasks, .. } = step else { continue };
+        for arg in tasks.iter_mut().flat_map(|task| &mut task.args) {
+            if let Source::Weight(number) = &mut arg.source {
+                repeated.weights.push(plan.weights[*number as usize].clone());
+                *number = repeated.weights.len() as u32 - 1;
+            }
+        }
+    }
+    assert_eq!(limit(&repeated), expected);
 }
