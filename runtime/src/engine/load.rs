@@ -480,6 +480,7 @@ fn weights(
         // The number of matrices: the product of all dimensions except rows and columns.
         let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
         let on_demand = Job::new(weight.stored, weight.format, columns, place, to)
+            .inspect(Job::generate_code)
             .and_then(|job| OnDemandPacking::new(job, number, weight.offset, parts))
             .ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
         places.push(Weight { region: to, matrices: None, on_demand: Some(on_demand) });

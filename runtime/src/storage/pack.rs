@@ -119,6 +119,22 @@ impl Job {
         (to.bytes() == place.bytes()).then_some(Job { from, to, strips: count, ..self.clone() })
     }
 
+    /// Generates the code that packing uses, because a sandbox allows no new code after loading.
+    pub(crate) fn generate_code(&self) {
+        kernel(self.to_format);
+        if self.to_format.unpacked().is_some_and(|unpacked| unpacked != self.from_format) {
+            let max = self.max_columns();
+            let widths = [max.min(self.columns), self.columns % max].into_iter().filter(|columns| *columns > 0);
+            widths.for_each(|columns| drop(row_kernel(self.from_format, columns as usize)));
+        }
+    }
+
+    /// Returns the number of columns that are packed at a time.
+    fn max_columns(&self) -> u64 {
+        // A row scale covers all columns of its row.
+        if self.to_format.has_row_scale() { self.columns } else { COLUMNS as u64 }
+    }
+
     /// Packs all strips. `rows` is working memory.
     ///
     /// # Safety
@@ -136,8 +152,7 @@ impl Job {
     /// `from` must be readable and `to` writable, and no other code may access the strip's part of
     /// `to` meanwhile.
     unsafe fn strip(&self, strip: u64, rows: &mut Vec<u8>) {
-        // A row scale covers all columns of its row.
-        let max = if self.to_format.has_row_scale() { self.columns } else { COLUMNS as u64 };
+        let max = self.max_columns();
         let (from_row, to_row) = self.bytes(self.columns);
         let mut first = 0;
         while first < self.columns {
