@@ -64,6 +64,7 @@ mod sampling;
 mod sandbox;
 mod select;
 mod serve;
+mod served_models;
 mod settings;
 mod shift;
 #[cfg(unix)]
