@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use ixc_files::private_files;
 use ixc_generate::loaded_model::LoadOptions;
+use ixc_generate::plan_file::open_plan;
 use ixc_sandbox::files::{FileAccess, confine, confine_writes};
 use ixc_sandbox::support::Support;
 use ixc_sandbox::{Role, SandboxError, filter, process};
@@ -67,8 +68,8 @@ impl SandboxFiles {
         self.write(folder.unwrap_or(Path::new(".")));
     }
 
-    /// Adds models that are loaded on request, with files next to them: parts of split models, and
-    /// models of plans.
+    /// Adds models that are loaded on request, with files next to them, such as parts of split
+    /// models, and the model files of plans, which may be elsewhere.
     pub fn read_models<'p>(&mut self, models: impl IntoIterator<Item = &'p Path>) {
         for path in models {
             let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -77,9 +78,21 @@ impl SandboxFiles {
             // Files of a Hugging Face folder are links to files elsewhere.
             let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
             self.running.read.extend(entries.filter_map(|entry| entry.path().canonicalize().ok()));
+            self.running.read.extend(files_of_plan(path));
         }
         self.running.write.extend(self.loading.iter().cloned());
     }
+}
+
+/// Returns the model files that a plan names. Returns none for a model, or for a plan that cannot
+/// be read: loading it reports the error.
+fn files_of_plan(path: &Path) -> Vec<PathBuf> {
+    if path.extension().is_none_or(|extension| extension != "ixp") {
+        return Vec::new();
+    }
+    let Ok(file) = open_plan(path, None) else { return Vec::new() };
+    let folder = path.parent().unwrap_or(path);
+    file.plan.files.iter().filter_map(|file| folder.join(&file.path).canonicalize().ok()).collect()
 }
 
 /// Sandbox of a process that loads a model.
@@ -138,7 +151,7 @@ impl Sandbox {
             self.settle(filter::install(role))?;
         }
         tracing::info!(landlock = self.support.landlock, seccomp = self.support.seccomp, role = role.name(), "sandbox");
-        if !role.refuses_code() {
+        if self.is_required && !role.refuses_code() {
             note!("ixc: the sandbox allows new code, because models are loaded on request");
         }
         Ok(())

@@ -147,7 +147,7 @@ pub struct Args {
     slot_save_path: Option<PathBuf>,
     /// Limit this process after loading to its files, its socket and the system calls of serving,
     /// without new code. `auto` uses what the kernel supports, `on` fails if a part is missing
-    /// [default: off].
+    /// [default: auto].
     #[arg(long, value_enum, value_name = "WHEN")]
     sandbox: Option<SandboxMode>,
     #[command(flatten)]
@@ -191,14 +191,14 @@ enum LogForm {
 }
 
 impl LogForm {
-    /// Opens the request log; `None` with `--quiet`.
-    fn open(self) -> anyhow::Result<Option<Arc<RequestLog>>> {
+    /// Starts the request log; `None` without a writer.
+    fn request_log(self, writer: Option<Box<dyn Write + Send>>) -> anyhow::Result<Option<Arc<RequestLog>>> {
         let format = match self {
             LogForm::Text => LogFormat::Text,
             LogForm::Json => LogFormat::Json,
         };
         let failed = ixc_error::Error::io(Path::new("the request log"), "start");
-        log::writer()?.map(|writer| Ok(Arc::new(RequestLog::new(format, writer).map_err(failed)?))).transpose()
+        writer.map(|writer| Ok(Arc::new(RequestLog::new(format, writer).map_err(failed)?))).transpose()
     }
 }
 
@@ -242,6 +242,8 @@ impl Args {
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
         let serving_options = self.serving_options(&sources[0].name, template)?;
         let local = listener.local_addr().map_err(refused())?;
+        // The sandbox limits which files can be opened.
+        let log = log::writer()?;
         let sandbox = self.begin_sandbox(&options, &sources)?;
         // Signals drain the server from the line that announces it, because a supervisor may react
         // to this line. Before it, they end the program at once.
@@ -266,7 +268,7 @@ impl Args {
             origins: self.access.origins(),
             keys,
             defaults: self.defaults(),
-            log: self.log_format.open()?,
+            log: self.log_format.request_log(log)?,
             advice: self.advice(),
             drain_delay: Duration::from_secs(self.drain_delay),
             per_key_parallel: self.per_key_parallel.map(|requests| requests as usize),
@@ -316,14 +318,18 @@ impl Args {
 
     /// Limits this process before models are loaded.
     fn begin_sandbox(&self, options: &LoadOptions, sources: &[ModelSource]) -> anyhow::Result<Option<Sandbox>> {
-        let mode = self.sandbox.unwrap_or(SandboxMode::Off);
-        if mode == SandboxMode::Off {
-            return Ok(None);
-        }
-        if ranks::transport().is_some() {
-            let reason = "MPI needs system calls that the sandbox forbids";
-            return Err(Usage(format!("--sandbox is not possible on several ranks: {reason}")).into());
-        }
+        let mode = match (self.sandbox, ranks::transport()) {
+            (Some(SandboxMode::Off), _) => return Ok(None),
+            (None, Some(_)) => {
+                note!("ixc: no sandbox: MPI needs system calls that the sandbox forbids");
+                return Ok(None);
+            }
+            (Some(_), Some(_)) => {
+                let reason = "MPI needs system calls that the sandbox forbids";
+                return Err(Usage(format!("--sandbox is not possible on several ranks: {reason}")).into());
+            }
+            (mode, None) => mode.unwrap_or(SandboxMode::Auto),
+        };
         if let Some(folder) = &self.prompt_cache {
             private_folder(folder).map_err(ixc_error::Error::io(folder, "keep prompts in"))?;
         }

@@ -24,8 +24,10 @@ fn status(server: &Server, field: &str) -> String {
 /// Returns answers that need the engine, a template, a grammar, a saved sequence and statistics.
 fn answers(arguments: &[&str], folder: &str) -> Vec<Value> {
     let (slots, cache) = (scratch(&format!("sandbox-slots-{folder}")), scratch(&format!("sandbox-cache-{folder}")));
+    let log = slots.join("log");
     let folders = ["--slot-save-path", slots.to_str().unwrap(), "--prompt-cache", cache.to_str().unwrap()];
-    let server = Server::start(&[&folders, arguments, &["--parallel", "1"]].concat());
+    let rest = ["--parallel", "1", "--log-file", log.to_str().unwrap()];
+    let server = Server::start(&[&folders, arguments, &rest].concat());
     let text = |body: &Value, path: &str, field: &str| {
         let (status, answer) = server.post(path, body);
         assert_eq!(status, 200, "{answer}");
@@ -43,6 +45,9 @@ fn answers(arguments: &[&str], folder: &str) -> Vec<Value> {
     ];
     end(server);
     assert!(fs::read_dir(cache).unwrap().count() > 1, "the prompt cache is written at the end");
+    // All code was generated before the sandbox forbade it.
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("/v1/completions") && !log.contains("WARN"), "{log}");
     answers
 }
 
@@ -63,8 +68,9 @@ fn sandbox_has_four_filters() {
     }
     // A container may have filters of its own.
     let filters = |arguments: &[&str]| status(&Server::start(arguments), "Seccomp_filters:").parse::<u32>().unwrap();
-    assert_eq!(filters(&["--sandbox", "auto"]), filters(&[]) + 4);
-    assert_eq!(status(&Server::start(&["--sandbox", "auto"]), "NoNewPrivs:"), "1");
+    // The sandbox is on by default.
+    assert_eq!(filters(&[]), filters(&["--sandbox", "off"]) + 4);
+    assert_eq!(status(&Server::start(&[]), "NoNewPrivs:"), "1");
 }
 
 #[test]
@@ -73,13 +79,23 @@ fn models_on_request_are_loaded_in_the_sandbox() {
     let (one, other) = (folder.join("one.gguf"), folder.join("other.gguf"));
     fs::copy(crate::support::demo_model(), &one).unwrap();
     fs::copy(crate::support::demo_model(), &other).unwrap();
-    let server = Server::of(one.to_str().unwrap(), &[other.to_str().unwrap(), "--sandbox", "auto"]);
-    for model in ["one", "other"] {
+    // A plan in another folder than its model.
+    let plan = scratch("sandbox-plans").join("plan.ixp");
+    let mut compile = ixc(["compile", "--no-weights", "-o"]);
+    compile.arg(&plan).arg(crate::support::demo_model());
+    stdout(compile);
+    let log = folder.join("requests.log");
+    let server = Server::of(
+        one.to_str().unwrap(),
+        &[other.to_str().unwrap(), plan.to_str().unwrap(), "--sandbox", "auto", "--log-file", log.to_str().unwrap()],
+    );
+    for model in ["one", "other", "plan"] {
         let mut request = completion("The borrow checker", 4);
         request["model"] = model.into();
         let (status, answer) = server.post("/v1/completions", &request);
         assert_eq!(status, 200, "{answer}");
     }
+    assert!(fs::read_to_string(log).unwrap().contains("/v1/completions"));
     // The folder has no file of this name, and the launcher of helpers is not needed for that.
     let absent = ixc(["serve", "--sandbox", "on", "absent.gguf"]).stderr(Stdio::null()).status().unwrap();
     assert_eq!(absent.code(), Some(66));
