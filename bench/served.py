@@ -42,18 +42,19 @@ class Server:
         sys.exit(f"it does not begin: {shlex.join(command)}")
 
     @contextlib.contextmanager
-    def answer(self, method, path, body=None, timeout=STARTS_IN):
-        """Returns an answer whose body is not read yet."""
+    def answer(self, method, path, body=None, timeout=STARTS_IN, key=None):
+        """Returns an answer whose body is not read yet. `key` is the API key of the request."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+            headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
             yield connection.getresponse()
         finally:
             connection.close()
 
-    def ask(self, method, path, body=None, timeout=STARTS_IN):
+    def ask(self, method, path, body=None, timeout=STARTS_IN, key=None):
         """Returns status, text and headers of an answer."""
-        with self.answer(method, path, body, timeout) as answer:
+        with self.answer(method, path, body, timeout, key) as answer:
             return answer.status, answer.read().decode(errors="replace"), answer.headers
 
     def end(self):

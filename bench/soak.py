@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Soak test: runs `ixc serve` at twice its capacity, with clients that disconnect, send invalid requests, read slowly, or send half of a request.
+"""Soak test: runs `ixc serve` at twice its capacity, with hostile clients: they disconnect, cancel, send invalid requests, half of a request, slow or
+huge bodies, wrong keys, or more requests of one key than it may have, and read slowly.
 
-    bench/soak.py MODEL [--ixc target/release/ixc] [--minutes 30] [--parallel 4] [--threads 2] [--seed 1]
+    bench/soak.py MODEL [--ixc target/release/ixc] [--minutes 30] [--parallel 4] [--threads 2] [--seed 1] [--keys 4]
 
-Well-behaved clients request texts that an idle server generated before. They must get the same texts, or 503 with Retry-After. Every ten seconds a line
-reports the counts. At the end the other clients leave, and the test checks the server. All sequences must be free,
-files closed, and memory as large as after the first fifth of the time. SIGTERM must end the server with status 0. The
-test exits with 1 if a check fails.
+Well-behaved clients, each with a key, request texts that an idle server generated before. They must get the same texts, or 503 with Retry-After. In the
+first tenth of the time they are alone, for a comparison of latencies. Every ten seconds a line reports the counts. At the
+end the hostile clients leave, and the test checks the server. All sequences must be free, files closed, and memory as
+large as after the first fifth of the time. SIGTERM must end the server with status 0. The last lines are a table row for
+a report. The test exits with 1 if a check fails.
 """
 
 import argparse
@@ -28,11 +30,22 @@ ANSWERED_IN = 120
 MORE = (1.1, 32 << 20)
 
 
+# Key of all hostile clients.
+HOSTILE = "hostile"
+# Bytes of a huge body.
+HUGE = 8 << 20
+
+
 class Counts:
-    """Counts of events, and the failures."""
+    """Counts of events, the failures, and latencies of well-behaved clients: alone, and among hostile ones."""
 
     def __init__(self):
         self.lock, self.counts, self.wrong = threading.Lock(), {}, []
+        self.alone, self.seconds = True, {True: [], False: []}
+
+    def took(self, seconds, tokens):
+        with self.lock:
+            self.seconds[self.alone].append(seconds / tokens)
 
     def add(self, what):
         with self.lock:
@@ -47,13 +60,19 @@ class Counts:
 class Server(served.Server):
     def __init__(self, given, log):
         command = [given.ixc, "serve", given.model, "--parallel", str(given.parallel), "--queue", str(2 * given.parallel), "--ctx", "512"]
-        super().__init__([*command, "--threads", str(given.threads)], log)
+        keys = [option for key in keys_of(given) for option in ("--api-key", key)]
+        limits = ["--per-key-parallel", "2", "--request-timeout", "60"]
+        super().__init__([*command, *keys, *limits, "--threads", str(given.threads)], log)
 
     def memory(self):
         """Resident bytes that are no file's, and open files."""
         with open(f"/proc/{self.process.pid}/status") as status:
             lines = dict(line.split(":", 1) for line in status)
         return int(lines["RssAnon"].split()[0]) << 10, len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+def keys_of(given):
+    return [HOSTILE, *(f"client-{number}" for number in range(given.keys))]
 
 
 def completion(number, streamed):
@@ -71,9 +90,10 @@ def text_of(body, streamed):
     return "".join(event.get("content", "") for event in events)
 
 
-def behaved(server, draw, counts, expected):
+def behaved(server, draw, counts, expected, key):
     number, streamed = draw.randrange(len(expected)), draw.random() < 0.5
-    status, body, headers = server.ask("POST", "/completion", completion(number, streamed), ANSWERED_IN)
+    begun, wanted = time.monotonic(), completion(number, streamed)
+    status, body, headers = server.ask("POST", "/completion", wanted, ANSWERED_IN, key)
     if status == 503 and headers.get("Retry-After"):
         counts.add("busy")
         time.sleep(0.2)
@@ -82,6 +102,7 @@ def behaved(server, draw, counts, expected):
     elif text_of(body, streamed) != expected[number]:
         counts.fail(f"another text of prompt {number}: {text_of(body, streamed)!r}, not {expected[number]!r}")
     else:
+        counts.took(time.monotonic() - begun, wanted["n_predict"])
         counts.add("answered")
 
 
@@ -92,7 +113,12 @@ def connected(server):
 
 def request(body):
     text = json.dumps(body).encode()
-    return b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text
+    return head("/completion", len(text)) + text
+
+
+def head(path, length, key=HOSTILE):
+    lines = ["Host: localhost", "Content-Type: application/json", f"Authorization: Bearer {key}", f"Content-Length: {length}"]
+    return "\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""]).encode()
 
 
 def goes_away(server, draw, counts):
@@ -103,16 +129,56 @@ def goes_away(server, draw, counts):
     counts.add("went away")
 
 
+def sends_slowly(server, draw, counts):
+    with connected(server) as stream:
+        stream.sendall(head("/completion", HUGE))
+        end = time.monotonic() + draw.randrange(5, 40)
+        while time.monotonic() < end:
+            stream.sendall(b" " * 100)
+            time.sleep(0.1)
+    counts.add("sent slowly")
+
+
+def huge(server, draw, counts):
+    prompt = "word " * (HUGE // 5) if draw.random() < 0.5 else "x" * HUGE
+    status, body, _ = server.ask("POST", "/completion", {"prompt": prompt}, ANSWERED_IN, HOSTILE)
+    if status not in (400, 503):
+        counts.fail(f"a huge prompt has status {status}: {body[:200]}")
+    counts.add("huge prompt")
+
+
+def wrong_key(server, draw, counts):
+    with connected(server) as stream:
+        stream.sendall(head("/completion", HUGE, f"key-{draw.randrange(1 << 30)}"))
+        if not stream.recv(4096).startswith(b"HTTP/1.1 401"):
+            counts.fail("a wrong key was accepted")
+    counts.add("wrong key")
+
+
+def crowds(server, draw, counts):
+    """Sends many requests of one key at once, and leaves some of them."""
+    streams = []
+    try:
+        for _ in range(40):
+            streams.append(connected(server))
+            streams[-1].sendall(request({**completion(draw.randrange(1000), True), "n_predict": 100}))
+        time.sleep(draw.random() * 10)
+    finally:
+        for stream in streams:
+            stream.close()
+    counts.add("crowd of 40")
+
+
 def nonsense(server, draw, counts):
     say = [
         lambda: bytes(draw.randrange(256) for _ in range(draw.randrange(1, 400))) + b"\r\n\r\n",
         lambda: b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        lambda: b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n{",
-        lambda: b"POST /completion HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        lambda: head("/completion", 99999999999) + b"{",
+        lambda: head("/completion", 9).replace(b"Content-Length: 9", b"Transfer-Encoding: chunked") + b"zz\r\n",
         lambda: request({"prompt": [[-1], {"a": 1}], "n_predict": "many"}),
         lambda: request({"prompt": "x", "grammar": "root ::= ((((" * 50}),
         lambda: request({"prompt": "x " * 4000}),
-        lambda: b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n[[[[[[[[[",
+        lambda: head("/v1/chat/completions", 9) + b"[[[[[[[[[",
     ]
     with connected(server) as stream:
         stream.sendall(draw.choice(say)())
@@ -120,7 +186,7 @@ def nonsense(server, draw, counts):
         answer = b""
         while part := stream.recv(4096):
             answer += part
-    if answer.startswith((b"HTTP/1.1 2", b"HTTP/1.1 5")):
+    if answer.startswith((b"HTTP/1.1 2", b"HTTP/1.1 500")):
         counts.fail(f"nonsense was answered: {answer[:200]}")
     counts.add("nonsense")
 
@@ -154,34 +220,45 @@ def main():
     arguments.add_argument("--parallel", type=int, default=4)
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--keys", type=int, default=4, help="keys of well-behaved clients")
     given = arguments.parse_args()
     counts, ending = Counts(), threading.Event()
     server = Server(given, sys.stderr)
-    expected = [text_of(server.ask("POST", "/completion", completion(number, False))[1], False) for number in range(40)]
+    keys = keys_of(given)
+    expected = [text_of(server.ask("POST", "/completion", completion(number, False), key=keys[1])[1], False) for number in range(40)]
 
     def repeat(act, seed):
         draw = random.Random(seed)
         while not ending.is_set():
             try:
-                act(server, draw, counts)
+                if act is asks:
+                    act(server, draw, counts, keys[1 + seed % given.keys])
+                else:
+                    act(server, draw, counts)
             except (ConnectionError, TimeoutError, http.client.HTTPException, ValueError) as error:
                 # The server may disconnect a client with an invalid request, but not one that waits
                 # for an answer.
                 if act is asks:
                     counts.fail(f"no answer: {error!r}")
                 counts.add("cut off")
-            if act is nonsense:
+            if act in (nonsense, wrong_key):
                 time.sleep(draw.random() / 5)
 
-    def asks(server, draw, counts):
-        behaved(server, draw, counts, expected)
+    def asks(server, draw, counts, key):
+        behaved(server, draw, counts, expected, key)
 
-    acts = [asks] * (2 * given.parallel) + [goes_away] * 2 + [nonsense] * 2 + [reads_slowly] * 2 + [says_half] * 3
+    hostile = [goes_away] * 2 + [nonsense] * 2 + [reads_slowly] * 2 + [says_half] * 3
+    hostile += [sends_slowly] * 3 + [huge, wrong_key, crowds]
+    acts = [asks] * (2 * given.parallel) + hostile
     threads = [threading.Thread(target=repeat, args=(act, given.seed + i), daemon=True) for i, act in enumerate(acts)]
-    begun = time.monotonic()
-    for thread in threads:
-        thread.start()
     seconds, kept, most = given.minutes * 60, None, 0
+    start = server.memory()[0]
+    begun = time.monotonic()
+    for thread, act in zip(threads, acts):
+        if act is not asks and counts.alone:
+            time.sleep(seconds / 10)
+            counts.alone = False
+        thread.start()
     while (now := time.monotonic() - begun) < seconds:
         time.sleep(min(10, max(0.1, seconds - now)))
         if server.process.poll() is not None:
@@ -198,7 +275,7 @@ def main():
             counts.fail("a client has waited for two minutes")
     # The server notices the last disconnections within a step.
     time.sleep(3)
-    slots = json.loads(server.ask("GET", "/slots")[1])
+    slots = json.loads(server.ask("GET", "/slots", key=keys[1])[1])
     if len(slots) != given.parallel or any(slot["is_processing"] for slot in slots):
         counts.fail(f"a sequence is not free: {slots}")
     memory, files = server.memory()
@@ -212,7 +289,27 @@ def main():
     if status != 0:
         counts.fail(f"SIGTERM ended it with status {status}")
     print(f"{len(counts.wrong)} wrong; {dict(sorted(counts.counts.items()))}")
+    report(given, counts, [start, kept or memory, memory])
     sys.exit(1 if counts.wrong else 0)
+
+
+def report(given, counts, memory):
+    """Prints a row: numbers of requests, memory, and milliseconds for each token of well-behaved clients."""
+    of = counts.counts
+    behaved = {"answered", "busy", "cut off"}
+    hostile = sum(count * (40 if what == "crowd of 40" else 1) for what, count in of.items() if what not in behaved)
+    unanswered = sum("no answer" in wrong or "has waited" in wrong for wrong in counts.wrong)
+    other = sum("another text" in wrong for wrong in counts.wrong)
+
+    def at(share, alone):
+        seconds = sorted(counts.seconds[alone])
+        return f"{seconds[int(share * (len(seconds) - 1))] * 1000:.1f}" if seconds else "-"
+
+    print("| minutes | texts | busy | hostile requests | unanswered | other texts | MiB: start, 1/5, end | ms per token, median: alone, among hostile | 95 %: alone, among hostile |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    mib = ", ".join(f"{part / (1 << 20):.1f}" for part in memory)
+    latencies = [f"{at(share, True)}, {at(share, False)}" for share in (0.5, 0.95)]
+    print(f"| {given.minutes:g} | {of.get('answered', 0)} | {of.get('busy', 0)} | {hostile} | {unanswered} | {other} | {mib} | {latencies[0]} | {latencies[1]} |")
 
 
 if __name__ == "__main__":
