@@ -447,7 +447,7 @@ fn dump_prints_graph_and_plan_of_a_rank() {
     assert!(plan.contains(" of all ranks to "), "{plan}");
 }
 
-/// Without its group, a rank can compute no step. The server says so, and ends.
+/// Without its group, a rank can compute no step. The server reports it, and ends.
 #[test]
 fn server_ends_with_its_group() {
     let folder = scratch("ranks_served");
