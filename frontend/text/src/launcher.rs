@@ -33,6 +33,8 @@ pub(crate) const HELPER_VARIABLE: &str = "IXC_RENDERING";
 const NAME_BYTES: usize = 64;
 /// Message of a launcher that has limited itself.
 const READY: &[u8] = b"ready";
+/// Max failures of the system in a row before the launcher ends.
+const MAX_FAILURES: u32 = 100;
 /// Number of descriptors of a helper: input, output, errors, channel.
 const DESCRIPTORS: usize = 4;
 /// Socket of a launcher.
@@ -138,7 +140,7 @@ pub fn serve(jobs: &[HelperJob]) -> ExitCode {
     if unsafe { libc::send(SOCKET, READY.as_ptr().cast(), READY.len(), libc::MSG_NOSIGNAL) } < 0 {
         return ExitCode::FAILURE;
     }
-    while let Ok(Some(request)) = receive() {
+    while let Some(request) = next_request(SOCKET) {
         // SAFETY: this process has one thread, so its copy is a whole program.
         match unsafe { libc::fork() } {
             0 => return watch(request, jobs),
@@ -147,6 +149,20 @@ pub fn serve(jobs: &[HelperJob]) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Returns the next valid request; `None` after the last one. A message that is no request is left
+/// out, and a lack of memory is waited for: the server must not lose its launcher through them.
+fn next_request(socket: RawFd) -> Option<LaunchRequest> {
+    let mut failures = 0;
+    loop {
+        match receive(socket) {
+            Ok(request) => return request,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => failures = 0,
+            Err(_) if failures < MAX_FAILURES => failures += 1,
+            Err(_) => return None,
+        }
+    }
 }
 
 /// Limits this process to start helpers.
@@ -288,21 +304,72 @@ fn send(socket: &OwnedFd, name: &[u8], descriptors: [RawFd; DESCRIPTORS]) -> io:
 }
 
 /// Receives the next request; `None` after the last one.
-fn receive() -> io::Result<Option<LaunchRequest>> {
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] for a message without the descriptors of a request: a process
+/// with too many open files gets only some of them. The message is then gone.
+fn receive(socket: RawFd) -> io::Result<Option<LaunchRequest>> {
     let mut control = Control::new([-1; DESCRIPTORS]);
     control.header.cmsg_len = 0;
     let mut name = [0; NAME_BYTES];
     let length = control.transfer(&mut name, |message| {
         // SAFETY: the message describes memory that outlives the call.
-        unsafe { libc::recvmsg(SOCKET, message, libc::MSG_CMSG_CLOEXEC) }
+        unsafe { libc::recvmsg(socket, message, libc::MSG_CMSG_CLOEXEC) }
     })?;
-    if length == 0 {
+    if length == 0 && control.header.cmsg_len == 0 {
         return Ok(None);
     }
-    if control.header.cmsg_len != Control::new([-1; DESCRIPTORS]).header.cmsg_len {
+    let is_open = |number: &RawFd| *number >= 0;
+    // SAFETY: the system opened these descriptors for this process with the message. It writes no
+    // number of a descriptor that it did not open.
+    let own = |number: RawFd| unsafe { OwnedFd::from_raw_fd(number) };
+    if !control.descriptors.iter().all(is_open) {
+        control.descriptors.into_iter().filter(is_open).map(own).for_each(drop);
         return Err(io::ErrorKind::InvalidData.into());
     }
-    // SAFETY: the system opened these descriptors for this process with the message.
-    let [input, output, errors, channel] = control.descriptors.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+    let [input, output, errors, channel] = control.descriptors.map(own);
     Ok(Some(LaunchRequest { job: name[..length].to_vec(), pipes: [input, output, errors], channel: channel.into() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends a message with some copies of a descriptor.
+    fn send_some(socket: &OwnedFd, name: &[u8], descriptor: RawFd, count: usize) {
+        let mut control = Control::new([descriptor; DESCRIPTORS]);
+        let bytes = size_of::<RawFd>() * (DESCRIPTORS - count);
+        control.header.cmsg_len -= bytes;
+        let sent = control.transfer(&mut name.to_vec(), |message| {
+            // The length of control data is rounded up to whole words.
+            message.msg_controllen -= if count == 0 { message.msg_controllen } else { bytes / 8 * 8 };
+            // SAFETY: the message describes memory that outlives the call.
+            unsafe { libc::sendmsg(socket.as_raw_fd(), message, libc::MSG_NOSIGNAL) }
+        });
+        assert_eq!(sent.unwrap(), name.len());
+    }
+
+    #[test]
+    fn messages_that_are_no_request_are_left_out() {
+        let (server, launcher) = socket_pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        for count in 0..DESCRIPTORS {
+            send_some(&server, b"bad", writer.as_raw_fd(), count);
+        }
+        send_some(&server, b"good", writer.as_raw_fd(), DESCRIPTORS);
+        drop(writer);
+        let request = next_request(launcher.as_raw_fd()).unwrap();
+        assert_eq!(request.job, b"good");
+        drop(request);
+        // The pipe ends, because the descriptors of the other messages were closed, too.
+        assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
+        drop(server);
+        assert!(next_request(launcher.as_raw_fd()).is_none());
+    }
+
+    #[test]
+    fn a_lasting_failure_ends_the_launcher() {
+        let (reader, _writer) = io::pipe().unwrap();
+        assert!(next_request(reader.as_raw_fd()).is_none());
+    }
 }
