@@ -163,7 +163,8 @@ pub fn replay(target: &Target, folder: &Path, current: &Path) -> io::Result<()> 
     Ok(())
 }
 
-/// Runs mutated inputs until the time is over, and prints the counts.
+/// Runs the corpus, and then mutated inputs until the time is over; prints the counts. The whole
+/// corpus runs even if that takes longer.
 ///
 /// # Errors
 /// If the corpus cannot be read, or the current input cannot be written to `current`.
@@ -177,7 +178,7 @@ pub fn fuzz(target: &Target, folder: &Path, current: &Path, seed: u64, time: Dur
     let mut counts = Counts::default();
     let seeds = corpus.inputs().len();
     for number in 0.. {
-        if begin.elapsed() >= time {
+        if number >= seeds && begin.elapsed() >= time {
             break;
         }
         let input = match corpus.inputs().get(number) {

@@ -8,13 +8,15 @@
 //! ixc-fuzz one gguf FILE                     one input
 //! ```
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use ixc_fuzz::runner::{self, Options, Report};
 use ixc_fuzz::{TARGETS, Target, child, corpus, helper, targets};
@@ -139,5 +141,8 @@ fn all(args: &RunArgs, run: impl Fn(&Target, &Options) -> std::io::Result<Report
     print!("{}", runner::table(&reports));
     let findings: usize = reports.values().map(|report| report.findings.len()).sum();
     println!("seed {}, {findings} findings", options.seed);
+    // A run without a case finds nothing, and must not look like a success.
+    let idle: Vec<&str> = reports.iter().filter(|(_, report)| report.is_idle()).map(|(name, _)| *name).collect();
+    ensure!(idle.is_empty(), "no case has run: {}; give more --seconds", idle.join(", "));
     Ok(if findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

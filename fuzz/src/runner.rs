@@ -162,6 +162,11 @@ pub fn fuzz(target: &Target, options: &Options) -> io::Result<Report> {
 }
 
 impl Report {
+    /// Returns whether no case ran, so that the absence of findings means nothing.
+    pub fn is_idle(&self) -> bool {
+        self.counts.cases == 0 && self.findings.is_empty()
+    }
+
     /// Adds the result of a child; minimises and stores a new finding.
     fn add(
         &mut self,

@@ -30,6 +30,29 @@ fn every_input_of_the_corpus_passes() {
     }
 }
 
+/// Returns the cases of a target in the table that the runner prints.
+fn cases(output: &std::process::Output, target: &str) -> u64 {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let row = text.lines().find(|line| line.starts_with(&format!("| {target} |"))).unwrap();
+    row.split('|').nth(2).unwrap().trim().parse().unwrap()
+}
+
+/// The corpus is replayed even if the time is over before. Without a case, there is no success.
+#[test]
+fn short_runs_replay_the_corpus_and_empty_runs_fail() {
+    let findings = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let findings = findings.path().to_string_lossy();
+        runner(&[words, &["--findings", &findings]].concat()).output().unwrap()
+    };
+    let (replay, short) = (run(&["replay", "grid"]), run(&["run", "grid", "--seconds", "0.001"]));
+    assert!(replay.status.success() && short.status.success(), "{short:?}");
+    assert!(cases(&short, "grid") >= cases(&replay, "grid") && cases(&replay, "grid") > 1);
+    let empty = run(&["run", "grid", "--seconds", "0"]);
+    assert!(!empty.status.success());
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("no case has run: grid"), "{empty:?}");
+}
+
 #[test]
 fn corpus_has_only_folders_of_targets_and_is_small() {
     let mut bytes = 0;
