@@ -170,7 +170,7 @@ fn check(file: &File, path: &Path, source: &SourceFile) -> Result<Identity, Load
     while done < source.header_bytes {
         let most = usize::try_from(source.header_bytes - done).unwrap_or(READ_BYTES).min(READ_BYTES);
         // Handles to an open file share its read position.
-        let read = file.read_at(&mut buffer[..most], done).map_err(error)?;
+        let read = read_some(file, &mut buffer[..most], done).map_err(error)?;
         if read == 0 {
             return Err(other("the length of its header", done, source.header_bytes));
         }
@@ -184,6 +184,17 @@ fn check(file: &File, path: &Path, source: &SourceFile) -> Result<Identity, Load
     Ok(Identity::of(&metadata))
 }
 
+/// Reads some bytes at a position; 0 at the end of the file. An interrupted read is repeated: file
+/// systems on a network report signals.
+fn read_some(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(bytes, at) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
+
 /// Returns the bytes of a model file's header that are known before it is parsed. Returns `None` if
 /// the file does not begin like GGUF, or like safetensors: the length of the header, and an object
 /// of JSON.
@@ -191,7 +202,7 @@ fn known_header(file: &File) -> io::Result<Option<u64>> {
     let mut begin = [0; SAFETENSORS_LENGTH + 1];
     let mut done = 0;
     while done < begin.len() {
-        match file.read_at(&mut begin[done..], done as u64)? {
+        match read_some(file, &mut begin[done..], done as u64)? {
             0 => return Ok(None),
             read => done += read,
         }
