@@ -59,6 +59,7 @@ mod reads;
 mod refused;
 pub mod storage;
 pub mod streaming;
+mod sync;
 pub mod trace;
 pub mod watchdog;
 

@@ -27,29 +27,31 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{OnceLock, atomic};
 use std::time::{Duration, Instant};
 
 use crate::processors::{self, ThreadId};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::thread::{Builder, JoinHandle};
+use crate::sync::{Arc, Condvar, Mutex, PoisonError, hint, spin_rounds};
 
 /// Max threads.
 pub const MAX_THREADS: usize = 1024;
 
 /// Rounds of spinning before a thread sleeps: with a pause of 15 to 45 ns, 50 to 150 µs. Waking
 /// takes about as long.
-const SPINS: u32 = 3000;
+const SPINS: u32 = spin_rounds(3000);
 /// Rounds of spinning if there are more threads than CPUs: spinning then keeps working threads from
 /// running.
-const SPINS_CROWDED: u32 = 50;
+const SPINS_CROWDED: u32 = spin_rounds(50);
 /// Longest sleep that longer spinning would have avoided: the time of [`SPINS`] rounds.
 const SHORT_SLEEP: Duration = Duration::from_micros(150);
 
-/// Rounds of spinning of a worker without a job. Jobs come after pauses of any length.
-static JOB_SPINS: AtomicU32 = AtomicU32::new(SPINS);
+/// Rounds of spinning of a worker without a job. Jobs come after pauses of any length. No decision
+/// depends on it.
+static JOB_SPINS: atomic::AtomicU32 = atomic::AtomicU32::new(SPINS);
 /// Rounds of spinning of a thread that waits for others in a job.
-static BARRIER_SPINS: AtomicU32 = AtomicU32::new(SPINS);
+static BARRIER_SPINS: atomic::AtomicU32 = atomic::AtomicU32::new(SPINS);
 
 /// The reason that a job failed.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +92,7 @@ struct Event {
     value: AtomicU32,
     sleepers: AtomicU32,
     /// Rounds of spinning before a sleep, for all events of this kind.
-    spins: &'static AtomicU32,
+    spins: &'static atomic::AtomicU32,
     /// Maximum rounds of this event.
     max_spins: u32,
     lock: Mutex<()>,
@@ -117,9 +119,16 @@ fn adapted_spins(spins: u32, slept: Duration, max_spins: u32) -> u32 {
 }
 
 impl Event {
-    fn new(threads: usize, spins: &'static AtomicU32) -> Event {
+    fn new(threads: usize, spins: &'static atomic::AtomicU32) -> Event {
         let max_spins = if is_crowded(threads) { SPINS_CROWDED } else { SPINS };
-        Event { value: 0.into(), sleepers: 0.into(), spins, max_spins, lock: Mutex::new(()), changed: Condvar::new() }
+        Event {
+            value: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            spins,
+            max_spins,
+            lock: Mutex::new(()),
+            changed: Condvar::new(),
+        }
     }
 
     fn value(&self) -> u32 {
@@ -134,7 +143,7 @@ impl Event {
             if self.value() != seen {
                 return Duration::ZERO;
             }
-            std::hint::spin_loop();
+            hint::spin_loop();
         }
         let begin = Instant::now();
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,8 +291,7 @@ impl Pool {
         for thread in 1..threads {
             let shared = Arc::clone(&pool.shared);
             // On failure the pool is dropped, which ends the started threads.
-            let worker =
-                std::thread::Builder::new().name(format!("ixc-{thread}")).spawn(move || work(&shared, thread))?;
+            let worker = Builder::new().name(format!("ixc-{thread}")).spawn(move || work(&shared, thread))?;
             pool.workers.push(worker);
         }
         Ok(pool)

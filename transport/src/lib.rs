@@ -35,6 +35,7 @@
 //! Invariant: messages of other ranks are untrusted. A message has exactly the expected length, or
 //! the exchange fails.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod control;
@@ -47,6 +48,7 @@ pub mod local;
 mod membership;
 #[cfg(test)]
 mod memory;
+mod sync;
 
 use ixc_failure::Class;
 

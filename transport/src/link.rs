@@ -74,7 +74,7 @@ pub enum LinkError {
 
 impl LinkError {
     /// Returns the error of a transport whose link failed.
-    pub(crate) fn of_rank(self, rank: u32) -> TransportError {
+    pub fn of_rank(self, rank: u32) -> TransportError {
         TransportError::Link { rank, source: self }
     }
 }

@@ -4,15 +4,16 @@
 //! heartbeats while this rank computes, or waits hours for a request.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::TryLockError;
+use std::time::Duration;
 
 use crate::control::Control;
 use crate::header::Header;
 use crate::link::{Channel, Link, LinkError};
 use crate::membership::{Membership, SILENCE, SUSPENDED};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Instant, Mutex, MutexGuard, Once, PoisonError};
 use crate::{FINISHED, Incoming, Outgoing, Transport, TransportError, check_peers, last_words};
 
 /// Max bytes of a frame's contents.

@@ -2,8 +2,8 @@
 //! implementation to read.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::{Incoming, Outgoing, Transport, TransportError, check_peers, last_words};
 
 /// Messages on their way, and the end of the group.

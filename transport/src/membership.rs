@@ -4,11 +4,12 @@
 //! [`SILENCE`] is lost, and the group ends. All functions take the current time, so that tests need
 //! not wait.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::TransportError;
 use crate::control::Control;
 use crate::link::{Channel, Link};
+use crate::sync::Instant;
 
 /// Time between two heartbeats.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);

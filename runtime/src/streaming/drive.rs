@@ -33,11 +33,11 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::pool::panic_message;
+use crate::sync::thread::{Builder, JoinHandle};
+use crate::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use crate::trace;
 
 use super::StreamError;
@@ -226,7 +226,7 @@ impl Drive {
             *flag.flag.lock().unwrap_or_else(PoisonError::into_inner) = true;
             flag.changed.notify_all();
         };
-        let thread = std::thread::Builder::new()
+        let thread = Builder::new()
             .name("ixc-drive".into())
             .spawn(body)
             .map_err(|error| StreamError::Closed { why: error.to_string() })?;

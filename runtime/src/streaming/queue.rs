@@ -5,9 +5,9 @@
 //! dropped. A predicted job that the router confirms becomes a routed job and keeps its progress.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::storage::memory::Region;
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::trace::Recorder;
 
 use super::counters::{Class, Counters};

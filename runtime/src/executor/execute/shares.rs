@@ -19,9 +19,9 @@
 //! nothing.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pool::{Line, is_crowded};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Divisor of the remaining items of a thread: a call takes this fraction.
 const PARTS: u64 = 8;

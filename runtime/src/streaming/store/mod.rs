@@ -61,13 +61,13 @@ pub mod stats;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ixc_files::changed::Identity;
 
 use crate::storage::memory::Region;
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, hint, spin_rounds};
 use crate::watchdog::StopFlag;
 
 use super::backend::Backend;
@@ -85,7 +85,7 @@ use stats::{ClassUse, GroupBlocks, Stats};
 
 /// Rounds of spinning before a waiting thread sleeps: a few microseconds. A read takes about a
 /// hundred times as long.
-const SPINS: u32 = 200;
+const SPINS: u32 = spin_rounds(200);
 /// Interval at which a sleeping thread looks at the flag that ends its step.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -421,7 +421,7 @@ impl ExpertCache {
                 if work(fixed) {
                     break;
                 }
-                std::hint::spin_loop();
+                hint::spin_loop();
             }
             if let (true, Some(packer)) = (work(fixed), &shared.packer)
                 && let Some(arrived) = self.claim(Some(number))

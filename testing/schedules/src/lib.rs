@@ -1,0 +1,71 @@
+//! Modules with threads, compiled with a scheduler that runs one thread at a time and chooses the
+//! next one at random ([shuttle](https://docs.rs/shuttle)).
+//!
+//! The modules are files of `runtime` and `transport`. They take locks, atomics and threads from
+//! `crate::sync`, which is the standard library in their crates, and the scheduler here. The tests
+//! in `tests/schedules.rs` run them in thousands of schedules. A lost wake-up is a deadlock, which
+//! the scheduler reports with the schedule.
+//!
+//! Atomics are sequentially consistent here: a test does not find an ordering that is too weak.
+
+#![allow(dead_code, reason = "the crates of the modules use the rest")]
+
+pub mod sync;
+
+#[path = "../../../transport/src/control.rs"]
+mod control;
+#[path = "../../../transport/src/header.rs"]
+mod header;
+#[path = "../../../transport/src/linked.rs"]
+pub mod linked;
+#[path = "../../../transport/src/local.rs"]
+pub mod local;
+#[path = "../../../transport/src/membership.rs"]
+mod membership;
+#[path = "../../../runtime/src/storage/memory.rs"]
+pub mod memory;
+#[path = "../../../transport/src/memory.rs"]
+mod memory_link;
+#[path = "../../../runtime/src/pool.rs"]
+pub mod pool;
+#[path = "../../../runtime/src/processors.rs"]
+pub mod processors;
+#[path = "../../../runtime/src/reads.rs"]
+mod reads;
+#[path = "../../../runtime/src/executor/execute/shares.rs"]
+mod shares;
+#[path = "../../../runtime/src/streaming/mod.rs"]
+pub mod streaming;
+#[path = "../../../runtime/src/trace/mod.rs"]
+pub mod trace;
+#[path = "../../../runtime/src/watchdog.rs"]
+pub mod watchdog;
+
+use std::ops::Range;
+
+pub use ixc_transport::{Incoming, Outgoing, Transport, TransportError, check_peers, link};
+
+/// Work that threads take from each other.
+pub struct Work(shares::Shares);
+
+impl Work {
+    /// Makes the work of some threads.
+    pub fn new(threads: usize) -> Work {
+        Work(shares::Shares::new(threads))
+    }
+
+    /// Takes all items that a thread gets in a round.
+    pub fn items(&self, thread: usize, round: u64, total: u64, in_order: bool) -> Vec<Range<u64>> {
+        let turn = self.0.turn(thread, round, total, in_order);
+        std::iter::from_fn(|| turn.next()).collect()
+    }
+}
+
+/// Returns the ranks of a group over links in memory. A failure on its own is a panic.
+pub fn linked_group(ranks: u32) -> Vec<Box<dyn Transport>> {
+    let rank = |link| {
+        let handler = linked::FailureHandler { report: Box::new(|error| panic!("{error}")), react: Box::new(|_| {}) };
+        Box::new(linked::LinkedTransport::new(link, handler).unwrap()) as Box<dyn Transport>
+    };
+    memory_link::links(ranks).into_iter().map(rank).collect()
+}
