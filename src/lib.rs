@@ -81,6 +81,7 @@
 //! [`Error::class`] returns the kind of failure, and [`Error::remedy`] the change that may help.
 //! Model files, plans and requests may be hostile: a failure is an error, never a panic.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub use ixc_error::Error;

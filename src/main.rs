@@ -1,6 +1,8 @@
 //! Command line: parses arguments, runs one command, and turns an error into one message and an
 //! exit status.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 /// The allocator of the program. The library sets none: programs that embed it choose their own.

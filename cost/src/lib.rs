@@ -32,6 +32,7 @@
 //!
 //! Invariant: an instruction that a model does not know is listed in [`Report::unknown`].
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod block;

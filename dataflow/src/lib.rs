@@ -35,6 +35,7 @@
 //! Invariant: the same descriptor and tokens give the same cycles, because events of the same cycle
 //! have an order.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod account;

@@ -6,6 +6,7 @@
 //!
 //! Each crate has its own error. This one is for callers of several crates.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod error;

@@ -38,6 +38,7 @@
 //!
 //! Invariant: this crate names no option and no exit status.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 /// Implements `From` for an outer error: it wraps an inner error, which wraps each of the listed

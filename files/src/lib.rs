@@ -36,6 +36,7 @@
 //!
 //! Invariant: an output is never an input of its command, under any name or link.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod changed;

@@ -27,6 +27,8 @@
 //! Invariant: a finding never ends the runner. Panics, aborts, signals, endless cases and excessive
 //! memory end only a child.
 
+#![forbid(unsafe_code)]
+
 pub mod child;
 pub mod corpus;
 pub mod helper;

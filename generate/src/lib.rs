@@ -31,6 +31,7 @@
 //!
 //! Depends on `ixc-compile` and the runtime, but on no command line or server.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod answer;

@@ -32,6 +32,7 @@
 //!
 //! Invariant: an untrusted grammar costs bounded time and memory, and cannot end the process.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod clock;

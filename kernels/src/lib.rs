@@ -13,6 +13,7 @@
 //!
 //! To add a kernel, add its file to `ops`, a `mod` and a line in the registry below.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod attention;

@@ -16,6 +16,7 @@
 //!
 //! Uses loaded models, and prints nothing.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod bench;

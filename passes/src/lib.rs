@@ -18,6 +18,7 @@
 //! | [`tile`] | blocking of each weight's products, from cache sizes |
 //! | [`tuned`] | blockings that were measured to be faster |
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cache;

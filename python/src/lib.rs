@@ -24,6 +24,7 @@
 //! Invariant: the GIL is released during long work. Ctrl-C ends the wait for this work. Invariant:
 //! any input gives a result or a Python exception.
 
+#![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods)]
 
 mod failure;

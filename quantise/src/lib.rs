@@ -18,6 +18,7 @@
 //! # Ok::<(), ixc_quantise::QuantiseError>(())
 //! ```
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod importance;

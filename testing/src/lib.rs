@@ -16,6 +16,8 @@
 //! | [`tools`] | versions of external tools |
 //! | [`unsafe_code`] | inventory of `unsafe` code |
 
+#![forbid(unsafe_code)]
+
 pub mod becomes;
 pub mod bits;
 pub mod bless;

@@ -33,6 +33,7 @@
 //!
 //! Uses `failure`, `ir` and `model_files`.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod architecture;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ixc_testing::modules::{ROOTS, sources};
-use ixc_testing::source::code;
+use ixc_testing::source::{code, words};
 use ixc_testing::unsafe_code::{Entry, entries};
 
 use super::workspace;
@@ -15,6 +15,9 @@ const TESTS: &str = include_str!("tests.txt");
 
 /// Marks the begin of the generated part.
 const BEGIN: &str = "<!-- generated: IXC_BLESS=1 cargo test --workspace --test modules unsafe -->\n";
+
+/// Root files of the crates that [`ROOTS`] omits, because they have few or no modules.
+const PROGRAMS: &[&str] = &["src/lib.rs", "src/main.rs", "fuzz/src/main.rs"];
 
 /// A test function.
 struct Test<'t> {
@@ -33,6 +36,30 @@ fn tests() -> BTreeMap<&'static str, Vec<Test<'static>>> {
         (file, tests.split(", ").map(test).collect())
     };
     TESTS.lines().filter(|line| !line.is_empty()).map(of_line).collect()
+}
+
+/// Returns whether a source has a test function of this name, which a test program runs. Programs
+/// with a `main` of their own call their tests by name.
+fn has_test(text: &str, name: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let heads = [format!("fn {name}("), format!("async fn {name}(")];
+    let mut places = (0..lines.len()).filter(|at| heads.iter().any(|head| lines[*at].starts_with(&**head))).peekable();
+    if text.contains("\nfn main(") {
+        let uses = words(&code(text)).iter().filter(|word| **word == name).count();
+        return places.peek().is_some() && (name == "main" || uses > 1);
+    }
+    places.any(|at| attributes(&lines[..at]).any(is_test))
+}
+
+/// Returns the attributes directly above an item, the nearest first.
+fn attributes<'l>(above: &'l [&'l str]) -> impl Iterator<Item = &'l str> {
+    let belongs = |line: &&str| line.starts_with("#[") || line.starts_with("//") || line.ends_with(")]");
+    above.iter().rev().copied().take_while(belongs).filter(|line| line.starts_with("#["))
+}
+
+/// Returns whether an attribute makes a test of a function.
+fn is_test(attribute: &str) -> bool {
+    attribute == "#[test]" || attribute.starts_with("#[tokio::test")
 }
 
 /// Returns the unsafe code of each file, by path.
@@ -65,10 +92,41 @@ fn unsafe_code_has_an_invariant_and_a_test() {
         }
         for Test { file, name } in tests {
             let text = std::fs::read_to_string(workspace().join(file)).unwrap_or_default();
-            let heads = [format!("fn {name}("), format!("async fn {name}(")];
-            if !heads.iter().any(|head| text.contains(&**head)) {
+            if !has_test(&text, name) {
                 let _ = writeln!(wrong, "{file}: there is no test {name}");
             }
+        }
+    }
+    assert_eq!(wrong, "");
+}
+
+#[test]
+fn tests_of_unsafe_code_are_tests() {
+    let harness = "#[test]\nfn first() {}\n\n/// Text.\n#[tokio::test]\nasync fn second() {}\n\nfn helper() {}\n";
+    assert!(has_test(harness, "first") && has_test(harness, "second"));
+    assert!(!has_test(harness, "helper") && !has_test(harness, "third"));
+    let program = "fn called() {}\nfn forgotten() {}\nfn main() {\n    called();\n}\n";
+    assert!(has_test(program, "called") && has_test(program, "main"));
+    assert!(!has_test(program, "forgotten"));
+}
+
+/// A crate without an entry in the inventory refuses unsafe code, so that the compiler refuses a
+/// block that the inventory would overlook.
+#[test]
+fn crates_without_unsafe_code_forbid_it() {
+    let inventory = inventory();
+    let root = workspace().canonicalize().unwrap();
+    let mut wrong = String::new();
+    for file in ROOTS.iter().chain(PROGRAMS) {
+        let forbids = std::fs::read_to_string(root.join(file)).unwrap().contains("\n#![forbid(unsafe_code)]\n");
+        let paths = sources(&root.join(file));
+        let has_entries = paths
+            .iter()
+            .filter_map(|path| path.strip_prefix(&root).ok()?.to_str())
+            .any(|path| inventory.contains_key(path));
+        if forbids == has_entries {
+            let state = if forbids { "forbids unsafe code and has it" } else { "has no unsafe code and allows it" };
+            let _ = writeln!(wrong, "{file}: the crate {state}");
         }
     }
     assert_eq!(wrong, "");
