@@ -40,6 +40,7 @@ mod help;
 mod hostile_plans;
 mod hostile_requests;
 mod identities;
+mod injected;
 mod kernel_command;
 mod kernel_replay;
 mod kernel_rules;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -39,17 +39,26 @@ impl Server {
         let mut serve = ixc(["serve", "--port", "0", "-t", "2"]);
         // With tiles, rows of a step are rounded together, and less of a prompt can be reused.
         serve.env("IXC_TARGET", target_without_tiles().name());
-        let mut child = serve.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        serve.args(arguments);
+        Server::spawn(serve).expect("the server has ended")
+    }
+
+    /// Starts a server with this command. Returns `None` if it ends before it listens.
+    pub fn spawn(mut serve: Command) -> Option<Server> {
+        let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("http://") {
             line.clear();
-            assert!(said.read_line(&mut line).unwrap() > 0, "the server has ended");
+            if said.read_line(&mut line).unwrap() == 0 {
+                child.wait().unwrap();
+                return None;
+            }
         }
         // Reads the rest of the server's output, so that its pipe never fills.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let address = line.split("http://").nth(1).unwrap().split(',').next().unwrap().trim().to_string();
-        Server { child, address }
+        Some(Server { child, address })
     }
 
     /// Starts a server for the demo model without output, on a port that was free just before.
