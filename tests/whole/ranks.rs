@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::support::server::{Server, completion};
-use crate::support::{demo_model, engines, ixc, scratch, shared, stderr, stdout};
+use crate::support::{demo_model, engines, ixc, scratch, shared, stderr, stdout, target_without_tiles};
 use ixc::architectures::FileWeights;
 use ixc::compile;
 use ixc::ir::graph::Module;
@@ -420,7 +420,9 @@ fn one_file_has_the_plans_of_all_ranks() {
 fn metrics_of_a_server_have_numbers_of_each_rank() {
     let plan = scratch("rank-metrics").join("plan.ixp");
     let plan = plan.to_str().unwrap();
-    stdout(ixc(["compile", "--ranks", "2", "--shard", "experts", "--target", "avx2", "-o", plan]));
+    // The target of test servers.
+    let target = target_without_tiles().name();
+    stdout(ixc(["compile", "--ranks", "2", "--shard", "experts", "--target", target, "-o", plan]));
     let server = Server::of(plan, &["-c", "256"]);
     let request = serde_json::json!({"prompt": "one two three", "max_tokens": 4, "temperature": 0});
     assert_eq!(server.post("/v1/completions", &request).0, 200);
