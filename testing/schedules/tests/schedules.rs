@@ -92,7 +92,9 @@ fn work_is_given_out_once() {
                     scope.spawn(move || {
                         for (at, total) in totals.into_iter().enumerate() {
                             let round = at as u64 + if in_order { 11 } else { 1 };
-                            taken[at].lock().unwrap().extend(work.items(number, round, total, in_order));
+                            // The lock is taken later, because it would keep threads from meeting.
+                            let items = work.items(number, round, total, in_order);
+                            taken[at].lock().unwrap().extend(items);
                             barrier.wait(number, || {});
                         }
                     });
