@@ -261,8 +261,13 @@ fn killed_commands_leave_the_old_or_the_new_output() {
 
 /// Runs the demo model with a cache of plans, and returns the output.
 fn run_cached(cache: &Path, variable: &str, value: &str) -> Output {
-    let mut command = ixc(["run", "demo", "--raw", "-p", "The", "-n", "4", "--temp", "0", "-t", "2", "--cache-dir"]);
-    command.arg(cache).env_remove("IXC_NO_CACHE").env("LD_PRELOAD", library().unwrap()).env(variable, value);
+    let mut command = ixc(["run", "--raw", "-p", "The", "-n", "4", "--temp", "0", "-t", "2", "--cache-dir"]);
+    command
+        .arg(cache)
+        .arg(demo_model())
+        .env_remove("IXC_NO_CACHE")
+        .env("LD_PRELOAD", library().unwrap())
+        .env(variable, value);
     command.output().unwrap()
 }
 
@@ -287,7 +292,6 @@ fn killed_writers_of_the_plan_cache_harm_no_later_run() {
             succeeded(&output);
             assert_eq!(output.stdout, right.stdout, "after {fault}");
         }
-        fs::remove_dir_all(cache).unwrap();
     }
 }
 
