@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Soak test: runs `ixc serve` at twice its capacity, with hostile clients: they disconnect, cancel, send invalid requests, half of a request, slow or
-huge bodies, wrong keys, or more requests of one key than it may have, and read slowly.
+"""Soak test: runs `ixc serve` at twice its capacity, with hostile clients.
+
+They disconnect, cancel, read slowly, and send invalid requests, half of a request, slow or huge bodies, and wrong keys. They also send more requests of
+one key than it may have.
 
     bench/soak.py MODEL [--ixc target/release/ixc] [--minutes 30] [--parallel 4] [--threads 2] [--seed 1] [--keys 4]
 
