@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use super::Usage;
 use super::divergence;
-use super::model_args::{ModelChoice, PinChoice, StreamingChoice, TargetChoice};
+use super::model_args::{ModelChoice, NumaChoice, PinChoice, StreamingChoice, TargetChoice};
 use super::output::Watch;
 use super::perf::PerfChoice;
 use super::streaming;
@@ -70,6 +70,8 @@ pub struct Args {
     threads: Vec<usize>,
     #[command(flatten)]
     pin: PinChoice,
+    #[command(flatten)]
+    nodes: NumaChoice,
     /// Repetitions of each measurement, after one warm-up run.
     #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -173,7 +175,12 @@ impl Args {
         let (target, caches) = (self.target.target(), self.target.caches());
         let options = LoadOptions {
             compile: compile::Options { target, caches, ..streaming.compile },
-            run: engine::Options { pin: self.pin.pin, context: Some(context as u64), ..streaming.run },
+            run: engine::Options {
+                pin: self.pin.pin,
+                numa: self.nodes.numa,
+                context: Some(context as u64),
+                ..streaming.run
+            },
             model_file: self.model.file().map(Path::to_owned),
             ..streaming
         };

@@ -17,6 +17,7 @@ use ixc_workbench::kernels::roofline;
 use serde_json::{Value as Json, json};
 
 use super::cache::{facts as cache_facts, size_text};
+use super::nodes::NodesReport;
 use super::output::{self, Bytes, Printable, counted};
 use super::plan_cache::CacheFolder;
 use super::ranges::Ranges;
@@ -31,6 +32,7 @@ use super::wrap::wrapped;
   ixc doctor
   ixc doctor -v                      missing features of targets
   ixc doctor --drive large.gguf      speed of its drive
+  ixc doctor --topology nodes.toml   places of ranks on another machine
   ixc doctor --json | jq .bandwidth")]
 pub struct Args {
     /// Print JSON.
@@ -43,6 +45,10 @@ pub struct Args {
     /// file is read. Later runs stream with the best number of reads in flight.
     #[arg(long, value_name = "PATH")]
     drive: Option<PathBuf>,
+    /// Show the NUMA nodes of a described machine (TOML) in place of this one's, and the places of
+    /// ranks there.
+    #[arg(long, value_name = "FILE")]
+    topology: Option<PathBuf>,
     #[command(flatten)]
     cache: CacheFolder,
 }
@@ -80,6 +86,8 @@ struct Machine {
     caches: Caches,
     memory: Memory,
     drive: Option<DriveMeasurement>,
+    /// NUMA nodes, if the system lists its processors.
+    nodes: Option<NodesReport>,
     /// Rates of one thread and of all threads; empty if they were not measured.
     limits: Vec<Roofline>,
     huge_pages: Option<String>,
@@ -95,6 +103,7 @@ impl Machine {
     fn measure(args: &Args) -> anyhow::Result<Machine> {
         let threads = available_parallelism().map_or(1, |threads| threads.get());
         let memory = memory();
+        let nodes = NodesReport::new(args.topology.as_deref(), !args.no_bandwidth)?;
         // Measure the drive first: a wrong path then fails before the memory is measured.
         let drive = args.drive.as_deref().map(drive::measure).transpose()?;
         let thread_counts = if threads > 1 { vec![1, threads] } else { vec![1] };
@@ -109,6 +118,7 @@ impl Machine {
             caches: caches(),
             memory,
             drive,
+            nodes,
             limits,
             huge_pages: huge_pages(),
             io_uring: io_uring(),
@@ -131,6 +141,7 @@ impl Machine {
             "features": self.features,
             "memory": self.memory,
             "bandwidth": self.limits,
+            "numa": self.nodes.as_ref().map(NodesReport::facts),
             "transparent_huge_pages": self.huge_pages,
             "io_uring": self.io_uring,
             "executable_memory": self.executable_memory,
@@ -154,6 +165,7 @@ impl Machine {
         if let Some(limit) = self.memory.cgroup_limit {
             writeln!(out, "           limited to {} by the control group", Bytes(limit))?;
         }
+        self.nodes.iter().try_for_each(|nodes| nodes.write(out))?;
         self.limits.iter().try_for_each(|limits| write_limits(out, limits))?;
         self.write_system(out)
     }

@@ -51,6 +51,7 @@ const GROUPS: [Group; 10] = [
             "download",
             "target",
             "pin",
+            "numa",
             "mlock",
             "no-pack",
             "no-check",

@@ -55,6 +55,7 @@ pub fn of_remedy(remedy: Remedy) -> String {
              or leave --mlock out"
         }
         Remedy::CompileSteps => "`ixc compile` without --moe makes a plan that runs",
+        Remedy::CompileRanks => "`ixc compile --ranks N` makes one, and `--numa cut` divides a model file",
         Remedy::CompileLayers => "`ixc compile --moe` makes a plan of experts",
         Remedy::StoreExperts => {
             "compile with --no-pack, or with --pack so that the plan file has them as kernels read them"

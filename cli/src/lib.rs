@@ -43,6 +43,7 @@ mod logits;
 mod man;
 mod model_args;
 mod model_name;
+mod nodes;
 mod op_times;
 mod opt;
 #[cfg(unix)]

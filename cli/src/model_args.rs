@@ -9,6 +9,7 @@ use ixc_compile::model::{Input, Model};
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_passes::options::OptionSet;
 use ixc_runtime::engine::{self, BackendKind, ExpertStore};
+use ixc_runtime::numa::Numa;
 use ixc_runtime::processors::Pin;
 use ixc_runtime::streaming::store::Config;
 use ixc_targets::{CoreCaches, Target};
@@ -162,6 +163,15 @@ pub struct PinChoice {
     /// is idle; `on` pins wherever the system allows.
     #[arg(long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(Pin::ALL.map(|(name, _)| name)).try_map(|name| name.parse::<Pin>()))]
     pub pin: Pin,
+}
+
+/// Option for NUMA nodes, for commands that run a model.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NumaChoice {
+    /// Use of NUMA nodes: `cut` runs a part of the model on each, `mirror` copies all weights to
+    /// each. `auto` is `cut` if there are several nodes.
+    #[arg(long, value_name = "HOW", default_value = "off", value_parser = PossibleValuesParser::new(Numa::ALL.map(|(name, _)| name)).try_map(|name| name.parse::<Numa>()))]
+    pub numa: Numa,
 }
 
 /// Storage of experts, for a command that runs a model.
@@ -329,6 +339,8 @@ pub struct RunChoice {
     threads: Option<usize>,
     #[command(flatten)]
     pin: PinChoice,
+    #[command(flatten)]
+    nodes: NumaChoice,
     /// Context length in tokens: positions of the KV cache, for each request [default: the model's,
     /// at most 4096; in `ixc serve`, as memory allows].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
@@ -369,6 +381,7 @@ impl RunChoice {
             run: engine::Options {
                 threads: self.threads.or_else(ranks::threads),
                 pin: self.pin.pin,
+                numa: self.nodes.numa,
                 context: self.context,
                 skip_weight_check: self.no_check,
                 ..streaming.run

@@ -65,6 +65,7 @@ labels! {
     Hints "hints": "experts announced to the page cache, if the model file is mapped",
     Faults "faults": "page faults that waited for the drive",
     Threads "threads": "processors to which threads are bound, or why they are not",
+    Nodes "nodes": "memory of each rank, or of each copy of the weights, on its NUMA nodes and on others",
     Pages "pages": "resident memory by use, and the part of it in pages of 2 MiB",
     Sharing "sharing": "memory of states that sequences share, and the saving",
     Seed "seed": "the seed of the sampler",

@@ -34,7 +34,7 @@ use super::ranges::Ranges;
 use super::sampling::SamplingArgs;
 use super::stats_line::{Label, stat};
 use super::wrap::Text;
-use super::{op_times, streaming, terminal};
+use super::{nodes, op_times, streaming, terminal};
 
 /// Number of tokens of a prefill step, and its assumed max time, in a conversation. After Ctrl-C
 /// the program waits up to three times as long for the step to end, so that Ctrl-C ends the answer
@@ -374,6 +374,7 @@ impl Writer<'_> {
             Err(PinRefusal::Off) => {}
             Err(why) => stat!(Threads, "not bound to processors: {why}"),
         }
+        nodes::note(self.session.model().engine());
         for PageUse { what, resident, large } in self.session.model().engine().pages() {
             stat!(Pages, "{what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
         }

@@ -60,6 +60,8 @@ pub enum Remedy {
     LockLess,
     /// Compile the steps of the model.
     CompileSteps,
+    /// Compile for several ranks, or run the model file.
+    CompileRanks,
     /// Compile layers of experts.
     CompileLayers,
     /// Compile with experts as they are stored, or packed in the plan file.

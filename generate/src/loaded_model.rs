@@ -42,6 +42,7 @@ use ixc_compile::model::check_tokens;
 
 mod cached;
 mod compiled;
+mod divided;
 mod open;
 mod unloaded;
 

@@ -20,6 +20,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`processors`] | processors and cores, and binding of threads to them |
+//! | [`numa`] | NUMA nodes: places of ranks, binding of threads and memory |
 //! | [`pool`] | persistent threads and their barrier |
 //! | [`watchdog`] | the time limit of a step |
 //! | [`progress`] | progress of a long operation |
@@ -49,6 +50,7 @@ pub mod engine;
 pub mod error;
 mod executor;
 pub mod expert_sort;
+pub mod numa;
 mod plan_check;
 pub mod pool;
 pub mod processors;
@@ -64,7 +66,7 @@ pub mod trace;
 pub mod watchdog;
 
 pub(crate) use engine::model_files;
-pub use engine::{expert_layers, expert_use, file, load, memory_estimate, options, sample, saved};
+pub use engine::{expert_layers, expert_use, file, homes, load, memory_estimate, options, places, sample, saved};
 pub(crate) use executor::sliding;
 pub use executor::{execute, expert_counts, page_cache_hints, states, stats};
 pub(crate) use executor::{expert_prefetch, experts, thread_count};

@@ -262,8 +262,8 @@ unsafe impl Send for Shared {}
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Processor to which the caller is bound while it runs a job.
-    caller_processor: Option<usize>,
+    /// Processors to which the caller is bound while it runs a job; empty if it is not bound.
+    caller_processors: Vec<usize>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -287,7 +287,7 @@ impl Pool {
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let mut pool = Pool { shared, workers: Vec::new(), caller_processor: None };
+        let mut pool = Pool { shared, workers: Vec::new(), caller_processors: Vec::new() };
         for thread in 1..threads {
             let shared = Arc::clone(&pool.shared);
             // On failure the pool is dropped, which ends the started threads.
@@ -308,19 +308,27 @@ impl Pool {
     /// # Errors
     /// The first error of the system.
     pub fn bind(&mut self, processors: &[usize], others: &[usize]) -> io::Result<()> {
-        self.caller_processor = None;
-        let caller_processor = processors.get(1..).unwrap_or_default().iter().map(std::slice::from_ref);
+        let sets: Vec<&[usize]> = processors.iter().map(std::slice::from_ref).collect();
+        self.bind_to(&sets, others)
+    }
+
+    /// Binds threads like [`Pool::bind`], each to a set of processors.
+    ///
+    /// # Errors
+    /// The first error of the system.
+    pub fn bind_to(&mut self, sets: &[&[usize]], others: &[usize]) -> io::Result<()> {
+        self.caller_processors.clear();
+        let own = sets.get(1..).unwrap_or_default().iter().copied();
         // A worker has no id only for a moment after its start.
-        let bind =
-            |(id, caller_processor): (&OnceLock<_>, &[usize])| processors::bind_thread(*id.wait(), caller_processor);
-        let mut workers = self.shared.ids.iter().zip(caller_processor.chain(std::iter::repeat(others)));
+        let bind = |(id, set): (&OnceLock<_>, &[usize])| processors::bind_thread(*id.wait(), set);
+        let mut workers = self.shared.ids.iter().zip(own.chain(std::iter::repeat(others)));
         if let Err(error) = workers.try_for_each(bind) {
             // On failure, unbinds the workers bound so far. If the system also refuses this, none
             // of them was bound.
             let _ = self.shared.ids.iter().map(|id| (id, others)).try_for_each(bind);
             return Err(error);
         }
-        self.caller_processor = processors.first().copied();
+        self.caller_processors = sets.first().copied().unwrap_or_default().to_vec();
         Ok(())
     }
 
@@ -340,7 +348,9 @@ impl Pool {
     pub fn run_with(&mut self, threads: usize, job: Job<'_>) -> Result<(), PoolError> {
         // The calling thread belongs to the embedding program, so it is unbound again after the
         // job.
-        let _bound = self.caller_processor.map(processors::ProcessorBinding::bind);
+        let _bound = Some(&*self.caller_processors)
+            .filter(|processors| !processors.is_empty())
+            .map(processors::ProcessorBinding::bind);
         let shared = &*self.shared;
         let starts = &shared.starts[..threads.saturating_sub(1).min(self.workers.len())];
         if !starts.is_empty() {

@@ -67,6 +67,9 @@ pub enum PinRefusal {
     /// The pool has only the caller's thread.
     #[error("one thread")]
     OneThread,
+    /// Threads are bound to the NUMA node of their copy of the weights.
+    #[error("bound to the NUMA nodes of their weights instead")]
+    Mirrored,
     /// The process may use only a part of the machine.
     #[error("this process may use {usable} of {online} processors")]
     Part {
@@ -129,7 +132,7 @@ impl Machine {
         Machine::read(Path::new("/sys/devices"), Path::new("/proc/loadavg"), allowed()?, quota)
     }
 
-    fn read(devices: &Path, load: &Path, allowed: Vec<usize>, quota: usize) -> Option<Machine> {
+    pub(crate) fn read(devices: &Path, load: &Path, allowed: Vec<usize>, quota: usize) -> Option<Machine> {
         let cpus = devices.join("system/cpu");
         let numbers = parse_list(read_system(&cpus.join("online"))?.trim())?;
         let small = read_system(&devices.join("cpu_atom/cpus")).and_then(|list| parse_list(list.trim()));
@@ -146,6 +149,13 @@ impl Machine {
         // `0.20 0.18 0.12 1/80 11206`: the fourth word has the running threads and all threads.
         let running = read_system(load).and_then(|text| text.split(' ').nth(3)?.split_once('/')?.0.parse().ok());
         Some(Machine { online: online.collect(), allowed, quota, running: running.unwrap_or(0) })
+    }
+
+    /// Returns a part of the machine, as if it were a machine of its own.
+    pub fn within(&self, processors: &[usize]) -> Machine {
+        let online = self.online.iter().copied().filter(|online| processors.contains(&online.number)).collect();
+        let allowed = self.allowed.iter().copied().filter(|allowed| processors.contains(allowed)).collect();
+        Machine { online, allowed, ..*self }
     }
 
     /// Returns the processors of this process in the order in which threads get them. The first
@@ -207,6 +217,7 @@ pub(crate) fn parse_list(list: &str) -> Option<Vec<usize>> {
         // Upper bound of the processors of any machine.
         (last < 1 << 16).then_some(())?;
         cpus.extend(first..=last);
+        (cpus.len() <= 1 << 16).then_some(())?;
     }
     Some(cpus)
 }
@@ -290,7 +301,7 @@ pub fn bind_thread(_: ThreadId, _: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Binding of the calling thread to a processor while this value lives.
+/// Binding of the calling thread to processors while this value lives.
 #[derive(Debug)]
 pub(crate) struct ProcessorBinding {
     before: Option<Vec<usize>>,
@@ -298,8 +309,8 @@ pub(crate) struct ProcessorBinding {
 
 impl ProcessorBinding {
     /// Binds the thread, if the system allows it.
-    pub(crate) fn bind(processor: usize) -> ProcessorBinding {
-        ProcessorBinding { before: allowed().filter(|_| bind(&[processor]).is_ok()) }
+    pub(crate) fn bind(processors: &[usize]) -> ProcessorBinding {
+        ProcessorBinding { before: allowed().filter(|_| bind(processors).is_ok()) }
     }
 }
 
@@ -335,6 +346,7 @@ mod tests {
         assert_eq!(parse_list(""), Some(vec![]));
         assert_eq!(parse_list("x"), None);
         assert_eq!(parse_list("0-99999999"), None);
+        assert_eq!(parse_list("0-65535,1"), None);
     }
 
     #[test]

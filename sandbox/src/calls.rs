@@ -223,10 +223,10 @@ pub const ALLOWED: &[Group] = &[
     },
     Group {
         name: "engine",
-        reason: "processors of threads, memory of states, reads of streamed experts",
+        reason: "processors of threads, memory of states and its nodes, reads of streamed experts",
         roles: SERVING,
         general: calls![
-            SYS_sched_setaffinity SYS_memfd_create SYS_mlock SYS_mlock2 SYS_munlock SYS_io_uring_enter
+            SYS_sched_setaffinity SYS_mbind SYS_memfd_create SYS_mlock SYS_mlock2 SYS_munlock SYS_io_uring_enter
         ],
         older: &[],
     },

@@ -54,6 +54,7 @@ mod models;
 mod moe;
 mod moved_plans;
 mod nextn;
+mod numa;
 mod openings;
 mod origins;
 mod outputs;

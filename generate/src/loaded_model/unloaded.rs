@@ -14,6 +14,7 @@ use ixc_runtime::file::PlanFile;
 
 use super::cached::{CachedModel, ModelCache};
 use super::compiled::{CompiledModel, compile_options};
+use super::divided;
 use super::open::compile_for;
 use super::{DEFERRED, LoadOptions, LoadedModel, PASSES, START, TUNED};
 use crate::Error;
@@ -85,7 +86,10 @@ impl UnloadedModel {
         if options.model_file.is_some() {
             return Err(Error::NotPlan { path: path.to_owned() });
         }
-        let cache = ModelCache::new(&gguf, path, options);
+        let cache = match divided::is_divided(&options.run) {
+            true => None,
+            false => ModelCache::new(&gguf, path, options),
+        };
         match cache.as_ref().map(|cache| CachedModel::new(&gguf, cache)).transpose()?.flatten() {
             Some(cached) => Ok(UnloadedModel(Contents::Cached(cached))),
             None => UnloadedModel::of_files(gguf, cache, options),
@@ -226,6 +230,9 @@ fn compile(
 ) -> Result<CompiledModel, Error> {
     let begin = Instant::now();
     let wanted = compile_options(options);
+    if let Some(divided) = divided::compile(model, &wanted, &options.run)? {
+        return Ok(divided);
+    }
     let (compiled, memory) = match cache {
         Some(cache) => cache.compile(model, resident, &wanted, &options.run)?,
         None => compile_for(model, resident, &wanted, &options.run)?,

@@ -17,7 +17,6 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use ixc_targets::Target;
 
-use crate::engine::pins::Pins;
 use crate::execute::{Backend, EngineMemory, PartResults};
 use crate::executor::sequences::Sequences;
 use crate::expert_counts::ExpertCounts;
@@ -25,6 +24,7 @@ use crate::expert_prefetch::Prefetcher;
 use crate::expert_sort::Bucket;
 use crate::experts::{self, Experts};
 use crate::file::{OwnWeights, PlanFile, WeightsPlace};
+use crate::homes::Homes;
 use crate::model_files::open_files;
 use crate::options::{BackendKind, ExpertStore, Options, pool};
 use crate::page_cache_hints::Advice;
@@ -47,6 +47,7 @@ use crate::trace::Recorder;
 use crate::watchdog::Watchdog;
 
 mod budget;
+mod on_nodes;
 
 pub use crate::error::load::LoadError;
 pub use crate::model_files::{locate, use_files};
@@ -54,7 +55,8 @@ pub use crate::options::{BuiltIn, DEFAULT_CONTEXT};
 pub use crate::plan_check::{check, verify};
 pub use budget::SPARE_BYTES;
 pub(crate) use budget::{RunSize, fixed_bytes, for_experts, needed_process_bytes, resident, resident_bytes};
-use budget::{budget, for_recorder};
+use budget::{budget, for_recorder, stream_config};
+use on_nodes::{copies_bytes, copies_weights, copy_to_homes};
 
 /// A loaded plan: the data that steps need.
 #[derive(Debug)]
@@ -71,6 +73,8 @@ pub(crate) struct LoadedPlan {
     /// of each bound thread, or the reason why they are not bound.
     pub(crate) pin: Pin,
     pub(crate) pinned_processors: Result<Vec<usize>, PinRefusal>,
+    /// Homes of threads on NUMA nodes.
+    pub(crate) homes: Homes,
     /// Processors that threads could run on when the plan was loaded.
     pub(crate) initial_processors: Vec<usize>,
     /// Longest sequence, in tokens.
@@ -113,7 +117,11 @@ impl LoadedPlan {
     /// Unbinds threads that were bound automatically ([`Pin::Auto`]).
     pub(crate) fn let_go(&mut self) {
         if self.pin == Pin::Auto && self.pinned_processors.is_ok() {
-            self.pinned_processors = Err(match self.pool.bind(&[], &self.initial_processors) {
+            let bound = match self.homes.all() {
+                [] => self.pool.bind(&[], &self.initial_processors),
+                [..] => self.homes.bind(&mut self.pool),
+            };
+            self.pinned_processors = Err(match bound {
                 Ok(()) => PinRefusal::LetGo,
                 Err(error) => PinRefusal::Refused(error.to_string()),
             });
@@ -153,6 +161,7 @@ pub(crate) fn load(
     // This precedes binding the threads, because binding changes the result. The caller may also
     // change its own binding later.
     let initial_processors = allowed().unwrap_or_default();
+    let _home = options.homes.enter();
     let (mut pool, pinned_processors) = pool(options)?;
     let threads = pool.threads();
     let watchdog = options.step_timeout.map(Watchdog::new).transpose();
@@ -160,14 +169,17 @@ pub(crate) fn load(
     let files = open_files(&plan, &model_files, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
     let streamed = streamed(&program, &plan, options);
-    if streamed.is_none() && options.experts != ExpertStore::Map {
+    // With homes, all weights are copied to their nodes: no page of a file is read in steps.
+    let copied = streamed.clone().or_else(|| Some(vec![false; plan.weights.len()]).filter(|_| copies_weights(options)));
+    if copied.is_none() && options.experts != ExpertStore::Map {
         files.iter().chain(own.as_ref().map(|(_, mapped)| mapped)).for_each(Mapped::prefer_large_pages);
     }
     let target = target(&plan)?;
     // This precedes reading the weights, so that a plan that exceeds the budget is refused early.
     let sequences = options.sequences.max(1);
     let run = RunSize { capacity, threads, sequences, more_additions: options.more_additions };
-    let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
+    let copies = copies_bytes(options, &plan, streamed.as_deref(), copied.as_deref())?;
+    let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run)).saturating_add(copies);
     let layout = match &streamed {
         Some(_) => Some(layout(&program, &plan, folder, own.as_ref().map(|(own, _)| own.place()))?),
         None => None,
@@ -187,7 +199,7 @@ pub(crate) fn load(
     let own = own.map(|(_, mapped)| mapped);
     let sources =
         Sources { files: &files, derived_tensors: DerivedTensors::new(&plan.derived, &files), own: own.as_ref() };
-    let weights = weights(&plan.weights, &sources, streamed.as_deref(), threads)?;
+    let weights = weights(&plan.weights, &sources, copied.as_deref(), threads)?;
     let backend = make_backend(std::mem::take(&mut plan.kernels), target, options)?;
     let files = files.into_iter().chain(own).collect();
     let mut store = memory(&program, &plan, context, &run, options, MappedWeights { files, weights })?;
@@ -196,18 +208,13 @@ pub(crate) fn load(
         store.advice = Some(advice.map_err(|weight| LoadError::PackedExperts { weight })?);
     }
     if let Some((layout, paths)) = layout {
-        let pins = options.pins.as_ref();
-        let keep = pins.map(|Pins { chosen, percent }| KeptBlocks {
-            blocks: expert_counts.choose_most_used(chosen),
-            percent: *percent,
-        });
-        let (keep, trace) = (keep.unwrap_or_default(), options.trace.clone());
-        let stop = watchdog.as_ref().map(Watchdog::flag).unwrap_or_default();
-        let config = Config { budget: for_experts, keep, trace, stop, ..options.stream.clone() };
+        let config = stream_config(options, for_experts, &expert_counts, watchdog.as_ref());
         let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
         let experts = Experts::new(layout, &paths, checked, &config, prefetcher)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;
         stream(&mut store, experts, &mut pool, options)?;
+    } else if copies_weights(options) {
+        copy_to_homes(&mut store, &mut pool, options)?;
     }
     let locked = if options.lock { lock_weights(&program, &store.weights, options)? } else { 0 };
     let clocks =
@@ -221,6 +228,7 @@ pub(crate) fn load(
         thread_count: ThreadCount::new(threads, processors()),
         pin: options.pin,
         pinned_processors,
+        homes: options.homes.clone(),
         initial_processors,
         context,
         additions: run.additions(),
@@ -385,10 +393,12 @@ fn is_streamed(streamed: Option<&[bool]>, number: usize) -> bool {
 }
 
 /// Returns whether a weight is copied or packed into separate memory. While experts are streamed,
-/// no other weight stays in mapped files.
+/// no other weight stays in mapped files. `streamed` is an empty selection if weights are copied
+/// for another reason.
 fn in_memory(streamed: Option<&[bool]>, number: usize, weight: &PlanWeight) -> bool {
     let made = weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
-    !is_streamed(streamed, number) && weight.bytes > 0 && (made || streamed.is_some())
+    let copied = streamed.is_some() && !matches!(weight.file, WeightFile::Blocks { .. });
+    !is_streamed(streamed, number) && weight.bytes > 0 && (made || copied)
 }
 
 /// The files that weights are read from.

@@ -3,6 +3,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`options`] | options for loading a plan |
+//! | [`homes`] | homes of threads and memory on NUMA nodes |
 //! | `model_files` | finding and opening a plan's model files |
 //! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
 //! | [`load`] | loading a plan |
@@ -12,6 +13,7 @@
 //! | [`step`] | the input of a step, and its errors |
 //! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
 //! | [`ranks`] | engines of several ranks that run the same steps |
+//! | [`places`] | the options of each rank on NUMA nodes |
 //! | `properties` | sizes, memory, threads and statistics of an engine |
 //! | [`sample`] | the next token from logits |
 //! | [`saved`] | sequences as bytes, and back |
@@ -20,11 +22,13 @@
 pub mod expert_layers;
 pub mod expert_use;
 pub mod file;
+pub mod homes;
 pub mod load;
 pub mod memory_estimate;
 pub(crate) mod model_files;
 pub mod options;
 pub mod pins;
+pub mod places;
 mod properties;
 pub mod ranks;
 pub mod sample;

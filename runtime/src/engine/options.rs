@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use ixc_transport::Transport;
 
+use super::homes::Homes;
 use super::pins::Pins;
 use crate::error::load::LoadError;
+use crate::numa::Numa;
+use crate::numa::topology::Topology;
 use crate::pool::{MAX_THREADS, Pool};
 use crate::processors::{Machine, Pin, PinRefusal};
 use crate::progress::ProgressCounter;
@@ -52,6 +55,12 @@ pub struct Options {
     /// Whether threads are bound to processors. The caller's thread is bound only while it runs a
     /// step.
     pub pin: Pin,
+    /// Use of NUMA nodes.
+    pub numa: Numa,
+    /// Nodes and processors for [`Options::numa`]; `None` means this machine's.
+    pub topology: Option<Arc<Topology>>,
+    /// Homes of the engine's threads. Loading sets them by [`Options::numa`].
+    pub homes: Homes,
     /// Longest sequence. `None` means the model's context, at most [`DEFAULT_CONTEXT`].
     pub context: Option<u64>,
     /// Max sequences at once; 0 means one. The memory for all their states counts against the
@@ -115,11 +124,21 @@ pub(crate) fn pool(options: &Options) -> Result<(Pool, Result<Vec<usize>, PinRef
     // This comes before our threads start, because it counts the threads of other processes.
     let machine = Some(options.pin).filter(|pin| *pin != Pin::Off).map(|_| Machine::detect().unwrap_or_default());
     let mut pool = Pool::new(threads).map_err(|source| LoadError::Thread { source })?;
+    let homes = &options.homes;
     let pinned_processors = machine.map_or(Err(PinRefusal::Off), |machine| {
+        homes.refuses_pin().map_or(Ok(()), Err)?;
+        let machine = homes.part_of(machine);
         let processors = machine.pinned_processors(options.pin, threads)?;
         pool.bind(&processors, &machine.allowed).map_err(|error| PinRefusal::Refused(error.to_string()))?;
         Ok(processors)
     });
+    if pinned_processors.is_err()
+        && !homes.all().is_empty()
+        && let Err(error) = homes.bind(&mut pool)
+    {
+        // Threads then run anywhere, and results do not change.
+        tracing::warn!(%error, "threads are not bound to NUMA nodes");
+    }
     Ok((pool, pinned_processors))
 }
 

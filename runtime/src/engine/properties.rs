@@ -1,10 +1,11 @@
 //! Properties of an engine: sizes, memory, threads and statistics.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use ixc_ir::plan::{Output, State};
 use ixc_targets::Target;
 
+use super::homes::{NodeUse, RankMemory};
 use super::sequence::Engine;
 use crate::executor::sequences::StateBytes;
 use crate::executor::states::StateValues;
@@ -148,6 +149,25 @@ impl Engine {
             list("activations", vec![store.arena.region()]),
             list("states", store.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
         ])
+    }
+
+    /// Returns the use of NUMA nodes by the memory of each rank of this process, or by each copy of
+    /// the weights. Empty without homes.
+    pub fn node_use(&self) -> Vec<NodeUse> {
+        let (homes, store) = (self.loaded.homes.all(), &self.loaded.store);
+        if let Some(member) = &self.ranks {
+            let ranks = member.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut uses: Vec<NodeUse> = ranks.iter().flat_map(RankMemory::node_use).collect();
+            uses.sort_by_key(|of_rank| of_rank.rank);
+            return uses;
+        }
+        let copy = |(rank, (home, region))| RankMemory {
+            rank,
+            home: Arc::clone(home),
+            regions: vec![NamedRegions { what: "weights", regions: vec![region] }],
+        };
+        let copies: Vec<RankMemory> = (0..).zip(homes.iter().zip(store.weights.copies())).map(copy).collect();
+        copies.iter().flat_map(RankMemory::node_use).collect()
     }
 
     /// Returns the statistics of time since the last call. Tasks and stalls need

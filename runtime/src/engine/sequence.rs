@@ -293,6 +293,7 @@ impl Engine {
     /// [`StepError::TooManySequences`] if the engine has [`Options::sequences`] already, and
     /// [`StepError::Memory`].
     pub fn add_sequence(&mut self) -> Result<SequenceId, StepError> {
+        let _home = self.loaded.homes.enter();
         let sequences = &mut self.loaded.store.sequences;
         let added = sequences.add().map_err(|MemoryError { what, bytes, source }| StepError::Memory {
             what,
@@ -479,7 +480,8 @@ impl Engine {
         if threads > self.loaded.store.scratch.len() {
             return Err(LoadError::Threads { found: threads });
         }
-        let options = Options { threads: Some(threads), pin: self.loaded.pin, ..Options::default() };
+        let homes = self.loaded.homes.clone();
+        let options = Options { threads: Some(threads), pin: self.loaded.pin, homes, ..Options::default() };
         (self.loaded.pool, self.loaded.pinned_processors) = options::pool(&options)?;
         self.loaded.thread_count = ThreadCount::new(threads, processors());
         self.loaded.stats.threads = threads;

@@ -97,6 +97,7 @@ impl Engine {
             }
         }
         let backend = load::backend(kind_of(&loaded.backend), plan.kernels.clone(), loaded.target)?;
+        let _home = loaded.homes.enter();
         let parts = PartResults::new(&program, loaded.additions)?;
         let clocks = loaded.clocks.iter().map(|_| Mutex::new(Clock::new(&program))).collect();
         let has_arena = loaded.store.arena.region().bytes() >= plan.arena_bytes;

@@ -12,10 +12,13 @@ use ixc_ir::units::Bytes;
 use ixc_targets::{TARGETS, Target};
 
 use crate::error::ranks::RanksError;
+use crate::numa::error::NumaError;
 use crate::pool::{MAX_THREADS, PoolError};
 use crate::program::PlanError;
 use crate::storage::blocks::BlockError;
 use crate::storage::lock::LockError;
+use crate::storage::lock::LockError;
+use crate::storage::memory::MemoryError;
 use crate::storage::memory::MemoryError;
 use crate::streaming::StreamError;
 
@@ -31,6 +34,9 @@ pub enum LoadError {
     /// The plan has separate expert layers, but a whole model is requested.
     #[error("the plan has expert layers, which run on their own; expected the steps of a model")]
     NoSteps,
+    /// Threads and memory have no place on NUMA nodes.
+    #[error(transparent)]
+    Numa(#[from] NumaError),
     /// The ranks of the plan cannot run together.
     #[error(transparent)]
     Ranks(#[from] RanksError),
@@ -237,6 +243,7 @@ impl LoadError {
         match self {
             LoadError::Lock(error) => error.class(),
             LoadError::Ranks(error) => error.class(),
+            LoadError::Numa(error) => error.class(),
             LoadError::Codegen(error) => error.class(),
             LoadError::Memory(error) => error.class(),
             LoadError::Stream(error) => error.class(),
@@ -272,6 +279,7 @@ impl LoadError {
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             LoadError::Lock(_) => Some(Remedy::LockLess),
+            LoadError::Numa(error) => error.remedy(),
             LoadError::NoSteps => Some(Remedy::CompileSteps),
             LoadError::NoLayers => Some(Remedy::CompileLayers),
             LoadError::NoModelFile { .. } => Some(Remedy::FindModelFile),

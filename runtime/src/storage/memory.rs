@@ -21,6 +21,8 @@ use ixc_ir::ngram;
 use ixc_ir::plan::{Ngram, RopeTable, RowInput, RowPosition};
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::numa::home::bind_new_memory;
+
 /// Bytes of an index, a position or a token id.
 pub const INDEX_BYTES: u64 = 4;
 /// Alignment of the parts of a mapping: a cache line.
@@ -94,7 +96,7 @@ pub struct Memory {
 
 impl Memory {
     /// Maps `bytes` bytes. Pages take memory when they are first touched; `huge` requests large
-    /// pages.
+    /// pages. If the calling thread has a home, the memory is bound to its nodes.
     ///
     /// # Errors
     /// If the system refuses.
@@ -114,6 +116,7 @@ impl Memory {
         }
         #[cfg(not(target_os = "linux"))]
         let _ = huge;
+        bind_new_memory(map.as_mut_ptr(), map.len());
         Ok(Memory { map, bytes })
     }
 

@@ -40,6 +40,7 @@ struct Mapping {
 }
 
 /// Regions of memory that are counted together.
+#[derive(Debug)]
 pub(crate) struct NamedRegions {
     /// Contents of the regions.
     pub what: &'static str,

@@ -26,10 +26,11 @@
 //! state between barriers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::storage::memory::{Mapped, Memory, Region};
+use crate::numa::home::{Home, HomeBinding};
+use crate::storage::memory::{Mapped, Memory, MemoryError, Region};
 use crate::storage::pack::Job;
 use crate::storage::weight_source::WeightSource;
 
@@ -172,6 +173,10 @@ pub(crate) struct Weights {
     weights: Vec<Weight>,
     /// Memory of packed weights.
     packed: Memory,
+    /// Further copies of the packed weights, on other NUMA nodes.
+    copies: Vec<Memory>,
+    /// For each thread, the number of its copy; 0 is [`Weights::packed`]. Empty without copies.
+    copy_of_thread: Vec<usize>,
     /// Number of parts that are not ready.
     unpacked_parts: AtomicU64,
     /// Number of steps so far.
@@ -198,6 +203,8 @@ impl Weights {
         Weights {
             weights,
             packed,
+            copies: Vec::new(),
+            copy_of_thread: Vec::new(),
             unpacked_parts: AtomicU64::new(unpacked_parts),
             steps: 0,
             prompt: false,
@@ -216,7 +223,7 @@ impl Weights {
         };
         let others = self.weights.iter().enumerate().filter(|(number, _)| !leaves_out(*number));
         let others = others.map(|(_, weight)| weight.region).filter(|region| region.bytes() > 0 && !is_packed(*region));
-        std::iter::once(packed).chain(others).collect()
+        std::iter::once(packed).chain(self.copies.iter().map(Memory::region)).chain(others).collect()
     }
 
     /// Returns the number of parts that are not ready.
@@ -260,6 +267,43 @@ impl Weights {
     /// have no valid content; see [`Weights::tile`].
     pub(crate) fn region(&self, weight: u32) -> Option<Region> {
         self.weights.get(weight as usize).map(|weight| weight.region)
+    }
+
+    /// Returns the region of a weight that a thread reads: in the copy on its node. Without copies,
+    /// the same as [`Weights::region`].
+    pub(crate) fn region_for(&self, thread: usize, weight: u32) -> Option<Region> {
+        let region = self.region(weight)?;
+        let copy = self.copy_of_thread.get(thread).and_then(|copy| self.copies.get(copy.checked_sub(1)?));
+        let (Some(copy), packed) = (copy, self.packed.region()) else { return Some(region) };
+        let offset = (region.base() as usize).checked_sub(packed.base() as usize);
+        let own = offset.and_then(|offset| copy.region().part(offset as u64, region.bytes()));
+        Some(own.unwrap_or(region))
+    }
+
+    /// Returns the memory of each copy of the packed weights.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = Region> {
+        std::iter::once(&self.packed).chain(&self.copies).map(Memory::region)
+    }
+
+    /// Copies the packed weights to each home but the first, which gets the present ones. All parts
+    /// must be ready. `home_of_thread` has the position of each thread's home.
+    ///
+    /// # Errors
+    /// If the system refuses memory.
+    pub(crate) fn copy_to(&mut self, homes: &[Arc<Home>], home_of_thread: &[usize]) -> Result<(), MemoryError> {
+        let Some((first, others @ [_, ..])) = homes.split_first() else { return Ok(()) };
+        let packed = self.packed.region();
+        first.bind_memory(packed.base(), packed.bytes() as usize);
+        for home in others {
+            let _binding = HomeBinding::enter(home);
+            let copy = Memory::zeroed("a copy of weights", packed.bytes(), true)?;
+            // SAFETY: both regions are mapped and have this length. The new one is used by nothing
+            // else, and the weights are borrowed exclusively, so no kernel runs.
+            unsafe { copy.region().base().copy_from_nonoverlapping(packed.base(), packed.bytes() as usize) };
+            self.copies.push(copy);
+        }
+        self.copy_of_thread = home_of_thread.to_vec();
+        Ok(())
     }
 
     /// Returns the matrix of an expert, for a weight in blocks; empty for an unknown expert.

@@ -13,13 +13,17 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan};
 
 use super::{DEFAULT_CONTEXT, LoadError, own_memory_layout};
+use crate::engine::pins::Pins;
+use crate::expert_counts::ExpertCounts;
 use crate::experts;
 use crate::options::Options;
 use crate::program::{MAX_CONTEXT, Program};
 use crate::states::States;
 use crate::storage::memory::Rope;
 use crate::storage::program_pages;
+use crate::streaming::store::{Config, KeptBlocks};
 use crate::trace::Recorder;
+use crate::watchdog::Watchdog;
 
 /// Bytes of a budget that are reserved for stacks, code and tables.
 pub const SPARE_BYTES: u64 = 32 << 20;
@@ -132,4 +136,20 @@ pub(crate) fn for_experts(budget: u64, fixed: u64, min: u64) -> Result<u64, Load
 /// needs, but at most half of the bytes beyond `min`. A smaller recorder fills up sooner.
 pub(crate) fn for_recorder(left: u64, min: u64, threads: usize) -> u64 {
     (left.saturating_sub(min) / 2).clamp(MIN_RECORDER_BYTES, Recorder::bytes(threads).max(MIN_RECORDER_BYTES))
+}
+
+/// Returns the settings of the expert cache.
+pub(super) fn stream_config(
+    options: &Options,
+    budget: u64,
+    counts: &ExpertCounts,
+    watchdog: Option<&Watchdog>,
+) -> Config {
+    let keep = options
+        .pins
+        .as_ref()
+        .map(|Pins { chosen, percent }| KeptBlocks { blocks: counts.choose_most_used(chosen), percent: *percent });
+    let (keep, trace) = (keep.unwrap_or_default(), options.trace.clone());
+    let stop = watchdog.map(Watchdog::flag).unwrap_or_default();
+    Config { budget, keep, trace, stop, ..options.stream.clone() }
 }

@@ -1,12 +1,13 @@
 //! An engine's part in a group of ranks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ixc_transport::Transport;
 
 use super::command::{self, Command, CommandError};
 use crate::error::execute::ExecuteError;
+use crate::homes::RankMemory;
 
 /// An engine's part in a group of ranks.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct Member {
     pub(super) followers: Vec<JoinHandle<()>>,
     /// Largest [`Engine::min_rows`](crate::engine::Engine::min_rows) of all ranks.
     pub(in crate::engine) min_rows: u32,
+    /// Memory of the ranks of this process that have homes.
+    pub(in crate::engine) memory: Arc<Mutex<Vec<RankMemory>>>,
 }
 
 impl Member {

@@ -19,7 +19,7 @@ mod matching;
 pub(super) mod member;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
@@ -31,8 +31,10 @@ use super::step::{Addition, SequenceId, StepError};
 use crate::error::ranks::RanksError;
 use crate::execute::{ExecuteError, RankLink};
 use crate::file::{PlanFile, VERSION};
+use crate::homes::RankMemory;
 use crate::load::{self, LoadError};
 use crate::options::Options;
+use crate::places;
 use crate::processors::Pin;
 use crate::program;
 use crate::saved::{Digest, identity};
@@ -81,13 +83,18 @@ fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, Load
     let expected = file.plan.ranks.map_or(1, |ranks| ranks.ranks);
     check_group(&file)?;
     match &options.transport {
-        None if expected == 1 => Ok(Engine::with(load::load(file, folder, options, None)?, None)),
+        None if expected == 1 => {
+            let options = places::of_whole(options)?;
+            Ok(Engine::with(load::load(file, folder, &options, None)?, None))
+        }
         None => all_here(file, folder, options),
         Some(transport) if transport.ranks() == expected => {
             let transport = Arc::clone(transport);
             let digest = digest(&file);
             let part = part(file, transport.rank());
-            let joined = join(part, folder, options, &Link { transport: &transport, digest, begun: None });
+            let link = Link { transport: &transport, digest, begun: None, memory: Arc::default() };
+            let own = places::of_process(options, transport.ranks());
+            let joined = own.and_then(|own| join(part, folder, &own, &link));
             joined.inspect_err(|error| transport.end(&reason(error)))
         }
         Some(transport) => {
@@ -162,34 +169,39 @@ fn all_here(mut file: PlanFile, folder: &Path, options: &Options) -> Result<Engi
     let digest = digest(&file);
     let others = std::mem::take(&mut file.other_ranks);
     let begun = load::process_bytes(options, &file.plan);
-    let threads = || std::thread::available_parallelism().map_or(1, usize::from).div_ceil(ranks);
     let mut each = options.clone();
-    each.threads = Some(options.threads.unwrap_or_else(threads));
-    // Several pools share the processors, so no pool may choose them.
-    each.pin = Pin::Off;
     // Each rank has an equal part of the budget.
     each.memory = options.memory.map(|memory| begun.saturating_add(memory.saturating_sub(begun) / ranks as u64));
     each.stream.budget /= ranks as u64;
-    let other = Options { trace: None, progress: None, pins: None, ..each.clone() };
+    let first_file = file.plan.files.first().map(|file| folder.join(&file.path));
+    let all = places::of_ranks(&each, ranks, first_file.as_deref())?;
+    let mut all = all.into_iter().map(|options| rank_options(options, ranks));
+    let Some(own_options) = all.next() else { return Err(LoadError::NoSteps) };
+    let memory = Arc::<Mutex<Vec<RankMemory>>>::default();
     let mut transports =
         local::group(ranks as u32).into_iter().map(|transport| Arc::new(transport) as Arc<dyn Transport>);
     let Some(own) = transports.next() else { return Err(LoadError::NoSteps) };
     let mut followers = Vec::with_capacity(ranks);
-    for (transport, mut plan) in transports.zip(others) {
-        let (options, folder) = (other.clone(), folder.to_owned());
+    for ((transport, mut plan), options) in transports.zip(others).zip(all) {
+        let options = Options { trace: None, progress: None, pins: None, ..options };
+        let (folder, memory) = (folder.to_owned(), Arc::clone(&memory));
         use_paths(&mut plan, &file.plan.files);
         let file = PlanFile { model_files: file.model_file_handles()?, ..PlanFile::new(plan) };
         let name = format!("rank {}", transport.rank());
-        let run =
-            move || match join(file, &folder, &options, &Link { transport: &transport, digest, begun: Some(begun) }) {
+        let run = move || {
+            // The thread works for this rank only, so it stays in the rank's home.
+            let _home = options.homes.enter();
+            let link = Link { transport: &transport, digest, begun: Some(begun), memory };
+            match join(file, &folder, &options, &link) {
                 // `follow` tells the other ranks of an error.
                 Ok(mut engine) => drop(engine.follow()),
                 Err(error) => transport.end(&reason(&error)),
-            };
+            }
+        };
         let thread = std::thread::Builder::new().name(name).spawn(run);
         followers.push(thread.map_err(|source| LoadError::Thread { source })?);
     }
-    let joined = join(file, folder, &each, &Link { transport: &own, digest, begun: Some(begun) });
+    let joined = join(file, folder, &own_options, &Link { transport: &own, digest, begun: Some(begun), memory });
     let mut engine = joined.inspect_err(|error| own.end(&reason(error)))?;
     if let Some(member) = &mut engine.ranks {
         member.followers = followers;
@@ -204,13 +216,32 @@ struct Link<'t> {
     digest: Digest,
     /// Memory of the process before it loaded any rank, if all ranks are in it.
     begun: Option<u64>,
+    /// Memory of the ranks of this process that have homes.
+    memory: Arc<Mutex<Vec<RankMemory>>>,
+}
+
+/// Returns the options of one of several ranks of this process. Without a home, a rank has an equal
+/// number of threads.
+fn rank_options(options: Options, ranks: usize) -> Options {
+    if !options.homes.all().is_empty() {
+        return options;
+    }
+    let equal = || std::thread::available_parallelism().map_or(1, usize::from).div_ceil(ranks);
+    // Several pools share the processors, so no pool may choose them.
+    Options { threads: Some(options.threads.unwrap_or_else(equal)), pin: Pin::Off, ..options }
 }
 
 /// Loads the plan of a rank, and compares program, plan and options with rank 0.
 fn join(file: PlanFile, folder: &Path, options: &Options, link: &Link<'_>) -> Result<Engine, LoadError> {
-    let &Link { transport, digest, begun } = link;
+    let &Link { transport, digest, begun, .. } = link;
     let mut loaded = load::load(file, folder, options, begun)?;
     loaded.store.ranks = Some(RankLink::new(Arc::clone(transport)));
+    let own = loaded.homes.all().first().map(|home| RankMemory {
+        rank: transport.rank(),
+        home: Arc::clone(home),
+        regions: loaded.store.node_regions(),
+    });
+    link.memory.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
     let hello = hello::Hello {
         version: VERSION,
         plan: digest,
@@ -222,7 +253,8 @@ fn join(file: PlanFile, folder: &Path, options: &Options, link: &Link<'_>) -> Re
     };
     // A member ends the run of the other ranks when it is dropped, so all ranks must have joined.
     let min_rows = hello.shake(&**transport)?;
-    let member = Member { transport: Arc::clone(transport), followers: Vec::new(), min_rows };
+    let memory = Arc::clone(&link.memory);
+    let member = Member { transport: Arc::clone(transport), followers: Vec::new(), min_rows, memory };
     Ok(Engine::with(loaded, Some(member)))
 }
 

@@ -241,7 +241,7 @@ impl Pass<'_> {
         let (tokens, outputs) = (RowCount::Tokens, RowCount::Outputs);
         match source {
             Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
-            Source::Weight(weight) => (store.weights.region(weight).unwrap_or_else(empty), 0),
+            Source::Weight(weight) => (store.weights.region_for(thread, weight).unwrap_or_else(empty), 0),
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
             // A column that does not exist has an empty region.
             Source::State { state, field } => {

@@ -42,8 +42,11 @@ use crate::page_cache_hints::Advice;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
 use crate::stats::{self, Clock};
+use crate::storage::memory::{Inputs, Mapped, Memory, Region, Rope};
 use crate::storage::memory::{Inputs, Mapped, Memory, Rope};
 use crate::storage::pack::Queue;
+use crate::storage::pack::Queue;
+use crate::storage::pages::NamedRegions;
 use crate::storage::weights::{self, WeightPart, Weights};
 use crate::trace::{Recorder, Work};
 use crate::watchdog::{RunningStep, StopFlag, Watchdog};
@@ -90,6 +93,21 @@ pub(crate) struct EngineMemory {
     pub ranks: Option<RankLink>,
     /// Working memory for sorting a routing.
     pub sorting: Mutex<Vec<u32>>,
+}
+
+impl EngineMemory {
+    /// Returns the memory that lies on the NUMA nodes of an engine's home, by contents.
+    pub(crate) fn node_regions(&self) -> Vec<NamedRegions> {
+        let list = |what, regions: Vec<Region>| NamedRegions { what, regions };
+        let experts = self.experts.as_ref().map(|experts| experts.store().memory());
+        let each = self.scratch.iter().chain(&self.chosen).map(Memory::region);
+        vec![
+            list("weights", vec![self.weights.packed()]),
+            list("streamed experts", experts.into_iter().collect()),
+            list("states", self.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
+            list("activations", std::iter::once(self.arena.region()).chain(each).collect()),
+        ]
+    }
 }
 
 /// The number of rows of a step on each axis.

@@ -1,0 +1,128 @@
+//! Homes of an engine's threads on NUMA nodes, and the use of memory by node.
+//!
+//! An engine has no home, one (the part of a rank), or several: one for some of its threads each,
+//! with a copy of all weights ([`Numa::Mirror`](crate::numa::Numa::Mirror)).
+
+use std::io;
+use std::sync::Arc;
+
+use crate::numa::home::{Home, HomeBinding, NodeBytes, nodes_of};
+use crate::numa::placement::RankPlace;
+use crate::pool::Pool;
+use crate::processors::{Machine, PinRefusal};
+use crate::storage::pages::NamedRegions;
+
+/// Homes of an engine's threads; empty if the system chooses processors and memory.
+#[derive(Clone, Debug, Default)]
+pub struct Homes(Vec<Arc<Home>>);
+
+impl Homes {
+    /// Makes a home at each place.
+    pub(crate) fn at(places: Vec<RankPlace>) -> Homes {
+        Homes(places.into_iter().map(Home::new).collect())
+    }
+
+    /// Returns the homes.
+    pub fn all(&self) -> &[Arc<Home>] {
+        &self.0
+    }
+
+    /// Returns the number of threads, if threads have homes.
+    pub(crate) fn threads(&self) -> Option<usize> {
+        Some(self.0.iter().map(|home| home.place.threads).sum()).filter(|threads| *threads > 0)
+    }
+
+    /// Returns the position of the home of each thread.
+    pub(crate) fn of_threads(&self) -> Vec<usize> {
+        let threads = self.0.iter().enumerate().map(|(number, home)| std::iter::repeat_n(number, home.place.threads));
+        threads.flatten().collect()
+    }
+
+    /// Enters the only home, or a home on all nodes, where memory is interleaved.
+    pub(crate) fn enter(&self) -> Option<HomeBinding> {
+        let (first, rest) = self.0.split_first()?;
+        let mut all = first.place.clone();
+        for home in rest {
+            all.nodes.extend(&home.place.nodes);
+            all.processors.extend(&home.place.processors);
+        }
+        let home = if rest.is_empty() { Arc::clone(first) } else { Home::new(all) };
+        Some(HomeBinding::enter(&home))
+    }
+
+    /// Binds the threads of a pool to the processors of their homes.
+    ///
+    /// # Errors
+    /// The first error of the system.
+    pub(crate) fn bind(&self, pool: &mut Pool) -> io::Result<()> {
+        let sets: Vec<&[usize]> = self
+            .of_threads()
+            .into_iter()
+            .filter_map(|home| self.0.get(home))
+            .map(|home| &*home.place.processors)
+            .collect();
+        let others: Vec<usize> = self.0.iter().flat_map(|home| home.place.processors.iter().copied()).collect();
+        pool.bind_to(&sets, &others)
+    }
+
+    /// Returns the part of a machine that these homes have.
+    pub(crate) fn part_of(&self, machine: Machine) -> Machine {
+        match &self.0[..] {
+            [] => machine,
+            [home] => machine.within(&home.place.processors),
+            // Threads of several homes are bound in the order of homes.
+            [..] => machine,
+        }
+    }
+
+    /// Returns the reason why threads with homes are not bound to single processors, as well.
+    pub(crate) fn refuses_pin(&self) -> Option<PinRefusal> {
+        (self.0.len() > 1).then_some(PinRefusal::Mirrored)
+    }
+}
+
+/// The memory of a rank, whose nodes can be queried while the rank exists.
+#[derive(Debug)]
+pub(crate) struct RankMemory {
+    pub(crate) rank: u32,
+    pub(crate) home: Arc<Home>,
+    pub(crate) regions: Vec<NamedRegions>,
+}
+
+/// Use of nodes by some memory of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeUse {
+    /// Number of the rank, or of the copy of the weights.
+    pub rank: u32,
+    /// Nodes of the rank.
+    pub home: Vec<u32>,
+    /// Contents of the memory.
+    pub what: &'static str,
+    /// Resident bytes by node, or the reason why they are unknown.
+    pub bytes: Result<NodeBytes, String>,
+    /// First refusal of the system to bind threads or memory.
+    pub refusal: Option<String>,
+}
+
+impl RankMemory {
+    /// Returns the use of nodes by each kind of memory.
+    pub(crate) fn node_use(&self) -> impl Iterator<Item = NodeUse> {
+        self.regions.iter().map(|NamedRegions { what, regions }| {
+            let mut sum = Ok(NodeBytes::default());
+            for region in regions {
+                match (nodes_of(region.base(), region.bytes()), &mut sum) {
+                    (Ok(bytes), Ok(sum)) => sum.add(&bytes),
+                    (Err(error), Ok(_)) => sum = Err(error.to_string()),
+                    (_, Err(_)) => {}
+                }
+            }
+            NodeUse {
+                rank: self.rank,
+                home: self.home.place.nodes.clone(),
+                what,
+                bytes: sum,
+                refusal: self.home.refusal().map(str::to_owned),
+            }
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! Weights on NUMA nodes: all are packed when a plan is loaded, and copied to each home.
+
+use std::time::Instant;
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+
+use super::{LoadError, own_memory_layout, pack_all, record_phase};
+use crate::execute::EngineMemory;
+use crate::numa::error::NumaError;
+use crate::options::{ExpertStore, Options};
+use crate::pool::Pool;
+
+/// Returns whether all weights are copied to the nodes of threads. Experts in mapped files are left
+/// to the page cache, and so are the other weights.
+pub(super) fn copies_weights(options: &Options) -> bool {
+    !options.homes.all().is_empty() && options.experts != ExpertStore::Map
+}
+
+/// Returns the bytes of the second and further copies of weights.
+///
+/// # Errors
+/// [`NumaError::MirrorStreamed`] if experts are streamed or in mapped files.
+pub(super) fn copies_bytes(
+    options: &Options,
+    plan: &Plan<Kernel>,
+    streamed: Option<&[bool]>,
+    copied: Option<&[bool]>,
+) -> Result<u64, LoadError> {
+    let copies = options.homes.all().len().saturating_sub(1) as u64;
+    if copies > 0 && (streamed.is_some() || !copies_weights(options)) {
+        return Err(NumaError::MirrorStreamed.into());
+    }
+    Ok(if copies == 0 { 0 } else { own_memory_layout(&plan.weights, copied).1.saturating_mul(copies) })
+}
+
+/// Packs all weights, so that steps read no file, and copies them to each home.
+pub(super) fn copy_to_homes(store: &mut EngineMemory, pool: &mut Pool, options: &Options) -> Result<(), LoadError> {
+    let begin = Instant::now();
+    pack_all(&mut store.weights, &store.files, pool, options.progress.as_deref())?;
+    store.weights.copy_to(options.homes.all(), &options.homes.of_threads())?;
+    record_phase(options, begin, "bring weights to NUMA nodes");
+    Ok(())
+}

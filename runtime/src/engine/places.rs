@@ -1,0 +1,99 @@
+//! Options of engines on NUMA nodes: each rank of this process gets a home on the machine's nodes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::load::LoadError;
+use crate::homes::Homes;
+use crate::numa::Numa;
+use crate::numa::error::NumaError;
+use crate::numa::placement::{RankPlace, place_process, place_ranks, place_threads, processors_near};
+use crate::numa::topology::Topology;
+use crate::options::Options;
+use crate::pool::processors;
+use crate::streaming::affinity;
+
+/// Returns the topology for a run, if it uses NUMA nodes.
+fn topology(options: &Options) -> Result<Option<Arc<Topology>>, NumaError> {
+    if options.numa == Numa::Off {
+        return Ok(None);
+    }
+    let known = options.topology.clone().or_else(|| Topology::detect().map(Arc::new));
+    let topology = known.ok_or(NumaError::NoProcessors)?;
+    // The number of processors is cached before threads are bound, because binding changes it.
+    processors();
+    let several = topology.usable_nodes().count() > 1;
+    Ok(Some(topology).filter(|_| several || options.numa != Numa::Auto))
+}
+
+/// Returns the number of ranks of a model that is compiled for a run: one for each node.
+///
+/// # Errors
+/// If the system lists no processors.
+pub fn ranks_for(options: &Options) -> Result<u32, NumaError> {
+    match options.numa {
+        Numa::Off | Numa::Mirror => Ok(1),
+        Numa::Cut | Numa::Auto => {
+            let nodes = topology(options)?.map_or(1, |topology| topology.usable_nodes().count());
+            Ok(u32::try_from(nodes).unwrap_or(1).max(1))
+        }
+    }
+}
+
+/// Returns the options of an engine for a whole model.
+///
+/// # Errors
+/// If the plan of one rank is to be divided, or streamed experts are to be copied.
+pub(crate) fn of_whole(options: &Options) -> Result<Options, LoadError> {
+    let mut options = options.clone();
+    let Some(topology) = topology(&options)? else { return Ok(options) };
+    let nodes = topology.usable_nodes().count();
+    match options.numa {
+        Numa::Off | Numa::Auto => {}
+        Numa::Cut if nodes > 1 => return Err(NumaError::OneRank { nodes }.into()),
+        Numa::Cut => {}
+        Numa::Mirror => {
+            let places = place_threads(&topology, options.threads)?;
+            options.homes = Homes::at(places);
+            options.threads = options.homes.threads().or(options.threads);
+        }
+    }
+    Ok(options)
+}
+
+/// Returns the options of each rank of this process, from options that all share. `file` is a model
+/// file, near which experts are read.
+///
+/// # Errors
+/// If weights are to be copied, or no node has processors for this process.
+pub(crate) fn of_ranks(options: &Options, ranks: usize, file: Option<&Path>) -> Result<Vec<Options>, LoadError> {
+    let Some(topology) = topology(options)? else { return Ok(vec![options.clone(); ranks]) };
+    if options.numa == Numa::Mirror {
+        return Err(NumaError::MirrorRanks { ranks: u32::try_from(ranks).unwrap_or(u32::MAX) }.into());
+    }
+    let mut shared = options.clone();
+    // The drive is looked up before threads are bound, so that its processors are not limited to
+    // those of a rank.
+    let node = file.and_then(|file| affinity::place(file)?.node);
+    let near = node.and_then(|node| processors_near(&topology, node));
+    shared.stream.drive.cpus = shared.stream.drive.cpus.or(near);
+    let own = |place: RankPlace| {
+        let homes = Homes::at(vec![place]);
+        Options { threads: homes.threads().or(shared.threads), homes, ..shared.clone() }
+    };
+    Ok(place_ranks(&topology, ranks, options.threads)?.into_iter().map(own).collect())
+}
+
+/// Returns the options of a rank that is this process: its home are all processors that the process
+/// may use.
+///
+/// # Errors
+/// See [`of_ranks`].
+pub(crate) fn of_process(options: &Options, ranks: u32) -> Result<Options, LoadError> {
+    let Some(topology) = topology(options)? else { return Ok(options.clone()) };
+    if options.numa == Numa::Mirror {
+        return Err(NumaError::MirrorRanks { ranks }.into());
+    }
+    let homes = Homes::at(vec![place_process(&topology, options.threads)?]);
+    Ok(Options { threads: homes.threads().or(options.threads), homes, ..options.clone() })
+}

@@ -1,0 +1,259 @@
+//! The home of a thread: nodes for its new memory, and processors to run on.
+//!
+//! A thread that loads a rank enters the rank's home. All memory that it maps is then bound to the
+//! home's nodes, and threads that it starts inherit its processors. Memory is *preferred* on its
+//! nodes: if a node is full, pages come from another one. A strict binding would end the process.
+//!
+//! Containers often refuse to bind memory (`mbind`). Pages then lie on the node of the thread that
+//! first writes them, which is the same node because threads are bound.
+//!
+//! Invariant: leaving a home restores the processors that the thread had before.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use super::placement::RankPlace;
+use crate::processors::{allowed, bind};
+
+/// The place of a rank, and the outcome of binding memory there.
+#[derive(Debug)]
+pub struct Home {
+    /// The place.
+    pub place: RankPlace,
+    /// First refusal of the system to bind threads or memory.
+    refusal: OnceLock<String>,
+}
+
+impl Home {
+    /// Makes a home at a place.
+    pub fn new(place: RankPlace) -> Arc<Home> {
+        Arc::new(Home { place, refusal: OnceLock::new() })
+    }
+
+    /// Returns the first refusal of the system to bind threads or memory.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.get().map(String::as_str)
+    }
+
+    fn refuse(&self, what: &str, error: &io::Error) {
+        tracing::debug!(what, %error, nodes = ?self.place.nodes, "not bound to NUMA nodes");
+        self.refusal.get_or_init(|| format!("{what} cannot be bound: {error}"));
+    }
+
+    /// Binds a mapping to the nodes of this home, and moves the pages that it has.
+    pub(crate) fn bind_memory(&self, base: *mut u8, bytes: usize) {
+        if let Err(error) = system::bind_memory(base, bytes, &self.place.nodes) {
+            self.refuse("memory", &error);
+        }
+    }
+}
+
+thread_local! {
+    /// The home of this thread.
+    static HOME: RefCell<Option<Arc<Home>>> = const { RefCell::new(None) };
+}
+
+/// Binding of the calling thread to a home while this value lives.
+#[derive(Debug)]
+pub(crate) struct HomeBinding {
+    processors: Option<Vec<usize>>,
+    home: Option<Arc<Home>>,
+}
+
+impl HomeBinding {
+    /// Enters a home.
+    pub(crate) fn enter(home: &Arc<Home>) -> HomeBinding {
+        let processors = allowed();
+        if let Err(error) = bind(&home.place.processors) {
+            home.refuse("threads", &error);
+        }
+        HomeBinding { processors, home: HOME.replace(Some(Arc::clone(home))) }
+    }
+}
+
+impl Drop for HomeBinding {
+    fn drop(&mut self) {
+        HOME.set(self.home.take());
+        if let Some(processors) = &self.processors
+            && let Err(error) = bind(processors)
+        {
+            tracing::debug!(%error, "the thread stays bound");
+        }
+    }
+}
+
+/// Binds a new mapping to the home of the calling thread, if it has one.
+pub(crate) fn bind_new_memory(base: *mut u8, bytes: usize) {
+    HOME.with_borrow(|home| home.iter().for_each(|home| home.bind_memory(base, bytes)));
+}
+
+/// Memory by node, as counted from some of its pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeBytes {
+    /// Resident bytes on each node.
+    pub nodes: BTreeMap<u32, u64>,
+}
+
+impl NodeBytes {
+    /// Adds the bytes of other memory.
+    pub fn add(&mut self, other: &NodeBytes) {
+        for (node, bytes) in &other.nodes {
+            let sum = self.nodes.entry(*node).or_default();
+            *sum = sum.saturating_add(*bytes);
+        }
+    }
+
+    /// Returns the bytes on these nodes.
+    pub fn on(&self, nodes: &[u32]) -> u64 {
+        self.nodes.iter().filter(|(node, _)| nodes.contains(node)).map(|(_, bytes)| *bytes).sum()
+    }
+
+    /// Returns all bytes.
+    pub fn all(&self) -> u64 {
+        self.nodes.values().sum()
+    }
+}
+
+/// Max pages of a region whose node is queried. More pages are sampled at equal distances.
+const MAX_PAGES: usize = 1 << 16;
+
+/// Returns the nodes of the resident pages of a region. Memory that is not mapped counts nothing.
+///
+/// # Errors
+/// If the system does not report nodes.
+pub fn nodes_of(base: *const u8, bytes: u64) -> io::Result<NodeBytes> {
+    let mut result = NodeBytes::default();
+    let page = system::page_bytes()?;
+    let first = base as usize / page;
+    let pages = (base as usize).saturating_add(bytes as usize).div_ceil(page).saturating_sub(first);
+    if bytes == 0 || pages == 0 {
+        return Ok(result);
+    }
+    let step = pages.div_ceil(MAX_PAGES);
+    let addresses: Vec<usize> = (first..first + pages).step_by(step).map(|number| number * page).collect();
+    for node in system::nodes_of_pages(&addresses)?.into_iter().flatten() {
+        let sum = result.nodes.entry(node).or_default();
+        *sum = sum.saturating_add((step * page) as u64);
+    }
+    Ok(result)
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::io;
+
+    use crate::numa::topology::MAX_NODES;
+
+    /// Flag of `mbind` that moves present pages: `MPOL_MF_MOVE` in `linux/mempolicy.h`.
+    const MOVE_PAGES: u32 = 1 << 1;
+    /// Bits of a word of a set of nodes.
+    const WORD_BITS: usize = u64::BITS as usize;
+
+    pub(super) fn page_bytes() -> io::Result<usize> {
+        // SAFETY: takes a number only.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn bind_memory(base: *mut u8, bytes: usize, nodes: &[u32]) -> io::Result<()> {
+        let mut set = [0u64; MAX_NODES / WORD_BITS];
+        for &node in nodes {
+            let word = set.get_mut(node as usize / WORD_BITS).ok_or(io::ErrorKind::InvalidInput)?;
+            *word |= 1 << (node as usize % WORD_BITS);
+        }
+        let policy = if nodes.len() == 1 { libc::MPOL_PREFERRED } else { libc::MPOL_INTERLEAVE };
+        // The kernel takes the number of bits plus one.
+        let (max, flags) = (MAX_NODES + 1, MOVE_PAGES);
+        // SAFETY: only the node of pages changes, not their contents. The set lives during the call
+        // and has the stated number of bits.
+        match unsafe { libc::syscall(libc::SYS_mbind, base, bytes, policy, set.as_ptr(), max, flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Returns the node of each page; `None` for a page that is not in memory.
+    pub(super) fn nodes_of_pages(addresses: &[usize]) -> io::Result<Vec<Option<u32>>> {
+        let mut nodes = vec![-1i32; addresses.len()];
+        let nowhere = std::ptr::null::<i32>();
+        let (process, count) = (0, addresses.len());
+        // SAFETY: without target nodes, the call moves nothing and reads no page. Both lists have
+        // `count` elements and live during the call. 0 is this process.
+        let result = unsafe {
+            libc::syscall(libc::SYS_move_pages, process, count, addresses.as_ptr(), nowhere, nodes.as_mut_ptr(), 0)
+        };
+        match result {
+            0 => Ok(nodes.into_iter().map(|node| u32::try_from(node).ok()).collect()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::io;
+
+    pub(super) fn page_bytes() -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn bind_memory(_: *mut u8, _: usize, _: &[u32]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn nodes_of_pages(_: &[usize]) -> io::Result<Vec<Option<u32>>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::numa::topology::Topology;
+    use crate::storage::memory::Memory;
+
+    /// Returns a home on the last usable node of this machine.
+    fn home() -> Arc<Home> {
+        let topology = Topology::detect().unwrap();
+        let node = topology.usable_nodes().last().unwrap();
+        let order = topology.machine.order();
+        let processors = order.into_iter().filter(|processor| node.processors.contains(processor)).take(1).collect();
+        Home::new(RankPlace { nodes: vec![node.number], processors, threads: 1 })
+    }
+
+    #[test]
+    fn memory_of_a_home_lies_on_its_node_and_the_thread_returns() {
+        let home = home();
+        let before = allowed();
+        let binding = HomeBinding::enter(&home);
+        assert_eq!(allowed().unwrap(), home.place.processors);
+        let memory = Memory::zeroed("a test", 1 << 20, false).unwrap();
+        drop(binding);
+        assert_eq!(allowed(), before);
+        let region = memory.region();
+        let resident = || nodes_of(region.base(), region.bytes());
+        // Containers may refuse both calls.
+        let Ok(empty) = resident() else { return };
+        assert_eq!(empty.all(), 0);
+        // SAFETY: the memory is mapped, and no other code accesses it.
+        unsafe { region.base().write_bytes(1, region.bytes() as usize) };
+        let counted = resident().unwrap();
+        assert_eq!((counted.all(), counted.on(&home.place.nodes)), (1 << 20, 1 << 20), "{:?}", home.refusal());
+        // A part begins within a page, which counts whole.
+        let part = region.part(100, 5000).unwrap();
+        assert_eq!(nodes_of(part.base(), part.bytes()).unwrap().all(), 8192);
+    }
+
+    #[test]
+    fn a_node_that_does_not_exist_is_a_refusal() {
+        let mut place = home().place.clone();
+        place.nodes = vec![1023];
+        let home = Home::new(place);
+        let _binding = HomeBinding::enter(&home);
+        let memory = Memory::zeroed("a test", 1 << 16, false).unwrap();
+        assert_eq!(memory.region().bytes(), 1 << 16);
+        assert!(home.refusal().unwrap().contains("memory cannot be bound"), "{:?}", home.refusal());
+    }
+}

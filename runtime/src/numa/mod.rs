@@ -1,0 +1,59 @@
+//! NUMA: nodes of a machine, places of ranks on them, and binding of threads and memory.
+//!
+//! A node is some processors and the memory next to them. Reading the memory of another node takes
+//! longer, and the link between nodes is slower than memory. So each rank of a plan gets a node:
+//! its threads run there, and its weights, states and buffers lie there.
+//!
+//! ```text
+//! topology ─▶ place ─▶ home of a rank ─▶ threads bound, memory bound on creation
+//! (/sys, or a file)    (node, processors)
+//! ```
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`topology`] | nodes, processors, caches, distances: of this machine, or described |
+//! | [`placement`] | the place of each rank or thread: a pure function of the topology |
+//! | [`home`] | binding of a thread and of its new memory, and nodes of pages |
+//! | [`bandwidth`] | measured speed of reading each node's memory from each node |
+//! | [`error`] | errors of descriptions and places |
+//!
+//! Invariant: places change no bit of a result. They only determine where memory lies and threads
+//! run.
+
+pub mod bandwidth;
+pub mod error;
+pub mod home;
+pub mod placement;
+pub mod topology;
+
+use std::str::FromStr;
+
+/// Use of NUMA nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numa {
+    /// No use: the system chooses processors and memory.
+    #[default]
+    Off,
+    /// One rank or more on each node, for a plan of several ranks.
+    Cut,
+    /// A copy of all weights on each node, for a plan of one rank.
+    Mirror,
+    /// [`Numa::Cut`] on a machine with several nodes, if the model can be divided; else
+    /// [`Numa::Off`].
+    Auto,
+}
+
+impl Numa {
+    /// All variants by name.
+    pub const ALL: [(&'static str, Numa); 4] =
+        [("off", Numa::Off), ("cut", Numa::Cut), ("mirror", Numa::Mirror), ("auto", Numa::Auto)];
+}
+
+impl FromStr for Numa {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Numa, String> {
+        let known = Numa::ALL.into_iter().find(|(known, _)| *known == name);
+        known.map(|(_, numa)| numa).ok_or_else(|| format!("{name:?} is not one of off, cut, mirror, auto"))
+    }
+}

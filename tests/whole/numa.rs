@@ -1,0 +1,175 @@
+//! Ranks and copies of weights on NUMA nodes: the same bits on any topology, and the nodes of pages.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::support::{demo_model, engines, ixc, scratch, stderr, stdout};
+use ixc::compile;
+use ixc::model::Model;
+use ixc::passes::shard::Division;
+use ixc::ranks::compile_ranks;
+use ixc::runtime::engine::{self, Engine};
+use ixc::runtime::file::PlanFile;
+use ixc::runtime::homes::NodeUse;
+use ixc::runtime::load::LoadError;
+use ixc::runtime::numa::Numa;
+use ixc::runtime::numa::error::NumaError;
+use ixc::runtime::numa::topology::Topology;
+use ixc::runtime::processors::Machine;
+use ixc::runtime::streaming::store::Config;
+use ixc::targets::Target;
+
+/// Describes a machine with the processors of this one, divided among `count` nodes. Nodes beyond
+/// the processors have none. This machine may lack the nodes.
+fn described(count: usize) -> Topology {
+    let order = Machine::detect().unwrap().order();
+    let node = |number: usize| {
+        let processors: Vec<String> = order.iter().skip(number).step_by(count).map(usize::to_string).collect();
+        let distances: Vec<u32> = (0..count).map(|to| if to == number { 10 } else { 20 }).collect();
+        let processors = processors.join(",");
+        format!(
+            "[[nodes]]\nnumber = {number}\nprocessors = \"{processors}\"\nmemory_bytes = 1024\ndistances = {distances:?}\n"
+        )
+    };
+    Topology::parse("a test", &(0..count).map(node).collect::<String>()).unwrap()
+}
+
+/// Compiles the demo model for ranks. `experts` is the memory for streamed experts.
+fn plans(ranks: u32, by: Division, experts: Option<u64>) -> PlanFile {
+    let model = Model::open(&demo_model()).unwrap();
+    let options = compile::Options { target: Some(Target::AVX2), expert_memory: experts, ..Default::default() };
+    let mut plans = compile_ranks(&model, &options, &engine::Options::default(), ranks, by).unwrap();
+    let other_ranks = plans.split_off(1);
+    PlanFile { other_ranks, ..PlanFile::new(plans.remove(0)) }
+}
+
+fn load(file: PlanFile, numa: Numa, topology: Option<Topology>, budget: u64) -> Result<Engine, LoadError> {
+    let options = engine::Options {
+        numa,
+        topology: topology.map(Arc::new),
+        threads: Some(2),
+        sequences: 2,
+        stream: Config { budget, ..Config::default() },
+        backend: engines::native(Target::AVX2),
+        ..engine::Options::default()
+    };
+    Engine::load_file(file, Path::new(""), &options)
+}
+
+/// Returns the bits of the logits of a prompt and of a token after it, in two sequences.
+fn bits(engine: &mut Engine) -> Vec<u32> {
+    let mut logits = engine.step(&[1, 5, 9, 3, 7], &[0, 4]).unwrap().to_vec();
+    logits.extend(engine.step(&[11], &[0]).unwrap());
+    let other = engine.add_sequence().unwrap();
+    let addition = engine::Addition { sequence: other, tokens: &[4, 2], outputs: &[1] };
+    logits.extend(engine.step_batch(&[addition]).unwrap());
+    engines::bits(&logits)
+}
+
+/// Returns the resident bytes of the memory with these contents, all of which must be on the home.
+fn local_bytes(uses: &[NodeUse], what: &str) -> Vec<u64> {
+    let of = uses.iter().filter(|of_rank| of_rank.what == what);
+    let local = of.map(|of_rank| {
+        let bytes = of_rank.bytes.as_ref().unwrap();
+        assert_eq!(bytes.on(&of_rank.home), bytes.all(), "{of_rank:?}");
+        bytes.all()
+    });
+    local.collect()
+}
+
+#[test]
+fn ranks_on_nodes_have_the_bits_of_any_topology() {
+    for (ranks, by, experts) in
+        [(2, Division::Tensors, None), (3, Division::Experts, None), (2, Division::Experts, Some(2 << 20))]
+    {
+        let file = || plans(ranks, by, experts);
+        let budget = experts.unwrap_or(0);
+        let expected = bits(&mut load(file(), Numa::Off, None, budget).unwrap());
+        for nodes in [1, 2, 4] {
+            let mut engine = load(file(), Numa::Cut, Some(described(nodes)), budget).unwrap();
+            assert!(bits(&mut engine) == expected, "{ranks} ranks by {}, {nodes} nodes", by.word());
+        }
+    }
+}
+
+#[test]
+fn pages_of_each_rank_lie_on_its_node() {
+    let file = plans(2, Division::Tensors, None);
+    let weights: Vec<u64> = [&file.plan]
+        .into_iter()
+        .chain(&file.other_ranks)
+        .map(|plan| plan.weights.iter().map(|weight| weight.bytes).sum())
+        .collect();
+    let mut engine = load(file, Numa::Cut, None, 0).unwrap();
+    bits(&mut engine);
+    let uses = engine.node_use();
+    if let Some(NodeUse { bytes: Err(why), .. }) = uses.first() {
+        return println!("NOT RUN: the system does not report nodes of pages: {why}");
+    }
+    let found = local_bytes(&uses, "weights");
+    // Packed weights are larger than stored ones, and no rank has a page of a file.
+    assert!(
+        found.len() == 2 && found.iter().zip(&weights).all(|(found, stored)| found >= stored),
+        "{found:?} {weights:?}"
+    );
+    assert!(local_bytes(&uses, "states").iter().all(|bytes| *bytes > 0), "{uses:?}");
+    assert!(local_bytes(&uses, "activations").iter().all(|bytes| *bytes > 0), "{uses:?}");
+    assert!(uses.iter().all(|of_rank| of_rank.refusal.is_none()), "{uses:?}");
+}
+
+#[test]
+fn copies_of_weights_give_the_bits_of_one() {
+    let file = || plans(1, Division::Tensors, None);
+    let expected = bits(&mut load(file(), Numa::Off, None, 0).unwrap());
+    for nodes in [1, 2] {
+        let mut engine = load(file(), Numa::Mirror, Some(described(nodes)), 0).unwrap();
+        assert!(bits(&mut engine) == expected, "{nodes} nodes");
+        let uses = engine.node_use();
+        // There are no more copies than threads.
+        let copies = nodes.min(Machine::detect().unwrap().order().len());
+        assert_eq!(uses.len(), copies, "{uses:?}");
+        let bytes: Vec<u64> = uses.iter().filter_map(|copy| Some(copy.bytes.as_ref().ok()?.all())).collect();
+        assert!(bytes.windows(2).all(|two| two[0] == two[1] && two[0] > 0), "{bytes:?}");
+    }
+    let streamed = load(plans(1, Division::Tensors, Some(2 << 20)), Numa::Mirror, Some(described(2)), 2 << 20);
+    assert!(matches!(streamed, Err(LoadError::Numa(NumaError::MirrorStreamed))), "{streamed:?}");
+    let ranks = load(plans(2, Division::Tensors, None), Numa::Mirror, Some(described(2)), 0);
+    assert!(matches!(ranks, Err(LoadError::Numa(NumaError::MirrorRanks { ranks: 2 }))), "{ranks:?}");
+    let one = load(file(), Numa::Cut, Some(described(2)), 0);
+    assert!(matches!(one, Err(LoadError::Numa(NumaError::OneRank { nodes: 2 }))), "{one:?}");
+    assert!(bits(&mut load(file(), Numa::Auto, Some(described(2)), 0).unwrap()) == expected);
+}
+
+#[test]
+fn the_program_divides_a_model_and_describes_nodes() {
+    let folder = scratch("numa");
+    let described = folder.join("nodes.toml");
+    let node = |number, processors, distances| {
+        format!(
+            "[[nodes]]\nnumber = {number}\nprocessors = \"{processors}\"\nmemory_bytes = 17179869184\ndistances = {distances}\n"
+        )
+    };
+    std::fs::write(&described, node(0, "0-3", "[10, 21]") + &node(1, "4-7", "[21, 10]")).unwrap();
+    let mut doctor = ixc(["doctor", "--no-bandwidth", "--topology"]);
+    doctor.arg(&described);
+    let report = stdout(doctor);
+    let lines: Vec<&str> = report.lines().skip_while(|line| !line.starts_with("NUMA")).take(4).collect();
+    assert_eq!(
+        lines,
+        [
+            "NUMA       node 0: 16.0 GiB, CPUs 0-3, distances 10 21",
+            "           node 1: 16.0 GiB, CPUs 4-7, distances 21 10",
+            "           --numa cut: rank 0 on node 0, 4 threads on CPUs 0-3",
+            "           --numa cut: rank 1 on node 1, 4 threads on CPUs 4-7",
+        ]
+    );
+    std::fs::write(&described, "nodes = 1").unwrap();
+    let mut doctor = ixc(["doctor", "--no-bandwidth", "--topology"]);
+    let refused = doctor.arg(&described).output().unwrap();
+    assert!(stderr(&refused).contains("nodes.toml: "), "{}", stderr(&refused));
+    // This machine may have one node or several.
+    let run = |numa| ixc(["run", "demo", "-p", "one", "--raw", "-n", "4", "--temp", "0", "--numa", numa, "--stats"]);
+    let [off, mirror] = ["off", "mirror"].map(|numa| run(numa).output().unwrap());
+    assert!(off.status.success() && off.stdout == mirror.stdout, "{}", stderr(&mirror));
+    assert!(stderr(&mirror).contains("copy 0 on node"), "{}", stderr(&mirror));
+}
