@@ -31,7 +31,8 @@ pub enum ChecksumError {
     },
 }
 
-/// Returns the checksum of a text and of its position `of`.
+/// Returns the checksum of a JSON text. The hash begins with `of`, which is the position of a line
+/// in its file, or empty.
 fn checksum(of: &[u8], body: &str) -> String {
     let mut crc = crc32fast::Hasher::new();
     crc.update(of);

@@ -64,11 +64,11 @@ pub struct Port {
 pub struct Row {
     /// The class.
     pub class: Class,
-    /// µops for up to 32 bytes.
+    /// µops of the instruction on up to 32 bytes.
     pub narrow: &'static str,
     /// Latency of the narrow form in cycles.
     pub latency: u32,
-    /// µops for 64 bytes.
+    /// µops of the instruction on 64 bytes.
     pub wide: Wide,
     /// Latency of the 64-byte form in cycles.
     pub wide_latency: u32,

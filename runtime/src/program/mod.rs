@@ -247,7 +247,7 @@ pub struct Ids {
 pub struct Stage {
     /// Tasks, whose items form one work list.
     pub tasks: Vec<Task>,
-    /// For each task, the state with a window in whose memory its positions are counted, if any.
+    /// For each task, the sliding-window state whose memory its kernels count positions in, if any.
     pub sliding: Vec<Option<u32>>,
     /// For each task, the index's choice of the positions that its rows see, if any. Kernels then
     /// count positions within the chosen list.

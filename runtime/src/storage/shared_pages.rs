@@ -89,7 +89,7 @@ pub enum Sharing {
 /// in the memory of every sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
-    /// Offset of the column's begin.
+    /// Offset of the column in the memory of a sequence, in bytes.
     pub(crate) offset: u64,
     /// Length in bytes.
     pub(crate) bytes: u64,

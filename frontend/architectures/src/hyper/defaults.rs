@@ -129,7 +129,7 @@ impl HeadSizes {
 /// Meaning of a zero in a key with one number per layer, such as 0 key heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerParts {
-    /// Zeros are not allowed.
+    /// Each layer has all parts, so a zero is an error.
     All,
     /// A layer without key heads (`attention.head_count_kv`) has a recurrent state instead of
     /// attention.
