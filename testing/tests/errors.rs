@@ -1,6 +1,8 @@
 //! Rules for errors of all crates: `class()` matches without wildcards, and error texts name no
 //! command line options outside of `cli`.
 
+mod troubleshooting;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
