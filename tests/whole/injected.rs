@@ -23,8 +23,8 @@ use ixc::ir::random::Random;
 use crate::support::server::{PROMPTS, Server, completion, end};
 use crate::support::{demo_model, ixc, scratch, stderr};
 
-/// Kinds of faults. The process may also meet a fault at all later calls of a kind, except of
-/// `memory`: the C library itself aborts if it finds no memory for a thread's data.
+/// Kinds of faults. All later calls of a kind may fail, too. `memory` fails only once, because the
+/// C library aborts if it finds no memory for a thread's data.
 const KINDS: [&str; 11] =
     ["memory", "map", "file", "open", "read", "write", "short", "sync", "rename", "thread", "clock"];
 
@@ -302,7 +302,7 @@ fn server(cache: &Path) -> Command {
     command
 }
 
-/// Returns the texts of some long prompts, as far as the server answers.
+/// Returns the texts of some long prompts, until the server answers no more.
 fn texts(server: &Server) -> Vec<String> {
     let ask = |prompt: &str| {
         let body = completion(&prompt.repeat(12), 4).to_string();
