@@ -398,8 +398,8 @@ pub const CONDITIONS: &[Condition] = &[
     },
 ];
 
-/// Commands of `fcntl`: F_DUPFD, flags (1 to 4), locks (5 to 7, 36 to 38), F_DUPFD_CLOEXEC, sizes of
-/// pipes, seals of memory. F_SETOWN and F_SETSIG are absent.
+/// Commands of `fcntl`: F_DUPFD, flags (1 to 4), locks (5 to 7, 36 to 38), F_DUPFD_CLOEXEC, sizes
+/// of pipes, seals of memory. F_SETOWN and F_SETSIG are absent.
 const COMMANDS: [u64; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 0x406, 0x407, 0x408, 0x409, 0x40a];
 
 /// Flag of a message that opens a connection (`MSG_FASTOPEN`).

@@ -17,8 +17,6 @@ use crate::pool::{MAX_THREADS, PoolError};
 use crate::program::PlanError;
 use crate::storage::blocks::BlockError;
 use crate::storage::lock::LockError;
-use crate::storage::lock::LockError;
-use crate::storage::memory::MemoryError;
 use crate::storage::memory::MemoryError;
 use crate::streaming::StreamError;
 
