@@ -142,7 +142,7 @@ fn cost_tables_in_docs_match_the_code() {
     let found = std::fs::read_to_string(path).expect("docs/cost-model.md");
     assert!(
         found == now,
-        "docs/cost-model.md is not what the tables say: IXC_BLESS=1 cargo test -p ixc-codegen --test cost"
+        "docs/cost-model.md is not what the tables say: IXC_BLESS=1 cargo test -p ixc-cost --test cost"
     );
 }
 
