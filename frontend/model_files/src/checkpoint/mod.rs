@@ -202,6 +202,11 @@ pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
     families::all().flat_map(|family| family.model_types.iter().map(|name| (*name, family.architecture)))
 }
 
+/// Returns the architectures that are read from GGUF files and not from folders.
+pub fn only_in_gguf() -> &'static [&'static str] {
+    families::ONLY_IN_GGUF
+}
+
 /// Opens the model of a folder.
 ///
 /// # Errors

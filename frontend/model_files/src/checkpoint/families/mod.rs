@@ -152,6 +152,18 @@ static FAMILIES: [&[Family]; 14] = [
     linear_attention::ROWS,
 ];
 
+/// Architectures without a row: their models are read from GGUF files only. Each other architecture
+/// needs a row of a family.
+pub(super) static ONLY_IN_GGUF: &[&str] = &[
+    // Its ternary weights are made when the GGUF file is written.
+    "bitnet",
+    // transformers has no classes for these, so there is no reference for their folders.
+    "rwkv6",
+    "rwkv6qwen2",
+    "rwkv7",
+    "arwkv7",
+];
+
 /// Returns all rows, in the order in which they are tried.
 pub(super) fn all() -> impl Iterator<Item = &'static Family> {
     FAMILIES.into_iter().flatten()
