@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::http::app::App;
 use crate::http::error::HttpError;
-use crate::http::fields::Fields;
+use crate::http::fields::{Fields, NumberField};
 use crate::http::request_fields::{self, Interface};
 use crate::http::request_log;
 use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Refusal};
@@ -66,7 +66,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let Some(most) = facts.dimensions else {
         return Err(Refusal::no_embeddings(&facts.name).into());
     };
-    let dimensions = fields.number("dimensions")?.map(|dimensions| dimensions as usize);
+    let dimensions = fields.number(&NumberField::DIMENSIONS)?.map(|dimensions| dimensions as usize);
     if let Some(dimensions) = dimensions.filter(|dimensions| *dimensions > most) {
         let wrong = format!("dimensions is {dimensions}, must be a whole number from 1 to {most}");
         return Err(HttpError::invalid(Some("dimensions"), wrong));

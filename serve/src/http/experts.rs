@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::http::app::{App, RequestState, query};
 use crate::http::error::HttpError;
-use crate::http::fields::Fields;
+use crate::http::fields::{Fields, NumberField};
 use crate::model::ExpertsAction;
 
 /// Returns how often each expert was chosen.
@@ -28,7 +28,7 @@ pub(crate) async fn experts(State(app): State<Arc<App>>, uri: Uri) -> Result<Jso
 /// Evicts the experts of a layer, or of all layers.
 pub(crate) async fn evict(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(if body.is_empty() { b"{}" } else { &body })?;
-    let layer = fields.number("layer")?.map(|layer| layer as usize);
+    let layer = fields.number(&NumberField::LAYER)?.map(|layer| layer as usize);
     let app = app.select_model(&fields).await?;
     act(&app, ExpertsAction::Evict { layer, pinned: fields.flag("pinned")?.unwrap_or(false) }).await
 }

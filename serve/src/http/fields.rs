@@ -1,4 +1,4 @@
-//! Fields of requests. One table has the name and range of every number; the error for a wrong
+//! Fields of requests. [`NumberField`] has the name and range of each number. The error for a wrong
 //! value names the field.
 
 use ixc_runtime::sample;
@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 use crate::http::error::HttpError;
 
-/// A numeric field.
-#[derive(Clone, Copy)]
-struct Number {
+/// Name and range of a numeric field.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NumberField {
     name: &'static str,
     least: f64,
     most: f64,
@@ -16,33 +16,40 @@ struct Number {
     whole: bool,
 }
 
-const fn integer(name: &'static str, least: f64, most: f64) -> Number {
-    Number { name, least, most, whole: true }
+const fn integer(name: &'static str, least: f64, most: f64) -> NumberField {
+    NumberField { name, least, most, whole: true }
 }
 
 /// Max tokens of a request: more than any context.
-const MAX_TOKENS: f64 = (1 << 24) as f64;
-/// All numbers of requests except the sampler's settings, which have their own table.
-const NUMBERS: &[Number] = &[
-    integer("max_tokens", 0.0, MAX_TOKENS),
-    integer("max_completion_tokens", 0.0, MAX_TOKENS),
-    // -1 allows all free positions.
-    integer("n_predict", -1.0, MAX_TOKENS),
-    integer("max_output_tokens", 1.0, MAX_TOKENS),
-    integer("n", 1.0, 128.0),
-    integer("n_cmpl", 1.0, 128.0),
-    integer("best_of", 1.0, 128.0),
-    integer("top_logprobs", 0.0, MAX_LOGPROBS),
-    // This field is a number for completions, and true or false for chats.
-    integer("logprobs", 0.0, MAX_LOGPROBS),
-    integer("n_probs", 0.0, MAX_LOGPROBS),
-    integer("min_keep", 0.0, 0.0),
-    // For embeddings; the model checks the upper bound.
-    integer("dimensions", 1.0, MAX_DIMENSIONS),
-    // For experts; the model checks the number of the layer.
-    integer("layer", 0.0, MAX_LAYERS),
-    integer("min_tokens", 0.0, MAX_TOKENS),
-];
+const MAX_ANSWER_TOKENS: f64 = (1 << 24) as f64;
+
+/// All numbers of requests except the sampler's settings, which have their own table. A number is
+/// read by its constant, so each has a range.
+impl NumberField {
+    pub(crate) const MAX_TOKENS: NumberField = integer("max_tokens", 0.0, MAX_ANSWER_TOKENS);
+    pub(crate) const MAX_COMPLETION_TOKENS: NumberField = integer("max_completion_tokens", 0.0, MAX_ANSWER_TOKENS);
+    /// -1 allows all free positions.
+    pub(crate) const N_PREDICT: NumberField = integer("n_predict", -1.0, MAX_ANSWER_TOKENS);
+    pub(crate) const MAX_OUTPUT_TOKENS: NumberField = integer("max_output_tokens", 1.0, MAX_ANSWER_TOKENS);
+    pub(crate) const N: NumberField = integer("n", 1.0, 128.0);
+    pub(crate) const N_CMPL: NumberField = integer("n_cmpl", 1.0, 128.0);
+    pub(crate) const TOP_LOGPROBS: NumberField = integer("top_logprobs", 0.0, MAX_LOGPROBS);
+    /// This field is a number for completions, and true or false for chats.
+    pub(crate) const LOGPROBS: NumberField = integer("logprobs", 0.0, MAX_LOGPROBS);
+    pub(crate) const N_PROBS: NumberField = integer("n_probs", 0.0, MAX_LOGPROBS);
+    pub(crate) const MIN_KEEP: NumberField = integer("min_keep", 0.0, 0.0);
+    /// For embeddings; the model checks the upper bound.
+    pub(crate) const DIMENSIONS: NumberField = integer("dimensions", 1.0, MAX_DIMENSIONS);
+    /// For experts; the model checks the number of the layer.
+    pub(crate) const LAYER: NumberField = integer("layer", 0.0, MAX_LAYERS);
+    pub(crate) const MIN_TOKENS: NumberField = integer("min_tokens", 0.0, MAX_ANSWER_TOKENS);
+
+    /// Returns a field `name` with the range of a sampler's setting.
+    pub(crate) fn of_setting(name: &'static str, setting: &sample::Number) -> NumberField {
+        NumberField { name, least: setting.min, most: setting.max, whole: setting.whole }
+    }
+}
+
 /// Max numbers of a requested vector: more than any model has.
 const MAX_DIMENSIONS: f64 = (1 << 24) as f64;
 /// Max layers: more than any model has.
@@ -143,32 +150,25 @@ impl Fields {
     /// first one that is set counts. Returns `None` if none is set, and `Some(None)` for no limit.
     pub(crate) fn limit(&self) -> Result<Option<Option<usize>>, HttpError> {
         let mut limit = None;
-        for name in ["max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict"] {
-            let found = self.number(name)?;
+        for field in [
+            NumberField::MAX_COMPLETION_TOKENS,
+            NumberField::MAX_TOKENS,
+            NumberField::MAX_OUTPUT_TOKENS,
+            NumberField::N_PREDICT,
+        ] {
+            let found = self.number(&field)?;
             limit = limit.or(found.map(|found| (found >= 0.0).then_some(found as usize)));
         }
         Ok(limit)
     }
 
-    /// Returns a number of the table.
-    pub(crate) fn number(&self, name: &'static str) -> Result<Option<f64>, HttpError> {
-        self.number_as(name, name)
-    }
-
-    /// Returns the number in field `name`, with the range of field `of` in the table.
-    pub(crate) fn number_as(&self, name: &'static str, of: &'static str) -> Result<Option<f64>, HttpError> {
+    /// Returns the number in a field.
+    pub(crate) fn number(&self, field: &NumberField) -> Result<Option<f64>, HttpError> {
+        let &NumberField { name, least, most, whole } = field;
         let Some(value) = self.get(name) else { return Ok(None) };
-        let settings = sample::NUMBERS
-            .iter()
-            .map(|&sample::Number { name, min: least, max: most, whole, .. }| Number { name, least, most, whole });
-        let mut all = NUMBERS.iter().copied().chain(settings);
-        let range = all.find(|number| number.name == of);
-        let range = range.unwrap_or(Number { name: "", least: f64::MIN, most: f64::MAX, whole: false });
-        let found = value
-            .as_f64()
-            .filter(|found| (range.least..=range.most).contains(found) && (!range.whole || found.fract() == 0.0));
+        let found = value.as_f64().filter(|found| (least..=most).contains(found) && (!whole || found.fract() == 0.0));
         let expected = || {
-            let (kind, Number { least, most, .. }) = (if range.whole { "a whole number" } else { "a number" }, &range);
+            let kind = if whole { "a whole number" } else { "a number" };
             match least == most {
                 true => format!("{name} is {}, must be {least}", shown(value)),
                 false => format!("{name} is {}, must be {kind} from {least} to {most}", shown(value)),

@@ -18,7 +18,7 @@ use crate::http::answer::{Answer, AnswerPart, Answers};
 use crate::http::app::{App, query};
 use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
-use crate::http::fields::Fields;
+use crate::http::fields::{Fields, NumberField};
 use crate::http::output_format;
 use crate::http::probabilities::token_object;
 use crate::http::prompts::{prompts, requests_for};
@@ -82,12 +82,12 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let app = app.select_model(&fields).await?;
     let mut request = sampling::request(&app, &fields, "stop").await?;
     let includes_stop = includes_stop(&fields)?;
-    let count = match fields.number("n_cmpl")? {
+    let count = match fields.number(&NumberField::N_CMPL)? {
         Some(count) => count as u32,
         None => count(&fields)?,
     };
     let prompts = prompts(&app, &mut fields, count).await?;
-    let top_logprobs = fields.number("n_probs")?.filter(|count| *count > 0.0).map(|count| count as usize);
+    let top_logprobs = fields.number(&NumberField::N_PROBS)?.filter(|count| *count > 0.0).map(|count| count as usize);
     let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
     let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
     request.grammar = app.constrain(output_format::of_text(&fields)?).await?;

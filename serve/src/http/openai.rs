@@ -30,7 +30,7 @@ use crate::http::answer::{Answer, AnswerOptions, AnswerPart, Answers, PING};
 use crate::http::app::{App, RequestState};
 use crate::http::conversation::conversation;
 use crate::http::error::HttpError;
-use crate::http::fields::Fields;
+use crate::http::fields::{Fields, NumberField};
 use crate::http::output_format;
 use crate::http::probabilities::{logarithm, text_of, token_object};
 use crate::http::prompts::{prompts, requests_for};
@@ -80,7 +80,7 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let mut request = sampling::request(&app, &fields, "stop").await?;
     request.limit = limit;
     request.grammar = app.constrain(output_format::of_text(&fields)?).await?;
-    request.top_logprobs = fields.number("logprobs")?.map(|top| top as usize);
+    request.top_logprobs = fields.number(&NumberField::LOGPROBS)?.map(|top| top as usize);
     let includes_stop = includes_stop(&fields)?;
     drop(fields);
     let answers = Answer::several(&app, &requests_for(&request, prompts), None, count)?;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::http::app::RequestState;
 use crate::http::error::HttpError;
-use crate::http::fields::Fields;
+use crate::http::fields::{Fields, NumberField};
 
 /// Max number of DRY sequence breakers, and max bytes of each.
 const MAX_BREAKERS: usize = 64;
@@ -31,7 +31,7 @@ pub(crate) async fn request(app: &RequestState, fields: &Fields, stop: &'static 
 
 /// Reads the number of answers to each prompt.
 pub(crate) fn count(fields: &Fields) -> Result<u32, HttpError> {
-    Ok(fields.number("n")?.map_or(1, |count| count as u32))
+    Ok(fields.number(&NumberField::N)?.map_or(1, |count| count as u32))
 }
 
 /// Reads whether a stop text is returned with the answer.
@@ -43,19 +43,19 @@ pub(crate) fn includes_stop(fields: &Fields) -> Result<bool, HttpError> {
 /// settings.
 pub(crate) async fn sampling(app: &RequestState, fields: &Fields) -> Result<SamplerSettings, HttpError> {
     let mut settings = SamplerSettings::default();
-    for number in sample::NUMBERS {
-        if let Some(found) = fields.number(number.name)? {
-            (number.set)(&mut settings, found);
+    for setting in sample::NUMBERS {
+        // `typ_p` is another name of `typical_p`. It counts if both are set.
+        let other = (setting.name == "typical_p").then_some("typ_p");
+        for name in std::iter::once(setting.name).chain(other) {
+            if let Some(found) = fields.number(&NumberField::of_setting(name, setting))? {
+                (setting.set)(&mut settings, found);
+            }
         }
     }
-    // `typ_p` is another name of `typical_p`.
-    if let Some(found) = fields.number_as("typ_p", "typical_p")? {
-        settings.typical_p = found as f32;
-    }
-    fields.number("min_keep")?;
+    fields.number(&NumberField::MIN_KEEP)?;
     settings.seed = fields.seed()?.unwrap_or_else(any_seed);
     settings.bias = fields.biases()?;
-    settings.min_tokens = fields.number("min_tokens")?.unwrap_or(0.0) as usize;
+    settings.min_tokens = fields.number(&NumberField::MIN_TOKENS)?.unwrap_or(0.0) as usize;
     if let Some(samplers) = fields.get("samplers") {
         settings.samplers = kinds(samplers)?;
     }
@@ -128,7 +128,7 @@ fn any_seed() -> u64 {
 
 /// Returns the number of likeliest tokens to return with each token of a chat.
 pub(crate) fn top_logprobs_of_chat(fields: &Fields) -> Result<Option<usize>, HttpError> {
-    let top = fields.number("top_logprobs")?.map(|top| top as usize);
+    let top = fields.number(&NumberField::TOP_LOGPROBS)?.map(|top| top as usize);
     match (fields.flag("logprobs")?.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
