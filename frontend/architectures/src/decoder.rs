@@ -224,7 +224,8 @@ struct KeyValueRows {
     v: ValueId,
 }
 
-/// Differences between decoders.
+/// Differences between decoders. `docs/extending.md` has a table from a difference to its field, or
+/// to the functions for differences without a field.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     /// Pairing of RoPE.
@@ -233,7 +234,8 @@ pub(super) struct Style {
     pub rope_layers: RopeLayers,
     /// Multiplies queries by a function of their positions.
     pub temper: fn(&mut Builder<'_>, ValueId, Queries) -> Result<ValueId, ArchError>,
-    /// Builds the product with a matrix of attention, or with the last one of a network.
+    /// Builds the product with a matrix of attention, or with the last one of a dense network or a
+    /// shared expert. It has no effect on routed experts: [`routed_experts`] builds their products.
     pub linear: fn(&mut Builder<'_>, &Product<'_>) -> Result<ValueId, ArchError>,
     /// Changes the usual scores of a layer.
     pub scores: fn(&Builder<'_>, usize, Scores) -> Result<Scores, ArchError>,
