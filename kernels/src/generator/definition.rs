@@ -62,7 +62,9 @@ pub trait Definition {
         Self: Sized;
 }
 
-/// Declares all kernels: a line for each, `Name in module`. Plans number kernels in this order.
+/// Declares all kernels: a line for each, `Name in module`. The order is that of listings. Plan
+/// files have generated kernels, not specs, and texts have a spec by its word. So a new line may be
+/// at any place.
 macro_rules! registry {
     ($($name:ident in $($module:ident)::+,)*) => {
         $(pub use $($module)::+::$name;)*

@@ -46,7 +46,9 @@ pub enum Role {
     Scratch,
 }
 
-/// Contents of a buffer. Formats come with the name of the spec's field that determines them.
+/// Contents of a buffer. Formats come with the name of the spec's field that determines them. Test
+/// runs fill buffers by it, and a spec is refused if a format is not allowed in its field. A weight
+/// that is f32 in every spec is [`BufferContents::Floats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferContents {
     /// Rows of a matrix, packed or not.
