@@ -45,8 +45,8 @@ pub(crate) async fn sampling(app: &RequestState, fields: &Fields) -> Result<Samp
     let mut settings = SamplerSettings::default();
     for setting in sample::NUMBERS {
         // `typ_p` is another name of `typical_p`. It counts if both are set.
-        let other = (setting.name == "typical_p").then_some("typ_p");
-        for name in std::iter::once(setting.name).chain(other) {
+        let alias = (setting.name == "typical_p").then_some("typ_p");
+        for name in std::iter::once(setting.name).chain(alias) {
             if let Some(found) = fields.number(&NumberField::of_setting(name, setting))? {
                 (setting.set)(&mut settings, found);
             }

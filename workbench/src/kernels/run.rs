@@ -254,7 +254,7 @@ mod tests {
     const MAX_CASE_ROWS: u32 = 13;
     /// Dims that are 0 in all cases of a kernel: its checksums do not cover their loops. They are
     /// groups of other numbers of rows, or their remainders. The tests of `codegen` run them.
-    const UNCOVERED: [&str; 12] = [
+    const ZERO_DIMS: [&str; 12] = [
         "attention: groups",
         "attention_tiles: head_runs",
         "attention_tiles: masked_runs",
@@ -283,11 +283,11 @@ mod tests {
         for target in [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX] {
             let file = format!("tests/bits/kernels-{}.txt", target.name());
             let mut table = bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file));
-            let mut is_covered: BTreeMap<String, bool> = BTreeMap::new();
+            let mut has_value: BTreeMap<String, bool> = BTreeMap::new();
             for row in ROWS.iter() {
                 let Some(case) = case_of(row, target, MAX_CASE_ROWS) else { continue };
                 for (dim, value) in case.chosen.kernel.dims.iter().zip(&case.dims) {
-                    *is_covered.entry(dim_name(row, &dim.name)).or_default() |= *value > 0;
+                    *has_value.entry(dim_name(row, &dim.name)).or_default() |= *value > 0;
                 }
                 let results = case.expected().unwrap_or_else(|error| panic!("{}: {error}", row.name));
                 let results = results.iter().zip(&case.chosen.kernel.buffers);
@@ -296,11 +296,11 @@ mod tests {
             table.check();
             // All rows have a kernel for this target.
             if target == Target::AMX {
-                let uncovered: Vec<&str> =
-                    is_covered.iter().filter(|(_, covered)| !**covered).map(|(name, _)| name.as_str()).collect();
+                let zero_dims: Vec<&str> =
+                    has_value.iter().filter(|(_, has_value)| !**has_value).map(|(name, _)| name.as_str()).collect();
                 assert_eq!(
-                    uncovered, UNCOVERED,
-                    "a dim that is 0 in all cases has no checksum: use a smaller group, or add it to UNCOVERED"
+                    zero_dims, ZERO_DIMS,
+                    "a dim that is 0 in all cases has no checksum: use a smaller group, or add it to ZERO_DIMS"
                 );
             }
         }
