@@ -41,7 +41,6 @@ use crate::storage::memory::{Inputs, Mapped, Memory, MemoryError, Region, Rope};
 use crate::storage::pack::{self, Job};
 use crate::storage::weight_source::{DerivedTensors, WeightSource};
 use crate::storage::weights::{OnDemandPacking, Weight, Weights};
-use crate::streaming::store::{Config, KeptBlocks};
 use crate::thread_count::ThreadCount;
 use crate::trace::Recorder;
 use crate::watchdog::Watchdog;

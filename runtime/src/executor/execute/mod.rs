@@ -43,8 +43,6 @@ use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
 use crate::stats::{self, Clock};
 use crate::storage::memory::{Inputs, Mapped, Memory, Region, Rope};
-use crate::storage::memory::{Inputs, Mapped, Memory, Region, Rope};
-use crate::storage::pack::Queue;
 use crate::storage::pack::Queue;
 use crate::storage::pages::NamedRegions;
 use crate::storage::weights::{self, WeightPart, Weights};
