@@ -7,7 +7,7 @@
 //! all experts in memory, then with each memory size and drive. It goes through the tokens twice,
 //! and the second time counts.
 //!
-//! A drive is the page cache, slowed down (`ThreadedReader::throttled`), so other users of the real
+//! A drive is the page cache, slowed down (`ThreadedReader::with_rate`), so other users of the real
 //! drive do not disturb the measurement. The file has to fit in memory twice. The page cache costs
 //! a copy by the CPUs of all that is read; a real drive does not.
 //!
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ixc::runtime::engine::{Engine, Options};
+use ixc::runtime::engine::{Engine, EngineOptions};
 use ixc::runtime::file;
 use ixc::runtime::streaming::backend::Backend;
 use ixc::runtime::streaming::drive;
@@ -83,17 +83,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokens: Vec<u32> = (0..count).map(|_| draw()).collect();
     let run = |budget: f64, rate: Option<f64>, choice: StrategyChoice| -> Result<Run, Box<dyn std::error::Error>> {
         let paced = move |queue: &Queue| -> Box<dyn Backend> {
-            let reader = ThreadedReader::throttled(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
+            let reader = ThreadedReader::with_rate(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
             Box::new(reader.expect("threads to read with"))
         };
         let (drive, backend) = (drive::DriveOptions::of_depth(DEPTH), Some(BackendFactory(Arc::new(paced))));
         let stream = Config { budget: budget as u64, drive, backend, direct: false, ..Config::default() };
-        let options = Options {
+        let options = EngineOptions {
             stream,
             prefetch: PredictionSettings { choice, extra: EXTRA },
             context: Some(2 * count as u64),
             skip_weight_check: true,
-            ..Options::default()
+            ..EngineOptions::default()
         };
         let mut engine = Engine::load_file(file::open(path)?, path.parent().unwrap_or(path), &options)?;
         let read = |engine: &Engine| engine.stream().map_or(0, |store| store.bytes_read());

@@ -41,7 +41,7 @@ fn cap_logits(mut module: Module, _: &Context<'_>) -> Result<Module, PassError> 
 }
 
 /// Returns the largest logit after a prompt.
-fn largest_logit(model: &Model, options: compile::Options) -> Result<f32, ixc::Error> {
+fn largest_logit(model: &Model, options: compile::CompileOptions) -> Result<f32, ixc::Error> {
     let mut model = LoadedModel::of_model(model, &LoadOptions { compile: options, ..LoadOptions::default() })?;
     let tokens = model.encode_prompt("The borrow checker")?;
     Ok(model.logits(&tokens)?.into_iter().fold(f32::NEG_INFINITY, f32::max))
@@ -53,7 +53,7 @@ fn main() -> Result<(), ixc::Error> {
         Some(path) => Model::open(Path::new(path))?,
         None => Model::new(demo::open()?)?,
     };
-    let options = compile::Options::default();
+    let options = compile::CompileOptions::default();
     // The manager runs the pass, and verifies its result.
     let graph = Ir::Graph(model.arch.module.clone());
     let ir = run_watched(graph, &[&PASS], &compile::context(&options, None), None)?;
@@ -62,7 +62,7 @@ fn main() -> Result<(), ixc::Error> {
     }
     let start = Some(Arc::new(Stop { ir, after: None }));
     let before = largest_logit(&model, options.clone())?;
-    let after = largest_logit(&model, compile::Options { start, ..options })?;
+    let after = largest_logit(&model, compile::CompileOptions { start, ..options })?;
     let expected = CAP * (f64::from(before) / CAP).tanh();
     println!("largest logit {before:.3}, with the pass {after:.3}; expected {expected:.3}");
     Ok(())

@@ -16,7 +16,7 @@ use axum::{Router, body::Body, extract::State, http::StatusCode, routing::post};
 use futures_util::StreamExt;
 use ixc::generator::{Event, Request};
 use ixc::loaded_model::{LoadOptions, LoadedModel};
-use ixc::serving::{Host, Options};
+use ixc::serving::{Host, ServingOptions};
 use ixc::text::template::{Conversation, Message, known};
 
 async fn answer(State(host): State<Arc<Host>>, question: String) -> Result<Body, (StatusCode, String)> {
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = LoadedModel::open(path.as_deref(), &options)?;
     let has_template = model.chat_template().is_some();
     let template = known::find("chatml").filter(|_| !has_template).map(|known| known.template());
-    let host = Host::new(model, None, Options { queue: 64, template, ..Options::default() })?;
+    let host = Host::new(model, None, ServingOptions { queue: 64, template, ..ServingOptions::default() })?;
 
     let app = Router::new().route("/", post(answer)).with_state(Arc::new(host));
     let listener = tokio::net::TcpListener::bind(address).await?;

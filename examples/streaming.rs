@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use ixc::compile::decode_tokenizer;
-use ixc::runtime::engine::{Engine, Options};
+use ixc::runtime::engine::{Engine, EngineOptions};
 use ixc::runtime::file;
 use ixc::runtime::streaming::cache::Kind;
 use ixc::runtime::streaming::predict::{PredictionSettings, StrategyChoice, Tally};
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let stream = Config { budget: bytes * part / 100, policy, ..Config::default() };
         let prefetch = PredictionSettings { choice, extra: 0 };
         let context = Some(tokens.len() as u64);
-        let options = Options { stream, prefetch, context, ..Options::default() };
+        let options = EngineOptions { stream, prefetch, context, ..EngineOptions::default() };
         let mut engine = Engine::load_file(file::open(path)?, path.parent().unwrap_or(path), &options)?;
         let begin = Instant::now();
         tokens.iter().try_for_each(|token| engine.step(&[*token], &[]).map(drop))?;

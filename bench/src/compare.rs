@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 use crate::bandwidth::Bandwidth;
-use crate::process::{Finished, Launcher};
+use crate::process::{FinishedProgram, Launcher};
 use crate::report::{Entry, Report, Row};
 use crate::rivals::{self, Places, Rival, Sample};
 use crate::work::{Group, Job, Work};
@@ -234,7 +234,7 @@ impl<'r> Course<'r> {
     }
 
     /// Stores the samples of an entrant, and returns a line about them.
-    fn take(&mut self, index: usize, samples: Vec<Sample>, finished: &Finished) -> String {
+    fn take(&mut self, index: usize, samples: Vec<Sample>, finished: &FinishedProgram) -> String {
         let mut said = Vec::new();
         let mut missing = None;
         for row in &mut self.rows {
@@ -292,7 +292,8 @@ impl<'r> Course<'r> {
 
 /// Returns whether another variant of the same engine is better by more than `percent`.
 fn is_slow(row: &Row, index: usize, percent: f64) -> bool {
-    let median = |entry: &Entry| crate::statistics::Summary::of(&entry.rounds.concat()).map(|summary| summary.median);
+    let median =
+        |entry: &Entry| crate::statistics::Summary::from_samples(&entry.rounds.concat()).map(|summary| summary.median);
     let own = &row.entries[index];
     let Some(value) = median(own) else { return false };
     let same = row.entries.iter().filter(|entry| entry.engine == own.engine);

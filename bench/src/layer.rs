@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use ixc::architectures;
-use ixc::compile::{Options, TargetName, compile};
+use ixc::compile::{CompileOptions, TargetName, compile};
 use ixc::ir::format::Format;
 use ixc::ir::graph::attrs::{RopeScaling, RouteAttrs};
 use ixc::ir::graph::builder::GraphBuilder;
@@ -189,21 +189,21 @@ impl Layer {
     fn open(path: &Path, threads: usize, target: Option<TargetName>) -> anyhow::Result<Layer> {
         let gguf = ixc::model::open_files(path)?;
         let (model, rows) = model(gguf)?;
-        Layer::of(&model, rows, threads, target)
+        Layer::compile(&model, rows, threads, target)
     }
 
-    fn of(model: &Model, rows: usize, threads: usize, target: Option<TargetName>) -> anyhow::Result<Layer> {
-        let mut options = Options::default();
+    fn compile(model: &Model, rows: usize, threads: usize, target: Option<TargetName>) -> anyhow::Result<Layer> {
+        let mut options = CompileOptions::default();
         if let Some(target) = target {
             (options.target, options.caches) = (Some(target.target), target.caches);
         }
         let plan = compile(model, &options)?.plan;
         let built_in = None;
-        let options = engine::Options {
+        let options = engine::EngineOptions {
             threads: Some(threads),
             context: Some(rows as u64),
             built_in,
-            ..engine::Options::default()
+            ..engine::EngineOptions::default()
         };
         let engine = Engine::load(plan, Path::new(""), &options).map_err(ixc::Error::from)?;
         Ok(Layer { engine, rows })
@@ -318,7 +318,7 @@ mod tests {
         std::fs::write(&path, shape.file()).unwrap();
         let (model, rows) = model(Gguf::open(&path).unwrap()).unwrap();
         assert_eq!(rows, 256);
-        let mut layer = Layer::of(&model, rows, 2, None).unwrap();
+        let mut layer = Layer::compile(&model, rows, 2, None).unwrap();
         for (first, tokens) in [(3, 1), (5, 128)] {
             let found = layer.run(first, tokens).unwrap();
             let ids: Vec<u32> = (first as u32..).take(tokens).collect();

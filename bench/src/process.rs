@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Measured time, memory and exit status of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct ProgramResources {
     /// The exit status; `None` if a signal ended the program.
     pub status: Option<i32>,
     /// Time from before the program's start to its end, in seconds.
@@ -26,11 +26,11 @@ pub struct Taken {
 
 /// Output and resources of a program that has ended without an error.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct FinishedProgram {
     /// Standard output of the program.
     pub stdout: String,
     /// Time and memory of the program.
-    pub taken: Taken,
+    pub taken: ProgramResources,
 }
 
 /// Settings for running programs.
@@ -48,14 +48,14 @@ impl Launcher {
     ///
     /// # Errors
     /// If the command cannot be run or fails; the error has its last lines of output.
-    pub fn run(&self, command: &[OsString]) -> anyhow::Result<Finished> {
+    pub fn run(&self, command: &[OsString]) -> anyhow::Result<FinishedProgram> {
         let name = command.first().context("there is no command")?;
         let name = Path::new(name).display();
         if self.prefix.is_empty() {
             let (stdout, stderr, taken) =
                 run(command, true, self.limit).with_context(|| format!("cannot run {name}"))?;
             check(taken, &stderr, self.limit).with_context(|| format!("{name} failed"))?;
-            return Ok(Finished { stdout, taken });
+            return Ok(FinishedProgram { stdout, taken });
         }
         // The prefix starts this program again, and that measures the command, so that the prefix's
         // own time, such as waiting for a lock, is not counted.
@@ -69,7 +69,7 @@ impl Launcher {
         let outer = run(&whole, true, None).with_context(|| format!("cannot run {}", whole[0].display()));
         // The file is missing if the prefix failed before it started this program.
         let taken = ixc_files::read_bytes(file.path(), MAX_BYTES).ok();
-        let taken = taken.and_then(|json| serde_json::from_slice::<Taken>(&json).ok());
+        let taken = taken.and_then(|json| serde_json::from_slice::<ProgramResources>(&json).ok());
         let (stdout, stderr, outer) = outer?;
         match taken {
             Some(taken) => check(taken, &stderr, self.limit).with_context(|| format!("{name} failed"))?,
@@ -78,7 +78,7 @@ impl Launcher {
                 bail!("{} did not run {name}", whole[0].display());
             }
         }
-        Ok(Finished { stdout, taken: taken.unwrap_or(outer) })
+        Ok(FinishedProgram { stdout, taken: taken.unwrap_or(outer) })
     }
 }
 
@@ -92,7 +92,7 @@ pub fn clock(result: &Path, command: &[OsString], limit: Option<Duration>) -> an
 /// Max bytes that are read of [`clock`]'s result.
 const MAX_BYTES: u64 = 1 << 20;
 
-fn check(taken: Taken, stderr: &str, limit: Option<Duration>) -> anyhow::Result<()> {
+fn check(taken: ProgramResources, stderr: &str, limit: Option<Duration>) -> anyhow::Result<()> {
     if taken.status == Some(0) {
         return Ok(());
     }
@@ -113,7 +113,11 @@ fn check(taken: Taken, stderr: &str, limit: Option<Duration>) -> anyhow::Result<
 
 /// Runs a command and kills it after the limit. Returns its standard output and standard error if
 /// `capture` is set.
-fn run(command: &[OsString], capture: bool, limit: Option<Duration>) -> anyhow::Result<(String, String, Taken)> {
+fn run(
+    command: &[OsString],
+    capture: bool,
+    limit: Option<Duration>,
+) -> anyhow::Result<(String, String, ProgramResources)> {
     let (program, arguments) = command.split_first().context("there is no command")?;
     let pipe = || if capture { Stdio::piped() } else { Stdio::inherit() };
     let busy = busy_seconds();
@@ -152,7 +156,7 @@ fn run(command: &[OsString], capture: bool, limit: Option<Duration>) -> anyhow::
     // `ru_maxrss` is in KiB.
     let peak_memory = u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok((text(stdout), text(stderr), Taken { status, seconds, peak_memory, foreign }))
+    Ok((text(stdout), text(stderr), ProgramResources { status, seconds, peak_memory, foreign }))
 }
 
 fn seconds_of(time: libc::timeval) -> f64 {
@@ -218,7 +222,7 @@ fn busy_ticks(stat: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> anyhow::Result<Finished> {
+    fn shell(script: &str) -> anyhow::Result<FinishedProgram> {
         Launcher::default().run(&["/bin/sh".into(), "-c".into(), script.into()])
     }
 

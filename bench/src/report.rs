@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Bandwidth;
-use crate::process::Taken;
+use crate::process::ProgramResources;
 use crate::statistics::{Ratio, Summary};
 use crate::work::Work;
 
@@ -60,7 +60,7 @@ pub struct Entry {
     /// The samples of each round.
     pub rounds: Vec<Vec<f64>>,
     /// Time and memory of the process in each round.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<ProgramResources>,
     /// The reason why the variant was not measured.
     pub problem: Option<String>,
     /// Statistics of all samples.
@@ -119,10 +119,10 @@ impl Report {
             let overall = bandwidth.map(|bandwidth| bandwidth.bytes_per_second).reduce(f64::max);
             // The bandwidth of a shared machine changes over time, so the one measured in the same
             // rounds is preferred.
-            let bandwidth = Summary::of(&row.bandwidth).map(|summary| summary.median).or(overall);
+            let bandwidth = Summary::from_samples(&row.bandwidth).map(|summary| summary.median).or(overall);
             for (index, entry) in row.entries.iter_mut().enumerate() {
-                entry.summary = Summary::of(&entry.rounds.concat());
-                entry.ratio = if index == 0 { None } else { Ratio::of(unit, &first, &entry.rounds) };
+                entry.summary = Summary::from_samples(&entry.rounds.concat());
+                entry.ratio = if index == 0 { None } else { Ratio::from_rounds(unit, &first, &entry.rounds) };
                 entry.disturbed = entry.taken.iter().filter(|taken| taken.foreign > DISTURBED).count();
                 entry.bandwidth_share = match (row.bytes_per_token, bandwidth, entry.summary) {
                     (Some(bytes), Some(bandwidth), Some(summary)) => Some(summary.median * bytes as f64 / bandwidth),
@@ -170,7 +170,7 @@ impl Report {
                 )?;
             }
             let title = format!("{}, {}", row.work, row.work.unit().name());
-            if let Some(bandwidth) = Summary::of(&row.bandwidth) {
+            if let Some(bandwidth) = Summary::from_samples(&row.bandwidth) {
                 let [median, min, max] = [bandwidth.median, bandwidth.min, bandwidth.max].map(|rate| rate * 1e-9);
                 let spread = format!("{min:.1} .. {max:.1}");
                 writeln!(out, "{:<32} {:<30} {median:>10.1} {spread:>21}", "memory meanwhile, GB/s", "")?;
@@ -240,7 +240,7 @@ mod tests {
         let entry = |engine: &str, variant: &str, values: [f64; 3]| {
             let mut entry = Entry::new(engine, variant);
             entry.rounds = values.map(|value| vec![value]).to_vec();
-            entry.taken = vec![Taken { status: Some(0), foreign: 0.0, ..Taken::default() }; 3];
+            entry.taken = vec![ProgramResources { status: Some(0), foreign: 0.0, ..ProgramResources::default() }; 3];
             entry
         };
         let mut failed = Entry::new("mistral.rs", "");

@@ -21,7 +21,7 @@ pub struct Summary {
 
 impl Summary {
     /// Summarises samples; `None` without samples.
-    pub fn of(samples: &[f64]) -> Option<Summary> {
+    pub fn from_samples(samples: &[f64]) -> Option<Summary> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
@@ -49,12 +49,12 @@ pub struct Ratio {
 impl Ratio {
     /// Compares the samples of each round. A round counts if both have samples of it. Returns
     /// `None` if no round counts.
-    pub fn of(unit: Unit, ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> Option<Ratio> {
-        let median = |samples: &[f64]| Some(Summary::of(samples)?.median);
+    pub fn from_rounds(unit: Unit, ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> Option<Ratio> {
+        let median = |samples: &[f64]| Some(Summary::from_samples(samples)?.median);
         let of_medians = unit.ratio(median(&ours.concat())?, median(&theirs.concat())?);
         let rounds =
             ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some(unit.ratio(median(ours)?, median(theirs)?)));
-        let rounds = Summary::of(&rounds.collect::<Vec<_>>())?;
+        let rounds = Summary::from_samples(&rounds.collect::<Vec<_>>())?;
         Some(Ratio { of_medians, min: rounds.min, max: rounds.max })
     }
 }
@@ -65,24 +65,24 @@ mod tests {
 
     #[test]
     fn medians_and_quartiles() {
-        let summary = Summary::of(&[5.0, 1.0, 3.0, 2.0, 4.0]).unwrap();
+        let summary = Summary::from_samples(&[5.0, 1.0, 3.0, 2.0, 4.0]).unwrap();
         assert_eq!((summary.min, summary.median, summary.max), (1.0, 3.0, 5.0));
         assert_eq!((summary.lower_quartile, summary.upper_quartile), (2.0, 4.0));
-        assert_eq!(Summary::of(&[1.0, 2.0]).unwrap().median, 1.5);
-        assert_eq!(Summary::of(&[7.0]).unwrap().upper_quartile, 7.0);
-        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::from_samples(&[1.0, 2.0]).unwrap().median, 1.5);
+        assert_eq!(Summary::from_samples(&[7.0]).unwrap().upper_quartile, 7.0);
+        assert_eq!(Summary::from_samples(&[]), None);
     }
 
     #[test]
     fn ratios_above_one_mean_we_are_better() {
         let (ours, theirs) = ([vec![3.0], vec![4.0], vec![6.0]], [vec![2.0], vec![2.0], vec![2.0]]);
-        let rates = Ratio::of(Unit::TokensPerSecond, &ours, &theirs).unwrap();
+        let rates = Ratio::from_rounds(Unit::TokensPerSecond, &ours, &theirs).unwrap();
         assert_eq!((rates.of_medians, rates.min, rates.max), (2.0, 1.5, 3.0));
-        let times = Ratio::of(Unit::Seconds, &theirs, &ours).unwrap();
+        let times = Ratio::from_rounds(Unit::Seconds, &theirs, &ours).unwrap();
         assert_eq!((times.of_medians, times.min, times.max), (2.0, 1.5, 3.0));
         // A round without samples of one entrant is left out of the spread.
-        let gap = Ratio::of(Unit::TokensPerSecond, &ours, &[vec![2.0], vec![], vec![2.0]]).unwrap();
+        let gap = Ratio::from_rounds(Unit::TokensPerSecond, &ours, &[vec![2.0], vec![], vec![2.0]]).unwrap();
         assert_eq!((gap.min, gap.max), (1.5, 3.0));
-        assert_eq!(Ratio::of(Unit::Bytes, &ours, &[]), None);
+        assert_eq!(Ratio::from_rounds(Unit::Bytes, &ours, &[]), None);
     }
 }

@@ -35,11 +35,11 @@ pub(crate) unsafe fn slice<'a, T>(what: &str, at: *const T, count: Option<usize>
             Ok(unsafe { std::slice::from_raw_parts(at, count) })
         }
         (_, true, _) => Err(Failure::usage(format!("{what} is NULL"))),
-        (_, false, false) => Err(misaligned(what, at)),
+        (_, false, false) => Err(misaligned_failure(what, at)),
     }
 }
 
-fn misaligned<T>(what: &str, at: *const T) -> Failure {
+fn misaligned_failure<T>(what: &str, at: *const T) -> Failure {
     Failure::usage(format!("{what} is at {at:p}, no multiple of {}", align_of::<T>()))
 }
 
@@ -174,7 +174,7 @@ impl<T> Place<T> {
     pub fn new(what: &str, at: *mut T) -> Result<Place<T>, Failure> {
         match (at.is_null(), at.is_aligned()) {
             (true, _) => Err(Failure::usage(format!("{what} is NULL"))),
-            (_, false) => Err(misaligned(what, at.cast_const())),
+            (_, false) => Err(misaligned_failure(what, at.cast_const())),
             _ => Ok(Place(at)),
         }
     }
@@ -243,7 +243,7 @@ impl<T: Copy> Buffer<T> {
         let length = Place::new("the place for the length", length)?;
         match (at.is_null(), at.is_aligned()) {
             (true, _) if capacity > 0 => Err(Failure::usage(format!("{what} is NULL and has a capacity"))),
-            (false, false) => Err(misaligned(what, at.cast_const())),
+            (false, false) => Err(misaligned_failure(what, at.cast_const())),
             _ => Ok(Buffer { what, at, capacity, length }),
         }
     }

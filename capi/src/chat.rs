@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::arguments::{Buffer, HandlePlace, SizedStruct, free, not_null, optional_string, read_struct, string};
 use crate::error::{Failure, IxcStatus, status};
 use crate::exclusive::Exclusive;
-use crate::generate::{IxcGenerateOptions, IxcGeneration, Options, generate};
+use crate::generate::{GenerateOptions, IxcGenerateOptions, IxcGeneration, generate};
 use crate::model::{IxcModel, Shared};
 
 /// Role of a model's answers.
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn ixc_chat_generate(
         let chat = not_null("chat", unsafe { chat.as_ref() })?;
         let model = &*chat.model;
         // SAFETY: the caller meets the conditions of `# Safety`.
-        let options = unsafe { Options::read(options, model) }?;
+        let options = unsafe { GenerateOptions::read(options, model) }?;
         // Every call locks the model before other handles, so that no two calls wait for each
         // other.
         let mut running = model.lock()?;

@@ -160,7 +160,7 @@ pub struct IxcGeneration {
 }
 
 /// Checked options of a generation.
-pub(crate) struct Options {
+pub(crate) struct GenerateOptions {
     settings: Arc<SamplerSettings>,
     limit: Option<usize>,
     stop: Arc<[String]>,
@@ -171,12 +171,12 @@ pub(crate) struct Options {
     flags: u32,
 }
 
-impl Options {
+impl GenerateOptions {
     /// Reads options.
     ///
     /// # Safety
     /// `at` is null or valid, and so is all that it points to.
-    pub unsafe fn read(at: *const IxcGenerateOptions, model: &Shared) -> Result<Options, Failure> {
+    pub unsafe fn read(at: *const IxcGenerateOptions, model: &Shared) -> Result<GenerateOptions, Failure> {
         // SAFETY: the caller meets the conditions of `# Safety`.
         let given = unsafe { read_struct("options", at) }?;
         flags::check(given.flags, flags::SHOW_SPECIAL | flags::IGNORE_END | flags::NO_CACHE | flags::RESUME_SAMPLER)?;
@@ -204,7 +204,7 @@ impl Options {
             }
             (Some(_), Some(_)) => return Err(Failure::usage("options have a grammar and a JSON schema; set one")),
         };
-        Ok(Options {
+        Ok(GenerateOptions {
             settings: Arc::new(settings),
             limit: Some(given.max_tokens).filter(|&tokens| tokens > 0),
             stop: stop.into_iter().map(Into::into).collect(),
@@ -224,14 +224,14 @@ impl Options {
 
 /// Assembler of an answer from the text of its tokens.
 struct Assembler<'o> {
-    options: &'o Options,
+    options: &'o GenerateOptions,
     text: AnswerText,
     answer: Answer,
     is_stopped: bool,
 }
 
 impl<'o> Assembler<'o> {
-    fn new(options: &'o Options, text: AnswerText) -> Assembler<'o> {
+    fn new(options: &'o GenerateOptions, text: AnswerText) -> Assembler<'o> {
         Assembler { options, text, answer: Answer::default(), is_stopped: false }
     }
 
@@ -300,7 +300,7 @@ pub(crate) fn generate(
     model: &Shared,
     running: &mut Running,
     prompt: &[u32],
-    options: &Options,
+    options: &GenerateOptions,
     parser: Option<Parser>,
 ) -> Result<Generated, Failure> {
     options.cancel.check()?;
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn ixc_generate(
         // SAFETY: the caller meets the conditions of `# Safety`.
         let prompt = unsafe { slice("prompt", prompt, Some(count)) }?;
         // SAFETY: the caller meets the conditions of `# Safety`.
-        let options = unsafe { Options::read(options, model) }?;
+        let options = unsafe { GenerateOptions::read(options, model) }?;
         let generated = generate(model, &mut *model.lock()?, prompt, &options, None)?;
         // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.give(generated.into()) };
@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn end_of_a_begun_call_is_that_of_all_interfaces() {
-        let options = Options {
+        let options = GenerateOptions {
             settings: Arc::default(),
             limit: None,
             stop: Arc::from([]),

@@ -135,12 +135,12 @@ pub(crate) unsafe fn load_options(at: *const IxcModelOptions, further: u32) -> R
     let mut options = LoadOptions::default();
     // SAFETY: the caller meets the conditions of `# Safety`.
     if let Some(name) = unsafe { optional_string("options->target", given.target) }? {
-        options.compile = compile::Options { target: Some(target(name)?), ..options.compile };
+        options.compile = compile::CompileOptions { target: Some(target(name)?), ..options.compile };
     }
     // SAFETY: the caller meets the conditions of `# Safety`.
     options.model_file = unsafe { optional_string("options->model_file", given.model_file) }?.map(PathBuf::from);
     options.compile.max_tokens = Some(given.max_step).filter(|&tokens| tokens > 0);
-    options.run = engine::Options {
+    options.run = engine::EngineOptions {
         threads: Some(given.threads as usize).filter(|&threads| threads > 0),
         memory: Some(given.memory).filter(|&memory| memory > 0),
         context: Some(given.context.into()).filter(|&context| context > 0),
@@ -156,7 +156,7 @@ fn c_text(text: &str) -> CString {
 }
 
 impl IxcFacts {
-    fn of(model: &LoadedModel) -> IxcFacts {
+    fn from_model(model: &LoadedModel) -> IxcFacts {
         let tokenizer = model.tokenizer().ok();
         let token = |id: fn(&Tokenizer) -> Option<u32>| tokenizer.and_then(id).unwrap_or(NO_TOKEN);
         let engine = model.engine();
@@ -181,7 +181,7 @@ impl Shared {
         Shared {
             tokenizer: model.shared_tokenizer().cloned().map_err(Failure::from),
             chat_template: model.chat_template().map(str::to_owned),
-            facts: IxcFacts::of(&model),
+            facts: IxcFacts::from_model(&model),
             architecture: c_text(&model.facts().architecture),
             target: c_text(model.target().name()),
             vocabulary: OnceLock::new(),

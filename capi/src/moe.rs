@@ -54,12 +54,12 @@ pub unsafe extern "C" fn ixc_moe_open(path: *const c_char, options: *const IxcOp
             if !options.target.is_null() {
                 // SAFETY: the caller meets the conditions of `# Safety`.
                 let name = unsafe { string("target", options.target) }?;
-                all.compile = compile::Options { target: Some(target(name)?), ..all.compile };
+                all.compile = compile::CompileOptions { target: Some(target(name)?), ..all.compile };
             }
             all.compile.max_tokens = Some(options.max_rows).filter(|&rows| rows > 0);
             let threads = Some(options.threads as usize).filter(|&threads| threads > 0);
             let memory = Some(options.memory).filter(|&memory| memory > 0);
-            all.run = engine::Options { threads, memory, ..all.run };
+            all.run = engine::EngineOptions { threads, memory, ..all.run };
         }
         let moe = Moe::open(Some(Path::new(path)), &all)?;
         Ok(Box::into_raw(Box::new(IxcMoe(moe))))

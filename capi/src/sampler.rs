@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ixc_sampler_set_order(sampler: *mut IxcSampler, names: 
         // SAFETY: the caller meets the conditions of `# Safety`.
         let names = unsafe { string("names", names) }?;
         let kind = |name: &str| {
-            Kind::named(name).ok_or_else(|| {
+            Kind::from_name(name).ok_or_else(|| {
                 let known: Vec<&str> = SAMPLERS.iter().map(|row| row.name).collect();
                 Failure::usage(format!("there is no sampler {name:?}; samplers are {}", known.join(", ")))
             })
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn ixc_sampler_accept(
         // SAFETY: the caller meets the conditions of `# Safety`.
         let tokens = unsafe { slice("tokens", tokens, Some(count)) }?;
         let mut state = sampler.0.lock("the sampler")?;
-        let sampler = state.begun(model)?;
+        let sampler = state.get_or_create(model)?;
         tokens.iter().for_each(|token| sampler.accept(*token));
         Ok(())
     })
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn ixc_sampler_accept(
 
 impl State {
     /// Returns the sampler. Creates it at the first call; settings cannot change after that.
-    fn begun(&mut self, model: &Shared) -> Result<&mut Sampler, Failure> {
+    fn get_or_create(&mut self, model: &Shared) -> Result<&mut Sampler, Failure> {
         match &mut self.sampler {
             Some(sampler) => Ok(sampler),
             none => Ok(none.insert(Sampler::new(complete(&self.settings, model)?)?)),
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn ixc_sampler_sample(
         // The model comes before other locks everywhere, so that no two calls wait for each other.
         let running = model.lock()?;
         let mut state = sampler.0.lock("the sampler")?;
-        let token = state.begun(model)?.sample(logits, running.session.model().engine())?;
+        let token = state.get_or_create(model)?.sample(logits, running.session.model().engine())?;
         // SAFETY: the caller meets the conditions of `# Safety`.
         unsafe { place.write(token) };
         Ok(())

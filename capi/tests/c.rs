@@ -126,8 +126,13 @@ fn text_of(output: Output) -> String {
 /// Returns options like those of `model.c`.
 fn options() -> LoadOptions {
     LoadOptions {
-        compile: compile::Options { target: Target::from_name(TARGET), ..compile::Options::default() },
-        run: engine::Options { threads: Some(2), context: Some(512), sequences: 3, ..engine::Options::default() },
+        compile: compile::CompileOptions { target: Target::from_name(TARGET), ..compile::CompileOptions::default() },
+        run: engine::EngineOptions {
+            threads: Some(2),
+            context: Some(512),
+            sequences: 3,
+            ..engine::EngineOptions::default()
+        },
         ..LoadOptions::default()
     }
 }
@@ -241,7 +246,7 @@ fn c_program_is_clean_under_valgrind() {
 
 /// Returns the text that the example programs continue.
 fn continued(limit: usize) -> String {
-    let options = LoadOptions { run: engine::Options::default(), ..options() };
+    let options = LoadOptions { run: engine::EngineOptions::default(), ..options() };
     let mut session = Session::open(Some(&demo()), &options).unwrap();
     let prompt = session.model().encode_prompt(PROMPT).unwrap();
     let request = Request { limit: Some(limit), ..Request::new(prompt, SamplerSettings::greedy()) };
@@ -298,8 +303,8 @@ fn c_program_computes_experts_through_c_api() {
     let run = succeeds(installed.command(program).arg(&model));
 
     let options = MoeOptions {
-        compile: compile::Options { target: Some(Target::AVX2), ..compile::Options::default() },
-        run: engine::Options { threads: Some(2), ..engine::Options::default() },
+        compile: compile::CompileOptions { target: Some(Target::AVX2), ..compile::CompileOptions::default() },
+        run: engine::EngineOptions { threads: Some(2), ..engine::EngineOptions::default() },
     };
     let moe = Moe::open(Some(&model), &options).unwrap();
     let text = String::from_utf8(run.stdout).unwrap();

@@ -16,7 +16,7 @@ use super::expert_files::ExpertRecord;
 use super::force::{Force, reads};
 use super::interrupt::{self, Interrupted};
 use super::invocation::helper_program;
-use super::output::{Line, counted, note};
+use super::output::{Line, count_text, note};
 use super::ranks;
 use super::shift::ShiftChoice;
 
@@ -99,14 +99,14 @@ impl Files {
         reads(&mut self.output, model.files().iter().map(PathBuf::as_path).chain(inputs))?;
         let mut answers = Answers::open(&self.output.into_place().map_err(ixc_error::Error::from)?, force.is_set())?;
         let renderer = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
-        let options = serving::Options {
+        let options = serving::ServingOptions {
             name: model.facts().architecture.clone(),
             queue: usize::MAX,
             template,
             compiler: Some(renderer.clone()),
             renderer: Some(renderer),
             shift: shift.shift(),
-            ..serving::Options::default()
+            ..serving::ServingOptions::default()
         };
         let host = Host::new(model, speculation, options)?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -126,7 +126,7 @@ impl Files {
             Progress { stopped: true, .. } => Err(Interrupted.into()),
             Progress { failed: 0, .. } => Ok(()),
             Progress { failed, answered, .. } => {
-                let of = counted(answered, "request");
+                let of = count_text(answered, "request");
                 anyhow::bail!("{failed} of {of} failed; their lines in the output have the errors")
             }
         }
@@ -141,7 +141,7 @@ fn progress_text(progress: Progress, started: Instant) -> String {
     let skipped = if skipped > 0 { format!(", {skipped} answered before") } else { String::new() };
     format!(
         "{} answered{failed}{skipped}, {}, {rate:.1} tokens/s",
-        counted(answered, "request"),
-        counted(generated_tokens, "token")
+        count_text(answered, "request"),
+        count_text(generated_tokens, "token")
     )
 }

@@ -174,8 +174,8 @@ impl Args {
         let context = works.iter().map(|work| work.depth.saturating_add(work.tokens)).max().unwrap_or(1);
         let (target, caches) = (self.target.target(), self.target.caches());
         let options = LoadOptions {
-            compile: compile::Options { target, caches, ..streaming.compile },
-            run: engine::Options {
+            compile: compile::CompileOptions { target, caches, ..streaming.compile },
+            run: engine::EngineOptions {
                 pin: self.pin.pin,
                 numa: self.nodes.numa,
                 context: Some(context as u64),
@@ -188,12 +188,12 @@ impl Args {
         let content = model.content(&options)?;
         let traffic = content.model().map(|model| traffic(model, &options.compile)).transpose()?;
         let name = self.model.name().display().to_string();
-        let mut report = Report::new(format, &name, Setting::of(&self, &options.compile, content)?, out);
+        let mut report = Report::new(format, &name, Setting::new(&self, &options.compile, content)?, out);
         // Measurements of deferral load the model again each time.
         let of_deferral = content.model().filter(|_| self.streaming.defer() > 0).map(divergence::positions);
         let mut model = Some(model).filter(|_| of_deferral.is_none());
         for threads in threads {
-            let run = engine::Options { threads, ..options.run.clone() };
+            let run = engine::EngineOptions { threads, ..options.run.clone() };
             let options = LoadOptions { run, ..options.clone() };
             if let Some(positions) = of_deferral {
                 deferral::measure(&self, path, &options, &works, traffic, positions, &mut report)?;
@@ -271,9 +271,9 @@ impl Rounds {
 }
 
 /// Returns the bytes that a model reads for a token, with the KV cache in the chosen format.
-fn traffic(model: &Model, compile: &compile::Options) -> Result<Traffic, ixc_error::Error> {
+fn traffic(model: &Model, compile: &compile::CompileOptions) -> Result<Traffic, ixc_error::Error> {
     let (module, context) = (model.arch.module.clone(), compile::context(compile, None));
-    Ok(Traffic::of(&manager::run_pipeline(module, &[cache::PASS.name], &context)?))
+    Ok(Traffic::from_module(&manager::run_pipeline(module, &[cache::PASS.name], &context)?))
 }
 
 /// Opens a benchmark, see [`load`].
@@ -286,7 +286,7 @@ fn load(model: UnloadedModel, options: &LoadOptions) -> anyhow::Result<Bench> {
     let progress = Arc::new(ProgressCounter::default());
     // Shows the progress of loading until the measurement begins.
     let _watch = Watch::new(&progress);
-    let run = engine::Options { progress: Some(Arc::clone(&progress)), ..options.run.clone() };
+    let run = engine::EngineOptions { progress: Some(Arc::clone(&progress)), ..options.run.clone() };
     Ok(Bench::new(model.load(&LoadOptions { run, ..options.clone() })?)?)
 }
 
@@ -328,8 +328,9 @@ impl Row {
         self.drive_share = median_of(rounds.shares);
         self.prefetch = streaming::facts(model.engine());
         // The forecast applies only to an empty context.
-        let known =
-            path.filter(|_| self.depth == 0).and_then(|path| StoredForecast::of(path, model.threads(), model.target()));
+        let known = path
+            .filter(|_| self.depth == 0)
+            .and_then(|path| StoredForecast::load(path, model.threads(), model.target()));
         let observed = PhaseMeasurement {
             phase: Phase { tokens, seconds: rounds.seconds, packing: 0.0, streamed: rounds.streamed },
             own: median_of(rounds.owns),

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::Usage;
 use super::model_name::ModelName;
-use super::output::{self, Bytes, Printable, counted};
+use super::output::{self, Bytes, Printable, count_text};
 use super::plan_cache::CacheFolder;
 
 /// Min digits of an abbreviated id.
@@ -97,7 +97,7 @@ impl Args {
 }
 
 /// Converts an error of the cache.
-fn failed(error: CacheError) -> ixc_error::Error {
+fn cache_error(error: CacheError) -> ixc_error::Error {
     ixc_error::Error::io(&error.path, error.action)(error.source)
 }
 
@@ -109,14 +109,14 @@ fn sum(entries: &[CachedPlan]) -> u64 {
 /// Describes the size of the cache: `2 plans, 1.4 MiB of at most 1 GiB`.
 pub fn size_text(cache: &PlanCache, entries: &[CachedPlan]) -> String {
     let taken = sum(entries);
-    let plans = counted(entries.len() as u64, "plan");
+    let plans = count_text(entries.len() as u64, "plan");
     format!("{plans}, {} of at most {}", Bytes(taken), Bytes(cache.limit(taken)))
 }
 
 impl ListArgs {
     fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let cache = self.folder.cache()?;
-        let entries = cache.list().map_err(failed)?;
+        let entries = cache.list().map_err(cache_error)?;
         if self.json {
             return Ok(output::json(out, "ixc.cache.v1", &facts(&cache, &entries))?);
         }
@@ -168,9 +168,9 @@ fn write_entry(out: &mut dyn Write, entry: &CachedPlan) -> io::Result<()> {
 impl RemoveArgs {
     fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let cache = self.folder.cache()?;
-        let mut entries = cache.list().map_err(failed)?;
+        let mut entries = cache.list().map_err(cache_error)?;
         if !self.everything {
-            let names: Vec<NamedPlans> = self.names.iter().map(|name| NamedPlans::of(name)).collect();
+            let names: Vec<NamedPlans> = self.names.iter().map(|name| NamedPlans::parse(name)).collect();
             if let Some(name) = names.iter().find(|name| !entries.iter().any(|entry| name.has(entry))) {
                 let name = name.name;
                 return Err(Usage(format!(
@@ -180,8 +180,8 @@ impl RemoveArgs {
             }
             entries.retain(|entry| names.iter().any(|name| name.has(entry)));
         }
-        let bytes = cache.remove(&entries).map_err(failed)?;
-        Ok(writeln!(out, "removed {}, {}", counted(entries.len() as u64, "plan"), Bytes(bytes))?)
+        let bytes = cache.remove(&entries).map_err(cache_error)?;
+        Ok(writeln!(out, "removed {}, {}", count_text(entries.len() as u64, "plan"), Bytes(bytes))?)
     }
 }
 
@@ -193,7 +193,7 @@ struct NamedPlans<'n> {
 }
 
 impl NamedPlans<'_> {
-    fn of(name: &str) -> NamedPlans<'_> {
+    fn parse(name: &str) -> NamedPlans<'_> {
         let named = ModelName::parse(name.as_ref()).ok().and_then(|model| model.path().map(Path::to_owned));
         let path = named.unwrap_or_else(|| name.into());
         let paths = [std::path::absolute(&path), fs::canonicalize(&path)].into_iter().flatten().collect();
@@ -210,8 +210,8 @@ impl NamedPlans<'_> {
 impl CollectArgs {
     fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let cache = self.folder.cache()?;
-        let (count, bytes) = cache.collect().map_err(failed)?;
-        let left = size_text(&cache, &cache.list().map_err(failed)?);
-        Ok(writeln!(out, "removed {}, {}; left {left}", counted(count as u64, "plan"), Bytes(bytes))?)
+        let (count, bytes) = cache.collect().map_err(cache_error)?;
+        let left = size_text(&cache, &cache.list().map_err(cache_error)?);
+        Ok(writeln!(out, "removed {}, {}; left {left}", count_text(count as u64, "plan"), Bytes(bytes))?)
     }
 }

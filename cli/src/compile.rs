@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ixc_architectures::Parts;
-use ixc_compile::compile::{CompileTarget, Compiled, Options, TargetName, compile, passes_to, stop_after};
+use ixc_compile::compile::{CompileOptions, CompileTarget, Compiled, TargetName, compile, passes_to, stop_after};
 use ixc_compile::dump::{self, Outcome};
 use ixc_compile::model::Model;
 use ixc_compile::place;
 use ixc_compile::recording::Recording;
 use ixc_compile::select::Selection;
-use ixc_dataflow::place::search::Placed;
+use ixc_dataflow::place::search::PlacedPlan;
 use ixc_dataflow::{grids, read};
 use ixc_files::folder::NewFolder;
 use ixc_files::{Output, OutputFolder};
@@ -38,7 +38,7 @@ use super::divergence::{ModelSetup, compare, divergence_text, positions};
 use super::division::{DivisionOption, MachineChoice};
 use super::force::{Force, reads};
 use super::model_args::{DeferChoice, MemoryChoice, ModelArgument};
-use super::output::{self, Bytes, Line, Printable, Rate, Unit, counted, note};
+use super::output::{self, Bytes, Line, Printable, Rate, Unit, count_text, note};
 use super::overrides::{ChangeChoice, OverrideCheck};
 use super::passes::PassChoice;
 use super::prefetch::EarlyRouterChoice;
@@ -217,7 +217,8 @@ impl Stages {
     fn write(self, model: &Model, compiled: &Compiled) -> anyhow::Result<Vec<PathBuf>> {
         let mut written = Vec::new();
         for (stage, output) in self.outputs {
-            let (path, text) = (output.named().to_owned(), stage.text(model, compiled, None, &Selection::default())?);
+            let (path, text) =
+                (output.given_path().to_owned(), stage.text(model, compiled, None, &Selection::default())?);
             output.write(|out| out.write_all(text.as_bytes())).map_err(ixc_error::Error::from)?;
             written.push(path);
         }
@@ -256,7 +257,7 @@ impl Args {
         let mut output = self.force.open(&path, &read::KIND, &inputs)?;
         let model = self.open_model()?;
         reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
-        let Placed { descriptor, .. } = place::place(&model, &grid, &place::Options { context: self.ctx })?;
+        let PlacedPlan { descriptor, .. } = place::place(&model, &grid, &place::PlaceOptions { context: self.ctx })?;
         let mut stderr = standard_error();
         let out = if output.is_standard() { &mut *stderr } else { out };
         let bytes = output.write(|out| Ok(serde_json::to_writer(out, &descriptor)?)).map_err(ixc_error::Error::from)?;
@@ -281,9 +282,9 @@ impl Args {
             out,
             "{path}: {} on {name}, {}, {}, {}, {} in {seconds:.2} s",
             descriptor.model,
-            counted(context.into(), "position"),
-            counted(programs as u64, "program"),
-            counted(streams as u64, "stream"),
+            count_text(context.into(), "position"),
+            count_text(programs as u64, "program"),
+            count_text(streams as u64, "stream"),
             Bytes(bytes)
         )?;
         Ok(descriptor.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))?)
@@ -295,8 +296,8 @@ impl Args {
     }
 
     /// Returns the options of the compilation.
-    fn options(&self, target: &TargetName) -> anyhow::Result<Options> {
-        let options = Options {
+    fn options(&self, target: &TargetName) -> anyhow::Result<CompileOptions> {
+        let options = CompileOptions {
             target: Some(target.target),
             caches: target.caches,
             passes: self.passes.options()?,
@@ -304,7 +305,7 @@ impl Args {
             pack: self.no_pack.then_some(false),
             predict_extra: self.prefetch.extra(),
             defer: self.deferral.defer,
-            ..Options::default()
+            ..CompileOptions::default()
         };
         Ok(self.changes.over(options, self.override_check)?)
     }
@@ -314,14 +315,14 @@ impl Args {
         let Some(folder) = self.dump_folder()? else { return Ok(()) };
         let model = self.open_model()?;
         let recording = Arc::new(Recording::default());
-        let options = Options { recording: Some(Arc::clone(&recording)), ..self.options(target)? };
+        let options = CompileOptions { recording: Some(Arc::clone(&recording)), ..self.options(target)? };
         passes_to(&options, Some(last.name))?;
         let is_final = manager::names().last() == Some(&last.name);
         let result: Result<Option<Compiled>, ixc_error::Error> = match self.memory.bytes() {
             // From `residency` on, the passes need the memory for experts, which is computed from
             // the budget and the complete plan.
             Some(memory) => {
-                let run = engine::Options { memory: Some(memory), ..engine::Options::default() };
+                let run = engine::EngineOptions { memory: Some(memory), ..engine::EngineOptions::default() };
                 compile_within(&model, &options, &run).map(|(compiled, _)| Some(compiled)).map_err(Into::into)
             }
             None if is_final => compile(&model, &options).map(Some).map_err(Into::into),
@@ -337,15 +338,25 @@ impl Args {
         let files = dump::write(folder, &model, &options, &passes[..count], &outcome)?;
         result?;
         let folder = self.dump_dir.clone().unwrap_or_default();
-        Ok(writeln!(out, "{}: {}, up to {}", folder.display(), counted(files as u64, "file"), last.name)?)
+        Ok(writeln!(out, "{}: {}, up to {}", folder.display(), count_text(files as u64, "file"), last.name)?)
     }
 
     /// Returns the divergence of the plan's predictions from those of the unchanged model, compiled
     /// with the same options.
-    fn divergence(&self, text: &Path, plan: &Path, model: &Model, compile: &Options) -> anyhow::Result<Divergence> {
-        let said = OptionSet::default().with(&requantise::Options::default());
-        let compile = Options { passes: compile.passes.clone().over(&said), ..compile.clone() };
-        let run = engine::Options { threads: self.threads, memory: self.memory.bytes(), ..engine::Options::default() };
+    fn divergence(
+        &self,
+        text: &Path,
+        plan: &Path,
+        model: &Model,
+        compile: &CompileOptions,
+    ) -> anyhow::Result<Divergence> {
+        let said = OptionSet::default().with(&requantise::RequantiseOptions::default());
+        let compile = CompileOptions { passes: compile.passes.clone().over(&said), ..compile.clone() };
+        let run = engine::EngineOptions {
+            threads: self.threads,
+            memory: self.memory.bytes(),
+            ..engine::EngineOptions::default()
+        };
         let before = LoadOptions { compile, run: run.clone(), ..LoadOptions::default() };
         let after = LoadOptions { run, ..LoadOptions::default() };
         let unchanged = ModelSetup { path: self.model.path(), options: &before };
@@ -383,9 +394,9 @@ impl Args {
             reads(output, model.gguf.files().iter().map(ShardFile::path))?;
         }
         let options = self.options(target)?;
-        let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
+        let run = engine::EngineOptions { memory: self.memory.bytes(), ..engine::EngineOptions::default() };
         let recording = folder.is_some().then(Arc::<Recording>::default);
-        let recorded = Options { recording: recording.clone(), ..options.clone() };
+        let recorded = CompileOptions { recording: recording.clone(), ..options.clone() };
         let compiled = compile_within(&model, &recorded, &run);
         if let (Some(folder), Some(recording)) = (folder, recording) {
             let outcome = match &compiled {
@@ -395,7 +406,7 @@ impl Args {
             let files = dump::write(folder, &model, &options, &recording.take(), &outcome)?;
             note!(
                 "ixc: wrote {} to {}",
-                counted(files as u64, "file"),
+                count_text(files as u64, "file"),
                 self.dump_dir.clone().unwrap_or_default().display()
             );
         }
@@ -436,7 +447,8 @@ impl Args {
             plan.target,
             Bytes(bytes)
         )?;
-        let (steps, kernels) = (counted(plan.steps.len() as u64, "step"), counted(plan.kernels.len() as u64, "kernel"));
+        let (steps, kernels) =
+            (count_text(plan.steps.len() as u64, "step"), count_text(plan.kernels.len() as u64, "kernel"));
         writeln!(out, "  {steps}, {kernels}, arena of {}", Bytes(plan.arena_bytes))?;
         writeln!(out, "  {}", model_files(plan))?;
         if let Some(divergence) = divergence {
@@ -461,7 +473,7 @@ impl Args {
         }
         let contents = if self.self_contained { Contents::All } else { Contents::Packed };
         let built_in = Some(ixc_generate::plan_file::built_in());
-        let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
+        let options = engine::EngineOptions { threads: self.threads, built_in, ..engine::EngineOptions::default() };
         let (mut line, mut rate) = (Line::new(begin), Rate::default());
         let files = model.handles()?;
         let plan = weights::write_to(output, &plan, Path::new(""), &files, &options, contents, |done, total| {

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::interrupt::Interrupted;
 use super::library_error::LibraryError;
 use super::lines::{InputMessage, Lines};
-use super::output::{Bytes, Printable, counted, describe, note, print_stderr};
+use super::output::{Bytes, Printable, count_text, describe, note, print_stderr};
 use super::writer::Writer;
 
 /// Whether the conversation continues.
@@ -147,7 +147,7 @@ impl Conversation<'_, '_> {
             Printable(&facts.architecture),
             Bytes(facts.bytes),
             session.model().target().name(),
-            counted(session.model().threads() as u64, "thread"),
+            count_text(session.model().threads() as u64, "thread"),
             streamed.unwrap_or_default()
         );
         note!("Ctrl-C stops an answer, Ctrl-D ends the conversation, /help shows commands.");
@@ -195,7 +195,7 @@ impl Conversation<'_, '_> {
         match self.writer.answer(&mut self.chat) {
             Ok(()) => {}
             Err(error) if error.is::<Interrupted>() => {}
-            Err(error) if LibraryError::of(error.as_ref()).is_some() => print_result(describe(&error)),
+            Err(error) if LibraryError::downcast(error.as_ref()).is_some() => print_result(describe(&error)),
             Err(error) => return Err(error),
         }
         Ok(self.chat.messages().len() > before)
@@ -287,7 +287,7 @@ fn stats(talk: &mut Conversation<'_, '_>, _: &str) -> anyhow::Result<Flow> {
         Some(pace) => {
             for (what, phase) in [("prefill", &pace.prefill), ("decode", &pace.decode)] {
                 let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
-                let tokens = counted(phase.tokens as u64, "token");
+                let tokens = count_text(phase.tokens as u64, "token");
                 print_result(format_args!("{what:<9} {tokens} in {:.2} s, {rate:.1} tokens/s", phase.seconds));
             }
         }
@@ -296,7 +296,7 @@ fn stats(talk: &mut Conversation<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     print_result(format_args!(
         "context   {} of {}; keys and values take up to {}",
         session.model().engine().position(),
-        counted(session.model().context() as u64, "position"),
+        count_text(session.model().context() as u64, "position"),
         Bytes(bytes)
     ));
     if let Some(resident) = ixc_compile::machine::system::resident_memory() {
@@ -353,7 +353,7 @@ fn save(talk: &mut Conversation<'_, '_>, file: &str) -> anyhow::Result<Flow> {
     });
     match written {
         Ok(_) => {
-            let count = counted(messages.len() as u64, "message");
+            let count = count_text(messages.len() as u64, "message");
             print_result(format_args!("{count} in {}.", Printable(&path.to_string_lossy())));
         }
         Err(error) => print_result(describe(&error.into())),

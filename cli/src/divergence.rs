@@ -9,7 +9,7 @@ use ixc_measure::kl_divergence::{Divergence, divergence};
 use ixc_runtime::engine;
 
 use super::BadInput;
-use super::output::counted;
+use super::output::count_text;
 
 /// Default text for the comparison.
 pub const TEXT: &str = "The river had been rising since the morning, and by noon the lower road was under water. Nobody in the village \
@@ -31,7 +31,7 @@ pub fn positions(model: &Model) -> usize {
 pub fn divergence_text(divergence: &Divergence) -> String {
     format!(
         "over {} of text: divergence {:.5} nats on average, {:.5} at most; the same likeliest token at {:.1} %",
-        counted(divergence.positions as u64, "token"),
+        count_text(divergence.positions as u64, "token"),
         divergence.mean,
         divergence.max,
         100.0 * divergence.agreement
@@ -57,7 +57,7 @@ pub fn compare(
 ) -> anyhow::Result<Divergence> {
     let context = Some(positions as u64);
     let open = |ModelSetup { path, options }: ModelSetup<'_>| {
-        let run = engine::Options { context, ..options.run.clone() };
+        let run = engine::EngineOptions { context, ..options.run.clone() };
         LoadedModel::open(path, &LoadOptions { run, ..options.clone() })
     };
     let mut model = open(unchanged)?;

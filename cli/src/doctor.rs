@@ -18,12 +18,12 @@ use serde_json::{Value as Json, json};
 
 use super::cache::{facts as cache_facts, size_text};
 use super::nodes::NodesReport;
-use super::output::{self, Bytes, Printable, counted};
+use super::output::{self, Bytes, Printable, count_text};
 use super::plan_cache::CacheFolder;
 use super::ranges::Ranges;
 use super::settings::arguments::current;
 use super::settings::report::SettingsReport;
-use super::wrap::wrapped;
+use super::wrap::wrap;
 
 /// Describes this machine: CPU features, the chosen target, memory bandwidth, what the system
 /// allows, and the options that variables and the configuration file set.
@@ -154,7 +154,7 @@ impl Machine {
     /// Writes the properties as lines with labels.
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "ixc        {}", ixc_compile::build::version())?;
-        writeln!(out, "CPU        {}, {}", Printable(&cpu_name()), counted(self.threads as u64, "thread"))?;
+        writeln!(out, "CPU        {}, {}", Printable(&cpu_name()), count_text(self.threads as u64, "thread"))?;
         let details = output::is_verbose();
         self.targets.iter().try_for_each(|target| write_target(out, target, details))?;
         self.write_features(out, details)?;
@@ -237,7 +237,7 @@ fn write_target(out: &mut dyn Write, target: &TargetState, details: bool) -> io:
         (false, _) => {
             let lacks = target.lacks.replace(" (not in CPUID)", "");
             let line = format!("target     {:<16} lacks {lacks}", target.name);
-            writeln!(out, "{}", wrapped(&line, WIDTH + 1))
+            writeln!(out, "{}", wrap(&line, WIDTH + 1))
         }
     }
 }
@@ -245,7 +245,7 @@ fn write_target(out: &mut dyn Write, target: &TargetState, details: bool) -> io:
 /// Writes the bandwidth of memory and caches, and the rates of matrix products.
 fn write_limits(out: &mut dyn Write, limits: &Roofline) -> io::Result<()> {
     let Roofline { threads, bytes_per_second, caches, no_bandwidth, products, refused } = limits;
-    let by = counted(*threads as u64, "thread");
+    let by = count_text(*threads as u64, "thread");
     let memory = bytes_per_second.iter().map(|rate| format!("memory {:.1}", rate / 1e9));
     let caches = caches.iter().map(|rate| format!("{} {:.1}", rate.level, rate.bytes_per_second / 1e9));
     let rates: Vec<String> = memory.chain(caches).collect();
@@ -350,7 +350,7 @@ fn write_drive(out: &mut dyn Write, measured: &DriveMeasurement) -> io::Result<(
             rate.highest / 1e9
         )?;
     }
-    let reads = counted(probe.depth as u64, "read");
+    let reads = count_text(probe.depth as u64, "read");
     writeln!(out, "           streaming makes {reads} at once, for 95 % of the best rate")?;
     measured.notes().iter().try_for_each(|note| writeln!(out, "           {}", Printable(note)))
 }

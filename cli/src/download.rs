@@ -46,7 +46,7 @@ pub struct DownloadChoice {
 /// # Errors
 /// If no program is installed, it fails, or the model is still missing.
 pub fn fetch(name: &str) -> anyhow::Result<()> {
-    let Some(model) = HubModel::of(name) else { return Ok(()) };
+    let Some(model) = HubModel::parse(name) else { return Ok(()) };
     let calls = calls(&model);
     let by_hand = || calls.iter().map(|call| shell_words(PROGRAMS[0], call)).collect::<Vec<_>>().join("; ");
     if model.repository.starts_with('-') {
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn download_takes_the_named_files_only() {
         let words = |name: &str| {
-            let calls = calls(&HubModel::of(name).unwrap());
+            let calls = calls(&HubModel::parse(name).unwrap());
             calls.iter().map(|call| shell_words("hf", call)).collect::<Vec<_>>()
         };
         let gguf = "hf download a/m --include '*[-._/][Qq]4_[Kk]_[Mm][-.]*gguf'";

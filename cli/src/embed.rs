@@ -100,7 +100,7 @@ impl Args {
         let progress = Arc::new(ProgressCounter::default());
         let options = self.how.options(&self.model)?;
         let options = LoadOptions {
-            run: engine::Options {
+            run: engine::EngineOptions {
                 backend: backend(self.emulate),
                 sequences: MAX_SEQUENCES.min(texts.len() as u32),
                 progress: Some(Arc::clone(&progress)),

@@ -22,7 +22,7 @@ use super::BadInput;
 use super::force::{Force, reads};
 use super::model_args::{ModelChoice, StreamingChoice, TargetChoice, backend};
 use super::model_name::ModelName;
-use super::output::{Line, Rate, Unit, Watch, counted, json, note};
+use super::output::{Line, Rate, Unit, Watch, count_text, json, note};
 use super::plan_cache::PlanCacheChoice;
 use super::tokenize::read;
 
@@ -114,8 +114,8 @@ impl Args {
         let streaming = self.streaming.options()?;
         let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
         Ok(LoadOptions {
-            compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
-            run: engine::Options {
+            compile: compile::CompileOptions { target, caches: self.target.caches(), pack, ..streaming.compile },
+            run: engine::EngineOptions {
                 threads: self.threads,
                 context: Some(self.context as u64),
                 backend: backend(self.emulate),
@@ -130,7 +130,7 @@ impl Args {
     /// Opens the reference model without deferral and pass options, whatever the other model uses.
     fn open_reference(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc_generate::Error> {
         let Some(against) = &self.against else { return Ok(None) };
-        let compile = compile::Options { defer: 0, passes: Default::default(), ..options.compile.clone() };
+        let compile = compile::CompileOptions { defer: 0, passes: Default::default(), ..options.compile.clone() };
         // A plan keeps the target that it was compiled for.
         let path = against.path();
         LoadedModel::open(path, &LoadOptions { compile, ..options.clone() }).map(Some)
@@ -142,7 +142,7 @@ impl Args {
         text: &Text,
         model: &LoadedModel,
         right: Option<&LoadedModel>,
-        compile: &compile::Options,
+        compile: &compile::CompileOptions,
     ) -> Result<Header, ixc_error::Error> {
         let sources = |path: Option<&Path>, model: &LoadedModel| {
             let mut files: Vec<&Path> = path.into_iter().collect();
@@ -153,7 +153,7 @@ impl Args {
             // once.
             let mut sources: Vec<InputFile> = Vec::new();
             for file in files {
-                let source = InputFile::of(file).map_err(ixc_error::Error::io(file, "read"))?;
+                let source = InputFile::from_path(file).map_err(ixc_error::Error::io(file, "read"))?;
                 if !sources.contains(&source) {
                     sources.push(source);
                 }
@@ -184,7 +184,7 @@ impl Args {
         let model_file = self.model.file().map(Path::to_owned);
         let mut own = LoadOptions { model_file, ..options.clone() };
         if imatrix.is_some() {
-            own.compile.passes = own.compile.passes.with(&observe::Options { inputs: true });
+            own.compile.passes = own.compile.passes.with(&observe::ObserveOptions { inputs: true });
         }
         let mut model = LoadedModel::open(self.model.path(), &own)?;
         let mut right = self.open_reference(&options).context("--against")?;
@@ -217,7 +217,7 @@ impl Args {
             let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.is_set())
                 .map_err(ixc_error::Error::from)?;
             if !there.is_empty() {
-                note!("ixc: the output has scores of {} of {pieces}", counted(there.len() as u64, "piece"));
+                note!("ixc: the output has scores of {} of {pieces}", count_text(there.len() as u64, "piece"));
             }
             (record, found) = (Some(opened), there);
             found.truncate(pieces);
@@ -241,7 +241,7 @@ impl Args {
         line.clear();
         if let (Some(imatrix), Some(path)) = (imatrix, &self.imatrix) {
             let matrices = observed.write(imatrix, &self.text.to_string_lossy(), self.context as u32)?;
-            let count = counted(matrices as u64, "tensor");
+            let count = count_text(matrices as u64, "tensor");
             note!("ixc: wrote the importance of {count} to {}", path.display());
         }
         let summary = summary(&found).ok_or(ixc_compile::Error::NoTokens)?;
@@ -257,8 +257,8 @@ impl Args {
         writeln!(
             out,
             "scored      {} in {} of {} tokens, {seconds:.1} s",
-            counted(summary.positions as u64, "position"),
-            counted(pieces as u64, "piece"),
+            count_text(summary.positions as u64, "position"),
+            count_text(pieces as u64, "piece"),
             self.context
         )?;
         writeln!(out, "perplexity  {:.4} ± {:.4}", summary.perplexity, summary.perplexity_error)?;

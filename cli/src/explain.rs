@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 use super::Usage;
 use super::model_args::{MemoryChoice, ModelArgument};
-use super::output::{self, counted, lines};
+use super::output::{self, count_text, lines};
 use super::prefetch::PrefetchChoice;
 use super::select::SelectChoice;
 use super::stage_choice::StageChoice;
@@ -74,7 +74,7 @@ impl Args {
                 }
                 let grid = grids::find(name).map_err(ixc_error::Error::from)?;
                 let model = self.model.open_for_display()?;
-                let (_, decisions) = explain::placement(&model, &grid, &place::Options::default())?;
+                let (_, decisions) = explain::placement(&model, &grid, &place::PlaceOptions::default())?;
                 return Ok((decisions, model.arch.hyper.architecture.clone(), self.target.to_string()));
             }
         };
@@ -85,7 +85,8 @@ impl Args {
             return Err(Usage(problem.to_owned()).into());
         }
         let model = self.model.open_for_display()?;
-        let run = engine::Options { memory, prefetch: self.prefetch.settings(), ..engine::Options::default() };
+        let run =
+            engine::EngineOptions { memory, prefetch: self.prefetch.settings(), ..engine::EngineOptions::default() };
         let decisions = explain::decisions(&model, &options, &run)?;
         Ok((decisions, model.arch.hyper.architecture.clone(), target.target.name().to_owned()))
     }
@@ -98,7 +99,7 @@ impl Args {
         }
         let selection = self.select.selection();
         let items: Vec<_> = decisions.iter().map(explain::item).collect();
-        let chosen = selection.of(&items).map_err(ixc_error::Error::from)?;
+        let chosen = selection.positions(&items).map_err(ixc_error::Error::from)?;
         let decisions: Vec<Decision> = chosen.into_iter().map(|at| decisions[at].clone()).collect();
         if self.json {
             let each = |decision: &Decision| {
@@ -122,8 +123,8 @@ impl Args {
             });
             return Ok(output::json(out, "ixc.explain.v1", &facts)?);
         }
-        let groups = explain::grouped(&decisions);
-        let count = counted(decisions.len() as u64, "decision");
+        let groups = explain::group_decisions(&decisions);
+        let count = count_text(decisions.len() as u64, "decision");
         writeln!(out, "{count} for {}, {} distinct", self.target, groups.len())?;
         for group in groups {
             write!(out, "\n{}", lines(&group.to_string()))?;

@@ -46,7 +46,7 @@ pub const fn status(class: Class) -> u8 {
 pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
     let said = |class| (status(class), Some(output::describe(failure)));
     for cause in failure.chain() {
-        if let Some(error) = LibraryError::of(cause) {
+        if let Some(error) = LibraryError::downcast(cause) {
             return if error.is_closed_standard_output { (0, None) } else { said(error.class) };
         }
         if cause.is::<interrupt::Interrupted>() {

@@ -153,9 +153,9 @@ const GROUPS: [Group; 10] = [
 ];
 
 /// Adds headings to the options of commands with many options.
-pub fn grouped(command: Command) -> Command {
+pub fn with_headings(command: Command) -> Command {
     let many = has_many(&command);
-    let command = command.mut_subcommands(grouped);
+    let command = command.mut_subcommands(with_headings);
     if !many {
         return command;
     }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::inspect_page::PageChoice;
 use super::inspect_plan::PlanFacts;
 use super::model_args::ModelArgument;
-use super::output::{self, Bytes, Count, Printable, counted, note};
+use super::output::{self, Bytes, Count, Printable, count_text, note};
 use super::{hints, terminal};
 
 /// Shows the contents of a model or plan: architecture, tensors, formats, tokenizer, and whether
@@ -102,7 +102,7 @@ struct NextnFacts {
 }
 
 impl NextnFacts {
-    fn of(gguf: &Gguf, hyper: &Hyper) -> Option<NextnFacts> {
+    fn from_gguf(gguf: &Gguf, hyper: &Hyper) -> Option<NextnFacts> {
         if hyper.draft_layers == 0 {
             return None;
         }
@@ -252,7 +252,7 @@ impl Args {
         let mut traffic = None;
         let hyper = match ixc_architectures::build_to_see(&gguf) {
             Ok(model) => {
-                traffic = Some(Traffic::of(&model.module));
+                traffic = Some(Traffic::from_module(&model.module));
                 Some(model.hyper)
             }
             Err(error) => {
@@ -324,7 +324,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
         problems.push(format!(
             "type {} is not supported: {}, such as \"{example}\"",
             format.format,
-            counted(format.tensors as u64, "tensor")
+            count_text(format.tensors as u64, "tensor")
         ));
     }
     let experts = hyper.and_then(|hyper| hyper.layers.iter().find_map(|layer| layer.experts.as_ref()));
@@ -344,7 +344,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
         layers: hyper.map(|hyper| hyper.layers.len()),
         experts: experts.map(|experts| experts.count),
         experts_used: experts.map(|experts| experts.used),
-        nextn: hyper.and_then(|hyper| NextnFacts::of(gguf, hyper)),
+        nextn: hyper.and_then(|hyper| NextnFacts::from_gguf(gguf, hyper)),
         vocabulary: hyper.map(|hyper| hyper.vocabulary),
         read_per_token: None,
         tokenizer,
@@ -367,7 +367,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
 }
 
 fn show(out: &mut dyn Write, facts: &FileReport, tensors: bool) -> std::io::Result<()> {
-    let files = if facts.files > 1 { format!(" in {}", counted(facts.files as u64, "file")) } else { String::new() };
+    let files = if facts.files > 1 { format!(" in {}", count_text(facts.files as u64, "file")) } else { String::new() };
     let kind = match facts.gguf_version {
         0 => "safetensors".to_owned(),
         version => format!("GGUF v{version}"),
@@ -381,7 +381,7 @@ fn show(out: &mut dyn Write, facts: &FileReport, tensors: bool) -> std::io::Resu
     if let (Some(layers), Some(width), Some(context), Some(vocabulary)) =
         (facts.layers, facts.embedding_length, facts.context_length, facts.vocabulary)
     {
-        let layers = counted(layers as u64, "layer");
+        let layers = count_text(layers as u64, "layer");
         writeln!(out, "shape         {layers}, width {width}, vocabulary {vocabulary}, context {context}")?;
     }
     if let (Some(count), Some(used)) = (facts.experts, facts.experts_used) {
@@ -403,7 +403,7 @@ fn show(out: &mut dyn Write, facts: &FileReport, tensors: bool) -> std::io::Resu
         write!(out, ", pre-tokenizer {}", Printable(pre))?;
     }
     if let Some(tokens) = tokenizer.tokens {
-        write!(out, ", {}", counted(tokens as u64, "token"))?;
+        write!(out, ", {}", count_text(tokens as u64, "token"))?;
     }
     writeln!(out, "{}", if tokenizer.chat_template { ", chat template" } else { "" })?;
     for format in &facts.formats {

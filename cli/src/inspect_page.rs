@@ -74,7 +74,7 @@ impl PageChoice {
             None => self.of_model(model.open()?, &mut output)?,
         };
         if let Some(trace) = &self.trace {
-            report.measured(trace)?;
+            report.add_trace(trace)?;
         }
         let bytes = output.write(|out| out.write_all(report.page().as_bytes())).map_err(ixc_error::Error::from)?;
         if let Some(failed) = report.failed {

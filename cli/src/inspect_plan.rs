@@ -12,7 +12,7 @@ use ixc_targets::Target;
 use ixc_text::tokenizer::ModelKind;
 use serde::Serialize;
 
-use super::output::{Bytes, Printable, counted};
+use super::output::{Bytes, Printable, count_text};
 
 /// Facts about a plan.
 #[derive(Serialize)]
@@ -191,7 +191,7 @@ impl PlanFacts {
         }
         if let (Some(first), Some(last)) = (self.expert_layers.first(), self.expert_layers.last()) {
             let count = self.expert_layers.len();
-            let layers = counted(count as u64, "layer");
+            let layers = count_text(count as u64, "layer");
             writeln!(out, "output        sums of routed experts, {layers} from {first} to {last}; no logits")?;
         }
         if let Some(RankFacts { ranks, division }) = self.ranks {
@@ -213,10 +213,10 @@ impl PlanFacts {
         writeln!(
             out,
             "schedule      {}, {}, {}, {} at a time",
-            counted(steps as u64, "step"),
-            counted(tasks as u64, "task"),
-            counted(kernels as u64, "kernel"),
-            counted(self.max_tokens.into(), "token")
+            count_text(steps as u64, "step"),
+            count_text(tasks as u64, "task"),
+            count_text(kernels as u64, "kernel"),
+            count_text(self.max_tokens.into(), "token")
         )?;
         let (arena, cache) = (Bytes(self.arena_bytes), Bytes(self.state_bytes_per_position));
         let formats = Vec::from_iter(self.cache_formats.iter().copied()).join(" and ");
@@ -226,7 +226,7 @@ impl PlanFacts {
             0 => writeln!(out)?,
             bytes => writeln!(out, ", other states of {}", Bytes(bytes))?,
         }
-        let tokens = self.tokenizer_tokens.map_or("none".to_owned(), |tokens| counted(tokens as u64, "token"));
+        let tokens = self.tokenizer_tokens.map_or("none".to_owned(), |tokens| count_text(tokens as u64, "token"));
         writeln!(out, "tokenizer     {tokens}{}", if self.chat_template { ", chat template" } else { "" })?;
         writeln!(out, "supported     {}", if self.supported { "yes" } else { "no" })?;
         self.problems.iter().try_for_each(|problem| writeln!(out, "  because     {}", Printable(problem)))

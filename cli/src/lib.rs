@@ -181,7 +181,7 @@ const OTHER_COMMANDS: [(&[&str], &str); 7] = [
 
 /// Returns the commands with their options, for help, completions and manual pages.
 pub(crate) fn command() -> clap::Command {
-    help::grouped(Cli::command())
+    help::with_headings(Cli::command())
 }
 
 /// Returns when messages have colours. The arguments are not parsed yet: clap's own errors have
@@ -215,7 +215,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, ParseError> {
     let arguments = own_spelling(arguments)?;
     let (settings, missing) = model_name::with_missing(|| settings::arguments::add(&command, arguments));
     let settings = settings.map_err(|error| match error {
-        ParseError::CommandLine(error) => ParseError::CommandLine(advised(error)),
+        ParseError::CommandLine(error) => ParseError::CommandLine(with_suggestions(error)),
         other => other,
     })?;
     // Variables and the file may set the colours, too.
@@ -231,7 +231,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, ParseError> {
     // From here on, a model that is in no cache is an error.
     let matches = command.try_get_matches_from_mut(&settings.arguments);
     let cli = matches.and_then(|mut found| Cli::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command)));
-    let cli = cli.map_err(|error| settings.explain(advised(error)));
+    let cli = cli.map_err(|error| settings.explain(with_suggestions(error)));
     settings::arguments::set_current(settings);
     Ok(cli?)
 }
@@ -243,7 +243,7 @@ fn asks_download(found: &clap::ArgMatches) -> bool {
 }
 
 /// Returns clap's error with better suggestions.
-fn advised(mut error: clap::Error) -> clap::Error {
+fn with_suggestions(mut error: clap::Error) -> clap::Error {
     if let (Some(ContextValue::String(typed)), Some(ContextValue::String(known))) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::SuggestedArg))
     {

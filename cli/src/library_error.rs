@@ -24,7 +24,7 @@ pub struct LibraryError<'e> {
 
 impl<'e> LibraryError<'e> {
     /// Returns the properties of a cause, if it is the error of a library.
-    pub fn of(cause: &'e (dyn StdError + 'static)) -> Option<LibraryError<'e>> {
+    pub fn downcast(cause: &'e (dyn StdError + 'static)) -> Option<LibraryError<'e>> {
         macro_rules! ask {
             ($($error:ty),+) => {
                 $(

@@ -71,7 +71,7 @@ const INPUT_STYLE: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 
 impl LineHelper {
-    fn styled<'t>(&self, text: &'t str, style: &str) -> Cow<'t, str> {
+    fn style<'t>(&self, text: &'t str, style: &str) -> Cow<'t, str> {
         match self.colours && !text.is_empty() {
             true => format!("{style}{text}{PLAIN}").into(),
             false => text.into(),
@@ -81,11 +81,11 @@ impl LineHelper {
 
 impl Highlighter for LineHelper {
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
-        self.styled(line, INPUT_STYLE)
+        self.style(line, INPUT_STYLE)
     }
 
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
-        self.styled(prompt, PROMPT_STYLE)
+        self.style(prompt, PROMPT_STYLE)
     }
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {

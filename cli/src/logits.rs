@@ -89,8 +89,13 @@ impl Args {
                 let _watch = Watch::new(&progress);
                 let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
                 let options = LoadOptions {
-                    compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
-                    run: engine::Options {
+                    compile: compile::CompileOptions {
+                        target,
+                        caches: self.target.caches(),
+                        pack,
+                        ..streaming.compile
+                    },
+                    run: engine::EngineOptions {
                         threads: self.threads,
                         context: Some(tokens.len() as u64),
                         backend: backend(self.emulate),

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use ixc_compile::build;
 use ixc_files::folder::NewFolder;
 
-use super::output::counted;
+use super::output::count_text;
 use super::settings::definition::with_variables;
 use super::wrap::Text;
 use super::{Usage, command, terminal};
@@ -39,7 +39,7 @@ impl Args {
                 folder.put(&format!("{name}.1"), page).map_err(ixc_error::Error::from)?;
             }
             folder.finish().map_err(ixc_error::Error::from)?;
-            return Ok(writeln!(out, "{}: {}", place.display(), counted(pages.len() as u64, "page"))?);
+            return Ok(writeln!(out, "{}: {}", place.display(), count_text(pages.len() as u64, "page"))?);
         }
         let mut name = "ixc".to_owned();
         let mut found = &command;

@@ -308,18 +308,21 @@ impl StreamingChoice {
         }
         let stream = Config { policy: self.cache.kind(), ..Config::default() };
         let (memory, prefetch) = (self.memory.bytes(), self.prefetch.settings());
-        let compile =
-            compile::Options { defer: self.defer(), passes: self.passes.options()?, ..compile::Options::default() };
+        let compile = compile::CompileOptions {
+            defer: self.defer(),
+            passes: self.passes.options()?,
+            ..compile::CompileOptions::default()
+        };
         Ok(LoadOptions {
             compile: self.changes.over(compile, self.override_check)?,
-            run: engine::Options {
+            run: engine::EngineOptions {
                 memory,
                 experts,
                 prefetch,
                 stream,
                 lock: self.mlock,
                 transport: ranks::transport(),
-                ..engine::Options::default()
+                ..engine::EngineOptions::default()
             },
             embeddings: false,
             nextn: Nextn::Absent,
@@ -377,8 +380,8 @@ impl RunChoice {
         let streaming = self.streaming.options()?;
         let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
         Ok(LoadOptions {
-            compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
-            run: engine::Options {
+            compile: compile::CompileOptions { target, caches: self.target.caches(), pack, ..streaming.compile },
+            run: engine::EngineOptions {
                 threads: self.threads.or_else(ranks::threads),
                 pin: self.pin.pin,
                 numa: self.nodes.numa,

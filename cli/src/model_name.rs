@@ -58,7 +58,7 @@ impl ModelName {
             return Ok(ModelName::Path(found));
         }
         let text = name.to_str().unwrap_or_default();
-        if HubModel::of(text).is_some()
+        if HubModel::parse(text).is_some()
             && let Some(missing) = &mut *missing()
         {
             missing.push(text.to_owned());
@@ -112,7 +112,7 @@ pub enum HubFiles {
 
 impl HubModel {
     /// Returns the model of a name; `None` if the name is a path or of another registry.
-    pub fn of(name: &str) -> Option<HubModel> {
+    pub fn parse(name: &str) -> Option<HubModel> {
         let name = match on_hub(name) {
             Some(name) => name,
             None if is_path(name) || name.contains("://") || name.contains(char::is_whitespace) => return None,
@@ -202,7 +202,7 @@ pub fn cached_file(name: &str) -> Option<PathBuf> {
 /// Returns advice on fetching a model with a registry's name; `None` if the name is an ordinary
 /// path.
 fn download_advice(name: &str) -> Option<String> {
-    if let Some(model) = HubModel::of(name) {
+    if let Some(model) = HubModel::parse(name) {
         return Some(model.advice());
     }
     if name.starts_with("https://") || name.starts_with("http://") {

@@ -12,7 +12,7 @@ use ixc_runtime::numa::placement::{RankPlace, place_ranks};
 use ixc_runtime::numa::topology::{Node, Topology};
 use serde_json::{Value as Json, json};
 
-use super::output::{Bytes, counted};
+use super::output::{Bytes, count_text};
 use super::ranges::Ranges;
 use super::stats_line::stat;
 
@@ -81,7 +81,7 @@ impl NodesReport {
         }
         if self.places.len() > 1 {
             for (rank, RankPlace { nodes, processors, threads }) in self.places.iter().enumerate() {
-                let threads = counted(*threads as u64, "thread");
+                let threads = count_text(*threads as u64, "thread");
                 let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
                 let (nodes, cpus) = (nodes.join(", "), Ranges(processors));
                 writeln!(out, "{:<10} --numa cut: rank {rank} on node {nodes}, {threads} on CPUs {cpus}", "")?;

@@ -6,7 +6,7 @@ use ixc_measure::roofline::Roofline;
 use ixc_runtime::stats::{ExchangeCounts, Stats};
 use serde_json::{Value as Json, json};
 
-use super::output::{Bytes, Printable, counted};
+use super::output::{Bytes, Printable, count_text};
 use super::stats_line::{Label, stat};
 
 /// Min share of the time for which an op gets a row. The longest op always gets one, since threads
@@ -18,21 +18,21 @@ const MIN_SHARE: f64 = 0.01;
 pub fn note(part: Label, phase: &Phase, stats: &Stats, limits: Option<&Roofline>) {
     lines(phase, stats, limits).iter().for_each(|line| part.print(line));
     if stats.reduced > 0 {
-        let (steps, threads) = (counted(stats.steps, "step"), stats.threads);
+        let (steps, threads) = (count_text(stats.steps, "step"), stats.threads);
         part.print(format_args!(
             "{} of {steps} used fewer than {threads} threads: other processes had the CPUs",
             stats.reduced
         ));
     }
     if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
-        let barriers = counted(stats.barriers / stats.thread_steps.max(1), "barrier");
+        let barriers = count_text(stats.barriers / stats.thread_steps.max(1), "barrier");
         let microseconds = each.as_secs_f64() * 1e6;
         part.print(format_args!("{barriers} per step, {microseconds:.2} us each without waiting for other threads"));
     }
     let ExchangeCounts { exchanges, messages, bytes, waited } = stats.exchanged;
     if exchanges > 0 {
         let each = |count: u64| count / stats.steps.max(1);
-        let (exchanges, messages) = (counted(each(exchanges), "exchange"), counted(each(messages), "message"));
+        let (exchanges, messages) = (count_text(each(exchanges), "exchange"), count_text(each(messages), "message"));
         let bytes = Bytes(each(bytes));
         let waited = waited.as_secs_f64() * 1e3 / stats.steps.max(1) as f64;
         part.print(format_args!(
@@ -97,7 +97,7 @@ fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String>
     let (long, short): (Vec<_>, Vec<_>) =
         rows.into_iter().filter(|(time, _)| *time > 0.0).partition(|(time, _)| *time >= least);
     let rest: f64 = short.iter().map(|(time, _)| time).sum();
-    let rest = (!short.is_empty()).then(|| (rest, counted(short.len() as u64, "shorter row")));
+    let rest = (!short.is_empty()).then(|| (rest, count_text(short.len() as u64, "shorter row")));
     let percent = |time: f64| 100.0 * time / total;
     let rows = long.into_iter().chain(rest);
     let rows = rows.map(|(time, line)| format!("{:5.1} % {}", percent(time), line.trim_end()));

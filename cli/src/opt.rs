@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use ixc_compile::compile::{Options, TargetName, context, run_passes};
+use ixc_compile::compile::{CompileOptions, TargetName, context, run_passes};
 use ixc_compile::excerpt::Excerpt;
 use ixc_ir::graph::Module;
 use ixc_passes::manager::{self, Ir, Stop, TextError};
@@ -70,14 +70,14 @@ impl Args {
             let problem = "it has no graph; `ixc dump MODEL --stage graph` shows what one looks like";
             return Err(BadInput(format!("{}: {problem}", self.file.display())).into());
         }
-        let options = Options {
+        let options = CompileOptions {
             target: Some(self.target.target),
             caches: self.target.caches,
             passes: self.options.options()?,
             expert_memory: self.experts.memory(),
             predict_extra: self.experts.predict,
             defer: self.experts.deferral.defer,
-            ..Options::default()
+            ..CompileOptions::default()
         };
         let passes: Vec<&str> = self.passes.iter().map(String::as_str).collect();
         let ir = match &self.model {

@@ -14,10 +14,10 @@ use serde::Serialize;
 use super::hints::hint;
 use super::library_error::LibraryError;
 use super::terminal;
-use super::wrap::{Text, wrapped};
+use super::wrap::{Text, wrap};
 
 pub use super::printable::{Printable, is_terminal_control};
-pub use ixc_ir::units::{Bytes, Count, counted};
+pub use ixc_ir::units::{Bytes, Count, count_text};
 
 /// Verbosity of messages other than a command's output: 0 with `--quiet`, else 1 plus the number of
 /// `--verbose`.
@@ -91,7 +91,7 @@ pub fn print_stderr_unchanged(text: &str) {
 /// Escapes lines, and wraps them if standard error is a terminal.
 fn escape_and_wrap(text: &str) -> String {
     let text = lines(text);
-    terminal::error_width().map_or_else(|| text.clone(), |width| wrapped(&text, width))
+    terminal::error_width().map_or_else(|| text.clone(), |width| wrap(&text, width))
 }
 
 fn write_error(text: &str) {
@@ -264,7 +264,7 @@ impl Unit {
     fn part(self, done: u64, total: u64) -> String {
         match self {
             Unit::Bytes => format!("{} of {}", Bytes(done), Bytes(total)),
-            Unit::Tokens => format!("{done} of {}", counted(total, "token")),
+            Unit::Tokens => format!("{done} of {}", count_text(total, "token")),
         }
     }
 
@@ -342,7 +342,7 @@ pub fn json(out: &mut dyn Write, schema: &'static str, facts: &impl Serialize) -
 const LONGEST_CAUSE: usize = 4096;
 
 /// Returns the text, or its beginning if it is too long.
-fn shortened(cause: &str) -> &str {
+fn shorten(cause: &str) -> &str {
     &cause[..cause.floor_char_boundary(LONGEST_CAUSE)]
 }
 
@@ -359,10 +359,10 @@ pub fn describe(error: &anyhow::Error) -> String {
         let lead = if text.is_empty() { "error: " } else { "\n  because: " };
         text.push_str(lead);
         // Errors in IR text have a source line and a line with a caret, so their newlines are kept.
-        text.push_str(&lines(shortened(&cause)));
+        text.push_str(&lines(shorten(&cause)));
         said.push_str(&cause);
     }
-    let hint = error.chain().find_map(LibraryError::of).as_ref().and_then(hint);
+    let hint = error.chain().find_map(LibraryError::downcast).as_ref().and_then(hint);
     text + &hint.map_or_else(String::new, |hint| format!("; {hint}"))
 }
 

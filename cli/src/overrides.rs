@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ixc_compile::compile::Options;
+use ixc_compile::compile::CompileOptions;
 use ixc_compile::dump::read_stop;
 use ixc_compile::replacements::Replacements;
 use ixc_compile::tuned::TunedFile;
@@ -45,16 +45,16 @@ impl ChangeChoice {
     ///
     /// # Errors
     /// If a file cannot be read or has the wrong content.
-    pub fn over(&self, options: Options, check: OverrideCheck) -> Result<Options, ixc_error::Error> {
+    pub fn over(&self, options: CompileOptions, check: OverrideCheck) -> Result<CompileOptions, ixc_error::Error> {
         let start = self.start_from.as_deref().map(read_stop).transpose()?.map(Arc::new);
         let kernels = self.kernels.as_deref().map(Replacements::read).transpose()?.unwrap_or_default();
-        let kernels = if check.no_override_check { kernels.unchecked() } else { kernels };
+        let kernels = if check.no_override_check { kernels.without_check() } else { kernels };
         let tuned = match self.tuned.as_deref() {
             None => TunedFile::of_this_machine(),
             Some(none) if none == Path::new("none") => None,
-            Some(file) => Some(TunedFile::named(file)?),
+            Some(file) => Some(TunedFile::from_path(file)?),
         };
-        Ok(Options { start, kernels: Arc::new(kernels), tuned: tuned.map(Arc::new), ..options })
+        Ok(CompileOptions { start, kernels: Arc::new(kernels), tuned: tuned.map(Arc::new), ..options })
     }
 }
 

@@ -41,7 +41,7 @@ pub struct KvChoice {
     /// KEYS,VALUES gives each its own. q8_0 and q4_0 need heads of a multiple of 32 elements and
     /// change the output; `ixc eval` measures how much [default: f16].
     #[arg(long, value_name = "FORMAT", value_parser = read_cache)]
-    kv: Option<cache::Options>,
+    kv: Option<cache::CacheOptions>,
 }
 
 impl KvChoice {
@@ -62,11 +62,11 @@ fn read_formats(text: &str) -> Result<Formats, String> {
     Formats::read(text).ok_or_else(|| format!("expected {}", Formats::EXPECTED))
 }
 
-fn read_cache(text: &str) -> Result<cache::Options, String> {
+fn read_cache(text: &str) -> Result<cache::CacheOptions, String> {
     let (keys, values) = text.split_once(',').unwrap_or((text, text));
     let read = |text: &str| Cached::read(text.trim()).filter(|format| format.0.is_some());
     match (read(keys), read(values)) {
-        (Some(keys), Some(values)) => Ok(cache::Options { keys, values }),
+        (Some(keys), Some(values)) => Ok(cache::CacheOptions { keys, values }),
         _ => {
             let names: Vec<&str> = Cached::formats().map(Format::name).collect();
             Err(format!("expected {}, or such a format of keys, a comma and one of values", names.join(", ")))
@@ -91,12 +91,12 @@ impl PassChoice {
             manager::set(&mut options, text).map_err(PassError::from)?;
         }
         if !self.tile.is_empty() {
-            let mut said: tile::Options = options.of();
+            let mut said: tile::TileOptions = options.get();
             said.choose.0.extend(self.tile.iter().cloned());
             options = options.with(&said);
         }
         if let Some(weights) = &self.weights {
-            options = options.with(&requantise::Options { weights: weights.clone() });
+            options = options.with(&requantise::RequantiseOptions { weights: weights.clone() });
         }
         Ok(self.kv.over(options))
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ixc_compile::compile::Options;
+use ixc_compile::compile::CompileOptions;
 use ixc_compile::model::{Input, Model};
 use ixc_generate::budget::compile_within;
 use ixc_generate::drive;
@@ -22,7 +22,7 @@ use ixc_targets::Target;
 use serde_json::{Value as Json, json};
 
 use super::model_args::{ModelChoice, QueueChoice, TargetChoice};
-use super::output::{self, Bytes, Printable, Watch, counted, note};
+use super::output::{self, Bytes, Printable, Watch, count_text, note};
 use super::passes::KvChoice;
 use super::size::Size;
 use super::terminal;
@@ -102,22 +102,22 @@ impl Args {
         let (threads, context) = (self.threads, self.context);
         let sequences = self.parallel;
         let engine_options =
-            engine::Options { threads, context, sequences, memory: Some(1), ..engine::Options::default() };
+            engine::EngineOptions { threads, context, sequences, memory: Some(1), ..engine::EngineOptions::default() };
         let Source { file, folder, model, target } = self.source(&path, &engine_options)?;
         let tokens = file.plan.max_tokens;
-        let needs = memory_estimate::of(&file, &folder, &engine_options)
+        let needs = memory_estimate::from_plan_file(&file, &folder, &engine_options)
             .map_err(ixc_error::Error::from)?
             .ok_or_else(no_experts)?;
         drop(file);
         // Refuse impossible budgets before anything is measured.
-        let (slots, shape) = (self.slots(&needs)?, Shape::of(&needs, tokens));
+        let (slots, shape) = (self.slots(&needs)?, Shape::from_needs(&needs, tokens));
         let progress = Arc::new(ProgressCounter::default());
         progress.begin(Activity::Measuring, 0);
         let watch = Watch::new(&progress);
         let drive = drive::choose(&needs.path, self.queue.depth());
         let session = LoadOptions {
-            compile: Options { target: Some(target), passes: self.passes(), ..Options::default() },
-            run: engine::Options { threads, ..engine::Options::default() },
+            compile: CompileOptions { target: Some(target), passes: self.passes(), ..CompileOptions::default() },
+            run: engine::EngineOptions { threads, ..engine::EngineOptions::default() },
             ..LoadOptions::default()
         };
         let costs = forecast::measure(model, &session, &drive, &shape)?;
@@ -232,7 +232,7 @@ impl Prediction {
     fn write_machine(&self, out: &mut dyn Write) -> io::Result<()> {
         let Prediction { needs, shape, costs, .. } = self;
         writeln!(out, "{}", Printable(&self.path.display().to_string()))?;
-        let (threads, target) = (counted(self.threads as u64, "thread"), self.target.name());
+        let (threads, target) = (count_text(self.threads as u64, "thread"), self.target.name());
         writeln!(out, "machine    {threads}, target {target}")?;
         writeln!(
             out,
@@ -240,9 +240,9 @@ impl Prediction {
             1e3 * (costs.dense + costs.experts),
             1e3 * costs.experts,
             u64::from(shape.top_k) * u64::from(shape.layers),
-            counted(shape.all(), "expert")
+            count_text(shape.all(), "expert")
         )?;
-        let reads = counted(self.drive.depth as u64, "concurrent read");
+        let reads = count_text(self.drive.depth as u64, "concurrent read");
         writeln!(
             out,
             "drive      {:.2} GB/s with {reads}; {:.2} ms for an expert alone, {}",
@@ -327,7 +327,7 @@ impl Args {
 
     /// Returns a plan as it is, or a model compiled for the smallest budget, whose plan states when
     /// experts are needed.
-    fn source(&self, path: &Path, run: &engine::Options) -> Result<Source, ixc_error::Error> {
+    fn source(&self, path: &Path, run: &engine::EngineOptions) -> Result<Source, ixc_error::Error> {
         let wanted = self.target.target();
         let file = match Input::open(path)? {
             Input::Plan(file) => of_file(file, path)?,
@@ -337,7 +337,12 @@ impl Args {
             Input::Model(gguf) => {
                 // A run compiles early routers by default, which take some memory.
                 let predict_extra = run.prefetch.early_routers();
-                let options = Options { target: wanted, passes: self.passes(), predict_extra, ..Options::default() };
+                let options = CompileOptions {
+                    target: wanted,
+                    passes: self.passes(),
+                    predict_extra,
+                    ..CompileOptions::default()
+                };
                 let model = Model::new(*gguf)?;
                 let (compiled, _) = compile_within(&model, &options, run)?;
                 let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(compiled.plan) };

@@ -11,12 +11,12 @@ use ixc_ir::format::Format;
 use ixc_model_files::gguf::ShardFile;
 use ixc_quantise::importance::Importance;
 use ixc_quantise::mix::{MIXES, Mix};
-use ixc_quantise::{Options, Plan, plan};
+use ixc_quantise::{Plan, QuantiseOptions, plan};
 use serde::Serialize;
 
 use super::force::{Force, reads};
 use super::model_args::ModelArgument;
-use super::output::{Bytes, Line, Printable, Rate, Unit, counted, json, note};
+use super::output::{Bytes, Line, Printable, Rate, Unit, count_text, json, note};
 
 /// A model file.
 const KIND: Kind = Kind { name: "GGUF file", is: |head| head.starts_with(b"GGUF"), streams: false, private: false };
@@ -79,7 +79,7 @@ fn read_mix(name: &str) -> Result<&'static Mix, String> {
 }
 
 fn read_override(text: &str) -> Result<(String, Format), String> {
-    let formats = || Format::encoded().map(Format::name).collect::<Vec<_>>().join(", ");
+    let formats = || Format::encoded_formats().map(Format::name).collect::<Vec<_>>().join(", ");
     let format = |name: &str| Format::from_name(&name.to_ascii_lowercase()).filter(|format| format.encodes());
     let found = text.rsplit_once('=').and_then(|(pattern, name)| Some((pattern.to_owned(), format(name)?)));
     found.ok_or_else(|| format!("expected PATTERN=FORMAT with one of {}", formats()))
@@ -140,7 +140,7 @@ impl Args {
             reads(output, model.files().iter().map(ShardFile::path))?;
         }
         let importance = self.imatrix.as_deref().map(Importance::read).transpose().map_err(quantise_error)?;
-        let options = Options {
+        let options = QuantiseOptions {
             mix: self.mix,
             overrides: self.overrides.clone(),
             pure: self.pure,
@@ -162,7 +162,7 @@ impl Args {
             output,
             bytes_before,
             bytes: plan.bytes(),
-            quantised: plan.quantised(),
+            quantised: plan.quantised_tensors(),
             tensors: rows(&plan),
             seconds: begin.elapsed().as_secs_f64(),
         };
@@ -177,7 +177,7 @@ impl Args {
         if shorter > 0 {
             note!(
                 "ixc: {} got a format with shorter blocks: rows are not a multiple of the mix's blocks",
-                counted(shorter, "tensor")
+                count_text(shorter, "tensor")
             );
         }
         Ok(())
@@ -214,7 +214,7 @@ impl Report<'_> {
 
     /// Writes the number of changed tensors, the sizes, and the number of tensors in each format.
     fn write_summary(&self, out: &mut dyn Write) -> io::Result<()> {
-        let (quantised, count) = (self.quantised, counted(self.tensors.len() as u64, "tensor"));
+        let (quantised, count) = (self.quantised, count_text(self.tensors.len() as u64, "tensor"));
         let (before, after) = (Bytes(self.bytes_before), Bytes(self.bytes));
         match self.output {
             None => writeln!(out, "nothing written: {quantised} of {count} would change, {before} -> {after}")?,
@@ -246,7 +246,7 @@ fn note_missing_importance(plan: &Plan<'_>, importance: Option<&Importance>) {
     if blind > 0 {
         note!(
             "ixc: few bits and no importance matrix for {}: predictions suffer; `ixc eval --imatrix FILE` makes a matrix",
-            counted(blind, "tensor")
+            count_text(blind, "tensor")
         );
     }
 }

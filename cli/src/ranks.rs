@@ -78,14 +78,14 @@ pub fn is_repetition() -> bool {
 fn report(error: &TransportError) {
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         output::print_stderr(&match error {
-            TransportError::Ended { by, reason } => numbered(format!("error: {reason}"), *by),
+            TransportError::Ended { by, reason } => with_rank(format!("error: {reason}"), *by),
             error => output::describe(&error.clone().into()),
         });
     }
 }
 
 /// Returns the message of a failure with the number of its rank, unless it is rank 0.
-fn numbered(message: String, rank: u32) -> String {
+fn with_rank(message: String, rank: u32) -> String {
     match (rank, message.strip_prefix("error: ")) {
         (1.., Some(rest)) => format!("error: rank {rank}: {rest}"),
         _ => message,
@@ -142,7 +142,7 @@ pub fn end(message: String) {
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         let rank = TRANSPORT.get().map(|transport| transport.rank());
         let rank = rank.or_else(|| Launch::current().map(|launch| launch.rank));
-        output::print_stderr(&numbered(message, rank.unwrap_or(0)));
+        output::print_stderr(&with_rank(message, rank.unwrap_or(0)));
     }
 }
 
@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn other_ranks_than_rank_0_have_their_number_in_a_message() {
         let message = || "error: the drive is full".to_owned();
-        assert_eq!(numbered(message(), 0), "error: the drive is full");
-        assert_eq!(numbered(message(), 3), "error: rank 3: the drive is full");
+        assert_eq!(with_rank(message(), 0), "error: the drive is full");
+        assert_eq!(with_rank(message(), 3), "error: rank 3: the drive is full");
     }
 
     #[test]

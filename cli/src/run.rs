@@ -28,7 +28,7 @@ use super::inspect_plan::cache_formats;
 use super::interrupt::Interrupted;
 use super::invocation::helper_program;
 use super::model_args::{ModelChoice, RunChoice, backend};
-use super::output::{Bytes, Printable, Watch, counted, note};
+use super::output::{Bytes, Printable, Watch, count_text, note};
 use super::sampling::SamplingArgs;
 use super::shift::ShiftChoice;
 use super::speculation::SpeculationChoice;
@@ -178,7 +178,7 @@ impl Args {
         let progress = Arc::new(ProgressCounter::default());
         let options = self.how.options(&self.model)?;
         let options = LoadOptions {
-            run: engine::Options {
+            run: engine::EngineOptions {
                 backend: backend(self.emulate),
                 sequences: self.batch.sequences(),
                 stats: self.stats.is_some(),
@@ -202,7 +202,7 @@ impl Args {
         let guesser = self.speculation.open(self.model.path(), &options)?;
         let model = LoadedModel::open(self.model.path(), &options)?;
         drop(watch);
-        let speculation = self.speculation.of(guesser, &model)?;
+        let speculation = self.speculation.for_model(guesser, &model)?;
         if let Some(batch) = batch {
             let defaults = Defaults {
                 fields: self.sampling.fields(),
@@ -294,16 +294,16 @@ impl Args {
             stat!(
                 Load,
                 "{loaded:.2} s, {}, target {}{}",
-                counted(writer.session.model().threads() as u64, "thread"),
+                count_text(writer.session.model().threads() as u64, "thread"),
                 writer.session.model().target().name(),
                 if self.emulate { ", emulated" } else { "" }
             );
-            let replaced = writer.session.model().replaced();
+            let replaced = writer.session.model().replaced_kernels();
             if !replaced.is_empty() {
-                stat!(Replaced, "{}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
+                stat!(Replaced, "{}: {}", count_text(replaced.len() as u64, "kernel"), replaced.join(", "));
             }
-            if let Some((weights, path)) = writer.session.model().tuned() {
-                stat!(Tuned, "{} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
+            if let Some((weights, path)) = writer.session.model().tuned_weights() {
+                stat!(Tuned, "{} by {}", count_text(weights as u64, "weight"), Printable(&path.display().to_string()));
             }
             let locked = writer.session.model().engine().locked_bytes();
             if locked > 0 {
@@ -311,7 +311,7 @@ impl Args {
             }
             let (states, bytes) = writer.session.model().engine().states();
             let (bytes, context) = (Bytes(bytes), writer.session.model().context());
-            stat!(States, "{bytes} for {}{}", counted(context as u64, "position"), cache_text(states));
+            stat!(States, "{bytes} for {}{}", count_text(context as u64, "position"), cache_text(states));
         }
         let result = self.text(&mut writer, template, before);
         let ended = result.as_ref().err().is_none_or(|error| error.is::<Interrupted>());
@@ -320,7 +320,7 @@ impl Args {
             note!("ixc: the state is saved: {}", Bytes(bytes));
         }
         // Write the record of a failed run, too.
-        let written = record.write(|| ExpertUse::of(writer.session.model().engine()));
+        let written = record.write(|| ExpertUse::from_engine(writer.session.model().engine()));
         result.and(written.map_err(anyhow::Error::from))
     }
 
@@ -410,7 +410,7 @@ fn begin_chat(model: &LoadedModel, template: Option<ChatTemplate>, system: Optio
 fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
     let dropped = trace.save_to(output).map_err(ixc_error::Error::from)?;
     if dropped > 0 {
-        note!("ixc: the trace ends early: {} did not fit; trace fewer tokens", counted(dropped, "event"));
+        note!("ixc: the trace ends early: {} did not fit; trace fewer tokens", count_text(dropped, "event"));
     }
     Ok(())
 }

@@ -119,7 +119,7 @@ fn samplers(found: impl Iterator<Item = Result<Kind, String>>) -> Result<Sampler
 fn names(text: &str) -> Result<Samplers, String> {
     let known: Vec<&str> = SAMPLERS.iter().map(|row| row.name).collect();
     let named =
-        |name| Kind::named(name).ok_or_else(|| format!("{name:?} is not a sampler; expected {}", known.join(", ")));
+        |name| Kind::from_name(name).ok_or_else(|| format!("{name:?} is not a sampler; expected {}", known.join(", ")));
     samplers(text.split(';').map(named))
 }
 

@@ -46,7 +46,7 @@ pub struct SandboxFiles {
 impl SandboxFiles {
     /// Returns the files of a command that loads `models`. Makes the folders of caches, because
     /// folders that do not exist cannot have rules.
-    pub fn of(options: &LoadOptions, models: &[&Path]) -> SandboxFiles {
+    pub fn from_options(options: &LoadOptions, models: &[&Path]) -> SandboxFiles {
         let caches = options.plan_cache.as_ref().map(|cache| cache.folder().to_owned());
         let caches: Vec<PathBuf> = caches.into_iter().chain(private_files::folder()).collect();
         if !models.is_empty() && options.plan_cache.is_some() {

@@ -30,7 +30,7 @@ use super::force::Force;
 use super::invocation::helper_program;
 use super::model_args::{ModelChoice, RunChoice};
 use super::model_name::ModelName;
-use super::output::{Bytes, Watch, counted, note};
+use super::output::{Bytes, Watch, count_text, note};
 use super::sampling::SamplingArgs;
 use super::sandbox::{Sandbox, SandboxFiles, SandboxMode};
 use super::served_models::{models_of, name_of};
@@ -262,7 +262,7 @@ impl Args {
                 (self.registry(sources, options, serving_options, local)?, ended)
             }
         };
-        let server_options = ixc_serve::http::Options {
+        let server_options = ixc_serve::http::AppOptions {
             hosts: self.access.hosts(&host),
             checks_host: self.access.checks_host(&keys),
             origins: self.access.origins(),
@@ -273,7 +273,7 @@ impl Args {
             drain_delay: Duration::from_secs(self.drain_delay),
             per_key_parallel: self.per_key_parallel.map(|requests| requests as usize),
             request_timeout: self.request_timeout.map(Duration::from_secs),
-            ..ixc_serve::http::Options::default()
+            ..ixc_serve::http::AppOptions::default()
         };
         notifier.ready(local).map_err(ixc_serve::Error::from)?;
         let expert_use = serve(models, listener, server_options, notifier, ended)?;
@@ -334,7 +334,7 @@ impl Args {
             private_folder(folder).map_err(ixc_error::Error::io(folder, "keep prompts in"))?;
         }
         let paths: Vec<&Path> = sources.iter().filter_map(|source| source.path.as_deref()).collect();
-        let mut files = SandboxFiles::of(options, &paths);
+        let mut files = SandboxFiles::from_options(options, &paths);
         let folders = [&self.prompt_cache, &self.slot_save_path];
         folders.into_iter().flatten().for_each(|folder| files.write(folder));
         self.experts.output().into_iter().for_each(|file| files.write_output(file));
@@ -350,7 +350,7 @@ impl Args {
     fn load_options(&self, record: &ExpertRecord, progress: &Arc<ProgressCounter>) -> anyhow::Result<LoadOptions> {
         let options = self.how.options(&self.model)?;
         Ok(LoadOptions {
-            run: self.speculation.options(engine::Options {
+            run: self.speculation.options(engine::EngineOptions {
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
                 step_timeout: Some(self.request_timeout.map_or(STEP_TIMEOUT, Duration::from_secs)),
@@ -366,9 +366,9 @@ impl Args {
     }
 
     /// Returns the options of requests to a model.
-    fn serving_options(&self, name: &str, template: Option<ChatTemplate>) -> anyhow::Result<serving::Options> {
+    fn serving_options(&self, name: &str, template: Option<ChatTemplate>) -> anyhow::Result<serving::ServingOptions> {
         let renderer = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
-        Ok(serving::Options {
+        Ok(serving::ServingOptions {
             name: name.to_owned(),
             queue: self.queue.unwrap_or(QUEUE * self.parallel as usize),
             template,
@@ -396,14 +396,14 @@ impl Args {
         let guesser = self.speculation.open(path.as_deref(), &options)?;
         let model = LoadedModel::open(path.as_deref(), &options)?;
         drop(watch);
-        let speculation = self.speculation.of(guesser, &model)?;
+        let speculation = self.speculation.for_model(guesser, &model)?;
         Ok((model, speculation, !embeddings))
     }
 
     /// Prints the address and the limits of the only model.
     fn announce_model(&self, name: &str, model: &LoadedModel, local: SocketAddr, is_chat: bool) {
-        let parallel = counted(self.parallel.into(), "request");
-        let (threads, context) = (counted(model.threads() as u64, "thread"), self.context_words(model));
+        let parallel = count_text(self.parallel.into(), "request");
+        let (threads, context) = (count_text(model.threads() as u64, "thread"), self.context_words(model));
         note!("ixc: {name} on http://{local}, {parallel} at once in {context}, {threads}");
         if is_chat {
             self.point_browsers(local);
@@ -415,7 +415,7 @@ impl Args {
         &self,
         sources: Vec<ModelSource>,
         options: LoadOptions,
-        serving_options: serving::Options,
+        serving_options: serving::ServingOptions,
         local: SocketAddr,
     ) -> anyhow::Result<Registry> {
         if let Some(folder) = &self.prompt_cache {
@@ -424,7 +424,7 @@ impl Args {
         let names = sources.iter().map(|source| &*source.name).collect::<Vec<_>>().join(", ");
         let models = Registry::several(sources, options, serving_options);
         let memory = models.total().map_or_else(String::new, |total| format!(", {} for all", Bytes(total)));
-        let parallel = counted(self.parallel.into(), "request");
+        let parallel = count_text(self.parallel.into(), "request");
         note!("ixc: {names} on http://{local}, {parallel} at once of each{memory}");
         self.point_browsers(local);
         Ok(models)

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use ixc_compile::model::{self, Model};
-use ixc_compile::place::{Options, place};
+use ixc_compile::place::{PlaceOptions, place};
 use ixc_compile::simulate::ModelWeights;
 use ixc_dataflow::check::Machine;
 use ixc_dataflow::data::Runner;
@@ -207,7 +207,7 @@ impl Args {
         let model = open(input)?;
         let grid = grids::find(&self.target.0).map_err(ixc_error::Error::from)?;
         let context = self.context;
-        let placed = place(&model, &grid, &Options { context })?;
+        let placed = place(&model, &grid, &PlaceOptions { context })?;
         let machine = Machine::new(placed.descriptor).map_err(|error| ixc_error::Error::from(Box::new(error)));
         Ok(Simulated {
             machine: machine.context("the descriptor that was made")?,
@@ -226,7 +226,7 @@ impl Args {
         }
         for &batch in &self.batch {
             let begin = Instant::now();
-            let mut simulator = Simulator::timed(machine, self.seed);
+            let mut simulator = Simulator::for_timing(machine, self.seed);
             simulator.seek(self.position);
             let wanted: Vec<u32> = (0..batch).collect();
             let step =
@@ -340,7 +340,7 @@ fn show(out: &mut dyn Write, piece: &str, text: &mut String, quiet: bool) -> std
 /// Loads the same plan into an engine on this CPU.
 fn cpu(plan: Plan<Kernel>, context: u32) -> anyhow::Result<Engine> {
     let built_in = Some(ixc_generate::plan_file::built_in());
-    let options = engine::Options { context: Some(context.into()), built_in, ..engine::Options::default() };
+    let options = engine::EngineOptions { context: Some(context.into()), built_in, ..engine::EngineOptions::default() };
     Ok(Engine::load(plan, Path::new(""), &options).map_err(ixc_error::Error::from)?)
 }
 

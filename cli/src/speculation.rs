@@ -147,14 +147,14 @@ impl SpeculationChoice {
     }
 
     /// Returns the engine options for a model with speculation.
-    pub fn options(&self, run: engine::Options) -> engine::Options {
+    pub fn options(&self, run: engine::EngineOptions) -> engine::EngineOptions {
         if !self.is_on() {
             return run;
         }
         let sequences = run.sequences.max(1) as usize;
         // Max number of rows in a step with drafts.
         let more = MAX_ROWS.saturating_sub(sequences);
-        engine::Options { more_additions: more as u32, ..run }
+        engine::EngineOptions { more_additions: more as u32, ..run }
     }
 
     /// Opens the source of draft tokens; `None` without speculation. A small model, or the model's
@@ -192,7 +192,7 @@ impl SpeculationChoice {
             return Err(Usage("--spec and --model-draft both name a model that guesses".into()).into());
         }
         let run = &like.run;
-        let run = engine::Options {
+        let run = engine::EngineOptions {
             threads: run.threads,
             pin: run.pin,
             context: None,
@@ -200,13 +200,15 @@ impl SpeculationChoice {
             backend: run.backend,
             skip_weight_check: run.skip_weight_check,
             progress: Some(Arc::new(ProgressCounter::default())),
-            ..engine::Options::default()
+            ..engine::EngineOptions::default()
         };
-        let compile =
-            ixc_compile::compile::Options { target: like.compile.target, ..ixc_compile::compile::Options::default() };
+        let compile = ixc_compile::compile::CompileOptions {
+            target: like.compile.target,
+            ..ixc_compile::compile::CompileOptions::default()
+        };
         let options = |context| LoadOptions {
             compile: compile.clone(),
-            run: engine::Options { context, ..run.clone() },
+            run: engine::EngineOptions { context, ..run.clone() },
             nextn,
             plan_cache: like.plan_cache.clone(),
             ..LoadOptions::default()
@@ -228,7 +230,7 @@ impl SpeculationChoice {
     /// # Errors
     /// When the small model has another vocabulary, or the model does not provide the inputs of its
     /// draft layer.
-    pub fn of(&self, guesser: Option<Guesser>, model: &LoadedModel) -> anyhow::Result<Option<Speculation>> {
+    pub fn for_model(&self, guesser: Option<Guesser>, model: &LoadedModel) -> anyhow::Result<Option<Speculation>> {
         let Some(guesser) = guesser else { return Ok(None) };
         if let Err(error) = model.check_speculation() {
             note!("ixc: --spec has no effect: {error}");

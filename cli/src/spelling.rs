@@ -84,7 +84,7 @@ pub fn of_llama(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
 mod tests {
     use super::*;
 
-    fn spelled(line: &str) -> Result<String, String> {
+    fn check_line(line: &str) -> Result<String, String> {
         let arguments = of_llama(line.split(' ').map(OsString::from).collect())?;
         Ok(arguments.join(OsStr::new(" ")).into_string().unwrap())
     }
@@ -108,7 +108,7 @@ mod tests {
             ("ixc run -p --jinja", "ixc run -p --jinja"),
             ("ixc", "ixc"),
         ] {
-            assert_eq!(spelled(line).as_deref(), Ok(expected));
+            assert_eq!(check_line(line).as_deref(), Ok(expected));
         }
         for (line, says) in [
             ("ixc run m.gguf -ngl 99", "ixc has no -ngl: there is no GPU"),
@@ -117,7 +117,7 @@ mod tests {
             ("ixc bench -fa 1", "ixc has no -fa: attention"),
             ("ixc eval m.gguf -ctk q8_0", "`--kv KEYS,VALUES`"),
         ] {
-            let error = spelled(line).unwrap_err();
+            let error = check_line(line).unwrap_err();
             assert!(error.contains(says), "{line}: {error}");
         }
     }

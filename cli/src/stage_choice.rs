@@ -1,6 +1,6 @@
 //! Compile options of a command that shows the stages of a compilation and runs nothing.
 
-use ixc_compile::compile::{Options, TargetName};
+use ixc_compile::compile::{CompileOptions, TargetName};
 
 use super::experts::Experts;
 use super::overrides::{ChangeChoice, OverrideCheck};
@@ -22,15 +22,15 @@ impl StageChoice {
     ///
     /// # Errors
     /// If a file cannot be read or has the wrong content.
-    pub fn options(&self, target: Option<TargetName>) -> Result<Options, ixc_error::Error> {
-        let options = Options {
+    pub fn options(&self, target: Option<TargetName>) -> Result<CompileOptions, ixc_error::Error> {
+        let options = CompileOptions {
             target: target.map(|target| target.target),
             caches: target.and_then(|target| target.caches),
             passes: self.passes.options()?,
             expert_memory: self.experts.memory(),
             predict_extra: self.experts.predict,
             defer: self.experts.deferral.defer,
-            ..Options::default()
+            ..CompileOptions::default()
         };
         self.changes.over(options, OverrideCheck::OFF)
     }

@@ -18,7 +18,7 @@ use ixc_runtime::streaming::store::stats::{GroupStats, Stats};
 use ixc_runtime::streaming::store::{CHUNK, ExpertCache};
 use serde_json::{Value as Json, json};
 
-use super::output::{Bytes, Printable, counted, fact};
+use super::output::{Bytes, Printable, count_text, fact};
 use super::ranges::Ranges;
 use super::stats_line::{print_more, stat};
 
@@ -38,7 +38,7 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
     stat!(Cache, "{} for experts", Bytes(store.bytes()));
     let pinned: u32 = store.blocks_by_group().iter().map(|held| held.kept).sum();
     if pinned > 0 {
-        stat!(Pinned, "{}", counted(pinned.into(), "expert"));
+        stat!(Pinned, "{}", count_text(pinned.into(), "expert"));
     }
     let drive = &stats.drive;
     let read = drive.routed.bytes + drive.predicted.bytes;
@@ -65,7 +65,7 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
         Stall,
         "{:.2} s per thread waiting for experts, {stall:.2} s over {}",
         stall / threads.max(1) as f64,
-        counted(threads as u64, "thread")
+        count_text(threads as u64, "thread")
     );
     if let Some(Overlap { reading, hidden }) = decode.overlap(threads) {
         stat!(
@@ -191,7 +191,7 @@ pub fn note_drive(choice: &QueueDepth, drive: &Counters, own: &[f64]) {
         DepthOrigin::QuickMeasurement => "measured at the start",
         DepthOrigin::Default => "the default",
     };
-    stat!(Queue, "{} of {} at once, {origin}", counted(choice.depth as u64, "read"), Bytes(CHUNK));
+    stat!(Queue, "{} of {} at once, {origin}", count_text(choice.depth as u64, "read"), Bytes(CHUNK));
     for text in &choice.notes {
         print_more(Printable(text));
     }
@@ -204,10 +204,10 @@ pub fn note_drive(choice: &QueueDepth, drive: &Counters, own: &[f64]) {
 
 /// Notes the hints that the page cache got for experts in mapped files, and their effect.
 pub fn advice_counts(advised: &AdviceCounts) {
-    let experts = counted(advised.experts, "expert");
+    let experts = count_text(advised.experts, "expert");
     stat!(Hints, "{experts} announced to the page cache, {}", Bytes(advised.bytes));
     if let Some(faults) = system::major_faults() {
-        stat!(Faults, "{} waited for the drive", counted(faults, "page fault"));
+        stat!(Faults, "{} waited for the drive", count_text(faults, "page fault"));
     }
 }
 

@@ -135,7 +135,7 @@ impl Wrapper {
 }
 
 /// Wraps a whole report to a width.
-pub fn wrapped(text: &str, width: usize) -> String {
+pub fn wrap(text: &str, width: usize) -> String {
     let (mut wrapper, mut out) = (Wrapper::new(width), String::new());
     wrapper.push(text, Text::Report, &mut out);
     wrapper.finish(Text::Report, &mut out);
@@ -162,7 +162,7 @@ mod tests {
         for part in 1..=text.len() {
             assert_eq!(in_parts(text, Text::Report, 34, part), expected, "in parts of {part}");
         }
-        assert_eq!(wrapped(text, 0), text);
+        assert_eq!(wrap(text, 0), text);
         assert_eq!(in_parts(text, Text::Verbatim, 34, 3), text);
     }
 

@@ -29,7 +29,7 @@ use serde_json::json;
 use super::answer::DisplayedAnswer;
 use super::interrupt::{Interrupted, TextGuard};
 use super::model_args::{ModelChoice, StreamingChoice};
-use super::output::{Bytes, Document, Watch, counted, note, print_dim, print_stderr_unchanged};
+use super::output::{Bytes, Document, Watch, count_text, note, print_dim, print_stderr_unchanged};
 use super::ranges::Ranges;
 use super::sampling::SamplingArgs;
 use super::stats_line::{Label, stat};
@@ -124,7 +124,7 @@ impl Writer<'_> {
         let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
         let FittedPrompt { prompt, dropped } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
-            let (context, dropped) = (self.session.model().context(), counted(dropped as u64, "oldest turn"));
+            let (context, dropped) = (self.session.model().context(), count_text(dropped as u64, "oldest turn"));
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");
         }
         let has_markers = prompt.parser.is_some();
@@ -138,7 +138,7 @@ impl Writer<'_> {
         } else {
             let tokenizer = self.session.model().tokenizer()?;
             let text = without_added_space(tokenizer, &tokens, &answer.content).map_err(ixc_error::Error::from)?;
-            chat.answered(text);
+            chat.add_answer(text);
         }
         if interrupted { Err(Interrupted.into()) } else { Ok(()) }
     }
@@ -201,7 +201,7 @@ impl Writer<'_> {
         out.flush()?;
         self.last = Some(Pace { prefill: generation.prefill, decode: generation.decode });
         if generation.shifts > 0 {
-            let (context, times) = (self.session.model().context(), counted(generation.shifts as u64, "time"));
+            let (context, times) = (self.session.model().context(), count_text(generation.shifts as u64, "time"));
             note!("ixc: the context of {context} tokens was full {times}; old tokens were dropped");
         }
         if generation.end == End::Context {
@@ -222,7 +222,7 @@ impl Writer<'_> {
 
     /// Prints the length of an answer, its speed, and the used part of the context.
     fn note_pace(&self, generation: &Generation) {
-        let tokens = counted(generation.tokens.len() as u64, "token");
+        let tokens = count_text(generation.tokens.len() as u64, "token");
         let Phase { tokens: timed, seconds, .. } = generation.decode;
         let rate = match timed > 0 && seconds > 0.0 {
             true => format!(", {:.1}/s", timed as f64 / seconds),
@@ -268,7 +268,7 @@ impl Writer<'_> {
             "threads": session.model().threads(),
             "emulated": self.params.emulated,
             "load_seconds": self.loaded,
-            "replaced": session.model().replaced(),
+            "replaced": session.model().replaced_kernels(),
             "context": session.model().context(),
             "states": { "count": states.len(), "bytes": state_bytes },
             "limits": limits,
@@ -306,7 +306,7 @@ impl Writer<'_> {
         // Read the peak memory first, because the measurements below take memory, too.
         let peak = ixc_compile::machine::system::peak_memory();
         for (part, phase) in [(Label::Prefill, &generation.prefill), (Label::Decode, &generation.decode)] {
-            let (tokens, seconds) = (counted(phase.tokens as u64, "token"), phase.seconds);
+            let (tokens, seconds) = (count_text(phase.tokens as u64, "token"), phase.seconds);
             let rate = if seconds > 0.0 { phase.tokens as f64 / seconds } else { 0.0 };
             let without = match phase.packing > 0.0 {
                 true => format!(", {:.1} without packing", phase.rate_without_packing()),
@@ -317,9 +317,9 @@ impl Writer<'_> {
         if let Some(name) = self.session.drafter_name() {
             let Tally { drafted, accepted, drafts, drafting, declined } = generation.speculation;
             let share = if drafted > 0 { 100.0 * accepted as f64 / drafted as f64 } else { 0.0 };
-            let (tokens, steps) = (counted(drafted, "token"), counted(drafts, "step"));
+            let (tokens, steps) = (count_text(drafted, "token"), count_text(drafts, "step"));
             stat!(Drafts, "{tokens} by {name} in {steps}, {accepted} accepted ({share:.0} %)");
-            let (seconds, steps) = (drafting.as_secs_f64(), counted(declined, "step"));
+            let (seconds, steps) = (drafting.as_secs_f64(), count_text(declined, "step"));
             stat!(Drafts, "drafting took {seconds:.2} s; {steps} had no draft because drafts would not save time");
         }
         let packing = generation.prefill.packing + generation.decode.packing;
@@ -355,7 +355,7 @@ impl Writer<'_> {
                 };
                 let path = self.params.model.path();
                 let known = path.and_then(|path| {
-                    StoredForecast::of(path, self.session.model().threads(), self.session.model().target())
+                    StoredForecast::load(path, self.session.model().threads(), self.session.model().target())
                 });
                 for line in streaming::comparison_lines(&observed.compare(store, known.as_ref())) {
                     stat!(Forecast, "{line}");
@@ -363,7 +363,7 @@ impl Writer<'_> {
             }
         }
         if self.params.streaming.defer() > 0 {
-            let experts = counted(self.params.streaming.defer().into(), "expert");
+            let experts = count_text(self.params.streaming.defer().into(), "expert");
             stat!(Deferral, "{experts} per token, added one layer late: the output is approximate");
         }
         if let Some(advised) = self.session.model().engine().advice_counts() {

@@ -79,7 +79,7 @@ impl Artifact {
     ///
     /// # Errors
     /// [`CodegenError::X64`] or [`CodegenError::Portable`].
-    pub fn of(kernel: &Kernel, target: Target, with_text: bool) -> Result<Artifact, CodegenError> {
+    pub fn generate(kernel: &Kernel, target: Target, with_text: bool) -> Result<Artifact, CodegenError> {
         Ok(match (target.isa().lowering, with_text) {
             (Lowering::X64, _) => {
                 let refused = |source| CodegenError::X64 { kernel: kernel.name.clone(), source };
@@ -107,7 +107,7 @@ impl Artifact {
     }
 
     /// Returns the input of x86-64 listings; `None` for code of other architectures.
-    pub fn finished(&self) -> Option<FinishedCode<'_>> {
+    pub fn finished_code(&self) -> Option<FinishedCode<'_>> {
         match self {
             Artifact::X64(compiled) => Some(FinishedCode::from(compiled)),
             // The portable code runs on this machine, which is x86-64.
@@ -123,7 +123,7 @@ impl Artifact {
     /// Returns the listing of one of several kernels. `number` makes its labels unique. On other
     /// architectures than x86-64, the listing is empty if the code was compiled without text.
     pub fn listing(&self, kernel: &Kernel, number: usize) -> String {
-        if let Some(code) = self.finished() {
+        if let Some(code) = self.finished_code() {
             return x64::listing::text_of_many(code, kernel, number);
         }
         match self {

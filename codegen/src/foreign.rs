@@ -71,8 +71,8 @@ mod tests {
     fn required_features_follow_from_the_instructions() {
         // vaddps ymm0, ymm0, ymm1; vpdpbusd zmm0, zmm1, zmm2; ret
         let code = [0xc5, 0xfc, 0x58, 0xc1, 0x62, 0xf2, 0x75, 0x48, 0x50, 0xc2, 0xc3];
-        assert_eq!(features(&code[..4]), Features::of(&[Feature::Avx]));
-        assert_eq!(features(&code), Features::of(&[Feature::Avx, Feature::Avx512vnni]));
+        assert_eq!(features(&code[..4]), Features::from_list(&[Feature::Avx]));
+        assert_eq!(features(&code), Features::from_list(&[Feature::Avx, Feature::Avx512vnni]));
     }
 
     #[test]

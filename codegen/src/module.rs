@@ -122,7 +122,7 @@ pub fn lower(kernels: &[Kernel], target: Target) -> Result<Vec<Artifact>, Codege
 /// Verifies one kernel and generates its code.
 fn artifact(kernel: &Kernel, target: Target) -> Result<Artifact, CodegenError> {
     verify(kernel).map_err(|source| CodegenError::Verify { kernel: kernel.name.clone(), source })?;
-    Artifact::of(kernel, target, false)
+    Artifact::generate(kernel, target, false)
 }
 
 impl Module {

@@ -44,9 +44,9 @@ fn rows_of_one() {
         }
         group.one(AddBias { n });
         group.one(Softmax { n });
-        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32, plain: false });
+        group.one(RmsNorm { n, eps: Bits::from_value(1e-6), out: Format::F32, plain: false });
         group.one(SumSquares { n });
-        group.one(RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::from_value(1e-6), out: Format::F32 });
         group.one(Quantise { n, out: Format::F32 });
         group.rows(Gather { bytes: n }, 9);
         for residual in [false, true] {
@@ -67,9 +67,9 @@ fn rows_of_one() {
         (Format::Bf16x1, 160),
     ] {
         group.one(Quantise { n, out });
-        group.one(RmsNorm { n, eps: Bits::of(1e-5), out, plain: false });
+        group.one(RmsNorm { n, eps: Bits::from_value(1e-5), out, plain: false });
         for parts in [1, 2, 33] {
-            group.one(RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
+            group.one(RmsNormPiece { n, row: parts * n, parts, eps: Bits::from_value(1e-5), out });
         }
     }
     for format in formats(false) {
@@ -105,7 +105,7 @@ fn rope() {
     let mut group = Group::new("rope");
     for style in [RopeStyle::Neox, RopeStyle::Norm] {
         for (d, dims) in [(64, 64), (64, 32), (80, 80), (34, 30), (128, 128)] {
-            for norm in [None, Some(Bits::of(1e-6))] {
+            for norm in [None, Some(Bits::from_value(1e-6))] {
                 group.rows(RopeHeads { heads: 3, d, dims, style, norm }, 4);
                 group.rows(RopeAppend { d, dv: d - 2, dims, style, norm, cache: HALVES }, 4);
             }
@@ -121,15 +121,15 @@ fn gates() {
     let pace = Pace::default();
     let mut group = Group::new("gates");
     let acts = [Activation::Silu, Activation::Gelu, Activation::QuickGelu];
-    let limits = [None, Some(Bits::of(0.5))];
+    let limits = [None, Some(Bits::from_value(0.5))];
     for n in ODD {
         for act in acts {
             for limit in limits {
-                group.one(Gated { act, n, limit, shift: limit.map(|_| Bits::of(1.0)), bend: None });
+                group.one(Gated { act, n, limit, shift: limit.map(|_| Bits::from_value(1.0)), bend: None });
             }
         }
         group.one(Map { function: Elementwise::Sigmoid, n });
-        group.one(Scale { n, factor: Bits::of(12.5) });
+        group.one(Scale { n, factor: Bits::from_value(12.5) });
         for residual in [false, true] {
             group.one(ScaleHeads { n, residual });
         }
@@ -145,7 +145,7 @@ fn gates() {
         {
             for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
                 let (gate, up, x, n) = (format, format, format.activation(), 2 * tile);
-                let ([gate_bias, up_bias], [limit, shift]) = (biases, [0.25, 1.0].map(|x| Some(Bits::of(x))));
+                let ([gate_bias, up_bias], [limit, shift]) = (biases, [0.25, 1.0].map(|x| Some(Bits::from_value(x))));
                 group.rows(
                     Swiglu {
                         gate,
@@ -180,13 +180,13 @@ fn limited_gates() {
     let mut group = Group::new("limited_gates");
     let act = Activation::LimitedSilu;
     for n in ODD {
-        for limit in [None, Some(Bits::of(0.5))] {
+        for limit in [None, Some(Bits::from_value(0.5))] {
             group.one(Gated { act, n, limit, shift: None, bend: None });
         }
     }
     for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
         let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
-        let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::of(0.25)));
+        let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::from_value(0.25)));
         let (shift, bend, gate_bias, up_bias, rows) = (None, None, false, false, 13);
         group.rows(
             Swiglu { gate, up, x, k, tile, n, out, rows, act, limit, shift, bend, gate_bias, up_bias, strategy, pace },
@@ -201,15 +201,15 @@ fn limited_gates() {
 fn bent_gates() {
     let pace = Pace::default();
     let mut group = Group::new("bent_gates");
-    let (act, bend) = (Activation::BentSilu, Some(Bits::of(0.75)));
+    let (act, bend) = (Activation::BentSilu, Some(Bits::from_value(0.75)));
     for n in ODD {
-        for limit in [None, Some(Bits::of(0.5))] {
+        for limit in [None, Some(Bits::from_value(0.5))] {
             group.one(Gated { act, n, limit, shift: None, bend });
         }
     }
     for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
         let (gate, k, tile, out) = (Format::Q4KR16, 256, 32, Format::A8Small);
-        let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::of(0.25)));
+        let (up, x, n, limit) = (gate, gate.activation(), 2 * tile, Some(Bits::from_value(0.25)));
         let (shift, gate_bias, up_bias, rows) = (None, false, false, 13);
         group.rows(
             Swiglu { gate, up, x, k, tile, n, out, rows, act, limit, shift, bend, gate_bias, up_bias, strategy, pace },
@@ -225,7 +225,7 @@ fn stream_attends() {
     let mut group = Group::new("stream_attends");
     for d in ODD {
         for streams in [1, 3, 8, 16] {
-            group.one(StreamAttend { streams, d, eps: Bits::of(1e-5) });
+            group.one(StreamAttend { streams, d, eps: Bits::from_value(1e-5) });
         }
     }
     group.done();
@@ -319,7 +319,7 @@ fn layer_norms_temperatures_and_mixers() {
         group.rows(Temperature { n }, 3);
     }
     for (experts, top_k) in [(1, 1), (2, 1), (15, 2), (16, 2), (17, 8), (33, 8), (128, 8)] {
-        let (score, groups, kept, scale) = (Score::SparseMixer, 1, 1, Bits::of(2.5));
+        let (score, groups, kept, scale) = (Score::SparseMixer, 1, 1, Bits::from_value(2.5));
         for normalise in [false, true] {
             group.one(Route {
                 experts,
@@ -343,9 +343,9 @@ fn layer_norms_temperatures_and_mixers() {
 fn plain_norms() {
     let mut group = Group::new("plain_norms");
     for n in ODD {
-        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32, plain: true });
+        group.one(RmsNorm { n, eps: Bits::from_value(1e-6), out: Format::F32, plain: true });
     }
-    group.one(RmsNorm { n: 512, eps: Bits::of(1e-6), out: Format::A8Super, plain: true });
+    group.one(RmsNorm { n: 512, eps: Bits::from_value(1e-6), out: Format::A8Super, plain: true });
     group.done();
 }
 
@@ -355,7 +355,7 @@ fn route_with_scales() {
     for score in [Score::Softmax, Score::Sigmoid, Score::Chosen, Score::RootSoftplus] {
         for (experts, top_k) in [(1, 1), (2, 1), (15, 2), (16, 2), (17, 8), (31, 2), (33, 8), (128, 8)] {
             for bias in [false, true] {
-                let (groups, kept, scale) = (1, 1, Bits::of(2.5));
+                let (groups, kept, scale) = (1, 1, Bits::from_value(2.5));
                 group.one(Route {
                     experts,
                     top_k,
@@ -383,7 +383,7 @@ fn route_of_groups() {
             [(1, 1, 1, 1), (15, 1, 1, 2), (33, 1, 1, 8), (32, 4, 2, 4), (34, 17, 3, 5), (256, 8, 4, 8)]
         {
             for bias in [false, true] {
-                let scale = Bits::of(2.5);
+                let scale = Bits::from_value(2.5);
                 group.one(Route {
                     experts,
                     top_k,
@@ -408,7 +408,7 @@ fn route_of_groups_by_their_best() {
     let mut group = Group::new("route_of_groups_by_their_best");
     for (experts, groups, kept, top_k) in [(15, 1, 1, 2), (32, 4, 2, 4), (34, 17, 3, 5), (160, 8, 3, 6)] {
         for bias in [false, true] {
-            let (score, highest, scale) = (Score::Softmax, true, Bits::of(16.0));
+            let (score, highest, scale) = (Score::Softmax, true, Bits::from_value(16.0));
             let (scales, normalise, listed) = (false, bias, 0);
             group.one(Route { experts, top_k, score, groups, kept, highest, bias, scales, normalise, scale, listed });
         }
@@ -424,7 +424,7 @@ fn route() {
             for score in [Score::Softmax, Score::Sigmoid] {
                 if top_k <= experts {
                     let normalise = top_k != 2;
-                    let scale = Bits::of(if top_k == 1 { 2.5 } else { 1.0 });
+                    let scale = Bits::from_value(if top_k == 1 { 2.5 } else { 1.0 });
                     group.one(Route {
                         experts,
                         top_k,
@@ -472,7 +472,7 @@ fn recurrent_with_bounded_decays() {
     let mut group = Group::new("recurrent_with_bounded_decays");
     for n in ODD {
         for channels in [false, true] {
-            delta_net(&mut group, n, channels, [Some(Bits::of(-5.0)), None]);
+            delta_net(&mut group, n, channels, [Some(Bits::from_value(-5.0)), None]);
         }
     }
     group.done();
@@ -483,13 +483,13 @@ fn recurrent_with_bounded_decays() {
 fn recurrent_with_rates() {
     let mut group = Group::new("recurrent_with_rates");
     for n in ODD {
-        delta_net(&mut group, n, n % 2 == 0, [None, Some(Bits::of(2.0))]);
+        delta_net(&mut group, n, n % 2 == 0, [None, Some(Bits::from_value(2.0))]);
     }
     group.done();
 }
 
 fn delta_net(group: &mut Group, n: u32, channels: bool, [bound, rate]: [Option<Bits>; 2]) {
-    let eps = Bits::of(1e-6);
+    let eps = Bits::from_value(1e-6);
     for (heads, together, interleaved, rows) in [(1, 1, false, 1), (2, 2, false, 3), (3, 2, true, 2)] {
         group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved, channels, bound, rate }, rows);
         group
@@ -604,7 +604,7 @@ fn route_of_a_table() {
     for score in [Score::Softmax, Score::Sigmoid, Score::Chosen, Score::RootSoftplus] {
         for (experts, top_k) in [(1, 1), (15, 2), (16, 2), (17, 8), (33, 8)] {
             for normalise in [false, true] {
-                let (groups, kept, scale, listed) = (1, 1, Bits::of(1.5), 7);
+                let (groups, kept, scale, listed) = (1, 1, Bits::from_value(1.5), 7);
                 let (highest, bias, scales) = (false, false, false);
                 group.one(Route {
                     experts,
@@ -639,7 +639,7 @@ fn compressed() {
     for (group_of, d, dv) in [(1, 64, 64), (3, 16, 24), (8, 64, 64), (5, 10, 33)] {
         for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
             let heads = Heads { group: group_of, d, dv };
-            let scores = Scores { sinks, ..Scores::scaled(0.125) };
+            let scores = Scores { sinks, ..Scores::with_scale(0.125) };
             let spec = AttentionEntries { heads, scores, window, every, chosen: None };
             group.rows(spec, blocks);
         }
@@ -658,8 +658,8 @@ fn streams() {
             }
         }
     }
-    for (iterations, eps) in [(1, Bits::of(1e-6)), (2, Bits::of(1e-3)), (20, Bits::of(1e-6))] {
-        let magnitude = Bits::of(2.0);
+    for (iterations, eps) in [(1, Bits::from_value(1e-6)), (2, Bits::from_value(1e-3)), (20, Bits::from_value(1e-6))] {
+        let magnitude = Bits::from_value(2.0);
         for streams in [4, 8] {
             group.one(StreamWeights { streams, parts: StreamParts::Mixed, iterations, eps, magnitude });
         }
@@ -668,7 +668,7 @@ fn streams() {
         }
     }
     for (streams, eps, magnitude) in [(1, 1e-6, 2.0), (3, 1e-3, 0.7), (4, 1e-6, 1.5), (8, 1e-2, 2.0)] {
-        let (eps, magnitude) = (Bits::of(eps), Bits::of(magnitude));
+        let (eps, magnitude) = (Bits::from_value(eps), Bits::from_value(magnitude));
         group.one(StreamWeights { streams, parts: StreamParts::Apart, iterations: 0, eps, magnitude });
     }
     group.done();
@@ -763,17 +763,17 @@ fn recurrent_chunks_with_decays_of_channels() {
 
 #[test]
 fn recurrent_chunks_with_bounded_decays() {
-    delta_net_chunks("recurrent_chunks_with_bounded_decays", &[false, true], [Some(Bits::of(-5.0)), None]);
+    delta_net_chunks("recurrent_chunks_with_bounded_decays", &[false, true], [Some(Bits::from_value(-5.0)), None]);
 }
 
 #[test]
 fn recurrent_chunks_with_rates() {
-    delta_net_chunks("recurrent_chunks_with_rates", &[false, true], [None, Some(Bits::of(2.0))]);
+    delta_net_chunks("recurrent_chunks_with_rates", &[false, true], [None, Some(Bits::from_value(2.0))]);
 }
 
 fn delta_net_chunks(name: &'static str, of_channels: &[bool], [bound, rate]: [Option<Bits>; 2]) {
     let mut group = Group::new(name);
-    let eps = Bits::of(1e-6);
+    let eps = Bits::from_value(1e-6);
     for &channels in of_channels {
         for (n, rows) in ODD.into_iter().zip([16, 17, 31, 32, 33, 48, 65].into_iter().cycle()) {
             let (heads, together, interleaved) = if n % 2 == 0 { (2, 2, false) } else { (3, 2, true) };
@@ -792,7 +792,7 @@ fn softcap() {
     for n in [1, 15, 16, 17, 31, 33, 100] {
         // Inputs are in -2..2: around the end of the polynomial, and far beyond the cap.
         for cap in [0.25, 2.0, 30.0] {
-            group.one(Softcap { n, cap: Bits::of(cap) });
+            group.one(Softcap { n, cap: Bits::from_value(cap) });
         }
     }
     group.done();
@@ -803,7 +803,7 @@ fn relu() {
     let mut group = Group::new("relu");
     for n in [1, 15, 16, 17, 31, 33, 100] {
         for from in [0.0, 0.5, -1.5] {
-            group.one(Relu { n, from: Bits::of(from) });
+            group.one(Relu { n, from: Bits::from_value(from) });
         }
     }
     group.done();
@@ -814,7 +814,7 @@ fn clamp() {
     let mut group = Group::new("clamp");
     for n in [1, 15, 16, 17, 31, 33, 100] {
         for limit in [0.0, 0.5, 8.0] {
-            group.one(Clamp { n, limit: Bits::of(limit) });
+            group.one(Clamp { n, limit: Bits::from_value(limit) });
         }
     }
     group.done();
@@ -834,7 +834,7 @@ fn xielu() {
     let mut group = Group::new("xielu");
     for n in [1, 15, 16, 17, 31, 33, 100] {
         for [alpha_n, alpha_p, beta, eps] in [[0.8, 0.8, 0.5, -1e-6], [3.0, 0.1, 0.5, -0.5], [0.5, 2.0, -0.25, 0.0]] {
-            let [alpha_n, alpha_p, beta, eps] = [alpha_n, alpha_p, beta, eps].map(Bits::of);
+            let [alpha_n, alpha_p, beta, eps] = [alpha_n, alpha_p, beta, eps].map(Bits::from_value);
             group.one(Xielu { n, alpha_n, alpha_p, beta, eps });
         }
     }

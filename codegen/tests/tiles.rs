@@ -48,7 +48,7 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
 
 fn check_with(format: Format, x_format: Format, [k, tile, rows]: [usize; 3], has_bias: bool, bound: f64) {
     let mut random = Random::new((k * 1000 + tile * 100 + rows) as u64);
-    let from = format.unpacked().unwrap();
+    let from = format.unpacked_format().unwrap();
     let weights = rows_of(&mut random, from, tile * k, k);
     let mut w = vec![0u8; tile * format.row_bytes(k as u64).unwrap() as usize];
     let (from_strip, strip) = (weights.len() / tile * 16, w.len() / tile * 16);
@@ -231,7 +231,7 @@ impl Sequence {
             let of = |i: usize, x: f32| f16::from_f32(if i < seen { x * 2.0 } else { x * 60000.0 });
             (0..all).flat_map(|i| of(i, random.signed()).to_le_bytes()).collect()
         };
-        let field = |random: &mut Random, format: Format, width: usize| match Codes::of(format) {
+        let field = |random: &mut Random, format: Format, width: usize| match Codes::from_format(format) {
             None => halves(random, positions * width, capacity * width),
             Some(codes) => {
                 let mut bytes: Vec<u8> =
@@ -266,7 +266,7 @@ impl Sequence {
             // Positions that no row may see: large elements, or large scales of blocks.
             for (position, i) in (0..seen % block).flat_map(|p| (0..n / format.block_len()).map(move |i| (p, i))) {
                 let lanes = KEY_LANES as usize;
-                let place = match Codes::of(format) {
+                let place = match Codes::from_format(format) {
                     None => at(position, i) * 2,
                     Some(codes) => (position / lanes * (n / codes.len) + i) * codes.panel() + position % lanes * 2,
                 };
@@ -308,7 +308,7 @@ fn attention([group, d, dv]: [u32; 3], key_heads: u32, rows: u32, exact: bool) -
     let rows = rows.next_multiple_of(AttentionTiles::unit(group));
     AttentionTiles {
         heads: Heads { group, d, dv },
-        scores: Scores::scaled(1.0 / f64::from(d).sqrt()),
+        scores: Scores::with_scale(1.0 / f64::from(d).sqrt()),
         key_heads,
         rows,
         exact,
@@ -381,7 +381,8 @@ fn tile_attention_over_windows_is_correct() {
 #[test]
 fn tile_attention_over_chunks_with_caps_is_correct() {
     for (chunk, sizes) in [(32, [3, 16, 24]), (128, [8, 64, 64]), (256, [2, 32, 16])] {
-        for (exact, cap) in [(false, None), (true, Some(Bits::of(0.75))), (false, Some(Bits::of(0.75)))] {
+        for (exact, cap) in [(false, None), (true, Some(Bits::from_value(0.75))), (false, Some(Bits::from_value(0.75)))]
+        {
             let of = attention(sizes, 2, 160, exact);
             let of = AttentionTiles { scores: Scores { cap, ..of.scores }, ..of };
             let sequence = Sequence::new(AttentionTiles { window: Some(chunk), chunked: true, ..of }, 720);
@@ -403,7 +404,7 @@ fn tile_attention_with_slopes_is_correct() {
     let blocks = Cache { keys: Format::Q8_0, values: Format::Q4_0 };
     for (sizes, window, chunked, cap, cache) in [
         ([1, 64, 64], None, false, None, Cache::default()),
-        ([3, 16, 24], None, false, Some(Bits::of(0.75)), Cache::default()),
+        ([3, 16, 24], None, false, Some(Bits::from_value(0.75)), Cache::default()),
         ([2, 32, 16], Some(290), false, None, Cache::default()),
         ([8, 64, 64], Some(128), true, None, Cache::default()),
         ([2, 32, 96], None, false, None, blocks),

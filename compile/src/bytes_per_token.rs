@@ -3,7 +3,7 @@
 //!
 //! ```
 //! let model = ixc_compile::model::Model::new(ixc_compile::demo::open()?)?;
-//! let traffic = ixc_compile::bytes_per_token::Traffic::of(&model.arch.module);
+//! let traffic = ixc_compile::bytes_per_token::Traffic::from_module(&model.arch.module);
 //! let file: u64 = model.gguf.tensors().map(|tensor| tensor.bytes()).sum();
 //! assert!(0 < traffic.weights && traffic.weights <= file);
 //! # Ok::<(), ixc_compile::Error>(())
@@ -26,7 +26,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// Returns the traffic of a model's graph, before or after passes.
-    pub fn of(module: &Module) -> Traffic {
+    pub fn from_module(module: &Module) -> Traffic {
         let fields = module.states.iter().flat_map(|state| state.fields.iter().map(|field| (field, state.every)));
         let positions = fields.filter(|(field, _)| field.dims.iter().any(|dim| dim.fixed().is_none()));
         let bytes = |(field, every): (&Field, u64)| {
@@ -36,7 +36,7 @@ impl Traffic {
         let mut traffic = Traffic { weights: 0, cache_per_position: positions.map(bytes).fold(0, u64::saturating_add) };
         for function in &module.functions {
             let ty = |value: ValueId| function.ty(value);
-            let def_use = DefUse::of(function);
+            let def_use = DefUse::from_function(function);
             // Each weight counts once: a second op that reads it, such as another norm, finds it in
             // the processor's cache. A tied table counts twice, for one row and for the whole
             // table.
@@ -87,13 +87,13 @@ fn bytes_read<'t>(op: &Op, weight: &Weight, ty: impl Fn(ValueId) -> &'t Type) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::{Options, fuse};
+    use crate::compile::{CompileOptions, fuse};
     use crate::model::Model;
 
     #[test]
     fn passes_do_not_change_bytes_per_token() {
         let model = Model::new(crate::demo::open().unwrap()).unwrap();
-        let traffic = Traffic::of(&model.arch.module);
+        let traffic = Traffic::from_module(&model.arch.module);
         let hyper = &model.arch.hyper;
         let rows: u64 = hyper.layers.iter().map(|layer| layer.kv_heads * (layer.key_length + layer.value_length)).sum();
         assert_eq!(traffic.cache_per_position, 2 * rows);
@@ -108,9 +108,9 @@ mod tests {
         let tied = model.gguf.tensor("output.weight").is_none();
         let expected = if tied { all + embedding_row } else { all - table.bytes() + embedding_row };
         assert_eq!(traffic.weights, expected);
-        let streamed = Options { expert_memory: Some(0), ..Options::default() };
-        for options in [Options::default(), streamed] {
-            assert_eq!(Traffic::of(&fuse(&model, &options).unwrap()), traffic);
+        let streamed = CompileOptions { expert_memory: Some(0), ..CompileOptions::default() };
+        for options in [CompileOptions::default(), streamed] {
+            assert_eq!(Traffic::from_module(&fuse(&model, &options).unwrap()), traffic);
         }
         assert_eq!(traffic.at(3), traffic.weights + 3 * traffic.cache_per_position);
     }
@@ -136,6 +136,6 @@ func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L]) -> (f32[L, 256]) {
 ";
         let module = ixc_ir::graph::parse::parse(text).unwrap();
         let expert = 256 * 256 / 32 * 34;
-        assert_eq!(Traffic::of(&module).weights, 256 * 4 + 4 * 256 * 4 + 2 * expert);
+        assert_eq!(Traffic::from_module(&module).weights, 256 * 4 + 4 * 256 * 4 + 2 * expert);
     }
 }

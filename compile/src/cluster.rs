@@ -35,7 +35,7 @@ use ixc_ir::graph::Module;
 use ixc_ir::graph::ranks::verify_ranks;
 use ixc_passes::manager;
 use ixc_passes::pass::Context;
-use ixc_passes::shard::{Division, Options};
+use ixc_passes::shard::{Division, ShardOptions};
 use ixc_targets::Target;
 use serde::Serialize;
 
@@ -187,7 +187,7 @@ fn graphs(module: &Module, ranks: u32, by: Division) -> Result<Vec<Module>, Erro
     let context = Context::new(Target::AVX2);
     let canonical = manager::run_pipeline(module.clone(), &["canonicalise"], &context)?;
     let of_rank = |rank| {
-        let context = Context::new(Target::AVX2).with(&Options { ranks, rank, by });
+        let context = Context::new(Target::AVX2).with(&ShardOptions { ranks, rank, by });
         manager::run_pipeline(canonical.clone(), &["shard"], &context)
     };
     let modules = (0..ranks).map(of_rank).collect::<Result<Vec<Module>, _>>()?;

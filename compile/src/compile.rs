@@ -2,11 +2,11 @@
 //! stage.
 //!
 //! ```
-//! use ixc_compile::compile::{Options, compile};
+//! use ixc_compile::compile::{CompileOptions, compile};
 //! use ixc_compile::model::Model;
 //!
 //! let model = Model::new(ixc_compile::demo::open()?)?;
-//! let compiled = compile(&model, &Options::default())?;
+//! let compiled = compile(&model, &CompileOptions::default())?;
 //! assert!(compiled.fused.functions[0].ops.len() < model.arch.module.functions[0].ops.len());
 //! assert_eq!(compiled.plan.vocabulary, 4096);
 //! # Ok::<(), ixc_compile::Error>(())
@@ -46,7 +46,7 @@ use crate::tuned::{self, TunedFile};
 
 /// Options of the compiler.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CompileOptions {
     /// Target of the kernels; the default is the best one that this machine runs.
     pub target: Option<Target>,
     /// Sizes of the caches for tiling. The default is those in the target's row, or this machine's
@@ -111,10 +111,10 @@ fn step_of(experts: u64, used: u64) -> u32 {
     u32::try_from(tokens).unwrap_or(u32::MAX).clamp(DEFAULT_MAX_TOKENS, MOST_TOKENS)
 }
 
-impl Default for Options {
+impl Default for CompileOptions {
     /// Returns the options for this machine.
-    fn default() -> Options {
-        Options {
+    fn default() -> CompileOptions {
+        CompileOptions {
             target: None,
             caches: None,
             passes: OptionSet::default(),
@@ -132,7 +132,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl CompileOptions {
     /// Returns the target of the kernels.
     pub fn target(&self) -> Target {
         self.target.unwrap_or_else(Target::native)
@@ -156,7 +156,7 @@ pub struct Compiled {
 ///
 /// # Errors
 /// When the graph needs an operation that no kernel has.
-pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
+pub fn compile(model: &Model, options: &CompileOptions) -> Result<Compiled, Error> {
     let begin = Instant::now();
     let (fused, plan) = specs(model, options)?;
     finish(fused, with_kernels(plan, options.target())?, options, begin)
@@ -167,7 +167,12 @@ pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
 ///
 /// # Errors
 /// When a kernel cannot be replaced.
-pub fn finish(fused: Module, mut plan: Plan<Kernel>, options: &Options, begin: Instant) -> Result<Compiled, Error> {
+pub fn finish(
+    fused: Module,
+    mut plan: Plan<Kernel>,
+    options: &CompileOptions,
+    begin: Instant,
+) -> Result<Compiled, Error> {
     let replaced = options.kernels.put_into(&mut plan)?;
     let target = options.target().name();
     tracing::info!(kernels = plan.kernels.len(), target, elapsed = ?begin.elapsed(), "plan made");
@@ -229,7 +234,7 @@ impl GeneratedKernels {
 ///
 /// # Errors
 /// See [`compile`].
-pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpec>), Error> {
+pub fn specs(model: &Model, options: &CompileOptions) -> Result<(Module, Plan<KernelSpec>), Error> {
     let last = manager::names().last().copied();
     let (fused, left) = graph_and_left(model, options, last, None)?;
     Ok((fused, plan_of(left)?))
@@ -242,7 +247,7 @@ pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpe
 /// See [`compile`]; also if compiling starts after that pass.
 pub fn passes_left(
     model: &Model,
-    options: &Options,
+    options: &CompileOptions,
     last: Option<&'static str>,
     watch: &mut Watch<'_>,
 ) -> Result<Ir, Error> {
@@ -254,7 +259,7 @@ pub fn passes_left(
 /// `watch` needs more copies.
 fn graph_and_left(
     model: &Model,
-    options: &Options,
+    options: &CompileOptions,
     last: Option<&'static str>,
     watch: Option<&mut Watch<'_>>,
 ) -> Result<(Module, Ir), Error> {
@@ -267,7 +272,7 @@ fn graph_and_left(
 ///
 /// # Errors
 /// [`Error::BehindPass`].
-pub fn passes_to(options: &Options, last: Option<&'static str>) -> Result<&'static [&'static Pass], Error> {
+pub fn passes_to(options: &CompileOptions, last: Option<&'static str>) -> Result<&'static [&'static Pass], Error> {
     let start = options.start.as_deref();
     let after = start.and_then(|start| start.after);
     let passes = start.map_or(PASSES, |start| start.passes());
@@ -283,7 +288,7 @@ pub fn passes_to(options: &Options, last: Option<&'static str>) -> Result<&'stat
 
 /// Returns a copy of the IR on which the first remaining pass runs. Records the decisions that come
 /// before all passes.
-pub(crate) fn begin(model: &Model, options: &Options) -> Result<Ir, Error> {
+pub(crate) fn begin(model: &Model, options: &CompileOptions) -> Result<Ir, Error> {
     if let Some(tuned) = &options.tuned {
         tuned.check(options.target())?;
     }
@@ -296,7 +301,7 @@ pub(crate) fn begin(model: &Model, options: &Options) -> Result<Ir, Error> {
 /// graph.
 pub(crate) fn run_owned(
     model: &Model,
-    options: &Options,
+    options: &CompileOptions,
     ir: Ir,
     passes: &[&'static Pass],
     watch: Option<&mut Watch<'_>>,
@@ -340,14 +345,14 @@ pub fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
 ///
 /// # Errors
 /// See [`compile`].
-pub fn lowered(model: &Model, fused: &Module, options: &Options) -> Result<Draft, Error> {
+pub fn lower_module(model: &Model, fused: &Module, options: &CompileOptions) -> Result<Draft, Error> {
     match run_on(model, fused, options, &[lower::PASS.name])? {
         Ir::Draft(draft) => Ok(*draft),
         other @ (Ir::Graph(_) | Ir::Plan(_)) => Err(PassError::Left { expected: "tasks", found: other.kind() }.into()),
     }
 }
 
-fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> Result<Ir, Error> {
+fn run_on(model: &Model, fused: &Module, options: &CompileOptions, passes: &[&str]) -> Result<Ir, Error> {
     let weights = FileWeights::new(&model.gguf, fused);
     record_step_tokens(model, options);
     let facts = facts(model, options, &weights)?;
@@ -359,7 +364,11 @@ fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> 
 ///
 /// # Errors
 /// If a file's path cannot be stored in a plan.
-pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>) -> Result<PlanProperties<'a>, Error> {
+pub fn facts<'a>(
+    model: &Model,
+    options: &CompileOptions,
+    weights: &'a FileWeights<'_>,
+) -> Result<PlanProperties<'a>, Error> {
     Ok(PlanProperties {
         architecture: model.arch.hyper.architecture.clone(),
         max_tokens: options.max_tokens.unwrap_or_else(|| step_tokens(&model.arch.hyper)),
@@ -377,7 +386,7 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
             }
         },
         files: source_files(&model.gguf)?,
-        derived: model.gguf.derived().cloned().collect(),
+        derived: model.gguf.derived_tensors().cloned().collect(),
         tokenizer: encode_tokenizer(&model.vocabulary)?,
         weights,
     })
@@ -391,11 +400,11 @@ fn result_width(module: &Module) -> u64 {
 }
 
 /// Records the decision about the number of tokens in a prefill step.
-fn record_step_tokens(model: &Model, options: &Options) {
+fn record_step_tokens(model: &Model, options: &CompileOptions) {
     let Some(decisions) = &options.decisions else { return };
     let tokens = step_tokens(&model.arch.hyper);
     decisions.begin(DECIDES);
-    let decision = Decision::of("a prefill step", "", "tokens");
+    let decision = Decision::new("a prefill step", "", "tokens");
     decisions.add(match options.max_tokens.filter(|asked| *asked != tokens) {
         Some(asked) => decision.chose(asked.to_string()).over(tokens.to_string(), format!("the user set {asked}")),
         None if !model.arch.hyper.causal => decision
@@ -413,12 +422,12 @@ fn record_step_tokens(model: &Model, options: &Options) {
 }
 
 /// Returns the context of passes.
-pub fn context<'a>(options: &Options, facts: Option<PlanProperties<'a>>) -> Context<'a> {
-    let Options { caches, pack, expert_memory, predict_extra, defer, .. } = *options;
+pub fn context<'a>(options: &CompileOptions, facts: Option<PlanProperties<'a>>) -> Context<'a> {
+    let CompileOptions { caches, pack, expert_memory, predict_extra, defer, .. } = *options;
     let told = OptionSet::default()
-        .with(&defer::Options { experts: defer })
-        .with(&residency::Options { memory: expert_memory, predict: predict_extra })
-        .with(&pack::Options { weights: pack.unwrap_or(true) });
+        .with(&defer::DeferOptions { experts: defer })
+        .with(&residency::ResidencyOptions { memory: expert_memory, predict: predict_extra })
+        .with(&pack::PackOptions { weights: pack.unwrap_or(true) });
     let target = options.target();
     let row = target.row();
     let own = || if options.target.is_none() { CoreCaches::here(row) } else { row.caches() };
@@ -435,7 +444,7 @@ pub fn context<'a>(options: &Options, facts: Option<PlanProperties<'a>>) -> Cont
 ///
 /// # Errors
 /// See [`compile`]; also for an unknown pass.
-pub fn stop_after(model: &Model, options: &Options, pass: &str) -> Result<Stop, Error> {
+pub fn stop_after(model: &Model, options: &CompileOptions, pass: &str) -> Result<Stop, Error> {
     let last = Some(manager::find(pass)?.name);
     let (_, ir) = graph_and_left(model, options, last, None)?;
     Ok(Stop { ir, after: last })
@@ -445,7 +454,7 @@ pub fn stop_after(model: &Model, options: &Options, pass: &str) -> Result<Stop, 
 ///
 /// # Errors
 /// See [`compile`]; also if a pass takes another kind of IR.
-pub fn run_passes(model: &Model, options: &Options, ir: Ir, passes: &[&str]) -> Result<Ir, Error> {
+pub fn run_passes(model: &Model, options: &CompileOptions, ir: Ir, passes: &[&str]) -> Result<Ir, Error> {
     let passes = passes.iter().map(|name| manager::find(name)).collect::<Result<Vec<_>, _>>()?;
     record_step_tokens(model, options);
     run_owned(model, options, ir, &passes, None).map(|(_, left)| left)
@@ -456,7 +465,7 @@ pub fn run_passes(model: &Model, options: &Options, ir: Ir, passes: &[&str]) -> 
 /// # Errors
 /// When more experts are deferred than possible, or there are no experts. Another error of a pass
 /// is a bug, since architectures build verified graphs.
-pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
+pub fn fuse(model: &Model, options: &CompileOptions) -> Result<Module, Error> {
     let passes = manager::graph_passes();
     Ok(manager::run_pipeline(model.arch.module.clone(), &passes, &context(options, None))?)
 }
@@ -467,7 +476,7 @@ pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
 /// When a kernel has no code for the target.
 pub fn assembly<'k>(kernels: impl IntoIterator<Item = &'k Kernel>, target: Target) -> Result<String, Error> {
     let listing = |(number, kernel): (usize, &Kernel)| {
-        let artifact = Artifact::of(kernel, target, true)?;
+        let artifact = Artifact::generate(kernel, target, true)?;
         Ok(artifact.listing(kernel, number))
     };
     let listings = kernels.into_iter().enumerate().map(listing).collect::<Result<Vec<_>, Error>>()?;

@@ -30,7 +30,7 @@ use ixc_targets::Target;
 use serde_json::{Value as Json, json};
 
 use crate::Error;
-use crate::compile::{Compiled, Options};
+use crate::compile::{CompileOptions, Compiled};
 use crate::excerpt::Excerpt;
 use crate::model::Model;
 use crate::recording::RecordedPass;
@@ -75,7 +75,7 @@ pub enum Outcome<'c> {
 pub fn write(
     mut folder: NewFolder,
     model: &Model,
-    options: &Options,
+    options: &CompileOptions,
     passes: &[RecordedPass],
     outcome: &Outcome<'_>,
 ) -> Result<usize, Error> {
@@ -146,7 +146,7 @@ fn kernels(
     target: Target,
 ) -> Result<Vec<KernelFiles>, Error> {
     let each = |(spec, kernel): &(&KernelSpec, &Kernel)| {
-        let artifact = Artifact::of(kernel, target, true)?;
+        let artifact = Artifact::generate(kernel, target, true)?;
         let edited = if replaced.contains(&kernel.name) { ", edited" } else { "" };
         let ir = format!("; {} for {}{edited}\n;{SPEC}{spec}\n{kernel}", kernel.name, target.name());
         let (listing, code) = (artifact.listing(kernel, 0), artifact.bytes().concat());
@@ -182,7 +182,7 @@ fn index(plan: &Plan<Kernel>) -> Json {
     json!({ "tasks": tasks, "softmax": softmax })
 }
 
-fn manifest(model: &Model, options: &Options, passes: &[RecordedPass], outcome: &Outcome<'_>) -> Json {
+fn manifest(model: &Model, options: &CompileOptions, passes: &[RecordedPass], outcome: &Outcome<'_>) -> Json {
     let (kernels, failed) = match outcome {
         Outcome::Plan(compiled) => (Some(compiled.plan.kernels.len()), None),
         Outcome::Stopped => (None, None),

@@ -40,10 +40,12 @@ impl Caches {
     /// Returns the folders from the environment: `HF_HUB_CACHE`, `HF_HOME`, `LLAMA_CACHE`,
     /// `XDG_CACHE_HOME`.
     pub fn of_environment() -> Caches {
-        Caches::of(&|name| std::env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty()))
+        Caches::from_variables(&|name| {
+            std::env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty())
+        })
     }
 
-    fn of(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Caches {
+    fn from_variables(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Caches {
         let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
         let below = |name: &str| cache.as_ref().map(|cache| cache.join(name));
         let home = variable("HF_HOME").or_else(|| below("huggingface"));
@@ -180,8 +182,9 @@ mod tests {
     fn cache_folders_follow_environment_variables() {
         let of = |set: &[(&str, &str)]| {
             let set = set.to_vec();
-            let found =
-                Caches::of(&move |name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()));
+            let found = Caches::from_variables(&move |name| {
+                set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+            });
             [found.hub, found.llama].map(|path| path.map(|path| path.display().to_string()).unwrap_or_default())
         };
         assert_eq!(of(&[("HOME", "/h")]), ["/h/.cache/huggingface/hub", "/h/.cache/llama.cpp"]);

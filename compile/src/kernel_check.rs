@@ -80,7 +80,7 @@ pub fn check(
     target: Target,
 ) -> Result<(), Error> {
     let spec = spec.filter(|spec| generate(spec, target).is_ok_and(|kernel| kernel.name == own.name));
-    let run = Runner::of([edited, own], target)?;
+    let run = Runner::new([edited, own], target)?;
     let mut seen: Vec<Vec<i64>> = Vec::new();
     for rows in ROWS {
         let dims = match spec {
@@ -114,7 +114,7 @@ enum Runner<'k> {
 }
 
 impl<'k> Runner<'k> {
-    fn of(kernels: [&'k Kernel; 2], target: Target) -> Result<Runner<'k>, Error> {
+    fn new(kernels: [&'k Kernel; 2], target: Target) -> Result<Runner<'k>, Error> {
         Ok(match target.missing().is_empty() {
             true => Runner::Native(Module::compile(&kernels.map(Kernel::clone), target)?),
             false => Runner::Interpreter(kernels),
@@ -149,7 +149,7 @@ mod tests {
         for row in CATALOGUE.iter() {
             let spec = row.spec().unwrap();
             let Ok(own) = generate(&spec, target) else { continue };
-            let run = Runner::of([&own, &own], target).unwrap();
+            let run = Runner::new([&own, &own], target).unwrap();
             for rows in ROWS.into_iter().filter(|rows| *rows <= spec.max_rows()) {
                 let dims = spec.dims_of_rows(rows);
                 let before = inputs::fill(&own, Some(&spec), &dims, rows.into()).unwrap();

@@ -130,7 +130,7 @@ impl Model {
     pub fn exact_logits(&self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.check_tokens(tokens)?;
         let weights = FileWeights::new(&self.gguf, &self.arch.module);
-        let mut interpreter = Interpreter::new(&self.arch.module, &weights)?.within(tokens.len() as u64);
+        let mut interpreter = Interpreter::new(&self.arch.module, &weights)?.with_context(tokens.len() as u64);
         let mut logits = Vec::new();
         // Computes a few tokens at a time, since every step dequantises all weights that it uses. A
         // model that reads whole texts gets all tokens at once.

@@ -1,13 +1,13 @@
 //! From a model to a descriptor: placement on a grid of processing elements.
 //!
 //! ```
-//! use ixc_compile::place::{Options, place};
+//! use ixc_compile::place::{PlaceOptions, place};
 //! use ixc_dataflow::grid::Grid;
 //! use ixc_compile::model::Model;
 //!
 //! fn reasons(grid: &Grid) -> Result<Vec<String>, ixc_compile::Error> {
 //!     let model = Model::open("model.gguf".as_ref())?;
-//!     Ok(place(&model, grid, &Options::default())?.descriptor.reasons)
+//!     Ok(place(&model, grid, &PlaceOptions::default())?.descriptor.reasons)
 //! }
 //! ```
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use ixc_dataflow::grid::Grid;
 use ixc_dataflow::pieces::{self, Partition};
 use ixc_dataflow::place::kernels::Kernels;
-use ixc_dataflow::place::search::{Placed, SearchError, search};
+use ixc_dataflow::place::search::{PlacedPlan, SearchError, search};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_kernels::KernelSpec;
@@ -26,7 +26,7 @@ use ixc_passes::error::PassError;
 use ixc_targets::Target;
 
 use crate::Error;
-use crate::compile::{self, fuse, lowered};
+use crate::compile::{self, fuse, lower_module};
 use crate::model::Model;
 
 /// Default number of positions in the KV cache, if the model has as many.
@@ -37,7 +37,7 @@ const MAX_TOKENS: u32 = 32;
 
 /// Options of placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct PlaceOptions {
     /// Positions of the KV cache. The default is [`DEFAULT_CONTEXT`], or the model's context if
     /// that is shorter.
     pub context: Option<u32>,
@@ -47,7 +47,7 @@ pub struct Options {
 ///
 /// # Errors
 /// When the model's graph needs an operation that no kernel has, or the grid is too small.
-pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Error> {
+pub fn place(model: &Model, grid: &Grid, options: &PlaceOptions) -> Result<PlacedPlan, Error> {
     place_told(model, grid, options, None)
 }
 
@@ -58,15 +58,15 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
 pub fn place_told(
     model: &Model,
     grid: &Grid,
-    options: &Options,
+    options: &PlaceOptions,
     decisions: Option<&Arc<Decisions>>,
-) -> Result<Placed, Error> {
+) -> Result<PlacedPlan, Error> {
     let most = u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX);
     let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(most)).max(1);
     let name = model.gguf.metadata().path().file_stem().map_or("model".into(), |name| name.to_string_lossy());
-    let compile = compile::Options { decisions: decisions.cloned(), ..compile_options() };
+    let compile = compile::CompileOptions { decisions: decisions.cloned(), ..compile_options() };
     let fused = fuse(model, &compile)?;
-    let tasks = lowered(model, &fused, &compile)?;
+    let tasks = lower_module(model, &fused, &compile)?;
     let placed = search(&fused, grid, &name, context, decisions.map(|told| &**told), |partition| {
         in_pieces(&tasks, partition, &compile_options())
     });
@@ -83,20 +83,24 @@ pub fn place_told(
 /// See [`place`].
 pub fn plan_in_pieces(model: &Model, partition: Partition) -> Result<Plan<Kernel>, Error> {
     let compile = compile_options();
-    let tasks = lowered(model, &fuse(model, &compile)?, &compile)?;
-    Ok(Kernels::default().of(in_pieces(&tasks, &partition, &compile)?)?)
+    let tasks = lower_module(model, &fuse(model, &compile)?, &compile)?;
+    Ok(Kernels::default().generate_all(in_pieces(&tasks, &partition, &compile)?)?)
 }
 
-fn in_pieces(tasks: &Draft, partition: &Partition, options: &compile::Options) -> Result<Plan<KernelSpec>, PassError> {
+fn in_pieces(
+    tasks: &Draft,
+    partition: &Partition,
+    options: &compile::CompileOptions,
+) -> Result<Plan<KernelSpec>, PassError> {
     pieces::plan(tasks, partition, &compile::context(options, None))
 }
 
-fn compile_options() -> compile::Options {
+fn compile_options() -> compile::CompileOptions {
     // The plan can run on any machine: its kernels are lowered when it is loaded.
-    compile::Options {
+    compile::CompileOptions {
         target: Some(Target::PORTABLE),
         max_tokens: Some(MAX_TOKENS),
         pack: Some(true),
-        ..compile::Options::default()
+        ..compile::CompileOptions::default()
     }
 }

@@ -2,12 +2,12 @@
 //! memory.
 //!
 //! ```
-//! use ixc_compile::{compile::{Options, specs}, model::Model, prefix::Prefix};
+//! use ixc_compile::{compile::{CompileOptions, specs}, model::Model, prefix::Prefix};
 //!
 //! let model = Model::new(ixc_compile::demo::open()?)?;
-//! let prefix = Prefix::new(&model, &Options::default())?;
+//! let prefix = Prefix::new(&model, &CompileOptions::default())?;
 //! for expert_memory in [None, Some(1 << 20)] {
-//!     let options = Options { expert_memory, ..Options::default() };
+//!     let options = CompileOptions { expert_memory, ..CompileOptions::default() };
 //!     assert_eq!(prefix.clone().specs(&model, &options)?, specs(&model, &options)?);
 //! }
 //! # Ok::<(), ixc_compile::Error>(())
@@ -21,7 +21,7 @@ use ixc_passes::pass::Pass;
 use ixc_passes::residency;
 
 use crate::Error;
-use crate::compile::{Options, begin, passes_to, plan_of, run_owned};
+use crate::compile::{CompileOptions, begin, passes_to, plan_of, run_owned};
 use crate::model::Model;
 
 /// IR of a model after the passes before `residency`.
@@ -39,7 +39,7 @@ impl Prefix {
     ///
     /// # Errors
     /// See [`compile`](crate::compile::compile).
-    pub fn new(model: &Model, options: &Options) -> Result<Prefix, Error> {
+    pub fn new(model: &Model, options: &CompileOptions) -> Result<Prefix, Error> {
         let passes = passes_to(options, manager::names().last().copied())?;
         // A compilation that starts after `residency` has no passes before it.
         let count = passes.iter().position(|pass| pass.name == residency::PASS.name).unwrap_or(0);
@@ -72,7 +72,7 @@ impl Prefix {
     ///
     /// # Errors
     /// See [`compile`](crate::compile::compile).
-    pub fn specs(self, model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpec>), Error> {
+    pub fn specs(self, model: &Model, options: &CompileOptions) -> Result<(Module, Plan<KernelSpec>), Error> {
         if let Some(recording) = &options.recording {
             recording.truncate(self.recorded);
         }

@@ -1,6 +1,6 @@
 //! Outputs of the passes of a compilation, recorded as text.
 //!
-//! A compilation with [`Options::recording`](crate::compile::Options::recording) adds each pass
+//! A compilation with [`CompileOptions::recording`](crate::compile::CompileOptions::recording) adds each pass
 //! that it runs. [`dump`](crate::dump) writes the record, so a dump needs no second compilation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -118,7 +118,7 @@ impl Replacements {
     /// Turns off the check of results. Kernels that are only shown, or are meant to differ, need no
     /// check.
     #[must_use]
-    pub fn unchecked(self) -> Replacements {
+    pub fn without_check(self) -> Replacements {
         Replacements { is_unchecked: true, ..self }
     }
 

@@ -108,7 +108,7 @@ impl<'p, K> Works<'p, K> {
     }
 
     fn task(&mut self, task: &Task) -> Item {
-        let label = Label::of(&task.label);
+        let label = Label::parse(&task.label);
         let (op, mut names) = (label.op, label.names().take(1).map(str::to_owned).collect::<Vec<String>>());
         let mut buffers = Vec::new();
         for arg in &task.args {
@@ -147,7 +147,7 @@ impl<'p, K> Works<'p, K> {
             Step::Predict { group, .. } => ("predict", of_group(*group), Vec::new()),
             Step::Release { group } => ("release", of_group(*group), Vec::new()),
             Step::Exchange(exchange) => {
-                let buffers = [exchange.sent(), exchange.result()];
+                let buffers = [exchange.sent_buffer(), exchange.result()];
                 ("exchange", Vec::new(), buffers.into_iter().flatten().map(|buffer| buffer.0).collect())
             }
         };
@@ -210,7 +210,7 @@ pub fn text(ir: &Ir, selection: &Selection) -> Result<String, SelectError> {
 /// [`SelectError`] if nothing is selected.
 pub fn of_graph(module: &Module, selection: &Selection) -> Result<String, SelectError> {
     let items: Vec<Vec<Item>> = module.functions.iter().map(|function| ops(module, function)).collect();
-    let chosen: BTreeSet<usize> = selection.of(&items.concat())?.into_iter().collect();
+    let chosen: BTreeSet<usize> = selection.positions(&items.concat())?.into_iter().collect();
     let (mut weights, mut states, mut lines) = (BTreeSet::new(), BTreeSet::new(), Vec::<String>::new());
     let mut at = 0;
     for function in &module.functions {
@@ -233,7 +233,7 @@ pub fn of_graph(module: &Module, selection: &Selection) -> Result<String, Select
     let weights = weights.into_iter().filter_map(|w| module.weights.get(w)).map(ToString::to_string);
     let states = states.into_iter().filter_map(|s| module.states.get(s)).map(ToString::to_string);
     let first = format!("; {} of {at} ops", lines.len());
-    Ok(joined([first].into_iter().chain(weights).chain(states).chain(lines)))
+    Ok(join_lines([first].into_iter().chain(weights).chain(states).chain(lines)))
 }
 
 fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError> {
@@ -246,7 +246,7 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
             }
         })
         .collect();
-    let chosen = selection.of(&items)?;
+    let chosen = selection.positions(&items)?;
     let first = format!("; {} of {} tasks", chosen.len(), items.len());
     let line = |at: usize| match &draft.work[at].what {
         WorkItem::Task(task) => print::task(&draft.plan, task, &KernelSpec::name),
@@ -256,7 +256,7 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
             text.split_once(": ").map_or(text.clone(), |(_, what)| format!("  {what}"))
         }
     };
-    Ok(joined([first].into_iter().chain(chosen.into_iter().map(|at| line(at).trim_end().to_owned()))))
+    Ok(join_lines([first].into_iter().chain(chosen.into_iter().map(|at| line(at).trim_end().to_owned()))))
 }
 
 /// Returns the selected part of a plan as text for users; `name` returns a kernel's name.
@@ -266,7 +266,7 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
 pub fn of_plan<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, selection: &Selection) -> Result<String, SelectError> {
     let all = of_steps(plan, name);
     let items: Vec<Item> = all.iter().map(|(.., item)| item.clone()).collect();
-    let chosen = selection.of(&items)?;
+    let chosen = selection.positions(&items)?;
     let mut steps: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     for &at in &chosen {
         let (step, task, _) = &all[at];
@@ -276,10 +276,10 @@ pub fn of_plan<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, selection: &Selec
     let line = |(at, tasks): (usize, BTreeSet<usize>)| {
         print::step(plan, at, &plan.steps[at], &|task| tasks.contains(&task), name).trim_end().to_owned()
     };
-    Ok(joined([first].into_iter().chain(steps.into_iter().map(line))))
+    Ok(join_lines([first].into_iter().chain(steps.into_iter().map(line))))
 }
 
-fn joined(lines: impl Iterator<Item = String>) -> String {
+fn join_lines(lines: impl Iterator<Item = String>) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
@@ -336,7 +336,7 @@ pub fn kernels<K>(
     if selection.is_all() {
         uses.extend((0..plan.kernels.len()).map(|at| (at, Vec::new())));
     }
-    for at in selection.of(&items)? {
+    for at in selection.positions(&items)? {
         let (step, Some(task), item) = &all[at] else { continue };
         let Step::Run { tasks, .. } = &plan.steps[*step] else { continue };
         let task = &tasks[*task];

@@ -5,12 +5,12 @@
 //! use ixc_dataflow::data::Runner;
 //! use ixc_dataflow::grids;
 //! use ixc_dataflow::simulate::Simulator;
-//! use ixc_compile::place::{Options, place};
+//! use ixc_compile::place::{PlaceOptions, place};
 //! use ixc_compile::model::Model;
 //! use ixc_compile::simulate::ModelWeights;
 //!
 //! let model = Model::new(ixc_compile::demo::open()?)?;
-//! let options = Options { context: Some(64) };
+//! let options = PlaceOptions { context: Some(64) };
 //! let placed = place(&model, &grids::find("small")?, &options)?;
 //! let machine = Machine::new(placed.descriptor)?;
 //! let weights = ModelWeights::new(&machine.descriptor, &model.gguf)?;
@@ -146,8 +146,8 @@ fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
     let columns = *info.shape.last().ok_or("it has no dimensions; expected those of the model's weight")?;
     let stored = gguf.tensor_data(tensor);
     let packed = format != stored_format;
-    if packed && format.unpacked() != Some(stored_format) {
-        let right = format.unpacked().map_or("nothing".to_owned(), |from| from.to_string());
+    if packed && format.unpacked_format() != Some(stored_format) {
+        let right = format.unpacked_format().map_or("nothing".to_owned(), |from| from.to_string());
         return Err(format!("it is {format}, packed from {stored_format}; {format} can only be packed from {right}"));
     }
     let rows = info.shape.iter().rev().skip(1).try_fold(1u64, |rows, n| rows.checked_mul(*n));
@@ -170,7 +170,7 @@ impl Weight<'_> {
         let Some(packed) = &self.packed else { return &self.stored };
         packed.get_or_init(|| {
             let row = |format: Format| format.row_bytes(self.columns).unwrap_or(0) as usize * STRIP;
-            let from = self.format.unpacked().map_or(0, row);
+            let from = self.format.unpacked_format().map_or(0, row);
             let mut packed = vec![0; self.stored.len() / from.max(1) * row(self.format)];
             let strips = packed.chunks_exact_mut(row(self.format).max(1));
             for (rows, strip) in self.stored.chunks_exact(from.max(1)).zip(strips) {

@@ -89,7 +89,7 @@ fn bits(format: Format) -> f64 {
 }
 
 fn products(format: Format, target: Target) -> Products {
-    let packed = format.packed().unwrap_or(format);
+    let packed = format.packed_format().unwrap_or(format);
     let tiles = packed.tile_activation().filter(|_| target.isa().tile_registers > 0);
     let pairs = packed.pair_activation().filter(|_| target.has_dot2_bf16());
     let x = tiles.or(pairs).unwrap_or(packed.activation());
@@ -107,7 +107,7 @@ impl Support {
         let formats = formats.map(|format| FormatSupport {
             name: format.name(),
             bits: bits(format),
-            packed_bits: bits(format.packed().unwrap_or(format)),
+            packed_bits: bits(format.packed_format().unwrap_or(format)),
             made: format.encodes(),
             products: targets().map(|target| products(format, target)).collect(),
         });
@@ -136,7 +136,7 @@ impl Support {
 
     fn text(&self, kernels: bool) -> String {
         let mut out = String::from("# What is supported\n\n");
-        out += &wrapped(
+        out += &wrap_paragraph(
             "Generated from the tables in the code; `ixc inspect --support` prints this page. Each architecture works \
              with each block format on each target.",
         );
@@ -146,22 +146,22 @@ impl Support {
         let tokenizers = "Values of `tokenizer.ggml.model`: `llama` (SentencePiece), `t5` (SentencePiece unigram), \
              `bert` (WordPiece), `gemma4`, `plamo2`, `rwkv`, and `gpt2` (byte-level BPE) with one of these values of \
              `tokenizer.ggml.pre`:";
-        out += &wrapped(&format!("{tokenizers} {}.", list(&self.pre_tokenizers)));
+        out += &wrap_paragraph(&format!("{tokenizers} {}.", list(&self.pre_tokenizers)));
         out += "\n## Answers\n\n";
         let answers = "Answers in these chat formats are split into content, reasoning and tool calls:";
-        out += &wrapped(&format!("{answers} {}.", list(&self.answers)));
+        out += &wrap_paragraph(&format!("{answers} {}.", list(&self.answers)));
         out
     }
 
     /// Returns a paragraph for each family.
     fn architectures_text(&self) -> String {
         let mut out = String::from("\n## Architectures\n\n");
-        out += &wrapped("Values of `general.architecture`, each with its models, by family:");
+        out += &wrap_paragraph("Values of `general.architecture`, each with its models, by family:");
         for family in self.architectures.chunk_by(|one, next| one.family == next.family) {
             let name = family[0].family;
             let models: Vec<String> = family.iter().map(|row| format!("`{}`: {}", row.name, row.about)).collect();
             out += "\n";
-            out += &wrapped(&format!("**{name}** — {}", models.join(" · ")));
+            out += &wrap_paragraph(&format!("**{name}** — {}", models.join(" · ")));
         }
         out
     }
@@ -169,12 +169,14 @@ impl Support {
     /// Returns a table of formats, with their kernels if `kernels` is set.
     fn formats_text(&self, kernels: bool) -> String {
         let mut out = String::from("\n## Block formats\n\n");
-        out += &wrapped(
+        out += &wrap_paragraph(
             "`bits` and `packed` are bits per element, in the file and packed. `made` marks formats that \
              `ixc quantise` can write.",
         );
         if kernels {
-            out += &wrapped("The other columns are the matrix product kernels of each target, from few rows to many.");
+            out += &wrap_paragraph(
+                "The other columns are the matrix product kernels of each target, from few rows to many.",
+            );
         }
         let names = TARGETS.iter().map(|row| row.name);
         let columns: Vec<&str> = match self.formats.first() {
@@ -198,7 +200,7 @@ impl Support {
             let cpus: Vec<&str> = names.filter(|name| !columns.contains(name)).collect();
             let cpus = format!("Each CPU has the kernels of its instruction set: {}.", cpus.join(", "));
             out += "\n";
-            out += &wrapped(&cpus);
+            out += &wrap_paragraph(&cpus);
         }
         out
     }
@@ -210,7 +212,7 @@ fn list(names: &[&str]) -> String {
 }
 
 /// Returns a paragraph as lines of at most [`WIDTH`] columns, unless a word is wider.
-fn wrapped(paragraph: &str) -> String {
+fn wrap_paragraph(paragraph: &str) -> String {
     let mut out = String::new();
     let mut column = 0;
     for word in paragraph.split_whitespace() {

@@ -47,7 +47,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// A file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct StoredTuning {
     format: String,
     version: u64,
     /// Version of `ixc` that wrote the file. Kernels of another version may be faster or slower.
@@ -139,13 +139,13 @@ fn crc(rows: &[Row]) -> Result<String, serde_json::Error> {
 }
 
 /// Reads and checks a file; `None` if it does not exist.
-fn read(path: &Path) -> Result<Option<(Stored, TunedChoices)>, Error> {
+fn read(path: &Path) -> Result<Option<(StoredTuning, TunedChoices)>, Error> {
     let text = match read_text(path, MAX_BYTES) {
         Err(ReadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         text => text?,
     };
     let malformed = |problem: String| TunedError::Malformed { path: path.to_owned(), problem };
-    let stored: Stored = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let stored: StoredTuning = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     if (stored.format.as_str(), stored.version) != (FORMAT, VERSION) {
         let found: String = stored.format.chars().take(32).collect();
         return Err(malformed(format!("format {found:?} version {}, not {FORMAT} {VERSION}", stored.version)).into());
@@ -168,7 +168,7 @@ fn read(path: &Path) -> Result<Option<(Stored, TunedChoices)>, Error> {
 }
 
 /// Checks the conditions for which a file was made.
-fn is_of(path: &Path, stored: &Stored, by: &MeasurementSource, target: &str) -> Result<(), TunedError> {
+fn is_of(path: &Path, stored: &StoredTuning, by: &MeasurementSource, target: &str) -> Result<(), TunedError> {
     let other = |key, found: &str, expected: &str| {
         let [found, expected] = [found, expected].map(|text| text.chars().take(64).collect());
         TunedError::Other { path: path.to_owned(), key, found, expected }
@@ -201,7 +201,7 @@ impl TunedFile {
     ///
     /// # Errors
     /// If the file is missing or malformed, or was made on another CPU or by another `ixc`.
-    pub fn named(path: &Path) -> Result<TunedFile, Error> {
+    pub fn from_path(path: &Path) -> Result<TunedFile, Error> {
         let Some((stored, choices)) = read(path)? else {
             let source = std::io::ErrorKind::NotFound.into();
             return Err(ReadError::Io { path: path.to_owned(), source }.into());
@@ -261,7 +261,7 @@ impl TunedFile {
         if self.target != target.name() || !(self.is_named || is_native) {
             return options;
         }
-        let mut tile: tile::Options = options.of();
+        let mut tile: tile::TileOptions = options.get();
         // An option overrides the file.
         let said = std::mem::take(&mut tile.tuned.0);
         let is_said = |choice: &TunedChoice| said.iter().any(|said| said.kernel() == choice.kernel());
@@ -309,7 +309,11 @@ impl Place {
         self.read_choices(target, by).map(drop)
     }
 
-    fn read_choices(&self, target: Target, by: &MeasurementSource) -> Result<Option<(Stored, TunedChoices)>, Error> {
+    fn read_choices(
+        &self,
+        target: Target,
+        by: &MeasurementSource,
+    ) -> Result<Option<(StoredTuning, TunedChoices)>, Error> {
         let held = read(&self.path).and_then(|found| {
             let Some((stored, choices)) = found else { return Ok(None) };
             is_of(&self.path, &stored, by, target.name())?;
@@ -354,7 +358,7 @@ pub fn put(
     };
     rows.extend(row);
     let failed = |error: serde_json::Error| Error::io(path, "write")(error.into());
-    let stored = Stored {
+    let stored = StoredTuning {
         format: FORMAT.to_owned(),
         version: VERSION,
         ixc: build::version().to_owned(),
@@ -378,7 +382,7 @@ mod tests {
         Place { path: path.to_owned(), is_own: false }
     }
 
-    fn written(name: &str) -> PathBuf {
+    fn write_example(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("ixc-tuned-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("t.json");
@@ -397,30 +401,30 @@ mod tests {
 
     #[test]
     fn tuned_choices_round_trip_and_new_ones_replace_old() {
-        let path = written("back");
-        let tuned = TunedFile::named(&path).unwrap();
+        let path = write_example("back");
+        let tuned = TunedFile::from_path(&path).unwrap();
         assert_eq!(tuned.choices.text(), CHOICES.join("; "));
         let other = CHOICES[0].replace("@0/1", "@2048/1");
         let row = Row { choice: other.clone(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1].into() };
         let choice: TunedChoice = other.parse().unwrap();
         let kernel = choice.kernel();
         put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
-        assert_eq!(TunedFile::named(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
+        assert_eq!(TunedFile::from_path(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
         // The choice is removed when no candidate is faster any longer.
         put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, None).unwrap();
-        assert_eq!(TunedFile::named(&path).unwrap().choices.text(), CHOICES[1]);
+        assert_eq!(TunedFile::from_path(&path).unwrap().choices.text(), CHOICES[1]);
         put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, Some(row)).unwrap();
         // A named file for another target is refused; the file in the user's folder is ignored.
         let caches = Target::AVX2.row().caches();
         assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2; expected amx"));
         assert!(tuned.tell(OptionSet::default(), Target::AMX, &caches, true).is_empty());
         let told = |tuned: &TunedFile, options: OptionSet, is_native: bool| {
-            let told: tile::Options = tuned.tell(options, Target::AVX2, &caches, is_native).of();
+            let told: tile::TileOptions = tuned.tell(options, Target::AVX2, &caches, is_native).get();
             told.tuned
         };
         assert_eq!(told(&tuned, OptionSet::default(), false), tuned.choices);
         // A choice in an option overrides that of a file for the same kernel.
-        let said = tile::Options { tuned: TunedChoices(vec![choice.clone()]), ..tile::Options::default() };
+        let said = tile::TileOptions { tuned: TunedChoices(vec![choice.clone()]), ..tile::TileOptions::default() };
         let file = TunedFile { choices: TunedChoices(vec![CHOICES[0].parse().unwrap()]), ..tuned.clone() };
         assert_eq!(told(&file, OptionSet::default().with(&said), false), said.tuned);
         // Valid choices of the user's folder apply, and invalid ones are ignored.
@@ -437,17 +441,17 @@ mod tests {
         place.check(Target::AVX2, &MeasurementSource::Cpu(cpu_name())).unwrap();
         let row = Row { choice: CHOICES[0].to_owned(), instead_of: String::new(), ratio: [2.0, 1.9, 2.1].into() };
         put(&place, Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, Some(row)).unwrap();
-        assert_eq!(TunedFile::named(&path).unwrap().choices.text(), CHOICES[0]);
+        assert_eq!(TunedFile::from_path(&path).unwrap().choices.text(), CHOICES[0]);
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
     #[test]
     fn changed_tuned_file_is_refused() {
-        let path = written("refused");
+        let path = write_example("refused");
         let text = std::fs::read_to_string(&path).unwrap();
         let error = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            TunedFile::named(&path).unwrap_err().to_string()
+            TunedFile::from_path(&path).unwrap_err().to_string()
         };
         assert!(error("").contains("is not a file of tuned choices"));
         assert!(error(&text.replace("\"version\": 1", "\"version\": 2")).contains("version 2, not ixc-tuned 1"));
@@ -456,12 +460,12 @@ mod tests {
         assert!(error(&text.replace(&cpu_name(), "other")).contains("was tuned for the CPU other"));
         assert!(error(&text.replace(build::version(), "0.0.0")).contains("was tuned for ixc 0.0.0"));
         // A row is checked even if the checksum is correct.
-        let mut stored: Stored = serde_json::from_str(&text).unwrap();
+        let mut stored: StoredTuning = serde_json::from_str(&text).unwrap();
         stored.rows[1].choice = "q4_k_r16 x=a8_super n=64 k=256: magic".to_owned();
         stored.crc32 = crc(&stored.rows).unwrap();
         let said = error(&serde_json::to_string(&stored).unwrap());
         assert!(said.contains("row 2 is") && said.contains("expected FORMAT x=FORMAT"), "{said}");
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
-        assert!(matches!(TunedFile::named(&path), Err(Error::Read(_))));
+        assert!(matches!(TunedFile::from_path(&path), Err(Error::Read(_))));
     }
 }

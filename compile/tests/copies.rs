@@ -6,7 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use ixc_compile::compile::{Options, compile, passes_left};
+use ixc_compile::compile::{CompileOptions, compile, passes_left};
 use ixc_compile::model::Model;
 use ixc_compile::prefix::Prefix;
 use ixc_ir::graph::Weight;
@@ -50,14 +50,15 @@ fn compiling_copies_the_graph_once() {
     let weights = &mut model.arch.module.weights;
     let unused = Weight { name: "n".repeat(NAME_BYTES), ..weights[0].clone() };
     weights.push(unused);
-    let streamed = Options { expert_memory: Some(0), ..Options::default() };
-    for options in [Options::default(), streamed] {
+    let streamed = CompileOptions { expert_memory: Some(0), ..CompileOptions::default() };
+    for options in [CompileOptions::default(), streamed] {
         assert_eq!(copies(|| drop(compile(&model, &options).unwrap())), 1);
         let in_parts = || drop(Prefix::new(&model, &options).unwrap().specs(&model, &options).unwrap());
         assert_eq!(copies(in_parts), 1);
     }
     // A pass with a watcher keeps its input for a comparison. This shows that the allocator counts
     // copies.
-    let watched = copies(|| drop(passes_left(&model, &Options::default(), Some("fuse"), &mut |_, _, _| {}).unwrap()));
+    let watched =
+        copies(|| drop(passes_left(&model, &CompileOptions::default(), Some("fuse"), &mut |_, _, _| {}).unwrap()));
     assert!(watched > 1);
 }

@@ -144,7 +144,7 @@ pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec
         nodes.push(chain::node(&mut factory, instruction, latency));
     }
     let tile_port = model.port_set("T").unwrap_or(0);
-    out.tile = load.within(tile_port) as f64;
+    out.tile = load.cycles_within(tile_port) as f64;
     let all = load.pressure(model.ports.len());
     out.ports = model
         .ports
@@ -153,7 +153,7 @@ pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec
         .filter(|(_, cycles)| **cycles > 0.0)
         .map(|(port, &cycles)| PortCycles { port: port.name, cycles })
         .collect();
-    let rest = load.without(tile_port).pressure(model.ports.len());
+    let rest = load.without_ports(tile_port).pressure(model.ports.len());
     out.port_cycles = rest.cycles;
     out.busiest = model.port_names(rest.busiest);
     out.front_end = f64::from(out.slots) / f64::from(model.front_end);

@@ -198,7 +198,7 @@ pub fn is_zero_idiom(i: &Instruction) -> bool {
 }
 
 /// An instruction, and the properties of its operands that its class depends on.
-struct Form<'i> {
+struct ClassifiedInstruction<'i> {
     i: &'i Instruction,
     width: Width,
     loaded: Width,
@@ -212,16 +212,16 @@ struct Form<'i> {
     op1: Register,
 }
 
-impl Form<'_> {
-    fn new(i: &Instruction) -> Form<'_> {
+impl ClassifiedInstruction<'_> {
+    fn new(i: &Instruction) -> ClassifiedInstruction<'_> {
         let width = width(i);
         let register = |n| {
             if i.op_count() > n && i.op_kind(n) == OpKind::Register { i.op_register(n) } else { Register::None }
         };
-        Form {
+        ClassifiedInstruction {
             i,
             width,
-            loaded: loaded(i, width),
+            loaded: load_width(i, width),
             to_memory: i.op_count() > 0 && i.op0_kind() == OpKind::Memory,
             from_memory: (1..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory),
             op0: register(0),
@@ -256,7 +256,7 @@ impl Form<'_> {
 
 /// Returns the class of an instruction; `None` if it has none.
 pub fn classify(i: &Instruction) -> Option<Work> {
-    let f = &Form::new(i);
+    let f = &ClassifiedInstruction::new(i);
     if is_zero_idiom(i) {
         return f.plain(if f.width == Width::Scalar { Class::Nothing } else { Class::Zero });
     }
@@ -274,7 +274,7 @@ pub fn classify(i: &Instruction) -> Option<Work> {
 }
 
 /// Returns the class of an instruction on integer registers.
-fn scalar(f: &Form) -> Option<Work> {
+fn scalar(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -307,7 +307,7 @@ fn scalar(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of a copy, load, store or broadcast of vectors.
-fn vector_move(f: &Form) -> Option<Work> {
+fn vector_move(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -344,7 +344,7 @@ fn vector_move(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of an integer operation within elements.
-fn vector_integer(f: &Form) -> Option<Work> {
+fn vector_integer(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -373,7 +373,7 @@ fn vector_integer(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of an instruction that moves elements within vectors.
-fn shuffle(f: &Form) -> Option<Work> {
+fn shuffle(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -399,7 +399,7 @@ fn shuffle(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of a move of a half or quarter, or of a change of elements' sizes.
-fn part_move(f: &Form) -> Option<Work> {
+fn part_move(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -428,7 +428,7 @@ fn part_move(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of float arithmetic.
-fn float(f: &Form) -> Option<Work> {
+fn float(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -453,7 +453,7 @@ fn float(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of an integer product or a dot product.
-fn product(f: &Form) -> Option<Work> {
+fn product(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -468,7 +468,7 @@ fn product(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of a conversion between number formats.
-fn conversion(f: &Form) -> Option<Work> {
+fn conversion(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -488,7 +488,7 @@ fn conversion(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of an instruction on masks.
-fn mask(f: &Form) -> Option<Work> {
+fn mask(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -514,7 +514,7 @@ fn mask(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of a move between a vector and an integer register or an element in memory.
-fn element_move(f: &Form) -> Option<Work> {
+fn element_move(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -533,7 +533,7 @@ fn element_move(f: &Form) -> Option<Work> {
 }
 
 /// Returns the class of an instruction on tiles, or on the state of vector registers.
-fn tile(f: &Form) -> Option<Work> {
+fn tile(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
     match f.i.mnemonic() {
@@ -558,7 +558,7 @@ fn reads_whole(mnemonic: Mnemonic) -> bool {
     )
 }
 
-fn loaded(i: &Instruction, width: Width) -> Width {
+fn load_width(i: &Instruction, width: Width) -> Width {
     if width == Width::Scalar || reads_whole(i.mnemonic()) {
         return width;
     }

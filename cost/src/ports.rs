@@ -39,12 +39,12 @@ impl Load {
     }
 
     /// Returns the number of cycles of µops that can run only on this set of ports.
-    pub fn within(&self, set: u32) -> u64 {
+    pub fn cycles_within(&self, set: u32) -> u64 {
         self.0.iter().filter(|(ports, _)| *ports & !set == 0).map(|(_, cycles)| cycles).sum()
     }
 
     /// Returns the load without the µops that can run only on these ports.
-    pub fn without(&self, set: u32) -> Load {
+    pub fn without_ports(&self, set: u32) -> Load {
         Load(self.0.iter().filter(|(ports, _)| *ports & !set != 0).map(|(&ports, &cycles)| (ports, cycles)).collect())
     }
 
@@ -77,7 +77,7 @@ impl Load {
     fn worst(&self) -> Option<(u32, u64)> {
         let unions = self.components().into_iter().flat_map(|sets| unions(&sets));
         // Compares a / |A| with b / |B| without division.
-        unions.map(|set| (set, self.within(set))).reduce(|best, next| {
+        unions.map(|set| (set, self.cycles_within(set))).reduce(|best, next| {
             let (a, b) = (next.1 * u64::from(best.0.count_ones()), best.1 * u64::from(next.0.count_ones()));
             if a > b || a == b && next.0.count_ones() < best.0.count_ones() { next } else { best }
         })

@@ -330,13 +330,13 @@ pub(super) fn label_width(labels: impl Iterator<Item = String>) -> usize {
 }
 
 /// Returns a label that is indented by its depth.
-pub(super) fn indented(depth: u32, label: &str) -> String {
+pub(super) fn indent(depth: u32, label: &str) -> String {
     format!("{:1$}{label}", "", 2 * depth as usize)
 }
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
-        let width = label_width(self.loops.iter().map(|l| indented(l.depth, &l.label)));
+        let width = label_width(self.loops.iter().map(|l| indent(l.depth, &l.label)));
         writeln!(
             f,
             "{} on {}, {} slots a cycle; one iteration of each loop:",
@@ -349,7 +349,7 @@ impl Display for Report {
         )?;
         let rows = |f: &mut Formatter<'_>, row: fn(&Block) -> String| {
             for l in &self.loops {
-                let label = indented(l.depth, &l.label);
+                let label = indent(l.depth, &l.label);
                 writeln!(f, "{label:<width$} {}", row(&l.body))?;
             }
             writeln!(f, "{:<width$} {}", "outside of loops", row(&self.outside))
@@ -375,7 +375,7 @@ impl Display for Report {
 
 impl Display for KernelCost {
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
-        let width = label_width(self.loops.iter().map(|l| indented(l.depth, &l.label)));
+        let width = label_width(self.loops.iter().map(|l| indent(l.depth, &l.label)));
         let dims: Vec<_> = self.dims.iter().map(i64::to_string).collect();
         writeln!(f, "the whole kernel for dims [{}]:", dims.join(", "))?;
         writeln!(
@@ -384,7 +384,7 @@ impl Display for KernelCost {
             "", "entries", "iterations", "cycles", "tile cycles", "part"
         )?;
         for l in &self.loops {
-            let label = indented(l.depth, &l.label);
+            let label = indent(l.depth, &l.label);
             writeln!(
                 f,
                 "{label:<width$} {:>12.0} {:>12.0} {:>14.0} {:>14.0} {:>5.1}%",

@@ -62,7 +62,7 @@ mod tests {
             for part in 0..=position / 256 {
                 let firing = Firing { positions: 256, part, position, parts: 1 };
                 let [full, masked, first] =
-                    [blocks::full(), blocks::masked(), blocks::first()].map(|dim| firing.dim(&dim).unwrap());
+                    [blocks::full(), blocks::masked_blocks(), blocks::first()].map(|dim| firing.dim(&dim).unwrap());
                 assert_eq!(first, next);
                 assert!(full + masked > 0 && masked <= 1, "{position}");
                 next += full + masked;

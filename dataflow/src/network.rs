@@ -135,7 +135,7 @@ impl Network {
 
     /// Returns the number of cycles that the last message would take to one of its receivers if it
     /// never waited.
-    pub fn alone(&self, from: u32, to: u32, bytes: u64) -> u64 {
+    pub fn cycles_alone(&self, from: u32, to: u32, bytes: u64) -> u64 {
         let write = bytes.div_ceil(self.write);
         if from == to && !self.from_host {
             return bytes.div_ceil(self.read) + write;
@@ -274,7 +274,7 @@ mod tests {
         network.send(3, 10, 100, &[3], message_route(Route::XThenY));
         // Within a PE, the message is read at 16 bytes per cycle and written at 8.
         assert_eq!((network.arrive(3, 3, 100), network.messages), (10 + 7 + 13, 0));
-        assert_eq!(network.alone(3, 3, 100), 7 + 13);
+        assert_eq!(network.cycles_alone(3, 3, 100), 7 + 13);
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         // 40 bytes are 10 flits, but reading takes 20 cycles; each link is taken as long.
         network.send(at(0, 0), 0, 40, &[at(3, 0)], message_route(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 3 + 20);
-        assert_eq!(network.alone(at(0, 0), at(3, 0), 40), 3 + 20);
+        assert_eq!(network.cycles_alone(at(0, 0), at(3, 0), 40), 3 + 20);
         network.send(at(1, 0), 1, 4, &[at(2, 0)], message_route(Route::XThenY));
         assert_eq!(network.arrive(at(1, 0), at(2, 0), 4), 1 + 20 + 1 + 2);
         // Messages from the host are not read from a PE's memory, but they are written, even at the
@@ -294,7 +294,7 @@ mod tests {
         grid.pe.write_bytes = 1;
         let mut network = Network::new(&grid);
         network.send(at(0, 0), 0, 40, &[at(0, 0)], host);
-        assert_eq!((network.arrive(at(0, 0), at(0, 0), 40), network.alone(at(0, 0), at(0, 0), 40)), (40, 40));
+        assert_eq!((network.arrive(at(0, 0), at(0, 0), 40), network.cycles_alone(at(0, 0), at(0, 0), 40)), (40, 40));
         // Messages to the host are read from memory, even at the edge.
         network.send(at(0, 0), 50, 40, &[at(0, 0)], MessageRoute { exit: true, ..message_route(Route::XThenY) });
         assert_eq!(network.leave(at(0, 0)), 50 + 20);

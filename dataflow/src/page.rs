@@ -101,18 +101,18 @@ mod tests {
     use crate::simulate::Simulator;
     use crate::simulate::tests::chain;
 
-    fn simulated(width: u32) -> (Report, Vec<KernelText>) {
+    fn simulate(width: u32) -> (Report, Vec<KernelText>) {
         let mut descriptor = chain("tiny", &[(1, 0), (6, 5), (2, 7)]);
         descriptor.model = "@DATA@</script><b>&".to_owned();
         descriptor.grid.width = width;
         let machine = Machine::new(descriptor).unwrap();
-        let report = Simulator::timed(&machine, 1).step(&[0, 1], &[0, 1]).unwrap().report;
+        let report = Simulator::for_timing(&machine, 1).step(&[0, 1], &[0, 1]).unwrap().report;
         (report, machine.descriptor.kernels)
     }
 
     #[test]
     fn dataflow_page_is_self_contained_and_escapes_data() {
-        let (report, kernels) = simulated(8);
+        let (report, kernels) = simulate(8);
         let page = page(&report, &kernels);
         assert_eq!(ixc_testing::pages::forbidden(PAGE, "ixc"), [""; 0]);
         assert!(page.contains("<title>@DATA@&lt;/script>&lt;b>&amp; on tiny</title>"), "{page}");
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn page_cells_show_maximum_memory_and_mean_traffic() {
-        let report = simulated(600).0;
+        let report = simulate(600).0;
         let cells = Cells::new(&report);
         assert_eq!((cells.side, cells.width, cells.height), (3, 200, 3));
         let most = *report.memory.iter().max().unwrap() as f32 / report.grid.pe.sram_bytes as f32;

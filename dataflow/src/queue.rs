@@ -86,7 +86,7 @@ impl<E: Copy> Queue<E> {
     }
 
     /// Returns the number of events added so far.
-    pub fn pushed(&self) -> u64 {
+    pub fn push_count(&self) -> u64 {
         self.pushed
     }
 
@@ -195,7 +195,7 @@ mod tests {
             }
         }
         while queue.pop().is_some() {}
-        assert_eq!(queue.pushed(), number);
+        assert_eq!(queue.push_count(), number);
     }
 
     #[test]

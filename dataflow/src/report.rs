@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::grid::Grid;
-use ixc_ir::units::{Bytes, Count, counted};
+use ixc_ir::units::{Bytes, Count, count_text};
 use serde::Serialize;
 
 use crate::cost::Cost;
@@ -299,7 +299,7 @@ impl fmt::Display for Summary {
         let part = |cycles: u64| percent(cycles as f64 / self.cycles.max(1) as f64);
         writeln!(f, "grid       {}: {} of {} PEs work", self.grid, self.working_pes, self.pes)?;
         let pipelined = if self.rows > 1 { ", pipelined" } else { "" };
-        writeln!(f, "step       {} at position {}{pipelined}", counted(self.rows, "token"), self.position)?;
+        writeln!(f, "step       {} at position {}{pipelined}", count_text(self.rows, "token"), self.position)?;
         writeln!(f, "time       {} cycles, {}s", self.cycles, short_seconds(self.seconds))?;
         let (rate, most) = (self.tokens_per_second, self.roofline_tokens_per_second);
         writeln!(f, "rate       {rate:.2} tokens/s; the roofline is {most:.2} tokens/s")?;
@@ -344,7 +344,7 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "path       {}: kernels {}, links {}, contention {}, waiting {}, host {}",
-            counted(path.firings, "firing"),
+            count_text(path.firings, "firing"),
             part(path.compute),
             part(path.link),
             part(path.contention),

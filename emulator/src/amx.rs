@@ -389,7 +389,7 @@ impl Tiles {
     /// # Errors
     /// Fails if the tile is not configured.
     pub fn zero(&mut self, tile: usize) -> Result<(), TileFault> {
-        self.used(tile)?;
+        self.tile_shape(tile)?;
         self.data[tile] = EMPTY;
         self.start_row = 0;
         Ok(())
@@ -471,7 +471,7 @@ impl Tiles {
     }
 
     /// Returns the shape of a tile, which the configuration must have.
-    fn used(&self, tile: usize) -> Result<TileShape, TileFault> {
+    fn tile_shape(&self, tile: usize) -> Result<TileShape, TileFault> {
         if !self.configured {
             return Err(TileFault::NotConfigured { tile });
         }
@@ -483,7 +483,7 @@ impl Tiles {
     }
 
     fn whole_dwords(&self, tile: usize) -> Result<TileShape, TileFault> {
-        let shape = self.used(tile)?;
+        let shape = self.tile_shape(tile)?;
         if shape.colsb % 4 != 0 {
             return Err(TileFault::PartialDword { tile, colsb: shape.colsb });
         }

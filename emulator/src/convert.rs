@@ -70,13 +70,13 @@ fn widen_half(h: u16) -> u32 {
 }
 
 fn to_integers<F: Float, T: Integer>(truncates: bool) -> Row {
-    fn rounded<F: Float, T: Integer>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) {
+    fn convert_rounding<F: Float, T: Integer>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) {
         lanes::each(r, op, |i| to_integer::<F, T>(F::get(b, i), op.rounding));
     }
-    fn truncated<F: Float, T: Integer>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) {
+    fn convert_truncating<F: Float, T: Integer>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) {
         lanes::each(r, op, |i| to_integer::<F, T>(F::get(b, i), Rounding::Zero));
     }
-    let lanes = if truncates { truncated::<F, T> } else { rounded::<F, T> };
+    let lanes = if truncates { convert_truncating::<F, T> } else { convert_rounding::<F, T> };
     Row::new(Shape::Lanes(lanes), T::BYTES as u8).from(F::BYTES as u8)
 }
 

@@ -161,7 +161,7 @@ fn fma_with_care(x: u32, y: u32, z: u32) -> u32 {
     if let Some(nan) = [x, y, z].into_iter().find(|v| is_nan(*v)) {
         return nan | QUIET;
     }
-    let result = fused(x, y, z);
+    let result = fused_multiply_add(x, y, z);
     if is_nan(result) {
         return INDEFINITE;
     }
@@ -178,7 +178,7 @@ fn fma_with_care(x: u32, y: u32, z: u32) -> u32 {
         let (small, large) = if x & !SIGN < y & !SIGN { (x, y) } else { (y, x) };
         let up = f32::from_bits((127 + 24) << 23);
         let scaled = |bits: u32| (f32::from_bits(bits) * up).to_bits();
-        let again = f32::from_bits(fused(scaled(small), large, scaled(z)));
+        let again = f32::from_bits(fused_multiply_add(scaled(small), large, scaled(z)));
         if again.abs() >= f32::MIN_POSITIVE * up {
             return result;
         }
@@ -186,7 +186,7 @@ fn fma_with_care(x: u32, y: u32, z: u32) -> u32 {
     result & SIGN
 }
 
-fn fused(x: u32, y: u32, z: u32) -> u32 {
+fn fused_multiply_add(x: u32, y: u32, z: u32) -> u32 {
     f32::from_bits(x).mul_add(f32::from_bits(y), f32::from_bits(z)).to_bits()
 }
 

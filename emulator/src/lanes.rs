@@ -11,7 +11,7 @@ use crate::state::Vector;
 pub(crate) trait Lane: Copy + PartialOrd {
     const BYTES: usize;
     /// Returns lane `i` of a piece.
-    fn of(piece: &[u8; 16], i: usize) -> Self;
+    fn read(piece: &[u8; 16], i: usize) -> Self;
     fn put(self, piece: &mut [u8; 16], i: usize);
     /// Returns lane `i` of a vector, modulo the number of lanes.
     fn get(v: &Vector, i: usize) -> Self;
@@ -23,7 +23,7 @@ macro_rules! lanes {
         impl Lane for $t {
             const BYTES: usize = size_of::<$t>();
             #[inline(always)]
-            fn of(piece: &[u8; 16], i: usize) -> Self {
+            fn read(piece: &[u8; 16], i: usize) -> Self {
                 Self::from_le_bytes(piece.as_chunks().0[i])
             }
             #[inline(always)]
@@ -57,7 +57,7 @@ pub(crate) fn one<T: Lane, R: Lane>(r: &mut Vector, b: &Vector, op: &Op, f: impl
     const { assert!(T::BYTES == R::BYTES) };
     for (r, b) in pieces_mut(r).iter_mut().zip(pieces(b)).take(usize::from(op.bytes).div_ceil(16)) {
         for i in 0..16 / T::BYTES {
-            f(T::of(b, i)).put(r, i);
+            f(T::read(b, i)).put(r, i);
         }
     }
 }
@@ -69,7 +69,7 @@ pub(crate) fn two<T: Lane, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: 
     let pieces = pieces_mut(r).iter_mut().zip(pieces(a)).zip(pieces(b));
     for ((r, a), b) in pieces.take(usize::from(op.bytes).div_ceil(16)) {
         for i in 0..16 / T::BYTES {
-            f(T::of(a, i), T::of(b, i)).put(r, i);
+            f(T::read(a, i), T::read(b, i)).put(r, i);
         }
     }
 }
@@ -80,7 +80,7 @@ pub(crate) fn three<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f:
     let pieces = pieces_mut(r).iter_mut().zip(pieces(a)).zip(pieces(b));
     for ((r, a), b) in pieces.take(usize::from(op.bytes).div_ceil(16)) {
         for i in 0..16 / T::BYTES {
-            f(T::of(r, i), T::of(a, i), T::of(b, i)).put(r, i);
+            f(T::read(r, i), T::read(a, i), T::read(b, i)).put(r, i);
         }
     }
 }

@@ -150,7 +150,7 @@ fn mask_or_all(m: &Machine, op: &Op) -> u64 {
 
 /// Moves the elements whose mask bit is set to the lowest positions. Returns them and their number
 /// of bytes.
-fn compressed(m: &Machine, op: &Op) -> (Vector, usize) {
+fn compress_lanes(m: &Machine, op: &Op) -> (Vector, usize) {
     let (size, x) = (usize::from(op.element), &m.state.vector[usize::from(op.b)]);
     let (bits, mut r, mut to) = (mask_or_all(m, op), Vector::ZERO, 0);
     for i in (0..usize::from(op.count)).filter(|i| bits >> i & 1 == 1) {
@@ -161,7 +161,7 @@ fn compressed(m: &Machine, op: &Op) -> (Vector, usize) {
 }
 
 fn compress(m: &mut Machine, op: &Op) -> Step {
-    let (mut r, bytes) = compressed(m, op);
+    let (mut r, bytes) = compress_lanes(m, op);
     let end = usize::from(op.bytes);
     if op.mask != 0 && !op.zeroing {
         r.0[bytes..end].copy_from_slice(&m.state.vector[usize::from(op.destination)].0[bytes..end]);
@@ -171,7 +171,7 @@ fn compress(m: &mut Machine, op: &Op) -> Step {
 }
 
 fn compress_to_memory(m: &mut Machine, op: &Op) -> Step {
-    let (r, bytes) = compressed(m, op);
+    let (r, bytes) = compress_lanes(m, op);
     let address = m.address(op);
     if bytes == 0 { Ok(()) } else { m.memory.write(address, &r.0[..bytes]) }
 }
@@ -296,7 +296,7 @@ fn by_sign(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(load_by_sign)
 }
 
-fn indexed(i: &Instruction, op: &mut Op) -> Option<Run> {
+fn indexed_move(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     let (scatters, index, element) = match i.mnemonic() {
         M::Vpgatherdd | M::Vgatherdps => (false, 4, 4),
@@ -380,7 +380,7 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     scalar(i, op)
         .or_else(|| halves(i, op))
         .or_else(|| by_sign(i, op))
-        .or_else(|| indexed(i, op))
+        .or_else(|| indexed_move(i, op))
         .or_else(|| packed_move(i, op))
         .or_else(|| crate::cross::decode(i, op))
 }

@@ -101,11 +101,11 @@ impl Program {
             let i = decoder.decode();
             let fault = |kind: Trap| fault_at(&i, *kind);
             if i.is_invalid() {
-                return Err(fault(unknown(&i, instructions)));
+                return Err(fault(unknown_trap(&i, instructions)));
             }
             fence(&i, allowed).map_err(fault)?;
             let Some(mut op) = decode(&i, &mut factory) else {
-                return Err(fault(unknown(&i, instructions)));
+                return Err(fault(unknown_trap(&i, instructions)));
             };
             if i.is_ip_rel_memory_operand() {
                 op.address.displacement = op.address.displacement.wrapping_add(base);
@@ -228,7 +228,7 @@ impl Program {
             }
             instructions += 1;
             if op.reads & !defined.registers != 0 || op.flags_read & !defined.flags != 0 {
-                return Err(self.fault(number, undefined(op, defined)));
+                return Err(self.fault(number, undefined_trap(op, defined)));
             }
             m.next = number + 1;
             if let Err(kind) = (op.run)(m, op) {
@@ -279,7 +279,7 @@ fn fault_at(i: &Instruction, kind: FaultKind) -> Fault {
     Fault { offset: Some(i.ip() as u32), instruction, kind }
 }
 
-fn unknown(i: &Instruction, code: &[u8]) -> Trap {
+fn unknown_trap(i: &Instruction, code: &[u8]) -> Trap {
     let start = i.ip() as usize;
     let bytes = code.get(start..(start + i.len().max(1)).min(code.len())).unwrap_or_default();
     let bytes: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -353,7 +353,7 @@ fn check_return(caller: &[u64; 17], now: &State) -> Result<(), Trap> {
 }
 
 #[cold]
-fn undefined(op: &Op, defined: DefinedFlags) -> Trap {
+fn undefined_trap(op: &Op, defined: DefinedFlags) -> Trap {
     let missing = op.reads & !defined.registers;
     let register = if missing != 0 {
         let n = missing.trailing_zeros();

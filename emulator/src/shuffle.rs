@@ -171,7 +171,7 @@ fn repeated_row(element: u8, lanes: LaneFn) -> Option<Row> {
 
 /// Makes the row of an instruction whose result elements come from the same positions of its
 /// sources.
-fn within(element: u8, lanes: LaneFn) -> Option<Row> {
+fn in_lanes(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Lanes(lanes), element))
 }
 
@@ -304,11 +304,11 @@ fn part_row(i: &Instruction) -> Option<Row> {
         M::Vextractf32x8 | M::Vextracti32x8 => moving(4, extract::<32>),
         M::Vextractf64x4 | M::Vextracti64x4 => moving(8, extract::<32>),
         M::Vinsertps | M::Insertps => moving(4, insert_float),
-        M::Vmovlhps | M::Movlhps => within(8, |r, a, b, _| {
+        M::Vmovlhps | M::Movlhps => in_lanes(8, |r, a, b, _| {
             copy(r, 0, a, 0, 8);
             copy(r, 8, b, 0, 8);
         }),
-        M::Vmovhlps | M::Movhlps => within(8, |r, a, b, _| {
+        M::Vmovhlps | M::Movhlps => in_lanes(8, |r, a, b, _| {
             copy(r, 0, b, 8, 8);
             copy(r, 8, a, 8, 8);
         }),
@@ -345,9 +345,9 @@ fn broadcast_row(i: &Instruction) -> Option<Row> {
 fn blend_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     match i.mnemonic() {
-        M::Vblendps | M::Blendps | M::Vpblendd => within(4, blend::<u32>),
-        M::Vblendpd | M::Blendpd => within(8, blend::<u64>),
-        M::Vpblendw | M::Pblendw => within(2, blend::<u16>),
+        M::Vblendps | M::Blendps | M::Vpblendd => in_lanes(4, blend::<u32>),
+        M::Vblendpd | M::Blendpd => in_lanes(8, blend::<u64>),
+        M::Vpblendw | M::Pblendw => in_lanes(2, blend::<u16>),
         M::Vblendvps => Some(Row::new(Shape::Accumulate(blend_by_sign::<u32>), 4)),
         M::Vblendvpd => Some(Row::new(Shape::Accumulate(blend_by_sign::<u64>), 8)),
         M::Vpblendvb => Some(Row::new(Shape::Accumulate(blend_by_sign::<u8>), 1)),

@@ -64,7 +64,7 @@ impl ChangedFile {
     }
 
     /// Returns the error for a file that was replaced since it was read.
-    pub fn replaced(path: &Path) -> ChangedFile {
+    pub fn replaced_file(path: &Path) -> ChangedFile {
         ChangedFile::new(path, "file", "another file".into(), "the file that was read".into())
     }
 
@@ -76,7 +76,7 @@ impl ChangedFile {
 
 impl Identity {
     /// Makes the identity of a file's metadata.
-    pub fn of(metadata: &Metadata) -> Identity {
+    pub fn from_metadata(metadata: &Metadata) -> Identity {
         Identity {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -98,7 +98,7 @@ impl Identity {
     }
 
     /// Returns the time of the last modification: seconds and nanoseconds.
-    pub fn modified(&self) -> [i64; 2] {
+    pub fn modification_time(&self) -> [i64; 2] {
         [self.modified.0, self.modified.1]
     }
 
@@ -106,9 +106,9 @@ impl Identity {
     ///
     /// # Errors
     /// [`ChangedFile`] if there is no file.
-    pub fn named(path: &Path) -> Result<Identity, ChangedFile> {
+    pub fn from_path(path: &Path) -> Result<Identity, ChangedFile> {
         let gone = |error: io::Error| ChangedFile::new(path, "path", error.to_string(), "the path of the file".into());
-        std::fs::metadata(path).map(|metadata| Identity::of(&metadata)).map_err(gone)
+        std::fs::metadata(path).map(|metadata| Identity::from_metadata(&metadata)).map_err(gone)
     }
 
     /// Checks that the path still names this file, and that the file was not written to.
@@ -116,7 +116,7 @@ impl Identity {
     /// # Errors
     /// [`ChangedFile`] if the file was replaced or written to.
     pub fn check(self, path: &Path) -> Result<(), ChangedFile> {
-        let now = Identity::named(path)?;
+        let now = Identity::from_path(path)?;
         now.check_same_file(self, path)?;
         now.check_same_bytes(self, path)
     }
@@ -155,7 +155,7 @@ impl Identity {
         let is_explained = self.status != Status { changed, ..expected.status };
         if changed != expected.status.changed
             && !is_explained
-            && Identity::named(path).is_ok_and(|named| named.is_file(expected))
+            && Identity::from_path(path).is_ok_and(|named| named.is_file(expected))
         {
             return Err(ChangedFile::new(
                 path,
@@ -182,7 +182,7 @@ mod tests {
     /// Repeats `change` until the file's time of change differs, because the clock of a file system
     /// may have steps of some milliseconds.
     fn until_noticed(file: &File, before: Identity, mut change: impl FnMut()) {
-        while Identity::of(&file.metadata().unwrap()).status.changed == before.status.changed {
+        while Identity::from_metadata(&file.metadata().unwrap()).status.changed == before.status.changed {
             change();
         }
     }
@@ -196,11 +196,11 @@ mod tests {
             let _ = fs::remove_file(&other);
             fs::write(&path, b"some bytes").unwrap();
             let file = File::options().read(true).write(true).open(&path).unwrap();
-            let before = Identity::of(&file.metadata().unwrap());
+            let before = Identity::from_metadata(&file.metadata().unwrap());
             (file, before)
         };
         let what = |file: &File, before: Identity| {
-            let now = Identity::of(&file.metadata().unwrap());
+            let now = Identity::from_metadata(&file.metadata().unwrap());
             now.check_same_bytes(before, &path).err().map(|changed| changed.what)
         };
         let (file, before) = begin();

@@ -40,7 +40,7 @@ impl NewFolder {
         }
         let empty = || Ok(fs::read_dir(place)?.next().is_none());
         match fs::symlink_metadata(place) {
-            Ok(there) if FileKind::of(&there) == Some(FileKind::Folder) && empty().map_err(&failed)? => {}
+            Ok(there) if FileKind::from_metadata(&there) == Some(FileKind::Folder) && empty().map_err(&failed)? => {}
             Ok(_) => return Err(OutputError::FolderIsThere { path: place.into() }),
             // The error names the parent folder, not a temporary folder in it, which the user never
             // named.

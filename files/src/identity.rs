@@ -18,7 +18,7 @@ pub struct Identity {
 
 impl Identity {
     /// Returns the identity from a file's metadata.
-    pub fn of(metadata: &Metadata) -> Identity {
+    pub fn from_metadata(metadata: &Metadata) -> Identity {
         Identity { device: metadata.dev(), number: metadata.ino() }
     }
 
@@ -33,7 +33,7 @@ impl Identity {
             return Ok(Some(Identity { device: there.st_dev, number: there.st_ino }));
         }
         match fs::metadata(path) {
-            Ok(there) => Ok(Some(Identity::of(&there))),
+            Ok(there) => Ok(Some(Identity::from_metadata(&there))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

@@ -36,7 +36,7 @@ pub enum FileKind {
 
 impl FileKind {
     /// Returns the kind, or `None` for a regular file.
-    pub fn of(metadata: &Metadata) -> Option<FileKind> {
+    pub fn from_metadata(metadata: &Metadata) -> Option<FileKind> {
         let kind = metadata.file_type();
         let kinds = [
             (kind.is_dir(), FileKind::Folder),
@@ -151,11 +151,14 @@ pub(crate) fn regular(path: &Path, options: &mut OpenOptions, flags: OFlags) -> 
         // A socket cannot be opened at all, nor a folder for writing. /dev/zero does not support
         // reads past the page cache.
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR | Errno::INVAL)) => {
-            return Err(std::fs::metadata(path).ok().and_then(|there| FileKind::of(&there)).map_or(error, not_regular));
+            return Err(std::fs::metadata(path)
+                .ok()
+                .and_then(|there| FileKind::from_metadata(&there))
+                .map_or(error, not_regular));
         }
         opened => opened?,
     };
-    if let Some(found) = FileKind::of(&file.metadata()?) {
+    if let Some(found) = FileKind::from_metadata(&file.metadata()?) {
         return Err(not_regular(found));
     }
     // Regular files ignore the flag, but io_uring would fail where it could wait.

@@ -185,7 +185,7 @@ impl OutputError {
 #[derive(Debug)]
 pub struct Place {
     /// Path from the user.
-    named: PathBuf,
+    given_path: PathBuf,
     /// Path with links followed.
     path: PathBuf,
     kind: Option<Kind>,
@@ -197,8 +197,8 @@ pub struct Place {
 
 impl Place {
     /// Returns the path from the user.
-    pub fn named(&self) -> &Path {
-        &self.named
+    pub fn given_path(&self) -> &Path {
+        &self.given_path
     }
 
     /// Returns the path with links followed. The folder of this path holds temporary files.
@@ -224,30 +224,31 @@ impl Place {
 
     /// Checks that the existing file may be replaced.
     fn check(&self) -> Result<(), OutputError> {
-        let path = self.named.clone();
+        let path = self.given_path.clone();
         let there = match fs::metadata(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            there => there.map_err(OutputError::io(&self.named, "write"))?,
+            there => there.map_err(OutputError::io(&self.given_path, "write"))?,
         };
-        self.is_no_input(&self.named, &there)?;
-        if let Some(found) = FileKind::of(&there) {
+        self.is_no_input(&self.given_path, &there)?;
+        if let Some(found) = FileKind::from_metadata(&there) {
             return Err(OutputError::NotRegular { path, found, kind: self.kind_name() });
         }
         let Some(kind) = self.kind.filter(|_| !self.force && there.len() > 0) else { return Ok(()) };
         let file = open_regular(&self.path);
-        let file = file.map_err(OutputError::io(&self.named, "check whether it may be replaced: it cannot be read"))?;
-        is_of_kind(&self.named, &file, &kind)
+        let file =
+            file.map_err(OutputError::io(&self.given_path, "check whether it may be replaced: it cannot be read"))?;
+        is_of_kind(&self.given_path, &file, &kind)
     }
 
     /// Checks that standard output, which may be a file, may be written.
     fn check_stream(&self, file: &File) -> Result<(), OutputError> {
-        let there = file.metadata().map_err(OutputError::io(&self.named, "write"))?;
+        let there = file.metadata().map_err(OutputError::io(&self.given_path, "write"))?;
         // A terminal or another stream may be both read and written.
-        if there.is_file() { self.is_no_input(&self.named, &there) } else { Ok(()) }
+        if there.is_file() { self.is_no_input(&self.given_path, &there) } else { Ok(()) }
     }
 
     fn is_no_input(&self, path: &Path, there: &fs::Metadata) -> Result<(), OutputError> {
-        match self.inputs.iter().find(|(_, identity)| *identity == Identity::of(there)) {
+        match self.inputs.iter().find(|(_, identity)| *identity == Identity::from_metadata(there)) {
             Some((input, _)) => Err(OutputError::IsInput { path: path.into(), input: input.clone() }),
             None => Ok(()),
         }
@@ -272,13 +273,13 @@ impl Place {
     pub fn take(&self, from: &Path, file: &File) -> Result<(), OutputError> {
         let taken = || {
             let metadata = file.metadata()?;
-            if Identity::of(&fs::symlink_metadata(from)?) != Identity::of(&metadata) {
+            if Identity::from_metadata(&fs::symlink_metadata(from)?) != Identity::from_metadata(&metadata) {
                 return Err(io::Error::other(format!("{} was replaced by another file", from.display())));
             }
             self.set_mode(file)?;
             file.sync_all()
         };
-        taken().map_err(OutputError::io(&self.named, "write"))?;
+        taken().map_err(OutputError::io(&self.given_path, "write"))?;
         self.rename(|to| rename(from, to))
     }
 
@@ -289,7 +290,7 @@ impl Place {
     fn rename(&self, rename: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), OutputError> {
         // The second check: the work may have taken an hour.
         self.check()?;
-        rename(&self.path).and_then(|()| sync_folder(self.folder())).map_err(OutputError::io(&self.named, "write"))
+        rename(&self.path).and_then(|()| sync_folder(self.folder())).map_err(OutputError::io(&self.given_path, "write"))
     }
 }
 
@@ -339,7 +340,7 @@ impl Output {
     pub fn open(path: &Path, guard: &Guard) -> Result<Output, OutputError> {
         let failed = |action| OutputError::io(path, action);
         let mut place = Place {
-            named: path.into(),
+            given_path: path.into(),
             path: path.into(),
             kind: guard.kind.copied(),
             force: guard.force,
@@ -361,7 +362,7 @@ impl Output {
             return Err(OutputError::NoName { path: path.into() });
         }
         match fs::metadata(path) {
-            Ok(there) => match FileKind::of(&there) {
+            Ok(there) => match FileKind::from_metadata(&there) {
                 Some(FileKind::Pipe | FileKind::CharacterDevice) if streams => {
                     let file = open_stream(path).map_err(failed("write"))?;
                     return Ok(Output { place, to: To::Stream(file) });
@@ -396,13 +397,13 @@ impl Output {
     }
 
     /// Returns the path from the user.
-    pub fn named(&self) -> &Path {
-        &self.place.named
+    pub fn given_path(&self) -> &Path {
+        &self.place.given_path
     }
 
     /// Returns whether the output is standard output.
     pub fn is_standard(&self) -> bool {
-        self.place.named.as_os_str() == STANDARD
+        self.place.given_path.as_os_str() == STANDARD
     }
 
     /// Adds a file that the command reads.
@@ -424,7 +425,7 @@ impl Output {
     /// The existing file is then kept.
     pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
         let Output { place, to } = self;
-        let failed = |error| OutputError::io(&place.named, "write")(error);
+        let failed = |error| OutputError::io(&place.given_path, "write")(error);
         let into = |file: &File| -> Result<u64, OutputError> {
             let mut out = CountingWriter { out: BufWriter::new(file), bytes: 0 };
             fill(&mut out).and_then(|()| out.flush()).map_err(failed)?;
@@ -464,8 +465,9 @@ impl Output {
             To::Nameless(_) | To::Named(_) => Ok(self.place),
             To::Stream(_) if self.is_standard() => Err(OutputError::NoStream { kind }),
             To::Stream(file) => {
-                let found = file.metadata().ok().and_then(|there| FileKind::of(&there)).unwrap_or(FileKind::Other);
-                Err(OutputError::NotRegular { path: self.place.named, found, kind })
+                let found =
+                    file.metadata().ok().and_then(|there| FileKind::from_metadata(&there)).unwrap_or(FileKind::Other);
+                Err(OutputError::NotRegular { path: self.place.given_path, found, kind })
             }
         }
     }
@@ -501,7 +503,7 @@ fn open_stream(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOCTTY.bits().cast_signed();
     #[expect(clippy::disallowed_methods, reason = "a pipe or a device, or nothing is written")]
     let file = File::options().write(true).custom_flags(flags).open(path)?;
-    match FileKind::of(&file.metadata()?) {
+    match FileKind::from_metadata(&file.metadata()?) {
         Some(FileKind::Pipe | FileKind::CharacterDevice) => Ok(file),
         _ => Err(io::Error::other("was replaced by another file")),
     }

@@ -129,7 +129,7 @@ pub fn create_own(path: &Path) -> io::Result<File> {
         if there.is_symlink() {
             return Err(not_ours(NotOurs::Link));
         }
-        if let Some(found) = FileKind::of(&there) {
+        if let Some(found) = FileKind::from_metadata(&there) {
             return Err(NotRegular { found }.into());
         }
         if there.uid() != geteuid().as_raw() {

@@ -149,7 +149,7 @@ fn open_stream(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOCTTY.bits().cast_signed();
     #[expect(clippy::disallowed_methods, reason = "what may be a pipe is opened here and nowhere else")]
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    match FileKind::of(&file.metadata()?) {
+    match FileKind::from_metadata(&file.metadata()?) {
         Some(found @ (FileKind::Folder | FileKind::BlockDevice)) => Err(NotRegular { found }.into()),
         _ => Ok(file),
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
-use ixc_fuzz::runner::{self, Options, Report};
+use ixc_fuzz::runner::{self, Report, RunnerOptions};
 use ixc_fuzz::{TARGETS, Target, child, corpus, helper, targets};
 
 /// Runs the fuzz targets: mutated inputs for each public entry that takes untrusted bytes.
@@ -85,10 +85,10 @@ struct ChildArgs {
 }
 
 impl RunArgs {
-    fn options(&self) -> Options {
+    fn options(&self) -> RunnerOptions {
         let corpus = self.corpus.clone().unwrap_or_else(corpus::folder);
         let findings = self.findings.clone().unwrap_or_else(|| runner::default_findings(&corpus));
-        Options { time: Duration::from_secs_f64(self.seconds), seed: self.seed, corpus, findings }
+        RunnerOptions { time: Duration::from_secs_f64(self.seconds), seed: self.seed, corpus, findings }
     }
 
     fn targets(&self) -> Result<Vec<&'static Target>> {
@@ -132,7 +132,7 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Runs targets one after the other. The status is 1 if there are findings.
-fn all(args: &RunArgs, run: impl Fn(&Target, &Options) -> std::io::Result<Report>) -> Result<ExitCode> {
+fn all(args: &RunArgs, run: impl Fn(&Target, &RunnerOptions) -> std::io::Result<Report>) -> Result<ExitCode> {
     let options = args.options();
     let mut reports = BTreeMap::new();
     for target in args.targets()? {

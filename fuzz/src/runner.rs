@@ -21,7 +21,7 @@ const MAX_KEY_BYTES: usize = 160;
 
 /// Options of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RunnerOptions {
     /// Time for each target.
     pub time: Duration,
     /// First seed. Each further child of a target adds one.
@@ -126,7 +126,7 @@ pub fn finding_of(target: &Target, input: &[u8]) -> io::Result<Option<String>> {
 ///
 /// # Errors
 /// If a child cannot be started, or a file cannot be read or written.
-pub fn replay(target: &Target, options: &Options) -> io::Result<Report> {
+pub fn replay(target: &Target, options: &RunnerOptions) -> io::Result<Report> {
     let begin = Instant::now();
     let folder = ChildFolder(tempfile::tempdir()?);
     let mut report = Report::default();
@@ -142,7 +142,7 @@ pub fn replay(target: &Target, options: &Options) -> io::Result<Report> {
 ///
 /// # Errors
 /// If a child cannot be started, or a file cannot be read or written.
-pub fn fuzz(target: &Target, options: &Options) -> io::Result<Report> {
+pub fn fuzz(target: &Target, options: &RunnerOptions) -> io::Result<Report> {
     let begin = Instant::now();
     let mut report = Report::default();
     for seed in options.seed.. {
@@ -173,7 +173,7 @@ impl Report {
         target: &Target,
         output: &Output,
         folder: &ChildFolder,
-        options: &Options,
+        options: &RunnerOptions,
         seed: u64,
     ) -> io::Result<()> {
         let counts = Counts::parse(&String::from_utf8_lossy(&output.stdout)).unwrap_or_default();
@@ -195,7 +195,7 @@ impl Report {
 }
 
 /// Minimises an input, and stores it. Returns its path.
-fn stored(target: &Target, key: &str, input: &[u8], options: &Options) -> io::Result<PathBuf> {
+fn stored(target: &Target, key: &str, input: &[u8], options: &RunnerOptions) -> io::Result<PathBuf> {
     let again = |bytes: &[u8]| finding_of(target, bytes).is_ok_and(|found| found.as_deref() == Some(key));
     // Findings that depend on earlier cases, or take long, are stored as they are.
     let is_slow = key.starts_with("timeout");

@@ -74,7 +74,7 @@ fn plan_of(random: &RandomModule, file: SourceFile, target: Target) -> Plan<Kern
         result_width: 0,
         weights: &random.weights,
     };
-    let options = OptionSet::default().with(&pack::Options { weights: false });
+    let options = OptionSet::default().with(&pack::PackOptions { weights: false });
     let context = Context { target, caches: target.row().caches(), options, facts: Some(facts), decisions: None };
     let passes = graph_passes().into_iter().chain(["pack", "tile"]).collect::<Vec<_>>();
     let module = manager::run_pipeline(random.module.clone(), &passes, &context).expect("a random model compiles");

@@ -6,12 +6,12 @@
 //!
 //! ```
 //! use ixc_generate::budget;
-//! use ixc_compile::{compile::Options, model::Model};
+//! use ixc_compile::{compile::CompileOptions, model::Model};
 //! use ixc_runtime::engine;
 //!
 //! let model = Model::new(ixc_compile::demo::open()?)?;
-//! let run = engine::Options { memory: Some(1 << 20), ..engine::Options::default() };
-//! let (compiled, memory) = budget::compile_within(&model, &Options::default(), &run)?;
+//! let run = engine::EngineOptions { memory: Some(1 << 20), ..engine::EngineOptions::default() };
+//! let (compiled, memory) = budget::compile_within(&model, &CompileOptions::default(), &run)?;
 //! // The model exceeds the budget, so the plan has expert groups for streaming.
 //! assert!(memory == Some(1 << 20) && !compiled.plan.expert_groups.is_empty());
 //! # Ok::<(), ixc_generate::Error>(())
@@ -32,7 +32,7 @@ use ixc_runtime::program::MAX_CONTEXT;
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
-use ixc_compile::compile::{Compiled, DECIDES, GeneratedKernels, Options, finish, specs, with_kernels};
+use ixc_compile::compile::{CompileOptions, Compiled, DECIDES, GeneratedKernels, finish, specs, with_kernels};
 use ixc_compile::machine::system;
 use ixc_compile::model::Model;
 use ixc_compile::prefix::Prefix;
@@ -42,13 +42,13 @@ use ixc_compile::tuned;
 const MEMORY_PART: u64 = 90;
 /// Returns the number of bytes of free memory that a run may take; `None` if the system does not
 /// report it.
-pub fn left() -> Option<u64> {
+pub fn free_memory() -> Option<u64> {
     Some([system::memory().available, system::cgroup_left()].into_iter().flatten().min()? / 100 * MEMORY_PART)
 }
 
 /// Returns the default budget for a run that takes `needed` bytes; `None` if it fits.
 fn default_memory(needed: u64) -> Option<u64> {
-    left().filter(|left| needed > *left)
+    free_memory().filter(|left| needed > *left)
 }
 
 /// Returns the number of bytes that a plan takes with all of its weights in memory, in addition to
@@ -56,7 +56,7 @@ fn default_memory(needed: u64) -> Option<u64> {
 ///
 /// # Errors
 /// When the plan is malformed.
-pub fn needed(plan: &Plan<Kernel>, run: &engine::Options) -> Result<u64, Error> {
+pub fn needed_bytes(plan: &Plan<Kernel>, run: &engine::EngineOptions) -> Result<u64, Error> {
     // The sum contains the memory of this process.
     let before = memory_estimate::process_bytes();
     Ok(memory_estimate::resident(plan, run)?.saturating_sub(before))
@@ -72,14 +72,14 @@ const STREAMED_CONTEXT_PART: u64 = 8;
 ///
 /// # Errors
 /// When the plan is malformed.
-pub fn longest_context(plan: &Plan<Kernel>, run: &engine::Options, reserved: u64) -> Result<u32, Error> {
+pub fn longest_context(plan: &Plan<Kernel>, run: &engine::EngineOptions, reserved: u64) -> Result<u32, Error> {
     let most = plan.context_length.min(MAX_CONTEXT);
     let least = most.min(DEFAULT_CONTEXT);
     let needed = |context: u32| {
-        memory_estimate::resident(plan, &engine::Options { context: Some(context.into()), ..run.clone() })
+        memory_estimate::resident(plan, &engine::EngineOptions { context: Some(context.into()), ..run.clone() })
     };
     let process = memory_estimate::process_bytes();
-    let total = run.memory.or_else(|| Some(left()?.saturating_add(process)));
+    let total = run.memory.or_else(|| Some(free_memory()?.saturating_add(process)));
     let Some(total) = total.map(|total| total.saturating_sub(reserved)) else { return Ok(least) };
     let is_streamed = !plan.expert_groups.is_empty() && (run.memory.is_some() || run.experts == ExpertStore::Map);
     let bound = match is_streamed {
@@ -115,7 +115,7 @@ fn expert_bytes(plan: &Plan<Kernel>) -> u64 {
 ///
 /// # Errors
 /// When the plan is malformed.
-pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<u64>, Error> {
+pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::EngineOptions) -> Result<Option<u64>, Error> {
     if plan.expert_groups.is_empty() {
         return Ok(None);
     }
@@ -133,12 +133,12 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Opti
 /// See [`compile`](ixc_compile::compile::compile).
 pub fn compile_within(
     model: &Model,
-    options: &Options,
-    run: &engine::Options,
+    options: &CompileOptions,
+    run: &engine::EngineOptions,
 ) -> Result<(Compiled, Option<u64>), Error> {
     match FirstPlan::new(model, options, run)? {
         FirstPlan::Streamed { compiled, memory, .. } => Ok((*compiled, Some(memory))),
-        FirstPlan::Resident(resident) => resident.within(model, options, run),
+        FirstPlan::Resident(resident) => resident.compile_within_budget(model, options, run),
     }
 }
 
@@ -152,14 +152,18 @@ pub(crate) enum FirstPlan {
 
 impl FirstPlan {
     /// Compiles the plan.
-    pub(crate) fn new(model: &Model, options: &Options, run: &engine::Options) -> Result<FirstPlan, Error> {
+    pub(crate) fn new(
+        model: &Model,
+        options: &CompileOptions,
+        run: &engine::EngineOptions,
+    ) -> Result<FirstPlan, Error> {
         let start = Start::new(model, options)?;
         let min_expert_bytes = start.prefix.min_expert_bytes();
         Ok(match memory_below(min_expert_bytes, run) {
             // The experts alone exceed the budget, so a plan with all experts in memory need
             // not be compiled.
             Some(memory) => {
-                let compiled = Box::new(start.streamed(model, options, run, memory)?);
+                let compiled = Box::new(start.compile_streamed(model, options, run, memory)?);
                 FirstPlan::Streamed { compiled, memory, min_expert_bytes }
             }
             None => FirstPlan::Resident(Box::new(start.resident(model, options)?)),
@@ -168,8 +172,8 @@ impl FirstPlan {
 }
 
 /// Returns the memory of a run, if it is less than all experts take.
-pub(crate) fn memory_below(min_expert_bytes: u64, run: &engine::Options) -> Option<u64> {
-    run.memory.or_else(left).filter(|memory| min_expert_bytes > *memory)
+pub(crate) fn memory_below(min_expert_bytes: u64, run: &engine::EngineOptions) -> Option<u64> {
+    run.memory.or_else(free_memory).filter(|memory| min_expert_bytes > *memory)
 }
 
 /// Intermediate result after the passes that do not depend on the budget.
@@ -181,16 +185,22 @@ struct Start {
 }
 
 impl Start {
-    fn new(model: &Model, options: &Options) -> Result<Start, Error> {
+    fn new(model: &Model, options: &CompileOptions) -> Result<Start, Error> {
         let begin = Instant::now();
-        let (prefix, decisions) = recorded(options, |options| Ok(Prefix::new(model, options)?))?;
+        let (prefix, decisions) = record_decisions(options, |options| Ok(Prefix::new(model, options)?))?;
         Ok(Start { begin, prefix, decisions })
     }
 
     /// Compiles the plan with streamed experts, for a budget that these exceed.
-    fn streamed(self, model: &Model, options: &Options, run: &engine::Options, memory: u64) -> Result<Compiled, Error> {
-        let options = Options { expert_memory: Some(memory), ..options.clone() };
-        let (plan, decisions) = recorded(&options, |options| {
+    fn compile_streamed(
+        self,
+        model: &Model,
+        options: &CompileOptions,
+        run: &engine::EngineOptions,
+        memory: u64,
+    ) -> Result<Compiled, Error> {
+        let options = CompileOptions { expert_memory: Some(memory), ..options.clone() };
+        let (plan, decisions) = record_decisions(&options, |options| {
             let (fused, plan) = self.prefix.specs(model, options)?;
             Ok((fused, with_kernels(plan, options.target())?))
         })?;
@@ -205,11 +215,11 @@ impl Start {
     }
 
     /// Compiles the plan with all weights in memory.
-    fn resident(self, model: &Model, options: &Options) -> Result<ResidentPlan, Error> {
+    fn resident(self, model: &Model, options: &CompileOptions) -> Result<ResidentPlan, Error> {
         let Start { begin, prefix, decisions: early } = self;
         let min_expert_bytes = prefix.min_expert_bytes();
         let kept = prefix.has_experts().then(|| prefix.clone());
-        let ((fused, plan), late) = recorded(options, |options| Ok(prefix.specs(model, options)?))?;
+        let ((fused, plan), late) = record_decisions(options, |options| Ok(prefix.specs(model, options)?))?;
         let specs = plan.kernels.clone();
         let mut generated = GeneratedKernels::new(options.target());
         // The size of a run includes the scratch memory of kernels, so kernels are generated first.
@@ -220,12 +230,12 @@ impl Start {
 
 /// Calls `compile` with a new record of decisions, if decisions are requested. Returns the result
 /// and the decisions.
-fn recorded<T>(
-    options: &Options,
-    compile: impl FnOnce(&Options) -> Result<T, Error>,
+fn record_decisions<T>(
+    options: &CompileOptions,
+    compile: impl FnOnce(&CompileOptions) -> Result<T, Error>,
 ) -> Result<(T, Vec<Decision>), Error> {
     let own = options.decisions.as_ref().map(|_| Arc::new(Decisions::default()));
-    let result = compile(&Options { decisions: own.clone(), ..options.clone() })?;
+    let result = compile(&CompileOptions { decisions: own.clone(), ..options.clone() })?;
     Ok((result, own.map(|own| own.take()).unwrap_or_default()))
 }
 
@@ -254,7 +264,7 @@ impl ResidentPlan {
     ///
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
-    pub fn new(model: &Model, options: &Options) -> Result<ResidentPlan, Error> {
+    pub fn new(model: &Model, options: &CompileOptions) -> Result<ResidentPlan, Error> {
         Start::new(model, options)?.resident(model, options)
     }
 
@@ -269,7 +279,7 @@ impl ResidentPlan {
     }
 
     /// Returns the number of weights with a measured tiling.
-    pub(crate) fn tuned(&self) -> usize {
+    pub(crate) fn tuned_weights(&self) -> usize {
         tuned::weights(&self.fused)
     }
 
@@ -277,11 +287,11 @@ impl ResidentPlan {
     ///
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
-    pub fn within(
+    pub fn compile_within_budget(
         self,
         model: &Model,
-        options: &Options,
-        run: &engine::Options,
+        options: &CompileOptions,
+        run: &engine::EngineOptions,
     ) -> Result<(Compiled, Option<u64>), Error> {
         let split = self.memory(options, run)?;
         Ok((self.with(model, options, &split)?, split.memory))
@@ -291,12 +301,17 @@ impl ResidentPlan {
     ///
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
-    pub(crate) fn with(mut self, model: &Model, options: &Options, split: &MemorySplit) -> Result<Compiled, Error> {
+    pub(crate) fn with(
+        mut self,
+        model: &Model,
+        options: &CompileOptions,
+        split: &MemorySplit,
+    ) -> Result<Compiled, Error> {
         if let Some(record) = &options.decisions {
             record.extend(std::mem::take(&mut self.early));
         }
         if split.expert_memory.is_some() {
-            let options = Options { expert_memory: split.expert_memory, ..options.clone() };
+            let options = CompileOptions { expert_memory: split.expert_memory, ..options.clone() };
             return Ok(self.again(model, &options)?.0);
         }
         if let Some(record) = &options.decisions {
@@ -307,7 +322,7 @@ impl ResidentPlan {
 
     /// Returns the plan of the same model with other options of memory and packing. Also returns
     /// its leftover kernels.
-    pub(crate) fn again(self, model: &Model, options: &Options) -> Result<(Compiled, GeneratedKernels), Error> {
+    pub(crate) fn again(self, model: &Model, options: &CompileOptions) -> Result<(Compiled, GeneratedKernels), Error> {
         let ResidentPlan { begin, prefix, plan, specs: resident, mut generated, .. } = self;
         generated.add(resident, plan.kernels);
         let (fused, plan) = match prefix {
@@ -318,7 +333,7 @@ impl ResidentPlan {
     }
 
     /// Returns the memory of a run, and records the decision about it.
-    pub(crate) fn memory(&self, options: &Options, run: &engine::Options) -> Result<MemorySplit, Error> {
+    pub(crate) fn memory(&self, options: &CompileOptions, run: &engine::EngineOptions) -> Result<MemorySplit, Error> {
         MemorySplit::new(&self.plan, options, run)
     }
 }
@@ -334,7 +349,11 @@ pub(crate) struct MemorySplit {
 
 impl MemorySplit {
     /// Divides the memory of a run. `plan` has all weights in memory. Records the decision.
-    pub(crate) fn new(plan: &Plan<Kernel>, options: &Options, run: &engine::Options) -> Result<MemorySplit, Error> {
+    pub(crate) fn new(
+        plan: &Plan<Kernel>,
+        options: &CompileOptions,
+        run: &engine::EngineOptions,
+    ) -> Result<MemorySplit, Error> {
         let size = Size::from_plan(plan, run)?;
         let memory = run.memory.or_else(|| default_memory(size.all).filter(|_| size.experts > 0));
         // With a margin, because the process grows a little before the plan is loaded. A plan for
@@ -359,7 +378,7 @@ struct Size {
 }
 
 impl Size {
-    fn from_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Size, Error> {
+    fn from_plan(plan: &Plan<Kernel>, run: &engine::EngineOptions) -> Result<Size, Error> {
         Ok(Size { all: memory_estimate::resident(plan, run)?, experts: expert_bytes(plan) })
     }
 
@@ -372,7 +391,7 @@ impl Size {
     fn record(self, record: &Decisions, memory: u64, expert_memory: Option<u64>) {
         let sizes = format!("all weights in memory would take {}; the budget is {}", Bytes(self.all), Bytes(memory));
         let (all, streamed) = ("all weights in memory", "experts streamed from the drive");
-        let decision = Decision::of("a run", "", "memory");
+        let decision = Decision::new("a run", "", "memory");
         record.begin(DECIDES);
         record.add(match expert_memory {
             Some(bytes) => decision.chose(format!("{streamed}, {} of them in memory", Bytes(bytes))).over(all, sizes),
@@ -393,12 +412,13 @@ mod tests {
     #[test]
     fn each_kernel_of_a_streamed_model_is_generated_once() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
-        let (options, run) = (Options::default(), engine::Options { memory: Some(1 << 20), ..Default::default() });
+        let (options, run) =
+            (CompileOptions::default(), engine::EngineOptions { memory: Some(1 << 20), ..Default::default() });
         let resident = ResidentPlan::new(&model, &options).unwrap();
         let MemorySplit { expert_memory, .. } = resident.memory(&options, &run).unwrap();
-        let options = Options { expert_memory, ..options };
+        let options = CompileOptions { expert_memory, ..options };
         let (compiled, generated) = resident.again(&model, &options).unwrap();
-        let trial = compile(&model, &Options::default()).unwrap();
+        let trial = compile(&model, &CompileOptions::default()).unwrap();
         let streamed = compile(&model, &options).unwrap();
         assert!(!compiled.plan.expert_groups.is_empty() && compiled.plan == streamed.plan);
         let names = |plan: Plan<Kernel>| plan.kernels.into_iter().map(|kernel| kernel.name);

@@ -30,7 +30,7 @@
 //!     let request = Request { limit: Some(8), ..Request::new(tokens, greedy) };
 //!     let answer = session
 //!         .generate(&request, |_| Ok::<_, ixc_generate::Error>(ControlFlow::Continue(())))?;
-//!     chat.answered(session.model().tokenizer()?.decode(&answer.tokens)?);
+//!     chat.add_answer(session.model().tokenizer()?.decode(&answer.tokens)?);
 //! }
 //! assert_eq!(chat.messages().len(), 4);
 //! # Ok::<(), ixc_generate::Error>(())
@@ -186,7 +186,7 @@ impl Chat {
     }
 
     /// Adds the model's answer to the conversation.
-    pub fn answered(&mut self, text: impl Into<String>) {
+    pub fn add_answer(&mut self, text: impl Into<String>) {
         self.messages.push(Message::new(ASSISTANT, text));
     }
 

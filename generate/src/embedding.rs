@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 
 use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::engine::{Addition, EvictError, FIRST, RankCounts, SequenceId, StepError};
-use ixc_runtime::streaming::store::Evicted;
+use ixc_runtime::streaming::store::EvictionResult;
 
 use crate::Error;
 use crate::generator::SlotStatus;
@@ -98,7 +98,7 @@ impl Embedder {
     ///
     /// # Errors
     /// See [`LoadedModel::evict_experts`].
-    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<EvictionResult, EvictError> {
         self.model.evict_experts(layer, pinned)
     }
 
@@ -308,14 +308,14 @@ impl Embedder {
 fn vector(text: &ActiveText, pooling: Pooling, unit: bool) -> Vec<f32> {
     let rows = if pooling == Pooling::Mean { text.tokens.len() as f64 } else { 1.0 };
     match unit {
-        true => normalised(&text.sum),
+        true => normalise(&text.sum),
         false => text.sum.iter().map(|sum| (sum / rows) as f32).collect(),
     }
 }
 
 /// Returns the vector with this direction and length 1, or zeros. A sum is enough: a mean has the
 /// same direction.
-fn normalised(sum: &[f64]) -> Vec<f32> {
+fn normalise(sum: &[f64]) -> Vec<f32> {
     let length = sum.iter().map(|x| x * x).sum::<f64>().sqrt();
     let factor = if length > 0.0 { 1.0 / length } else { 0.0 };
     sum.iter().map(|x| (x * factor) as f32).collect()
@@ -325,7 +325,7 @@ fn normalised(sum: &[f64]) -> Vec<f32> {
 /// (Matryoshka).
 pub fn cut(vector: &[f32], dimensions: usize) -> Vec<f32> {
     let first: Vec<f64> = vector.iter().take(dimensions).map(|&x| x.into()).collect();
-    normalised(&first)
+    normalise(&first)
 }
 
 #[cfg(test)]
@@ -334,8 +334,8 @@ mod tests {
 
     #[test]
     fn vectors_have_length_one() {
-        assert_eq!(normalised(&[3.0, 0.0, -4.0]), [0.6, 0.0, -0.8]);
-        assert_eq!(normalised(&[0.0; 2]), [0.0; 2]);
+        assert_eq!(normalise(&[3.0, 0.0, -4.0]), [0.6, 0.0, -0.8]);
+        assert_eq!(normalise(&[0.0; 2]), [0.0; 2]);
         assert_eq!(cut(&[0.6, 0.0, -0.8], 2), [1.0, 0.0]);
     }
 }

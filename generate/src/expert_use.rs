@@ -114,7 +114,7 @@ impl ExpertUseError {
 
 impl ExpertUse {
     /// Returns the counts of an engine since it was loaded.
-    pub fn of(engine: &Engine) -> ExpertUse {
+    pub fn from_engine(engine: &Engine) -> ExpertUse {
         let counts = engine.expert_counts();
         let streamed = engine.stream().map(|store| {
             let (groups, blocks) = (store.stats().groups, store.blocks_by_group());
@@ -185,7 +185,7 @@ impl ExpertUse {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<ExpertUse, String> {
+    fn parse_text(text: &str) -> Result<ExpertUse, String> {
         ExpertUse::parse(text, Path::new("hot.json")).map_err(|error| error.to_string())
     }
 
@@ -201,12 +201,14 @@ mod tests {
         };
         let text = used.to_json();
         assert!((KIND.is)(text.as_bytes()) && !(KIND.is)(b"{\"schema\":\"ixc.inspect.v1\""));
-        assert_eq!(parsed(&text).unwrap(), ExpertUse { streamed: None, ..used.clone() });
+        assert_eq!(parse_text(&text).unwrap(), ExpertUse { streamed: None, ..used.clone() });
         // A changed number in a file with a checksum is an error.
         let file = add_checksum(&[], text.trim_end());
-        assert_eq!(parsed(&file).unwrap(), parsed(&text).unwrap());
+        assert_eq!(parse_text(&file).unwrap(), parse_text(&text).unwrap());
         assert!(
-            parsed(&file.replacen("\"tokens\":7", "\"tokens\":8", 1)).unwrap_err().contains("is damaged or was edited")
+            parse_text(&file.replacen("\"tokens\":7", "\"tokens\":8", 1))
+                .unwrap_err()
+                .contains("is damaged or was edited")
         );
         let twice = used.clone().plus(&used);
         assert_eq!((twice.tokens, twice.chosen), (14, vec![vec![2, u64::MAX], vec![]]));
@@ -231,9 +233,9 @@ mod tests {
                 "hot.json: has schema \"ixc.experts.v2\", expected \"ixc.experts.v1\"",
             ),
         ] {
-            let error = parsed(text).unwrap_err();
+            let error = parse_text(text).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert!(parsed(&"[".repeat(1 << 20)).is_err());
+        assert!(parse_text(&"[".repeat(1 << 20)).is_err());
     }
 }

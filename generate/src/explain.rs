@@ -6,16 +6,16 @@
 //! record decisions. Similar decisions are grouped.
 //!
 //! ```
-//! use ixc_compile::{compile::Options, model::Model};
+//! use ixc_compile::{compile::CompileOptions, model::Model};
 //! use ixc_generate::explain;
 //! use ixc_runtime::engine;
 //!
 //! let model = Model::new(ixc_compile::demo::open()?)?;
-//! let decisions = explain::decisions(&model, &Options::default(), &engine::Options::default())?;
+//! let decisions = explain::decisions(&model, &CompileOptions::default(), &engine::EngineOptions::default())?;
 //! assert!(decisions.iter().any(|decision| decision.pass == "tile"));
 //! assert!(decisions.iter().all(|decision| !decision.rejected.is_empty()));
 //! // All layers of the demo model have the same decisions, so grouping at least halves the number.
-//! assert!(explain::grouped(&decisions).len() * 2 < decisions.len());
+//! assert!(explain::group_decisions(&decisions).len() * 2 < decisions.len());
 //! # Ok::<(), ixc_generate::Error>(())
 //! ```
 
@@ -24,16 +24,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use ixc_dataflow::grid::Grid;
-use ixc_dataflow::place::search::Placed;
+use ixc_dataflow::place::search::PlacedPlan;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
-use ixc_passes::decision::{Decision, Decisions, Rejected};
+use ixc_passes::decision::{Decision, Decisions, RejectedAlternative};
 use ixc_runtime::streaming::predict::{Predictions, StrategyDecision};
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
 use crate::budget::compile_within;
-use ixc_compile::compile::{self, Options, specs, with_kernels};
+use ixc_compile::compile::{self, CompileOptions, specs, with_kernels};
 use ixc_compile::model::Model;
 use ixc_compile::place;
 use ixc_compile::select::{Item, in_any_layer, layer_of, ranges};
@@ -52,13 +52,13 @@ pub fn sources() -> Vec<&'static str> {
 ///
 /// # Errors
 /// The errors of [`compile`](ixc_compile::compile::compile).
-pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Result<Vec<Decision>, Error> {
+pub fn decisions(model: &Model, options: &CompileOptions, run: &engine::EngineOptions) -> Result<Vec<Decision>, Error> {
     let decisions = Arc::new(Decisions::default());
-    let options = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
+    let options = CompileOptions { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
     let plan = match run.memory {
         Some(_) => {
             let predict_extra = options.predict_extra.or(run.prefetch.early_routers());
-            Some(compile_within(model, &Options { predict_extra, ..options }, run)?.0.plan)
+            Some(compile_within(model, &CompileOptions { predict_extra, ..options }, run)?.0.plan)
         }
         None => {
             let (_, plan) = specs(model, &options)?;
@@ -74,7 +74,7 @@ pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Res
 
 /// Returns the decision about expert prediction at the start of a run; `None` if all experts are in
 /// memory or the user chose a predictor.
-fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decision>, Error> {
+fn prediction(plan: &Plan<Kernel>, run: &engine::EngineOptions) -> Result<Option<Decision>, Error> {
     let groups = u32::try_from(plan.expert_groups.len()).unwrap_or(u32::MAX);
     if groups == 0 {
         return Ok(None);
@@ -84,7 +84,7 @@ fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decis
         predictions = predictions.without_early_routers();
     }
     let to_decision = |StrategyDecision { chosen, why, rejected }| {
-        let rejected = rejected.into_iter().map(|(what, why)| Rejected { what, why }).collect();
+        let rejected = rejected.into_iter().map(|(what, why)| RejectedAlternative { what, why }).collect();
         let (op, question) = ("experts".to_owned(), "predictor");
         Decision { pass: RUN, op, name: String::new(), question, chosen, why, rejected }
     };
@@ -95,7 +95,11 @@ fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decis
 ///
 /// # Errors
 /// The errors of [`place`](ixc_compile::place::place).
-pub fn placement(model: &Model, grid: &Grid, options: &place::Options) -> Result<(Placed, Vec<Decision>), Error> {
+pub fn placement(
+    model: &Model,
+    grid: &Grid,
+    options: &place::PlaceOptions,
+) -> Result<(PlacedPlan, Vec<Decision>), Error> {
     let decisions = Arc::new(Decisions::default());
     let placed = place::place_told(model, grid, options, Some(&decisions))?;
     Ok((placed, decisions.take()))
@@ -120,7 +124,7 @@ pub struct Group<'d> {
 }
 
 /// Groups similar decisions, in the order of each group's first decision.
-pub fn grouped(decisions: &[Decision]) -> Vec<Group<'_>> {
+pub fn group_decisions(decisions: &[Decision]) -> Vec<Group<'_>> {
     /// Fields in which similar decisions are equal.
     #[derive(PartialEq, Eq, Hash)]
     struct Key<'d> {
@@ -129,7 +133,7 @@ pub fn grouped(decisions: &[Decision]) -> Vec<Group<'_>> {
         question: &'d str,
         chosen: &'d str,
         why: &'d Option<String>,
-        rejected: &'d [Rejected],
+        rejected: &'d [RejectedAlternative],
     }
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut known: HashMap<Key<'_>, usize> = HashMap::new();
@@ -174,7 +178,7 @@ impl fmt::Display for Group<'_> {
             Some(why) => writeln!(f, ": {why}")?,
             None => writeln!(f)?,
         }
-        rejected.iter().try_for_each(|Rejected { what, why }| writeln!(f, "  rejected  {what}: {why}"))
+        rejected.iter().try_for_each(|RejectedAlternative { what, why }| writeln!(f, "  rejected  {what}: {why}"))
     }
 }
 
@@ -185,10 +189,10 @@ mod tests {
     #[test]
     fn equal_decisions_are_printed_once_with_their_layers() {
         let of = |name: &str, rows: &str| {
-            Decision::of("weight", name, "layout").chose("q4_k").over("q4_k_r16", format!("its {rows} rows"))
+            Decision::new("weight", name, "layout").chose("q4_k").over("q4_k_r16", format!("its {rows} rows"))
         };
         let all = [of("blk.0.a", "5"), of("blk.0.b", "7"), of("blk.1.a", "5"), of("out", "5"), of("blk.3.a", "5")];
-        let groups = grouped(&all);
+        let groups = group_decisions(&all);
         assert_eq!(groups.iter().map(|group| group.count).collect::<Vec<_>>(), [4, 1]);
         assert_eq!(
             groups[0].to_string(),

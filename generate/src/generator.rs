@@ -41,7 +41,7 @@
 //!
 //! Invariant: a request's bits depend neither on other requests nor on how much of its prompt was
 //! cached. That holds on targets without tiles, or with
-//! [`exact_batch`](ixc_runtime::engine::Options::exact_batch). Kernels for few rows sum in another
+//! [`exact_batch`](ixc_runtime::engine::EngineOptions::exact_batch). Kernels for few rows sum in another
 //! order than kernels for many. Therefore no part of a prompt is shorter than
 //! [`min_rows`](ixc_runtime::engine::Engine::min_rows). docs/serving.md lists the exceptions.
 //!
@@ -62,7 +62,7 @@ use std::time::Duration;
 
 use ixc_runtime::engine::{EvictError, FIRST, RankCounts, SequenceId, StepError};
 use ixc_runtime::sample::Sampler;
-use ixc_runtime::streaming::store::Evicted;
+use ixc_runtime::streaming::store::EvictionResult;
 use ixc_text::tokenizer::Tokenizer;
 
 use crate::Error;
@@ -256,9 +256,9 @@ impl Generator {
     }
 
     /// Enables speculation: see [`crate::speculate`]. A step with prompts has no drafts. The room
-    /// for drafts is [`engine::Options::more_additions`].
+    /// for drafts is [`engine::EngineOptions::more_additions`].
     ///
-    /// [`engine::Options::more_additions`]: ixc_runtime::engine::Options::more_additions
+    /// [`engine::EngineOptions::more_additions`]: ixc_runtime::engine::EngineOptions::more_additions
     ///
     /// # Errors
     /// [`Error::NoSpeculation`] if states cannot be truncated.
@@ -320,7 +320,7 @@ impl Generator {
     ///
     /// # Errors
     /// When experts are not streamed, or there is no such layer.
-    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<EvictionResult, EvictError> {
         self.model.evict_experts(layer, pinned)
     }
 

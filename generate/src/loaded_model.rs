@@ -29,7 +29,7 @@ use ixc_runtime::sample::SamplerState;
 use ixc_runtime::saved::SavedError;
 use ixc_runtime::stats::Stats;
 use ixc_runtime::streaming::predict::{Strategy, StrategyChoice};
-use ixc_runtime::streaming::store::Evicted;
+use ixc_runtime::streaming::store::EvictionResult;
 use ixc_targets::Target;
 use ixc_text::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
 
@@ -62,12 +62,12 @@ pub const DEFAULT_CONTEXT: usize = load::DEFAULT_CONTEXT as usize;
 /// Options of loading a model.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Options of compiling, within [`engine::Options::memory`]. A plan is compiled already:
+    /// Options of compiling, within [`engine::EngineOptions::memory`]. A plan is compiled already:
     /// another target or deferred experts are errors.
-    pub compile: compile::Options,
+    pub compile: compile::CompileOptions,
     /// Options of running. Without a memory budget, weights that are larger than the free memory of
     /// the machine and the control group get most of that memory.
-    pub run: engine::Options,
+    pub run: engine::EngineOptions,
     /// Whether the model is for embeddings. It is then compiled without its output matrix, and
     /// steps return hidden states. A plan must be compiled that way.
     pub embeddings: bool,
@@ -78,7 +78,7 @@ pub struct LoadOptions {
     /// Outstanding reads of streamed experts. The default comes from measurements of the drive.
     pub queue_depth: Option<usize>,
     /// Makes the context as long as memory allows, up to the model's, if
-    /// [`engine::Options::context`] is `None`.
+    /// [`engine::EngineOptions::context`] is `None`.
     pub longest_context: Option<LongestContext>,
     /// Model file of a plan, for [`LoadedModel::open`]. By default, the file at the path in the
     /// plan, or next to the plan.
@@ -120,7 +120,7 @@ impl ModelProperties {
     fn from_plan(plan: &Plan<Kernel>) -> ModelProperties {
         let mut formats: HashMap<Format, u64> = HashMap::new();
         for weight in &plan.weights {
-            let format = weight.stored.unpacked().unwrap_or(weight.stored);
+            let format = weight.stored.unpacked_format().unwrap_or(weight.stored);
             let sum = formats.entry(format).or_default();
             *sum = sum.saturating_add(weight.bytes);
         }
@@ -225,12 +225,12 @@ impl LoadedModel {
     }
 
     /// Returns the names of replaced kernels.
-    pub fn replaced(&self) -> &[String] {
+    pub fn replaced_kernels(&self) -> &[String] {
         &self.replaced
     }
 
     /// Returns the number of weights with measured tilings, and the file with the measurements.
-    pub fn tuned(&self) -> Option<(usize, &Path)> {
+    pub fn tuned_weights(&self) -> Option<(usize, &Path)> {
         self.tuned.as_ref().map(|(weights, path)| (*weights, path.as_path()))
     }
 
@@ -310,7 +310,7 @@ impl LoadedModel {
     ///
     /// # Errors
     /// When experts are not streamed, or there is no such layer.
-    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<EvictionResult, EvictError> {
         self.engine.evict_experts(layer, pinned)
     }
 
@@ -382,7 +382,7 @@ impl LoadedModel {
         sampler: Option<&SamplerState>,
         output: ixc_files::Output,
     ) -> Result<u64, Error> {
-        let path = output.named().to_owned();
+        let path = output.given_path().to_owned();
         let saved = |source| Error::Saved { path: path.clone(), source: Box::new(source) };
         // An error of the output is not an error of the state.
         let mut failed = None;

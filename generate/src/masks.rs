@@ -254,7 +254,7 @@ fn make(matcher: &mut Matcher, tokens: &Receiver<u32>, messages: &Sender<Message
                 // Ring before the mask is computed, because a caller may wait only to learn whether
                 // the text is complete.
                 bell.ring();
-                match matcher.allowed() {
+                match matcher.token_mask() {
                     Ok(mask) => messages.send(Message::Mask(mask.to_vec())),
                     Err(error) => messages.send(Message::Failed(error)),
                 }

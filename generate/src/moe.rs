@@ -22,7 +22,7 @@
 //! ```
 //!
 //! One thread runs the submitted work in order, together with the other threads of
-//! [`engine::Options::threads`]. Inputs are copied, so that their buffers are free at once. A
+//! [`engine::EngineOptions::threads`]. Inputs are copied, so that their buffers are free at once. A
 //! dropped handle discards its result.
 //!
 //! Invariant: results equal those of the model's own layers with the same kernels. A row's bits
@@ -50,10 +50,10 @@ use ixc_compile::model::{Input, Model};
 /// Options for compiling and running experts.
 #[derive(Clone, Debug, Default)]
 pub struct MoeOptions {
-    /// Compile options of a model, within [`engine::Options::memory`].
-    pub compile: compile::Options,
+    /// Compile options of a model, within [`engine::EngineOptions::memory`].
+    pub compile: compile::CompileOptions,
     /// Run options of its plan; contexts and sequences have no meaning here.
-    pub run: engine::Options,
+    pub run: engine::EngineOptions,
 }
 
 /// Work of the thread.
@@ -213,7 +213,7 @@ impl Moe {
     pub fn of_model(model: Model, options: &MoeOptions) -> Result<Moe, Error> {
         let model = model.into_expert_layers()?;
         let (compiled, memory) = loaded_model::compile_for(&model, None, &options.compile, &options.run)?;
-        let run = engine::Options { memory, ..options.run.clone() };
+        let run = engine::EngineOptions { memory, ..options.run.clone() };
         let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(compiled.plan) };
         Moe::of_plan_file(file, Path::new(""), &run)
     }
@@ -223,7 +223,7 @@ impl Moe {
     /// # Errors
     /// When the file is not a plan of experts or is malformed, when its model is missing or another
     /// one, or when this machine cannot run it.
-    pub fn of_plan_file(file: PlanFile, folder: &Path, run: &engine::Options) -> Result<Moe, Error> {
+    pub fn of_plan_file(file: PlanFile, folder: &Path, run: &engine::EngineOptions) -> Result<Moe, Error> {
         let (run, _) = loaded_model::engine_options(&file, folder, run, None)?;
         let mut experts = ExpertLayers::load_file(file, folder, &run).map_err(loaded_model::not_loaded)?;
         let (layers, streams) = (experts.layers().to_vec(), experts.stream().is_some());

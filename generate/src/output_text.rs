@@ -60,7 +60,7 @@ impl OutputText {
     pub fn finish(mut self) -> RestOfText {
         let rest = self.decoder.take().map(Stream::finish).unwrap_or_default();
         let text = self.stop.push(&rest);
-        let stop = self.stop.found().map(str::to_owned);
+        let stop = self.stop.stop_string().map(str::to_owned);
         RestOfText { text: text + &self.stop.finish(), stop }
     }
 }
@@ -135,7 +135,7 @@ impl StopStrings {
     }
 
     /// Returns the string that was found.
-    pub fn found(&self) -> Option<&str> {
+    pub fn stop_string(&self) -> Option<&str> {
         self.strings.get(self.found?).map(String::as_str)
     }
 

@@ -181,7 +181,7 @@ impl OwnLayer {
                 row += tokens.len();
                 if *ends {
                     let (token, probability) = most_likely_token(self.engine.logits(output), self.engine.vocabulary());
-                    let hidden = self.engine.hidden()[(row - 1) * width..row * width].to_vec();
+                    let hidden = self.engine.hidden_states()[(row - 1) * width..row * width].to_vec();
                     predictions.push(Prediction { token, probability, hidden });
                     output += 1;
                 }

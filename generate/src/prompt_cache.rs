@@ -184,7 +184,7 @@ impl PromptCache {
                     continue;
                 }
                 self.clock += 1;
-                let entry = Entry::written(&facts, length, self.clock, &self.counts);
+                let entry = Entry::from_file(&facts, length, self.clock, &self.counts);
                 let Some(level) = self.root.at_mut(&path) else { continue };
                 if facts.point().is_some() {
                     level.points.push(Point { facts, entry });

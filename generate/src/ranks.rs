@@ -1,6 +1,6 @@
 //! Plans for several ranks: one plan for each, compiled with the pass option `shard`.
 
-use ixc_compile::compile::Options;
+use ixc_compile::compile::CompileOptions;
 use ixc_compile::model::Model;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
@@ -18,14 +18,14 @@ use crate::budget::compile_within;
 /// See [`compile_within`]; also if the model cannot be divided.
 pub fn compile_ranks(
     model: &Model,
-    options: &Options,
-    run: &engine::Options,
+    options: &CompileOptions,
+    run: &engine::EngineOptions,
     ranks: u32,
     division: RankDivision,
 ) -> Result<Vec<Plan<Kernel>>, Error> {
     let plan = |rank: u32| {
-        let shard = OptionSet::default().with(&shard::Options { ranks, rank, by: division });
-        let options = Options { passes: shard.over(&options.passes), ..options.clone() };
+        let shard = OptionSet::default().with(&shard::ShardOptions { ranks, rank, by: division });
+        let options = CompileOptions { passes: shard.over(&options.passes), ..options.clone() };
         compile_within(model, &options, run).map(|(compiled, _)| compiled.plan)
     };
     let mut plans = (0..ranks).map(plan).collect::<Result<Vec<_>, Error>>()?;

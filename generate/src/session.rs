@@ -67,7 +67,7 @@ pub struct Generation {
     /// Results of speculation: [`Session::speculate`].
     pub speculation: Tally,
     /// Times of ops. Tasks and waiting need
-    /// [`engine::Options::stats`](ixc_runtime::engine::Options::stats).
+    /// [`engine::EngineOptions::stats`](ixc_runtime::engine::EngineOptions::stats).
     pub op_times: OpTimes,
 }
 
@@ -255,8 +255,8 @@ impl Session {
     }
 
     /// Enables speculation: see [`crate::speculate`]. Speculation does not change the tokens, but
-    /// targets with tiles need [`exact_batch`](ixc_runtime::engine::Options::exact_batch) for that.
-    /// The room for drafts is [`more_additions`](ixc_runtime::engine::Options::more_additions).
+    /// targets with tiles need [`exact_batch`](ixc_runtime::engine::EngineOptions::exact_batch) for that.
+    /// The room for drafts is [`more_additions`](ixc_runtime::engine::EngineOptions::more_additions).
     ///
     /// # Errors
     /// [`Error::NoSpeculation`] if states cannot be truncated, so that rejected drafts could not be

@@ -22,13 +22,13 @@ pub(crate) fn open(path: &Path, engine: &Engine) -> Result<(File, u64), Error> {
     let name = name_of(path);
     let mut file = open_unlinked(path).map_err(Error::io(&name, "open"))?;
     let bytes = file.metadata().map_err(Error::io(&name, "read"))?.len();
-    engine.saved_facts(&mut file, bytes).map_err(|source| refused(path, source))?;
+    engine.saved_facts(&mut file, bytes).map_err(|source| restore_error(path, source))?;
     file.rewind().map_err(Error::io(&name, "read"))?;
     Ok((file, bytes))
 }
 
 /// Converts the error of a state that cannot be restored.
-pub(crate) fn refused(path: &Path, source: SavedError) -> Error {
+pub(crate) fn restore_error(path: &Path, source: SavedError) -> Error {
     let source = match source {
         // Do not reveal the first bytes of the file to the client.
         SavedError::Magic { .. } => SavedError::NoState,

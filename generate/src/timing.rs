@@ -42,7 +42,7 @@ pub struct StreamCounts {
 
 impl StreamCounts {
     /// Returns the totals of an expert cache.
-    fn of(store: &ExpertCache) -> StreamCounts {
+    fn from_cache(store: &ExpertCache) -> StreamCounts {
         let stats = store.stats();
         let all = GroupStats::sum(&stats.groups);
         StreamCounts {
@@ -119,7 +119,7 @@ pub struct Meter {
 impl Meter {
     /// Begins now.
     pub fn new(engine: &Engine) -> Meter {
-        let before = engine.stream().map(StreamCounts::of).unwrap_or_default();
+        let before = engine.stream().map(StreamCounts::from_cache).unwrap_or_default();
         Meter { begin: Instant::now(), packing: engine.packing_time(), before }
     }
 
@@ -127,7 +127,8 @@ impl Meter {
     pub fn phase(&self, tokens: usize, engine: &Engine) -> Phase {
         let seconds = self.begin.elapsed().as_secs_f64();
         let packing = engine.packing_time().saturating_sub(self.packing).as_secs_f64();
-        let streamed = engine.stream().map(|store| StreamCounts::of(store).since(self.before)).unwrap_or_default();
+        let streamed =
+            engine.stream().map(|store| StreamCounts::from_cache(store).since(self.before)).unwrap_or_default();
         Phase { tokens, seconds, packing, streamed }
     }
 }

@@ -36,7 +36,7 @@ fn compile(Request { source, special }: Request) -> Result<(), GrammarError> {
     let compile = move || -> Result<(), GrammarError> {
         let mut matcher = Vocabulary::of_bytes(special)?.matcher_here(&source)?;
         // The first mask shows whether the grammar matches any text.
-        let _ = matcher.allowed();
+        let _ = matcher.token_mask();
         Ok(())
     };
     let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);

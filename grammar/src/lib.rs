@@ -22,7 +22,7 @@
 //! # fn allowed(tokenizer: &Tokenizer) -> Result<(), GrammarError> {
 //! let vocabulary = Vocabulary::new(tokenizer)?;
 //! let mut matcher = vocabulary.matcher(&GrammarSource::Regex("[0-9]+".into()))?;
-//! let mask = matcher.allowed()?; // One bit for each token.
+//! let mask = matcher.token_mask()?; // One bit for each token.
 //! # let _ = mask; Ok(()) }
 //! ```
 //!

@@ -50,7 +50,7 @@ impl Matcher {
     /// # Errors
     /// [`GrammarError::AnswerMismatch`] if no token may come next, or the computation exceeds its
     /// limit.
-    pub fn allowed(&mut self) -> Result<&[u32], GrammarError> {
+    pub fn token_mask(&mut self) -> Result<&[u32], GrammarError> {
         let mut mask = self.inner.compute_mask_or_eos().map_err(|error| self.wrong(&error.to_string()))?;
         if let Some(keys) = &self.keys {
             keys.restrict(&mut mask, &self.inner);

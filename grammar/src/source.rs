@@ -273,13 +273,13 @@ mod tests {
     use crate::isolate::Request;
 
     /// A schema of objects in lists of objects, `depth` levels deep.
-    fn nested(depth: usize) -> Value {
+    fn nested_schema(depth: usize) -> Value {
         (1..depth).fold(json!({}), |inner, level| if level % 2 > 0 { json!([inner]) } else { json!({"allOf": inner}) })
     }
 
     #[test]
     fn deepest_allowed_schema_reaches_the_helper() {
-        let (max, more) = (nested(MAX_SCHEMA_DEPTH), nested(MAX_SCHEMA_DEPTH + 1));
+        let (max, more) = (nested_schema(MAX_SCHEMA_DEPTH), nested_schema(MAX_SCHEMA_DEPTH + 1));
         assert_eq!(max.to_string().matches(['[', '{']).count(), MAX_SCHEMA_DEPTH);
         let frame = Frame { schemas: vec![max.clone(), json!(true)], ..Frame::default() };
         for source in [GrammarSource::Schema(max), GrammarSource::Framed(frame)] {
@@ -310,9 +310,9 @@ mod tests {
 
     #[test]
     fn depth_check_finds_deep_places_in_wide_schemas() {
-        let wide = json!({"a/b": [{}, [1, {"x": {}}]], "c": nested(MAX_SCHEMA_DEPTH - 1), "d": []});
+        let wide = json!({"a/b": [{}, [1, {"x": {}}]], "c": nested_schema(MAX_SCHEMA_DEPTH - 1), "d": []});
         assert_eq!(too_deep(&wide), None);
-        let deep = json!({"a": [[], {}], "b/c": {"d": [], "e": nested(MAX_SCHEMA_DEPTH - 1)}});
+        let deep = json!({"a": [[], {}], "b/c": {"d": [], "e": nested_schema(MAX_SCHEMA_DEPTH - 1)}});
         assert!(too_deep(&deep).unwrap().starts_with("#/b~1c/e/allOf/0/…/"), "{:?}", too_deep(&deep));
     }
 }

@@ -121,7 +121,7 @@ fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) ->
 fn follows(vocabulary: &Vocabulary, source: &GrammarSource, text: &str) -> Result<bool, GrammarError> {
     let mut matcher = vocabulary.matcher(source)?;
     for byte in text.bytes() {
-        let allowed = matcher.allowed()?;
+        let allowed = matcher.token_mask()?;
         if matcher_has(allowed, byte.into()) {
             matcher.accept(byte.into())?;
         } else {

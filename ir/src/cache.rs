@@ -58,7 +58,7 @@ pub struct Codes {
 impl Codes {
     /// Returns the codes of a format. Returns `None` for a format without blocks, and for one whose
     /// blocks have more fields than an f16 scale and one plane of consecutive integers.
-    pub fn of(format: Format) -> Option<Codes> {
+    pub fn from_format(format: Format) -> Option<Codes> {
         let quants = format.quants()?;
         let Quants { low: plane, values, .. } = *quants;
         let zero = i32::from(quants.zero());
@@ -121,7 +121,7 @@ pub fn is_cached(format: Format) -> bool {
 /// Rounds a row of heads to numbers that the format can represent. Formats without blocks leave the
 /// row unchanged: see [`crate::graph::interpret`].
 pub fn round(format: Format, row: &mut [f32]) {
-    let Some(codes) = Codes::of(format) else { return };
+    let Some(codes) = Codes::from_format(format) else { return };
     for block in row.chunks_mut(codes.len) {
         let d = codes.scale(block);
         let rounded: Vec<f32> = codes.integers(d, block).map(|q| q as f32 * d.to_f32()).collect();
@@ -147,7 +147,7 @@ impl CachedHead<'_> {
     pub fn at(&self, position: usize, element: usize) -> f32 {
         let (strip, lane) = (position / LANES, position % LANES);
         let half = |at: usize| f16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]).to_f32();
-        let Some(codes) = Codes::of(self.format) else {
+        let Some(codes) = Codes::from_format(self.format) else {
             let at =
                 if self.keys { (strip * self.width + element) * LANES + lane } else { position * self.width + element };
             return half(at * HALF);
@@ -171,7 +171,7 @@ mod tests {
         let mut random = Random::new(7);
         for name in ["q8_0", "q4_0"] {
             let format = Format::from_name(name).unwrap();
-            let codes = Codes::of(format).unwrap();
+            let codes = Codes::from_format(format).unwrap();
             assert!(is_cached(format) && codes.panel() == LANES * format.block_bytes());
             for size in [1.0, 1e-3, 1e4] {
                 let x: Vec<f32> = (0..4 * codes.len).map(|_| random.signed() * size).collect();
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn formats_with_more_than_one_scale_have_no_codes() {
         for name in ["f16", "q4_k", "q4_1", "q5_0", "iq4_nl", "mxfp4", "i8_row", "q8_0_r16", "a8_super"] {
-            assert_eq!(Codes::of(Format::from_name(name).unwrap()), None, "{name}");
+            assert_eq!(Codes::from_format(Format::from_name(name).unwrap()), None, "{name}");
         }
     }
 }

@@ -83,7 +83,7 @@ pub enum Change {
 }
 
 impl Change {
-    fn of(self, x: f32) -> f32 {
+    fn apply(self, x: f32) -> f32 {
         match self {
             Change::Keep => x,
             Change::PlusOne => x + 1.0,
@@ -289,7 +289,7 @@ impl Derived {
 
     /// Adds the number of the last row of each piece, so that a row's piece is found by binary
     /// search.
-    pub fn indexed(self) -> Indexed {
+    pub fn with_index(self) -> Indexed {
         let mut rows = 0u64;
         let end = |piece: &Piece| {
             rows = rows.saturating_add(piece.row_count());

@@ -110,12 +110,12 @@ impl Graph {
                 Shape::Round => ("([", "])"),
                 Shape::Box => ("[", "]"),
             };
-            writeln!(text, "{indent}n{}{open}\"{}\"{close}", first + at.index(), escaped(&node.label))?;
+            writeln!(text, "{indent}n{}{open}\"{}\"{close}", first + at.index(), escape_label(&node.label))?;
         }
         for edge in self.graph.edge_references() {
             let Edge { label, dashed } = edge.weight();
             let arrow = if *dashed { "-.->" } else { "-->" };
-            let label = if label.is_empty() { String::new() } else { format!("|\"{}\"|", escaped(label)) };
+            let label = if label.is_empty() { String::new() } else { format!("|\"{}\"|", escape_label(label)) };
             writeln!(
                 text,
                 "{indent}n{} {arrow}{label} n{}",
@@ -151,7 +151,7 @@ impl Drawing {
             let _ = if self.graphs.len() == 1 {
                 graph.mermaid(first, "  ", &mut text)
             } else {
-                let _ = writeln!(text, "  subgraph g{number}[\"{}\"]", escaped(&plain(name)));
+                let _ = writeln!(text, "  subgraph g{number}[\"{}\"]", escape_label(&plain(name)));
                 let _ = graph.mermaid(first, "    ", &mut text);
                 writeln!(text, "  end")
             };
@@ -176,7 +176,7 @@ fn plain(label: &str) -> String {
 
 /// Escapes a label between quotes in Mermaid, which reads labels as HTML, or as Markdown after a
 /// backtick.
-fn escaped(label: &str) -> String {
+fn escape_label(label: &str) -> String {
     let mut escaped = String::with_capacity(label.len());
     for c in label.chars() {
         match c {

@@ -83,7 +83,7 @@ impl Fields {
     const MAX: usize = 8;
 
     /// Returns a list of these fields.
-    const fn of(fields: &[Field]) -> Fields {
+    const fn from_fields(fields: &[Field]) -> Fields {
         let mut all = Fields { list: [Field { name: "", offset: 0, bytes: 0 }; Fields::MAX], count: 0 };
         while all.count < fields.len() {
             all.list[all.count] = fields[all.count];
@@ -177,15 +177,15 @@ macro_rules! format_table {
         pub static FORMATS: &[FormatRow] = &[
             $(FormatRow {
                 format: Format::$w, name: $w_name, gguf_id: format_table!(@id $($id)?), block_len: $w_len, block_bytes: $w_bytes, rows: 1,
-                fields: Fields::of(&[$(Field { name: stringify!($w_field), offset: $w_offset, bytes: $w_size }),*]),
-                tail: Fields::of(&[$($(Field { name: stringify!($w_tail), offset: $w_tail_at, bytes: $w_tail_size }),*)?]),
+                fields: Fields::from_fields(&[$(Field { name: stringify!($w_field), offset: $w_offset, bytes: $w_size }),*]),
+                tail: Fields::from_fields(&[$($(Field { name: stringify!($w_tail), offset: $w_tail_at, bytes: $w_tail_size }),*)?]),
                 codec: $w_codec, activation: Format::$w_act, tiles: format_table!(@tiles $w), pairs: format_table!(@pairs $w),
                 packed: format_table!(@option $($packed)?), unpacked: None,
             },)*
             $(FormatRow {
                 format: Format::$a, name: $a_name, gguf_id: None, block_len: $a_len, block_bytes: $a_bytes, rows: 1,
-                fields: Fields::of(&[$(Field { name: stringify!($a_field), offset: $a_offset, bytes: $a_size }),*]),
-                tail: Fields::of(&[$($(Field { name: stringify!($a_tail), offset: $a_tail_at, bytes: $a_tail_size }),*)?]),
+                fields: Fields::from_fields(&[$(Field { name: stringify!($a_field), offset: $a_offset, bytes: $a_size }),*]),
+                tail: Fields::from_fields(&[$($(Field { name: stringify!($a_tail), offset: $a_tail_at, bytes: $a_tail_size }),*)?]),
                 codec: $a_codec, activation: Format::$a, tiles: format_table!(@option $($a_tiles)?), pairs: None,
                 packed: None, unpacked: None,
             },)*
@@ -427,7 +427,7 @@ impl Format {
     /// addend: the block of its file format, or fewer.
     pub fn d_columns(self) -> usize {
         let own = self.quants().and_then(|quants| quants.columns_of_d);
-        own.map_or_else(|| self.unpacked().unwrap_or(self).block_len(), usize::from)
+        own.map_or_else(|| self.unpacked_format().unwrap_or(self).block_len(), usize::from)
     }
 
     /// Sets each float `name` of a file's block to a number near `x`. Tests use it to generate
@@ -475,12 +475,12 @@ impl Format {
     }
 
     /// Returns the packed form of a weight format, if it has one.
-    pub fn packed(self) -> Option<Format> {
+    pub fn packed_format(self) -> Option<Format> {
         self.row().packed
     }
 
     /// Returns the unpacked form of a packed format.
-    pub fn unpacked(self) -> Option<Format> {
+    pub fn unpacked_format(self) -> Option<Format> {
         self.row().unpacked
     }
 
@@ -492,7 +492,7 @@ impl Format {
     /// Whether weights have this format: a format of files, a target of requantisation, or the
     /// packed form of either.
     pub fn is_weight(self) -> bool {
-        self.packed().is_some() || self.unpacked().is_some()
+        self.packed_format().is_some() || self.unpacked_format().is_some()
     }
 
     /// Whether all elements of a row share a scale, so that a row must be quantised as a whole.
@@ -508,7 +508,7 @@ impl Format {
     }
 
     /// Returns the weight formats that others can be requantised to.
-    pub fn requantised() -> impl Iterator<Item = Format> {
+    pub fn requantisation_formats() -> impl Iterator<Item = Format> {
         let by_rows = FORMATS.iter().filter(|row| row.packed.is_some()).map(|row| row.format);
         by_rows.filter(|format| format.has_row_scale())
     }
@@ -625,7 +625,7 @@ impl Format {
             float.widen(blocks, out);
             return;
         }
-        let (k, offsets) = (out.len() / row.rows, &reader::Offsets::of(row));
+        let (k, offsets) = (out.len() / row.rows, &reader::Offsets::from_row(row));
         for (i, block) in blocks.chunks_exact(row.rows * row.block_bytes).enumerate() {
             for (r, out) in out.chunks_exact_mut(k).enumerate() {
                 let out = &mut out[i * row.block_len..][..row.block_len];
@@ -687,7 +687,12 @@ mod tests {
             assert_eq!(end, row.rows * row.block_bytes, "{}", row.name);
             assert!(row.tail.bytes().is_multiple_of(row.rows), "{}", row.name);
             if let Some(packed) = row.packed {
-                assert_eq!((packed.unpacked(), packed.rows()), (Some(row.format), packed::STRIP), "{}", row.name);
+                assert_eq!(
+                    (packed.unpacked_format(), packed.rows()),
+                    (Some(row.format), packed::STRIP),
+                    "{}",
+                    row.name
+                );
             }
         }
     }

@@ -50,7 +50,7 @@ pub struct Label<'l> {
 
 impl<'l> Label<'l> {
     /// Splits a label.
-    pub fn of(label: &'l str) -> Label<'l> {
+    pub fn parse(label: &'l str) -> Label<'l> {
         let (op, rest) = label.split_once(' ').unwrap_or((label, ""));
         Label { op, rest }
     }
@@ -82,9 +82,9 @@ mod tests {
 
     #[test]
     fn labels_split_into_op_and_names() {
-        let label = Label::of("expert.down blk.0.ffn_down_exps combine");
+        let label = Label::parse("expert.down blk.0.ffn_down_exps combine");
         assert_eq!((label.op, label.rest), ("expert.down", "blk.0.ffn_down_exps combine"));
         assert_eq!(label.names().collect::<Vec<_>>(), ["blk.0.ffn_down_exps", "combine"]);
-        assert_eq!(Label::of("quantise").names().count(), 0);
+        assert_eq!(Label::parse("quantise").names().count(), 0);
     }
 }

@@ -160,7 +160,7 @@ mod tests {
             assert_eq!(row.rollbacks.contains(&Rollback::Cut), positions, "{}", row.name);
             assert!(positions || !(row.windowed || row.shared), "{}", row.name);
             // Formats with blocks must be formats that caches support.
-            let known = |format: &Format| !format.is_quantised() || crate::cache::Codes::of(*format).is_some();
+            let known = |format: &Format| !format.is_quantised() || crate::cache::Codes::from_format(*format).is_some();
             assert!(row.fields.iter().all(|field| !field.formats.is_empty() && field.formats.iter().all(known)));
         }
     }

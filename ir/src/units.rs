@@ -8,12 +8,12 @@
 //! | rates of drives and memories | decimal: GB/s, as vendors state them | |
 //!
 //! ```
-//! use ixc_ir::units::{Bytes, Count, counted};
+//! use ixc_ir::units::{Bytes, Count, count_text};
 //!
 //! assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");
 //! assert_eq!(Count(15_234_000).to_string(), "15.2 M");
-//! assert_eq!(counted(1, "token"), "1 token");
-//! assert_eq!(counted(16, "token"), "16 tokens");
+//! assert_eq!(count_text(1, "token"), "1 token");
+//! assert_eq!(count_text(16, "token"), "16 tokens");
 //! ```
 
 use std::fmt;
@@ -51,7 +51,7 @@ impl fmt::Display for Count {
 }
 
 /// A number of things: `1 token`, `2 tokens`. The noun takes an `s`.
-pub fn counted(number: u64, noun: &str) -> String {
+pub fn count_text(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
@@ -78,6 +78,6 @@ mod tests {
 
     #[test]
     fn nouns_agree_with_their_number() {
-        assert_eq!([0, 1, 2].map(|number| counted(number, "thread")), ["0 threads", "1 thread", "2 threads"]);
+        assert_eq!([0, 1, 2].map(|number| count_text(number, "thread")), ["0 threads", "1 thread", "2 threads"]);
     }
 }

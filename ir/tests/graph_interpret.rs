@@ -279,7 +279,7 @@ fn long_contexts_have_factors_of_their_own() {
     let weights = vec![bytes(&[2.0]), bytes(&[4.0])];
     let args = [f32s(&[1, 1, 4], &[1.0, 0.0, 3.0, 4.0]), i32s(&[1], &[2])];
     for (context, angle) in [(64, 1f64), (65, 0.5)] {
-        let mut interpreter = Interpreter::new(&module, &weights).unwrap().within(context);
+        let mut interpreter = Interpreter::new(&module, &weights).unwrap().with_context(context);
         let y = interpreter.run("f", args.to_vec()).unwrap();
         near(&y[0], &[angle.cos() as f32, angle.sin() as f32, 3.0, 4.0]);
     }

@@ -10,7 +10,7 @@ use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{Module, Rewriter};
 use ixc_ir::random::Random;
 use ixc_testing::random_graphs::{
-    Formats, RandomModule, arguments, mutated, mutated_module, random_model, random_module,
+    Formats, RandomModule, arguments, mutate, mutated_module, random_model, random_module,
 };
 
 fn modules() -> impl Iterator<Item = (u64, RandomModule)> {
@@ -85,7 +85,7 @@ fn a_broken_module_is_an_error_and_never_a_panic() {
     for seed in 0..3000 {
         let m = random_module(seed % 40, Formats::All);
         let mut rng = Random::new(seed);
-        let broken = mutated(&m.module, &mut rng);
+        let broken = mutate(&m.module, &mut rng);
         // Printing also works for modules that do not verify.
         let text = broken.to_string();
         if verify(&broken).is_err() {

@@ -8,7 +8,7 @@ use ixc_ir::kernel::op::{ImmKind, MAX_STRIDE, OPS};
 use ixc_ir::kernel::parse::parse;
 use ixc_ir::kernel::verify::{Problem, verify};
 use ixc_ir::kernel::*;
-use ixc_testing::random_kernels::{MAX_LIVE_TILES, Options, random_kernel_with};
+use ixc_testing::random_kernels::{KernelOptions, MAX_LIVE_TILES, random_kernel_with};
 
 /// Runs one `tile_dot_` op on tiles without gaps.
 fn dot(op: Op, ty: Type, acc: &[u8], (a_ty, a): (Type, &[u8]), (b_ty, b): (Type, &[u8])) -> Vec<u8> {
@@ -342,7 +342,7 @@ fn tiles_may_be_carried() {
 #[test]
 fn random_kernels_with_tiles_read_back_the_same() {
     for seed in 0..200 {
-        let kernel = random_kernel_with(seed, Options { widest: 64, tiles: true, has: |_| true });
+        let kernel = random_kernel_with(seed, KernelOptions { widest: 64, tiles: true, has: |_| true });
         assert_eq!(parse(&kernel.to_string()).as_ref(), Ok(&kernel), "seed {seed}");
     }
 }
@@ -352,7 +352,8 @@ fn random_kernels_with_tiles_read_back_the_same() {
 fn random_tiles_hold_no_nan() {
     let mut tiles = 0;
     for seed in 0..200 {
-        let mut kernel = random_kernel_with(seed, Options { widest: 32, tiles: true, has: |op| op.takes_tiles() });
+        let mut kernel =
+            random_kernel_with(seed, KernelOptions { widest: 32, tiles: true, has: |op| op.takes_tiles() });
         // Adds a store of every float tile to a separate buffer.
         fn floats(body: &mut [Stmt], to: BufferId, count: &mut usize) {
             for statement in body {
@@ -425,7 +426,7 @@ fn random_kernels_limit_live_tiles_and_shapes() {
     for seed in 0..400 {
         // Tile ops alone, then all ops.
         let has = if seed % 2 == 0 { |op: Op| op.takes_tiles() } else { |_: Op| true };
-        let kernel = random_kernel_with(seed, Options { widest: 32, tiles: true, has });
+        let kernel = random_kernel_with(seed, KernelOptions { widest: 32, tiles: true, has });
         let mut of_kernel = 0;
         let before = live_before(&kernel, &kernel.body, BTreeSet::new(), &mut of_kernel);
         assert!(before.is_empty());

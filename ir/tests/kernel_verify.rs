@@ -5,7 +5,7 @@ use ixc_ir::kernel::interpret;
 use ixc_ir::kernel::op::OPS;
 use ixc_ir::kernel::verify::{MAX_DEPTH, Problem, Site, VerifyError, verify};
 use ixc_ir::kernel::*;
-use ixc_testing::random_kernels::{Options, random_buffers, random_dims, random_kernel_with};
+use ixc_testing::random_kernels::{KernelOptions, random_buffers, random_dims, random_kernel_with};
 
 /// Number of kernels per width. The seeds are `0..SEEDS`.
 const SEEDS: u64 = 400;
@@ -26,7 +26,7 @@ fn random_kernels_verify_and_run_and_have_every_op() {
         let mut seen = vec![0; OPS.len()];
         let (mut loops, mut indices, mut carries) = (0, 0, 0);
         for seed in 0..SEEDS {
-            let kernel = random_kernel_with(seed, Options { widest, tiles, has: |_| true });
+            let kernel = random_kernel_with(seed, KernelOptions { widest, tiles, has: |_| true });
             assert_eq!(verify(&kernel), Ok(()), "seed {seed}, widest {widest}");
             assert!(kernel.values.iter().all(|ty| ty.bytes() <= widest || tiles && ty.is_tile()));
             for_each_statement(&kernel.body, &mut |statement| match statement {
@@ -59,7 +59,7 @@ fn random_kernels_verify_and_run_and_have_every_op() {
 fn verified_kernels_never_leave_their_buffers() {
     let (mut accepted, mut rejected) = (0, 0);
     for seed in 0..3 * SEEDS {
-        let options = Options { widest: 32, tiles: seed % 3 == 0, has: |_| true };
+        let options = KernelOptions { widest: 32, tiles: seed % 3 == 0, has: |_| true };
         let mut kernel = random_kernel_with(seed % SEEDS, options);
         let mut rng = ixc_ir::random::Random::new(seed);
         for _ in 0..1 + rng.below(2) {

@@ -11,7 +11,7 @@ fn block_formats_requantise_like_their_decoded_rows() {
     for from in [Format::Q4K, Format::Q6K, Format::Q8_0, Format::Bf16] {
         let bytes = weight_bytes(&mut random, from, 4 * 512);
         let x = from.dequantise_rows(&bytes, 512);
-        for to in Format::requantised() {
+        for to in Format::requantisation_formats() {
             assert_eq!(
                 requantise(from, to, &bytes, 512),
                 requantise(Format::F32, to, &x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>(), 512),

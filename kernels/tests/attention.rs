@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use ixc_ir::format::Format;
-use ixc_ir::units::counted;
+use ixc_ir::units::count_text;
 use ixc_kernels::attention::{
     AttentionRequest, CANDIDATES, Entries, Heads, ItemDivision, KernelOffer, Lookahead, ROW_COUNTS, Reason, Refusal,
     Scores, Window,
@@ -15,7 +15,7 @@ use ixc_testing::bless;
 
 /// Attention of a small model, 8 query heads to a key head.
 fn plain() -> AttentionRequest {
-    AttentionRequest::plain(Heads { group: 8, d: 64, dv: 64 }, Scores::scaled(0.125), 4)
+    AttentionRequest::plain(Heads { group: 8, d: 64, dv: 64 }, Scores::with_scale(0.125), 4)
 }
 
 /// Requests, each with its name.
@@ -26,7 +26,7 @@ fn requests() -> Vec<(&'static str, AttentionRequest)> {
     let blocks = Cache { keys: Format::Q8_0, values: Format::Q4_0 };
     let sinks = Scores { sinks: true, ..plain.scores };
     let slopes = Scores { slopes: true, ..plain.scores };
-    let cap = Scores { cap: Some(Bits::of(50.0)), ..plain.scores };
+    let cap = Scores { cap: Some(Bits::from_value(50.0)), ..plain.scores };
     let of_cache = Entries { every: 4, chosen: None, cache: Cache::default() };
     let entries = Some(of_cache);
     let tiles = AttentionRequest { tiles: true, ..plain };
@@ -104,7 +104,7 @@ fn the_first_candidate_that_accepts_gets_the_request() {
         for rows in ROW_COUNTS {
             let answers = answers(&AttentionRequest { rows, ..request });
             if answers != before {
-                let up_to = if rows == u32::MAX { "more rows".to_owned() } else { counted(rows.into(), "row") };
+                let up_to = if rows == u32::MAX { "more rows".to_owned() } else { count_text(rows.into(), "row") };
                 let _ = write!(text, "  {up_to}\n{answers}");
             }
             before = answers;

@@ -169,7 +169,7 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
         let rounds =
             |row: &Json| row["all"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect::<Vec<f64>>();
         let (of_a, of_b) = (rounds(row), rounds(other));
-        let ratio = Ratio::of(&of_a, &of_b);
+        let ratio = Ratio::from_samples(&of_a, &of_b);
         let value = |key: &str| match but.contains(&key) {
             true => format!("{}|{}", value_text(&row[key]), value_text(&other[key])).into(),
             false => row[key].clone(),
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn measured(rows: Json) -> Json {
+    fn measurement(rows: Json) -> Json {
         json!({ "model": { "bytes": 5, "file": "x" }, "rows": rows })
     }
 
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn rows_are_compared_by_equal_work() {
-        let a = measured(json!([row(8, &[10.0, 10.1, 9.9, 10.0]), row(16, &[5.0, 5.1]), row(32, &[1.0])]));
-        let b = measured(json!([row(64, &[1.0]), row(16, &[9.0, 9.1]), row(8, &[8.0, 8.1, 7.9, 8.0])]));
+        let a = measurement(json!([row(8, &[10.0, 10.1, 9.9, 10.0]), row(16, &[5.0, 5.1]), row(32, &[1.0])]));
+        let b = measurement(json!([row(64, &[1.0]), row(16, &[9.0, 9.1]), row(8, &[8.0, 8.1, 7.9, 8.0])]));
         let (rows, missing) = rows(&a, &b, &[]).unwrap();
         assert_eq!(rows.iter().map(|row| row.verdict).collect::<Vec<_>>(), [SLOWER, TOO_FEW]);
         assert!(
@@ -261,7 +261,7 @@ mod tests {
                     row
                 })
                 .collect();
-            measured(rows.into())
+            measurement(rows.into())
         };
         let (one, two, both) = (with(&[1]), with(&[2]), with(&[1, 2]));
         assert_eq!(different_columns(&one, &two), ["threads"]);

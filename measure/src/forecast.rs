@@ -98,7 +98,7 @@ pub struct Shape {
 
 impl Shape {
     /// Returns the shape from a plan's needs, for steps of `tokens` tokens.
-    pub fn of(needs: &Needs, tokens: u32) -> Shape {
+    pub fn from_needs(needs: &Needs, tokens: u32) -> Shape {
         let layers = needs.blocks.iter().map(|block| block.id.group + 1).max().unwrap_or(1);
         let experts = (needs.blocks.len() as u32).div_ceil(layers);
         Shape { layers, experts, top_k: needs.top_k, bytes: needs.bytes_read(), raw: needs.raw(), tokens }
@@ -288,7 +288,7 @@ impl LayerTimes {
         let model = Model::of_parts(model.gguf, parts)?;
         let weights: u64 = model.arch.module.weights.iter().filter(|weight| weight.shape.len() == 3).map(bytes).sum();
         let context = Some((PROMPT.max(TOKENS * (ROUNDS + 1)) as u64).min(model.arch.hyper.context_length));
-        let run = engine::Options { memory: Some(u64::MAX / 4), context, stats: true, ..options.run.clone() };
+        let run = engine::EngineOptions { memory: Some(u64::MAX / 4), context, stats: true, ..options.run.clone() };
         let loaded = LoadedModel::of_model(&model, &LoadOptions { run, ..options.clone() })?;
         let begin = std::time::Instant::now();
         let mut bench = Bench::new(loaded)?;
@@ -385,7 +385,7 @@ impl StoredForecast {
 
     /// Returns the stored measurements of a model for this number of threads and this target, if
     /// there are any.
-    pub fn of(path: &Path, threads: usize, target: Target) -> Option<StoredForecast> {
+    pub fn load(path: &Path, threads: usize, target: Target) -> Option<StoredForecast> {
         let model = name(path)?;
         let found: StoredForecast = cache_file::read(&file(&model)?).ok()??;
         let costs = [

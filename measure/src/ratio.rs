@@ -8,11 +8,11 @@
 //! ```
 //! use ixc_measure::ratio::Ratio;
 //!
-//! let ratio = Ratio::of(&[100.0, 101.0, 99.0, 100.5], &[120.0, 121.0, 119.5, 120.2]).unwrap();
+//! let ratio = Ratio::from_samples(&[100.0, 101.0, 99.0, 100.5], &[120.0, 121.0, 119.5, 120.2]).unwrap();
 //! assert!((ratio.median - 1.2).abs() < 0.01 && ratio.low > 1.15 && ratio.high < 1.25);
 //! // With four measurements of each, no interval has a higher confidence than this one.
 //! assert!(ratio.confidence > 0.95);
-//! assert!(Ratio::of(&[], &[1.0]).is_none());
+//! assert!(Ratio::from_samples(&[], &[1.0]).is_none());
 //! ```
 
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub struct Ratio {
 impl Ratio {
     /// Computes the ratio of positive measurements; `None` if a side is empty or has a value that
     /// is not positive and finite.
-    pub fn of(a: &[f64], b: &[f64]) -> Option<Ratio> {
+    pub fn from_samples(a: &[f64], b: &[f64]) -> Option<Ratio> {
         let sound = |all: &[f64]| !all.is_empty() && all.iter().all(|value| value.is_finite() && *value > 0.0);
         if !sound(a) || !sound(b) {
             return None;
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn change_is_reported_only_beyond_noise() {
-        let changed = |a: &[f64], b: &[f64]| Ratio::of(a, b).unwrap().significant_change(0.01);
+        let changed = |a: &[f64], b: &[f64]| Ratio::from_samples(a, b).unwrap().significant_change(0.01);
         let base = [100.0, 103.0, 98.0, 101.0, 99.0];
         assert_eq!(changed(&base, &base), None);
         assert_eq!(changed(&base, &base.map(|x| x * 1.1)), Some(Ordering::Greater));
@@ -157,10 +157,10 @@ mod tests {
         bad[0] = 20.0;
         assert_eq!(changed(&base, &bad), None);
         assert_eq!(changed(&base.repeat(2), &[&bad[..], &base.map(|x| x * 1.2)].concat()), Some(Ordering::Greater));
-        let ratio = Ratio::of(&[1.0], &[2.0]).unwrap();
+        let ratio = Ratio::from_samples(&[1.0], &[2.0]).unwrap();
         assert_eq!((ratio.median, ratio.low, ratio.high, ratio.confidence), (2.0, 2.0, 2.0, 0.0));
         for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(Ratio::of(&[1.0], &[wrong]), None);
+            assert_eq!(Ratio::from_samples(&[1.0], &[wrong]), None);
         }
     }
 }

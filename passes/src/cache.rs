@@ -20,7 +20,7 @@ use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::{Dim, Module};
 use ixc_ir::state::{FieldRow, STATES};
 
-use crate::decision::{Decision, Rejected};
+use crate::decision::{Decision, RejectedAlternative};
 use crate::error::PassError;
 use crate::options::{OptionValue, PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -29,13 +29,13 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "cache",
     doc: "Stores keys and values in other formats than f16, if `keys` or `values` names one.",
-    options: Options::ROWS,
+    options: CacheOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "cache" {
+    pub struct CacheOptions for "cache" {
         #[doc = "Format of keys: f16, q8_0, q4_0, or keep for the format in the graph."]
         pub keys: Cached = Cached::default(),
         #[doc = "The format of values: f16, q8_0 or q4_0; keep leaves it as the graph has it."]
@@ -77,7 +77,7 @@ impl OptionValue for Cached {
 /// # Errors
 /// [`PassError::Head`].
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let Options { keys, values } = context.options.of();
+    let CacheOptions { keys, values } = context.options.get();
     let asked = |row: &FieldRow| match row.name {
         "keys" => keys.0,
         "values" => values.0,
@@ -91,10 +91,11 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                 return Err(PassError::Head { state: state.name.clone(), field: row.name, width, format });
             }
             context.decide(|| {
-                let decision = Decision::of("state", &state.name, "format").chose(format!("{} in {format}", row.name));
+                let decision = Decision::new("state", &state.name, "format").chose(format!("{} in {format}", row.name));
                 let rejected = (field.format != format).then_some(field.format);
-                decision
-                    .over_all(rejected.map(|own| Rejected::new(own.name(), format!("cache.{} is {format}", row.name))))
+                decision.over_all(
+                    rejected.map(|own| RejectedAlternative::new(own.name(), format!("cache.{} is {format}", row.name))),
+                )
             });
             field.format = format;
         }
@@ -115,7 +116,7 @@ mod tests {
         Module { states, ..Module::default() }
     }
 
-    fn states(module: Module, options: Options) -> Result<Vec<String>, PassError> {
+    fn states(module: Module, options: CacheOptions) -> Result<Vec<String>, PassError> {
         let context = Context { options: OptionSet::default().with(&options), ..Context::new(Target::AVX2) };
         run(module, &context).map(|module| module.states.iter().map(ToString::to_string).collect())
     }
@@ -123,13 +124,13 @@ mod tests {
     #[test]
     fn cache_pass_sets_key_and_value_formats_only() {
         let read = |text: &str| Cached::read(text).unwrap();
-        let asked = Options { keys: read("q8_0"), values: read("q4_0") };
+        let asked = CacheOptions { keys: read("q8_0"), values: read("q4_0") };
         let expected = [
             "state @kv.0 : paged q8_0[2, S, 32], q4_0[2, S, 64]",
             "state @s : recurrent f32[32, 33] {rollback = none}",
         ];
         assert_eq!(states(module(32), asked).unwrap(), expected);
-        let kept = Options { keys: read("keep"), values: read("f16") };
+        let kept = CacheOptions { keys: read("keep"), values: read("f16") };
         assert_eq!(states(module(80), kept).unwrap()[0], "state @kv.0 : paged f16[2, S, 80], f16[2, S, 64]");
         assert_eq!(Cached::read("f32"), None);
         for format in Cached::formats() {
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn heads_of_partial_cache_blocks_are_refused() {
-        let asked = Options { keys: Cached::read("q8_0").unwrap(), values: Cached::default() };
+        let asked = CacheOptions { keys: Cached::read("q8_0").unwrap(), values: Cached::default() };
         let error = states(module(80), asked).unwrap_err().to_string();
         assert_eq!(
             error,

@@ -58,7 +58,7 @@ struct Key {
 }
 
 impl Key {
-    fn of(op: &Op) -> Key {
+    fn from_op(op: &Op) -> Key {
         let attr = |attr: &Attr| match attr {
             Attr::Float(v) => format!("{:x};", v.to_bits()),
             Attr::Int(_) | Attr::Bool(_) | Attr::Word(_) | Attr::Format(_) => format!("{attr:?};"),
@@ -69,7 +69,7 @@ impl Key {
 
 /// Replaces values by equal values that are defined earlier, and removes unused ops.
 fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError> {
-    let def_use = DefUse::of(function);
+    let def_use = DefUse::from_function(function);
     let mut rewriter = Rewriter::new(module, function);
     let mut seen: HashMap<Key, &[ValueId]> = HashMap::new();
     for (at, Op { results, .. }) in function.ops.iter().enumerate() {
@@ -77,7 +77,7 @@ fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError>
         if op.kind.row().effect == Effect::State {
             continue;
         }
-        let key = Key::of(op);
+        let key = Key::from_op(op);
         if let Some(value) = undone(rewriter.function(), &def_use, at) {
             rewriter.replace_uses(results[0], value)?;
             continue;
@@ -94,9 +94,9 @@ fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError>
 fn undone(function: &Function, def_use: &DefUse, at: usize) -> Option<ValueId> {
     let op = &function.ops[at];
     let value = match op.kind {
-        OpKind::MergeHeads => def_use.defining::<view::SplitHeads>(function, view::MergeHeads::of(op)?.x)?.x,
-        OpKind::SplitHeads => def_use.defining::<view::MergeHeads>(function, view::SplitHeads::of(op)?.x)?.x,
-        OpKind::Quantise => view::Quantise::of(op).filter(|quantise| quantise.format == Format::F32)?.x,
+        OpKind::MergeHeads => def_use.defining::<view::SplitHeads>(function, view::MergeHeads::from_op(op)?.x)?.x,
+        OpKind::SplitHeads => def_use.defining::<view::MergeHeads>(function, view::SplitHeads::from_op(op)?.x)?.x,
+        OpKind::Quantise => view::Quantise::from_op(op).filter(|quantise| quantise.format == Format::F32)?.x,
         _ => return None,
     };
     // A split into a different number of heads than was merged does not undo the merge.

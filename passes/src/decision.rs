@@ -14,9 +14,9 @@
 //! let decisions = Arc::new(Decisions::default());
 //! let context = Context { decisions: Some(Arc::clone(&decisions)), ..Context::new(Target::AVX2) };
 //! let why = "5 rows are not a multiple of 16";
-//! context.decide(|| Decision::of("weight", "w", "layout").chose("q4_k").over("q4_k_r16", why));
+//! context.decide(|| Decision::new("weight", "w", "layout").chose("q4_k").over("q4_k_r16", why));
 //! // Without a rejected candidate, there was no decision.
-//! context.decide(|| Decision::of("weight", "blk.1.w", "layout").chose("f32"));
+//! context.decide(|| Decision::new("weight", "blk.1.w", "layout").chose("f32"));
 //! assert_eq!(decisions.take().len(), 1);
 //! ```
 
@@ -40,28 +40,28 @@ pub struct Decision {
     /// The reason for the choice, unless the reasons against the alternatives already explain it.
     pub why: Option<String>,
     /// The rejected alternatives.
-    pub rejected: Vec<Rejected>,
+    pub rejected: Vec<RejectedAlternative>,
 }
 
 /// A rejected alternative.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Rejected {
+pub struct RejectedAlternative {
     /// The alternative.
     pub what: String,
     /// Reason against the alternative.
     pub why: String,
 }
 
-impl Rejected {
+impl RejectedAlternative {
     /// Creates a rejected alternative with its reason.
-    pub fn new(what: impl Into<String>, why: impl Into<String>) -> Rejected {
-        Rejected { what: what.into(), why: why.into() }
+    pub fn new(what: impl Into<String>, why: impl Into<String>) -> RejectedAlternative {
+        RejectedAlternative { what: what.into(), why: why.into() }
     }
 }
 
 impl Decision {
     /// Creates a decision about an op and the name of a weight or state; the name may be empty.
-    pub fn of(op: impl Into<String>, name: impl Into<String>, question: &'static str) -> Decision {
+    pub fn new(op: impl Into<String>, name: impl Into<String>, question: &'static str) -> Decision {
         let (op, name) = (op.into(), name.into());
         Decision { pass: "", op, name, question, chosen: String::new(), why: None, rejected: Vec::new() }
     }
@@ -81,13 +81,13 @@ impl Decision {
     /// Adds a rejected alternative.
     #[must_use]
     pub fn over(mut self, what: impl Into<String>, why: impl Into<String>) -> Decision {
-        self.rejected.push(Rejected::new(what, why));
+        self.rejected.push(RejectedAlternative::new(what, why));
         self
     }
 
     /// Adds several rejected alternatives.
     #[must_use]
-    pub fn over_all(mut self, rejected: impl IntoIterator<Item = Rejected>) -> Decision {
+    pub fn over_all(mut self, rejected: impl IntoIterator<Item = RejectedAlternative>) -> Decision {
         self.rejected.extend(rejected);
         self
     }

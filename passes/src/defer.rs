@@ -2,7 +2,7 @@
 //! changes results, so it is off by default.
 //!
 //! Needs: fused ops. Leaves: a function with different results, whose deviation must be measured.
-//! If [`Options::experts`] is 0, nothing changes. Otherwise a layer with experts adds only its
+//! If [`DeferOptions::experts`] is 0, nothing changes. Otherwise a layer with experts adds only its
 //! highest-weighted experts to its residual. The last `defer` experts of each token are multiplied
 //! with the same rows during the next layer, and added there. The attention and the router of the
 //! next layer do not see them. Reads of deferred experts thus have more time: with `residency`
@@ -48,13 +48,13 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "defer",
     doc: "Computes the lowest-weighted experts of each token one layer later, if `experts` is not 0.",
-    options: Options::ROWS,
+    options: DeferOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "defer" {
+    pub struct DeferOptions for "defer" {
         #[doc = "Lowest-weighted experts of each token that are computed during the next layer; 0 defers none. It changes results."]
         pub experts: u32 = 0,
     }
@@ -65,11 +65,11 @@ pass_options! {
 /// # Errors
 /// [`PassError::NoExperts`], [`PassError::Deferred`].
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let deferred = context.options.of::<Options>().experts;
+    let deferred = context.options.get::<DeferOptions>().experts;
     if deferred == 0 {
         return Ok(module);
     }
-    let routes = module.functions.iter().flat_map(|function| &function.ops).filter_map(view::Route::of);
+    let routes = module.functions.iter().flat_map(|function| &function.ops).filter_map(view::Route::from_op);
     let top_k = routes.map(|route| route.top_k.unsigned_abs()).min().ok_or(PassError::NoExperts { deferred })?;
     if u64::from(deferred) >= top_k {
         return Err(PassError::Deferred { deferred, top_k });
@@ -92,7 +92,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                     context.decide(|| {
                         let name = format!("layer.{}", pair[0].0.saturating_sub(1));
                         let decision =
-                            Decision::of("experts", name, "deferral").chose("each layer computes all of its experts");
+                            Decision::new("experts", name, "deferral").chose("each layer computes all of its experts");
                         decision.over(
                             format!("{deferred} per token one layer later"),
                             "the next layer cannot add their results",
@@ -124,7 +124,7 @@ struct Layer {
 /// `None` if it has another form.
 fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
     let (mut layers, mut number) = (Vec::new(), 0);
-    let def_use = DefUse::of(function);
+    let def_use = DefUse::from_function(function);
     for (i, op) in function.ops.iter().enumerate() {
         number += usize::from(op.mixes(function));
         if op.kind == OpKind::Route {
@@ -138,11 +138,11 @@ fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
 /// of its results, and the `expert.down` must add to a value that is defined before them.
 fn layer(function: &Function, def_use: &DefUse, at: usize) -> Option<Layer> {
     let op = &function.ops[at];
-    let (route, [ids, p]) = (view::Route::of(op)?, view::Route::results(op)?);
+    let (route, [ids, p]) = (view::Route::from_op(op)?, view::Route::results(op)?);
     let (&[first, last], &[weighted]) = (&def_use.users(ids)?[..], &def_use.users(p)?[..]) else { return None };
-    let product = view::ExpertSwiglu::of(&function.ops[first])?;
+    let product = view::ExpertSwiglu::from_op(&function.ops[first])?;
     let [y] = view::ExpertSwiglu::results(&function.ops[first])?;
-    let sum = view::ExpertDown::of(&function.ops[last])?;
+    let sum = view::ExpertDown::from_op(&function.ops[last])?;
     let right = weighted == last && def_use.users(y)? == [last] && sum.x == y;
     let before = def_use.is_defined_before(sum.residual?, first);
     (right && before).then_some(Layer { route: (at, route), product: (first, product), sum: (last, sum) })

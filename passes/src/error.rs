@@ -7,7 +7,7 @@ use ixc_ir::graph::interpret::SourceError;
 use ixc_ir::graph::rewrite::RewriteError;
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::verify::VerifyError;
-use ixc_ir::units::counted;
+use ixc_ir::units::count_text;
 use ixc_kernels::attention::Refusal;
 use ixc_kernels::generator::signature::BindError;
 use ixc_kernels::tiling::TilingError;
@@ -92,13 +92,13 @@ pub enum PassError {
         format: Format,
     },
     /// A request to defer experts of a model without experts.
-    #[error("cannot defer {} of a token: the model has no experts", counted((*deferred).into(), "expert"))]
+    #[error("cannot defer {} of a token: the model has no experts", count_text((*deferred).into(), "expert"))]
     NoExperts {
         /// Number of experts to defer.
         deferred: u32,
     },
     /// A token would have no expert in its own layer.
-    #[error("cannot defer {} of a token: a token uses {top_k}, so at most {} can be deferred", counted((*deferred).into(), "expert"), top_k.saturating_sub(1))]
+    #[error("cannot defer {} of a token: a token uses {top_k}, so at most {} can be deferred", count_text((*deferred).into(), "expert"), top_k.saturating_sub(1))]
     Deferred {
         /// Number of experts to defer.
         deferred: u32,
@@ -174,7 +174,7 @@ pub enum ScheduleError {
         problem: String,
     },
     /// No candidate accepts an op's request.
-    #[error("{op}: no kernel supports this: {}", joined(refusals))]
+    #[error("{op}: no kernel supports this: {}", join_refusals(refusals))]
     NoKernel {
         /// The op's mnemonic.
         op: &'static str,
@@ -247,7 +247,7 @@ pub enum ScheduleError {
 }
 
 /// Returns refusals as one text for a message.
-fn joined(refusals: &[Refusal]) -> String {
+fn join_refusals(refusals: &[Refusal]) -> String {
     refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
 }
 

@@ -30,7 +30,7 @@
 //!
 //! Cost: the text of a region, one line for each op, identifies equal regions. A new region takes
 //! about 40 nodes for 25 ops (a layer), and the square of the number of nodes in bits. A region has
-//! at most [`Options::region`] ops: a longer sequence without a point for a cut is cut anyway, and
+//! at most [`FuseOptions::region`] ops: a longer sequence without a point for a cut is cut anyway, and
 //! fusions across that cut are lost.
 
 mod append;
@@ -57,14 +57,14 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "fuse",
     doc: "Makes products read quantised weights, and fuses ops that can share one pass over memory.",
-    options: Options::ROWS,
+    options: FuseOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass. A region of the default size has room for the ops of twenty layers; a
     /// layer is usually two regions. The longest chain of rules has 8 links.
-    pub struct Options for "fuse" {
+    pub struct FuseOptions for "fuse" {
         #[doc = "Max ops of one e-graph; the choice among its nodes takes the square of their number in bits."]
         pub region: usize = 512,
         #[doc = "Max rounds of rewriting."]
@@ -80,7 +80,7 @@ use region::{Piece, Spans};
 /// # Errors
 /// A function uses a value before it is defined, which the verifier rejects.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let options: Options = context.options.of();
+    let options: FuseOptions = context.options.get();
     let mut fuser = Fuser { records_decisions: context.records_decisions(), ..Fuser::new(&options) };
     for i in 0..module.functions.len() {
         let fused = fuser.function(&module, &module.functions[i])?;
@@ -92,7 +92,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
 
 /// Cache of fused regions, by the text of the region.
 struct Fuser<'o> {
-    options: &'o Options,
+    options: &'o FuseOptions,
     rewrites: Vec<Rewrite<Node, Types>>,
     closed: rules::Closed,
     fused: HashMap<String, Rc<(Function, Vec<FusionDecision>)>>,
@@ -104,7 +104,7 @@ struct Fuser<'o> {
 }
 
 impl<'o> Fuser<'o> {
-    fn new(options: &'o Options) -> Fuser<'o> {
+    fn new(options: &'o FuseOptions) -> Fuser<'o> {
         Fuser {
             options,
             rewrites: rules::rewrites(),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     /// Returns the fused module and the statistics of egg's runs.
-    fn fused(module: &Module, options: &Options) -> (Function, Vec<egraph::Run>) {
+    fn fuse_module(module: &Module, options: &FuseOptions) -> (Function, Vec<egraph::Run>) {
         let mut fuser = Fuser::new(options);
         let function = fuser.function(module, &module.functions[0]).unwrap();
         (function, fuser.runs)
@@ -266,7 +266,7 @@ mod tests {
     fn equal_layers_are_fused_once() {
         let (like, unlike) = (["q4_k"; 64], ["q4_k", "q6_k", "q6_k", "q4_k"]);
         let runs = |formats: &[&str]| {
-            let (function, runs) = fused(&model(formats), &Options::default());
+            let (function, runs) = fuse_module(&model(formats), &FuseOptions::default());
             assert!(runs.iter().all(|run| matches!(run.reason, StopReason::Saturated)), "{runs:?}");
             let ops: Vec<OpKind> = function.ops.iter().map(|op| op.kind).collect();
             for kind in [OpKind::Matmul, OpKind::Add, OpKind::Unary(Unary::Silu), OpKind::Dequantise] {
@@ -291,7 +291,7 @@ mod tests {
     fn regions_are_fused_as_the_whole_is() {
         for formats in [&["q4_k"; 3][..], &["q4_k", "q6_k", "f32"], &["f16", "q8_0", "q8_0", "q5_k"]] {
             let module = model(formats);
-            let (function, _) = fused(&module, &Options::default());
+            let (function, _) = fuse_module(&module, &FuseOptions::default());
             let (whole, ..) = egraph::fuse(&module, &module.functions[0], &rules::rewrites(), 32, false).unwrap();
             assert_eq!(function, whole);
         }
@@ -314,7 +314,7 @@ mod tests {
             }
             text + &format!("  return %x{layers}\n}}")
         };
-        let options = Options::default();
+        let options = FuseOptions::default();
         let regions = |layers| {
             let module = parse(&text(layers)).unwrap();
             let function = &module.functions[0];
@@ -340,8 +340,8 @@ mod tests {
         }
         text += "  return %x5000\n}";
         let module = parse(&text).unwrap();
-        let options = Options::default();
-        let (function, runs) = fused(&module, &options);
+        let options = FuseOptions::default();
+        let (function, runs) = fuse_module(&module, &options);
         assert_eq!(function.ops.len(), 10_000);
         assert!(runs.iter().all(|run| run.nodes <= 8 * options.region), "{runs:?}");
         assert!(runs.len() <= 10_000 / (options.region / 2) + 1, "{} runs", runs.len());

@@ -569,6 +569,6 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
         ));
         assert_eq!(error("fuse.region=many"), "fuse.region is \"many\"; expected a number");
         set(&mut options, "residency.memory = none").unwrap();
-        assert_eq!(options.of::<residency::Options>().memory, None);
+        assert_eq!(options.get::<residency::ResidencyOptions>().memory, None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Needs: fused ops. Leaves: the same results, and a `recurrent` state for each tensor that rows
 //! are multiplied with, named after the tensor. For each expert, the state has the sum of squares
-//! of each column, and then the number of rows. If [`Options::inputs`] is false, nothing changes.
+//! of each column, and then the number of rows. If [`ObserveOptions::inputs`] is false, nothing changes.
 //! Rows are summed in the format in which the op takes them, quantised if the op takes quantised
 //! rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one is counted. If
 //! each head has its own matrix, the columns of all heads are adjacent in the state, as in the
@@ -34,13 +34,13 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "observe",
     doc: "Sums the squares of the inputs of each product, if `inputs` is true.",
-    options: Options::ROWS,
+    options: ObserveOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "observe" {
+    pub struct ObserveOptions for "observe" {
         #[doc = "Whether to sum the squares of the input rows of products, for an importance matrix."]
         pub inputs: bool = false,
     }
@@ -54,7 +54,7 @@ pub const PREFIX: &str = "squares.";
 /// # Errors
 /// Never fails for a verified module.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    if !context.options.of::<Options>().inputs {
+    if !context.options.get::<ObserveOptions>().inputs {
         return Ok(module);
     }
     for i in 0..module.functions.len() {
@@ -120,7 +120,7 @@ struct Factor {
 
 /// Returns all factors of a function.
 fn factors(function: &Function) -> Vec<Factor> {
-    let def_use = DefUse::of(function);
+    let def_use = DefUse::from_function(function);
     let mut found = Vec::new();
     for (at, op) in function.ops.iter().enumerate() {
         for &(x, weight) in pairs(op) {

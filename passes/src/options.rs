@@ -6,8 +6,8 @@
 //!
 //! let mut set = OptionSet::default();
 //! manager::set(&mut set, "defer.experts = 2")?;
-//! assert_eq!(set.of::<defer::Options>(), defer::Options { experts: 2 });
-//! assert_eq!(set, OptionSet::default().with(&defer::Options { experts: 2 }));
+//! assert_eq!(set.get::<defer::DeferOptions>(), defer::DeferOptions { experts: 2 });
+//! assert_eq!(set, OptionSet::default().with(&defer::DeferOptions { experts: 2 }));
 //! # Ok::<(), ixc_passes::options::OptionError>(())
 //! ```
 
@@ -162,7 +162,7 @@ pub struct OptionSet(BTreeMap<(&'static str, &'static str), String>);
 
 impl OptionSet {
     /// Returns the options of a pass.
-    pub fn of<O: PassOptions>(&self) -> O {
+    pub fn get<O: PassOptions>(&self) -> O {
         O::read(|key| self.0.get(&(O::PASS, key)).cloned())
     }
 

@@ -38,13 +38,13 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "pack",
     doc: "Chooses the format in which products read each weight, and the format of their activations.",
-    options: Options::ROWS,
+    options: PackOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "pack" {
+    pub struct PackOptions for "pack" {
         #[doc = "Whether to pack weights whose shapes allow it. If false, products read all weights as they are in the file."]
         pub weights: bool = true,
     }
@@ -68,7 +68,7 @@ struct MatrixTarget {
 /// # Errors
 /// Never fails; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let packed = context.options.of::<Options>().weights;
+    let packed = context.options.get::<PackOptions>().weights;
     let tiles = context.target.isa().tile_registers > 0;
     let pairs = !tiles && context.target.has_dot2_bf16();
     let target = MatrixTarget { packed, tiles: packed && tiles, pairs: packed && pairs };
@@ -78,7 +78,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     for w in products(&module) {
         context.decide(|| {
             let Weight { name, format, .. } = &module.weights[w.index()];
-            let decision = Decision::of("weight", name, "layout");
+            let decision = Decision::new("weight", name, "layout");
             match &found[w.index()] {
                 Ok(layout) => {
                     let why = format!("its rows fill strips of {STRIP}, and its columns fill blocks");
@@ -88,7 +88,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                         .over(format!("{format} as stored"), "packed kernels are faster")
                 }
                 Err(why) => {
-                    let packed = format.packed().map_or("packed", Format::name);
+                    let packed = format.packed_format().map_or("packed", Format::name);
                     decision.chose(format!("{format} as stored")).over(packed, why.text(&module))
                 }
             }
@@ -121,8 +121,8 @@ fn products(module: &Module) -> BTreeSet<WeightId> {
 
 /// Returns the gate and the up projection of an op that multiplies with both.
 pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
-    let linear = view::LinearSwiglu::of(op).map(|swiglu| (swiglu.gate, swiglu.up));
-    linear.or_else(|| view::ExpertSwiglu::of(op).map(|swiglu| (swiglu.gate, swiglu.up)))
+    let linear = view::LinearSwiglu::from_op(op).map(|swiglu| (swiglu.gate, swiglu.up));
+    linear.or_else(|| view::ExpertSwiglu::from_op(op).map(|swiglu| (swiglu.gate, swiglu.up)))
 }
 
 /// Reason why a weight is read in the file's format.
@@ -232,7 +232,7 @@ fn by_pairs(module: &Module, layouts: &[Option<Format>], target: MatrixTarget) -
 
 /// Returns the packed form of a weight of this format and shape.
 fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Result<Format, Unpacked> {
-    let packed = format.packed().ok_or(Unpacked::NoForm)?;
+    let packed = format.packed_format().ok_or(Unpacked::NoForm)?;
     let &[.., n, k] = shape else { return Err(Unpacked::NoMatrix) };
     if !n.is_multiple_of(STRIP as u64) {
         return Err(Unpacked::Rows(n));

@@ -39,13 +39,13 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "requantise",
     doc: "Converts weights to other formats than the file's, if `weights` names any.",
-    options: Options::ROWS,
+    options: RequantiseOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "requantise" {
+    pub struct RequantiseOptions for "requantise" {
         #[doc = "Formats of weights by name: i8_row, i4_row, i4_g128, or a list PATTERN=FORMAT,.. in which the last match counts; keep leaves the format unchanged."]
         pub weights: Formats = Formats::default(),
     }
@@ -57,7 +57,7 @@ pub struct Formats(Vec<(String, Option<Format>)>);
 
 impl Formats {
     /// Returns the format to which a weight is requantised, if any.
-    fn of(&self, name: &str) -> Option<Format> {
+    fn for_weight(&self, name: &str) -> Option<Format> {
         self.0.iter().rev().find(|(pattern, _)| matches(pattern, name)).and_then(|(_, format)| *format)
     }
 
@@ -79,7 +79,7 @@ impl OptionValue for Formats {
             let (pattern, format) = text.split_once('=').unwrap_or(("*", text));
             let format = match format.trim() {
                 KEEP => None,
-                name => Some(Format::requantised().find(|format| format.name() == name)?),
+                name => Some(Format::requantisation_formats().find(|format| format.name() == name)?),
             };
             let pattern = pattern.trim().to_owned();
             (!pattern.is_empty()).then_some((pattern, format))
@@ -99,20 +99,20 @@ impl OptionValue for Formats {
 /// # Errors
 /// Never fails; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let Options { weights: formats } = context.options.of();
+    let RequantiseOptions { weights: formats } = context.options.get();
     if formats.is_empty() {
         return Ok(module);
     }
     for w in products(&module) {
         let weight = &mut module.weights[w.index()];
         let &[.., n, k] = &weight.shape[..] else { continue };
-        let Some(format) = formats.of(&weight.name) else { continue };
+        let Some(format) = formats.for_weight(&weight.name) else { continue };
         let part = weight.part.as_ref().map_or([0; 2], |part| [part.rows, part.from]);
         let strips = part.into_iter().chain([n]).all(|rows: u64| rows.is_multiple_of(STRIP as u64));
         let whole = strips && format.row_bytes(k).is_some() && k <= MAX_COLUMNS_BY_ROWS;
-        let known = weight.stored().is_in_files();
+        let known = weight.stored_format().is_in_files();
         context.decide(|| {
-            let decision = Decision::of("weight", &weight.name, "format");
+            let decision = Decision::new("weight", &weight.name, "format");
             let kept =
                 |why: String| decision.clone().chose(format!("{} as stored", weight.format)).over(format.name(), why);
             match (strips, whole, known) {
@@ -129,7 +129,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             }
         });
         if whole && known && format != weight.format {
-            weight.choice.stored = Some(weight.stored());
+            weight.choice.stored = Some(weight.stored_format());
             weight.format = format;
         }
     }
@@ -140,7 +140,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
 fn products(module: &Module) -> BTreeSet<WeightId> {
     let mut found: BTreeMap<WeightId, bool> = BTreeMap::new();
     for function in &module.functions {
-        let uses = DefUse::of(function);
+        let uses = DefUse::from_function(function);
         for op in &function.ops {
             for operand in &op.operands {
                 if let Operand::Weight(w) = *operand {

@@ -2,7 +2,7 @@
 //! layer's experts.
 //!
 //! Needs: fused ops, for prediction; explicit loading alone also works on graphs from a frontend.
-//! Leaves: the same function. Nothing changes if [`Options::memory`] is not set, or if the experts
+//! Leaves: the same function. Nothing changes if [`ResidencyOptions::memory`] is not set, or if the experts
 //! of all layers fit, both as stored and as packed. Otherwise each layer's experts are requested
 //! directly after its `route`. An `expert.wait` is inserted before the first op that reads them,
 //! and this op takes the ids that it returns. After the last op that reads them, they are evicted.
@@ -26,7 +26,7 @@
 //!   %12 = expert.evict %9, %y {layer = 0} : token
 //! ```
 //!
-//! **Prediction** ([`Options::predict`]): a layer's router is applied one layer early, to the
+//! **Prediction** ([`ResidencyOptions::predict`]): a layer's router is applied one layer early, to the
 //! residual between attention and experts of the layer before (Eliseev and Mazur 2023, section
 //! 3.2). The experts that it selects are prefetched as `predicted`, after those that the layer
 //! before needs. The early router runs in parallel with that layer's own router. Both are equally
@@ -67,13 +67,13 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "residency",
     doc: "Adds ops that load, wait for and evict experts, if the experts do not all fit in memory.",
-    options: Options::ROWS,
+    options: ResidencyOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "residency" {
+    pub struct ResidencyOptions for "residency" {
         #[doc = "Memory limit in bytes for the weights of experts; `none` keeps all of them in memory."]
         pub memory: Option<u64> = None,
         #[doc = "Number of experts predicted for the next layer in addition to a token's top-k; `none` predicts nothing."]
@@ -90,12 +90,12 @@ const STREAMED: &str = "streamed from the drive";
 /// # Errors
 /// Never fails; all passes have the same signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let options: Options = context.options.of();
+    let options: ResidencyOptions = context.options.get();
     let reads_experts = |op: &Op| matches!(op.kind, OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul);
     let Some(memory) = options.memory else {
         if module.functions.iter().flat_map(|function| &function.ops).any(reads_experts) {
             context.decide(|| {
-                let decision = Decision::of("experts", "", "residency").chose(IN_MEMORY);
+                let decision = Decision::new("experts", "", "residency").chose(IN_MEMORY);
                 decision.over(STREAMED, "experts have no memory limit of their own")
             });
         }
@@ -113,7 +113,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                 true => (IN_MEMORY, STREAMED),
                 false => (STREAMED, IN_MEMORY),
             };
-            Decision::of("experts", "", "residency").chose(chosen).over(other, sizes)
+            Decision::new("experts", "", "residency").chose(chosen).over(other, sizes)
         });
     }
     if fits {
@@ -126,7 +126,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         if function.ops.iter().any(|op| op.kind == OpKind::ExpertSlots) {
             continue;
         }
-        let uses = Uses::of(function);
+        let uses = Uses::from_function(function);
         let layers = uses.layers(&module, function, number, context);
         // Layers of later functions get higher numbers.
         number = layers.last().map_or(number, |layer| layer.number + 1);
@@ -156,8 +156,8 @@ fn tell_prediction(
         let [layer, next] = pair else { continue };
         context.decide(|| {
             let name = next.weights.first().map_or("", |w| module.weights[w.index()].name.as_str());
-            let decision = Decision::of("experts", name, "predictor");
-            match (predict, Router::of(function, uses, layer, next)) {
+            let decision = Decision::new("experts", name, "predictor");
+            match (predict, Router::find(function, uses, layer, next)) {
                 (Some(extra), Some(router)) => {
                     let count = router.route.top_k.saturating_add(extra.into()).min(router.experts);
                     let chosen = format!("{ROUTER}: it names {count} experts per token");
@@ -178,7 +178,7 @@ fn tell_prediction(
 
 /// Returns the weights of experts that ops read.
 fn experts(module: &Module) -> Vec<&Weight> {
-    let read = |function| Uses::of(function).readers.into_iter().flat_map(|(_, weights)| weights);
+    let read = |function| Uses::from_function(function).readers.into_iter().flat_map(|(_, weights)| weights);
     let all: BTreeSet<WeightId> = module.functions.iter().flat_map(read).collect();
     all.into_iter().filter_map(|w| module.weights.get(w.index())).collect()
 }
@@ -205,7 +205,8 @@ fn bytes(weight: &Weight) -> [u64; 2] {
     let Some((&last, lead)) = weight.shape.split_last() else { return [0; 2] };
     let strips = lead.last().is_some_and(|n| n.is_multiple_of(STRIP as u64));
     let stored = weight.format.row_bytes(last).unwrap_or(0);
-    let packed = weight.format.packed().filter(|_| strips).and_then(|packed| packed.row_bytes(last)).unwrap_or(stored);
+    let packed =
+        weight.format.packed_format().filter(|_| strips).and_then(|packed| packed.row_bytes(last)).unwrap_or(stored);
     [stored, packed].map(|row| lead.iter().fold(row, |bytes, &n| bytes.saturating_mul(n)))
 }
 
@@ -248,8 +249,8 @@ struct Part {
 }
 
 impl Uses {
-    fn of(function: &Function) -> Uses {
-        let def_use = DefUse::of(function);
+    fn from_function(function: &Function) -> Uses {
+        let def_use = DefUse::from_function(function);
         let dequantised = |value: ValueId| def_use.defining(function, value).map(|view::Dequantise { w }| w);
         let (mut readers, mut reads) = (Vec::new(), HashMap::<WeightId, usize>::new());
         let (mut readers_of, mut splits_of) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
@@ -273,7 +274,7 @@ impl Uses {
                 }
                 readers.push((i, weights));
             }
-            if let Some(split) = view::ExpertSplit::of(op) {
+            if let Some(split) = view::ExpertSplit::from_op(op) {
                 splits_of.entry(split.ids).or_default().push(i);
             }
         }
@@ -303,7 +304,7 @@ impl Uses {
                     context.decide(|| {
                         let why = "the layer needs 2 or 3 expert matrices that no other op reads";
                         let name = format!("layer.{number}");
-                        Decision::of("experts", name, "residency").chose(IN_MEMORY).over(STREAMED, why)
+                        Decision::new("experts", name, "residency").chose(IN_MEMORY).over(STREAMED, why)
                     });
                     tracing::warn!(
                         layer = number,
@@ -365,7 +366,7 @@ impl Uses {
 fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
     let mut at = layer.parts.first()?.last;
     loop {
-        let value = view::ExpertDown::of(&function.ops[at])?.residual?;
+        let value = view::ExpertDown::from_op(&function.ops[at])?.residual?;
         match uses.def_use.definition(value) {
             // The loop ends because every op comes after its operands.
             Some(before) if before > layer.route && before < at => at = before,
@@ -380,7 +381,7 @@ const MAX_PARALLEL_OPS: usize = 2;
 /// Returns the value that bypasses a layer's experts, including shared ones, and that the layer's
 /// router reads.
 fn passed_by(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
-    let logits = view::Route::of(&function.ops[layer.route])?.logits;
+    let logits = view::Route::from_op(&function.ops[layer.route])?.logits;
     let mut value = residual(function, uses, layer)?;
     for _ in 0..MAX_PARALLEL_OPS {
         if uses.def_use.between(value, logits).is_some() {
@@ -454,7 +455,7 @@ fn explicit(
             }
             if layer.parts.iter().map(|part| part.named).max() == Some(i)
                 && let (Some(extra), Some(next)) = (predict_extra, layers.get(at + 1))
-                && let Some(router) = Router::of(function, uses, layer, next)
+                && let Some(router) = Router::find(function, uses, layer, next)
             {
                 let ids = router.predict(&mut rewriter, function, after, extra)?;
                 slots = prefetch(&mut rewriter, after, slots, ids, next, Prefetch::Predicted)?;
@@ -507,10 +508,10 @@ struct Router {
 }
 
 impl Router {
-    fn of(function: &Function, uses: &Uses, layer: &Layer, next: &Layer) -> Option<Router> {
+    fn find(function: &Function, uses: &Uses, layer: &Layer, next: &Layer) -> Option<Router> {
         let (here, there) = (passed_by(function, uses, layer)?, passed_by(function, uses, next)?);
         let fits = uses.def_use.is_defined_before(here, layer.route) && function.ty(here) == function.ty(there);
-        let route = view::Route::of(&function.ops[next.route])?;
+        let route = view::Route::from_op(&function.ops[next.route])?;
         let experts = i64::try_from(function.ty(route.logits).dims().last()?.fixed()?).ok()?;
         let ops = uses.def_use.between(there, route.logits)?;
         let pure = ops.iter().all(|&at| function.ops[at].kind.row().effect == Effect::Pure);

@@ -46,13 +46,13 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "shard",
     doc: "Divides the model among ranks and keeps the part of one, if `ranks` is more than 1.",
-    options: Options::ROWS,
+    options: ShardOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "shard" {
+    pub struct ShardOptions for "shard" {
         #[doc = "Number of ranks; 1 changes nothing."]
         pub ranks: u32 = 1,
         #[doc = "Rank whose graph the pass returns, from 0."]
@@ -79,7 +79,7 @@ impl OptionValue for Division {
 /// # Errors
 /// [`PassError::Shard`].
 pub fn run(module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let Options { ranks, rank, by } = context.options.of();
+    let ShardOptions { ranks, rank, by } = context.options.get();
     if ranks == 1 && rank == 0 {
         return Ok(module);
     }

@@ -12,12 +12,12 @@
 //!    cheap numbers, the larger.
 //! 3. **Kernel for each number of rows**: the next kernel is used from the first number at which
 //!    its arithmetic takes no longer.
-//! 4. **Bands**: if the first kernel, for few rows, has fewer items than [`Options::items`], each
+//! 4. **Bands**: if the first kernel, for few rows, has fewer items than [`TileOptions::items`], each
 //!    item can be divided into bands of fewer weight rows. The pass takes the largest band that
-//!    gives enough items; a band has at least [`Options::band_bytes`]. The runtime uses bands if it
+//!    gives enough items; a band has at least [`TileOptions::band_bytes`]. The runtime uses bands if it
 //!    has enough threads.
 //!
-//! Choices measured for weights of a shape ([`Options::tuned`]) replace the results of 1, 2 and 4,
+//! Choices measured for weights of a shape ([`TileOptions::tuned`]) replace the results of 1, 2 and 4,
 //! but not of 3.
 //!
 //! Rows after the last full item form a separate part. One kernel reads a gate and its up
@@ -25,7 +25,7 @@
 //!
 //! Needs: a module after `pack`. Leaves: the same functions; each weight of a product has a
 //! blocking (`tile`) and its reason (`why`). A weight that already has a `tile` keeps it, so that
-//! edited text can be compiled further; only [`Options::choose`] overrides it.
+//! edited text can be compiled further; only [`TileOptions::choose`] overrides it.
 //!
 //! ```text
 //! weight @w : q4_k[2048, 2048] {layout = q4_k_r16}
@@ -49,13 +49,13 @@ use ixc_kernels::candidates::{self, item_rows};
 use ixc_kernels::tiling::Tiling;
 use ixc_targets::{CoreCaches, Target};
 
-use crate::decision::{Decision, Rejected};
+use crate::decision::{Decision, RejectedAlternative};
 use crate::error::{PassError, TileError};
 use crate::options::{PassOptions, matches, pass_options};
 use crate::pack::{factors, gate_and_up};
 use crate::pass::{Context, Pass, Run};
 use crate::tuned::{TunedChoice, TunedChoices};
-use cut::Cut;
+use cut::WeightBlocking;
 pub use overrides::{Override, Overrides};
 pub use parts::{ColumnSplit, parts, weight_parts};
 
@@ -63,13 +63,13 @@ pub use parts::{ColumnSplit, parts, weight_parts};
 pub static PASS: Pass = Pass {
     name: "tile",
     doc: "Chooses for each weight the rows of a work item and the kernel for each number of activation rows, from the cache sizes, and records the reason.",
-    options: Options::ROWS,
+    options: TileOptions::ROWS,
     run: Run::Graph(run),
 };
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "tile" {
+    pub struct TileOptions for "tile" {
         #[doc = "Blockings for weights whose names match a pattern, in place of those from cache sizes: `PATTERN: rows=16 gemm/48`, the last of several that match; `;` between them."]
         pub choose: Overrides = Overrides::default(),
         #[doc = "Blockings that were measured to be faster for weights of a shape, in the form of `ixc kernel tune`; `;` between several."]
@@ -101,7 +101,7 @@ struct Limits {
     band_bytes: u64,
 }
 
-impl Options {
+impl TileOptions {
     fn limits(&self) -> Limits {
         Limits { items: self.items, band_bytes: self.band_bytes }
     }
@@ -112,7 +112,7 @@ impl Options {
 /// # Errors
 /// A [`TileError`] of an override or a tuned choice.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let options: Options = context.options.of();
+    let options: TileOptions = context.options.get();
     let (Overrides(overrides), limits, caches) = (&options.choose, options.limits(), &context.caches);
     let roles = roles(&module);
     for each in overrides {
@@ -125,7 +125,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
     }
     // Equal weights have one decision: a model has one of each kind per layer.
-    let mut decided: HashMap<candidates::Weight, Cut> = HashMap::new();
+    let mut decided: HashMap<candidates::Weight, WeightBlocking> = HashMap::new();
     for (&w, role) in &roles {
         // The override of a gate also applies to its up projection.
         let name = |w: WeightId| module.weights[w.index()].name.as_str();
@@ -134,16 +134,16 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         if asked.is_none() && weight.choice.tile.is_some() {
             continue;
         }
-        let Some(offer) = offered(&module, role) else { continue };
+        let Some(offer) = kernel_weight(&module, role) else { continue };
         let decision = match asked {
             Some(asked) => {
-                let cut = Cut::asked(&offer, asked, name(role.cut_as), context, limits)?;
+                let cut = WeightBlocking::requested_blocking(&offer, asked, name(role.cut_as), context, limits)?;
                 context.decide(|| {
                     let rows = item_rows(&offer, context.target);
-                    let own = Cut::cheapest(&offer, &rows, context.target, caches, limits, false).tiling;
+                    let own = WeightBlocking::cheapest(&offer, &rows, context.target, caches, limits, false).tiling;
                     let rejected = (own != cut.tiling)
-                        .then(|| Rejected::new(own.to_string(), "the user requested another tiling"));
-                    let decision = Decision::of("weight", &weight.name, "tiling").chose(cut.tiling.to_string());
+                        .then(|| RejectedAlternative::new(own.to_string(), "the user requested another tiling"));
+                    let decision = Decision::new("weight", &weight.name, "tiling").chose(cut.tiling.to_string());
                     decision.since(&cut.why).over_all(rejected)
                 });
                 cut
@@ -153,7 +153,15 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
                 None => {
                     let tuned: Vec<&TunedChoice> = options.tuned.0.iter().filter(|each| each.weight == offer).collect();
                     let (name, records_decisions) = (name(role.cut_as), context.records_decisions());
-                    let cut = Cut::tuned(&offer, &tuned, name, context.target, caches, limits, records_decisions)?;
+                    let cut = WeightBlocking::tuned_blocking(
+                        &offer,
+                        &tuned,
+                        name,
+                        context.target,
+                        caches,
+                        limits,
+                        records_decisions,
+                    )?;
                     decided.entry(offer).or_insert(cut).clone()
                 }
             },
@@ -171,19 +179,20 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
 /// Returns the blocking of a weight of this shape from cache sizes, with the default options, and
 /// its reason.
 pub fn by_caches(weight: &candidates::Weight, target: Target, caches: &CoreCaches) -> (Tiling, String) {
-    let limits = Options::default().limits();
-    let Cut { tiling, why, .. } = Cut::cheapest(weight, &item_rows(weight, target), target, caches, limits, false);
+    let limits = TileOptions::default().limits();
+    let WeightBlocking { tiling, why, .. } =
+        WeightBlocking::cheapest(weight, &item_rows(weight, target), target, caches, limits, false);
     (tiling, why)
 }
 
 /// Returns the blocking from cache sizes for items of `rows` weight rows.
 pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches) -> Tiling {
-    Cut::cheapest(weight, &[rows], target, caches, Options::default().limits(), false).tiling
+    WeightBlocking::cheapest(weight, &[rows], target, caches, TileOptions::default().limits(), false).tiling
 }
 
 /// Whether a weight's products can have all these choices together, with the default options.
 pub fn accepts(weight: &candidates::Weight, choices: &[&TunedChoice], target: Target, caches: &CoreCaches) -> bool {
-    Cut::tuned(weight, choices, "", target, caches, Options::default().limits(), false).is_ok()
+    WeightBlocking::tuned_blocking(weight, choices, "", target, caches, TileOptions::default().limits(), false).is_ok()
 }
 
 /// Prefix of the reason of a tuned weight.
@@ -225,7 +234,7 @@ fn roles(module: &Module) -> BTreeMap<WeightId, Role> {
 }
 
 /// Returns the properties of a weight that kernels need; `None` for a weight that is not a matrix.
-fn offered(module: &Module, role: &Role) -> Option<candidates::Weight> {
+fn kernel_weight(module: &Module, role: &Role) -> Option<candidates::Weight> {
     let weight = &module.weights[role.cut_as.index()];
     let &[.., n, k] = &weight.shape[..] else { return None };
     let format: Format = weight.choice.layout.unwrap_or(weight.format);
@@ -249,10 +258,17 @@ mod tests {
         sub_block: 1,
     };
 
-    fn decided(weight: candidates::Weight, target: Target, caches: CoreCaches) -> String {
-        Cut::cheapest(&weight, &item_rows(&weight, target), target, &caches, Options::default().limits(), false)
-            .tiling
-            .to_string()
+    fn blocking_text(weight: candidates::Weight, target: Target, caches: CoreCaches) -> String {
+        WeightBlocking::cheapest(
+            &weight,
+            &item_rows(&weight, target),
+            target,
+            &caches,
+            TileOptions::default().limits(),
+            false,
+        )
+        .tiling
+        .to_string()
     }
 
     #[test]
@@ -269,8 +285,8 @@ mod tests {
                         let target = Target::AMX;
                         let caches = target.row().caches();
                         let (rows, limits) =
-                            (item_rows(&weight, target), Limits { band_bytes: 0, ..Options::default().limits() });
-                        let tiling = Cut::cheapest(&weight, &rows, target, &caches, limits, false).tiling;
+                            (item_rows(&weight, target), Limits { band_bytes: 0, ..TileOptions::default().limits() });
+                        let tiling = WeightBlocking::cheapest(&weight, &rows, target, &caches, limits, false).tiling;
                         let end = tiling.place(n).unwrap().iter().fold(0, |at, placed| {
                             assert_eq!(placed.first, at, "n {n}");
                             assert_eq!(placed.part.rows % block, 0, "n {n}");
@@ -294,19 +310,19 @@ mod tests {
             let tiles = target.isa().tile_registers > 0;
             let vectors = candidates::Weight { x: Format::A8Super, ..WEIGHT };
             let caches = target.row().caches();
-            assert_eq!(decided(vectors, target, caches), "rows=32 gemv<=5/5x16 gemm/96", "{target:?}");
+            assert_eq!(blocking_text(vectors, target, caches), "rows=32 gemv<=5/5x16 gemm/96", "{target:?}");
             let pair = candidates::Weight { products: 2, block: 256, sub_block: 32, n: 5632, ..WEIGHT };
-            assert_eq!(decided(pair, target, caches), "rows=256 gemv<=5/5x32 gemm/48", "{target:?}");
+            assert_eq!(blocking_text(pair, target, caches), "rows=256 gemv<=5/5x32 gemm/48", "{target:?}");
             let bf16 = candidates::Weight { format: Format::Bf16R16, x: Format::Bf16x1, ..WEIGHT };
-            assert_eq!(decided(bf16, target, caches), "rows=32 gemv<=5/5x16 gemm/96", "{target:?}");
+            assert_eq!(blocking_text(bf16, target, caches), "rows=32 gemv<=5/5x16 gemm/96", "{target:?}");
             if tiles {
                 let wide = candidates::Weight { x: Format::A8SuperTile, ..WEIGHT };
-                assert_eq!(decided(wide, target, caches), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256");
+                assert_eq!(blocking_text(wide, target, caches), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256");
                 let floats = candidates::Weight { format: Format::F16R16, x: Format::Bf16x2, ..WEIGHT };
-                assert_eq!(decided(floats, target, caches), "rows=64 gemv<=15/15x16 tiles/256");
+                assert_eq!(blocking_text(floats, target, caches), "rows=64 gemv<=15/15x16 tiles/256");
                 let few = candidates::Weight { n: 528, ..wide };
                 assert_eq!(
-                    decided(few, target, caches),
+                    blocking_text(few, target, caches),
                     "rows=32 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96"
                 );
             }
@@ -318,12 +334,18 @@ mod tests {
         let caches = |l1d: u64, l2: u64, l3: u64| CoreCaches { l1d: l1d << 10, l2: l2 << 10, l3: l3 << 10 };
         let long = candidates::Weight { k: 16384, ..WEIGHT };
         let zen4 = Target::from_name("zen4").unwrap();
-        assert_eq!(decided(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5x16 gemm/96");
-        assert_eq!(decided(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5x16 gemm/32");
+        assert_eq!(blocking_text(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5x16 gemm/96");
+        assert_eq!(blocking_text(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5x16 gemm/32");
         let tiles = candidates::Weight { x: Format::A8SuperTile, ..long };
         // Rows of activations are in the cache together with a panel.
-        assert_eq!(decided(tiles, Target::AMX, caches(48, 8704, 0)), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256");
-        assert_eq!(decided(tiles, Target::AMX, caches(48, 8192, 0)), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/128");
+        assert_eq!(
+            blocking_text(tiles, Target::AMX, caches(48, 8704, 0)),
+            "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256"
+        );
+        assert_eq!(
+            blocking_text(tiles, Target::AMX, caches(48, 8192, 0)),
+            "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/128"
+        );
     }
 
     #[test]
@@ -342,7 +364,7 @@ mod tests {
 
     #[test]
     fn bands_are_the_largest_that_give_enough_items() {
-        let banded = |weight: candidates::Weight| decided(weight, Target::AVX512, Target::AVX512.row().caches());
+        let banded = |weight: candidates::Weight| blocking_text(weight, Target::AVX512, Target::AVX512.row().caches());
         // 256 items without bands, then fewer.
         assert_eq!(banded(candidates::Weight { n: 8192, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
         assert_eq!(banded(candidates::Weight { n: 8160, ..WEIGHT }), "rows=32 gemv<=5/5x16 gemm/96");
@@ -350,7 +372,11 @@ mod tests {
         assert_eq!(banded(candidates::Weight { k: 768, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
         // Of the bands that give enough items, the one with the most weight rows is used.
         let wide = |n| {
-            decided(candidates::Weight { n, x: Format::A8SuperTile, ..WEIGHT }, Target::AMX, Target::AMX.row().caches())
+            blocking_text(
+                candidates::Weight { n, x: Format::A8SuperTile, ..WEIGHT },
+                Target::AMX,
+                Target::AMX.row().caches(),
+            )
         };
         assert_eq!(wide(8192), "rows=64 gemv<=5/5x32 gemm<=15/15 tiles/256");
         assert_eq!(wide(16384), "rows=64 gemv<=5/5 gemm<=15/15 tiles/256");
@@ -364,12 +390,20 @@ mod tests {
     #[test]
     fn tuned_choices_are_candidates_or_refused() {
         let (target, caches) = (Target::AVX2, Target::AVX2.row().caches());
-        let limits = Options::default().limits();
+        let limits = TileOptions::default().limits();
         let decided = |texts: &[&str]| {
             let shape = "q4_k_r16 x=a8_super n=2048 k=2048: ";
             let choices: Vec<TunedChoice> =
                 texts.iter().map(|text| format!("{shape}{text}").parse().unwrap()).collect();
-            Cut::tuned(&WEIGHT, &choices.iter().collect::<Vec<_>>(), "w", target, &caches, limits, false)
+            WeightBlocking::tuned_blocking(
+                &WEIGHT,
+                &choices.iter().collect::<Vec<_>>(),
+                "w",
+                target,
+                &caches,
+                limits,
+                false,
+            )
         };
         let tiling = |texts: &[&str]| decided(texts).unwrap().tiling.to_string();
         assert_eq!(tiling(&[]), "rows=32 gemv<=5/5x16 gemm/96");

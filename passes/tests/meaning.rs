@@ -136,7 +136,7 @@ fn residency_and_prediction_keep_all_results() {
         let (resident, _) = run(&context());
         for predict_extra in [None, Some(0), Some(100)] {
             let (streamed, waits) =
-                run(&context().with(&residency::Options { memory: Some(0), predict: predict_extra }));
+                run(&context().with(&residency::ResidencyOptions { memory: Some(0), predict: predict_extra }));
             assert_eq!(streamed, resident, "seed {seed}");
             explicit += waits;
         }
@@ -177,8 +177,8 @@ func @f(%kv: token<@kv.0>, %pos: i32[T], %k: f32[T, 1, 8], %x: f32[T, 8], %h: f3
     let arguments = arguments(&module, "f", 3);
     let run = |defer: u32, expert_memory: Option<u64>| {
         let context = context()
-            .with(&defer::Options { experts: defer })
-            .with(&residency::Options { memory: expert_memory, predict: None });
+            .with(&defer::DeferOptions { experts: defer })
+            .with(&residency::ResidencyOptions { memory: expert_memory, predict: None });
         let module = run_pipeline(module.clone(), &["defer", "residency"], &context).unwrap();
         let splits = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertSplit).count();
         assert_eq!(splits, usize::from(defer > 0), "{module}");
@@ -199,7 +199,7 @@ fn deferral_without_deferrable_experts_is_refused() {
     let mut refused = [0; 2];
     for seed in 0..20 {
         let m = random_model(seed, Formats::F32);
-        match run_pipeline(m.module, &graph_passes(), &context().with(&defer::Options { experts: 100 })) {
+        match run_pipeline(m.module, &graph_passes(), &context().with(&defer::DeferOptions { experts: 100 })) {
             Err(PassError::NoExperts { deferred: 100 }) => refused[0] += 1,
             Err(PassError::Deferred { deferred: 100, .. }) => refused[1] += 1,
             other => panic!("seed {seed}: {other:?}"),
@@ -217,8 +217,8 @@ fn last_layer_does_not_defer_experts() {
         let m = random_model(seed, if seed.is_multiple_of(4) { Formats::All } else { Formats::F32 });
         let run = |expert_memory, predict_extra| {
             let context = context()
-                .with(&defer::Options { experts: 1 })
-                .with(&residency::Options { memory: expert_memory, predict: predict_extra });
+                .with(&defer::DeferOptions { experts: 1 })
+                .with(&residency::ResidencyOptions { memory: expert_memory, predict: predict_extra });
             run_pipeline(m.module.clone(), &graph_passes(), &context)
         };
         let Ok(deferred) = run(None, None) else { continue };
@@ -257,14 +257,14 @@ fn arbitrary_region_cuts_keep_results() {
             let module = run_pipeline(
                 m.module.clone(),
                 &graph_passes(),
-                &context().with(&fuse::Options { region: fuse_region, ..fuse::Options::default() }),
+                &context().with(&fuse::FuseOptions { region: fuse_region, ..fuse::FuseOptions::default() }),
             );
             let module = module.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let mut interpreter = Interpreter::new(&module, &m.weights).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let results = interpreter.run("step", arguments(&module, "step", seed));
             (module.functions[0].ops.len(), results.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}")))
         };
-        let (ops, whole) = run(fuse::Options::default().region);
+        let (ops, whole) = run(fuse::FuseOptions::default().region);
         for longest in [0, 1, 2, 3, 7] {
             let (cut_ops, cut) = run(longest);
             unlike += usize::from(cut_ops != ops);

@@ -18,7 +18,7 @@ use ixc_passes::options::OptionSet;
 use ixc_passes::pass::{Context, GraphResult, PlanProperties};
 use ixc_passes::{defer, pack, residency, tile};
 use ixc_targets::Target;
-use ixc_testing::random_graphs::{Formats, RandomModule, mutated, random_model};
+use ixc_testing::random_graphs::{Formats, RandomModule, mutate, random_model};
 
 const MAX_TOKENS: u32 = 24;
 
@@ -26,7 +26,7 @@ const MAX_TOKENS: u32 = 24;
 const TARGETS: [(Target, bool); 3] = [(Target::AVX2, false), (Target::AVX2, true), (Target::AMX, true)];
 
 /// A module with its weights' bytes and the length of their file.
-struct Made<'m> {
+struct SizedModule<'m> {
     module: Module,
     weights: &'m Vec<Vec<u8>>,
     bytes: u64,
@@ -34,7 +34,7 @@ struct Made<'m> {
 
 /// Returns the plan that passes make from a module, and the graph before lowering.
 fn planned(
-    made: Made<'_>,
+    made: SizedModule<'_>,
     pipeline: &[&str],
     (target, packed): (Target, bool),
     options: &OptionSet,
@@ -50,7 +50,7 @@ fn planned(
         tokenizer: Vec::new(),
         weights: made.weights,
     };
-    let options = options.clone().with(&pack::Options { weights: packed });
+    let options = options.clone().with(&pack::PackOptions { weights: packed });
     let context = Context { target, caches: target.row().caches(), options, facts: Some(facts), decisions: None };
     let module = manager::run_pipeline(made.module, pipeline, &context)?;
     let module = manager::run_pipeline(module, &["pack", "tile"], &context)?;
@@ -81,7 +81,7 @@ fn plan_for(seed: u64, pipeline: &[&str], target: (Target, bool)) -> (Plan<Kerne
 fn plan_with(seed: u64, pipeline: &[&str], target: (Target, bool), options: &OptionSet) -> (Plan<KernelSpec>, usize) {
     let mut m = random_model(seed, if seed.is_multiple_of(2) { Formats::All } else { Formats::F32 });
     let bytes = place(&mut m);
-    let made = Made { module: m.module, weights: &m.weights, bytes };
+    let made = SizedModule { module: m.module, weights: &m.weights, bytes };
     let (plan, module) = planned(made, pipeline, target, options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let layers = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Attention).count();
     (plan, layers)
@@ -169,7 +169,10 @@ fn kernel_formats_match_their_packed_or_plain_weights() {
                 let bytes = weight.bytes_in(weight.stored);
                 assert_eq!(bytes, Some(weight.bytes), "seed {seed}: {}", weight.name);
                 assert!(weight.bytes_in(weight.format).is_some(), "seed {seed}: {}", weight.name);
-                assert!(weight.format == weight.stored || target.1 && weight.format.unpacked() == Some(weight.stored));
+                assert!(
+                    weight.format == weight.stored
+                        || target.1 && weight.format.unpacked_format() == Some(weight.stored)
+                );
             }
             let tasks = plan.steps.iter().filter_map(|step| match step {
                 Step::Run { tasks, .. } => Some(tasks),
@@ -232,7 +235,7 @@ struct Items<'p> {
 }
 
 impl<'p> Items<'p> {
-    fn of(variant: &'p Variant, banded: bool) -> Items<'p> {
+    fn new(variant: &'p Variant, banded: bool) -> Items<'p> {
         match variant.bands.as_ref().filter(|_| banded) {
             Some(Bands { count, kernel, dims, strides }) => Items { kernel: *kernel, dims, bands: *count, strides },
             None => Items { kernel: variant.kernel, dims: &variant.dims, bands: 1, strides: &[] },
@@ -270,7 +273,7 @@ fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, ban
 /// a row of the result exactly once.
 #[test]
 fn items_of_products_write_each_byte_of_a_row_once() {
-    let small = OptionSet::default().with(&tile::Options { band_bytes: 0, ..tile::Options::default() });
+    let small = OptionSet::default().with(&tile::TileOptions { band_bytes: 0, ..tile::TileOptions::default() });
     let (mut banded, mut shared) = (0, 0);
     for seed in 0..60 {
         for target in TARGETS {
@@ -287,7 +290,7 @@ fn items_of_products_write_each_byte_of_a_row_once() {
                 });
                 for task in tasks.flatten() {
                     let variant = task.variants.iter().find(|variant| rows <= variant.up_to_rows).unwrap();
-                    let items = Items::of(variant, divided);
+                    let items = Items::new(variant, divided);
                     for item in (0..task.columns).flat_map(|column| (0..items.bands).map(move |band| (column, band))) {
                         let Some(bytes) = written(&plan, task, &items, item) else { continue };
                         let spec = &plan.kernels[items.kernel.0 as usize];
@@ -352,7 +355,7 @@ fn readers(plan: &Plan<KernelSpec>, group: usize) -> Vec<usize> {
 #[test]
 fn expert_requests_enclose_their_readers_without_extra_barriers() {
     let all = &graph_passes()[..];
-    let residency = |predict| OptionSet::default().with(&residency::Options { memory: Some(0), predict });
+    let residency = |predict| OptionSet::default().with(&residency::ResidencyOptions { memory: Some(0), predict });
     let runs = |plan: &Plan<KernelSpec>| plan.steps.iter().filter(|step| matches!(step, Step::Run { .. })).count();
     let (mut groups, mut predictions) = (0, 0);
     for seed in 0..40 {
@@ -424,8 +427,8 @@ fn deferred_experts_have_windows_of_their_own() {
                 continue;
             }
             for (expert_memory, predict_extra) in [(None, None), (Some(0), None), (Some(0), Some(1))] {
-                let residency = residency::Options { memory: expert_memory, predict: predict_extra };
-                let options = OptionSet::default().with(&defer::Options { experts: 1 }).with(&residency);
+                let residency = residency::ResidencyOptions { memory: expert_memory, predict: predict_extra };
+                let options = OptionSet::default().with(&defer::DeferOptions { experts: 1 }).with(&residency);
                 let (plan, layers) = plan_with(seed, &graph_passes(), target, &options);
                 check(seed, &plan);
                 if expert_memory.is_none() {
@@ -499,12 +502,12 @@ fn any_module_that_verifies_gets_a_plan_or_an_error() {
         let mut rng = Random::new(seed);
         let mut module = m.module.clone();
         for _ in 0..1 + seed % 3 {
-            module = mutated(&module, &mut rng);
+            module = mutate(&module, &mut rng);
         }
         if verify(&module).is_err() {
             continue;
         }
-        let made = |module: &Module| Made { module: module.clone(), weights: &m.weights, bytes };
+        let made = |module: &Module| SizedModule { module: module.clone(), weights: &m.weights, bytes };
         for (target, pipeline) in
             [(TARGETS[0], &[][..]), (TARGETS[0], &graph_passes()[..]), (TARGETS[2], &graph_passes())]
         {
@@ -526,7 +529,12 @@ fn weights_beyond_their_file_are_refused() {
     let mut m = random_model(1, Formats::F32);
     let bytes = place(&mut m);
     let plan = |module: &Module, bytes: u64| {
-        planned(Made { module: module.clone(), weights: &m.weights, bytes }, &[], TARGETS[0], &OptionSet::default())
+        planned(
+            SizedModule { module: module.clone(), weights: &m.weights, bytes },
+            &[],
+            TARGETS[0],
+            &OptionSet::default(),
+        )
     };
     let error = plan(&m.module, bytes - 1);
     assert!(matches!(error, Err(PassError::Schedule(ScheduleError::Place { .. }))), "{error:?}");

@@ -6,7 +6,7 @@ use ixc_ir::graph::parse::parse;
 use ixc_ir::graph::{Module, WeightId};
 use ixc_passes::manager::run_pipeline;
 use ixc_passes::pass::Context;
-use ixc_passes::shard::{Division, Options};
+use ixc_passes::shard::{Division, ShardOptions};
 use ixc_targets::Target;
 use ixc_testing::nmse::nmse;
 use ixc_testing::random_graphs::{Formats, random_model};
@@ -28,14 +28,14 @@ impl WeightSource for Slices<'_> {
         match shard {
             None => Ok(Cow::Borrowed(&self.weights[at])),
             Some(shard) => {
-                let cut = shard.cut(&weight.shape, weight.stored(), &self.weights[at]);
+                let cut = shard.cut(&weight.shape, weight.stored_format(), &self.weights[at]);
                 Ok(Cow::Owned(cut.ok_or("the weight has too few bytes")?))
             }
         }
     }
 }
 
-fn divided(module: &Module, options: &Options) -> Result<Module, String> {
+fn divided(module: &Module, options: &ShardOptions) -> Result<Module, String> {
     let context = Context::new(Target::AVX2).with(options);
     run_pipeline(module.clone(), &["canonicalise", "shard"], &context).map_err(|error| error.to_string())
 }
@@ -65,7 +65,7 @@ fn random_models_on_ranks_give_the_results_of_the_whole() {
         let right = [first, interpreter.step(&[1], &[3], &[0]).unwrap()].concat();
         for (number, by) in Division::ALL.into_iter().enumerate() {
             for ranks in [2, 3] {
-                let modules = (0..ranks).map(|rank| divided(&m.module, &Options { ranks, rank, by }));
+                let modules = (0..ranks).map(|rank| divided(&m.module, &ShardOptions { ranks, rank, by }));
                 let modules = match modules.collect::<Result<Vec<Module>, String>>() {
                     Ok(modules) => modules,
                     // A model of one dense layer has few places to divide it.
@@ -109,7 +109,7 @@ func @f(%x: f32[T, 2], %ids: i32[T, 2], %p: f32[T, 2]) -> (f32[T, 3]) {
     // The first row uses experts of rank 1, the second experts of rank 0.
     let args = [pairs(&[0.3, -1.7, 2.1, 0.9]), ids(&[3, 2, 0, 1]), pairs(&[0.7, 0.3, 0.6, 0.4])];
     let right = Interpreter::new(&module, &weights).unwrap().run("f", args.to_vec()).unwrap();
-    let of_rank = |rank| divided(&module, &Options { ranks: 2, rank, by: Division::Experts }).unwrap();
+    let of_rank = |rank| divided(&module, &ShardOptions { ranks: 2, rank, by: Division::Experts }).unwrap();
     let modules = [of_rank(0), of_rank(1)];
     let slices = modules.each_ref().map(|of| Slices { whole: &module, weights: &weights, module: of });
     let ranks = modules.iter().zip(&slices).map(|(module, slices)| (module, slices as &dyn WeightSource));
@@ -133,7 +133,7 @@ func @step(%x: f32[T, 4]) -> (f32[T, 4]) {
     let chain: String = (0..50_000).map(|i| format!("  %v{} = silu %v{i}\n", i + 1)).collect();
     for (body, last) in [(sums, 64), (chain, 50_000)] {
         let module = parse(&format!("{begin}{body}{}", end(last))).unwrap();
-        let part = divided(&module, &Options { ranks: 2, rank: 1, by: Division::Tensors }).unwrap();
+        let part = divided(&module, &ShardOptions { ranks: 2, rank: 1, by: Division::Tensors }).unwrap();
         let names: Vec<(&str, &[u64])> = part.weights.iter().map(|w| (w.name.as_str(), &w.shape[..])).collect();
         assert_eq!(names, [("up", &[2, 4][..]), ("down", &[4, 2])]);
     }
@@ -149,6 +149,6 @@ fn long_chains_of_integers_are_divided_by_layers() {
     let links: String = (1..50_000).map(|i| link(i, &format!("%n{}", i - 1))).collect();
     let chain = link(0, "%pos") + &links + &last.replace("%pos", "%n49999");
     let module = parse(&text.replace(last, &chain)).unwrap();
-    let part = divided(&module, &Options { ranks: 2, rank: 1, by: Division::Layers }).unwrap();
+    let part = divided(&module, &ShardOptions { ranks: 2, rank: 1, by: Division::Layers }).unwrap();
     assert!(part.functions[0].ops.len() > 50_000, "{} ops", part.functions[0].ops.len());
 }

@@ -52,7 +52,8 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         for weight in &mut module.weights {
             weight.place.get_or_insert(Place { file: 0, offset: file.bytes });
             let lead: u64 = weight.shape.iter().rev().skip(1).product();
-            file.bytes += weight.stored().row_bytes(*weight.shape.last().ok_or("no shape")?).ok_or("no row")? * lead;
+            file.bytes +=
+                weight.stored_format().row_bytes(*weight.shape.last().ok_or("no shape")?).ok_or("no row")? * lead;
         }
     }
     let bytes: Vec<Vec<u8>> = Vec::new();

@@ -33,12 +33,12 @@ pub(crate) fn usage(py: Python<'_>, message: &str) -> PyErr {
 }
 
 /// Returns the exception for an error of any crate.
-pub(crate) fn failed(py: Python<'_>, error: &ixc::Error) -> PyErr {
+pub(crate) fn library_error(py: Python<'_>, error: &ixc::Error) -> PyErr {
     exception(py, error.class(), &error.to_string())
 }
 
 /// Returns the exception for a refused request.
-pub(crate) fn refused(py: Python<'_>, refusal: &Refusal) -> PyErr {
+pub(crate) fn refusal_error(py: Python<'_>, refusal: &Refusal) -> PyErr {
     let class = match refusal {
         Refusal::Busy { .. } | Refusal::Later { .. } | Refusal::Ending => Class::Unavailable,
         Refusal::Failed { .. } => Class::Failed,
@@ -49,7 +49,7 @@ pub(crate) fn refused(py: Python<'_>, refusal: &Refusal) -> PyErr {
 }
 
 /// Returns the exception for an HTTP answer with this status and body.
-pub(crate) fn answered(py: Python<'_>, status: u16, body: &Value) -> PyErr {
+pub(crate) fn answer_error(py: Python<'_>, status: u16, body: &Value) -> PyErr {
     let class = match status {
         429 | 503 => Class::Unavailable,
         507 => Class::Io,

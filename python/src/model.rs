@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
-use crate::failure::{answered, failed, refused, usage};
+use crate::failure::{answer_error, library_error, refusal_error, usage};
 use crate::floats::Floats;
 use crate::options::{compile_options, name, run_options};
 use crate::stream::Stream;
@@ -43,15 +43,15 @@ struct Open {
 
 /// Request to the server.
 #[derive(Debug)]
-struct Posted {
+struct PostRequest {
     path: &'static str,
     fields: Map<String, Value>,
 }
 
-impl Posted {
+impl PostRequest {
     /// Reads a request from its JSON. Unknown fields are an error here, unlike in the server: in a
     /// function call they are typing errors.
-    fn new(py: Python<'_>, kind: &str, body: &str) -> PyResult<Posted> {
+    fn new(py: Python<'_>, kind: &str, body: &str) -> PyResult<PostRequest> {
         let (interface, path) = match kind {
             "chat" => (Interface::Chat, Interface::Chat.path()),
             "completion" => (Interface::Completions, Interface::Completions.path()),
@@ -64,7 +64,7 @@ impl Posted {
         if let Some(unknown) = fields.keys().find(|name| !is_known(name)) {
             return Err(usage(py, &format!("there is no option {unknown:?}; docs/api-fields.md lists the options")));
         }
-        Ok(Posted { path, fields })
+        Ok(PostRequest { path, fields })
     }
 }
 
@@ -72,7 +72,7 @@ impl Posted {
 fn template(py: Python<'_>, text: &str) -> PyResult<ChatTemplate> {
     match known::find(text) {
         Some(known) => Ok(known.template()),
-        None => ChatTemplate::from_source(text).map_err(|error| failed(py, &error.into())),
+        None => ChatTemplate::from_source(text).map_err(|error| library_error(py, &error.into())),
     }
 }
 
@@ -82,9 +82,9 @@ fn reply<T: Send>(
     start: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Result<(), Refusal> + Send,
 ) -> PyResult<T> {
     let (done, result) = oneshot::channel();
-    py.detach(|| start(done)).map_err(|refusal| refused(py, &refusal))?;
+    py.detach(|| start(done)).map_err(|refusal| refusal_error(py, &refusal))?;
     let result = wait(py, result)?.unwrap_or(Err(Refusal::Ending));
-    result.map_err(|refusal| refused(py, &refusal))
+    result.map_err(|refusal| refusal_error(py, &refusal))
 }
 
 impl Host {
@@ -116,10 +116,13 @@ impl Host {
     ) -> PyResult<Host> {
         let pooling: Option<Pooling> =
             pooling.map(|name| name.parse().map_err(|error: String| usage(py, &error))).transpose()?;
-        let run =
-            engine::Options { context: context.map(Into::into), sequences: parallel, ..run_options(memory, threads) };
+        let run = engine::EngineOptions {
+            context: context.map(Into::into),
+            sequences: parallel,
+            ..run_options(memory, threads)
+        };
         let load = LoadOptions { compile: compile_options(py, target)?, run, model_file, ..LoadOptions::default() };
-        let options = serving::Options {
+        let options = serving::ServingOptions {
             name: name(path.as_ref()),
             queue: QUEUE,
             template: chat_template.map(|text| template(py, text)).transpose()?,
@@ -128,31 +131,33 @@ impl Host {
             // Paths of saved sequences are absolute.
             slot_folder: Some(PathBuf::from("/")),
             pooling,
-            ..serving::Options::default()
+            ..serving::ServingOptions::default()
         };
         let open = move || -> Result<serving::Host, ixc::Error> {
             let embeddings = embeddings.map_or_else(|| gives_embeddings(path.as_deref()), Ok)?;
             let model = LoadedModel::open(path.as_deref(), &LoadOptions { embeddings, ..load })?;
             Ok(serving::Host::new(model, None, options)?)
         };
-        let host = Arc::new(wait::run(py, open)?.map_err(|error| failed(py, &error))?);
+        let host = Arc::new(wait::run(py, open)?.map_err(|error| library_error(py, &error))?);
         let local = Local::new(Arc::new(Registry::one(Arc::clone(&host))));
         Ok(Host { open: Mutex::new(Some(Open { host, local })) })
     }
 
     /// Waits for the answer to a request, and returns its JSON.
     fn post(&self, py: Python<'_>, kind: &str, body: &str) -> PyResult<String> {
-        let (Open { local, .. }, Posted { path, fields }) = (self.open_model(py)?, Posted::new(py, kind, body)?);
+        let (Open { local, .. }, PostRequest { path, fields }) =
+            (self.open_model(py)?, PostRequest::new(py, kind, body)?);
         let (status, body) = wait(py, async move { local.post(path, &fields).await })?;
-        if status == 200 { Ok(body.to_string()) } else { Err(answered(py, status, &body)) }
+        if status == 200 { Ok(body.to_string()) } else { Err(answer_error(py, status, &body)) }
     }
 
     /// Begins a request, whose body asks for a stream.
     fn stream(&self, py: Python<'_>, kind: &str, body: &str) -> PyResult<Stream> {
-        let (Open { local, .. }, Posted { path, fields }) = (self.open_model(py)?, Posted::new(py, kind, body)?);
+        let (Open { local, .. }, PostRequest { path, fields }) =
+            (self.open_model(py)?, PostRequest::new(py, kind, body)?);
         let server = local.clone();
         let events = wait(py, async move { server.stream(path, &fields).await })?;
-        let events = events.map_err(|(status, body)| answered(py, status, &body))?;
+        let events = events.map_err(|(status, body)| answer_error(py, status, &body))?;
         Ok(Stream::new(events, local))
     }
 
@@ -160,13 +165,13 @@ impl Host {
     fn encode(&self, py: Python<'_>, text: &str, add_special: bool, parse_special: bool) -> PyResult<Vec<u32>> {
         let Open { host, .. } = self.open_model(py)?;
         let tokens = py.detach(|| host.encode(text, add_special, parse_special));
-        tokens.map_err(|refusal| refused(py, &refusal))
+        tokens.map_err(|refusal| refusal_error(py, &refusal))
     }
 
     /// Converts tokens to text.
     fn decode(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
         let Open { host, .. } = self.open_model(py)?;
-        py.detach(|| host.decode(&tokens)).map_err(|refusal| refused(py, &refusal))
+        py.detach(|| host.decode(&tokens)).map_err(|refusal| refusal_error(py, &refusal))
     }
 
     /// Computes embeddings, f32 [texts, dimensions].

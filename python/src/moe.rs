@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ixc::moe::{Handle, Layer, Moe, MoeOptions, Rows};
 use pyo3::prelude::*;
 
-use crate::failure::{failed, usage};
+use crate::failure::{library_error, usage};
 use crate::floats::Floats;
 use crate::options::{compile_options, run_options};
 use crate::wait;
@@ -56,10 +56,10 @@ impl Experts {
         target: Option<&str>,
         max_rows: Option<u32>,
     ) -> PyResult<Experts> {
-        let compile = ixc::compile::Options { max_tokens: max_rows, ..compile_options(py, target)? };
+        let compile = ixc::compile::CompileOptions { max_tokens: max_rows, ..compile_options(py, target)? };
         let options = MoeOptions { compile, run: run_options(memory, threads) };
         let moe = wait::run(py, move || Moe::open(path.as_deref(), &options))?;
-        let moe = moe.map_err(|error| failed(py, &error.into()))?;
+        let moe = moe.map_err(|error| library_error(py, &error.into()))?;
         Ok(Experts { moe: Mutex::new(Some(Arc::new(moe))) })
     }
 
@@ -93,7 +93,7 @@ impl Experts {
             let rows = numbers(py, "rows", rows, f32::from_ne_bytes)?;
             py.detach(|| moe.submit(layer, Rows::F32(&rows), &ids, &weights))
         };
-        let handle = handle.map_err(|error| failed(py, &error.into()))?;
+        let handle = handle.map_err(|error| library_error(py, &error.into()))?;
         Ok(Job { handle: Mutex::new(Some(handle)), rows: count })
     }
 
@@ -122,6 +122,6 @@ impl Job {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         let handle = handle.ok_or_else(|| usage(py, "the result of this job was taken already"))?;
         let sums = wait::run(py, move || handle.wait())?;
-        Ok(Floats::of_rows(sums.map_err(|error| failed(py, &error.into()))?, self.rows))
+        Ok(Floats::of_rows(sums.map_err(|error| library_error(py, &error.into()))?, self.rows))
     }
 }

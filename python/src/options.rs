@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use crate::failure;
 
 /// Returns compile options for a target, or for this machine.
-pub(crate) fn compile_options(py: Python<'_>, target: Option<&str>) -> PyResult<compile::Options> {
-    let mut options = compile::Options::default();
+pub(crate) fn compile_options(py: Python<'_>, target: Option<&str>) -> PyResult<compile::CompileOptions> {
+    let mut options = compile::CompileOptions::default();
     if let Some(name) = target {
         let TargetName { target, caches } = name.parse().map_err(|error: String| failure::usage(py, &error))?;
         (options.target, options.caches) = (Some(target), caches);
@@ -20,8 +20,8 @@ pub(crate) fn compile_options(py: Python<'_>, target: Option<&str>) -> PyResult<
 }
 
 /// Returns run options with a memory budget in bytes.
-pub(crate) fn run_options(memory: Option<u64>, threads: Option<usize>) -> engine::Options {
-    engine::Options { memory, threads, ..engine::Options::default() }
+pub(crate) fn run_options(memory: Option<u64>, threads: Option<usize>) -> engine::EngineOptions {
+    engine::EngineOptions { memory, threads, ..engine::EngineOptions::default() }
 }
 
 /// Opens a model file, or the demo model without a path.

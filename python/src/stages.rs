@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ixc::architectures::Parts;
 use ixc::budget::compile_within;
-use ixc::compile::{Compiled, Options, assembly, stop_after};
+use ixc::compile::{CompileOptions, Compiled, assembly, stop_after};
 use ixc::files::{Guard, Output};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::PlanWeight;
@@ -16,7 +16,7 @@ use ixc::runtime::file::weights::{self, Contents};
 use ixc::select::{self, Selection};
 use pyo3::prelude::*;
 
-use crate::failure::failed;
+use crate::failure::library_error;
 use crate::options::{compile_options, open, run_options};
 use crate::wait;
 
@@ -47,7 +47,7 @@ pub(crate) fn compile(
         write(plan, &compiled, &model, threads, self_contained)?;
         std::fs::metadata(&output).map(|facts| facts.len()).map_err(ixc::Error::io(&output, "read"))
     };
-    wait::run(py, compile)?.map_err(|error| failed(py, &error))
+    wait::run(py, compile)?.map_err(|error| library_error(py, &error))
 }
 
 /// Writes a plan: with all weights if `self_contained`, otherwise with packed weights if the target
@@ -66,7 +66,7 @@ fn write(
     }
     let contents = if self_contained { Contents::All } else { Contents::Packed };
     let built_in = Some(ixc::plan_file::built_in());
-    let options = engine::Options { threads, built_in, ..engine::Options::default() };
+    let options = engine::EngineOptions { threads, built_in, ..engine::EngineOptions::default() };
     let files = model.handles()?;
     weights::write_to(output, plan, Path::new(""), &files, &options, contents, |_, _| {})?;
     Ok(())
@@ -84,10 +84,15 @@ pub(crate) fn dump(
     target: Option<&str>,
 ) -> PyResult<String> {
     let (options, run) = (compile_options(py, target)?, run_options(memory, threads));
-    wait::run(py, move || text(path.as_deref(), &stage, &options, &run))?.map_err(|error| failed(py, &error))
+    wait::run(py, move || text(path.as_deref(), &stage, &options, &run))?.map_err(|error| library_error(py, &error))
 }
 
-fn text(path: Option<&Path>, stage: &str, options: &Options, run: &engine::Options) -> Result<String, ixc::Error> {
+fn text(
+    path: Option<&Path>,
+    stage: &str,
+    options: &CompileOptions,
+    run: &engine::EngineOptions,
+) -> Result<String, ixc::Error> {
     let model = open(path, Parts::ALL)?;
     let compiled = || Ok::<_, ixc::Error>(compile_within(&model, options, run)?.0);
     let name = |kernel: &Kernel| kernel.name.clone();

@@ -66,7 +66,7 @@ pub struct StateSums<'s> {
 
 impl ActivationSums {
     /// Adds the sums of squares in the states of an engine after a sequence. The engine's plan was
-    /// made with [`observe::Options::inputs`].
+    /// made with [`observe::ObserveOptions::inputs`].
     pub fn add<'s>(&mut self, states: impl IntoIterator<Item = StateSums<'s>>) {
         for StateSums { name, width, values } in states {
             let Some(tensor) = name.strip_prefix(observe::PREFIX) else { continue };
@@ -209,7 +209,7 @@ impl Importance {
     ///
     /// # Errors
     /// [`ImportanceError::Shape`].
-    pub fn of(&self, tensor: &str, columns: u64, matrices: u64) -> Result<Option<&[f32]>, ImportanceError> {
+    pub fn column_means(&self, tensor: &str, columns: u64, matrices: u64) -> Result<Option<&[f32]>, ImportanceError> {
         let Some(means) = self.means.get(tensor) else { return Ok(None) };
         let found = means.len() as u64;
         if found == columns || columns.checked_mul(matrices) == Some(found) {
@@ -354,7 +354,7 @@ mod tests {
         let observed = ActivationSums { sums, pieces: 1 };
         let output = Output::open(&path, &ixc_files::Guard::replacing(&KIND)).unwrap();
         observed.write(output, "text", 64).unwrap();
-        assert_eq!(Importance::read(&path).unwrap().of("a.weight", 2, 1).unwrap(), Some(&[2.0, 0.5][..]));
+        assert_eq!(Importance::read(&path).unwrap().column_means("a.weight", 2, 1).unwrap(), Some(&[2.0, 0.5][..]));
         let mut bytes = std::fs::read(&path).unwrap();
         // A changed sum of squares that is still a valid number is found by the checksum.
         let at = bytes.windows(4).rposition(|four| four == 8f32.to_le_bytes()).unwrap();
@@ -388,9 +388,12 @@ mod tests {
     fn importance_of_another_model_is_refused() {
         let path = PathBuf::from("i.dat");
         let importance = Importance { path, means: HashMap::from([("a".to_owned(), vec![1.0; 6])]) };
-        assert!(importance.of("a", 6, 1).unwrap().is_some() && importance.of("a", 3, 2).unwrap().is_some());
-        assert!(importance.of("b", 3, 1).unwrap().is_none());
-        let said = importance.of("a", 4, 1).unwrap_err().to_string();
+        assert!(
+            importance.column_means("a", 6, 1).unwrap().is_some()
+                && importance.column_means("a", 3, 2).unwrap().is_some()
+        );
+        assert!(importance.column_means("b", 3, 1).unwrap().is_none());
+        let said = importance.column_means("a", 4, 1).unwrap_err().to_string();
         assert!(said.contains("6 columns for a") && said.contains("expected 1 x 4"), "{said}");
     }
 }

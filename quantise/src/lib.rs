@@ -10,10 +10,10 @@
 //!
 //! ```no_run
 //! use ixc_model_files::gguf::Gguf;
-//! use ixc_quantise::{Options, mix::Mix, plan};
+//! use ixc_quantise::{QuantiseOptions, mix::Mix, plan};
 //!
 //! let model = Gguf::open("model-f16.gguf".as_ref())?;
-//! let plan = plan(&model, &Options::new(Mix::find("Q4_K_M").unwrap()))?;
+//! let plan = plan(&model, &QuantiseOptions::new(Mix::find("Q4_K_M").unwrap()))?;
 //! println!("{} of {} tensors, {} bytes", plan.quantised(), plan.tensors.len(), plan.bytes());
 //! # Ok::<(), ixc_quantise::QuantiseError>(())
 //! ```
@@ -25,4 +25,4 @@ pub mod importance;
 pub mod mix;
 mod model_file;
 
-pub use model_file::{Options, Plan, Progress, QuantiseError, TensorPlan, plan};
+pub use model_file::{Plan, Progress, QuantiseError, QuantiseOptions, TensorPlan, plan};

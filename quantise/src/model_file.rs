@@ -31,7 +31,7 @@ const QUANTISATION_VERSION: u32 = 2;
 
 /// Options of quantising a model.
 #[derive(Clone, Debug)]
-pub struct Options<'o> {
+pub struct QuantiseOptions<'o> {
     /// Mix, which gives each matrix its format.
     pub mix: &'static Mix,
     /// Formats for tensors whose names match, among the tensors that mixes change; the last match
@@ -45,10 +45,10 @@ pub struct Options<'o> {
     pub requantise: bool,
 }
 
-impl Options<'_> {
+impl QuantiseOptions<'_> {
     /// Returns the options for an unchanged mix.
-    pub fn new(mix: &'static Mix) -> Options<'static> {
-        Options { mix, overrides: Vec::new(), pure: false, importance: None, requantise: false }
+    pub fn new(mix: &'static Mix) -> QuantiseOptions<'static> {
+        QuantiseOptions { mix, overrides: Vec::new(), pure: false, importance: None, requantise: false }
     }
 }
 
@@ -76,7 +76,7 @@ pub enum QuantiseError {
     #[error(transparent)]
     Changed(#[from] ChangedFile),
     /// The format can be read, but not written.
-    #[error("{tensor}: ixc reads {to} but does not write it; it writes {}", list(Format::encoded()))]
+    #[error("{tensor}: ixc reads {to} but does not write it; it writes {}", list(Format::encoded_formats()))]
     NotMade {
         /// The tensor.
         tensor: String,
@@ -155,7 +155,7 @@ impl TensorPlan<'_> {
 
 impl Plan<'_> {
     /// Returns the number of tensors that change.
-    pub fn quantised(&self) -> usize {
+    pub fn quantised_tensors(&self) -> usize {
         self.tensors.iter().filter(|planned| planned.to.is_some()).count()
     }
 
@@ -187,7 +187,7 @@ fn number(model: &Gguf, key: &str) -> Option<u64> {
 ///
 /// # Errors
 /// See [`QuantiseError`].
-pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, QuantiseError> {
+pub fn plan<'m>(model: &'m Gguf, options: &QuantiseOptions<'m>) -> Result<Plan<'m>, QuantiseError> {
     let tied = model.tensor("output.weight").is_none();
     // Every layer has tensors, which bounds a malformed number of layers.
     let layers = number(model, "block_count").unwrap_or(1).min(model.own_tensors().len() as u64) as usize;
@@ -241,7 +241,7 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
                     return Err(QuantiseError::Quantised { tensor: tensor.name().to_owned(), from });
                 }
                 if let Some(importance) = options.importance {
-                    importance.of(tensor.name(), columns, matrices)?;
+                    importance.column_means(tensor.name(), columns, matrices)?;
                 }
                 planned.to = Some(to);
             }
@@ -350,7 +350,7 @@ impl Plan<'_> {
             let [columns, rows, matrices] = planned.shape();
             let importance = match self.importance {
                 Some(importance) => {
-                    importance.of(planned.tensor.name(), columns, matrices).map_err(io::Error::other)?
+                    importance.column_means(planned.tensor.name(), columns, matrices).map_err(io::Error::other)?
                 }
                 None => None,
             };
@@ -386,11 +386,13 @@ impl WatchedFiles {
             let (path, mapped) = (shard.path().to_owned(), shard.identity());
             let file = open_regular(&path).map_err(|error| ChangedFile::unreadable(&path, &error))?;
             let metadata = file.metadata().map_err(|error| ChangedFile::unreadable(&path, &error))?;
-            let identity = Identity::of(&metadata);
+            let identity = Identity::from_metadata(&metadata);
             // The file must be the mapped one, not a replacement.
             let modified = mapped.modified.map(|(seconds, nanoseconds)| [seconds as i64, nanoseconds.into()]);
-            if identity.bytes() != mapped.bytes || modified.is_some_and(|modified| modified != identity.modified()) {
-                return Err(ChangedFile::replaced(&path).into());
+            if identity.bytes() != mapped.bytes
+                || modified.is_some_and(|modified| modified != identity.modification_time())
+            {
+                return Err(ChangedFile::replaced_file(&path).into());
             }
             files.push((path, file, identity));
         }
@@ -401,7 +403,7 @@ impl WatchedFiles {
     fn check(&self) -> Result<(), ChangedFile> {
         self.0.iter().try_for_each(|(path, file, identity)| {
             let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;
-            Identity::of(&now).check_same_bytes(*identity, path)
+            Identity::from_metadata(&now).check_same_bytes(*identity, path)
         })
     }
 }

@@ -4,11 +4,11 @@
 //! The engine then runs steps:
 //!
 //! ```no_run
-//! use ixc_runtime::{engine::{Engine, Options}, file, sample::{Sampler, SamplerSettings}};
+//! use ixc_runtime::{engine::{Engine, EngineOptions}, file, sample::{Sampler, SamplerSettings}};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let path = std::path::Path::new("model.ixp");
 //! let plan = file::read(path)?;
-//! let mut engine = Engine::load(plan, path.parent().unwrap_or(path), &Options::default())?;
+//! let mut engine = Engine::load(plan, path.parent().unwrap_or(path), &EngineOptions::default())?;
 //! let mut sampler = Sampler::new(SamplerSettings::default())?;
 //! engine.prefill(&[1, 2, 3])?;
 //! let next = sampler.sample(engine.logits(0), &engine)?;

@@ -14,7 +14,7 @@ use crate::program::{MAX_CONTEXT, Program, work};
 /// # Errors
 /// [`LoadError::Plan`], [`LoadError::Kernel`] or [`LoadError::Target`].
 pub fn verify(plan: &Plan<Kernel>) -> Result<(), LoadError> {
-    checked(plan)?;
+    check_plan(plan)?;
     work(plan, plan.context_length.min(MAX_CONTEXT))?;
     target(plan).map(drop)
 }
@@ -29,7 +29,7 @@ pub fn check(plan: &Plan<Kernel>) -> Result<(), LoadError> {
     module::lower(&plan.kernels, target(plan)?).map(drop).map_err(|source| LoadError::Codegen(Box::new(source)))
 }
 
-pub(crate) fn checked(plan: &Plan<Kernel>) -> Result<Program, LoadError> {
+pub(crate) fn check_plan(plan: &Plan<Kernel>) -> Result<Program, LoadError> {
     let program = Program::new(plan)?;
     for kernel in &plan.kernels {
         kernel::verify::verify(kernel)

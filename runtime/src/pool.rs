@@ -496,7 +496,7 @@ mod tests {
             let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
             processors::parse_list(list.trim()).unwrap()
         };
-        let allowed = processors::allowed().unwrap();
+        let allowed = processors::allowed_cpus().unwrap();
         let [first, last] = [allowed[0], *allowed.last().unwrap()];
         let mut pool = Pool::new(4).unwrap();
         let masks = |pool: &mut Pool| {

@@ -129,7 +129,7 @@ impl Machine {
     /// Reads the properties of this machine; `None` if the system does not list its processors.
     pub fn detect() -> Option<Machine> {
         let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        Machine::read(Path::new("/sys/devices"), Path::new("/proc/loadavg"), allowed()?, quota)
+        Machine::read(Path::new("/sys/devices"), Path::new("/proc/loadavg"), allowed_cpus()?, quota)
     }
 
     pub(crate) fn read(devices: &Path, load: &Path, allowed: Vec<usize>, quota: usize) -> Option<Machine> {
@@ -224,7 +224,7 @@ pub(crate) fn parse_list(list: &str) -> Option<Vec<usize>> {
 
 /// Returns the CPUs that the calling thread may run on, if known.
 #[cfg(target_os = "linux")]
-pub(crate) fn allowed() -> Option<Vec<usize>> {
+pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
     // SAFETY: a set of CPUs is an array of integers, and all bits 0 is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: 0 is this thread; the set has the given size.
@@ -236,7 +236,7 @@ pub(crate) fn allowed() -> Option<Vec<usize>> {
 
 /// Returns the CPUs that the calling thread may run on, if known.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn allowed() -> Option<Vec<usize>> {
+pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
     None
 }
 
@@ -310,7 +310,7 @@ pub(crate) struct ProcessorBinding {
 impl ProcessorBinding {
     /// Binds the thread, if the system allows it.
     pub(crate) fn bind(processors: &[usize]) -> ProcessorBinding {
-        ProcessorBinding { before: allowed().filter(|_| bind(processors).is_ok()) }
+        ProcessorBinding { before: allowed_cpus().filter(|_| bind(processors).is_ok()) }
     }
 }
 
@@ -431,14 +431,14 @@ mod tests {
         // Runs on its own thread, which then ends. On any machine, one of the first CPUs is
         // allowed.
         std::thread::spawn(|| {
-            let before = allowed().unwrap();
+            let before = allowed_cpus().unwrap();
             let possible: Vec<usize> = (0..1024).filter(|&cpu| bind(&[cpu]).is_ok()).collect();
             assert!(before.iter().all(|cpu| possible.contains(cpu)) && !before.is_empty());
-            assert_eq!(allowed().unwrap(), possible[possible.len() - 1..]);
+            assert_eq!(allowed_cpus().unwrap(), possible[possible.len() - 1..]);
             assert!(bind(&[]).is_err());
             let own = ThreadId::current();
             std::thread::spawn(move || bind_thread(own, &before).unwrap()).join().unwrap();
-            assert!(allowed().unwrap().len() >= possible.len().min(2));
+            assert!(allowed_cpus().unwrap().len() >= possible.len().min(2));
         })
         .join()
         .unwrap();

@@ -145,7 +145,7 @@ pub(crate) struct RunningStep<'w>(&'w Watchdog);
 
 impl RunningStep<'_> {
     /// Returns the time limit if the step has exceeded it.
-    pub(crate) fn exceeded(&self) -> Option<Duration> {
+    pub(crate) fn exceeded_limit(&self) -> Option<Duration> {
         self.0.shared.flag.is_raised().then_some(self.0.limit)
     }
 }
@@ -172,7 +172,7 @@ mod tests {
             while !flag.is_raised() {
                 std::thread::yield_now();
             }
-            assert_eq!(step.exceeded(), Some(Duration::from_millis(1)));
+            assert_eq!(step.exceeded_limit(), Some(Duration::from_millis(1)));
             drop(step);
         }
         assert!(!flag.is_raised());
@@ -182,7 +182,7 @@ mod tests {
     fn short_steps_end_without_the_flag() {
         let watchdog = Watchdog::new(Duration::from_secs(3600)).unwrap();
         for _ in 0..1000 {
-            assert_eq!(watchdog.begin_step().exceeded(), None);
+            assert_eq!(watchdog.begin_step().exceeded_limit(), None);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
-use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
+use ixc_runtime::engine::{BackendKind, Engine, EngineOptions, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError};
 use ixc_runtime::load::LoadError;
@@ -29,28 +29,28 @@ use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 const BLOCK: usize = 64 + 3 * 2048;
 const STRIDE: usize = 8192;
 
-fn options(budget: u64) -> Options {
+fn options(budget: u64) -> EngineOptions {
     let backend = if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
     let stream = Config { budget, ..Config::default() };
-    Options { threads: Some(2), backend, stream, ..Options::default() }
+    EngineOptions { threads: Some(2), backend, stream, ..EngineOptions::default() }
 }
 
 /// A plan, and the folder of its model.
-struct Made {
+struct PlanFixture {
     folder: PathBuf,
     plan: Plan<Kernel>,
     _removed: Option<Folder>,
 }
 
-impl Made {
-    fn new() -> Made {
+impl PlanFixture {
+    fn new() -> PlanFixture {
         let folder = Folder::new();
         let plan = grouped(&folder.0, Target::AVX512, Factors::Packed);
-        Made { folder: folder.0.clone(), plan, _removed: Some(folder) }
+        PlanFixture { folder: folder.0.clone(), plan, _removed: Some(folder) }
     }
 
     /// In a process that [`child`] started, returns the parent's plan and folder.
-    fn given() -> Option<Made> {
+    fn given() -> Option<PlanFixture> {
         let folder = PathBuf::from(std::env::var_os("IXC_TEST_FOLDER")?);
         let model = folder.join("tiny.weights");
         // Writing the plan rewrites the model file, whose modification time must be restored, so
@@ -58,7 +58,7 @@ impl Made {
         let modified = fs::metadata(&model).unwrap().modified().unwrap();
         let plan = grouped(&folder, Target::AVX512, Factors::Packed);
         File::options().write(true).open(&model).unwrap().set_modified(modified).unwrap();
-        Some(Made { folder, plan, _removed: None })
+        Some(PlanFixture { folder, plan, _removed: None })
     }
 
     fn path(&self) -> PathBuf {
@@ -70,7 +70,7 @@ impl Made {
     }
 
     fn write(&self, progress: impl FnMut(u64, u64)) -> Result<Plan<Kernel>, FileError> {
-        file::weights::write(&self.path(), &self.plan, &self.folder, &Options::default(), progress)
+        file::weights::write(&self.path(), &self.plan, &self.folder, &EngineOptions::default(), progress)
     }
 
     /// Writes the plan's file, and panics at a call of the progress function. Returns `false` if
@@ -96,7 +96,7 @@ fn first_block(bytes: &[u8], plan: &Plan<Kernel>) -> usize {
 }
 
 /// Runs a step that needs all experts.
-fn step(path: &Path, options: &Options) -> Result<Vec<u32>, StepError> {
+fn step(path: &Path, options: &EngineOptions) -> Result<Vec<u32>, StepError> {
     let mut engine = Engine::load_file(file::open(path).unwrap(), path.parent().unwrap(), options).unwrap();
     let tokens: Vec<u32> = (0..MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect();
     let bits = engine.step(&tokens, &[MAX_TOKENS - 1])?.iter().map(|logit| logit.to_bits()).collect();
@@ -110,7 +110,7 @@ fn step(path: &Path, options: &Options) -> Result<Vec<u32>, StepError> {
 /// A block that arrives damaged is dropped. It is read and checked again when it is next needed.
 #[test]
 fn a_block_that_arrived_damaged_is_read_again() {
-    let made = Made::new();
+    let made = PlanFixture::new();
     let path = made.path();
     let written = made.write(|_, _| ()).unwrap();
     let good = fs::read(&path).unwrap();
@@ -148,7 +148,7 @@ fn a_block_that_arrived_damaged_is_read_again() {
 
 #[test]
 fn damage_anywhere_in_a_block_is_noticed() {
-    let made = Made::new();
+    let made = PlanFixture::new();
     let path = made.path();
     let written = made.write(|_, _| ()).unwrap();
     let good = fs::read(&path).unwrap();
@@ -157,7 +157,7 @@ fn damage_anywhere_in_a_block_is_noticed() {
     assert_eq!(good[first..][..6], *b"IXCB\x01\x03");
     let streamed = options(1 << 20);
     let right = step(&path, &streamed).unwrap();
-    let resident = |bytes: &[u8], options: &Options| {
+    let resident = |bytes: &[u8], options: &EngineOptions| {
         fs::write(&path, bytes).unwrap();
         Engine::load_file(file::open(&path).unwrap(), &made.folder, options).map(drop)
     };
@@ -183,8 +183,8 @@ fn damage_anywhere_in_a_block_is_noticed() {
         check(&bytes, expert, if at < 64 { "" } else { "payload's checksum" });
         if i % 29 == 0 {
             // If the check is skipped, damaged experts are accepted.
-            resident(&bytes, &Options { skip_weight_check: true, ..options(0) }).unwrap();
-            step(&path, &Options { skip_weight_check: true, ..streamed.clone() }).unwrap();
+            resident(&bytes, &EngineOptions { skip_weight_check: true, ..options(0) }).unwrap();
+            step(&path, &EngineOptions { skip_weight_check: true, ..streamed.clone() }).unwrap();
         }
     }
     // The block is undamaged, but belongs to another expert.
@@ -200,7 +200,7 @@ fn damage_anywhere_in_a_block_is_noticed() {
 
 #[test]
 fn loading_for_streaming_reads_no_experts() {
-    let made = Made::new();
+    let made = PlanFixture::new();
     let path = made.path();
     let written = made.write(|_, _| ()).unwrap();
     let mut bytes = fs::read(&path).unwrap();
@@ -231,7 +231,7 @@ fn parts(path: &Path) -> [PathBuf; 2] {
 
 #[test]
 fn interrupted_write_is_resumed_from_any_point() {
-    let made = Made::new();
+    let made = PlanFixture::new();
     let path = made.path();
     made.write(|_, _| ()).unwrap();
     let right = fs::read(&path).unwrap();
@@ -259,7 +259,7 @@ fn interrupted_write_is_resumed_from_any_point() {
 
 #[test]
 fn model_changed_during_packing_is_refused_and_restarted() {
-    let made = Made::new();
+    let made = PlanFixture::new();
     let (path, model) = (made.path(), made.model());
     let right = fs::read(&model).unwrap();
     let file = File::options().write(true).open(&model).unwrap();
@@ -297,7 +297,7 @@ fn model_changed_during_packing_is_refused_and_restarted() {
 #[test]
 fn links_at_temporary_names_are_not_followed() {
     for number in [0, 1] {
-        let made = Made::new();
+        let made = PlanFixture::new();
         let other = made.folder.join("other");
         fs::write(&other, b"somebody else's").unwrap();
         std::os::unix::fs::symlink(&other, &parts(&made.path())[number]).unwrap();
@@ -309,7 +309,7 @@ fn links_at_temporary_names_are_not_followed() {
 
 #[test]
 fn finished_parts_are_reused_only_for_the_same_model() {
-    let made = Made::new();
+    let made = PlanFixture::new();
     let (path, model) = (made.path(), made.model());
     made.write(|_, _| ()).unwrap();
     let right = fs::read(&path).unwrap();
@@ -349,7 +349,7 @@ fn finished_parts_are_reused_only_for_the_same_model() {
     assert!(made.write_and_stop(4 + 5));
     let mut first = None;
     let progress = |done, _| first = first.or(Some(done));
-    let written = file::weights::write(&path, &longer, &made.folder, &Options::default(), progress).unwrap();
+    let written = file::weights::write(&path, &longer, &made.folder, &EngineOptions::default(), progress).unwrap();
     assert!(first.unwrap() < 3000 && written.context_length == longer.context_length);
     assert_eq!(file::read(&path).unwrap(), written);
 
@@ -387,7 +387,7 @@ fn finished_parts_are_reused_only_for_the_same_model() {
 }
 
 /// Runs a test of this file again in another process, with a folder.
-fn child(test: &str, made: &Made) -> Child {
+fn child(test: &str, made: &PlanFixture) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env("IXC_TEST_FOLDER", &made.folder)
@@ -399,7 +399,7 @@ fn child(test: &str, made: &Made) -> Child {
 
 #[test]
 fn killed_writer_leaves_no_plan_and_is_resumed() {
-    if let Some(made) = Made::given() {
+    if let Some(made) = PlanFixture::given() {
         let mut calls = 0;
         let wait = |_, _| {
             calls += 1;
@@ -413,7 +413,7 @@ fn killed_writer_leaves_no_plan_and_is_resumed() {
         made.write(wait).unwrap();
         return;
     }
-    let made = Made::new();
+    let made = PlanFixture::new();
     let path = made.path();
     made.write(|_, _| ()).unwrap();
     let right = fs::read(&path).unwrap();
@@ -435,8 +435,8 @@ fn killed_writer_leaves_no_plan_and_is_resumed() {
 #[test]
 fn full_disk_error_states_needed_space_and_resumes() {
     // The file has room for all but its last three blocks.
-    let room = |made: &Made| fs::read(made.folder.join("right")).unwrap().len() as u64 - 3 * STRIDE as u64;
-    if let Some(made) = Made::given() {
+    let room = |made: &PlanFixture| fs::read(made.folder.join("right")).unwrap().len() as u64 - 3 * STRIDE as u64;
+    if let Some(made) = PlanFixture::given() {
         let limit = libc::rlimit { rlim_cur: room(&made), rlim_max: room(&made) };
         // SAFETY: both calls change only this process, which was started for that.
         let limited = unsafe {
@@ -449,7 +449,7 @@ fn full_disk_error_states_needed_space_and_resumes() {
         println!("\nspace {needed} {left} {error}");
         return;
     }
-    let made = Made::new();
+    let made = PlanFixture::new();
     let path = made.path();
     made.write(|_, _| ()).unwrap();
     let right = fs::read(&path).unwrap();
@@ -471,7 +471,7 @@ fn full_disk_error_states_needed_space_and_resumes() {
 
 #[test]
 fn plans_with_inconsistent_blocks_are_refused() {
-    let made = Made::new();
+    let made = PlanFixture::new();
     let good = made.write(|_, _| ()).unwrap();
     let number = |name: &str| good.weights.iter().position(|weight| weight.name == name).unwrap();
     let [gate, up, down, q] = ["gate", "up", "down", "q"].map(number);

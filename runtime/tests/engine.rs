@@ -7,15 +7,15 @@ mod tiny;
 use ixc_codegen::module::CodegenError;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{KernelId, Output, Plan, Step};
-use ixc_runtime::engine::{BackendKind, Engine, Options, Softmax, StepError};
+use ixc_runtime::engine::{BackendKind, Engine, EngineOptions, Softmax, StepError};
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{Sampler, SamplerSettings};
 use ixc_targets::Target;
 use tiny::{CONTEXT, Folder, MAX_TOKENS, VOCABULARY};
 
-fn options(threads: usize, backend: BackendKind) -> Options {
-    Options { threads: Some(threads), backend, ..Options::default() }
+fn options(threads: usize, backend: BackendKind) -> EngineOptions {
+    EngineOptions { threads: Some(threads), backend, ..EngineOptions::default() }
 }
 
 fn native(folder: &Folder, plan: &Plan<Kernel>, threads: usize) -> Engine {
@@ -269,7 +269,7 @@ fn tokens_are_sampled_with_the_plans_softmax() {
 fn statistics_name_every_task() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
-    let options = Options { stats: true, ..options(2, BackendKind::Native) };
+    let options = EngineOptions { stats: true, ..options(2, BackendKind::Native) };
     let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
     engine.prefill(&prompt(50)).unwrap();
     let stats = engine.take_stats();
@@ -295,13 +295,13 @@ fn single_thread_steps_give_equal_bits_without_barriers() {
     // number.
     for rows in [1, 2, MAX_TOKENS] {
         for which in [|_: usize| true, |i: usize| i.is_multiple_of(2), |i: usize| i < 12] {
-            let alone = tiny::alone(&plan, |i| if which(i) { rows } else { 0 });
+            let alone = tiny::with_single_thread_limits(&plan, |i| if which(i) { rows } else { 0 });
             // There is no barrier before the first step and after the last one.
             let shared = runs(&alone, &|i, rows| i == 0 || rows == 0);
             let few = shared - u64::from(!which(plan.steps.len() - 1));
             let many = if rows == MAX_TOKENS { few } else { runs(&alone, &|_, _| true) - 1 };
             // The code is the same for any number of threads, so it is generated once.
-            let options = Options { stats: true, ..options(5, BackendKind::Native) };
+            let options = EngineOptions { stats: true, ..options(5, BackendKind::Native) };
             let mut engine = Engine::load(alone, &folder.0, &options).unwrap();
             for threads in [1, 2, 3, 5] {
                 engine.use_threads(threads).unwrap();
@@ -322,7 +322,7 @@ fn single_thread_steps_give_equal_bits_without_barriers() {
 #[test]
 fn steps_without_outputs_have_fewer_barriers() {
     let folder = Folder::new();
-    let options = Options { stats: true, ..options(2, BackendKind::Native) };
+    let options = EngineOptions { stats: true, ..options(2, BackendKind::Native) };
     let mut engine = Engine::load(tiny::plan(&folder.0), &folder.0, &options).unwrap();
     let mut barriers = |rows: &[u32]| {
         engine.step(&[1, 2], rows).unwrap();
@@ -337,7 +337,7 @@ fn columns_are_split_when_items_are_few_per_thread() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let [mut one, mut four] = [1, 4].map(|threads| {
-        let options = Options { stats: true, ..options(threads, BackendKind::Native) };
+        let options = EngineOptions { stats: true, ..options(threads, BackendKind::Native) };
         Engine::load(plan.clone(), &folder.0, &options).unwrap()
     });
     let items = |engine: &mut Engine, tokens: u32, label: &str| {
@@ -368,7 +368,7 @@ fn plan_file_round_trips() {
     assert_eq!(read, plan);
     // No temporary file is left.
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
-    let mut engine = Engine::load(read, &folder.0, &Options::default()).unwrap();
+    let mut engine = Engine::load(read, &folder.0, &EngineOptions::default()).unwrap();
     assert_eq!((engine.tokenizer(), engine.architecture()), (&[1, 2, 3][..], "tiny"));
     engine.step(&[1], &[0]).unwrap();
 }
@@ -377,16 +377,16 @@ fn plan_file_round_trips() {
 fn plans_not_fitting_machine_or_model_are_errors() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
-    let load = |plan: &Plan<Kernel>, options: Options| Engine::load(plan.clone(), &folder.0, &options).map(drop);
-    let context = |context| Options { context: Some(context), ..Options::default() };
+    let load = |plan: &Plan<Kernel>, options: EngineOptions| Engine::load(plan.clone(), &folder.0, &options).map(drop);
+    let context = |context| EngineOptions { context: Some(context), ..EngineOptions::default() };
     assert!(matches!(load(&plan, context(0)), Err(LoadError::Context { found: 0, max: CONTEXT })));
     assert!(matches!(load(&plan, context(101)), Err(LoadError::Context { found: 101, .. })));
     load(&plan, context(1)).unwrap();
-    let threads = |threads| Options { threads: Some(threads), ..Options::default() };
+    let threads = |threads| EngineOptions { threads: Some(threads), ..EngineOptions::default() };
     assert!(matches!(load(&plan, threads(0)), Err(LoadError::Threads { found: 0 })));
     assert!(matches!(load(&plan, threads(1 << 20)), Err(LoadError::Threads { .. })));
     let other = Plan { target: "z80".into(), ..plan.clone() };
-    let error = load(&other, Options::default()).unwrap_err();
+    let error = load(&other, EngineOptions::default()).unwrap_err();
     assert!(error.to_string().contains("\"z80\"") && error.to_string().contains("avx2"), "{error}");
 
     let path = folder.0.join("tiny.weights");
@@ -394,22 +394,22 @@ fn plans_not_fitting_machine_or_model_are_errors() {
     let mut changed = bytes.clone();
     changed[20] ^= 1;
     std::fs::write(&path, &changed).unwrap();
-    let error = load(&plan, Options::default());
+    let error = load(&plan, EngineOptions::default());
     assert!(matches!(error, Err(LoadError::OtherModel { what: "the checksum of its header", .. })));
     std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-    assert!(matches!(load(&plan, Options::default()), Err(LoadError::OtherModel { what: "its length", .. })));
+    assert!(matches!(load(&plan, EngineOptions::default()), Err(LoadError::OtherModel { what: "its length", .. })));
     std::fs::write(&path, vec![b'x'; bytes.len()]).unwrap();
-    assert!(matches!(load(&plan, Options::default()), Err(LoadError::NotAModel { .. })));
+    assert!(matches!(load(&plan, EngineOptions::default()), Err(LoadError::NotAModel { .. })));
     std::fs::write(&path, &bytes).unwrap();
     let mut unknown = plan.clone();
     (unknown.files[0].header_bytes, unknown.files[0].header_crc) = (0, 0);
-    let error = load(&unknown, Options::default());
+    let error = load(&unknown, EngineOptions::default());
     assert!(matches!(error, Err(LoadError::PartOfHeader { found: 0, expected: 24, .. })));
     std::fs::remove_file(&path).unwrap();
-    let error = load(&plan, Options::default());
+    let error = load(&plan, EngineOptions::default());
     assert!(matches!(error, Err(LoadError::NoModelFile { path: found }) if found == path));
     std::fs::create_dir(&path).unwrap();
-    assert!(matches!(load(&plan, Options::default()), Err(LoadError::ModelFile { .. })));
+    assert!(matches!(load(&plan, EngineOptions::default()), Err(LoadError::ModelFile { .. })));
 }
 
 /// A variant with other kernels may number them differently.
@@ -442,7 +442,7 @@ fn plan_variant_of_the_same_model_replaces_another() {
 fn plan_variant_stays_within_the_budget() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
-    let with = |memory| Options { memory: Some(memory), ..options(1, BackendKind::Native) };
+    let with = |memory| EngineOptions { memory: Some(memory), ..options(1, BackendKind::Native) };
     let Err(LoadError::Larger { needed, .. }) = Engine::load(plan.clone(), &folder.0, &with(1)) else {
         panic!("a byte is enough")
     };

@@ -12,7 +12,7 @@ use ixc_ir::plan::*;
 use ixc_ir::random::Random;
 use ixc_ir::state::Rollback;
 use ixc_kernels::generator::blocks;
-use ixc_runtime::engine::{Engine, Options, StepError};
+use ixc_runtime::engine::{Engine, EngineOptions, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
 use ixc_runtime::load::LoadError;
@@ -46,8 +46,8 @@ impl Trouble for Random {
     }
 }
 
-fn options() -> Options {
-    Options { threads: Some(2), ..Options::default() }
+fn options() -> EngineOptions {
+    EngineOptions { threads: Some(2), ..EngineOptions::default() }
 }
 
 /// Loads a plan, and runs a prefill and a step. Results do not matter, but both must end.
@@ -264,7 +264,7 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
 
 /// Makes attention read chosen cache slots, although no task writes the bit mask of the choice.
 fn choose(plan: &mut Plan<Kernel>) -> PositionChoice {
-    let choice = PositionChoice { top_k: 5, every: 1, of: Chosen::Positions };
+    let choice = PositionChoice { top_k: 5, every: 1, of: ChoiceUnit::Positions };
     let row_bytes = u64::from(plan.context_length.div_ceil(32)) * 4;
     let (marks, offset) = (BufferId(plan.buffers.len() as u32), plan.arena_bytes.next_multiple_of(64));
     plan.buffers.push(ArenaBuffer { name: "marks".into(), row_bytes, rows: RowCount::Tokens, offset });
@@ -297,7 +297,7 @@ fn bands(plan: &mut Plan<Kernel>) -> &mut Bands {
 }
 
 /// The kinds of choices of an index.
-const CHOSEN: [Chosen; 3] = [Chosen::Positions, Chosen::Entries, Chosen::Blocks];
+const CHOSEN: [ChoiceUnit; 3] = [ChoiceUnit::Positions, ChoiceUnit::Entries, ChoiceUnit::Blocks];
 
 /// Changes one property of the plan.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
@@ -415,7 +415,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                             state,
                             field,
                             marks,
-                            choice: PositionChoice { every: 1, of: Chosen::Positions, ..choice },
+                            choice: PositionChoice { every: 1, of: ChoiceUnit::Positions, ..choice },
                         },
                         RowInput::Chosen(choice).into(),
                         RowInput::LastChosen(choice).into(),
@@ -460,14 +460,14 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                 10 => task.variants[variant].up_to_rows = random.number(5) as u32,
                 _ => {
                     let n = random.number(6) as u32;
-                    let runs = blocks::Runs::of(n);
+                    let runs = blocks::Runs::from_length(n);
                     let dims = [
                         DimInput::ROWS[random.index(DimInput::ROWS.len())].input.into(),
                         DimInput::Rows / n,
                         DimInput::Rows % n,
                         DimInput::Tokens * n,
                         blocks::full(),
-                        blocks::masked(),
+                        blocks::masked_blocks(),
                         blocks::first(),
                         blocks::of_cache(),
                         blocks::whole(n),
@@ -530,7 +530,7 @@ fn plan_errors_name_the_invalid_field() {
         ("plan: max_tokens is 0, must be in 1..=1048576", |p| p.max_tokens = 0),
         ("plan: vocabulary is 4294967295", |p| p.vocabulary = u32::MAX),
         ("step 1: rows with which one thread works alone is 4294967295, must be in 0..=", |p| {
-            *p = tiny::alone(p, |i| if i == 1 { u32::MAX } else { 1 });
+            *p = tiny::with_single_thread_limits(p, |i| if i == 1 { u32::MAX } else { 1 });
         }),
         ("weight \"embed\": file 3 does not exist; the plan has 1", |p| p.weights[0].file = WeightFile::Source(3)),
         ("weight \"embed\": has 4 bytes; its format and shape take 5120", |p| p.weights[0].bytes = 4),
@@ -576,10 +576,10 @@ fn plan_errors_name_the_invalid_field() {
         ("has 0 dims, must have 2", |p| task(p, "q").variants[0].dims.clear()),
         ("row counts of variants must ascend", |p| task(p, "q").variants[0].up_to_rows = u32::MAX),
         ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimInput::Rows / 0),
-        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = blocks::Runs::of(0).lead),
-        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = blocks::Runs::of(0).head),
+        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = blocks::Runs::from_length(0).lead),
+        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = blocks::Runs::from_length(0).head),
         ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::full()),
-        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::Runs::of(4).lead),
+        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::Runs::from_length(4).lead),
         ("needs rows that are tokens", |p| task(p, "attention").rows = RowAxis::Outputs),
         ("rows of tokens, one at a time, because the task has parts", |p| {
             task(p, "attention").variants[0].row_chunk = 2
@@ -634,7 +634,7 @@ fn plan_errors_name_the_invalid_field() {
         ("a choice of whole runs or blocks", |p| {
             let arg = chosen_argument(p);
             let Source::Chosen { state, field, marks, .. } = arg.source else { panic!("{arg:?}") };
-            let choice = PositionChoice { top_k: 5, every: 4, of: Chosen::Blocks };
+            let choice = PositionChoice { top_k: 5, every: 4, of: ChoiceUnit::Blocks };
             arg.source = Source::Chosen { state, field, marks, choice };
         }),
         ("no other states, because positions are chosen", |p| {

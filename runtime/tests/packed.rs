@@ -7,7 +7,7 @@ mod tiny;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
-use ixc_runtime::engine::{BackendKind, Engine, Options};
+use ixc_runtime::engine::{BackendKind, Engine, EngineOptions};
 use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
 use ixc_runtime::load::LoadError;
 use ixc_targets::Target;
@@ -16,8 +16,8 @@ use tiny::{Factors, Folder, MAX_TOKENS, VOCABULARY};
 /// Names of the weights that consist of whole strips.
 const PACKED: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
 
-fn options(threads: usize, backend: BackendKind) -> Options {
-    Options { threads: Some(threads), backend, ..Options::default() }
+fn options(threads: usize, backend: BackendKind) -> EngineOptions {
+    EngineOptions { threads: Some(threads), backend, ..EngineOptions::default() }
 }
 
 fn tokens() -> Vec<u32> {
@@ -147,7 +147,7 @@ fn weights_written_into_the_plan_are_mapped_and_the_same() {
         options(2, if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated });
     let right = logits(&mut Engine::load(plan, &folder.0, &native).unwrap());
     for threads in [1, 3] {
-        let options = Options { threads: Some(threads), ..native.clone() };
+        let options = EngineOptions { threads: Some(threads), ..native.clone() };
         let found = logits(&mut Engine::load_file(file::open(&path).unwrap(), &folder.0, &options).unwrap());
         assert_eq!(bits(&found), bits(&right));
     }
@@ -166,7 +166,7 @@ fn plan_without_packable_weights_is_written_without_weights() {
     let folder = Folder::new();
     let plan = tiny::plan(&folder.0);
     let path = folder.0.join("tiny.ixp");
-    let written = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
+    let written = file::weights::write(&path, &plan, &folder.0, &EngineOptions::default(), |_, _| ()).unwrap();
     assert_eq!((&written, &file::open(&path).unwrap().plan), (&plan, &plan));
     assert_eq!(std::fs::read(&path).unwrap(), file::encode(&plan).unwrap());
 }
@@ -183,7 +183,7 @@ fn damage_anywhere_in_a_file_with_weights_is_noticed() {
     let backend = if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
     let load = |bytes: &[u8], skip_weight_check| {
         std::fs::write(&path, bytes).unwrap();
-        let options = Options { skip_weight_check, ..options(2, backend) };
+        let options = EngineOptions { skip_weight_check, ..options(2, backend) };
         let file = file::open(&path).map_err(|error| match error {
             FileError::Format { source, .. } => Ok(source),
             error => panic!("{error}"),
@@ -234,7 +234,7 @@ fn packing_another_model_file_is_refused() {
     bytes[20] ^= 1;
     std::fs::write(&model, bytes).unwrap();
     let path = folder.0.join("tiny.ixp");
-    let error = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ());
+    let error = file::weights::write(&path, &plan, &folder.0, &EngineOptions::default(), |_, _| ());
     assert!(matches!(error, Err(FileError::Source(error)) if matches!(*error, LoadError::OtherModel { .. })));
     assert!(!path.exists());
 }
@@ -246,7 +246,7 @@ fn non_regular_file_is_not_replaced() {
     let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let path = folder.0.join("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let with_weights = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ());
+    let with_weights = file::weights::write(&path, &plan, &folder.0, &EngineOptions::default(), |_, _| ());
     for error in [file::write(&path, &plan).unwrap_err(), with_weights.unwrap_err()] {
         assert!(error.to_string().contains("only be written to a regular file"), "{error}");
     }

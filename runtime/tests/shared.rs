@@ -4,7 +4,7 @@
 mod tiny;
 
 use ixc_ir::random::Random;
-use ixc_runtime::engine::{Addition, Engine, FIRST, Options, SequenceId};
+use ixc_runtime::engine::{Addition, Engine, EngineOptions, FIRST, SequenceId};
 use ixc_runtime::storage::shared_pages::Sharing;
 use tiny::{Folder, MAX_TOKENS, VOCABULARY};
 
@@ -20,7 +20,8 @@ fn steps_of_sequences_that_share_have_the_same_bits() {
     let mut plan = tiny::plan(&folder.0);
     plan.context_length = CONTEXT;
     let mut engines = [Sharing::Always, Sharing::Never].map(|sharing| {
-        let options = Options { threads: Some(2), sequences: SEQUENCES as u32, sharing, ..Options::default() };
+        let options =
+            EngineOptions { threads: Some(2), sequences: SEQUENCES as u32, sharing, ..EngineOptions::default() };
         Engine::load(plan.clone(), &folder.0, &options).unwrap()
     });
     let others = (1..SEQUENCES).map(|_| engines.each_mut().map(|engine| engine.add_sequence().unwrap())[0]);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BucketId, BufferId, ExpertGroup, Plan, Source, Step, WeightFile};
-use ixc_runtime::engine::{BackendKind, Engine, EvictError, ExpertStore, Options, Pins, StepError};
+use ixc_runtime::engine::{BackendKind, Engine, EngineOptions, EvictError, ExpertStore, Pins, StepError};
 use ixc_runtime::error::load::OtherExperts;
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file;
@@ -30,10 +30,10 @@ fn native(target: Target) -> BackendKind {
     if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
 }
 
-fn options(threads: usize, budget: u64, backend: BackendKind) -> Options {
+fn options(threads: usize, budget: u64, backend: BackendKind) -> EngineOptions {
     // Small reads, so that a block needs several.
     let stream = Config { budget, chunk: 4096, ..Config::default() };
-    Options { threads: Some(threads), backend, stream, ..Options::default() }
+    EngineOptions { threads: Some(threads), backend, stream, ..EngineOptions::default() }
 }
 
 fn tokens() -> Vec<u32> {
@@ -99,7 +99,7 @@ fn pinned_experts_change_no_bits_and_choices_are_counted() {
     let plan = tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), LAYERS);
     let load = |threads, budget, percent| {
         let pins = Some(Pins { chosen: rising(LAYERS as usize), percent });
-        Engine::load(plan.clone(), &folder.0, &Options { pins, ..options(threads, budget, BackendKind::Native) })
+        Engine::load(plan.clone(), &folder.0, &EngineOptions { pins, ..options(threads, budget, BackendKind::Native) })
     };
     let counted = |engine: &Engine| {
         let counts = engine.expert_counts();
@@ -155,7 +155,7 @@ fn counts_of_another_model_are_refused() {
     ] {
         for budget in [0, 64 << 20] {
             let pins = Some(Pins { chosen: chosen.clone(), percent: 50 });
-            let options = Options { pins, ..options(1, budget, BackendKind::Native) };
+            let options = EngineOptions { pins, ..options(1, budget, BackendKind::Native) };
             match Engine::load(plan.clone(), &folder.0, &options) {
                 Err(LoadError::OtherExperts(found)) => assert_eq!(found, expected),
                 other => panic!("{other:?}"),
@@ -164,7 +164,7 @@ fn counts_of_another_model_are_refused() {
     }
     // Counts and percentages may be any numbers.
     let pins = Some(Pins { chosen: vec![vec![u64::MAX; EXPERTS as usize]; 2], percent: u32::MAX });
-    Engine::load(plan, &folder.0, &Options { pins, ..options(1, 64 << 20, BackendKind::Native) }).unwrap();
+    Engine::load(plan, &folder.0, &EngineOptions { pins, ..options(1, 64 << 20, BackendKind::Native) }).unwrap();
 }
 
 /// Stages that one thread runs alone are shared if they run again for late experts, and only then.
@@ -174,7 +174,7 @@ fn streamed_experts_match_resident_bits_on_single_thread_stages() {
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
     let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
     for rows in [1, MAX_TOKENS] {
-        let alone = tiny::alone(&plan, |_| rows);
+        let alone = tiny::with_single_thread_limits(&plan, |_| rows);
         let load =
             |threads, budget| Engine::load(alone.clone(), &folder.0, &options(threads, budget, BackendKind::Native));
         let least = least(&|budget| load(1, budget));
@@ -220,7 +220,7 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
     let load = |budget, policy, prefetch| {
         let base = options(2, budget, BackendKind::Native);
         let stream = Config { policy, ..base.stream };
-        Engine::load(plan.clone(), &folder.0, &Options { stream, prefetch, ..base })
+        Engine::load(plan.clone(), &folder.0, &EngineOptions { stream, prefetch, ..base })
     };
     let least = least(&|budget| load(budget, Kind::default(), PredictionSettings::default()));
     for choice in choices() {
@@ -271,7 +271,7 @@ fn predictions_across_tokens_and_layers_change_no_bits() {
     let plan = predicted(&tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), LAYERS));
     let load = |budget, choice| {
         let prefetch = PredictionSettings { choice, extra: 0 };
-        Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..options(2, budget, BackendKind::Native) })
+        Engine::load(plan.clone(), &folder.0, &EngineOptions { prefetch, ..options(2, budget, BackendKind::Native) })
     };
     let (right, _) = many(&mut load(0, StrategyChoice::Off).unwrap());
     let least = least(&|budget| load(budget, StrategyChoice::Off));
@@ -301,7 +301,11 @@ fn predictions_are_counted_for_every_token_that_is_made() {
     for choice in choices() {
         let prefetch = PredictionSettings { choice, extra: 0 };
         let load = |budget| {
-            Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..options(2, budget, BackendKind::Native) })
+            Engine::load(
+                plan.clone(),
+                &folder.0,
+                &EngineOptions { prefetch, ..options(2, budget, BackendKind::Native) },
+            )
         };
         let mut engine = load(least(&load)).unwrap();
         engine.step(&tokens()[..5], &[]).unwrap();
@@ -324,7 +328,7 @@ fn a_plan_file_with_weights_is_streamed_from_itself() {
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let path = folder.0.join("tiny.ixp");
-    let written = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
+    let written = file::weights::write(&path, &plan, &folder.0, &EngineOptions::default(), |_, _| ()).unwrap();
     let in_blocks = |weight: &&ixc_ir::plan::PlanWeight| matches!(weight.file, WeightFile::Blocks { .. });
     let names: Vec<&str> = written.weights.iter().filter(in_blocks).map(|weight| weight.name.as_str()).collect();
     assert_eq!(names, ["gate", "up", "down"]);
@@ -368,7 +372,7 @@ fn a_file_that_is_replaced_while_it_is_loaded_is_refused() {
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let (path, other) = (folder.0.join("tiny.ixp"), folder.0.join("other.ixp"));
-    file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
+    file::weights::write(&path, &plan, &folder.0, &EngineOptions::default(), |_, _| ()).unwrap();
     let opened = file::open(&path).unwrap();
     // The copy has the same bytes, so only the file's identity differs.
     std::fs::copy(&path, &other).unwrap();
@@ -453,7 +457,11 @@ fn planted(
 
 /// Makes options with a backend whose reads end with the results of `fate`, each after `patience`
 /// waits.
-fn with_fates(options: Options, patience: u64, fate: impl FnMut(u64) -> Result<u64, i32> + Send + 'static) -> Options {
+fn with_fates(
+    options: EngineOptions,
+    patience: u64,
+    fate: impl FnMut(u64) -> Result<u64, i32> + Send + 'static,
+) -> EngineOptions {
     let fate: Arc<Mutex<Fate>> = Arc::new(Mutex::new(fate));
     let make = move |queue: &Queue| {
         let (files, fate) = (Arc::clone(queue.files()), Arc::clone(&fate));
@@ -461,7 +469,7 @@ fn with_fates(options: Options, patience: u64, fate: impl FnMut(u64) -> Result<u
             as Box<dyn Backend>
     };
     let stream = Config { backend: Some(BackendFactory(Arc::new(make))), direct: false, ..options.stream };
-    Options { stream, ..options }
+    EngineOptions { stream, ..options }
 }
 
 #[test]
@@ -478,7 +486,7 @@ fn slow_drive_changes_only_the_time() {
     ] {
         let prefetch = PredictionSettings { choice, extra: 1 };
         let slow = with_fates(options(2, budget, BackendKind::Native), 100, |_| Ok(u64::MAX));
-        let mut engine = Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..slow }).unwrap();
+        let mut engine = Engine::load(plan.clone(), &folder.0, &EngineOptions { prefetch, ..slow }).unwrap();
         assert!(logits(&mut engine) == right, "{budget} bytes, {choice}");
         let stats = engine.stream().unwrap().stats();
         assert!(stats.groups.iter().all(|layer| layer.misses > 0 && layer.failures == 0), "{stats:?}");
@@ -582,7 +590,7 @@ fn missing_plan_file_of_streamed_blocks_is_an_error() {
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let path = folder.0.join("tiny.ixp");
-    let written = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
+    let written = file::weights::write(&path, &plan, &folder.0, &EngineOptions::default(), |_, _| ()).unwrap();
     for budget in [0, 1 << 20] {
         let error = Engine::load(written.clone(), &folder.0, &options(1, budget, native(Target::AVX512))).unwrap_err();
         assert!(matches!(error, LoadError::NoWeights), "{budget}: {error}");
@@ -594,7 +602,7 @@ fn total_memory_budget_is_met_or_refused() {
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
     let load = |memory| {
-        let options = Options { memory: Some(memory), threads: Some(1), ..Options::default() };
+        let options = EngineOptions { memory: Some(memory), threads: Some(1), ..EngineOptions::default() };
         Engine::load(plan.clone(), &folder.0, &options)
     };
     let Err(LoadError::Budget { budget: 1, fixed, needed }) = load(1) else { panic!("a budget of one byte") };
@@ -684,7 +692,7 @@ fn mapped_experts_match_resident_bits_with_read_ahead_advice() {
     let folder = Folder::new();
     let load = |factors, experts| {
         let plan = plan_of(&folder.0, Target::PORTABLE, factors);
-        Engine::load(plan, &folder.0, &Options { experts, ..options(2, 0, BackendKind::Native) })
+        Engine::load(plan, &folder.0, &EngineOptions { experts, ..options(2, 0, BackendKind::Native) })
     };
     let mut resident = load(Factors::F32, ExpertStore::Stream).unwrap();
     // Compiling the other plan rewrites the file of weights.

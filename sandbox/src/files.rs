@@ -63,7 +63,7 @@ pub fn confine_writes(folders: &[PathBuf], has_abstract_sockets: bool) -> Result
     let ruleset = if has_abstract_sockets { ruleset } else { ruleset.scope(Scope::AbstractUnixSocket)? };
     let mut ruleset = ruleset.create()?;
     for path in folders {
-        ruleset = add(ruleset, path, written(path) & AccessFs::from_write(VERSION))?;
+        ruleset = add(ruleset, path, write_rights(path) & AccessFs::from_write(VERSION))?;
     }
     // Output that is not wanted.
     ruleset = add(ruleset, Path::new("/dev/null"), AccessFs::WriteFile.into())?;
@@ -86,7 +86,7 @@ pub fn confine(access: &FileAccess) -> Result<(), SandboxError> {
         ruleset = add(ruleset, path, read(path))?;
     }
     for path in &access.write {
-        ruleset = add(ruleset, path, written(path))?;
+        ruleset = add(ruleset, path, write_rights(path))?;
     }
     restrict(ruleset)
 }
@@ -111,7 +111,7 @@ fn read(path: &Path) -> BitFlags<AccessFs> {
 }
 
 /// Returns the rights to write a file or folder: no devices, no links to names, no programs.
-fn written(path: &Path) -> BitFlags<AccessFs> {
+fn write_rights(path: &Path) -> BitFlags<AccessFs> {
     let file = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
     let folder = AccessFs::ReadDir
         | AccessFs::RemoveDir

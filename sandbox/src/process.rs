@@ -33,8 +33,8 @@ struct CapabilityWord {
 /// If the system refuses.
 pub fn limit() -> Result<(), SandboxError> {
     keep_no_new_privileges()?;
-    lower_limits().map_err(refused("set resource limits"))?;
-    drop_capabilities(&KEPT).map_err(refused("drop capabilities"))
+    lower_limits().map_err(refusal_error("set resource limits"))?;
+    drop_capabilities(&KEPT).map_err(refusal_error("drop capabilities"))
 }
 
 /// Removes all capabilities of the calling thread and later ones.
@@ -43,10 +43,10 @@ pub fn limit() -> Result<(), SandboxError> {
 /// If the system refuses.
 pub fn drop_all_capabilities() -> Result<(), SandboxError> {
     keep_no_new_privileges()?;
-    drop_capabilities(&[]).map_err(refused("drop capabilities"))
+    drop_capabilities(&[]).map_err(refusal_error("drop capabilities"))
 }
 
-fn refused(action: &'static str) -> impl Fn(io::Error) -> SandboxError {
+fn refusal_error(action: &'static str) -> impl Fn(io::Error) -> SandboxError {
     move |source| SandboxError::Process { action, source }
 }
 
@@ -54,7 +54,7 @@ fn refused(action: &'static str) -> impl Fn(io::Error) -> SandboxError {
 fn keep_no_new_privileges() -> Result<(), SandboxError> {
     // SAFETY: takes numbers only.
     let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    if result == 0 { Ok(()) } else { Err(refused("set no_new_privs")(io::Error::last_os_error())) }
+    if result == 0 { Ok(()) } else { Err(refusal_error("set no_new_privs")(io::Error::last_os_error())) }
 }
 
 /// Sets the limit of core files to zero, because a core file would contain prompts and keys, and

@@ -168,7 +168,7 @@ struct LineRequest {
 }
 
 impl LineRequest {
-    fn of(line: &Line, defaults: &Defaults) -> LineRequest {
+    fn parse(line: &Line, defaults: &Defaults) -> LineRequest {
         let bytes = match &line.bytes {
             Ok(bytes) => bytes,
             Err(count) => {
@@ -302,7 +302,7 @@ impl Answers {
     /// # Errors
     /// When another batch writes to the file, the file is of another kind, or the system fails.
     pub fn open(place: &Place, anew: bool) -> Result<Answers, Error> {
-        let path = place.named().to_owned();
+        let path = place.given_path().to_owned();
         let file = open_append(place.path()).map_err(Error::io(&path, "write"))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(BatchError::Busy { path }.into()),
@@ -416,7 +416,7 @@ pub fn run<R: BufRead>(
                     progress.skipped += 1;
                     continue;
                 }
-                let LineRequest { id, target } = LineRequest::of(&line, defaults);
+                let LineRequest { id, target } = LineRequest::parse(&line, defaults);
                 let mut answer = Answer::new(&line, id);
                 let local = local.clone();
                 running.spawn(async move {
@@ -503,7 +503,7 @@ mod tests {
         let chats = Defaults { chats: true, system: Some("s".into()), ..defaults.clone() };
         let of = |text: &str, defaults: &Defaults| {
             let line = Line { number: 1, crc: 0, bytes: Ok(text.as_bytes().to_vec()) };
-            let LineRequest { id, target } = LineRequest::of(&line, defaults);
+            let LineRequest { id, target } = LineRequest::parse(&line, defaults);
             (id.map(|(_, id)| id), target.map(|(endpoint, body)| (endpoint.path, Value::Object(body))))
         };
         let temperature = json!(0.5);

@@ -66,7 +66,7 @@ pub fn answer_grammar(
                 Some(token) => rule("thinking", &format!("(/(?s:.+)/)? <[{token}]>")),
                 None => {
                     // The shortest text that ends with `close`.
-                    let end = escaped(close);
+                    let end = escape_regex(close);
                     rule("THOUGHTS", &format!("/(?s:.*){end}/ & ~/(?s:.*){end}(?s:.+)/"));
                     rule("thinking", "THOUGHTS");
                 }
@@ -162,7 +162,7 @@ fn control(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
 }
 
 /// Returns a text as a regular expression.
-fn escaped(text: &str) -> String {
+fn escape_regex(text: &str) -> String {
     let mut all = String::new();
     for c in text.chars() {
         let _ = write!(all, "\\x{{{:x}}}", u32::from(c));

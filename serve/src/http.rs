@@ -92,7 +92,7 @@ use tokio::sync::watch;
 
 use crate::serving::Registry;
 use app::App;
-pub use app::Options;
+pub use app::AppOptions;
 use error::HttpError;
 pub use local::{Events, Local, fields_of};
 pub use origins::AllowedOrigin;
@@ -100,12 +100,12 @@ pub use request_log::{LogFormat, RequestLog};
 pub use sampling::check_defaults;
 
 /// Serves models on a listener until `end` completes. Then still accepts requests for
-/// [`Options::drain_delay`], while `/health` returns 503. Waits for answers in progress for at most
-/// [`Options::drain`], and returns.
+/// [`AppOptions::drain_delay`], while `/health` returns 503. Waits for answers in progress for at most
+/// [`AppOptions::drain`], and returns.
 pub async fn serve(
     listener: TcpListener,
     models: Arc<Registry>,
-    options: Options,
+    options: AppOptions,
     end: impl Future<Output = ()> + Send + 'static,
 ) {
     let (stop, stopping) = watch::channel(false);
@@ -123,7 +123,7 @@ pub async fn serve(
     connection::serve(listener, router, &options, closing).await;
 }
 
-fn router(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>) -> Router {
+fn router(models: Arc<Registry>, options: AppOptions, ending: watch::Receiver<bool>) -> Router {
     let app = Arc::new(App::new(models, options, ending));
     Router::new()
         .route("/", get(page::page))

@@ -39,7 +39,7 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
 pub fn serve(
     models: Registry,
     listener: TcpListener,
-    options: http::Options,
+    options: http::AppOptions,
     notifier: Notifier,
     ended: tokio::sync::oneshot::Receiver<()>,
 ) -> Result<Option<ExpertUse>, Error> {
@@ -54,7 +54,7 @@ pub fn serve(
         let end = async move {
             tokio::select! {
                 _ = ended => {}
-                () = terminated() => {}
+                () = wait_for_sigterm() => {}
                 () = fails(&watched) => {}
             }
             // The server ends even if the service manager does not expect it.
@@ -85,7 +85,7 @@ async fn fails(models: &Registry) {
 }
 
 /// Waits for SIGTERM; waits for ever if the system cannot report it.
-async fn terminated() {
+async fn wait_for_sigterm() {
     #[cfg(unix)]
     if let Ok(mut signal) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
         signal.recv().await;

@@ -65,7 +65,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(300);
 
 /// Options of a served model.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ServingOptions {
     /// The model's name in requests.
     pub name: String,
     /// Max number of waiting requests.
@@ -98,7 +98,7 @@ pub struct Host {
     facts: ModelFacts,
     tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
-    options: Options,
+    options: ServingOptions,
     /// The tokens in the form that grammars need; created for the first grammar.
     vocabulary: OnceLock<Result<Vocabulary, GrammarError>>,
     /// Default DRY sequence breakers.
@@ -114,7 +114,7 @@ impl Host {
     /// # Errors
     /// When the template is malformed, or the system refuses memory or a thread;
     /// [`GenerationError::NoSpeculation`] if the model does not support speculation.
-    pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
+    pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: ServingOptions) -> Result<Host, Error> {
         let own = || model.chat_template().map(ChatTemplate::from_source).transpose();
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
         let tokenizer = model.shared_tokenizer().ok().cloned();
@@ -173,7 +173,7 @@ impl Host {
         facts: ModelFacts,
         tokenizer: Option<Arc<Tokenizer>>,
         template: Option<ChatTemplate>,
-        options: Options,
+        options: ServingOptions,
         work: impl FnOnce(&Shared, &Receiver<Message>) -> ExpertUse + Send + 'static,
     ) -> Result<Host, Error> {
         let shared = Arc::new(Shared {

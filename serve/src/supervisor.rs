@@ -154,11 +154,11 @@ impl Notifier {
     /// # Errors
     /// When the address is malformed, or the system refuses a socket.
     pub fn from_environment() -> Result<Notifier, SupervisorError> {
-        std::env::var_os("NOTIFY_SOCKET").map_or_else(|| Ok(Notifier::default()), Notifier::of)
+        std::env::var_os("NOTIFY_SOCKET").map_or_else(|| Ok(Notifier::default()), Notifier::connect)
     }
 
     /// Connects to a service manager. `@` begins the name of an abstract socket.
-    fn of(address: OsString) -> Result<Notifier, SupervisorError> {
+    fn connect(address: OsString) -> Result<Notifier, SupervisorError> {
         let bytes = address.as_bytes();
         let place = match bytes.split_first() {
             Some((b'@', name)) => net::SocketAddr::from_abstract_name(name),
@@ -207,17 +207,17 @@ mod tests {
 
     use super::*;
 
-    fn passed(pid: &str, count: &str) -> Result<bool, String> {
+    fn has_passed_sockets(pid: &str, count: &str) -> Result<bool, String> {
         is_passed(Some(pid.as_ref()), Some(count.as_ref()), 7).map_err(|error| error.to_string())
     }
 
     #[test]
     fn sockets_are_taken_by_their_process_only() {
-        assert_eq!(passed("7", "1"), Ok(true));
-        assert_eq!(passed("7", "0"), Ok(false));
-        assert_eq!(passed("8", "1"), Ok(false));
+        assert_eq!(has_passed_sockets("7", "1"), Ok(true));
+        assert_eq!(has_passed_sockets("7", "0"), Ok(false));
+        assert_eq!(has_passed_sockets("8", "1"), Ok(false));
         // If `LISTEN_PID` is another process, `LISTEN_FDS` is not parsed.
-        assert_eq!(passed("8", "two"), Ok(false));
+        assert_eq!(has_passed_sockets("8", "two"), Ok(false));
         assert!(!is_passed(None, Some("1".as_ref()), 7).unwrap());
         assert!(!is_passed(Some("7".as_ref()), None, 7).unwrap());
     }
@@ -226,12 +226,12 @@ mod tests {
     fn malformed_variables_are_named() {
         let many =
             "the service manager passes 2 sockets (LISTEN_FDS); expected one: give its socket unit one ListenStream=";
-        assert_eq!(passed("7", "2"), Err(many.to_owned()));
+        assert_eq!(has_passed_sockets("7", "2"), Err(many.to_owned()));
         let text = "the environment variable LISTEN_FDS is \"two\"; expected a number";
-        assert_eq!(passed("7", "two"), Err(text.to_owned()));
+        assert_eq!(has_passed_sockets("7", "two"), Err(text.to_owned()));
         let negative = "the environment variable LISTEN_PID is \"-7\"; expected a number";
-        assert_eq!(passed("-7", "1"), Err(negative.to_owned()));
-        let relative = Notifier::of("run/notify".into()).unwrap_err();
+        assert_eq!(has_passed_sockets("-7", "1"), Err(negative.to_owned()));
+        let relative = Notifier::connect("run/notify".into()).unwrap_err();
         assert_eq!(
             relative.to_string(),
             "the environment variable NOTIFY_SOCKET is \"run/notify\"; expected an absolute path, or a name after @"
@@ -267,7 +267,7 @@ mod tests {
         let name = format!("ixc-test-{}", std::process::id());
         let hidden = UnixDatagram::bind_addr(&net::SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         for (address, manager) in [(path.clone().into_os_string(), manager), (format!("@{name}").into(), hidden)] {
-            let notifier = Notifier::of(address).unwrap();
+            let notifier = Notifier::connect(address).unwrap();
             notifier.ready("127.0.0.1:8080".parse().unwrap()).unwrap();
             notifier.stopping().unwrap();
             let mut bytes = [0; 100];
@@ -282,7 +282,7 @@ mod tests {
     fn absent_service_managers_are_errors_only_if_named() {
         Notifier::default().ready("127.0.0.1:8080".parse().unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let notifier = Notifier::of(folder.path().join("absent").into_os_string()).unwrap();
+        let notifier = Notifier::connect(folder.path().join("absent").into_os_string()).unwrap();
         let error = notifier.stopping().unwrap_err();
         assert!(matches!(error, SupervisorError::Notify { .. }), "{error}");
         assert_eq!(error.class(), Class::Io);

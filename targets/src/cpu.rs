@@ -85,7 +85,7 @@ pub fn missing(features: Features) -> Vec<Missing> {
 /// Returns the features that CPUID and XCR0 report.
 pub fn present() -> Features {
     let here: Vec<Feature> = Feature::ALL.iter().copied().filter(|f| machine::missing(*f).is_none()).collect();
-    Features::of(&here)
+    Features::from_list(&here)
 }
 
 /// Returns the CPU's name, if CPUID has one.
@@ -140,7 +140,7 @@ mod machine {
         CPU.get_or_init(|| {
             let cpu = CpuId::new();
             let here: Vec<Feature> = Feature::ALL.iter().copied().filter(|feature| in_cpuid(&cpu, *feature)).collect();
-            Cpu { features: Features::of(&here), state: xcr0(&cpu) }
+            Cpu { features: Features::from_list(&here), state: xcr0(&cpu) }
         })
     }
 

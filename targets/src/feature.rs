@@ -62,7 +62,7 @@ pub struct Features(u32);
 
 impl Features {
     /// Returns the set of these features.
-    pub const fn of(list: &[Feature]) -> Features {
+    pub const fn from_list(list: &[Feature]) -> Features {
         Features(0).with(list)
     }
 

@@ -69,7 +69,7 @@ pub enum ThirdLevel {
 
 impl ThirdLevel {
     /// Returns the description in the documentation.
-    pub const fn about(self) -> &'static str {
+    pub const fn description(self) -> &'static str {
         match self {
             ThirdLevel::Inclusive => "inclusive: also holds the lines of L2",
             ThirdLevel::Victims => "victims: lines evicted from L2",
@@ -108,7 +108,7 @@ pub struct Memory {
 
 impl Memory {
     /// Returns caches of `l1`, `l2` and `l3` bytes. `l3` is a core's share of the third level.
-    pub const fn of(l1: u64, l2: u64, l3: u64, l2_ways: u32, third: ThirdLevel) -> Memory {
+    pub const fn new(l1: u64, l2: u64, l3: u64, l2_ways: u32, third: ThirdLevel) -> Memory {
         Memory {
             // The first level is indexed by bits within a page, so a way has the size of a page.
             l1: CacheShape { bytes: l1, ways: (l1 / PAGE) as u32 },
@@ -148,11 +148,11 @@ pub struct Cycles {
     pub origin: Origin,
 }
 
-const fn measured(cycles: f64) -> Cycles {
+const fn measured_cycles(cycles: f64) -> Cycles {
     Cycles { cycles, origin: Origin::Measured }
 }
 
-const fn assumed(cycles: f64) -> Cycles {
+const fn assumed_cycles(cycles: f64) -> Cycles {
     Cycles { cycles, origin: Origin::Assumed }
 }
 
@@ -179,10 +179,12 @@ impl LoadCycles {
 /// TILELOADD of 16 lines. From L2, 17 to 40 cycles were measured over 512
 /// KiB to 1.5 MiB, about 25 in the middle. From L3, 107 to 127 were measured. From memory, a core's
 /// share is 3 bytes a cycle if all cores read.
-const TILE_LOAD: LoadCycles = LoadCycles { l2: measured(25.0), l3: measured(114.0), memory: assumed(341.0) };
+const TILE_LOAD: LoadCycles =
+    LoadCycles { l2: measured_cycles(25.0), l3: measured_cycles(114.0), memory: assumed_cycles(341.0) };
 /// A line that vector or integer instructions read: 32 bytes a cycle from L2, 16 from L3, 3 from
 /// memory.
-const LINE_LOAD: LoadCycles = LoadCycles { l2: assumed(2.0), l3: assumed(4.0), memory: assumed(21.0) };
+const LINE_LOAD: LoadCycles =
+    LoadCycles { l2: assumed_cycles(2.0), l3: assumed_cycles(4.0), memory: assumed_cycles(21.0) };
 
 /// Returns the cost of a TILELOADD of 16 rows of 64 bytes. From the first level, only the load
 /// ports limit it, and the result is `None`.

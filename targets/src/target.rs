@@ -115,12 +115,12 @@ impl TargetRow {
     /// Returns the caches with their shapes.
     pub fn memory(&self) -> Memory {
         let CoreCaches { l1d, l2, l3 } = self.caches();
-        Memory::of(l1d, l2, l3, self.caches.l2_ways, self.caches.third)
+        Memory::new(l1d, l2, l3, self.caches.l2_ways, self.caches.third)
     }
 }
 
 use Feature as F;
-const AVX2: Features = Features::of(&[F::Avx, F::Avx2, F::Fma, F::F16c]);
+const AVX2: Features = Features::from_list(&[F::Avx, F::Avx2, F::Fma, F::F16c]);
 const AVX512: Features = AVX2.with(&[F::Avx512f, F::Avx512bw, F::Avx512dq, F::Avx512vl]);
 const ICELAKE: Features = AVX512.with(&[F::Avx512vnni, F::Avx512vbmi]);
 const ZEN4: Features = ICELAKE.with(&[F::Avx512bf16]);
@@ -143,7 +143,7 @@ pub static TARGETS: &[TargetRow] = &[
     row(
         "portable",
         PORTABLE,
-        Features::of(&[]),
+        Features::from_list(&[]),
         caches(32, 256, 2048, 8, Inclusive),
         "every machine that Cranelift supports",
     ),

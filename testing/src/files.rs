@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::modules::{Graph, Place, declared, read};
+use crate::modules::{Graph, Place, declared_modules, read};
 use crate::source::{code, words};
 
 /// Max number of `use` declarations that resolving a path follows. A longer chain is a cycle.
@@ -54,7 +54,7 @@ pub fn files(root: &Path) -> Graph {
 fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
     let text = code(&read(file));
     let Module { uses, paths, .. } = parse(&text);
-    for declared in declared(&text) {
+    for declared in declared_modules(&text) {
         let mut child = path.clone();
         for name in &declared {
             let children = &mut tree.entry(child.clone()).or_default().children;
@@ -63,7 +63,7 @@ fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
             }
             child.push(name.clone());
         }
-        let place = Place::of(folder, &declared);
+        let place = Place::from_path(folder, &declared);
         add(tree, &place.file, &place.folder, child);
     }
     let module = tree.entry(path).or_default();
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn circular_use_declarations_terminate() {
         assert_eq!(
-            graph_of(&[("lib.rs", "mod a;"), ("a.rs", "use self::x::y; use self::x as x; use self::x::z as y;")]),
+            graph_of(&[("lib.rs", "mod a;"), ("a.rs", "use self::x::y; use self::x; use self::x::z as y;")]),
             [""; 0]
         );
     }

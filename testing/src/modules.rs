@@ -64,7 +64,7 @@ pub fn graph(root: &Path) -> Graph {
     let text = code(&read(root));
     let folder = root.parent().unwrap_or(Path::new("."));
     let exported = exports(&text);
-    let modules = declared(&text);
+    let modules = declared_modules(&text);
     let names: BTreeSet<&String> = modules.iter().map(|path| &path[0]).collect();
     let mut graph = Graph::new();
     for path in &modules {
@@ -86,8 +86,8 @@ pub fn sources(root: &Path) -> Vec<PathBuf> {
     let mut folders = vec![root.parent().unwrap_or(Path::new(".")).to_owned()];
     let mut at = 0;
     while at < sources.len() {
-        for path in declared(&code(&read(&sources[at]))) {
-            let place = Place::of(&folders[at], &path);
+        for path in declared_modules(&code(&read(&sources[at]))) {
+            let place = Place::from_path(&folders[at], &path);
             sources.push(place.file);
             folders.push(place.folder);
         }
@@ -112,7 +112,7 @@ pub(crate) struct Place {
 impl Place {
     /// Returns the files of a module that a file declares. `folder` has the files of that file's
     /// modules.
-    pub(crate) fn of(folder: &Path, path: &[String]) -> Place {
+    pub(crate) fn from_path(folder: &Path, path: &[String]) -> Place {
         let own: PathBuf = std::iter::once(folder).chain(path.iter().map(Path::new)).collect();
         let file = own.with_extension("rs");
         Place { file: if file.is_file() { file } else { own.join("mod.rs") }, folder: own }
@@ -122,10 +122,10 @@ impl Place {
 /// Adds the first names of all paths that leave a module, and of those in its submodules. `path` is
 /// relative to the module that declares it, which is `depth` levels below the root.
 fn module(folder: &Path, path: &[String], depth: usize, found: &mut BTreeSet<String>) {
-    let Place { file, folder } = Place::of(folder, path);
+    let Place { file, folder } = Place::from_path(folder, path);
     let (text, depth) = (code(&read(&file)), depth + path.len());
     paths(&text, depth, found);
-    for inner in declared(&text) {
+    for inner in declared_modules(&text) {
         module(&folder, &inner, depth, found);
     }
 }
@@ -193,7 +193,7 @@ fn names(words: &[&str], found: &mut BTreeSet<String>) {
 
 /// Returns the declared modules that have a separate file: paths, with the inline modules around
 /// the declaration.
-pub(crate) fn declared(text: &str) -> Vec<Vec<String>> {
+pub(crate) fn declared_modules(text: &str) -> Vec<Vec<String>> {
     let words = words(text);
     // Names of open inline modules, each with its depth of braces.
     let (mut braces, mut inline, mut declared) = (0usize, Vec::new(), Vec::new());
@@ -234,7 +234,7 @@ fn exports(text: &str) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
 
-    fn found(depth: usize, text: &str) -> Vec<String> {
+    fn found_uses(depth: usize, text: &str) -> Vec<String> {
         let mut found = BTreeSet::new();
         paths(&code(text), depth, &mut found);
         found.into_iter().collect()
@@ -242,13 +242,16 @@ mod tests {
 
     #[test]
     fn crate_paths_are_found() {
-        assert_eq!(found(1, "use crate::a::{b, c}; fn f(x: super::d::E) { crate::g!(); }"), ["a", "d", "g"]);
-        assert_eq!(found(1, "use super::{h::{i, j}, k}; use crate::{l, m::n};"), ["h", "k", "l", "m"]);
+        assert_eq!(found_uses(1, "use crate::a::{b, c}; fn f(x: super::d::E) { crate::g!(); }"), ["a", "d", "g"]);
+        assert_eq!(found_uses(1, "use super::{h::{i, j}, k}; use crate::{l, m::n};"), ["h", "k", "l", "m"]);
         // One `super` in a module two below the root is its parent. One `super` in an inline module
         // is the module itself.
-        assert_eq!(found(2, "use super::a; use super::super::b;"), ["b"]);
-        assert_eq!(found(1, "mod m { use super::a; mod n { use super::super::super::b; } } use super::c;"), ["b", "c"]);
-        assert_eq!(found(1, "pub(crate) fn f() {} pub(super) struct S; pub(in crate::a) struct T;"), ["a"]);
+        assert_eq!(found_uses(2, "use super::a; use super::super::b;"), ["b"]);
+        assert_eq!(
+            found_uses(1, "mod m { use super::a; mod n { use super::super::super::b; } } use super::c;"),
+            ["b", "c"]
+        );
+        assert_eq!(found_uses(1, "pub(crate) fn f() {} pub(super) struct S; pub(in crate::a) struct T;"), ["a"]);
     }
 
     #[test]
@@ -262,13 +265,13 @@ mod tests {
             #[cfg(all(test, unix))] #[path = "x"] mod tests { fn f() { crate::h(); } }
             use crate::i;
         "##;
-        assert_eq!(found(1, text), ["i"]);
+        assert_eq!(found_uses(1, text), ["i"]);
     }
 
     #[test]
     fn inline_modules_are_part_of_paths() {
         let text = "mod a; mod ops { pub mod b; mod deep { mod c; } fn f() { } mod d; } mod e { } mod f;";
-        let paths: Vec<String> = declared(text).iter().map(|path| path.join("::")).collect();
+        let paths: Vec<String> = declared_modules(text).iter().map(|path| path.join("::")).collect();
         assert_eq!(paths, ["a", "ops::b", "ops::deep::c", "ops::d", "f"]);
     }
 

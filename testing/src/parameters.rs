@@ -4,7 +4,7 @@
 //! ```
 //! use ixc_testing::parameters::{Unnamed, unnamed};
 //!
-//! let found = unnamed("fn area(scale: u64, (rows, columns): (u64, u64)) {}");
+//! let found = unnamed_parameters_in("fn area(scale: u64, (rows, columns): (u64, u64)) {}");
 //! let pattern = "(rows, columns)".to_owned();
 //! assert_eq!(found, [Unnamed { line: 1, function: "area".to_owned(), pattern }]);
 //! ```
@@ -80,7 +80,7 @@ pub fn tuple_aliases(text: &str) -> Vec<TupleAlias> {
 ///
 /// # Panics
 /// If the text ends within a literal.
-pub fn unnamed(text: &str) -> Vec<Unnamed> {
+pub fn unnamed_parameters_in(text: &str) -> Vec<Unnamed> {
     let code = code(text);
     let Numbered { lines, words } = Numbered::from_code(&code);
     let mut found = Vec::new();
@@ -178,8 +178,11 @@ fn join_words(words: &[&str]) -> String {
 mod tests {
     use super::*;
 
-    fn found(text: &str) -> Vec<String> {
-        unnamed(text).into_iter().map(|one| format!("{} {} {}", one.line, one.function, one.pattern)).collect()
+    fn unnamed_parameters(text: &str) -> Vec<String> {
+        unnamed_parameters_in(text)
+            .into_iter()
+            .map(|one| format!("{} {} {}", one.line, one.function, one.pattern))
+            .collect()
     }
 
     #[test]
@@ -195,7 +198,7 @@ mod tests {
             }
             fn second<F: Fn((u8, u8)) -> Vec<u8>>(f: F, #[cfg(unix)] (x, y): (u8, u8)) -> (u8, u8) { (1, 2) }
         "#;
-        assert_eq!(found(text), ["3 first [a, mut b]", "3 first (c, [d, _])", "10 second (x, y)"]);
+        assert_eq!(unnamed_parameters(text), ["3 first [a, mut b]", "3 first (c, [d, _])", "10 second (x, y)"]);
     }
 
     #[test]
@@ -226,6 +229,6 @@ mod tests {
             #[cfg(test)]
             mod tests { fn test((a, b): (u8, u8)) {} }
         "#;
-        assert_eq!(found(text), [""; 0]);
+        assert_eq!(unnamed_parameters(text), [""; 0]);
     }
 }

@@ -140,8 +140,8 @@ impl Rules {
 
     /// Returns the sentences of a text. Code is one word; a link is its text.
     fn sentences(&self, text: &str) -> Vec<String> {
-        let text = replaced(&self.code, text, |_| "`x`");
-        let text = replaced(&self.link, &text, |link| link[1..].split(']').next().unwrap_or_default());
+        let text = replace_matches(&self.code, text, |_| "`x`");
+        let text = replace_matches(&self.link, &text, |link| link[1..].split(']').next().unwrap_or_default());
         let (mut sentences, mut from) = (Vec::new(), 0);
         while let Some(end) = self.end.find(&text[from..]) {
             sentences.push(text[from..=from + end.start()].trim().to_owned());
@@ -155,7 +155,7 @@ impl Rules {
 }
 
 /// Returns a text with each match of a pattern replaced.
-fn replaced<'a>(pattern: &Regex, text: &'a str, with: impl Fn(&'a str) -> &'a str) -> String {
+fn replace_matches<'a>(pattern: &Regex, text: &'a str, with: impl Fn(&'a str) -> &'a str) -> String {
     let (mut result, mut from) = (String::with_capacity(text.len()), 0);
     for found in pattern.find_iter(text) {
         result.push_str(&text[from..found.start()]);

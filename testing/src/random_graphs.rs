@@ -25,7 +25,7 @@ mod soup;
 use half::{bf16, f16};
 
 use self::soup::Soup;
-pub use mutate::{mutated, mutated_module};
+pub use mutate::{mutate, mutated_module};
 
 use ixc_ir::format::requantise::requantise;
 use ixc_ir::format::{Codec, FORMATS, Float, Format};
@@ -209,7 +209,7 @@ pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
 pub fn bytes_of_weight(rng: &mut Random, weight: &Weight) -> Vec<u8> {
     let elements = weight.shape.iter().product::<u64>() as usize;
     let row = weight.shape.last().map_or(1, |&n| n as usize);
-    match weight.stored() {
+    match weight.stored_format() {
         format if format.has_row_scale() => {
             let x: Vec<f32> = (0..elements).map(|_| rng.signed() / 8.0).collect();
             let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();

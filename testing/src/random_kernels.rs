@@ -3,7 +3,7 @@
 //!
 //! [`random_kernel`] takes a seed and the widest vector, and builds a kernel through
 //! [`KernelBuilder`]. The kernel has any vector ops of the table, nested loops, carried values,
-//! index loads and affine addresses of all shapes. [`random_kernel_with`] takes [`Options`], which
+//! index loads and affine addresses of all shapes. [`random_kernel_with`] takes [`KernelOptions`], which
 //! can also allow tiles and exclude ops. [`random_dims`] and [`random_buffers`] make its arguments.
 //! A seed gives the same kernel on every machine.
 //!
@@ -39,7 +39,7 @@ pub const MAX_LIVE_TILES: usize = 6;
 
 /// Options of a random kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct KernelOptions {
     /// Bytes of the widest vector, 32 or 64.
     pub widest: u32,
     /// Whether the kernel has tiles: of three shapes, and at most [`MAX_LIVE_TILES`] live at once.
@@ -52,12 +52,12 @@ pub struct Options {
 /// Returns a random kernel of vector ops that verifies. Vectors have at most `widest` bytes (32 or
 /// 64).
 pub fn random_kernel(seed: u64, widest: u32) -> Kernel {
-    random_kernel_with(seed, Options { widest, tiles: false, has: |_| true })
+    random_kernel_with(seed, KernelOptions { widest, tiles: false, has: |_| true })
 }
 
 /// Returns a random kernel that verifies, within the options.
-pub fn random_kernel_with(seed: u64, options: Options) -> Kernel {
-    let Options { widest, tiles, has } = options;
+pub fn random_kernel_with(seed: u64, options: KernelOptions) -> Kernel {
+    let KernelOptions { widest, tiles, has } = options;
     let ops = OPS.iter().map(|row| row.op).filter(|op| has(*op) && (tiles || !op.takes_tiles()));
     let mut rng = Random::new(seed);
     let mut b = KernelBuilder::new(format!("random_{seed:016x}"));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Panics
 /// If the folder is missing in CI.
-pub fn shared(name: &str) -> Option<PathBuf> {
+pub fn shared_path(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
     if path.exists() {
         return Some(path);

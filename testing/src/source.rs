@@ -33,7 +33,7 @@ pub fn words(text: &str) -> Vec<&str> {
 /// # Panics
 /// If the text ends within a literal.
 pub fn code(text: &str) -> String {
-    without_tests(&lexed(text, |_| String::new()))
+    without_tests(&code_without_comments(text, |_| String::new()))
 }
 
 /// Returns the string literals outside of comments and items for tests, as they are written.
@@ -42,7 +42,7 @@ pub fn code(text: &str) -> String {
 /// If the text ends within a literal.
 pub fn literals(text: &str) -> Vec<String> {
     let mut all = Vec::new();
-    let numbered = lexed(text, |literal| {
+    let numbered = code_without_comments(text, |literal| {
         all.push(literal.to_owned());
         (all.len() - 1).to_string()
     });
@@ -52,7 +52,7 @@ pub fn literals(text: &str) -> Vec<String> {
 }
 
 /// Returns the code without comments. Each string literal is replaced by the result of `shown`.
-fn lexed(text: &str, mut shown: impl FnMut(&str) -> String) -> String {
+fn code_without_comments(text: &str, mut shown: impl FnMut(&str) -> String) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {

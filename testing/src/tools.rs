@@ -121,7 +121,7 @@ pub const GROFF: Tool = Tool {
 
 /// An installed tool in a suitable version.
 #[derive(Debug)]
-pub struct Found {
+pub struct InstalledTool {
     /// The program.
     pub program: PathBuf,
     /// The version that it prints.
@@ -131,7 +131,7 @@ pub struct Found {
 impl Tool {
     /// Returns the tool if it is installed in the needed version. Prints one line: the tool, or
     /// that `test` did not run and why.
-    pub fn find(&self, test: &str) -> Option<Found> {
+    pub fn find(&self, test: &str) -> Option<InstalledTool> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let named = self.variable.and_then(std::env::var_os);
         match self.look(&path, named.as_deref(), &|program| self.output(program)) {
@@ -156,7 +156,7 @@ impl Tool {
         path: &OsStr,
         named: Option<&OsStr>,
         version_output: &dyn Fn(&Path) -> Result<String, String>,
-    ) -> Result<Found, String> {
+    ) -> Result<InstalledTool, String> {
         let candidates: Vec<PathBuf> = match named {
             Some(named) => vec![named.into()],
             None => self.programs.iter().filter_map(|program| on(path, program)).collect(),
@@ -164,7 +164,9 @@ impl Tool {
         let mut others = Vec::new();
         for program in candidates {
             match version_output(&program).and_then(|text| self.version(&text)) {
-                Ok((version, numbers)) if (self.is_suitable)(&numbers) => return Ok(Found { program, version }),
+                Ok((version, numbers)) if (self.is_suitable)(&numbers) => {
+                    return Ok(InstalledTool { program, version });
+                }
                 Ok((version, _)) => others.push(format!("{} is {version}", program.display())),
                 Err(why) => others.push(format!("{}: {why}", program.display())),
             }

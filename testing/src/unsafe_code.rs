@@ -97,7 +97,7 @@ fn item(rest: &[&str]) -> Option<(Kind, Option<String>)> {
         Some("trait") => Some((Kind::Trait, name(1))),
         Some("impl") => {
             let end = rest.iter().position(|word| *word == "{").unwrap_or(rest.len());
-            Some((Kind::Implementation, Some(joined(&rest[1..end]))))
+            Some((Kind::Implementation, Some(join_words(&rest[1..end]))))
         }
         // An attribute, such as `no_mangle`.
         Some("(") => None,
@@ -110,7 +110,7 @@ fn item(rest: &[&str]) -> Option<(Kind, Option<String>)> {
 }
 
 /// Joins words as rustfmt does for the head of an implementation.
-fn joined(words: &[&str]) -> String {
+fn join_words(words: &[&str]) -> String {
     words.join(" ").replace(" < ", "<").replace(" >", ">").replace("< ", "<")
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::cover::{cover, cover_on};
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::generator::{Event, Generator, Request};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
@@ -22,12 +22,12 @@ use ixc::targets::Target;
 const SEQUENCES: usize = 4;
 
 fn load(plan: Plan<Kernel>, target: Target) -> Engine {
-    let options = engine::Options {
+    let options = engine::EngineOptions {
         threads: Some(2),
         backend: native(target),
         sequences: SEQUENCES as u32,
         exact_batch: true,
-        ..engine::Options::default()
+        ..engine::EngineOptions::default()
     };
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
@@ -108,7 +108,7 @@ fn batched_sequences_have_the_bits_of_single_ones() {
     for (golden, target) in cover_on(&goldens, &targets) {
         let model = Model::open(&golden.model).unwrap();
         let prompt = golden.tokens("prompt_tokens");
-        let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+        let plan = compile(&model, &CompileOptions { target: Some(target), ..CompileOptions::default() }).unwrap().plan;
         let how = format!("{} {}", golden.name(), target.name());
         check_work(&plan, &how);
         let mut engine = load(plan, target);
@@ -127,7 +127,7 @@ fn tiles_keep_sequence_bits_with_exact_batches() {
     let mut random = Random::new(21);
     let golden = Golden::all(&own).into_iter().find(|golden| golden.name().contains("granite")).unwrap();
     let model = Model::open(&golden.model).unwrap();
-    let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+    let plan = compile(&model, &CompileOptions { target: Some(target), ..CompileOptions::default() }).unwrap().plan;
     let mut engine = load(plan, target);
     let prompt = &golden.tokens("prompt_tokens")[..60];
     let sequences: Vec<_> = (0..SEQUENCES - 1).map(|_| alone(&mut engine, prompt, &mut random)).collect();
@@ -142,7 +142,7 @@ fn copied_prefix_continues_like_the_original() {
     let goldens = Golden::all(&own);
     for golden in cover(&goldens, target) {
         let model = Model::open(&golden.model).unwrap();
-        let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+        let plan = compile(&model, &CompileOptions { target: Some(target), ..CompileOptions::default() }).unwrap().plan;
         let mut engine = load(plan, target);
         let prompt = golden.tokens("prompt_tokens");
         let (prefix, rest) = prompt.split_at(prompt.len() / 2);
@@ -174,7 +174,8 @@ fn prompt_logits_are_independent_of_its_partition() {
         let model = Model::open(&golden.model).unwrap();
         let tokens = golden.tokens("prompt_tokens");
         for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
-            let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+            let plan =
+                compile(&model, &CompileOptions { target: Some(target), ..CompileOptions::default() }).unwrap().plan;
             let mut engine = load(plan, target);
             let how = format!("{} {}", golden.name(), target.name());
             let most = (engine.context() as usize).min(engine.max_tokens() as usize).min(600);
@@ -204,7 +205,7 @@ fn invalid_batched_steps_are_refused() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let model = Model::open(&Golden::all(&own)[0].model).unwrap();
     let target = Target::native();
-    let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
+    let plan = compile(&model, &CompileOptions { target: Some(target), ..CompileOptions::default() }).unwrap().plan;
     let mut engine = load(plan, target);
     let other = engine.add_sequence().unwrap();
     let add = |sequence| Addition { sequence, tokens: &[1, 2], outputs: &[1] };
@@ -230,8 +231,8 @@ fn invalid_batched_steps_are_refused() {
 #[test]
 fn short_steps_serve_every_request_promptly() {
     for most in [2, 8] {
-        let compile = Options { max_tokens: Some(most), ..Options::default() };
-        let run = engine::Options { sequences: 3, threads: Some(2), ..engine::Options::default() };
+        let compile = CompileOptions { max_tokens: Some(most), ..CompileOptions::default() };
+        let run = engine::EngineOptions { sequences: 3, threads: Some(2), ..engine::EngineOptions::default() };
         let options = LoadOptions { compile, run, ..LoadOptions::default() };
         let mut generator = Generator::new(LoadedModel::open(None, &options).unwrap()).unwrap();
         let never = generator.model().tokenizer().unwrap().end_of_generation();

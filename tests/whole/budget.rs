@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::measure::measured;
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 use ixc::ir::format::Format::{F16, F32, Q4K};
@@ -32,12 +32,12 @@ fn peak(command: Command) -> u64 {
 /// budget.
 #[test]
 fn excess_experts_are_not_kept_in_memory() {
-    let model = Made {
+    let model = ModelParameters {
         seed: 0xb0d6e7,
         context: 64,
         layers: 4,
         width: 512,
-        experts: Some(MadeExperts { count: 64, used: 2, inner: 512 }),
+        experts: Some(ExpertParameters { count: 64, used: 2, inner: 512 }),
         formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
         ..BASE
     };

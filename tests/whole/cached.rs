@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::support::engines::{bits, load, logits};
-use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::{Golden, ixc, read_npy, scratch, shared, stderr, stdout};
 use ixc::architectures::FileWeights;
-use ixc::compile::{Compiled, Options, compile};
+use ixc::compile::{CompileOptions, Compiled, compile};
 use ixc::ir::format::Format::{self, F16, F32, Q4K, Q8_0};
 use ixc::ir::graph::interpret::Interpreter;
 use ixc::model::Model;
@@ -27,20 +27,20 @@ const FOUR_BITS: f64 = 2.2 * 2.2 / (12.0 * 8.0 * 8.0);
 const CACHES: [(&str, f64); 4] = [("q8_0", BYTES), ("q4_0", FOUR_BITS), ("q8_0,q4_0", FOUR_BITS), ("f16,q8_0", BYTES)];
 
 /// Writes the model to a file of this test; the caller has to remove the file.
-fn open(name: &str, made: &Made) -> (PathBuf, Model, Vec<u32>) {
+fn open(name: &str, made: &ModelParameters) -> (PathBuf, Model, Vec<u32>) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cached_{name}.gguf"));
     std::fs::write(&path, made.file()).unwrap();
     let tokens = (0..MAX_TOKENS).map(|i| (i * i * 7 + i * 3 + 1) % made.vocabulary as u32).collect();
     (path.clone(), Model::open(&path).unwrap(), tokens)
 }
 
-fn options(target: Target, kv: &str) -> Options {
+fn options(target: Target, kv: &str) -> CompileOptions {
     let mut passes = OptionSet::default();
     let (keys, values) = kv.split_once(',').unwrap_or((kv, kv));
     for text in [format!("cache.keys={keys}"), format!("cache.values={values}")] {
         manager::set(&mut passes, &text).unwrap();
     }
-    Options { target: Some(target), max_tokens: Some(MAX_TOKENS), passes, ..Options::default() }
+    CompileOptions { target: Some(target), max_tokens: Some(MAX_TOKENS), passes, ..CompileOptions::default() }
 }
 
 /// The interpreter's error from the exact model comes from rounding keys and values. Kernels may
@@ -48,7 +48,7 @@ fn options(target: Target, kv: &str) -> Options {
 #[test]
 fn compiled_code_with_quantised_cache_matches_the_graph() {
     let keys = vec![("rope.dimension_count", crate::support::made::Key::U32(32))];
-    let made = Made { seed: 0xcace, context: 64, layers: 2, keys, formats: &[("", F32)], ..BASE };
+    let made = ModelParameters { seed: 0xcace, context: 64, layers: 2, keys, formats: &[("", F32)], ..BASE };
     let (path, model, all) = open("bits", &made);
     let exact = model.exact_logits(&all).unwrap();
     for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
@@ -84,10 +84,10 @@ fn compiled_code_with_quantised_cache_matches_the_graph() {
 /// Streaming experts, other numbers of threads, and a reset change no bits.
 #[test]
 fn quantised_cache_bits_are_independent_of_streaming_and_threads() {
-    let experts = Some(MadeExperts { count: 8, used: 3, inner: 256 });
+    let experts = Some(ExpertParameters { count: 8, used: 3, inner: 256 });
     let formats: &[(&str, Format)] = &[("token_embd", F16), ("ffn_gate_inp", F32), ("attn_v", Q8_0), ("", Q4K)];
     let (path, model, tokens) =
-        open("streamed", &Made { seed: 0xcac8, context: 64, layers: 2, experts, formats, ..BASE });
+        open("streamed", &ModelParameters { seed: 0xcac8, context: 64, layers: 2, experts, formats, ..BASE });
     for (kv, _) in CACHES {
         for target in [Target::AVX2, Target::PORTABLE] {
             let options = options(target, kv);
@@ -95,7 +95,7 @@ fn quantised_cache_bits_are_independent_of_streaming_and_threads() {
             for step in [MAX_TOKENS as usize, 1] {
                 let right = bits(&logits(&mut resident, &tokens, step));
                 let budget = 8 * 3 * 256 * 320;
-                let streamed = Options { expert_memory: Some(budget), ..options.clone() };
+                let streamed = CompileOptions { expert_memory: Some(budget), ..options.clone() };
                 let mut engine = load(compile(&model, &streamed).unwrap().plan, target, budget).unwrap();
                 assert!(bits(&logits(&mut engine, &tokens, step)) == right, "{kv}, {step} rows");
             }
@@ -157,7 +157,7 @@ fn quantised_cache_loses_no_more_than_llama_cpp() {
 fn program_reports_cache_formats_and_refuses_unsupported_ones() {
     let folder = scratch("cached_program");
     let [plan, odd, out] = ["model.ixp", "odd.gguf", "out.npy"].map(|name| folder.join(name));
-    let made = Made { key_length: 48, value_length: 64, ..BASE };
+    let made = ModelParameters { key_length: 48, value_length: 64, ..BASE };
     std::fs::write(&odd, made.file()).unwrap();
     let [plan, odd, out] = [&plan, &odd, &out].map(|path| path.to_str().unwrap());
     let logits = |arguments: &[&str]| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::engines::{self, bits};
 use crate::support::{ixc, read_npy, scratch, stderr, stdout};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::model::{Model, open_files};
 use ixc::runtime::load::LoadError;
 use ixc::runtime::streaming::StreamError;
@@ -134,10 +134,10 @@ fn plans_and_quantised_files_match_the_converted_file() {
 fn folder_experts_stream_directly_from_their_shards() {
     let target = Target::AVX2;
     let ids = tokens("qwen3moe");
-    let options = Options { target: Some(target), ..Options::default() };
+    let options = CompileOptions { target: Some(target), ..CompileOptions::default() };
     let plan = |name: &str, expert_memory| {
         let model = Model::open(&folder().join(name)).unwrap();
-        compile(&model, &Options { expert_memory, ..options.clone() }).unwrap().plan
+        compile(&model, &CompileOptions { expert_memory, ..options.clone() }).unwrap().plan
     };
     let mut all = engines::load(plan("qwen3moe", None), target, 0).unwrap();
     let blocks = plan("qwen3moe", Some(0));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::support::Golden;
 use crate::support::engines::{bits, load, logits};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::graph::parse::parse;
 use ixc::model::Model;
 use ixc::targets::Target;
@@ -81,7 +81,7 @@ fn unselected_positions_affect_only_later_rows() {
             println!("not on this machine: it would be emulated for long");
             return;
         }
-        let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
+        let options = CompileOptions { target: Some(target), max_tokens: Some(64), ..CompileOptions::default() };
         let engine = |model: &Model| load(compile(model, &options).unwrap().plan, target, 0).unwrap();
         let (mut few, mut all) = (engine(&few), engine(&all));
         let beyond = beyond(name, top_k);
@@ -118,7 +118,7 @@ fn targets_agree_on_chosen_places() {
     for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7), ("hy_v4", 20), (BLOCKS, 2)] {
         let (model, tokens) = (choosing(name, top_k), &tokens(name)[..70]);
         let engine = |target: Target| {
-            let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
+            let options = CompileOptions { target: Some(target), max_tokens: Some(64), ..CompileOptions::default() };
             load(compile(&model, &options).unwrap().plan, target, 0).unwrap()
         };
         let (mut portable, mut avx2) = (engine(Target::PORTABLE), engine(Target::AVX2));
@@ -142,7 +142,7 @@ fn distance_slopes_with_selected_positions_are_refused() {
     let mut model = choosing("deepseek32", 20);
     let text = model.arch.module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}");
     model.arch.module = parse(&text).unwrap();
-    let error = compile(&model, &Options::default()).map(|_| ()).unwrap_err().to_string();
+    let error = compile(&model, &CompileOptions::default()).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("no ALiBi slopes for positions that an index chose"), "{error}");
 }
 
@@ -152,13 +152,13 @@ fn distance_slopes_with_selected_positions_are_refused() {
 fn selected_blocks_are_independent_of_streaming_and_truncation() {
     let (model, tokens) = (choosing(BLOCKS, 2), tokens(BLOCKS));
     for target in [Target::AVX2, Target::PORTABLE] {
-        let options = Options { target: Some(target), max_tokens: Some(64), ..Options::default() };
+        let options = CompileOptions { target: Some(target), max_tokens: Some(64), ..CompileOptions::default() };
         let mut resident = load(compile(&model, &options).unwrap().plan, target, 0).unwrap();
         for step in [64, 1] {
             let right = bits(&logits(&mut resident, &tokens, step));
             // Memory for six of sixteen experts.
             let budget = 6 << 14;
-            let streamed = Options { expert_memory: Some(budget), ..options.clone() };
+            let streamed = CompileOptions { expert_memory: Some(budget), ..options.clone() };
             let mut engine = load(compile(&model, &streamed).unwrap().plan, target, budget).unwrap();
             assert!(bits(&logits(&mut engine, &tokens, step)) == right, "{}, {step} rows", target.name());
         }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::steps::same_bits;
 use crate::support::{Golden, demo_model, shared};
 use ixc::dataflow::descriptor::{Descriptor, End, Port, Route, Slice, TensorSource};
@@ -14,7 +14,7 @@ use ixc::ir::format::Format::{F16, F32, Q4K};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::model::Model;
-use ixc::place::{Options, place};
+use ixc::place::{PlaceOptions, place};
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc_testing::nmse::nmse;
 
@@ -41,7 +41,7 @@ fn grid(width: u32, height: u32, sram_bytes: u64, routing: Routing) -> Grid {
 }
 
 fn engine(plan: Plan<Kernel>, backend: BackendKind) -> Engine {
-    let options = engine::Options { threads: Some(2), backend, ..engine::Options::default() };
+    let options = engine::EngineOptions { threads: Some(2), backend, ..engine::EngineOptions::default() };
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
@@ -298,21 +298,21 @@ fn colours(d: &Descriptor) {
 const COLOURS: Routing = Routing::Colours(24);
 
 /// Returns a generated model of two layers.
-fn made_model() -> Made {
-    Made {
+fn made_model() -> ModelParameters {
+    ModelParameters {
         seed: 0xf10,
         context: 200,
         architecture: "qwen3moe",
         layers: 2,
         width: 512,
-        experts: Some(MadeExperts { count: 6, used: 2, inner: 256 }),
+        experts: Some(ExpertParameters { count: 6, used: 2, inner: 256 }),
         vocabulary: 144,
         formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
         ..BASE
     }
 }
 
-fn made(name: &str, made: &Made) -> Model {
+fn made(name: &str, made: &ModelParameters) -> Model {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dataflow_{name}.gguf"));
     std::fs::write(&path, made.file()).unwrap();
     Model::open(&path).unwrap()
@@ -320,7 +320,7 @@ fn made(name: &str, made: &Made) -> Model {
 
 #[test]
 fn models_fit_grids_of_all_kinds() {
-    let dense = Made { architecture: "llama", experts: None, kv_heads: 4, tied: true, ..made_model() };
+    let dense = ModelParameters { architecture: "llama", experts: None, kv_heads: 4, tied: true, ..made_model() };
     for (name, model) in [("experts", made("experts", &made_model())), ("dense", made("dense", &dense))] {
         let mut ways = HashSet::new();
         for grid in [
@@ -330,12 +330,12 @@ fn models_fit_grids_of_all_kinds() {
             grid(3, 5, 160 << 10, Routing::Packets),
             grid(1, 1, 64 << 20, COLOURS),
         ] {
-            let placed = place(&model, &grid, &Options::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let placed = place(&model, &grid, &PlaceOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
             let d = &placed.descriptor;
             println!("{name} on {}: {:#?}", grid.name, d.reasons);
             check(d);
             ways.insert((d.waves.len() > 1, d.reasons.iter().any(|reason| reason.contains("PEs of their own"))));
-            let again = place(&model, &grid, &Options::default()).unwrap().descriptor;
+            let again = place(&model, &grid, &PlaceOptions::default()).unwrap().descriptor;
             assert!(*d == again, "{name}: another descriptor the second time");
         }
         // Three kinds of placement occur: programs with separate PEs, programs that share PEs, and
@@ -347,7 +347,7 @@ fn models_fit_grids_of_all_kinds() {
 #[test]
 fn too_small_grid_error_names_the_oversized_part() {
     let model = made("too_small", &made_model());
-    let error = |grid: &Grid| match place(&model, grid, &Options::default()) {
+    let error = |grid: &Grid| match place(&model, grid, &PlaceOptions::default()) {
         Err(ixc::CompileError::Place(error)) => error,
         other => panic!("{other:?}"),
     };
@@ -371,7 +371,7 @@ fn plans_in_pieces_compute_the_model() {
         let model = Model::open(&golden.model).unwrap();
         let tokens = golden.tokens("prompt_tokens");
         for grid in [grid(16, 16, 512 << 10, Routing::Packets), grid(128, 128, 48 << 10, COLOURS)] {
-            let placed = place(&model, &grid, &Options::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let placed = place(&model, &grid, &PlaceOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
             check(&placed.descriptor);
             println!("{name} on {}: {:#?}", grid.name, placed.descriptor.reasons);
             let mut portable = engine(placed.plan.clone(), BackendKind::Native);
@@ -392,10 +392,11 @@ fn plans_in_pieces_compute_the_model() {
 /// that it reads.
 #[test]
 fn a_row_longer_than_a_memory_is_normed_in_pieces() {
-    let long = Made { architecture: "llama", experts: None, layers: 1, width: 8192, inner: 256, ..made_model() };
+    let long =
+        ModelParameters { architecture: "llama", experts: None, layers: 1, width: 8192, inner: 256, ..made_model() };
     let model = made("long", &long);
     let grid = grid(160, 160, 32 << 10, COLOURS);
-    let d = place(&model, &grid, &Options { context: Some(64) }).unwrap().descriptor;
+    let d = place(&model, &grid, &PlaceOptions { context: Some(64) }).unwrap().descriptor;
     check(&d);
     let row = 8192 * 4;
     assert!(row > grid.usable_bytes());
@@ -415,7 +416,7 @@ fn a_row_longer_than_a_memory_is_normed_in_pieces() {
 #[test]
 fn demo_model_fits_a_small_grid() {
     let model = Model::open(&demo_model()).unwrap();
-    let placed = place(&model, &grid(16, 16, 512 << 10, Routing::Packets), &Options::default()).unwrap();
+    let placed = place(&model, &grid(16, 16, 512 << 10, Routing::Packets), &PlaceOptions::default()).unwrap();
     println!("{:#?}", placed.descriptor.reasons);
     check(&placed.descriptor);
 }
@@ -426,13 +427,13 @@ fn demo_model_fits_a_small_grid() {
 fn random_models_fit_random_grids_or_are_refused() {
     let (mut fitted, mut refused) = (0, 0);
     for seed in 0..16u64 {
-        let made = Made::random(seed);
+        let made = ModelParameters::random(seed);
         let model = self::made(&format!("random_{seed}"), &made);
         let side = |shift: u32, most: u64| 1 + ((seed * 2_654_435_761) >> shift) % most;
         let (width, height) = (side(3, 40) as u32, side(9, 40) as u32);
         let routing = if seed % 3 == 0 { COLOURS } else { Routing::Packets };
         let grid = grid(width, height, (side(5, 64) + 4) << 12, routing);
-        match place(&model, &grid, &Options { context: Some(side(7, 300) as u32) }) {
+        match place(&model, &grid, &PlaceOptions { context: Some(side(7, 300) as u32) }) {
             Ok(placed) => {
                 check(&placed.descriptor);
                 fitted += 1;

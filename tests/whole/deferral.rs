@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::support::engines::{bits, load, load_reading_ahead, logits, native};
-use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::{ixc, stderr, stdout};
 use ixc::architectures::FileWeights;
-use ixc::compile::{Compiled, Options, compile};
+use ixc::compile::{CompileOptions, Compiled, compile};
 use ixc::ir::format::Format::{F16, F32, Q4K};
 use ixc::ir::graph::OpKind;
 use ixc::ir::graph::interpret::Interpreter;
@@ -27,12 +27,12 @@ const BOUND: f64 = 2e-3;
 const BUDGET: u64 = 6 * 3 * 256 * 272;
 
 /// Returns a model of three layers with 8 experts each, 3 for a token.
-fn made() -> Made {
-    Made {
+fn made() -> ModelParameters {
+    ModelParameters {
         seed: 0xdefe,
         context: 64,
         layers: 3,
-        experts: Some(MadeExperts { count: 8, used: 3, inner: 256 }),
+        experts: Some(ExpertParameters { count: 8, used: 3, inner: 256 }),
         formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
         ..BASE
     }
@@ -61,12 +61,12 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
         let (tokens, name) = (if target.missing().is_empty() { &all[..] } else { &all[..13] }, target.name());
         println!("{name}: {:?}", native(target));
         for defer in [1, 2] {
-            let options = Options {
+            let options = CompileOptions {
                 target: Some(target),
                 max_tokens: Some(MAX_TOKENS),
                 pack: Some(pack),
                 defer,
-                ..Options::default()
+                ..CompileOptions::default()
             };
             let Compiled { fused, plan, .. } = compile(&model, &options).unwrap();
             let splits = fused.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertSplit).count();
@@ -87,7 +87,7 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
             for (predict_extra, choice) in
                 [(None, StrategyChoice::Off), (Some(1), StrategyChoice::Always(Strategy::EarlyRouter))]
             {
-                let options = Options { expert_memory: Some(BUDGET), predict_extra, ..options.clone() };
+                let options = CompileOptions { expert_memory: Some(BUDGET), predict_extra, ..options.clone() };
                 let plan = compile(&model, &options).unwrap().plan;
                 let requests = plan.steps.iter().filter(|step| matches!(step, Step::Request { .. })).count();
                 assert_eq!((plan.expert_groups.len(), requests), (3, 5));
@@ -131,8 +131,11 @@ fn plan_without_deferral_is_unchanged() {
     let (path, model, _) = open("off");
     for expert_memory in [None, Some(BUDGET)] {
         let plan = |defer| {
-            compile(&model, &Options { target: Some(Target::AVX2), expert_memory, defer, ..Options::default() })
-                .unwrap()
+            compile(
+                &model,
+                &CompileOptions { target: Some(Target::AVX2), expert_memory, defer, ..CompileOptions::default() },
+            )
+            .unwrap()
         };
         let off = plan(0);
         assert!(off.fused.functions[0].ops.iter().all(|op| op.kind != OpKind::ExpertSplit));
@@ -199,12 +202,12 @@ fn plans_with_windows_that_are_wrong_are_refused() {
         }),
     ];
     let (path, model, _) = open("hostile");
-    let options = Options {
+    let options = CompileOptions {
         target: Some(Target::AVX2),
         defer: 1,
         expert_memory: Some(BUDGET),
         pack: Some(false),
-        ..Options::default()
+        ..CompileOptions::default()
     };
     let plan = compile(&model, &options).unwrap().plan;
     assert!(load(plan.clone(), Target::AVX2, 0).is_ok());

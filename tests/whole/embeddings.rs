@@ -7,11 +7,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::cover::cover;
-use crate::support::made::{BASE, Key, Made};
+use crate::support::made::{BASE, Key, ModelParameters};
 use crate::support::server::Server;
 use crate::support::{Golden, demo_model, ixc, read_npy, scratch, stderr, stdout};
 use ixc::architectures::Parts;
-use ixc::compile::Options;
+use ixc::compile::CompileOptions;
 use ixc::embedding::{Embedder, cut};
 use ixc::ir::plan::Pooling;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
@@ -30,8 +30,8 @@ fn open(model: &Path, target: Target, sequences: u32) -> LoadedModel {
 /// Loads a model with a given context length. Rotary embeddings of some models change if the
 /// context is longer than in training.
 fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u64>) -> LoadedModel {
-    let compile = Options { target: Some(target), ..Options::default() };
-    let run = engine::Options { threads: Some(2), sequences, context, ..engine::Options::default() };
+    let compile = CompileOptions { target: Some(target), ..CompileOptions::default() };
+    let run = engine::EngineOptions { threads: Some(2), sequences, context, ..engine::EngineOptions::default() };
     let options = LoadOptions { compile, run, embeddings: true, ..LoadOptions::default() };
     LoadedModel::open(Some(model), &options).unwrap_or_else(|error| panic!("{}: {error}", model.display()))
 }
@@ -112,8 +112,8 @@ fn a_text_has_the_same_vector_alone_and_among_others() {
 /// Steps with fewer tokens than the usual parts of texts.
 #[test]
 fn embedding_with_short_steps_terminates() {
-    let compile = Options { max_tokens: Some(5), target: Some(target()), ..Options::default() };
-    let run = engine::Options { threads: Some(1), sequences: 2, ..engine::Options::default() };
+    let compile = CompileOptions { max_tokens: Some(5), target: Some(target()), ..CompileOptions::default() };
+    let run = engine::EngineOptions { threads: Some(1), sequences: 2, ..engine::EngineOptions::default() };
     let options = LoadOptions { compile, run, embeddings: true, ..LoadOptions::default() };
     let tokens: Vec<u32> = (0..23).collect();
     for (_, pooling) in Pooling::ALL {
@@ -256,7 +256,7 @@ fn pooling_type_is_read_from_the_file() {
     let made = |key: Option<u32>, tied: bool| {
         let keys = key.map(|number| ("pooling_type", Key::U32(number))).into_iter().collect();
         let path = folder.join(format!("{key:?}-{tied}.gguf"));
-        fs::write(&path, Made { keys, tied, ..BASE }.file()).unwrap();
+        fs::write(&path, ModelParameters { keys, tied, ..BASE }.file()).unwrap();
         path
     };
     for tied in [false, true] {

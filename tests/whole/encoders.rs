@@ -11,7 +11,7 @@ use crate::support::cover::runs_all;
 use crate::support::server::Server;
 use crate::support::{ixc, read_npy, scratch, stderr, stdout};
 use ixc::architectures::Parts;
-use ixc::compile::Options;
+use ixc::compile::CompileOptions;
 use ixc::embedding::Embedder;
 use ixc::ir::plan::Pooling;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
@@ -34,10 +34,10 @@ struct Encoder {
 
 impl Encoder {
     fn all() -> Vec<Encoder> {
-        Encoder::of("tests/golden/encoders")
+        Encoder::read_all("tests/golden/encoders")
     }
 
-    fn of(folder: &str) -> Vec<Encoder> {
+    fn read_all(folder: &str) -> Vec<Encoder> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let entries = fs::read_dir(folder.join("expect")).unwrap().map(|entry| entry.unwrap().path());
         let mut paths: Vec<_> =
@@ -69,9 +69,9 @@ impl Encoder {
     }
 
     fn open(&self, target: Target, sequences: u32, max_tokens: Option<u32>) -> LoadedModel {
-        let compile = Options { target: Some(target), max_tokens, ..Options::default() };
-        let run = engine::Options { threads: Some(2), sequences, ..engine::Options::default() };
-        let run = engine::Options { backend: crate::support::engines::native(target), ..run };
+        let compile = CompileOptions { target: Some(target), max_tokens, ..CompileOptions::default() };
+        let run = engine::EngineOptions { threads: Some(2), sequences, ..engine::EngineOptions::default() };
+        let run = engine::EngineOptions { backend: crate::support::engines::native(target), ..run };
         let options = LoadOptions { compile, run, embeddings: true, ..LoadOptions::default() };
         LoadedModel::open(Some(&self.path), &options).unwrap_or_else(|error| panic!("{}: {error}", self.name()))
     }
@@ -131,7 +131,7 @@ fn golden_encoders_keep_their_limits() {
 #[test]
 fn folders_of_encoders_are_read_as_sentence_transformers_reads_them() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/encoders");
-    for of in Encoder::of("tests/checkpoints/encoders") {
+    for of in Encoder::read_all("tests/checkpoints/encoders") {
         let exact = Model::open_parts(&of.path, HEADLESS).unwrap().exact_logits(&of.tokens).unwrap();
         of.check(&exact, &of.exact, "interpreter_nmse_max", "interpreter");
         let (_, right) = read_npy(&folder.join(of.expect["vectors"].as_str().unwrap()));
@@ -163,7 +163,7 @@ fn encoder_plans_and_gguf_files_match_their_folder() {
         command.arg(model);
         serde_json::from_str::<Value>(&stdout(command)).unwrap()
     };
-    for of in Encoder::of("tests/checkpoints/encoders") {
+    for of in Encoder::read_all("tests/checkpoints/encoders") {
         let (plan, file) = (scratch.join("a.ixp"), scratch.join("a.gguf"));
         let mut compile = ixc(["compile", "--embeddings", "-q", "--force", "-o"]);
         compile.arg(&plan).arg(&of.path);
@@ -291,7 +291,7 @@ fn logit_commands_refer_encoders_to_embed() {
 #[test]
 fn server_embeds_whole_texts_of_concurrent_requests() {
     let of = Encoder::bert();
-    let server = Server::of(of.path.to_str().unwrap(), &["--embeddings", "--parallel", "3"]);
+    let server = Server::for_model(of.path.to_str().unwrap(), &["--embeddings", "--parallel", "3"]);
     let text = |n: usize| of.tokens.iter().rev().cycle().take(n).copied().collect::<Vec<u32>>();
     let ask = |texts: &[Vec<u32>]| {
         let (status, answer) = server.post("/v1/embeddings", &json!({"input": texts}));

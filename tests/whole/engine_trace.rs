@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::support::timeline::Timeline;
 use crate::tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 use ixc::ir::plan::Step;
-use ixc::runtime::engine::{BackendKind, Engine, Options};
+use ixc::runtime::engine::{BackendKind, Engine, EngineOptions};
 use ixc::runtime::streaming::backend::Backend;
 use ixc::runtime::streaming::queue::Queue;
 use ixc::runtime::streaming::store::{BackendFactory, Config};
@@ -30,8 +30,13 @@ fn trace_shows_every_block_read_in_its_lanes() {
         let plan = grouped(&folder.0, target, factors);
         let recorder = Arc::new(Recorder::new());
         let stream = Config { budget: 1 << 20, chunk: 4096, ..Config::default() };
-        let options =
-            Options { threads: Some(3), stream, backend, trace: Some(Arc::clone(&recorder)), ..Options::default() };
+        let options = EngineOptions {
+            threads: Some(3),
+            stream,
+            backend,
+            trace: Some(Arc::clone(&recorder)),
+            ..EngineOptions::default()
+        };
         let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
         STEPS.into_iter().for_each(|length| step(&mut engine, length));
         let stats = engine.stream().unwrap().stats();
@@ -41,7 +46,7 @@ fn trace_shows_every_block_read_in_its_lanes() {
         let trace = Timeline::read(&std::fs::read_to_string(&path).unwrap());
         assert_eq!(trace.dropped, 0);
 
-        let reads = trace.of("drive");
+        let reads = trace.spans("drive");
         assert_eq!(reads.len() as u64, stats.drive.routed.reads + stats.drive.predicted.reads);
         let bytes: u64 = reads.iter().map(|read| read.args["bytes"].as_u64().unwrap()).sum();
         assert_eq!(bytes, stats.drive.bytes());
@@ -53,7 +58,7 @@ fn trace_shows_every_block_read_in_its_lanes() {
         assert!(counter.iter().map(most).max().unwrap() <= stats.drive.max_outstanding as u64);
 
         // A block occupies a slot while it is read, and is resident after that.
-        let slots = trace.of("slots");
+        let slots = trace.spans("slots");
         for read in &reads {
             let inside = |slot: &&&crate::support::timeline::Span| {
                 slot.depth == 0 && slot.name == read.name && slot.start <= read.start && read.end <= slot.end
@@ -70,25 +75,25 @@ fn trace_shows_every_block_read_in_its_lanes() {
             assert_eq!((read.process.as_str(), wait.process.as_str()), ("drive", "threads"));
             assert!(wait.name == format!("wait for {}", read.name) && read.end <= wait.end, "{read:?} {wait:?}");
         }
-        let waits = trace.of("threads").iter().filter(|span| span.name.starts_with("wait for ")).count();
+        let waits = trace.spans("threads").iter().filter(|span| span.name.starts_with("wait for ")).count();
         assert!(trace.arrows.len() <= waits && (waits == 0 || !trace.arrows.is_empty()), "{waits}");
         // Each task has its kernel, the number of rows, and the bytes that were read for it.
-        for span in trace.of("threads").iter().filter(|span| span.args["items"].is_u64()) {
+        for span in trace.spans("threads").iter().filter(|span| span.args["items"].is_u64()) {
             assert!(span.args["kernel"].is_string() && span.args["rows"].as_u64() > Some(0), "{span:?}");
         }
-        assert!(trace.of("threads").iter().any(|span| span.args["bytes"].as_u64() > Some(0)));
-        let phases: Vec<&str> = trace.of("compile and load").iter().map(|span| span.name.as_str()).collect();
+        assert!(trace.spans("threads").iter().any(|span| span.args["bytes"].as_u64() > Some(0)));
+        let phases: Vec<&str> = trace.spans("compile and load").iter().map(|span| span.name.as_str()).collect();
         assert!(phases.contains(&"generate code"), "{phases:?}");
 
-        let steps: Vec<u64> = trace.of("tokens").iter().map(|step| step.args["tokens"].as_u64().unwrap()).collect();
+        let steps: Vec<u64> = trace.spans("tokens").iter().map(|step| step.args["tokens"].as_u64().unwrap()).collect();
         assert_eq!(steps, STEPS.map(u64::from));
-        let threads = trace.of("threads");
+        let threads = trace.spans("threads");
         for lane in 0..3 {
             assert!(threads.iter().any(|span| span.lane == lane && span.name == "barrier"), "thread {lane}");
         }
         assert!(threads.iter().any(|span| span.name == "request experts of layer 0"));
         // Every span of a thread lies in a step.
-        let steps = trace.of("tokens");
+        let steps = trace.spans("tokens");
         assert!(threads.iter().all(|span| steps.iter().any(|step| step.start <= span.start && span.end <= step.end)));
     }
 }
@@ -104,18 +109,19 @@ fn trace_of_resident_model_is_complete_with_escaped_labels() {
         }
     }
     let recorder = Arc::new(Recorder::new());
-    let options = Options { threads: Some(2), stats: true, trace: Some(Arc::clone(&recorder)), ..Options::default() };
+    let options =
+        EngineOptions { threads: Some(2), stats: true, trace: Some(Arc::clone(&recorder)), ..EngineOptions::default() };
     let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
     STEPS.into_iter().for_each(|length| step(&mut engine, length));
     let mut text = Vec::new();
     recorder.write(&mut text).unwrap();
     assert!(!text.iter().any(|byte| matches!(byte, 0..=9 | 11..=31)));
     let trace = Timeline::read(std::str::from_utf8(&text).unwrap());
-    assert!(trace.of("drive").is_empty() && trace.of("slots").is_empty() && trace.counters.is_empty());
-    let items: u64 = trace.of("threads").iter().filter_map(|span| span.args["items"].as_u64()).sum();
+    assert!(trace.spans("drive").is_empty() && trace.spans("slots").is_empty() && trace.counters.is_empty());
+    let items: u64 = trace.spans("threads").iter().filter_map(|span| span.args["items"].as_u64()).sum();
     assert_eq!(items, engine.take_stats().tasks.iter().map(|task| task.work.items).sum::<u64>());
-    assert!(trace.of("threads").iter().any(|span| span.name == label));
-    assert!(trace.of("threads").iter().any(|span| span.name.starts_with(label) && span.args["expert"].is_u64()));
+    assert!(trace.spans("threads").iter().any(|span| span.name == label));
+    assert!(trace.spans("threads").iter().any(|span| span.name.starts_with(label) && span.args["expert"].is_u64()));
 }
 
 #[test]
@@ -127,18 +133,19 @@ fn resident_experts_finish_while_others_are_read() {
     let block =
         plan.expert_groups[0].weights.iter().map(|&w| plan.weights[w as usize].bytes).sum::<u64>() / u64::from(EXPERTS);
     let slow = move |queue: &Queue| -> Box<dyn Backend> {
-        Box::new(ThreadedReader::throttled(Arc::clone(queue.files()), 4, 2.0 * block as f64).unwrap())
+        Box::new(ThreadedReader::with_rate(Arc::clone(queue.files()), 4, 2.0 * block as f64).unwrap())
     };
     let stream = Config { budget: 1 << 20, backend: Some(BackendFactory(Arc::new(slow))), ..Config::default() };
-    let options = Options { threads: Some(2), stream, trace: Some(Arc::clone(&recorder)), ..Options::default() };
+    let options =
+        EngineOptions { threads: Some(2), stream, trace: Some(Arc::clone(&recorder)), ..EngineOptions::default() };
     let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
     (0..8).for_each(|_| step(&mut engine, 1));
     drop(engine);
     let mut text = Vec::new();
     recorder.write(&mut text).unwrap();
     let trace = Timeline::read(std::str::from_utf8(&text).unwrap());
-    let (threads, drive, mut found) = (trace.of("threads"), trace.of("drive"), 0);
-    for step in trace.of("tokens") {
+    let (threads, drive, mut found) = (trace.spans("threads"), trace.spans("drive"), 0);
+    for step in trace.spans("tokens") {
         let inside: Vec<_> = threads.iter().filter(|span| step.start <= span.start && span.end <= step.end).collect();
         // Ends of the reads of this step, by block.
         let mut came: BTreeMap<&str, u64> = BTreeMap::new();

@@ -173,7 +173,7 @@ fn server_reports_expert_use_and_evicts_experts() {
     let record = folder.join("hot.json");
     let (demo, memory) = (demo_model(), budget(3));
     let path = record.to_str().unwrap();
-    let server = Server::of(
+    let server = Server::for_model(
         demo.to_str().unwrap(),
         &["--memory", &memory, "--parallel", "1", "--expert-stats", path, "--api-key", "one"],
     );

@@ -208,7 +208,7 @@ fn decisions_of_equal_layers_are_printed_once() {
 /// Recording decisions does not change the plan.
 #[test]
 fn recording_decisions_does_not_change_the_plan() {
-    use ixc::compile::{Options, specs};
+    use ixc::compile::{CompileOptions, specs};
     use ixc::model::Model;
     use ixc::passes::decision::Decisions;
     use ixc::targets::Target;
@@ -217,20 +217,26 @@ fn recording_decisions_does_not_change_the_plan() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap();
     for target in [Target::AVX2, Target::AMX, Target::PORTABLE] {
         for expert_memory in [None, Some(1 << 20)] {
-            let options =
-                Options { target: Some(target), expert_memory, predict_extra: Some(1), defer: 1, ..Options::default() };
+            let options = CompileOptions {
+                target: Some(target),
+                expert_memory,
+                predict_extra: Some(1),
+                defer: 1,
+                ..CompileOptions::default()
+            };
             let decisions = Arc::new(Decisions::default());
-            let told = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
+            let told = CompileOptions { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
             let (own, own_told) = (specs(&model, &options).unwrap(), specs(&model, &told).unwrap());
             assert!(own == own_told && decisions.take().len() > 100, "{}", target.name());
         }
     }
     // With a small budget, a plan is made twice.
     for memory in [1 << 20, 1 << 40] {
-        let run = ixc::runtime::engine::Options { memory: Some(memory), ..Default::default() };
-        let options = Options { target: Some(Target::AVX2), predict_extra: Some(1), ..Options::default() };
+        let run = ixc::runtime::engine::EngineOptions { memory: Some(memory), ..Default::default() };
+        let options =
+            CompileOptions { target: Some(Target::AVX2), predict_extra: Some(1), ..CompileOptions::default() };
         let decisions = Arc::new(Decisions::default());
-        let told = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
+        let told = CompileOptions { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
         let made = [&options, &told].map(|options| ixc::budget::compile_within(&model, options, &run).unwrap());
         assert!(made[0].0.plan == made[1].0.plan && made[0].1 == made[1].1);
         assert!(decisions.take().iter().filter(|decision| decision.question == "memory").count() >= 1);

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::cover::{cover, cover_on, runs_all};
 use crate::support::engines::{self, bits};
 use crate::support::{Golden, demo_model, ixc, kl_divergence, list, read_npy, scratch, shared, stdout};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::format::Format;
 use ixc::model::Model;
 use ixc::runtime::load::LoadError;
@@ -226,8 +226,8 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
         let model = Model::open(&golden.model).unwrap();
         let tokens = golden.tokens("prompt_tokens");
         let max_tokens = u32::try_from(tokens.len()).ok();
-        let options = Options { target: Some(target), max_tokens, ..Options::default() };
-        let plan = |expert_memory| compile(&model, &Options { expert_memory, ..options.clone() }).unwrap().plan;
+        let options = CompileOptions { target: Some(target), max_tokens, ..CompileOptions::default() };
+        let plan = |expert_memory| compile(&model, &CompileOptions { expert_memory, ..options.clone() }).unwrap().plan;
         let mut all = engines::load(plan(None), target, 0).unwrap();
         let blocks = plan(Some(0));
         let needed = match engines::load(blocks.clone(), target, 1) {
@@ -282,7 +282,7 @@ fn the_demo_model_keeps_its_bits() {
     let as_stored = [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE].map(|target| (target, None));
     // The requantised scales also belong to the tested result. Products with them have the same
     // bits on all targets.
-    let requantised = Format::requantised().map(|format| (Target::AVX2, Some(format.name())));
+    let requantised = Format::requantisation_formats().map(|format| (Target::AVX2, Some(format.name())));
     for (target, weights) in as_stored.into_iter().chain(requantised) {
         let out = folder.join("out.npy");
         let mut command = ixc(["logits", "--target", target.name(), "--tokens", &list(&tokens), "-o"]);

@@ -194,7 +194,7 @@ fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64)
         let urge = tokens.len() as f32 / 20.0;
         let logit = |closes: &bool| random.bits() as f32 / u64::MAX as f32 * 8.0 + if *closes { urge } else { 0.0 };
         let logits: Vec<f32> = closes.iter().map(logit).collect();
-        let allowed = matcher.allowed().unwrap_or_else(|error| panic!("{error}: {schema}"));
+        let allowed = matcher.token_mask().unwrap_or_else(|error| panic!("{error}: {schema}"));
         let token = sampler.sample_allowed(&logits, Some(allowed), session.model().engine()).unwrap();
         if ends.contains(&token) {
             break;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::support::Golden;
 use crate::support::engines::{bits, load, logits};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::plan::Step;
 use ixc::model::Model;
 use ixc::targets::Target;
@@ -19,9 +19,9 @@ fn streamed_experts_with_identities_match_resident_bits() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/expect/longcat-flash.json");
     let golden = Golden::read(&golden);
     let (model, tokens) = (Model::open(&golden.model).unwrap(), golden.tokens("prompt_tokens"));
-    let options = Options { target: Some(Target::AVX2), max_tokens: Some(64), ..Options::default() };
+    let options = CompileOptions { target: Some(Target::AVX2), max_tokens: Some(64), ..CompileOptions::default() };
     let resident = compile(&model, &options).unwrap().plan;
-    let streamed = compile(&model, &Options { expert_memory: Some(0), ..options }).unwrap().plan;
+    let streamed = compile(&model, &CompileOptions { expert_memory: Some(0), ..options }).unwrap().plan;
     assert_eq!((resident.expert_groups.len(), streamed.expert_groups.len()), (0, 2));
     let buckets = |step: &&Step| matches!(step, Step::Bucket { experts: 6, top_k: 3, nobody: true, .. });
     assert_eq!(resident.steps.iter().filter(buckets).count(), 2);

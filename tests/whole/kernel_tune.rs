@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::{demo_model, scratch, stderr, stdout, target_without_tiles};
-use ixc::kernels::cut::Cut;
+use ixc::kernels::cut::ProductCut;
 use ixc::kernels::{KernelSpec, MatmulStrategy};
 use ixc::targets::Target;
 use serde_json::Value as Json;
@@ -19,12 +19,12 @@ fn ixc<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Command {
 }
 
 /// Returns a spec of the demo model with this strategy, and the tiling of its weight.
-fn spec_of_demo(target: Target, strategy: MatmulStrategy) -> (KernelSpec, Cut) {
+fn spec_of_demo(target: Target, strategy: MatmulStrategy) -> (KernelSpec, ProductCut) {
     let model = ixc::model::Model::new(ixc::demo::open().unwrap()).unwrap();
-    let options = ixc::compile::Options { target: Some(target), ..ixc::compile::Options::default() };
+    let options = ixc::compile::CompileOptions { target: Some(target), ..ixc::compile::CompileOptions::default() };
     let (_, plan) = ixc::compile::specs(&model, &options).unwrap();
-    let cut = |spec: &KernelSpec| Cut::of(spec).map(|cut| (spec.clone(), cut));
-    let is_wanted = |(_, cut): &(KernelSpec, Cut)| cut.strategy == strategy && cut.tile == 32;
+    let cut = |spec: &KernelSpec| ProductCut::from_spec(spec).map(|cut| (spec.clone(), cut));
+    let is_wanted = |(_, cut): &(KernelSpec, ProductCut)| cut.strategy == strategy && cut.tile == 32;
     plan.kernels.iter().filter_map(cut).find(is_wanted).expect("the demo model has such a product")
 }
 

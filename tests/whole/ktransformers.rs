@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::support::engines::{self, bits};
 use crate::support::{ixc, list, read_npy, scratch, stderr, stdout};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::random::Random;
 use ixc::model::Model;
 use ixc::model_files::gguf::Gguf;
@@ -258,9 +258,9 @@ fn ktransformers_experts_decode_to_their_numbers() {
 fn packed_experts_are_streamed_from_a_plan() {
     let scratch = scratch("ktransformers_streamed");
     let [converted, _] = folders(&scratch, 4, 2);
-    let options = Options { target: Some(Target::AVX2), ..Options::default() };
+    let options = CompileOptions { target: Some(Target::AVX2), ..CompileOptions::default() };
     let model = Model::open(&converted).unwrap();
-    let plan = |expert_memory| compile(&model, &Options { expert_memory, ..options.clone() }).unwrap().plan;
+    let plan = |expert_memory| compile(&model, &CompileOptions { expert_memory, ..options.clone() }).unwrap().plan;
     let refused = engines::load(plan(Some(0)), Target::AVX2, 1 << 20).unwrap_err();
     assert!(matches!(refused, LoadError::ConvertedExperts { .. }), "{refused}");
     let made = scratch.join("made.ixp");

@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
-use crate::support::made::{BASE, Key, Made, MadeExperts};
+use crate::support::made::{BASE, ExpertParameters, Key, ModelParameters};
 use crate::support::steps::{run, same_bits};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::format::Format::{
     Bf16, F16, F32, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4K, Q5K, Q6K, Q8_0,
 };
@@ -36,7 +36,7 @@ const EMULATED_TOKENS: usize = 39;
 
 /// Checks the logits of one model on all targets, packed and unpacked, with all numbers of threads
 /// and lengths of steps.
-fn check(name: &str, made: &Made) {
+fn check(name: &str, made: &ModelParameters) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("made_{}.gguf", name.replace(' ', "_")));
     std::fs::write(&path, made.file()).unwrap();
     let model = Model::open(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -110,20 +110,24 @@ fn check(name: &str, made: &Made) {
 }
 
 fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -> Engine {
-    let options =
-        Options { target: Some(target), max_tokens: Some(MAX_TOKENS), pack: Some(pack), ..Options::default() };
+    let options = CompileOptions {
+        target: Some(target),
+        max_tokens: Some(MAX_TOKENS),
+        pack: Some(pack),
+        ..CompileOptions::default()
+    };
     load_with(name, model, &options, threads, 0)
 }
 
 /// Loads a model; `budget` is for blocks of experts, and 0 keeps all experts in memory.
-fn load_with(name: &str, model: &Model, options: &Options, threads: usize, budget: u64) -> Engine {
+fn load_with(name: &str, model: &Model, options: &CompileOptions, threads: usize, budget: u64) -> Engine {
     load_for(name, model, options, threads, budget, PredictionSettings { choice: StrategyChoice::Off, extra: 0 })
 }
 
 fn load_for(
     name: &str,
     model: &Model,
-    options: &Options,
+    options: &CompileOptions,
     threads: usize,
     budget: u64,
     prefetch: PredictionSettings,
@@ -133,7 +137,8 @@ fn load_for(
     let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
     let backend = if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
     let stream = Config { budget, ..Config::default() };
-    let options = engine::Options { threads: Some(threads), backend, stream, prefetch, ..engine::Options::default() };
+    let options =
+        engine::EngineOptions { threads: Some(threads), backend, stream, prefetch, ..engine::EngineOptions::default() };
     Engine::load(plan, Path::new(""), &options).unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name()))
 }
 
@@ -143,7 +148,7 @@ fn nmse(found: &[f32], exact: &[f32]) -> f64 {
     nmse_above(found, exact, exact.len() as f64)
 }
 
-fn check_all(models: &[(&str, Made)]) {
+fn check_all(models: &[(&str, ModelParameters)]) {
     models.iter().for_each(|(name, made)| check(name, made));
 }
 
@@ -152,7 +157,7 @@ fn dense_models_in_floats() {
     check_all(&[
         (
             "f32, tied, nothing a multiple of 8",
-            Made {
+            ModelParameters {
                 width: 96,
                 heads: 3,
                 kv_heads: 3,
@@ -166,7 +171,7 @@ fn dense_models_in_floats() {
         ),
         (
             "f16, heads of 40, half of them turned",
-            Made {
+            ModelParameters {
                 layers: 3,
                 width: 160,
                 kv_heads: 1,
@@ -180,7 +185,7 @@ fn dense_models_in_floats() {
         ),
         (
             "bf16, heads of 80, 4097 tokens",
-            Made {
+            ModelParameters {
                 architecture: "qwen2",
                 width: 320,
                 key_length: 80,
@@ -193,7 +198,7 @@ fn dense_models_in_floats() {
         ),
         (
             "f32, values longer than keys",
-            Made {
+            ModelParameters {
                 architecture: "qwen3",
                 width: 100,
                 heads: 6,
@@ -206,7 +211,7 @@ fn dense_models_in_floats() {
         ),
         (
             "f16, values shorter than keys",
-            Made {
+            ModelParameters {
                 width: 64,
                 heads: 5,
                 kv_heads: 1,
@@ -217,10 +222,13 @@ fn dense_models_in_floats() {
                 ..BASE
             },
         ),
-        ("f16, heads of 100", Made { heads: 6, key_length: 100, value_length: 100, formats: &[("", F16)], ..BASE }),
+        (
+            "f16, heads of 100",
+            ModelParameters { heads: 6, key_length: 100, value_length: 100, formats: &[("", F16)], ..BASE },
+        ),
         (
             "bf16, 9 heads of 33 on a key, a part turned",
-            Made {
+            ModelParameters {
                 architecture: "qwen3",
                 heads: 9,
                 kv_heads: 1,
@@ -246,7 +254,7 @@ fn bf16_in_pairs_has_the_same_bits_in_steps_of_any_length() {
     let name = "bf16 in pairs";
     // The matrices are whole strips. Products with unpacked matrices take f32 activations, and sum
     // in another order for one row than for many.
-    let made = Made { layers: 3, width: 256, inner: 1056, vocabulary: 160, formats: &[("", Bf16)], ..BASE };
+    let made = ModelParameters { layers: 3, width: 256, inner: 1056, vocabulary: 160, formats: &[("", Bf16)], ..BASE };
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("made_bf16_in_pairs.gguf");
     std::fs::write(&path, made.file()).unwrap();
     let model = Model::open(&path).unwrap();
@@ -268,7 +276,7 @@ fn dense_models_in_blocks_of_32() {
     check_all(&[
         (
             "q8_0, 7 heads on a key",
-            Made {
+            ModelParameters {
                 architecture: "qwen2",
                 layers: 3,
                 width: 896,
@@ -281,7 +289,7 @@ fn dense_models_in_blocks_of_32() {
         ),
         (
             "q4_0, 16 heads on a key",
-            Made {
+            ModelParameters {
                 layers: 3,
                 width: 96,
                 heads: 16,
@@ -296,7 +304,7 @@ fn dense_models_in_blocks_of_32() {
         ),
         (
             "q8_0 beside f16, 7 heads of 40",
-            Made {
+            ModelParameters {
                 width: 160,
                 heads: 7,
                 kv_heads: 1,
@@ -316,7 +324,7 @@ fn models_of_few_bits() {
     check_all(&[
         (
             "iq2 and iq3, an embedding by a grid",
-            Made {
+            ModelParameters {
                 layers: 2,
                 inner: 256,
                 formats: &[
@@ -335,7 +343,7 @@ fn models_of_few_bits() {
         ),
         (
             "k-quants and iq4_xs, an embedding in q2_k",
-            Made {
+            ModelParameters {
                 inner: 256,
                 formats: &[
                     ("token_embd", Q2K),
@@ -351,17 +359,17 @@ fn models_of_few_bits() {
         ),
         (
             "experts in mxfp4, 96 columns",
-            Made {
+            ModelParameters {
                 width: 96,
-                experts: Some(MadeExperts { count: 4, used: 1, inner: 160 }),
+                experts: Some(ExpertParameters { count: 4, used: 1, inner: 160 }),
                 formats: &[("token_embd", F32), ("gate_inp", F32), ("", Mxfp4)],
                 ..BASE
             },
         ),
         (
             "experts in q2_k, q3_k and iq3_s",
-            Made {
-                experts: Some(MadeExperts { count: 5, used: 2, inner: 256 }),
+            ModelParameters {
+                experts: Some(ExpertParameters { count: 5, used: 2, inner: 256 }),
                 formats: &[
                     ("token_embd", F32),
                     ("gate_inp", F32),
@@ -381,7 +389,7 @@ fn dense_models_in_blocks_of_256() {
     check_all(&[
         (
             "q4_k, 4 heads of 128 on a key, 4097 tokens",
-            Made {
+            ModelParameters {
                 width: 512,
                 kv_heads: 1,
                 key_length: 128,
@@ -394,11 +402,11 @@ fn dense_models_in_blocks_of_256() {
         ),
         (
             "q5_k, 12 heads on a key",
-            Made { layers: 3, heads: 12, kv_heads: 1, inner: 256, formats: &[("", Q5K)], ..BASE },
+            ModelParameters { layers: 3, heads: 12, kv_heads: 1, inner: 256, formats: &[("", Q5K)], ..BASE },
         ),
         (
             "q6_k, 8 heads of 96 on a key",
-            Made {
+            ModelParameters {
                 architecture: "qwen2",
                 width: 768,
                 heads: 8,
@@ -412,7 +420,7 @@ fn dense_models_in_blocks_of_256() {
         ),
         (
             "q4_k and q6_k, heads of 256",
-            Made {
+            ModelParameters {
                 architecture: "qwen3",
                 layers: 3,
                 heads: 3,
@@ -431,7 +439,7 @@ fn dense_models_in_mixed_formats() {
     check_all(&[
         (
             "q, k and v in three activation formats",
-            Made {
+            ModelParameters {
                 layers: 3,
                 formats: &[
                     ("attn_q", Q4K),
@@ -448,7 +456,7 @@ fn dense_models_in_mixed_formats() {
         ),
         (
             "gate and up in two activation formats",
-            Made {
+            ModelParameters {
                 architecture: "qwen3",
                 formats: &[
                     ("attn_q", Q8_0),
@@ -465,7 +473,7 @@ fn dense_models_in_mixed_formats() {
         ),
         (
             "gate in floats, up in blocks",
-            Made {
+            ModelParameters {
                 architecture: "qwen2",
                 inner: 96,
                 formats: &[("ffn_gate", Bf16), ("ffn_up", Q5K), ("ffn_down", F32), ("token_embd", Q5K), ("", Q4_0)],
@@ -478,11 +486,11 @@ fn dense_models_in_mixed_formats() {
 
 #[test]
 fn models_with_experts() {
-    let experts = |count, used, inner| Some(MadeExperts { count, used, inner });
+    let experts = |count, used, inner| Some(ExpertParameters { count, used, inner });
     check_all(&[
         (
             "2 of 8 experts in q4_k",
-            Made {
+            ModelParameters {
                 layers: 3,
                 experts: experts(8, 2, 256),
                 formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
@@ -491,7 +499,7 @@ fn models_with_experts() {
         ),
         (
             "1 of 3 experts in q8_0",
-            Made {
+            ModelParameters {
                 width: 160,
                 key_length: 40,
                 value_length: 40,
@@ -502,7 +510,7 @@ fn models_with_experts() {
         ),
         (
             "2 of 33 experts, mixed",
-            Made {
+            ModelParameters {
                 architecture: "qwen3moe",
                 layers: 3,
                 experts: experts(33, 2, 96),
@@ -518,7 +526,7 @@ fn models_with_experts() {
         ),
         (
             "8 of 128 experts",
-            Made {
+            ModelParameters {
                 architecture: "qwen3moe",
                 experts: experts(128, 8, 32),
                 formats: &[("token_embd", F32), ("ffn_gate_inp", F32), ("ffn_down_exps", Q8_0), ("", Q4K)],
@@ -538,21 +546,25 @@ const EXPERT_BUDGET: u64 = 6 * 3 * 256 * 272;
 /// token. Weights are packed or as stored, gate and up fused or not, with and without prediction.
 #[test]
 fn residency_changes_no_bit() {
-    let experts = Some(MadeExperts { count: 8, used: 2, inner: 256 });
+    let experts = Some(ExpertParameters { count: 8, used: 2, inner: 256 });
     let formats: [(&str, &[(&str, ixc::ir::format::Format)]); 2] = [
         ("fused", &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)]),
         ("gate beside up", &[("token_embd", F16), ("ffn_gate_inp", F32), ("ffn_gate_exps", Q8_0), ("", Q4K)]),
     ];
     for (name, formats) in formats {
-        let made = Made { layers: 3, experts, formats, ..BASE };
+        let made = ModelParameters { layers: 3, experts, formats, ..BASE };
         let file = format!("made_residency_{}.gguf", name.replace(' ', "_"));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
         std::fs::write(&path, made.file()).unwrap();
         let model = Model::open(&path).unwrap();
         let tokens: Vec<u32> = (0..EMULATED_TOKENS as u32).map(|i| (i * i * 7 + 1) % made.vocabulary as u32).collect();
         for (target, pack) in [(Target::AVX2, true), (Target::AVX2, false), (Target::AMX, true)] {
-            let resident =
-                Options { target: Some(target), max_tokens: Some(MAX_TOKENS), pack: Some(pack), ..Options::default() };
+            let resident = CompileOptions {
+                target: Some(target),
+                max_tokens: Some(MAX_TOKENS),
+                pack: Some(pack),
+                ..CompileOptions::default()
+            };
             assert!(compile(&model, &resident).unwrap().plan.expert_groups.is_empty());
             // The emulator is slow, especially with steps of one token.
             let lengths =
@@ -562,7 +574,8 @@ fn residency_changes_no_bit() {
                 for (predict_extra, budget) in
                     [(None, 0), (None, EXPERT_BUDGET), (Some(1), 0), (Some(1), EXPERT_BUDGET)]
                 {
-                    let options = Options { expert_memory: Some(EXPERT_BUDGET), predict_extra, ..resident.clone() };
+                    let options =
+                        CompileOptions { expert_memory: Some(EXPERT_BUDGET), predict_extra, ..resident.clone() };
                     assert_eq!(compile(&model, &options).unwrap().plan.expert_groups.len(), 3);
                     let mut engine = load_with(name, &model, &options, 2, budget);
                     let logits = run(&mut engine, &tokens, |_| length);
@@ -577,8 +590,11 @@ fn residency_changes_no_bit() {
                 // Every prediction strategy gives the same bits.
                 let strategies = Strategy::ALL.map(|(_, strategy)| StrategyChoice::Always(strategy));
                 for choice in strategies.into_iter().chain([StrategyChoice::Auto]).filter(|_| length == 1) {
-                    let options =
-                        Options { expert_memory: Some(EXPERT_BUDGET), predict_extra: Some(1), ..resident.clone() };
+                    let options = CompileOptions {
+                        expert_memory: Some(EXPERT_BUDGET),
+                        predict_extra: Some(1),
+                        ..resident.clone()
+                    };
                     let prefetch = PredictionSettings { choice, extra: 1 };
                     let mut engine = load_for(name, &model, &options, 2, EXPERT_BUDGET, prefetch);
                     assert!(same_bits(&run(&mut engine, &tokens, |_| 1), &expected), "{name}: {choice}: other bits");
@@ -596,11 +612,12 @@ fn residency_changes_no_bit() {
 
 #[test]
 fn rotations() {
-    let small = Made { width: 128, key_length: 48, value_length: 48, inner: 96, formats: &[("", F32)], ..BASE };
+    let small =
+        ModelParameters { width: 128, key_length: 48, value_length: 48, inner: 96, formats: &[("", F32)], ..BASE };
     check_all(&[
         (
             "linear scaling",
-            Made {
+            ModelParameters {
                 keys: vec![
                     ("rope.scaling.type", Key::Text("linear")),
                     ("rope.scaling.factor", Key::F32(4.0)),
@@ -611,7 +628,7 @@ fn rotations() {
         ),
         (
             "yarn",
-            Made {
+            ModelParameters {
                 architecture: "qwen3",
                 keys: vec![
                     ("rope.scaling.type", Key::Text("yarn")),
@@ -623,11 +640,11 @@ fn rotations() {
         ),
         (
             "factors, a part turned",
-            Made { rope_factors: true, keys: vec![("rope.dimension_count", Key::U32(22))], ..small.clone() },
+            ModelParameters { rope_factors: true, keys: vec![("rope.dimension_count", Key::U32(22))], ..small.clone() },
         ),
         (
             "factors, halves, a part turned",
-            Made {
+            ModelParameters {
                 architecture: "qwen2",
                 rope_factors: true,
                 keys: vec![("rope.dimension_count", Key::U32(30))],
@@ -642,11 +659,11 @@ fn activations_of_every_size() {
     check_all(&[
         (
             "embeddings of 0 to 1e5, blocks of 32",
-            Made { extreme: true, formats: &[("token_embd", F32), ("", Q8_0)], ..BASE },
+            ModelParameters { extreme: true, formats: &[("token_embd", F32), ("", Q8_0)], ..BASE },
         ),
         (
             "embeddings of 0 to 1e5, blocks of 256",
-            Made { extreme: true, layers: 2, formats: &[("token_embd", F32), ("", Q5K)], ..BASE },
+            ModelParameters { extreme: true, layers: 2, formats: &[("token_embd", F32), ("", Q5K)], ..BASE },
         ),
     ]);
 }
@@ -667,7 +684,7 @@ fn random_models_of_odd_seeds() {
 
 fn random_models(first: u64) {
     for seed in (first..RANDOM).step_by(2) {
-        let made = Made::random(seed);
+        let made = ModelParameters::random(seed);
         println!("{made:?}");
         check(&format!("random {seed}"), &made);
     }

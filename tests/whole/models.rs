@@ -166,7 +166,7 @@ fn unloadable_models_are_reported() {
 fn server_offers_encoder_and_chat_model_together() {
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/encoders/models/bert.gguf");
     let encoder = encoder.to_str().unwrap();
-    let alone = Server::of(encoder, &[]);
+    let alone = Server::for_model(encoder, &[]);
     // The golden model has no tokenizer.
     let texts = json!({"input": [[1, 2, 3], [4, 5]]});
     let (status, expected) = alone.post("/v1/embeddings", &texts);
@@ -218,10 +218,10 @@ fn start_line(arguments: &[&str]) -> String {
 /// The first line prints both.
 #[test]
 fn the_context_is_as_long_as_memory_allows() {
-    use crate::support::made::{BASE, Made};
+    use crate::support::made::{BASE, ModelParameters};
     let long = scratch("models_context").join("long.gguf");
     let context = 65_536;
-    fs::write(&long, Made { context, ..BASE }.file()).unwrap();
+    fs::write(&long, ModelParameters { context, ..BASE }.file()).unwrap();
     let long = long.to_str().unwrap();
     let all = start_line(&[long, "--parallel", "1"]);
     assert!(all.contains("in contexts of 65536 tokens (the model's maximum), "), "{all}");

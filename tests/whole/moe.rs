@@ -6,7 +6,7 @@ use std::process::Command;
 
 use ixc::GenerationError as Error;
 use ixc::architectures::FileWeights;
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::graph::interpret::{Interpreter, Value};
 use ixc::ir::graph::{Function, Module, OpKind, OpView, ValueId, expert_layers, view};
 use ixc::ir::kernel::Kernel;
@@ -39,8 +39,8 @@ fn models() -> impl Iterator<Item = (Golden, Model)> {
 
 fn options(target: Target) -> MoeOptions {
     MoeOptions {
-        compile: Options { target: Some(target), ..Options::default() },
-        run: engine::Options { threads: Some(2), backend: native(target), ..engine::Options::default() },
+        compile: CompileOptions { target: Some(target), ..CompileOptions::default() },
+        run: engine::EngineOptions { threads: Some(2), backend: native(target), ..engine::EngineOptions::default() },
     }
 }
 
@@ -73,7 +73,7 @@ impl Call {
 
     /// Returns the call with only the experts `first..first + count`: ids of other experts are
     /// replaced by -1.
-    fn of(&self, first: i32, count: i32) -> Call {
+    fn with_experts(&self, first: i32, count: i32) -> Call {
         let (rows, weights) = (self.rows.clone(), self.weights.clone());
         Call { rows, weights, ids: Moe::own_ids(&self.ids, first, count) }
     }
@@ -113,12 +113,12 @@ fn error(found: &[f32], exact: &[f32]) -> f64 {
 fn own_values(function: &Function) -> Vec<[ValueId; 4]> {
     let (mut found, mut taken) = (Vec::new(), None);
     for op in &function.ops {
-        if let Some(product) = view::ExpertMatmul::of(op)
+        if let Some(product) = view::ExpertMatmul::from_op(op)
             && function.ty(product.x).dims().len() == 2
         {
             taken = Some((product.x, product.ids));
         }
-        if let (Some(sum), Some((x, ids))) = (view::ExpertCombine::of(op), taken) {
+        if let (Some(sum), Some((x, ids))) = (view::ExpertCombine::from_op(op), taken) {
             found.push([x, ids, sum.p, op.results[0]]);
         }
     }
@@ -171,7 +171,7 @@ fn parts_of_two_machines_add_up() {
             let how = format!("{}, layer {}", golden.name(), layer.number);
             let call = Call::random(layer, 37, &mut random);
             let half = layer.experts as i32 / 2;
-            let parts = [call.of(0, half), call.of(half, layer.experts as i32 - half)];
+            let parts = [call.with_experts(0, half), call.with_experts(half, layer.experts as i32 - half)];
             let (width, used) = (layer.width as usize, layer.used as usize);
             let (whole, found) = (call.run(&moe, layer), parts.each_ref().map(|part| part.run(&moe, layer)));
             for row in 0..37 {

@@ -12,7 +12,7 @@ use crate::support::engines::{bits, native};
 use crate::support::server::Server;
 use crate::support::{ixc, read_npy, scratch, session_without_tiles, stderr, stdout, target_without_tiles};
 use ixc::architectures::{FileWeights, Nextn, Parts};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::draft_model;
 use ixc::error::draft::OwnLayerError;
 use ixc::generator::{ContextShift, Generator, Request};
@@ -59,7 +59,7 @@ struct Known {
 }
 
 impl Known {
-    fn of(name: &str) -> Known {
+    fn read(name: &str) -> Known {
         let folder = model(name);
         let folder = folder.parent().unwrap();
         let said: Json = serde_json::from_slice(&std::fs::read(folder.join(format!("{name}.json"))).unwrap()).unwrap();
@@ -107,7 +107,7 @@ fn interpret(interpreter: &mut Interpreter<'_>, first: u32, tokens: &[u32], hidd
 #[test]
 fn interpreter_matches_recorded_draft_layer_results() {
     for name in NAMES {
-        let known = Known::of(name);
+        let known = Known::read(name);
         let (of_model, of_layer) =
             (Model::open_parts(&model(name), parts(Nextn::Fed)), Model::open_parts(&model(name), parts(Nextn::Alone)));
         let (of_model, of_layer) = (of_model.unwrap(), of_layer.unwrap());
@@ -133,8 +133,9 @@ fn interpreter_matches_recorded_draft_layer_results() {
 
 fn engine(name: &str, nextn: Nextn, target: Target) -> Engine {
     let model = Model::open_parts(&model(name), parts(nextn)).unwrap();
-    let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
-    let options = engine::Options { threads: Some(2), backend: native(target), ..engine::Options::default() };
+    let plan = compile(&model, &CompileOptions { target: Some(target), ..CompileOptions::default() }).unwrap().plan;
+    let options =
+        engine::EngineOptions { threads: Some(2), backend: native(target), ..engine::EngineOptions::default() };
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
@@ -148,16 +149,16 @@ fn plans_match_recorded_draft_layer_results() {
             if native(target) != native(Target::PORTABLE) && name == "shared" {
                 continue;
             }
-            let known = Known::of(name);
+            let known = Known::read(name);
             let mut plain = engine(name, Nextn::Absent, target);
             let mut of_model = engine(name, Nextn::Fed, target);
             let (mut logits, mut hidden, mut same) = (Vec::new(), Vec::new(), Vec::new());
             for part in known.tokens.chunks(17) {
                 let rows: Vec<u32> = (0..part.len() as u32).collect();
                 logits.extend_from_slice(of_model.step(part, &rows).unwrap());
-                hidden.extend_from_slice(of_model.hidden());
+                hidden.extend_from_slice(of_model.hidden_states());
                 same.extend_from_slice(plain.step(part, &rows).unwrap());
-                assert!(plain.hidden().is_empty() && plain.gives_hidden().is_none());
+                assert!(plain.hidden_states().is_empty() && plain.gives_hidden().is_none());
             }
             assert!(
                 bits(&logits) == bits(&same),
@@ -174,7 +175,7 @@ fn plans_match_recorded_draft_layer_results() {
                 let rows: Vec<u32> = (0..part.len() as u32).collect();
                 let addition = Addition { sequence: FIRST, tokens: part, outputs: &rows };
                 guess.extend_from_slice(layer.step_hidden(&[addition], &hidden[..part.len() * width]).unwrap());
-                own.extend_from_slice(layer.hidden());
+                own.extend_from_slice(layer.hidden_states());
             }
             known.is(&own, &known.guess_hidden, COMPILED, "hidden states of the layer");
             let addition = Addition { sequence: FIRST, tokens: &[known.deeper], outputs: &[0] };
@@ -187,7 +188,7 @@ fn plans_match_recorded_draft_layer_results() {
                 assert_eq!(layer.step_hidden(&[addition], &own[..found]), Err(expected));
             }
             assert!(of_model.step_hidden(&[addition], &own[..width]).is_err());
-            assert_eq!((layer.position(), layer.hidden().len()), (position, 0));
+            assert_eq!((layer.position(), layer.hidden_states().len()), (position, 0));
         }
     }
 }
@@ -203,12 +204,12 @@ struct How {
 const ALONE: How = How { guesses: 9, sequences: 1, context: None };
 
 fn open(name: &str, how: How, nextn: Nextn) -> LoadedModel {
-    let run = engine::Options {
+    let run = engine::EngineOptions {
         threads: Some(2),
         sequences: how.sequences,
         context: how.context,
         more_additions: if nextn == Nextn::Fed { how.guesses } else { 0 },
-        ..engine::Options::default()
+        ..engine::EngineOptions::default()
     };
     LoadedModel::open(Some(&model(name)), &LoadOptions { nextn, ..session_without_tiles(run) }).unwrap()
 }
@@ -221,7 +222,7 @@ fn own_layer(name: &str, how: How, model: &LoadedModel, least: f32) -> Box<OwnLa
 #[test]
 fn draft_layer_changes_no_texts() {
     for name in NAMES {
-        let known = Known::of(name);
+        let known = Known::read(name);
         for (number, sampling) in settings().into_iter().enumerate() {
             let never = vec![256];
             let sampling = SamplerSettings { banned: never, ..sampling };
@@ -256,7 +257,7 @@ fn draft_layer_changes_no_texts() {
 /// Predictions end at the first token whose probability is below the layer's minimum.
 #[test]
 fn draft_layer_stops_below_its_minimum_probability() {
-    let (name, known) = ("own", Known::of("own"));
+    let (name, known) = ("own", Known::read("own"));
     let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
     let layer = own_layer(name, ALONE, guessing.model(), 0.99);
     guessing.speculate(Speculation::new(layer, always(9))).unwrap();
@@ -272,7 +273,7 @@ fn draft_layer_stops_below_its_minimum_probability() {
 fn draft_layer_changes_no_context_end() {
     for shift in [None, Some(ContextShift { keep: 4 })] {
         let (name, how) = ("shared", How { context: Some(64), ..ALONE });
-        let known = Known::of(name);
+        let known = Known::read(name);
         let [mut plain, mut guessing] = [Nextn::Absent, Nextn::Fed].map(|nextn| Session::new(open(name, how, nextn)));
         let layer = own_layer(name, how, guessing.model(), 0.0);
         guessing.speculate(Speculation::new(layer, always(9))).unwrap();
@@ -290,13 +291,14 @@ fn draft_layer_changes_no_context_end() {
 
 /// Loads a model whose experts are streamed.
 fn streamed(name: &str, nextn: Nextn) -> LoadedModel {
-    let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
+    let options =
+        CompileOptions { expert_memory: Some(0), target: Some(target_without_tiles()), ..CompileOptions::default() };
     let plan = compile(&Model::open_parts(&model(name), parts(nextn)).unwrap(), &options).unwrap().plan;
-    let run = engine::Options {
+    let run = engine::EngineOptions {
         threads: Some(2),
         more_additions: 9,
         stream: Config { budget: 1 << 20, ..Config::default() },
-        ..engine::Options::default()
+        ..engine::EngineOptions::default()
     };
     let model = LoadedModel::of_plan(plan, Path::new(""), &session_without_tiles(run)).unwrap();
     assert!(model.engine().stream().is_some());
@@ -307,7 +309,7 @@ fn streamed(name: &str, nextn: Nextn) -> LoadedModel {
 #[test]
 fn draft_layer_changes_no_texts_of_streamed_models() {
     for name in NAMES {
-        let known = Known::of(name);
+        let known = Known::read(name);
         let request = Request { limit: Some(24), ..Request::new(&known.tokens[..], SamplerSettings::greedy()) };
         let expected = generate(&mut Session::new(open(name, ALONE, Nextn::Absent)), &request);
         let mut session = Session::new(streamed(name, Nextn::Fed));
@@ -337,7 +339,7 @@ fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
 #[test]
 fn draft_layer_predictions_depend_only_on_the_text() {
     let (name, how) = ("own", ALONE);
-    let known = Known::of(name);
+    let known = Known::read(name);
     let mut text: Vec<u32> = known.tokens.iter().copied().cycle().take(120).collect();
     let fed = open(name, how, Nextn::Fed);
     let mut model = engine(name, Nextn::Fed, target_without_tiles());
@@ -359,7 +361,7 @@ fn draft_layer_predictions_depend_only_on_the_text() {
             let right = right.min(text.len() - 1 - at);
             model.step(&[&text[at..at + right], &wrong].concat(), &[]).unwrap();
             let (tokens, draft) = (&text[at..at + right], &wrong[..]);
-            let states = HiddenStates { slot: 0, before: &text[..at], tokens, draft, hidden: model.hidden() };
+            let states = HiddenStates { slot: 0, before: &text[..at], tokens, draft, hidden: model.hidden_states() };
             layer.observe(&[states]).unwrap();
             at += right;
             model.truncate(at as u32);
@@ -370,7 +372,7 @@ fn draft_layer_predictions_depend_only_on_the_text() {
             let mut fresh = own_layer(name, how, &fed, 0.0);
             let mut at_once = engine(name, Nextn::Fed, target_without_tiles());
             at_once.step(&text[..at], &[]).unwrap();
-            let (tokens, hidden) = (&text[..at], at_once.hidden());
+            let (tokens, hidden) = (&text[..at], at_once.hidden_states());
             let whole = HiddenStates { slot: 0, before: &[], tokens, draft: &[], hidden };
             fresh.observe(&[whole]).unwrap();
             let expected = guess(&mut fresh, &text[..at + 1]);
@@ -389,7 +391,7 @@ fn draft_layer_predictions_depend_only_on_the_text() {
 #[test]
 fn draft_layer_serves_concurrent_requests() {
     for name in NAMES {
-        let known = Known::of(name);
+        let known = Known::read(name);
         let how = How { guesses: 29, sequences: 3, context: None };
         let mut plain = Generator::new(open(name, how, Nextn::Absent)).unwrap();
         let long: Vec<u32> = known.tokens.iter().copied().cycle().take(90).collect();
@@ -518,8 +520,8 @@ fn draft_layer_works_in_a_server() {
         |prompt: &str, seed: u32| json!({"prompt": prompt, "n_predict": 40, "temperature": f64::from(seed), "seed": seed, "ignore_eos": true}),
     );
     let asked = [("the borrow", 0), ("says: ", 1), ("the borrow checker says: move", 0), ("drop.", 1)];
-    let plain = Server::of(shared, &[]);
-    let guessing = Server::of(shared, &["--spec", "nextn", "--spec-always", "--parallel", "3"]);
+    let plain = Server::for_model(shared, &[]);
+    let guessing = Server::for_model(shared, &["--spec", "nextn", "--spec-always", "--parallel", "3"]);
     let expected: Vec<Json> =
         asked.iter().map(|(prompt, seed)| plain.post("/completion", &body(prompt, *seed)).1).collect();
     let found: Vec<Json> = std::thread::scope(|scope| {
@@ -627,8 +629,9 @@ fn draft_layers_of_all_architectures_match_the_interpreter() {
         let [guess, own] = interpret(&mut interpreter, 0, &tokens[1..], Some(hidden));
         for target in [Target::AVX2, Target::PORTABLE].into_iter().filter(|target| target.missing().is_empty()) {
             let load = |model: &Model| {
-                let plan = compile(model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
-                let options = engine::Options { threads: Some(2), ..engine::Options::default() };
+                let plan =
+                    compile(model, &CompileOptions { target: Some(target), ..CompileOptions::default() }).unwrap().plan;
+                let options = engine::EngineOptions { threads: Some(2), ..engine::EngineOptions::default() };
                 Engine::load(plan, Path::new(""), &options).unwrap()
             };
             let rows: Vec<u32> = (0..tokens.len() as u32).collect();
@@ -640,7 +643,7 @@ fn draft_layers_of_all_architectures_match_the_interpreter() {
                 let rows: Vec<u32> = (0..part.len() as u32).collect();
                 let addition = Addition { sequence: FIRST, tokens: part, outputs: &rows };
                 found.extend_from_slice(engine.step_hidden(&[addition], hidden).unwrap());
-                found_own.extend_from_slice(engine.hidden());
+                found_own.extend_from_slice(engine.hidden_states());
             }
             let errors = [nmse(&found, &guess), nmse(&found_own, &own)];
             println!("{name} {}: {errors:?}", target.name());

@@ -37,21 +37,21 @@ fn described(count: usize) -> Topology {
 /// Compiles the demo model for ranks. `experts` is the memory for streamed experts.
 fn plans(ranks: u32, by: Division, experts: Option<u64>) -> PlanFile {
     let model = Model::open(&demo_model()).unwrap();
-    let options = compile::Options { target: Some(Target::AVX2), expert_memory: experts, ..Default::default() };
-    let mut plans = compile_ranks(&model, &options, &engine::Options::default(), ranks, by).unwrap();
+    let options = compile::CompileOptions { target: Some(Target::AVX2), expert_memory: experts, ..Default::default() };
+    let mut plans = compile_ranks(&model, &options, &engine::EngineOptions::default(), ranks, by).unwrap();
     let other_ranks = plans.split_off(1);
     PlanFile { other_ranks, ..PlanFile::new(plans.remove(0)) }
 }
 
 fn load(file: PlanFile, numa: Numa, topology: Option<Topology>, budget: u64) -> Result<Engine, LoadError> {
-    let options = engine::Options {
+    let options = engine::EngineOptions {
         numa,
         topology: topology.map(Arc::new),
         threads: Some(2),
         sequences: 2,
         stream: Config { budget, ..Config::default() },
         backend: engines::native(Target::AVX2),
-        ..engine::Options::default()
+        ..engine::EngineOptions::default()
     };
     Engine::load_file(file, Path::new(""), &options)
 }

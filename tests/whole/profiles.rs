@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::support::{ixc, scratch, stderr};
-use ixc_testing::tools::{Found, Tool};
+use ixc_testing::tools::{InstalledTool, Tool};
 
 /// Linux's profiler.
 const PERF: Tool = Tool {
@@ -135,7 +135,7 @@ fn perf_map_and_jitdump_name_kernels_and_lines() {
 /// perf converts the record of a run to shared objects, and prints a report with kernel names.
 #[test]
 fn perf_reads_the_jitdump() {
-    let Some(Found { program, .. }) = PERF.find("jitdumps through perf") else { return };
+    let Some(InstalledTool { program, .. }) = PERF.find("jitdumps through perf") else { return };
     let folder = scratch("profiles-perf");
     let perf = |arguments: &[&str]| {
         let mut command = Command::new(&program);
@@ -169,7 +169,7 @@ fn perf_reads_the_jitdump() {
 /// gdb shows the kernel's name and the lines of its IR, and finds its callers.
 #[test]
 fn gdb_names_kernels_and_their_callers() {
-    let Some(Found { program, .. }) = GDB.find("gdb's JIT interface") else { return };
+    let Some(InstalledTool { program, .. }) = GDB.find("gdb's JIT interface") else { return };
     let name = {
         let shown = crate::support::stdout(ixc(["kernel", "show", "gemv_q4_k", "--stage", "ir"]));
         shown.lines().find_map(|line| line.strip_prefix("kernel ")?.split(' ').next().map(str::to_owned)).unwrap()

@@ -315,9 +315,9 @@ fn importance_covers_every_multiplied_matrix() {
     let mut seen = [false; 3];
     for path in files {
         let model = Model::open(&path).unwrap_or_else(|error| panic!("{error}"));
-        let passes = OptionSet::default().with(&observe::Options { inputs: true });
+        let passes = OptionSet::default().with(&observe::ObserveOptions { inputs: true });
         let options =
-            compile::Options { target: Some(Target::AVX2), passes, max_tokens: Some(4), ..Default::default() };
+            compile::CompileOptions { target: Some(Target::AVX2), passes, max_tokens: Some(4), ..Default::default() };
         let plan =
             compile::compile(&model, &options).unwrap_or_else(|error| panic!("{}: {error}", path.display())).plan;
         let mut engine = engines::load(plan, Target::AVX2, 0).unwrap();
@@ -346,7 +346,9 @@ fn importance_covers_every_multiplied_matrix() {
                 continue;
             }
             let (columns, matrices) = (dims[0], dims.get(2).copied().unwrap_or(1));
-            let means = found.of(name, columns, matrices).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let means = found
+                .column_means(name, columns, matrices)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             let means = means.unwrap_or_else(|| panic!("{}: nothing of {name}", path.display()));
             assert_eq!(means.len() as u64, columns * matrices, "{}: {name}", path.display());
             assert!(means.iter().any(|mean| *mean > 0.0), "{}: {name}", path.display());
@@ -386,7 +388,7 @@ fn tensors_derived_for_the_graph_are_not_written() {
 /// A model that changes while it is quantised leaves no file with old and new bytes.
 #[test]
 fn a_model_that_changes_while_it_is_quantised_is_an_error() {
-    use ixc::quantise::{self, Options, QuantiseError, mix::Mix};
+    use ixc::quantise::{self, QuantiseError, QuantiseOptions, mix::Mix};
     let folder = scratch("quantise_changed");
     let (path, to) = (folder.join("model.gguf"), folder.join("to.gguf"));
     let begin = |change_at: Option<usize>| {
@@ -396,7 +398,7 @@ fn a_model_that_changes_while_it_is_quantised_is_an_error() {
         // distinguishes a change now.
         file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
         let model = Gguf::open(&path).unwrap();
-        let options = Options { requantise: true, ..Options::new(Mix::find("Q8_0").unwrap()) };
+        let options = QuantiseOptions { requantise: true, ..QuantiseOptions::new(Mix::find("Q8_0").unwrap()) };
         let plan = quantise::plan(&model, &options).unwrap();
         let output = Output::open(&to, &Guard::replacing(&importance::KIND)).unwrap();
         let change = || std::os::unix::fs::FileExt::write_all_at(&file, &[0x55; 4096], 1 << 20).unwrap();

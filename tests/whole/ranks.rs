@@ -15,7 +15,7 @@ use ixc::ir::plan::{BufferId, Exchange, Plan, Step};
 use ixc::model::Model;
 use ixc::passes::manager;
 use ixc::passes::pass::Context;
-use ixc::passes::shard::{Division, Options};
+use ixc::passes::shard::{Division, ShardOptions};
 use ixc::ranks::compile_ranks;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST};
 use ixc::runtime::file::PlanFile;
@@ -44,7 +44,7 @@ fn models() -> Vec<PathBuf> {
 }
 
 /// Returns the graph of a rank, before and after `fuse`.
-fn graph(model: &Model, options: &Options, passes: &[&str]) -> Module {
+fn graph(model: &Model, options: &ShardOptions, passes: &[&str]) -> Module {
     let context = Context::new(Target::AVX2).with(options);
     manager::run_pipeline(model.arch.module.clone(), passes, &context).unwrap()
 }
@@ -84,7 +84,7 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
         let name = path.file_stem().unwrap().to_string_lossy();
         let steps = steps(model.arch.hyper.vocabulary as u32);
         for passes in [&["canonicalise", "shard"][..], &["canonicalise", "shard", "fuse"]] {
-            let whole = graph(&model, &Options::default(), passes);
+            let whole = graph(&model, &ShardOptions::default(), passes);
             let weights = FileWeights::new(&model.gguf, &whole);
             let mut interpreter = Interpreter::new(&whole, &weights).unwrap();
             let run = |[ids, positions, rows]: &[Vec<u32>; 3]| interpreter.step(ids, positions, rows).unwrap();
@@ -94,7 +94,7 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
                 if by == Division::Layers && model.arch.hyper.layers.len() < ranks as usize {
                     continue;
                 }
-                let of_rank = |rank| graph(&model, &Options { ranks, rank, by }, passes);
+                let of_rank = |rank| graph(&model, &ShardOptions { ranks, rank, by }, passes);
                 let modules: Vec<Module> = (0..ranks).map(of_rank).collect();
                 let found = logits(&model, &modules, &steps);
                 let error = nmse(&found, &right);
@@ -119,8 +119,8 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
 
 /// Compiles the plans of all ranks, with experts streamed from the drive if `experts` limits them.
 fn plans(model: &Model, ranks: u32, by: Division, experts: Option<u64>) -> PlanFile {
-    let options = compile::Options { target: Some(Target::AVX2), expert_memory: experts, ..Default::default() };
-    let mut plans = compile_ranks(model, &options, &engine::Options::default(), ranks, by).unwrap();
+    let options = compile::CompileOptions { target: Some(Target::AVX2), expert_memory: experts, ..Default::default() };
+    let mut plans = compile_ranks(model, &options, &engine::EngineOptions::default(), ranks, by).unwrap();
     let other_ranks = plans.split_off(1);
     PlanFile { other_ranks, ..PlanFile::new(plans.remove(0)) }
 }
@@ -129,8 +129,13 @@ fn plans(model: &Model, ranks: u32, by: Division, experts: Option<u64>) -> PlanF
 fn load(file: PlanFile, threads: usize, budget: u64) -> Result<Engine, LoadError> {
     let stream = Config { budget, ..Config::default() };
     let backend = engines::native(Target::AVX2);
-    let options =
-        engine::Options { threads: Some(threads), sequences: 2, stream, backend, ..engine::Options::default() };
+    let options = engine::EngineOptions {
+        threads: Some(threads),
+        sequences: 2,
+        stream,
+        backend,
+        ..engine::EngineOptions::default()
+    };
     Engine::load_file(file, Path::new(""), &options)
 }
 
@@ -159,7 +164,7 @@ fn floats(bits: &[u32]) -> Vec<f32> {
 
 /// Returns the logits of the interpreted model, without rounded activations.
 fn exact(model: &Model, steps: &[[Vec<u32>; 3]]) -> Vec<f32> {
-    let whole = graph(model, &Options::default(), &["canonicalise"]);
+    let whole = graph(model, &ShardOptions::default(), &["canonicalise"]);
     let weights = FileWeights::new(&model.gguf, &whole);
     let mut interpreter = Interpreter::new(&whole, &weights).unwrap();
     steps.iter().flat_map(|[ids, positions, rows]| interpreter.step(ids, positions, rows).unwrap()).collect()
@@ -181,7 +186,7 @@ fn engines_of_ranks_give_the_logits_of_one_engine() {
         let model = Model::open(&path).unwrap();
         let name = path.file_stem().unwrap().to_string_lossy();
         let steps = steps(model.arch.hyper.vocabulary as u32);
-        let options = compile::Options { target: Some(Target::AVX2), ..Default::default() };
+        let options = compile::CompileOptions { target: Some(Target::AVX2), ..Default::default() };
         let whole = compile::compile(&model, &options).unwrap().plan;
         let right = engine_logits(&mut load(PlanFile::new(whole), 2, 0).unwrap(), &steps);
         let exact = exact(&model, &steps);
@@ -260,7 +265,7 @@ fn saved_sequences_continue_on_all_ranks() {
 fn saved_sequences_of_other_ranks_are_refused() {
     let model = Model::open(&demo_model()).unwrap();
     let of_two = || load(plans(&model, 2, Division::Experts, None), 1, 0).unwrap();
-    let options = compile::Options { target: Some(Target::AVX2), ..Default::default() };
+    let options = compile::CompileOptions { target: Some(Target::AVX2), ..Default::default() };
     let of_one = || load(PlanFile::new(compile::compile(&model, &options).unwrap().plan), 1, 0).unwrap();
     let saved = |mut engine: Engine| {
         engine.step(&[1, 2, 3], &[2]).unwrap();
@@ -350,7 +355,7 @@ fn hostile_plans_of_ranks_are_refused() {
 fn load_rank(file: PlanFile, transport: local::LocalTransport, context: u64) -> Result<Engine, LoadError> {
     let (transport, backend): (Arc<dyn Transport>, _) = (Arc::new(transport), engines::native(Target::AVX2));
     let (threads, context) = (Some(1), Some(context));
-    let options = engine::Options { threads, context, backend, transport: Some(transport), ..Default::default() };
+    let options = engine::EngineOptions { threads, context, backend, transport: Some(transport), ..Default::default() };
     Engine::load_file(file, Path::new(""), &options)
 }
 
@@ -423,7 +428,7 @@ fn metrics_of_a_server_have_numbers_of_each_rank() {
     // The target of test servers.
     let target = target_without_tiles().name();
     stdout(ixc(["compile", "--ranks", "2", "--shard", "experts", "--target", target, "-o", plan]));
-    let server = Server::of(plan, &["-c", "256"]);
+    let server = Server::for_model(plan, &["-c", "256"]);
     let request = serde_json::json!({"prompt": "one two three", "max_tokens": 4, "temperature": 0});
     assert_eq!(server.post("/v1/completions", &request).0, 200);
     let number = |name: &str, rank: &str| server.metrics().sum(&format!("ixc:rank_{name}"), &[("rank", rank)]);
@@ -459,7 +464,7 @@ fn server_ends_with_its_group() {
     compile.arg(&plan).arg(&model);
     stdout(compile);
     // The server finishes answers for some seconds, in which it is unhealthy.
-    let mut server = Server::of(plan.to_str().unwrap(), &["--drain-delay", "5"]);
+    let mut server = Server::for_model(plan.to_str().unwrap(), &["--drain-delay", "5"]);
     assert_eq!(server.get("/health").0, 200);
     assert_eq!(server.post("/v1/completions", &completion("one", 2)).0, 200);
     // A rank fails, because the model file changed.

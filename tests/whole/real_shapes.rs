@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::support::headers::{REAL_SHAPES, RealShape};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::model::Model;
 use ixc::runtime::load;
 use ixc::targets::Target;
@@ -59,7 +59,7 @@ fn compile_everywhere(shape: &RealShape, folder: &Path) {
         let streamed = shape.experts.map(|_| ("streamed", Some(4 << 30)));
         for (experts, expert_memory) in resident.into_iter().chain(streamed) {
             let begin = Instant::now();
-            let options = Options { target: Some(target), expert_memory, ..Options::default() };
+            let options = CompileOptions { target: Some(target), expert_memory, ..CompileOptions::default() };
             let compiled = compile(&model, &options).unwrap_or_else(|error| panic!("{}: {error}", shape.name));
             let (plan, planned) = (compiled.plan, begin.elapsed());
             load::check(&plan).unwrap_or_else(|error| panic!("{} for {}: {error}", shape.name, target.name()));

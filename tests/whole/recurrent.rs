@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::support::steps::{feed, run, same_bits};
 use ixc::architectures;
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::graph::attrs::RopeScaling;
 use ixc::ir::graph::parse::parse;
 use ixc::ir::graph::{Module, Place};
@@ -480,7 +480,7 @@ fn tokens(count: usize) -> Vec<u32> {
     (0..count as u64).map(|i| ((i * i * 7 + i * 3 + 1) % VOCABULARY) as u32).collect()
 }
 
-fn load(model: &Model, options: &Options, threads: usize, budget: u64) -> Engine {
+fn load(model: &Model, options: &CompileOptions, threads: usize, budget: u64) -> Engine {
     let plan = compile(model, options).unwrap().plan;
     let backend = if options.target.is_none_or(|target| target.missing().is_empty()) {
         BackendKind::Native
@@ -488,12 +488,12 @@ fn load(model: &Model, options: &Options, threads: usize, budget: u64) -> Engine
         BackendKind::Emulated
     };
     let stream = Config { budget, ..Config::default() };
-    let options = engine::Options { threads: Some(threads), backend, stream, ..engine::Options::default() };
+    let options = engine::EngineOptions { threads: Some(threads), backend, stream, ..engine::EngineOptions::default() };
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
-fn options(target: Target) -> Options {
-    Options { target: Some(target), max_tokens: Some(MAX_TOKENS), ..Options::default() }
+fn options(target: Target) -> CompileOptions {
+    CompileOptions { target: Some(target), max_tokens: Some(MAX_TOKENS), ..CompileOptions::default() }
 }
 
 /// Checks that every target is close to the interpreter, for all steps and threads. The tokens go
@@ -599,7 +599,7 @@ fn prompts_longer_than_a_window_use_tiles() {
 fn by_tiles(model: &Model) {
     let tokens = tokens(PROMPT);
     let exact = model.exact_logits(&tokens).unwrap();
-    let compiled = |target, max_tokens: u32| Options { max_tokens: Some(max_tokens), ..options(target) };
+    let compiled = |target, max_tokens: u32| CompileOptions { max_tokens: Some(max_tokens), ..options(target) };
     let plan = compile(model, &compiled(Target::AMX, 64)).unwrap().plan;
     for window in ["attention_tiles_window41_", "attention_tiles_window290_"] {
         assert!(plan.kernels.iter().any(|kernel| kernel.name.starts_with(window)), "{window}");
@@ -628,7 +628,7 @@ fn by_tiles(model: &Model) {
 fn window_memory_holds_only_the_last_positions() {
     let model = model("held", Text::module(&WINDOWS, 2));
     let tokens = tokens(TOKENS);
-    let compiled = |max_tokens: u32| Options { max_tokens: Some(max_tokens), ..options(Target::AVX2) };
+    let compiled = |max_tokens: u32| CompileOptions { max_tokens: Some(max_tokens), ..options(Target::AVX2) };
     let states = compile(&model, &compiled(16)).unwrap().plan.states;
     let held = |state: usize, max_tokens: u32| states[state].entries_in_memory(1 << 20, max_tokens);
     assert_eq!([held(0, 16), held(1, 16), held(2, 16)], [64, 1 << 20, 96]);
@@ -668,7 +668,7 @@ fn streamed_experts_change_no_bit() {
         let model = model(&format!("streamed_{name}"), Text::module(&layers, 2));
         let tokens = tokens(TOKENS);
         let resident = options(Target::AVX2);
-        let streamed = Options { expert_memory: Some(EXPERT_BUDGET), ..resident.clone() };
+        let streamed = CompileOptions { expert_memory: Some(EXPERT_BUDGET), ..resident.clone() };
         assert_eq!(compile(&model, &streamed).unwrap().plan.expert_groups.len(), layers.len());
         for length in [MAX_TOKENS as usize, 1] {
             let expected = run(&mut load(&model, &resident, 2, 0), &tokens, |_| length);

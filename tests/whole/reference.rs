@@ -184,7 +184,7 @@ fn targets() -> String {
             row.caches.l2_kib,
             row.caches.l3_kib,
             row.caches.l2_ways,
-            row.caches.third.about(),
+            row.caches.third.description(),
             row.about
         );
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::plan::Step;
 use ixc::model::Model;
 use ixc::runtime::file;
@@ -285,7 +285,8 @@ fn report_shows_hostile_names_as_text() {
     let (path, page) = (folder.join("<img src=x>.ixp"), folder.join("page.html"));
     let hostile =
         "</script><script>window.hit = 1</script><!--<img src=x onerror=\"window.hit = 2\">\u{202e}\u{0}\n@DATA@'\"";
-    let options = Options { target: Some(Target::AVX2), expert_memory: Some(4 << 20), ..Options::default() };
+    let options =
+        CompileOptions { target: Some(Target::AVX2), expert_memory: Some(4 << 20), ..CompileOptions::default() };
     let mut plan = compile(&Model::new(ixc::demo::open().unwrap()).unwrap(), &options).unwrap().plan;
     plan.architecture = hostile.to_owned();
     for (number, weight) in plan.weights.iter_mut().enumerate() {

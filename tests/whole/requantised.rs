@@ -6,10 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::support::engines::{bits, load, logits, native};
-use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::{Golden, ixc, read_npy, scratch, shared, stderr, stdout};
 use ixc::architectures::FileWeights;
-use ixc::compile::{Compiled, Options, compile};
+use ixc::compile::{CompileOptions, Compiled, compile};
 use ixc::ir::format::Format::{self, Bf16, F16, F32, Q4K, Q6K, Q8_0};
 use ixc::ir::graph::interpret::Interpreter;
 use ixc::model::Model;
@@ -46,8 +46,8 @@ const WEIGHTS: [(&str, f64); 5] = [
 ];
 
 /// Returns models with and without experts, of several formats.
-fn models() -> [Made; 2] {
-    let experts = Some(MadeExperts { count: 8, used: 3, inner: 256 });
+fn models() -> [ModelParameters; 2] {
+    let experts = Some(ExpertParameters { count: 8, used: 3, inner: 256 });
     let formats: &[(&str, Format)] = &[
         ("token_embd", F16),
         ("ffn_gate_inp", F32),
@@ -56,13 +56,13 @@ fn models() -> [Made; 2] {
         ("output.", Bf16),
         ("", Q4K),
     ];
-    let made = Made { seed: 0x10e, context: 64, layers: 2, formats, ..BASE };
+    let made = ModelParameters { seed: 0x10e, context: 64, layers: 2, formats, ..BASE };
     // The output rows are whole strips in one model, and not in the other.
-    [Made { experts, vocabulary: 160, ..made.clone() }, made]
+    [ModelParameters { experts, vocabulary: 160, ..made.clone() }, made]
 }
 
 /// Writes the model to a file of this test, which has to be removed.
-fn open(name: &str, made: &Made) -> (PathBuf, Model, Vec<u32>) {
+fn open(name: &str, made: &ModelParameters) -> (PathBuf, Model, Vec<u32>) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("requantised_{name}.gguf"));
     std::fs::write(&path, made.file()).unwrap();
     let tokens = (0..MAX_TOKENS).map(|i| (i * i * 7 + i * 3 + 1) % made.vocabulary as u32).collect();
@@ -70,10 +70,10 @@ fn open(name: &str, made: &Made) -> (PathBuf, Model, Vec<u32>) {
     (path, model, tokens)
 }
 
-fn options(target: Target, weights: &str) -> Options {
+fn options(target: Target, weights: &str) -> CompileOptions {
     let mut passes = OptionSet::default();
     manager::set(&mut passes, &format!("requantise.weights={weights}")).unwrap();
-    Options { target: Some(target), max_tokens: Some(MAX_TOKENS), passes, ..Options::default() }
+    CompileOptions { target: Some(target), max_tokens: Some(MAX_TOKENS), passes, ..CompileOptions::default() }
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn streamed_experts_have_the_bits_of_resident_ones() {
             let options = options(target, weights);
             let right =
                 bits(&logits(&mut load(compile(&model, &options).unwrap().plan, target, 0).unwrap(), &tokens, 40));
-            let streamed = Options { expert_memory: Some(BUDGET), ..options };
+            let streamed = CompileOptions { expert_memory: Some(BUDGET), ..options };
             let plan = compile(&model, &streamed).unwrap().plan;
             for budget in [0, BUDGET] {
                 let mut engine = load(plan.clone(), target, budget).unwrap();

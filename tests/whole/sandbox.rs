@@ -85,7 +85,7 @@ fn models_on_request_are_loaded_in_the_sandbox() {
     compile.arg(&plan).arg(crate::support::demo_model());
     stdout(compile);
     let log = folder.join("requests.log");
-    let server = Server::of(
+    let server = Server::for_model(
         one.to_str().unwrap(),
         &[other.to_str().unwrap(), plan.to_str().unwrap(), "--sandbox", "auto", "--log-file", log.to_str().unwrap()],
     );

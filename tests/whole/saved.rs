@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::support::cover::cover;
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, scratch, shared};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::format::Format;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
@@ -22,12 +22,12 @@ use ixc::runtime::saved::{Digest, HEADER_BYTES, SavedError};
 use ixc::targets::Target;
 
 fn load(plan: Plan<Kernel>, context: Option<u64>) -> Engine {
-    let options = engine::Options {
+    let options = engine::EngineOptions {
         threads: Some(2),
         backend: native(Target::native()),
         sequences: 3,
         context,
-        ..engine::Options::default()
+        ..engine::EngineOptions::default()
     };
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
@@ -71,8 +71,8 @@ const KINDS: [&str; 17] = [
     "qwen4exp",
 ];
 
-fn plan(golden: &Golden, options: Options) -> Plan<Kernel> {
-    let options = Options { target: Some(Target::native()), ..options };
+fn plan(golden: &Golden, options: CompileOptions) -> Plan<Kernel> {
+    let options = CompileOptions { target: Some(Target::native()), ..options };
     compile(&Model::open(&golden.model).unwrap(), &options).unwrap().plan
 }
 
@@ -136,7 +136,7 @@ fn saved_states_of_golden_models_continue_with_equal_bits() {
     let mut points = 0;
     let goldens = goldens();
     for golden in cover(&goldens, Target::native()) {
-        let mut engine = load(plan(golden, Options::default()), None);
+        let mut engine = load(plan(golden, CompileOptions::default()), None);
         let tokens = long(golden, 200.min(engine.context() as usize));
         goes_on_as_it_was(golden.name(), &mut engine, None, &tokens[..70]);
         points += pages_are_what_they_are_of(golden.name(), &mut engine, &tokens);
@@ -156,7 +156,7 @@ fn every_kind_of_state_goes_on_in_another_engine() {
             for (field, format) in ["keys", "values"].into_iter().zip(formats) {
                 manager::set(&mut passes, &format!("cache.{field}={}", format.name())).unwrap();
             }
-            let options = Options { target: Some(Target::native()), passes, ..Options::default() };
+            let options = CompileOptions { target: Some(Target::native()), passes, ..CompileOptions::default() };
             let compiled = compile(&Model::open(&golden.model).unwrap(), &options);
             // Models whose head size is not a multiple of the block length are skipped.
             let Ok(compiled) = compiled else { continue };
@@ -231,7 +231,7 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
 #[test]
 fn saved_sampler_continues_its_sequence() {
     let golden = golden("granite");
-    let plan = plan(&golden, Options::default());
+    let plan = plan(&golden, CompileOptions::default());
     let (mut engine, mut other) = (load(plan.clone(), None), load(plan, None));
     let settings = SamplerSettings { temperature: 1.5, presence_penalty: 0.3, seed: 4, ..SamplerSettings::default() };
     let mut tokens = golden.tokens("prompt_tokens")[..20].to_vec();
@@ -258,7 +258,7 @@ fn saved_sampler_continues_its_sequence() {
 #[test]
 fn invalid_saved_states_are_refused() {
     let (golden, hybrid) = (&golden("granite"), &golden("qwen3next-ssm_in"));
-    let mut engine = load(plan(golden, Options::default()), None);
+    let mut engine = load(plan(golden, CompileOptions::default()), None);
     let tokens = long(golden, 50);
     engine.step(&tokens, &[]).unwrap();
     let bytes = save(&engine, FIRST, &tokens);
@@ -284,14 +284,15 @@ fn invalid_saved_states_are_refused() {
     assert!(matches!(error, SavedError::Length { .. }), "{error}");
     assert_eq!(engine.position(), 0, "a sequence whose loading fails is empty");
     // An engine with a smaller context accepts the short state, and refuses the long one.
-    let mut small = load(plan(golden, Options::default()), Some(40));
+    let mut small = load(plan(golden, CompileOptions::default()), Some(40));
     assert!(matches!(refused(&mut small, &bytes), SavedError::Positions { found: 50, context: 40 }));
     assert!(restore(&mut small, FIRST, &short).is_ok());
     // Another model, the same model with other key formats, and the same model on another target.
-    let mut foreign = load(plan(hybrid, Options::default()), None);
+    let mut foreign = load(plan(hybrid, CompileOptions::default()), None);
     assert!(matches!(refused(&mut foreign, &bytes), SavedError::OtherPlan { .. }));
     let target = Some(Target::PORTABLE);
-    let compiled = compile(&Model::open(&golden.model).unwrap(), &Options { target, ..Options::default() }).unwrap();
+    let compiled =
+        compile(&Model::open(&golden.model).unwrap(), &CompileOptions { target, ..CompileOptions::default() }).unwrap();
     let mut portable = load(compiled.plan, None);
     assert!(matches!(refused(&mut portable, &bytes), SavedError::OtherPlan { .. }));
     let mut weights = std::fs::read(&golden.model).unwrap();
@@ -300,7 +301,7 @@ fn invalid_saved_states_are_refused() {
     weights[end - 60_000..].iter_mut().for_each(|byte| *byte ^= 1);
     let path = scratch("saved-other").join("other.gguf");
     std::fs::write(&path, weights).unwrap();
-    let options = Options { target: Some(Target::native()), ..Options::default() };
+    let options = CompileOptions { target: Some(Target::native()), ..CompileOptions::default() };
     let mut changed = load(compile(&Model::open(&path).unwrap(), &options).unwrap().plan, None);
     let error = refused(&mut changed, &bytes);
     assert!(matches!(error, SavedError::OtherModel { .. }), "{error}");
@@ -315,7 +316,7 @@ fn invalid_saved_states_are_refused() {
 #[test]
 fn forged_numbers_are_refused() {
     let golden = &golden("gemma2");
-    let mut engine = load(plan(golden, Options::default()), None);
+    let mut engine = load(plan(golden, CompileOptions::default()), None);
     let tokens = long(golden, 50);
     engine.step(&tokens, &[]).unwrap();
     let bytes = save(&engine, FIRST, &tokens);
@@ -360,7 +361,7 @@ fn cached_prompts_are_reused_to_the_last_restorable_position() {
     let mut found_points = 0;
     for name in KINDS {
         let golden = golden(name);
-        let mut engine = load(plan(&golden, Options::default()), None);
+        let mut engine = load(plan(&golden, CompileOptions::default()), None);
         let other = engine.add_sequence().unwrap();
         let length = 420.min(engine.context() as usize);
         let first = long(&golden, length);
@@ -407,7 +408,7 @@ fn cached_prompts_are_reused_to_the_last_restorable_position() {
 #[test]
 fn memory_for_prompts_has_a_limit() {
     let golden = &golden("granite");
-    let mut engine = load(plan(golden, Options::default()), None);
+    let mut engine = load(plan(golden, CompileOptions::default()), None);
     let length = 600.min(engine.context() as usize);
     let texts: Vec<Vec<u32>> = (0..3)
         .map(|text| long(golden, length).iter().map(|token| (token + text) % engine.vocabulary()).collect())

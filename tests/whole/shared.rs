@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::cover::cover;
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::ir::format::Format;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
@@ -23,12 +23,12 @@ const SEQUENCES: usize = 4;
 const LONGEST: usize = 400;
 
 fn load(plan: Plan<Kernel>, sharing: Sharing) -> Engine {
-    let options = engine::Options {
+    let options = engine::EngineOptions {
         threads: Some(2),
         backend: native(Target::native()),
         sequences: SEQUENCES as u32,
         sharing,
-        ..engine::Options::default()
+        ..engine::EngineOptions::default()
     };
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
@@ -180,7 +180,7 @@ fn sharing_sequences_have_the_bits_of_separate_ones() {
         for (field, format) in ["keys", "values"].into_iter().zip(formats) {
             manager::set(&mut passes, &format!("cache.{field}={}", format.name())).unwrap();
         }
-        let options = Options { target: Some(Target::native()), passes, ..Options::default() };
+        let options = CompileOptions { target: Some(Target::native()), passes, ..CompileOptions::default() };
         let Ok(compiled) = compile(&Model::open(&golden.model).unwrap(), &options) else { continue };
         let name = format!("{} in {formats:?}", golden.name());
         let copies = random_steps(name.clone(), compiled.plan, golden.tokens("prompt_tokens"), &mut random);

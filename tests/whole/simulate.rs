@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::{Golden, ixc, scratch, shared, stderr, stdout};
 use ixc::dataflow::check::coverage::Fault;
 use ixc::dataflow::check::{CheckError, Machine};
@@ -15,22 +15,27 @@ use ixc::dataflow::simulate::Simulator;
 use ixc::ir::format::Format::{F16, F32, Q4_0, Q4K, Q6K, Q8_0};
 use ixc::ir::random::Random;
 use ixc::model::Model;
-use ixc::place::{Options, place};
+use ixc::place::{PlaceOptions, place};
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::load::BuiltIn;
 use ixc::simulate::{ModelWeights, WeightError};
 
 /// Simulates tokens in steps of these lengths, and compares each with the engine's.
 fn same_bits(name: &str, model: &Model, grid: &Grid, context: u32, steps: &[&[u32]], runner: Runner) {
-    let placed = place(model, grid, &Options { context: Some(context) });
+    let placed = place(model, grid, &PlaceOptions { context: Some(context) });
     let placed = placed.unwrap_or_else(|error| panic!("{name} on {}: {error}", grid.name));
     let backend = match runner {
         Runner::Compiled => BackendKind::Native,
         Runner::Interpreter => BackendKind::Interpreter,
     };
     let built_in = Some(BuiltIn { path: ixc::demo::NAME, bytes: ixc::demo::bytes() });
-    let options =
-        engine::Options { threads: Some(2), context: Some(context.into()), backend, built_in, ..Default::default() };
+    let options = engine::EngineOptions {
+        threads: Some(2),
+        context: Some(context.into()),
+        backend,
+        built_in,
+        ..Default::default()
+    };
     let mut engine = Engine::load(placed.plan, Path::new(""), &options).unwrap();
     let machine = Machine::new(placed.descriptor).unwrap_or_else(|error| panic!("{name} on {}: {error}", grid.name));
     let weights = ModelWeights::new(&machine.descriptor, &model.gguf).unwrap();
@@ -145,14 +150,14 @@ fn random_model(random: &mut Random, number: u64) -> Model {
     let heads = random.pick(&[4, 8]);
     let experts = random.pick(&[
         None,
-        Some(MadeExperts { count: 5, used: 2, inner: 256 }),
-        Some(MadeExperts { count: 4, used: 1, inner: 512 }),
+        Some(ExpertParameters { count: 5, used: 2, inner: 256 }),
+        Some(ExpertParameters { count: 4, used: 1, inner: 512 }),
     ]);
     let formats = random.pick(FORMATS);
     // Some rows are normalised in pieces; some of these have a shorter last piece.
     let in_blocks = formats.iter().any(|(_, format)| matches!(format, Q4K | Q6K));
     let width = random.pick(if in_blocks { &[256, 512, 768] } else { &[256, 512, 544] });
-    let made = Made {
+    let made = ModelParameters {
         seed: 0xda7a + number,
         context: 200,
         architecture: if experts.is_some() { "qwen3moe" } else { "llama" },
@@ -193,7 +198,7 @@ fn random_models_on_random_grids_have_the_bits_of_the_engine() {
     for number in 0..10 {
         let model = random_model(&mut random, number);
         let grid = random_grid(&mut random);
-        let placed = place(&model, &grid, &Options { context: Some(96) }).unwrap();
+        let placed = place(&model, &grid, &PlaceOptions { context: Some(96) }).unwrap();
         alone.insert(placed.descriptor.programs.iter().any(|program| program.label.ends_with("combined 1")));
         norms.extend(placed.plan.kernels.iter().filter_map(|kernel| {
             ["rms_norm_f32", "rms_norm_a8", "rms_norm_piece_f32", "rms_norm_piece_a8"]
@@ -213,7 +218,7 @@ fn random_models_on_random_grids_have_the_bits_of_the_engine() {
 fn faults_planted_in_a_placed_model_are_detected() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap();
     let grid = grids::find("small").unwrap();
-    let sound = place(&model, &grid, &Options { context: Some(64) }).unwrap().descriptor;
+    let sound = place(&model, &grid, &PlaceOptions { context: Some(64) }).unwrap().descriptor;
     let machine = Machine::new(sound.clone()).unwrap();
     let most = *machine.memory.iter().max().unwrap();
 
@@ -271,7 +276,7 @@ fn faults_planted_in_a_placed_model_are_detected() {
     }
     let narrow = Machine::new(narrow).unwrap();
     let [wide, narrow] = [&machine, &narrow].map(|machine| {
-        let step = Simulator::timed(machine, 1).step(&[0; 8], &[7]);
+        let step = Simulator::for_timing(machine, 1).step(&[0; 8], &[7]);
         step.unwrap_or_else(|error| panic!("{error}")).report.cycles
     });
     assert!(wide < narrow, "{wide} {narrow}");
@@ -282,7 +287,8 @@ fn weights_of_another_model_are_refused() {
     let Some(golden) = shared("golden") else { return };
     let golden = Golden::read(&golden.join("expect/llama-q4_0.json"));
     let model = Model::open(&golden.model).unwrap();
-    let placed = place(&model, &grids::find("medium").unwrap(), &Options { context: Some(64) }).unwrap().descriptor;
+    let placed =
+        place(&model, &grids::find("medium").unwrap(), &PlaceOptions { context: Some(64) }).unwrap().descriptor;
     ModelWeights::new(&placed, &model.gguf).unwrap();
     // A file with the same shapes but another header is refused.
     let mut bytes = std::fs::read(&golden.model).unwrap();
@@ -320,11 +326,11 @@ fn waves_are_on_the_critical_path() {
     let model = Model::open(&golden.model).unwrap();
     let mut grid = grids::find("tiny").unwrap();
     (grid.width, grid.height, grid.pe.sram_bytes) = (3, 3, 170_000);
-    let placed = place(&model, &grid, &Options { context: Some(64) }).unwrap().descriptor;
+    let placed = place(&model, &grid, &PlaceOptions { context: Some(64) }).unwrap().descriptor;
     let machine = Machine::new(placed).unwrap();
     let waves = machine.descriptor.waves.len();
     assert!(waves > 1);
-    let report = Simulator::timed(&machine, 1).step(&[0], &[0]).unwrap().report;
+    let report = Simulator::for_timing(&machine, 1).step(&[0], &[0]).unwrap().report;
     let path = report.critical.unwrap();
     assert_eq!(path.compute + path.link + path.contention + path.wait + path.host, report.cycles);
     let on_path: HashSet<&str> = path.programs.iter().map(|(label, _)| label.as_str()).collect();

@@ -13,7 +13,7 @@ use crate::support::server::Server;
 use crate::support::{
     Golden, demo_model, ixc, scratch, session_without_tiles, shared, stderr, stdout, target_without_tiles,
 };
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::draft_model::{self, DraftModel};
 use ixc::error::draft::DraftError;
 use ixc::generator::{End, Event, Generator, Request, RequestId};
@@ -81,14 +81,17 @@ pub fn always(max: usize) -> speculate::SpeculationOptions {
 /// Checks that the logits of rows with draft tokens have the same bits as the logits of steps with
 /// one token.
 fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
-    let plan = compile(&Model::open(&golden.model).unwrap(), &Options { target: Some(target), ..Options::default() });
-    let options = engine::Options {
+    let plan = compile(
+        &Model::open(&golden.model).unwrap(),
+        &CompileOptions { target: Some(target), ..CompileOptions::default() },
+    );
+    let options = engine::EngineOptions {
         threads: Some(2),
         backend: native(target),
         sequences: 2,
         more_additions: 8,
         exact_batch: true,
-        ..engine::Options::default()
+        ..engine::EngineOptions::default()
     };
     let mut engine = Engine::load(plan.unwrap().plan, Path::new(""), &options).unwrap();
     let prompt = golden.tokens("prompt_tokens");
@@ -153,10 +156,10 @@ fn draft_rows_match_single_step_bits_with_tiles() {
 
 #[test]
 fn invalid_draft_steps_are_refused() {
-    let options = engine::Options { more_additions: 1, sequences: 2, ..engine::Options::default() };
+    let options = engine::EngineOptions { more_additions: 1, sequences: 2, ..engine::EngineOptions::default() };
     let options = session_without_tiles(options);
     let model = Model::open(&golden("granite").model).unwrap();
-    let plan = compile(&model, &Options::default()).unwrap().plan;
+    let plan = compile(&model, &CompileOptions::default()).unwrap().plan;
     let mut engine = Engine::load(plan, Path::new(""), &options.run).unwrap();
     let other = engine.add_sequence().unwrap();
     let add = |sequence| Addition { sequence, tokens: &[1], outputs: &[0] };
@@ -186,7 +189,8 @@ fn invalid_draft_steps_are_refused() {
 
 /// Loads a model for drafts of `max` tokens.
 fn model(path: Option<&Path>, max: usize) -> LoadedModel {
-    let run = engine::Options { threads: Some(2), more_additions: max as u32, ..engine::Options::default() };
+    let run =
+        engine::EngineOptions { threads: Some(2), more_additions: max as u32, ..engine::EngineOptions::default() };
     LoadedModel::open(path, &session_without_tiles(run)).unwrap()
 }
 
@@ -264,7 +268,8 @@ fn drafts_change_no_texts_of_streamed_models() {
     let request = Request { limit: Some(24), ..Request::new(&prompt[..], SamplerSettings::greedy()) };
     let expected = generate(&mut session(Some(&golden.model), 0), &request);
     let text = [&prompt[..], &expected.tokens].concat();
-    let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
+    let options =
+        CompileOptions { expert_memory: Some(0), target: Some(target_without_tiles()), ..CompileOptions::default() };
     let plan = compile(&Model::open(&golden.model).unwrap(), &options).unwrap().plan;
     // With the least budget, the experts for all rows of a draft do not fit in memory at once.
     let budget = match engines::load(plan.clone(), target_without_tiles(), 1) {
@@ -274,11 +279,11 @@ fn drafts_change_no_texts_of_streamed_models() {
         },
         other => panic!("a byte is enough, or not tried: {:?}", other.err()),
     };
-    let run = engine::Options {
+    let run = engine::EngineOptions {
         threads: Some(2),
         more_additions: 9,
         stream: Config { budget, ..Config::default() },
-        ..engine::Options::default()
+        ..engine::EngineOptions::default()
     };
     let options = session_without_tiles(run);
     let mut streamed = Session::new(LoadedModel::of_plan(plan, Path::new(""), &options).unwrap());
@@ -351,11 +356,11 @@ fn stopping_during_a_draft_keeps_only_returned_tokens() {
 #[test]
 fn drafts_change_no_context_end() {
     let open = |max: usize| {
-        let run = engine::Options {
+        let run = engine::EngineOptions {
             threads: Some(2),
             context: Some(48),
             more_additions: max as u32,
-            ..engine::Options::default()
+            ..engine::EngineOptions::default()
         };
         Session::open(None, &session_without_tiles(run)).unwrap()
     };
@@ -412,8 +417,12 @@ pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> 
 #[test]
 fn drafts_change_no_concurrent_requests() {
     let open = |more: u32| {
-        let run =
-            engine::Options { threads: Some(2), sequences: 3, more_additions: more, ..engine::Options::default() };
+        let run = engine::EngineOptions {
+            threads: Some(2),
+            sequences: 3,
+            more_additions: more,
+            ..engine::EngineOptions::default()
+        };
         Generator::new(LoadedModel::open(None, &session_without_tiles(run)).unwrap()).unwrap()
     };
     let mut plain = open(0);
@@ -492,7 +501,12 @@ fn draft_model_predicts_for_a_large_model() {
 #[test]
 fn draft_model_serves_concurrent_requests() {
     let open = |more: u32, sequences: u32| {
-        let run = engine::Options { threads: Some(2), sequences, more_additions: more, ..engine::Options::default() };
+        let run = engine::EngineOptions {
+            threads: Some(2),
+            sequences,
+            more_additions: more,
+            ..engine::EngineOptions::default()
+        };
         LoadedModel::open(None, &session_without_tiles(run)).unwrap()
     };
     let mut plain = Generator::new(open(0, 3)).unwrap();

@@ -29,13 +29,13 @@ fn a_run_writes_its_timeline_and_the_same_text() {
         assert_eq!(stdout(command), expected, "{memory:?}");
         let trace = Timeline::read(&fs::read_to_string(&path).unwrap());
         // The prompt, and all tokens except the last, which no step follows.
-        let steps = trace.of("tokens");
+        let steps = trace.spans("tokens");
         assert_eq!(steps.len(), 12);
         assert!(steps[0].name.starts_with("prefill of "), "{}", steps[0].name);
         assert!(steps[1..].iter().all(|step| step.name.starts_with("token ")));
-        let phases: Vec<&str> = trace.of("compile and load").iter().map(|span| span.name.as_str()).collect();
+        let phases: Vec<&str> = trace.spans("compile and load").iter().map(|span| span.name.as_str()).collect();
         assert!(phases.starts_with(&["compile"]) && phases.contains(&"generate code"), "{phases:?}");
-        let lanes = |process: &str| trace.of(process).iter().map(|span| span.lane).max();
+        let lanes = |process: &str| trace.spans(process).iter().map(|span| span.lane).max();
         assert_eq!(lanes("threads"), Some(1));
         assert_eq!([lanes("drive").is_some(), lanes("slots").is_some()], [streamed; 2]);
         assert_eq!(trace.counters.contains_key("GB/s read"), streamed);

@@ -16,7 +16,8 @@ const TOLD: usize = 48;
 const ANSWER: usize = 50;
 
 fn generator(sequences: u32) -> Generator {
-    let run = engine::Options { sequences, threads: Some(2), context: Some(1024), ..engine::Options::default() };
+    let run =
+        engine::EngineOptions { sequences, threads: Some(2), context: Some(1024), ..engine::EngineOptions::default() };
     Generator::new(LoadedModel::open(None, &session_without_tiles(run)).unwrap()).unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
-use ixc::compile::{Options, compile};
+use ixc::compile::{CompileOptions, compile};
 use ixc::model::Model;
 use ixc::replacements::Replacements;
 use ixc::targets::Target;
@@ -226,7 +226,7 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
 #[test]
 fn replacement_kernel_must_have_the_same_signature() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap();
-    let options = Options { target: Some(Target::PORTABLE), ..Options::default() };
+    let options = CompileOptions { target: Some(Target::PORTABLE), ..CompileOptions::default() };
     let mut plan = compile(&model, &options).unwrap().plan;
     let folder = scratch("workbench-replaced");
     let own = plan.kernels.iter().find(|kernel| kernel.name.starts_with("rms_norm")).unwrap().to_string();
@@ -243,7 +243,7 @@ fn replacement_kernel_must_have_the_same_signature() {
     write("a.ix", &edited);
     let departs = put(&mut plan.clone()).unwrap_err().to_string();
     assert!(departs.contains("a.ix: kernel ") && departs.contains("without a spec"), "{departs}");
-    assert_eq!(Replacements::read(&folder).unwrap().unchecked().put_into(&mut plan).unwrap(), [name.as_str()]);
+    assert_eq!(Replacements::read(&folder).unwrap().without_check().put_into(&mut plan).unwrap(), [name.as_str()]);
     assert!(plan.kernels.iter().any(|kernel| kernel.to_string() == edited));
     // The signature and the name may not change.
     let error = |text: &str| {

@@ -12,7 +12,7 @@ use ixc_measure::ratio::{CONFIDENCE, Ratio};
 use serde_json::{Value as Json, json};
 
 use super::report::{Format, SCHEMA, csv_cell};
-use crate::output::{self, Document, counted, lines};
+use crate::output::{self, Document, count_text, lines};
 use crate::{BadInput, Usage};
 
 /// Schema of the JSON document, and of each JSON line.
@@ -24,7 +24,7 @@ const ROUNDS: usize = 4;
 
 /// A row is slower beyond noise.
 #[derive(Debug, thiserror::Error)]
-#[error("slower beyond noise: {slower} of {}", counted(*rows as u64, "row"))]
+#[error("slower beyond noise: {slower} of {}", count_text(*rows as u64, "row"))]
 pub struct Slower {
     slower: usize,
     rows: usize,
@@ -163,7 +163,7 @@ fn text(
         )?;
         let deferred = match row.deferred {
             0 => String::new(),
-            experts => format!(", {} per token deferred", counted(experts, "expert")),
+            experts => format!(", {} per token deferred", count_text(experts, "expert")),
         };
         let interval = if interval.is_empty() { interval } else { format!("; b / a is {interval} confidence") };
         writeln!(out, "{:>7} {}{interval}{deferred}", "", row.verdict)?;
@@ -192,7 +192,7 @@ pub fn pair(paths: &[PathBuf]) -> anyhow::Result<Option<Pair>> {
 mod tests {
     use super::*;
 
-    fn measured(rows: Json) -> Json {
+    fn measurement(rows: Json) -> Json {
         json!({ "model": { "bytes": 5, "file": "x" }, "rows": rows })
     }
 
@@ -205,7 +205,7 @@ mod tests {
         let side = |all: &[f64]| {
             let mut rows = vec![row(16384, all), row(8, &all[..1])];
             rows.iter_mut().for_each(|row| row["target"] = "sapphire-rapids".into());
-            measured(rows.into())
+            measurement(rows.into())
         };
         let (a, b) = (side(&[12345.0, 12346.0, 12347.0, 12348.0]), side(&[10001.0, 10002.0, 10003.0, 10004.0]));
         let Comparison { rows, missing, .. } = comparison::compare(&a, &b).unwrap();

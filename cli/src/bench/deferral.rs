@@ -51,8 +51,8 @@ pub fn measure(
         StrategyChoice::Off | StrategyChoice::Always(_) => options.run.prefetch,
     };
     let ways = [0, defer].map(|defer| LoadOptions {
-        compile: compile::Options { defer, ..options.compile.clone() },
-        run: engine::Options { prefetch, ..options.run.clone() },
+        compile: compile::CompileOptions { defer, ..options.compile.clone() },
+        run: engine::EngineOptions { prefetch, ..options.run.clone() },
         ..options.clone()
     });
     let text = args.text.as_ref().map_or_else(|| Ok(TEXT.to_owned()), |file| read(file))?;

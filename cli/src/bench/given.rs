@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 
-use crate::output::counted;
+use crate::output::count_text;
 
 /// Options that do not influence the measurement, or that are recorded elsewhere: in rows, in the
 /// model, or under another name.
@@ -89,7 +89,7 @@ pub fn content(path: &Path) -> Option<String> {
         crc.update(&content);
         bytes += content.len();
     }
-    let count = counted(files.len() as u64, "file");
+    let count = count_text(files.len() as u64, "file");
     Some(format!("{count} of {bytes} bytes, CRC-32 {:08x}", crc.finalize()))
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use crate::Cli;
     use clap::CommandFactory;
 
-    fn of(words: &[&str]) -> BTreeMap<String, String> {
+    fn parse_options(words: &[&str]) -> BTreeMap<String, String> {
         let command = Cli::command();
         let words = ["ixc", "bench"].iter().chain(words);
         let matches = command.clone().try_get_matches_from(words).unwrap();
@@ -115,8 +115,9 @@ mod tests {
         for id in EXCLUDED {
             assert!(ids.contains(&id), "{id} is no option of bench");
         }
-        assert_eq!(of(&["-p", "8", "--json"]), BTreeMap::new());
-        let found = of(&["--cache", "lru", "--experts", "map", "--prefetch-extra", "2", "--target", "portable"]);
+        assert_eq!(parse_options(&["-p", "8", "--json"]), BTreeMap::new());
+        let found =
+            parse_options(&["--cache", "lru", "--experts", "map", "--prefetch-extra", "2", "--target", "portable"]);
         let found: Vec<String> = found.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(found, ["cache=lru", "experts=map", "prefetch-extra=2", "target=portable"]);
     }
@@ -128,12 +129,12 @@ mod tests {
         let file = folder.join("k.ix");
         let found = |text: &str| {
             std::fs::write(&file, text).unwrap();
-            of(&["--override", file.to_str().unwrap()])["override"].clone()
+            parse_options(&["--override", file.to_str().unwrap()])["override"].clone()
         };
         assert_eq!(found("one"), "1 file of 3 bytes, CRC-32 7a6c86f1");
         assert_ne!(found("two"), found("one"));
-        assert_eq!(of(&["--override", folder.to_str().unwrap()])["override"], found("one"));
-        assert_eq!(of(&["--start-from", "nowhere.ix"])["start-from"], "nowhere.ix");
+        assert_eq!(parse_options(&["--override", folder.to_str().unwrap()])["override"], found("one"));
+        assert_eq!(parse_options(&["--start-from", "nowhere.ix"])["start-from"], "nowhere.ix");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

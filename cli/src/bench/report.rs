@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::Row;
 use super::setting::Setting;
-use crate::output::{self, Document, Printable, counted};
+use crate::output::{self, Document, Printable, count_text};
 
 /// Schema of the JSON document, and of each JSON line.
 pub const SCHEMA: &str = "ixc.bench.v1";
@@ -125,7 +125,7 @@ impl<'w> Report<'w> {
             row.threads, row.target, row.test, row.tokens, row.depth, row.median, row.min, row.max
         )?;
         if let Some(deferral) = &row.deferral {
-            let experts = counted(deferral.experts.into(), "expert");
+            let experts = count_text(deferral.experts.into(), "expert");
             writeln!(out, "{:>7} {experts} per token deferred: {:.3} x the speed without", "", deferral.ratio)?;
         }
         let read = Bytes(row.bytes_read_per_token as u64);

@@ -28,7 +28,7 @@ pub struct Setting {
     /// Bytes of memory of the machine.
     memory: Option<u64>,
     model: Model,
-    options: Options,
+    options: SettingOptions,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -71,7 +71,7 @@ impl FileIdentity {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Options {
+struct SettingOptions {
     repetitions: u32,
     memory: Option<u64>,
     defer: u32,
@@ -93,7 +93,11 @@ impl Setting {
     ///
     /// # Errors
     /// Never for options that clap has parsed.
-    pub fn of(args: &Args, compile: &compile::Options, opened: PlanOrModel<'_>) -> Result<Setting, ixc_error::Error> {
+    pub fn new(
+        args: &Args,
+        compile: &compile::CompileOptions,
+        opened: PlanOrModel<'_>,
+    ) -> Result<Setting, ixc_error::Error> {
         let present = features().into_iter().filter(|feature| feature.present);
         let options = args.streaming.memory();
         let given = matches_of("bench").map(|(command, matches)| given::given_options(&command, &matches));
@@ -108,7 +112,7 @@ impl Setting {
             },
             memory: system::memory().total,
             model: model(args.model.path(), opened),
-            options: Options {
+            options: SettingOptions {
                 repetitions: args.repetitions,
                 memory: options,
                 defer: args.streaming.defer(),

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::Args;
 use crate::force::reads;
-use crate::output::{self, Bytes, counted};
+use crate::output::{self, Bytes, count_text};
 
 /// Division of a plan, as requested or as a forecast chose it.
 struct RequestedDivision {
@@ -36,7 +36,7 @@ struct RankNumbers {
 }
 
 impl RankNumbers {
-    fn of(plan: &Plan<Kernel>) -> RankNumbers {
+    fn from_plan(plan: &Plan<Kernel>) -> RankNumbers {
         let exchanges = || {
             plan.steps
                 .iter()
@@ -44,7 +44,7 @@ impl RankNumbers {
         };
         let peers = plan.ranks.map_or(0, |ranks| u64::from(ranks.ranks) - 1);
         let sent = |exchange: Exchange| {
-            let buffer = exchange.sent().and_then(|sent| plan.buffers.get(sent.0 as usize));
+            let buffer = exchange.sent_buffer().and_then(|sent| plan.buffers.get(sent.0 as usize));
             let row = buffer.map_or(0, |buffer| match buffer.rows {
                 RowCount::Tokens => buffer.row_bytes,
                 RowCount::Routed { top_k } => buffer.row_bytes.saturating_mul(top_k.into()),
@@ -82,13 +82,13 @@ impl Args {
         let model = self.open_model()?;
         reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
         let options = self.options(target)?;
-        let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
+        let run = engine::EngineOptions { memory: self.memory.bytes(), ..engine::EngineOptions::default() };
         let choice = self.division(&model, ranks)?;
         let division = choice.division;
         let plans = compile_ranks(&model, &options, &run, ranks, division).map_err(ixc_error::Error::from)?;
         file::write_ranks_to(output, &plans).map_err(ixc_error::Error::from)?;
         let (seconds, bytes) = (begin.elapsed().as_secs_f64(), std::fs::metadata(&path).map_or(0, |file| file.len()));
-        let numbers: Vec<RankNumbers> = plans.iter().map(RankNumbers::of).collect();
+        let numbers: Vec<RankNumbers> = plans.iter().map(RankNumbers::from_plan).collect();
         let Some(first) = plans.first() else { return Ok(()) };
         if self.json {
             let each = numbers.iter().map(|rank| {
@@ -129,8 +129,8 @@ impl Args {
                 out,
                 "  rank {rank}: {} of weights, {}, {}, sends {} for each token",
                 Bytes(*weight_bytes),
-                counted(*steps, "step"),
-                counted(*exchanges, "exchange"),
+                count_text(*steps, "step"),
+                count_text(*exchanges, "exchange"),
                 Bytes(*token_bytes)
             )?;
         }

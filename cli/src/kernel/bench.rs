@@ -6,7 +6,7 @@ use ixc_compile::machine::bandwidth;
 use ixc_workbench::kernels::bench::{Measurement, MemoryLevel, Peak, call_work, measure, peak};
 use serde_json::json;
 
-use super::super::output::{self, Bytes, Count, counted};
+use super::super::output::{self, Bytes, Count, count_text};
 use super::super::perf::PerfChoice;
 use super::super::terminal;
 use super::choice::{InputChoice, KernelChoice, dims_text};
@@ -167,7 +167,7 @@ fn write_table(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
 /// Writes the bandwidth of memory, and the peak of the kernel's arithmetic.
 fn write_peaks(out: &mut dyn Write, row: &Row) -> io::Result<()> {
     let threads = row.measured.first().map_or(1, |measured| measured.threads);
-    write!(out, "{}: memory {:.2} GB/s", counted(threads as u64, "thread"), row.bandwidth / 1e9)?;
+    write!(out, "{}: memory {:.2} GB/s", count_text(threads as u64, "thread"), row.bandwidth / 1e9)?;
     match &row.peak {
         Some(peak) => {
             let rate = peak.operations_per_second / 1e9;

@@ -70,7 +70,7 @@ impl Args {
         let engine =
             if self.emulate || !a.chosen.target.missing().is_empty() { Engine::Emulator } else { Engine::Native };
         let results = diff::results(&a, &b, engine)?;
-        let costs = [Cost::of(&a)?, Cost::of(&b)?];
+        let costs = [Cost::from_case(&a)?, Cost::from_case(&b)?];
         let timed = engine == Engine::Native && self.repetitions > 0;
         let places: &[MemoryLevel] = if timed { &[MemoryLevel::Caches, MemoryLevel::Memory] } else { &[] };
         let speeds: Vec<SpeedRatio> =

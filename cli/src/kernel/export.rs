@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ixc_files::NewFolder;
 use ixc_workbench::kernels::bundle::write::write;
 
-use super::super::output::{self, Bytes, counted};
+use super::super::output::{self, Bytes, count_text};
 use super::choice::{InputChoice, KernelChoice};
 
 /// Writes a kernel's code, inputs and expected outputs as plain files with a JSON index, for other
@@ -52,7 +52,7 @@ impl Args {
             index.kernel,
             index.target,
             Bytes(index.code.file.bytes),
-            counted(index.buffers.len() as u64, "buffer"),
+            count_text(index.buffers.len() as u64, "buffer"),
             Bytes(buffers),
             if index.features.is_empty() { "nothing".into() } else { index.features.join(", ") },
         )?;

@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::Usage;
 use super::super::model_name::ModelName;
-use super::super::output::{self, Bytes, Printable, counted};
+use super::super::output::{self, Bytes, Printable, count_text};
 use super::super::select::SelectChoice;
 
 /// Lists the built-in kernels with spec, buffers and target on this machine, or a model's kernels
@@ -96,7 +96,7 @@ impl Args {
                     let said = |name: &str, kind| if name == kind { name.to_owned() } else { format!("{name} {kind}") };
                     let buffers =
                         sizes(row, kernel).map(|(name, kind, size)| format!("{} {}", said(name, kind), Bytes(size)));
-                    let (buffers, rows) = (buffers.collect::<Vec<_>>(), counted(u64::from(row.rows), "row"));
+                    let (buffers, rows) = (buffers.collect::<Vec<_>>(), count_text(u64::from(row.rows), "row"));
                     writeln!(out, "{:width$}  {:8}  with {rows}: {}", "", "", buffers.join(", "))?;
                 }
                 Err(problem) => writeln!(out, "{:width$}  {:8}  {problem}", "", "")?,
@@ -159,7 +159,7 @@ fn of_model(
             let rows = match (from_rows, to_rows) {
                 (1, None) => String::new(),
                 (from, None) => format!(", from {from} rows"),
-                (1, Some(to)) => format!(", up to {}", counted(u64::from(*to), "row")),
+                (1, Some(to)) => format!(", up to {}", count_text(u64::from(*to), "row")),
                 (from, Some(to)) => format!(", {from} to {to} rows"),
             };
             let role = if *role == Role::Rows { String::new() } else { format!(", {}", role.name()) };

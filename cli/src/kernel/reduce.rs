@@ -12,7 +12,7 @@ use ixc_workbench::kernels::run::Engine;
 use serde_json::json;
 
 use super::super::force::Force;
-use super::super::output::{self, Printable, counted, note};
+use super::super::output::{self, Printable, count_text, note};
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
 /// Reduces a failing kernel: removes statements, loops, buffers and dims while it still fails in
@@ -108,7 +108,7 @@ impl Args {
         let (Some(own), Some(reduced)) = (found?, reduced) else {
             return Err(ixc_error::Error::from(KernelError::NoFailure { kernel: chosen.name.clone() }).into());
         };
-        let (before, after) = (Counts::of(&chosen.kernel), Counts::of(&reduced.smallest.kernel));
+        let (before, after) = (Counts::from_kernel(&chosen.kernel), Counts::from_kernel(&reduced.smallest.kernel));
         let kernel = &reduced.smallest.kernel;
         let spec = chosen.spec.as_ref().filter(|_| signature_difference(&chosen.kernel, kernel).is_none());
         result
@@ -148,10 +148,10 @@ impl Args {
         ] {
             writeln!(out, "{name:<11} {before} -> {after}")?;
         }
-        writeln!(out, "tried       {}", counted(reduced.tried as u64, "kernel"))?;
+        writeln!(out, "tried       {}", count_text(reduced.tried as u64, "kernel"))?;
         writeln!(out, "written to  {}", Printable(&self.output.display().to_string()))?;
         if !reduced.complete {
-            note!("ixc: stopped after {}; --tries N tries more", counted(reduced.tried as u64, "kernel"));
+            note!("ixc: stopped after {}; --tries N tries more", count_text(reduced.tried as u64, "kernel"));
         }
         Ok(())
     }

@@ -274,9 +274,9 @@ impl Args {
         Ok(Setting { target, caches, source, place })
     }
 
-    fn engine_options(&self) -> engine::Options {
+    fn engine_options(&self) -> engine::EngineOptions {
         let built_in = Some(ixc_generate::plan_file::built_in());
-        engine::Options { threads: self.threads, pin: self.pin.pin, built_in, ..engine::Options::default() }
+        engine::EngineOptions { threads: self.threads, pin: self.pin.pin, built_in, ..engine::EngineOptions::default() }
     }
 
     /// Stores the winner of a kernel, or removes the stored one if there is no winner.
@@ -364,10 +364,10 @@ impl Args {
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         let mut report = Output { out, json: self.json, unit: ("us/row", 1e6), failed: None };
-        let compile = compile::Options {
+        let compile = compile::CompileOptions {
             target: Some(setting.target),
             caches: Some(setting.caches),
-            ..compile::Options::default()
+            ..compile::CompileOptions::default()
         };
         let is_one = spec.is_some();
         let options = TuneOptions {

@@ -95,7 +95,7 @@ pub fn add(command: &Command, arguments: Vec<OsString>) -> Result<Settings, Pars
     if let Some(at) = end_of_names(&built, &names, &arguments) {
         arguments.splice(at..at, words);
     }
-    Ok(Settings { arguments, given: given(leaf, matches), added, path, file })
+    Ok(Settings { arguments, given: command_line_settings(leaf, matches), added, path, file })
 }
 
 /// Returns the names of the command and its subcommands, and the matches of the last one.
@@ -128,7 +128,7 @@ fn end_of_names(root: &Command, names: &[&str], arguments: &[OsString]) -> Optio
 }
 
 /// Returns the options on the command line.
-fn given(leaf: &Command, matches: &ArgMatches) -> Vec<Setting> {
+fn command_line_settings(leaf: &Command, matches: &ArgMatches) -> Vec<Setting> {
     let is_given = |arg: &&Arg| layers::is_given(matches, arg.get_id().as_str());
     let setting = |arg: &Arg| Setting {
         option: arg.get_long().unwrap_or_default().to_owned(),
@@ -201,7 +201,7 @@ mod tests {
         "IXC_TOKENIZERS",
     ];
 
-    fn built() -> Command {
+    fn build_command() -> Command {
         let mut command = crate::command();
         command.build();
         command
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_option_has_its_own_variable() {
-        let built = built();
+        let built = build_command();
         let mut options_of: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         let leaves = definition::leaves(&built);
         assert!(leaves.len() > 28, "{}", leaves.len());
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn manual_pages_name_the_variable_of_every_option() {
-        let with_variables = definition::with_variables(built());
+        let with_variables = definition::with_variables(build_command());
         for (names, leaf) in definition::leaves(&with_variables) {
             for arg in options(leaf) {
                 let variable = definition::variable(arg.get_long().unwrap());
@@ -241,7 +241,7 @@ mod tests {
     /// of its own command's table only.
     #[test]
     fn two_options_are_called_as_commands() {
-        let built = built();
+        let built = build_command();
         let mut found = BTreeSet::new();
         for (names, leaf) in definition::leaves(&built) {
             for option in options(leaf).filter_map(Arg::get_long) {
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn values_are_added_after_the_names_of_the_command() {
-        let built = built();
+        let built = build_command();
         let at = |line: &str, names: &[&str]| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             end_of_names(&built, names, &words)
@@ -277,14 +277,14 @@ mod tests {
     /// Options that clap requires are found, so that probing a single value works.
     #[test]
     fn required_options_are_found() {
-        let built = built();
+        let built = build_command();
         let required = |command: &str, option: &str, text: &str| {
             let setting = Setting {
                 option: option.to_owned(),
                 value: SettingValue::Texts(vec![text.into()]),
                 source: SettingSource::CommandLine,
             };
-            layers::Probe::new(built.find_subcommand(command).unwrap()).required(&setting).unwrap()
+            layers::Probe::new(built.find_subcommand(command).unwrap()).required_options(&setting).unwrap()
         };
         assert_eq!(required("run", "parallel", "8"), ["output", "batch"]);
         assert_eq!(required("inspect", "target", "portable"), ["html"]);

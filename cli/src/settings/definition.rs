@@ -28,7 +28,7 @@ pub enum OptionShape {
 
 impl OptionShape {
     /// Returns the shape of an option.
-    pub fn of(arg: &Arg) -> OptionShape {
+    pub fn from_arg(arg: &Arg) -> OptionShape {
         match arg.get_action() {
             ArgAction::SetTrue | ArgAction::SetFalse => OptionShape::Flag,
             ArgAction::Count => OptionShape::Count,
@@ -64,7 +64,7 @@ impl SettingValue {
             Some("false" | "0" | "") => Some(SettingValue::Off),
             _ => None,
         };
-        match OptionShape::of(arg) {
+        match OptionShape::from_arg(arg) {
             OptionShape::Flag => word.ok_or("true, false, 1 or 0"),
             OptionShape::Count => {
                 let count = || value.to_str().and_then(|count| count.parse().ok()).map(SettingValue::On);
@@ -88,7 +88,7 @@ impl SettingValue {
     /// Returns the value of an option on the command line.
     pub fn of_matches(arg: &Arg, matches: &ArgMatches) -> SettingValue {
         let id = arg.get_id().as_str();
-        match OptionShape::of(arg) {
+        match OptionShape::from_arg(arg) {
             OptionShape::Flag => SettingValue::On(1),
             OptionShape::Count => SettingValue::On(matches.get_count(id)),
             OptionShape::Text { .. } => {
@@ -113,7 +113,7 @@ impl SettingValue {
     }
 
     /// Returns the value as text for display. Secrets are hidden.
-    pub fn shown(&self, option: &str) -> String {
+    pub fn display_text(&self, option: &str) -> String {
         let texts = match self {
             SettingValue::Off => return "false".to_owned(),
             SettingValue::On(1) => return "true".to_owned(),
@@ -175,7 +175,7 @@ pub fn find<'c>(command: &'c Command, name: &str) -> Option<&'c Arg> {
 
 /// Returns whether the word after an option is its value.
 pub fn takes_value(arg: &Arg) -> bool {
-    matches!(OptionShape::of(arg), OptionShape::Text { optional: false, .. })
+    matches!(OptionShape::from_arg(arg), OptionShape::Text { optional: false, .. })
 }
 
 /// Sets the variables of all options, for a manual page.

@@ -94,12 +94,12 @@ impl FileEntry {
     /// # Errors
     /// If the option takes values of another type.
     pub fn value(&self, arg: &Arg) -> Result<SettingValue, ConfigError> {
-        let shape = OptionShape::of(arg);
+        let shape = OptionShape::from_arg(arg);
         self.value.of_shape(arg, shape).ok_or_else(|| ConfigError::WrongType {
             line: self.line.clone(),
             key: FileKey(self.option.clone()),
             found: self.value.description(),
-            expected: expected(shape),
+            expected: expected_value(shape),
         })
     }
 }
@@ -138,7 +138,7 @@ impl FileValue {
 }
 
 /// Describes the values of an option in a file.
-fn expected(shape: OptionShape) -> &'static str {
+fn expected_value(shape: OptionShape) -> &'static str {
     match shape {
         OptionShape::Flag => "true or false",
         OptionShape::Count => "a number from 0 to 255",
@@ -254,7 +254,7 @@ impl Reader<'_> {
             line,
             key: key.clone(),
             found: found.to_owned(),
-            expected: expected(OptionShape::of(arg)),
+            expected: expected_value(OptionShape::from_arg(arg)),
         };
         let value = match value.get_ref() {
             DeValue::Array(items) => {

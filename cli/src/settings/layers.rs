@@ -56,7 +56,7 @@ pub fn settings(
     matches: &ArgMatches,
     file: Option<&ConfigFile>,
 ) -> Result<Vec<Setting>, ConfigError> {
-    let mut given = Given::of(leaf, matches);
+    let mut given = GivenValues::from_matches(leaf, matches);
     let mut named: BTreeSet<&str> = given.texts.keys().copied().collect();
     let mut kept: Vec<(&Arg, Setting)> = Vec::new();
     for source in sources(names, file) {
@@ -79,7 +79,7 @@ pub fn settings(
     let probe = Probe::new(leaf);
     let mut checked = Vec::new();
     for (arg, setting) in kept {
-        let required = probe.required(&setting)?;
+        let required = probe.required_options(&setting)?;
         checked.push((arg, setting, required));
     }
     // Repeat, because another option may require an option that was left out.
@@ -138,15 +138,15 @@ impl SettingLayer<'_> {
 }
 
 /// Options and arguments of the sources so far, by identifier, with their values.
-struct Given<'c> {
+struct GivenValues<'c> {
     texts: BTreeMap<&'c str, Vec<OsString>>,
 }
 
-impl<'c> Given<'c> {
-    fn of(leaf: &'c Command, matches: &ArgMatches) -> Given<'c> {
+impl<'c> GivenValues<'c> {
+    fn from_matches(leaf: &'c Command, matches: &ArgMatches) -> GivenValues<'c> {
         let ids = leaf.get_arguments().map(|arg| arg.get_id().as_str()).filter(|id| is_given(matches, id));
         let texts = |id: &str| matches.get_raw(id).into_iter().flatten().map(ToOwned::to_owned).collect();
-        Given { texts: ids.map(|id| (id, texts(id))).collect() }
+        GivenValues { texts: ids.map(|id| (id, texts(id))).collect() }
     }
 
     fn add(&mut self, arg: &'c Arg, value: &SettingValue) {
@@ -202,7 +202,7 @@ impl Probe {
     ///
     /// # Errors
     /// If the option refuses the value.
-    pub fn required(&self, setting: &Setting) -> Result<Vec<String>, ConfigError> {
+    pub fn required_options(&self, setting: &Setting) -> Result<Vec<String>, ConfigError> {
         let arguments = setting.value.arguments(&setting.option);
         let Err(error) = self.command.clone().try_get_matches_from(arguments) else { return Ok(Vec::new()) };
         if error.kind() == ErrorKind::MissingRequiredArgument {
@@ -213,12 +213,12 @@ impl Probe {
             let name = |missing: &String| missing.split_whitespace().next()?.strip_prefix("--").map(str::to_owned);
             return Ok(missing.iter().filter_map(name).collect());
         }
-        Err(refused(setting, &error))
+        Err(refused_value(setting, &error))
     }
 }
 
 /// Returns the error of a value that its option refuses.
-fn refused(setting: &Setting, error: &clap::Error) -> ConfigError {
+fn refused_value(setting: &Setting, error: &clap::Error) -> ConfigError {
     let text = error.render().to_string();
     // Clap's usage text and advice apply only to a command line, so they are removed.
     let problem = text.split("\n\n").next().unwrap_or_default();

@@ -112,7 +112,7 @@ impl SettingRow {
         for (names, leaf) in leaves.iter().filter(|(names, _)| names.iter().take(table.len()).eq(table)) {
             let Some(arg) = options(leaf).find(|arg| arg.get_long() == Some(option)) else { continue };
             let checked = layer.setting(arg).map_err(|error| error.to_string()).and_then(|setting| {
-                let check = |setting: &Setting| Probe::new(leaf).required(setting).map(drop);
+                let check = |setting: &Setting| Probe::new(leaf).required_options(setting).map(drop);
                 let refused = setting.as_ref().and_then(|setting| check(setting).err());
                 found = found.take().or(setting);
                 refused.map_or(Ok(()), |error| Err(error.to_string()))
@@ -133,7 +133,7 @@ impl SettingRow {
     fn text(&self) -> String {
         let Setting { option, value, .. } = &self.setting;
         let space = if self.command.is_empty() { "" } else { " " };
-        let value = value.shown(option);
+        let value = value.display_text(option);
         format!("{}{space}{option} = {}", self.command, Printable(&value))
     }
 
@@ -147,7 +147,7 @@ impl SettingRow {
         json!({
             "command": (!self.command.is_empty()).then_some(&self.command),
             "option": option,
-            "value": value.shown(option),
+            "value": value.display_text(option),
             "source": kind,
             "variable": name,
             "line": line,

@@ -172,7 +172,7 @@ impl Lowering<'_> {
     pub(super) fn lookup_quarter(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let immediate = self.immediate(inst)?;
         let (table, quarter) = ((immediate / QUARTERS) as usize, immediate % QUARTERS);
-        let Some(base) = self.tables[table] else { return Err(self.malformed("lookup_quarter", "a table")) };
+        let Some(base) = self.tables[table] else { return Err(self.malformed_error("lookup_quarter", "a table")) };
         let (lanes, mask) = (usize::from(inst.ty.lanes), TABLES[table].len() as i64 - 1);
         let mut all = Chunks::new();
         for (c, (low, high)) in self.operand(inst, 0)?.into_iter().zip(self.operand(inst, 1)?).enumerate() {
@@ -199,7 +199,7 @@ impl Lowering<'_> {
     /// entries' numbers.
     pub(super) fn lookup_byte(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let table = self.immediate(inst)? as usize;
-        let Some(base) = self.byte_tables[table] else { return Err(self.malformed("lookup_byte", "a table")) };
+        let Some(base) = self.byte_tables[table] else { return Err(self.malformed_error("lookup_byte", "a table")) };
         let mask = BYTE_TABLES[table].len() as i64 - 1;
         self.map2(inst, |lowering, low, high| {
             let mut chunk = low;
@@ -243,7 +243,7 @@ impl Lowering<'_> {
     /// Looks up entries of a table of 32-bit values.
     pub(super) fn lookup(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let table = self.immediate(inst)? as usize;
-        let Some(base) = self.tables[table] else { return Err(self.malformed("lookup", "a table")) };
+        let Some(base) = self.tables[table] else { return Err(self.malformed_error("lookup", "a table")) };
         let (lanes, mask) = (usize::from(inst.ty.lanes), TABLES[table].len() as i64 - 1);
         let mut all = Chunks::new();
         for (c, numbers) in self.operand(inst, 0)?.into_iter().enumerate() {

@@ -75,7 +75,7 @@ impl<'a> Lowering<'a> {
         (0..count).map(|i| self.b.ins().load(types::I64, flags, array, i as i32 * 8)).collect()
     }
 
-    pub(super) fn malformed(&self, op: &'static str, expected: &'static str) -> PortableError {
+    pub(super) fn malformed_error(&self, op: &'static str, expected: &'static str) -> PortableError {
         PortableError::Malformed { kernel: self.kernel.name.clone(), op, expected }
     }
 
@@ -83,14 +83,14 @@ impl<'a> Lowering<'a> {
     pub(super) fn chunks(&self, value: ValueId) -> Result<Chunks, PortableError> {
         match self.values.get(value.index()) {
             Some(chunks) if !chunks.is_empty() => Ok(chunks.clone()),
-            _ => Err(self.malformed("operand", "a definition before its use")),
+            _ => Err(self.malformed_error("operand", "a definition before its use")),
         }
     }
 
     fn define(&mut self, value: ValueId, chunks: Chunks) -> Result<(), PortableError> {
         match self.values.get_mut(value.index()) {
             Some(slot) => *slot = chunks,
-            None => return Err(self.malformed("result", "an entry in the table of values")),
+            None => return Err(self.malformed_error("result", "an entry in the table of values")),
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ impl<'a> Lowering<'a> {
     fn define_var(&mut self, var: VarId, value: Value) -> Result<(), PortableError> {
         match self.vars.get_mut(var.index()) {
             Some(slot) => *slot = Some(value),
-            None => return Err(self.malformed("variable", "an entry in the table of variables")),
+            None => return Err(self.malformed_error("variable", "an entry in the table of variables")),
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl<'a> Lowering<'a> {
                 Atom::Var(var) => self.vars.get(var.index()).copied().flatten(),
             };
             let Some(mut term) = atom else {
-                return Err(self.malformed("affine expression", "a definition of one of its atoms"));
+                return Err(self.malformed_error("affine expression", "a definition of one of its atoms"));
             };
             if coefficient != 1 {
                 let coefficient = self.b.ins().iconst(types::I64, coefficient);
@@ -204,7 +204,7 @@ impl<'a> Lowering<'a> {
     /// Computes an address as a base, and an offset that the instruction adds.
     pub(super) fn address(&mut self, address: &Address) -> Result<(Value, i32), PortableError> {
         let Some(&buffer) = self.buffers.get(address.buffer.index()) else {
-            return Err(self.malformed("address", "an entry in the table of buffers"));
+            return Err(self.malformed_error("address", "an entry in the table of buffers"));
         };
         let base = self.terms(Some(buffer), &address.offset)?.unwrap_or(buffer);
         let constant = address.offset.constant;

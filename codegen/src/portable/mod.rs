@@ -292,7 +292,8 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa, with_text: bool) -> Result<
     });
     let origins: Vec<Line> = origins.collect();
     let all = bytes.len();
-    let (code_bytes, constants_at, lines) = if is_x64 { places::of(&bytes, &origins) } else { (all, all, origins) };
+    let (code_bytes, constants_at, lines) =
+        if is_x64 { places::locate_instructions(&bytes, &origins) } else { (all, all, origins) };
     Ok(Code {
         name: kernel.name.clone(),
         bytes,

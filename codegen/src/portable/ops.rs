@@ -67,12 +67,12 @@ impl Lowering<'_> {
             | Op::TileDotS8S8
             | Op::TileDotS8U8
             | Op::TileDotU8S8
-            | Op::TileDotU8U8 => Err(self.unsupported(inst)),
+            | Op::TileDotU8U8 => Err(self.unsupported_error(inst)),
         }
     }
 
     /// Returns the error for an op without a lowering.
-    fn unsupported(&self, inst: &Inst) -> PortableError {
+    fn unsupported_error(&self, inst: &Inst) -> PortableError {
         let kernel = self.kernel.name.clone();
         PortableError::Unsupported { kernel, op: inst.op.row().mnemonic, ty: inst.ty }
     }
@@ -88,26 +88,26 @@ impl Lowering<'_> {
             }
             Op::Bytes => {
                 let Imm::Bytes(bytes) = &inst.imm else {
-                    return Err(self.malformed("bytes", "bytes as its immediate"));
+                    return Err(self.malformed_error("bytes", "bytes as its immediate"));
                 };
                 self.constants(ty, |i| bytes.get(i).copied().unwrap_or(0))
             }
             Op::Iota => self.constants(ty, |i| (i as u32 / 4).to_le_bytes()[i % 4]),
             Op::Index => {
                 let Some(affine) = &inst.index else {
-                    return Err(self.malformed("index", "an affine value"));
+                    return Err(self.malformed_error("index", "an affine value"));
                 };
                 let value = self.affine(affine)?;
                 let value = self.b.ins().ireduce(types::I32, value);
                 vec![self.scalar_chunk(types::I32X4, value)]
             }
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 
     fn operand_id(&self, inst: &Inst, index: usize) -> Result<ValueId, PortableError> {
         let id = inst.operands.get(index).copied();
-        id.ok_or_else(|| self.malformed(inst.op.row().mnemonic, "as many operands as the op table says"))
+        id.ok_or_else(|| self.malformed_error(inst.op.row().mnemonic, "as many operands as the op table says"))
     }
 
     pub(super) fn operand(&self, inst: &Inst, index: usize) -> Result<Chunks, PortableError> {
@@ -119,13 +119,13 @@ impl Lowering<'_> {
     }
 
     fn memory<'i>(&self, inst: &'i Inst) -> Result<&'i Address, PortableError> {
-        inst.address.as_ref().ok_or_else(|| self.malformed(inst.op.row().mnemonic, "an address"))
+        inst.address.as_ref().ok_or_else(|| self.malformed_error(inst.op.row().mnemonic, "an address"))
     }
 
     pub(super) fn immediate(&self, inst: &Inst) -> Result<i64, PortableError> {
         match inst.imm {
             Imm::Int(value) => Ok(value),
-            _ => Err(self.malformed(inst.op.row().mnemonic, "an integer as its immediate")),
+            _ => Err(self.malformed_error(inst.op.row().mnemonic, "an integer as its immediate")),
         }
     }
 
@@ -135,7 +135,7 @@ impl Lowering<'_> {
         match (&inst.imm, inst.ty.elem) {
             (Imm::Int(value), Elem::I8 | Elem::I16 | Elem::I32) => Ok(value.to_le_bytes()),
             (Imm::Float(value), Elem::F32) => Ok(u64::from(value.to_bits()).to_le_bytes()),
-            _ => Err(self.malformed(inst.op.row().mnemonic, "a number of the element type as its immediate")),
+            _ => Err(self.malformed_error(inst.op.row().mnemonic, "a number of the element type as its immediate")),
         }
     }
 

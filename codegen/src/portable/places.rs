@@ -8,7 +8,7 @@ use crate::line::Line;
 
 /// Returns the size of the instructions, the offset of the constants, and a line for each
 /// instruction. `origins` are the offsets where the statement changes, in order.
-pub(super) fn of(bytes: &[u8], origins: &[Line]) -> (usize, usize, Vec<Line>) {
+pub(super) fn locate_instructions(bytes: &[u8], origins: &[Line]) -> (usize, usize, Vec<Line>) {
     // Code reads all constants relative to the instruction pointer, and ends with an instruction
     // that does not fall through.
     let (mut constants, mut end) = (bytes.len() as u64, 0);
@@ -43,8 +43,8 @@ mod tests {
         // vmovaps xmm0, [rip + 8]; ret; padding; and a constant whose bytes also decode as `ret`.
         let code = [&[0xc5, 0xf8, 0x28, 0x05, 0x08, 0, 0, 0, 0xc3][..], &[0; 7], &[0xc3; 16]].concat();
         let line = |offset, origin| Line { offset, origin };
-        let found = of(&code, &[line(0, Some(3)), line(8, None)]);
+        let found = locate_instructions(&code, &[line(0, Some(3)), line(8, None)]);
         assert_eq!(found, (9, 16, vec![line(0, Some(3)), line(8, None)]));
-        assert_eq!(of(&[], &[]), (0, 0, Vec::new()));
+        assert_eq!(locate_instructions(&[], &[]), (0, 0, Vec::new()));
     }
 }

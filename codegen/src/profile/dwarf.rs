@@ -141,7 +141,7 @@ mod tests {
 
     fn with_two<T>(target: Target, told: impl FnOnce(&[NamedKernel<'_>], &[DebugSection]) -> T) -> T {
         let kernels = [kernel("first"), kernel("second")];
-        let made = kernels.each_ref().map(|kernel| Artifact::of(kernel, target, false).unwrap());
+        let made = kernels.each_ref().map(|kernel| Artifact::generate(kernel, target, false).unwrap());
         let named: Vec<NamedKernel<'_>> = (0..2)
             .map(|at| {
                 let placed =
@@ -236,7 +236,7 @@ mod tests {
     fn readelf_finds_lines_and_functions() {
         let Some(found) = READELF.find("lines of gdb's files through readelf") else { return };
         let file = std::env::temp_dir().join(format!("ixc-dwarf-{}.o", std::process::id()));
-        let bytes = with_two(Target::AVX2, elf::of);
+        let bytes = with_two(Target::AVX2, elf::elf_file);
         std::fs::write(&file, bytes).unwrap();
         let read = |option: &str| {
             let out = Command::new(&found.program).args(["-W", option]).arg(&file).output().unwrap();

@@ -47,7 +47,7 @@ struct Section {
 }
 
 /// Returns the ELF file for the kernels of one module, with the sections in `more` added.
-pub(super) fn of(kernels: &[NamedKernel<'_>], more: &[dwarf::DebugSection]) -> Vec<u8> {
+pub(super) fn elf_file(kernels: &[NamedKernel<'_>], more: &[dwarf::DebugSection]) -> Vec<u8> {
     let begin = kernels.iter().map(|named| named.placed.address).min().unwrap_or(0);
     let end =
         kernels.iter().map(|NamedKernel { placed, .. }| placed.address + placed.code().len() as u64).max().unwrap_or(0);

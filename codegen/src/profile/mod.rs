@@ -224,5 +224,5 @@ pub(crate) fn add_kernels(kernels: &[PlacedKernel<'_>]) -> Option<gdb::GdbRegist
         tracing::warn!(%error, "cannot register lines with gdb");
         None
     });
-    kept.profiles.gdb.then(|| gdb::GdbRegistration::new(elf::of(&named, &lines.unwrap_or_default())))
+    kept.profiles.gdb.then(|| gdb::GdbRegistration::new(elf::elf_file(&named, &lines.unwrap_or_default())))
 }

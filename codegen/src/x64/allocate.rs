@@ -148,9 +148,9 @@ pub fn check(f: &Function, registers: &[u8]) -> Result<(), (Vreg, Vreg)> {
 /// Occupied segments of a physical register, disjoint and in order: start, end, and value. Values
 /// are placed in order of their starts, so nearly all lookups and insertions are near the end.
 #[derive(Clone, Default)]
-struct Occupied(Vec<(u32, u32, Vreg)>);
+struct OccupiedSegments(Vec<(u32, u32, Vreg)>);
 
-impl Occupied {
+impl OccupiedSegments {
     /// Returns the segments that start before a point.
     fn before(&self, end: u32) -> &[(u32, u32, Vreg)] {
         match self.0.last() {
@@ -180,7 +180,7 @@ struct Attempt<'f> {
     hints: Vec<Vec<Vreg>>,
     registers: Vec<u8>,
     /// Occupied segments, per register file and physical register.
-    occupied: [Vec<Occupied>; File::COUNT],
+    occupied: [Vec<OccupiedSegments>; File::COUNT],
     spilled: Vec<Vreg>,
     is_spilled: Vec<bool>,
     /// Rows and row bytes of each tile register; the first tile placed fixes them for the kernel.
@@ -233,7 +233,7 @@ impl<'f> Attempt<'f> {
                 cost[v] = f32::INFINITY;
             }
         }
-        let occupied = std::array::from_fn(|_| vec![Occupied::default(); 32]);
+        let occupied = std::array::from_fn(|_| vec![OccupiedSegments::default(); 32]);
         Attempt {
             f,
             ranges,

@@ -103,18 +103,18 @@ impl Selector<'_> {
             UnaryOp::ToF32 => CVTDQ2PS,
             UnaryOp::ToI32 => CVTPS2DQ,
             UnaryOp::F16ToF32 => {
-                let (code, width) = CVTPH2PS.of(bytes);
+                let (code, width) = CVTPH2PS.for_size(bytes);
                 let read = bytes.max(16) / 2;
                 let a = self.rm(a, Read::plain(read));
                 let d = self.vector(bytes);
-                self.emit(Inst::code(code).def(d, width).rm(a, Width::of(read)));
+                self.emit(Inst::code(code).def(d, width).rm(a, Width::from_bytes(read)));
                 return Some(d);
             }
             UnaryOp::F32ToF16 => {
-                let (code, width) = CVTPS2PH.of(self.ty(a).bytes());
+                let (code, width) = CVTPS2PH.for_size(self.ty(a).bytes());
                 let a = self.reg(a);
                 let d = self.vector(bytes);
-                self.emit(Inst::code(code).def(d, Width::of(bytes)).read(a, width).imm(NEAREST_EVEN));
+                self.emit(Inst::code(code).def(d, Width::from_bytes(bytes)).read(a, width).imm(NEAREST_EVEN));
                 return Some(d);
             }
         };
@@ -142,7 +142,7 @@ impl Selector<'_> {
     pub fn fma(&mut self, a: ValueId, b: ValueId, c: ValueId, ty: Type) -> Vreg {
         let scalar = ty.lanes == 1;
         let read = if scalar { Read::plain(4) } else { Read::lanes32(ty.bytes().max(16)) };
-        let width = Width::of(ty.bytes());
+        let width = Width::from_bytes(ty.bytes());
         let (a, b) = self.commute(a, b, read);
         let c = if matches!(b, Rm::Mem(_)) { Rm::Reg(self.reg(c)) } else { self.rm(c, read) };
         let d = self.vector(ty.bytes());
@@ -160,7 +160,7 @@ impl Selector<'_> {
         if self.has_evex() {
             return self.choose_evex(mask, a, b, ty);
         }
-        let (code, width) = BLENDVPS.of(ty.bytes());
+        let (code, width) = BLENDVPS.for_size(ty.bytes());
         let (mask, b) = (self.reg(mask), self.reg(b));
         let a = self.rm(a, Read::plain(ty.bytes().max(16)));
         let d = self.vector(ty.bytes());
@@ -181,11 +181,11 @@ impl Selector<'_> {
             (Elem::I16, Elem::I32) => words_to_lanes32,
             (Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 | Elem::Bf16 | Elem::F32, _) => return None,
         };
-        let (code, width) = codes.of(ty.bytes());
+        let (code, width) = codes.for_size(ty.bytes());
         let read = ty.bytes().max(16) / ty.elem.bytes() * from.elem.bytes();
         let a = self.rm(a, Read::plain(read));
         let d = self.vector(ty.bytes());
-        self.emit(Inst::code(code).def(d, width).rm(a, Width::of(read)));
+        self.emit(Inst::code(code).def(d, width).rm(a, Width::from_bytes(read)));
         Some(d)
     }
 
@@ -200,17 +200,19 @@ impl Selector<'_> {
             Elem::F16 | Elem::Bf16 | Elem::F32 => return None,
         };
         let (a, b) = (self.reg(a), self.reg(b));
-        let (code, width) = signs.of(bytes);
+        let (code, width) = signs.for_size(bytes);
         let (negative, nonzero) = (self.f.vreg(Class::Mask), self.f.vreg(Class::Mask));
         self.emit(Inst::code(code).def(negative, Width::K).read(b, width));
         let ones = self.vector(bytes);
-        self.emit(Inst::code(spread.of(bytes).0).def(ones, width).read(negative, Width::K));
+        self.emit(Inst::code(spread.for_size(bytes).0).def(ones, width).read(negative, Width::K));
         // -a is (a ^ -1) - -1.
         let flipped = self.three(PXOR, bytes, a, Rm::Reg(ones));
-        self.emit(Inst::code(test.of(bytes).0).def(nonzero, Width::K).read(b, width).read(b, width));
+        self.emit(Inst::code(test.for_size(bytes).0).def(nonzero, Width::K).read(b, width).read(b, width));
         let d = self.vector(bytes);
-        let code = subtract.of(bytes).0;
-        self.emit(Inst::code(code).def(d, width).read(flipped, width).rm(Rm::Reg(ones), width).masked(nonzero, true));
+        let code = subtract.for_size(bytes).0;
+        self.emit(
+            Inst::code(code).def(d, width).read(flipped, width).rm(Rm::Reg(ones), width).with_mask(nonzero, true),
+        );
         Some(d)
     }
 
@@ -226,9 +228,9 @@ impl Selector<'_> {
         };
         let low = self.reg(a);
         if from.bytes() > 16 && self.has_evex() {
-            let (code, width) = codes.of(from.bytes());
+            let (code, width) = codes.for_size(from.bytes());
             let d = self.vector(ty.bytes());
-            self.emit(Inst::code(code).def(d, Width::of(ty.bytes())).read(low, width));
+            self.emit(Inst::code(code).def(d, Width::from_bytes(ty.bytes())).read(low, width));
             return Some(d);
         }
         let high = if from.bytes() > 16 { self.upper_half(low, 32, false) } else { low };

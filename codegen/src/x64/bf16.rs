@@ -30,19 +30,19 @@ impl Selector<'_> {
     pub fn to_bf16(&mut self, a: ValueId, ty: Type) -> Vreg {
         let from = self.ty(a).bytes();
         if self.f.target.has(Feature::Avx512bf16) {
-            let (code, width) = CVTNEPS2BF16.of(from);
+            let (code, width) = CVTNEPS2BF16.for_size(from);
             let a = self.rm(a, Read::plain(from.max(16)));
             let d = self.vector(ty.bytes());
-            self.emit(Inst::code(code).def(d, Width::of(ty.bytes())).rm(a, width));
+            self.emit(Inst::code(code).def(d, Width::from_bytes(ty.bytes())).rm(a, width));
             return d;
         }
         let a = self.reg(a);
         let rounded = self.round_to_bf16(a, from);
         let low = self.shift_lanes(PSRLD, from, rounded, 16);
         if self.has_evex() {
-            let (code, width) = PMOVDW.of(from);
+            let (code, width) = PMOVDW.for_size(from);
             let d = self.vector(ty.bytes());
-            self.emit(Inst::code(code).def(d, Width::of(ty.bytes())).read(low, width));
+            self.emit(Inst::code(code).def(d, Width::from_bytes(ty.bytes())).read(low, width));
             return d;
         }
         let high = if from > 16 { self.upper_half(low, 32, false) } else { low };
@@ -78,11 +78,11 @@ impl Selector<'_> {
 
     /// Converts bf16 to singles.
     pub fn bf16_to_f32(&mut self, a: ValueId, ty: Type) -> Vreg {
-        let (code, width) = PMOVZXWD.of(ty.bytes());
+        let (code, width) = PMOVZXWD.for_size(ty.bytes());
         let read = ty.bytes().max(16) / 2;
         let a = self.rm(a, Read::plain(read));
         let low = self.vector(ty.bytes());
-        self.emit(Inst::code(code).def(low, width).rm(a, Width::of(read)));
+        self.emit(Inst::code(code).def(low, width).rm(a, Width::from_bytes(read)));
         self.shift_lanes(PSLLD, ty.bytes(), low, 16)
     }
 
@@ -90,7 +90,7 @@ impl Selector<'_> {
     pub fn dot2_bf16(&mut self, ty: Type, acc: ValueId, a: ValueId, b: ValueId) -> Vreg {
         let bytes = ty.bytes();
         if self.f.target.has_dot2_bf16() {
-            let (code, width) = DPBF16PS.of(bytes);
+            let (code, width) = DPBF16PS.for_size(bytes);
             return self.overwrite(code, width, ty, acc, a, b);
         }
         let (acc, a, b) = (self.reg(acc), self.reg(a), self.reg(b));
@@ -127,7 +127,7 @@ impl Selector<'_> {
 
     /// Computes `a * b + c` in every lane.
     fn fma_lanes(&mut self, a: Vreg, b: Vreg, c: Vreg, bytes: u32) -> Vreg {
-        let (d, width) = (self.vector(bytes), Width::of(bytes));
+        let (d, width) = (self.vector(bytes), Width::from_bytes(bytes));
         let inst = Inst::new(Opcode::Fma { scalar: false }).def(d, width);
         self.emit(inst.read(a, width).read(b, width).read(c, width));
         d
@@ -136,7 +136,7 @@ impl Selector<'_> {
     /// Replaces `x` with a zero of the same sign in lanes where the magnitude of `test` is below
     /// `limit`.
     fn flush(&mut self, x: Vreg, test: Vreg, limit: f32, bytes: u32) -> Vreg {
-        let width = Width::of(bytes);
+        let width = Width::from_bytes(bytes);
         let magnitude = self.lanes_of(0x7fff_ffff, bytes);
         let magnitude = self.three(PAND, bytes, test, Rm::Reg(magnitude));
         let sign = self.lanes_of(0x8000_0000, bytes);
@@ -165,7 +165,7 @@ impl Selector<'_> {
         let sign = self.lanes_of(0x8000_0000, bytes);
         let zero = self.three(PAND, bytes, a, Rm::Reg(sign));
         let exponent = self.lanes_of(0x7f80_0000, bytes);
-        let width = Width::of(bytes);
+        let width = Width::from_bytes(bytes);
         if self.has_evex() {
             let (is_nan, is_tiny) = (self.f.vreg(Class::Mask), self.f.vreg(Class::Mask));
             let compare = Inst::code(CMPPS.at(width)).def(is_nan, Width::K).read(a, width).read(a, width);
@@ -186,7 +186,7 @@ impl Selector<'_> {
     /// Computes `mask ? a : b`.
     fn blend(&mut self, mask: Vreg, a: Vreg, b: Vreg, width: Width) -> Vreg {
         let d = self.f.vreg(self.f.vregs[b.index()]);
-        self.emit(Inst::code(PBLENDMD.at(width)).def(d, width).read(b, width).read(a, width).masked(mask, false));
+        self.emit(Inst::code(PBLENDMD.at(width)).def(d, width).read(b, width).read(a, width).with_mask(mask, false));
         d
     }
 
@@ -204,7 +204,7 @@ impl Selector<'_> {
 
     /// Shifts every lane by an immediate.
     pub fn shift_lanes(&mut self, codes: Codes, bytes: u32, a: Vreg, by: i64) -> Vreg {
-        let (code, width) = codes.of(bytes);
+        let (code, width) = codes.for_size(bytes);
         let d = self.vector(bytes);
         // The VEX forms by an immediate take registers only.
         self.emit(Inst::code(code).def(d, width).read(a, width).imm(by));

@@ -25,8 +25,8 @@ pub struct Codes(pub Code, pub Code, pub Code);
 
 impl Codes {
     /// Returns the form for a vector of `bytes` bytes.
-    pub fn of(self, bytes: u32) -> (Code, Width) {
-        let width = Width::of(bytes);
+    pub fn for_size(self, bytes: u32) -> (Code, Width) {
+        let width = Width::from_bytes(bytes);
         (self.at(width), width)
     }
 

@@ -43,7 +43,7 @@ impl Selector<'_> {
     /// deferred.
     pub fn defer(&mut self, inst: &Statement) -> bool {
         let (Some(value), &[a, b]) = (inst.result, &inst.operands[..]) else { return false };
-        let Some(op) = DeferredOp::of(inst.op) else { return false };
+        let Some(op) = DeferredOp::from_op(inst.op) else { return false };
         let (uses, consumer) = (self.uses.count(value), self.uses.consumer(value));
         let defers = match op {
             DeferredOp::Bitwise(_) => consumer == Consumer::Bitwise && self.has_evex() && uses == 1,
@@ -138,7 +138,7 @@ impl Selector<'_> {
         let bytes = ty.bytes();
         if self.has_evex() {
             let mask = self.compare_mask(op, ty, a, b);
-            let (code, width) = PMOVM2D.of(bytes);
+            let (code, width) = PMOVM2D.for_size(bytes);
             let d = self.vector(bytes);
             self.emit(Inst::code(code).def(d, width).read(mask, Width::K));
             return d;
@@ -169,7 +169,7 @@ impl Selector<'_> {
             Comparison::LessFloat => (CMPPS, Some(LT_OQ)),
         };
         let (a, b) = if op == Comparison::Equal { self.commute(a, b, read) } else { (self.reg(a), self.rm(b, read)) };
-        let (code, width) = codes.of(ty.bytes());
+        let (code, width) = codes.for_size(ty.bytes());
         let mask = self.f.vreg(Class::Mask);
         let inst = Inst::code(code).def(mask, Width::K).read(a, width).rm(b, width);
         self.emit(imm.into_iter().fold(inst, Inst::imm));
@@ -192,9 +192,9 @@ impl Selector<'_> {
         let a = self.rm(a, Read::lanes32(bytes.max(16)));
         let mask = self.compare_mask(op, comparison.ty, x, y);
         let float = ty.elem == ixc_ir::kernel::Elem::F32;
-        let (code, width) = if float { BLENDMPS } else { PBLENDMD }.of(bytes);
+        let (code, width) = if float { BLENDMPS } else { PBLENDMD }.for_size(bytes);
         let d = self.vector(bytes);
-        self.emit(Inst::code(code).def(d, width).read(b, width).rm(a, width).masked(mask, false));
+        self.emit(Inst::code(code).def(d, width).read(b, width).rm(a, width).with_mask(mask, false));
         d
     }
 
@@ -258,7 +258,7 @@ impl Selector<'_> {
 
     /// Returns the target's form of an integer dot product, or `None`.
     fn vnni(&self, codes: Codes, bytes: u32) -> Option<(iced_x86::Code, Width)> {
-        let (code, width) = codes.of(bytes);
+        let (code, width) = codes.for_size(bytes);
         if self.f.target.has(Feature::AvxVnni) && bytes <= 32 {
             return Some((code, width));
         }

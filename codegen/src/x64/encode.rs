@@ -582,7 +582,7 @@ mod tests {
             let block = f.block(None);
             f.layout.push(block);
             let [a, b] = [0, 1].map(|_| f.vreg(Class::vector(bytes)));
-            let (code, width) = codes::PADDD.of(bytes);
+            let (code, width) = codes::PADDD.for_size(bytes);
             f.blocks[0].insts.push(Inst::code(code).def(a, width).read(b, width).read(b, width));
             let none =
                 Allocation { registers: vec![0, 1], vector_spills: 0, gpr_spills: 0, rematerialised: 0, tiles: None };

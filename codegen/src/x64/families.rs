@@ -1,6 +1,6 @@
 //! Ops by the function that selects them.
 //!
-//! Invariant: [`Family::of`] is the only match over all ops, and it has no wildcard. A new op does
+//! Invariant: [`Family::from_op`] is the only match over all ops, and it has no wildcard. A new op does
 //! not compile until it has a family, and a function of the selector gets only ops that it knows.
 
 use ixc_ir::kernel::Op;
@@ -171,7 +171,7 @@ pub enum Reduction {
 
 impl Family {
     /// Returns the family of an op.
-    pub fn of(op: Op) -> Family {
+    pub fn from_op(op: Op) -> Family {
         let nullary = Family::Nullary;
         let tile_dot = |factors| Family::Tile(TileOp::Dot(factors));
         let combine = |op| Family::Computation(Computation::Combine(op));

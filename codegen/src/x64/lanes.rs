@@ -28,7 +28,7 @@ impl Selector<'_> {
             (_, false) => (Code::VEX_Vextracti128_xmmm128_ymm_imm8, Width::Y),
         };
         let d = self.vector(bytes / 2);
-        self.emit(Inst::code(code).def(d, Width::of(bytes / 2)).read(a, width).imm(1));
+        self.emit(Inst::code(code).def(d, Width::from_bytes(bytes / 2)).read(a, width).imm(1));
         d
     }
 
@@ -93,7 +93,7 @@ impl Selector<'_> {
                     (_, false) => (Code::VEX_Vperm2i128_ymm_ymm_ymmm256_imm8, UPPER_HALVES),
                 };
                 let (a, b) = (self.reg(a), self.rm(b, Read::plain(bytes)));
-                let (d, width) = (self.vector(bytes), Width::of(bytes));
+                let (d, width) = (self.vector(bytes), Width::from_bytes(bytes));
                 self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, width).imm(imm));
                 d
             }
@@ -130,8 +130,8 @@ impl Selector<'_> {
             (_, false) => Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8,
         };
         let (a, b) = (self.reg(a), self.rm(b, Read::plain(bytes / 2)));
-        let (d, width) = (self.vector(bytes), Width::of(bytes));
-        self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, Width::of(bytes / 2)).imm(1));
+        let (d, width) = (self.vector(bytes), Width::from_bytes(bytes));
+        self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, Width::from_bytes(bytes / 2)).imm(1));
         d
     }
 

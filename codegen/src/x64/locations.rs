@@ -46,8 +46,8 @@ pub enum DeferredOp {
 
 impl DeferredOp {
     /// Returns the op that `op` is.
-    pub fn of(op: Op) -> Option<DeferredOp> {
-        match Family::of(op).computation()? {
+    pub fn from_op(op: Op) -> Option<DeferredOp> {
+        match Family::from_op(op).computation()? {
             Computation::Bitwise(op) => Some(DeferredOp::Bitwise(op)),
             Computation::Comparison(op) => Some(DeferredOp::Comparison(op)),
             Computation::Binary(op) => (op == BinaryOp::Dot2S16).then_some(DeferredOp::Dot2S16),
@@ -152,7 +152,7 @@ pub struct Halves {
 
 impl Halves {
     /// Returns the packing for a table, or `None` if the two halves of an entry do not fit.
-    pub fn of(entries: &[u32]) -> Option<Halves> {
+    pub fn from_entries(entries: &[u32]) -> Option<Halves> {
         let own = entries.iter().fold(0, |own, entry| own | *entry as u16 | (entry >> 16) as u16);
         let apart = |by: u32| {
             let moved = u32::from(own) << by;

@@ -99,7 +99,7 @@ impl Class {
     pub fn width(self) -> Width {
         match self {
             Class::Gpr => Width::R64,
-            Class::Vector { bytes } => Width::of(bytes),
+            Class::Vector { bytes } => Width::from_bytes(bytes),
             Class::Mask => Width::K,
             Class::Tile { .. } => Width::T,
         }
@@ -129,7 +129,7 @@ pub enum Width {
 
 impl Width {
     /// Returns the part of a vector register that holds `bytes` bytes.
-    pub fn of(bytes: u32) -> Width {
+    pub fn from_bytes(bytes: u32) -> Width {
         match bytes {
             33.. => Width::Z,
             17..=32 => Width::Y,
@@ -322,7 +322,7 @@ impl Inst {
     }
 
     /// Sets the mask; lanes outside it become zero if `zero`.
-    pub fn masked(mut self, mask: Vreg, zero: bool) -> Inst {
+    pub fn with_mask(mut self, mask: Vreg, zero: bool) -> Inst {
         self.mask = Some((mask, zero));
         self
     }

@@ -16,12 +16,12 @@ use super::families::NullaryOp;
 use super::locations::Read;
 use super::machine::{Inst, Mem, Rm, Vreg, Width};
 use super::select::Selector;
-use super::statement::{malformed, operand_of, result_of};
+use super::statement::{malformed_error, operand_of, result_of};
 
 impl Selector<'_> {
     /// Selects a hint that a cache line will be loaded.
     pub fn prefetch(&mut self, inst: &Statement) -> Result<(), X64Error> {
-        let address = inst.address.as_ref().ok_or_else(|| malformed(inst))?;
+        let address = inst.address.as_ref().ok_or_else(|| malformed_error(inst))?;
         let mem = self.mem(address);
         self.emit(Inst::code(Code::Prefetcht0_m8).mem(mem));
         Ok(())
@@ -30,7 +30,7 @@ impl Selector<'_> {
     /// Selects ops without operands: constants, indices and loads.
     pub fn nullary(&mut self, op: NullaryOp, inst: &Statement) -> Result<(), X64Error> {
         let (ty, result) = (inst.ty, result_of(inst)?);
-        let address = inst.address.as_ref().ok_or_else(|| malformed(inst));
+        let address = inst.address.as_ref().ok_or_else(|| malformed_error(inst));
         match op {
             NullaryOp::Splat => self.define_constant(result, splat_bytes(ty, &inst.imm)),
             NullaryOp::Bytes => {
@@ -42,7 +42,7 @@ impl Selector<'_> {
                 self.define_constant(result, bytes);
             }
             NullaryOp::Index => {
-                let value = inst.index.as_ref().ok_or_else(|| malformed(inst))?;
+                let value = inst.index.as_ref().ok_or_else(|| malformed_error(inst))?;
                 let x = self.affine(value, false);
                 let d = self.from_integer(x);
                 self.set(result, d);
@@ -73,7 +73,7 @@ impl Selector<'_> {
     pub fn load_into(&mut self, d: Vreg, ty: Type, mem: Mem) {
         let float = ty.elem == Elem::F32;
         let (code, width) = match ty.bytes() {
-            16.. => if float { MOVUPS } else { MOVDQU }.of(ty.bytes()),
+            16.. => if float { MOVUPS } else { MOVDQU }.for_size(ty.bytes()),
             8 if float => (Code::VEX_Vmovsd_xmm_m64, Width::X),
             8 => (Code::VEX_Vmovq_xmm_xmmm64, Width::X),
             4 if float => (Code::VEX_Vmovss_xmm_m32, Width::X),
@@ -110,14 +110,14 @@ impl Selector<'_> {
     /// Stores a value. Emits deferred loads first, because the store could change their memory.
     pub fn store(&mut self, inst: &Statement) -> Result<(), X64Error> {
         let (ty, value) = (inst.ty, operand_of(inst, 0)?);
-        let address = inst.address.as_ref().ok_or_else(|| malformed(inst))?;
+        let address = inst.address.as_ref().ok_or_else(|| malformed_error(inst))?;
         let source = self.reg(value);
         self.settle_all();
         let mem = self.mem(address);
         let float = ty.elem == Elem::F32;
         let (code, width, lane) = match ty.bytes() {
             16.. => {
-                let (code, width) = if float { MOVUPS_STORE } else { MOVDQU_STORE }.of(ty.bytes());
+                let (code, width) = if float { MOVUPS_STORE } else { MOVDQU_STORE }.for_size(ty.bytes());
                 (code, width, false)
             }
             8 if float => (Code::VEX_Vmovsd_m64_xmm, Width::X, false),

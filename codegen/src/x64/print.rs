@@ -35,7 +35,7 @@ pub fn text(kernel: &Kernel, f: &Function, allocation: &Allocation) -> String {
     let mut last = None;
     for id in &f.layout {
         let Some(block) = f.blocks.get(id.index()) else { continue };
-        line(&mut out, &format!("b{}:", id.0), &about(block));
+        line(&mut out, &format!("b{}:", id.0), &block_comment(block));
         for inst in &block.insts {
             let origin = Some(inst.origin).filter(|_| last != Some(inst.origin));
             last = Some(inst.origin);
@@ -53,7 +53,7 @@ fn line(out: &mut String, code: &str, comment: &str) {
     };
 }
 
-fn about(block: &Block) -> String {
+fn block_comment(block: &Block) -> String {
     let mut parts = Vec::new();
     if block.depth > 0 {
         parts.push(format!("depth {}{}", block.depth, if block.innermost { ", innermost" } else { "" }));

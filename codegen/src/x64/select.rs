@@ -158,7 +158,7 @@ impl Selector<'_> {
 
     /// Emits `code d, a, b` for a result of `bytes` bytes.
     pub fn three(&mut self, codes: Codes, bytes: u32, a: Vreg, b: Rm) -> Vreg {
-        let (code, width) = codes.of(bytes);
+        let (code, width) = codes.for_size(bytes);
         let d = self.vector(bytes);
         self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, width));
         d
@@ -166,7 +166,7 @@ impl Selector<'_> {
 
     /// Emits `code d, a, b, imm` for a result of `bytes` bytes.
     pub fn three_imm(&mut self, codes: Codes, bytes: u32, a: Vreg, b: Rm, imm: i64) -> Vreg {
-        let (code, width) = codes.of(bytes);
+        let (code, width) = codes.for_size(bytes);
         let d = self.vector(bytes);
         self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, width).imm(imm));
         d
@@ -174,7 +174,7 @@ impl Selector<'_> {
 
     /// Emits `code d, a`; source and result have `bytes` bytes.
     pub fn two(&mut self, codes: Codes, bytes: u32, a: Rm) -> Vreg {
-        let (code, width) = codes.of(bytes);
+        let (code, width) = codes.for_size(bytes);
         let d = self.vector(bytes);
         self.emit(Inst::code(code).def(d, width).rm(a, width));
         d
@@ -182,7 +182,7 @@ impl Selector<'_> {
 
     /// Emits `code d, a, imm`; source and result have `bytes` bytes.
     pub fn two_imm(&mut self, codes: Codes, bytes: u32, a: Rm, imm: i64) -> Vreg {
-        let (code, width) = codes.of(bytes);
+        let (code, width) = codes.for_size(bytes);
         let d = self.vector(bytes);
         self.emit(Inst::code(code).def(d, width).rm(a, width).imm(imm));
         d

@@ -141,14 +141,14 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
 fn move_code(class: Class) -> Inst {
     Inst::code(match class {
         Class::Gpr | Class::Mask | Class::Tile { .. } => Code::Mov_r64_rm64,
-        Class::Vector { bytes } => MOVUPS.of(bytes).0,
+        Class::Vector { bytes } => MOVUPS.for_size(bytes).0,
     })
 }
 
 fn store_code(class: Class) -> Inst {
     Inst::code(match class {
         Class::Gpr | Class::Mask | Class::Tile { .. } => Code::Mov_rm64_r64,
-        Class::Vector { bytes } => MOVUPS_STORE.of(bytes).0,
+        Class::Vector { bytes } => MOVUPS_STORE.for_size(bytes).0,
     })
 }
 

@@ -16,18 +16,18 @@ fn integer(inst: &Statement) -> i64 {
 }
 
 /// Returns the error for a statement that the verifier refuses.
-pub(super) fn malformed(inst: &Statement) -> X64Error {
+pub(super) fn malformed_error(inst: &Statement) -> X64Error {
     X64Error::Malformed { op: inst.op, ty: inst.ty }
 }
 
 /// Returns the value that a statement defines.
 pub(super) fn result_of(inst: &Statement) -> Result<ValueId, X64Error> {
-    inst.result.ok_or_else(|| malformed(inst))
+    inst.result.ok_or_else(|| malformed_error(inst))
 }
 
 /// Returns operand number `i` of a statement.
 pub(super) fn operand_of(inst: &Statement, i: usize) -> Result<ValueId, X64Error> {
-    inst.operands.get(i).copied().ok_or_else(|| malformed(inst))
+    inst.operands.get(i).copied().ok_or_else(|| malformed_error(inst))
 }
 
 impl Selector<'_> {
@@ -36,7 +36,7 @@ impl Selector<'_> {
         if inst.result.is_some_and(|r| self.uses.count(r) == 0) || self.defer(inst) {
             return Ok(());
         }
-        match Family::of(inst.op) {
+        match Family::from_op(inst.op) {
             Family::Nullary(op) => self.nullary(op, inst)?,
             Family::Store => self.store(inst)?,
             Family::Prefetch => self.prefetch(inst)?,
@@ -60,7 +60,7 @@ impl Selector<'_> {
     /// Computes the result of an op in a register.
     fn computation(&mut self, op: Computation, inst: &Statement) -> Result<Vreg, X64Error> {
         let operand = |i| operand_of(inst, i);
-        let refused = || malformed(inst);
+        let refused = || malformed_error(inst);
         let (first, ty, int) = (operand(0)?, inst.ty, integer(inst));
         Ok(match op {
             Computation::Slice => self.slice(first, ty, int),

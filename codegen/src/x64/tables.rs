@@ -110,7 +110,7 @@ impl Selector<'_> {
     /// Prepares the entry numbers of all four quarters.
     fn numbers(&mut self, low: ValueId, high: ValueId, bytes: u32, entries: &[u32]) -> Numbers {
         let words = bytes == VECTOR_BYTES && self.f.target.has(Feature::Avx512bw) && entries.len() <= MAX_WORDS;
-        if let (true, Some(halves)) = (words, Halves::of(entries)) {
+        if let (true, Some(halves)) = (words, Halves::from_entries(entries)) {
             return self.words(low, high, entries, halves);
         }
         if let Some((block, mem)) = self.origins.get(&low)
@@ -270,7 +270,7 @@ impl Selector<'_> {
         let unset = self.select_vectors(permute, blend, base, low, masks, first);
         let set = self.select_vectors(permute, blend, base, low, masks, first + (2 << masks.len()));
         let inst = Inst::code(blend.2).def(d, Width::Z).read(unset, Width::Z).read(set, Width::Z);
-        self.emit(inst.masked(*mask, false));
+        self.emit(inst.with_mask(*mask, false));
         d
     }
 
@@ -367,7 +367,8 @@ impl Selector<'_> {
             parts = (parts.chunks_exact(2))
                 .map(|pair| {
                     let d = self.vector(2 * bytes);
-                    let inst = Inst::code(code).def(d, width).read(pair[0], width).read(pair[1], Width::of(bytes));
+                    let inst =
+                        Inst::code(code).def(d, width).read(pair[0], width).read(pair[1], Width::from_bytes(bytes));
                     self.emit(inst.imm(1));
                     d
                 })

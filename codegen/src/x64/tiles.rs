@@ -17,7 +17,7 @@ use super::X64Error;
 use super::families::{TileDot, TileOp};
 use super::machine::{Class, Function, Inst, Mem, Opcode, Vreg, Width};
 use super::select::Selector;
-use super::statement::{malformed, operand_of, result_of};
+use super::statement::{malformed_error, operand_of, result_of};
 use ixc_targets::Feature;
 
 /// Rows and row bytes of each used tile register.
@@ -134,7 +134,7 @@ impl Selector<'_> {
 
     /// Returns the memory operand of a load or store of rows; its index is the stride.
     fn rows_of(&mut self, inst: &Statement) -> Result<Mem, X64Error> {
-        let (Some(address), Imm::Int(stride)) = (&inst.address, &inst.imm) else { return Err(malformed(inst)) };
+        let (Some(address), Imm::Int(stride)) = (&inst.address, &inst.imm) else { return Err(malformed_error(inst)) };
         let stride = self.stride(*stride);
         Ok(Mem { index: Some((stride, 1)), ..self.mem(address) })
     }

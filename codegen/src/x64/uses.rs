@@ -70,7 +70,7 @@ impl Uses {
         for stmt in body {
             match stmt {
                 Stmt::Inst(inst) => {
-                    let op = Family::of(inst.op).computation();
+                    let op = Family::from_op(inst.op).computation();
                     for (i, &v) in inst.operands.iter().enumerate() {
                         let here = self.body[v.index()] == number;
                         let consumer = match op {

@@ -12,7 +12,7 @@ use crate::{HALVES, ODD};
 
 /// Returns attention over an f16 cache, without options.
 fn plain(group: u32, d: u32, dv: u32) -> AttentionPart {
-    AttentionPart { heads: Heads { group, d, dv }, scores: Scores::scaled(0.125), cache: HALVES }
+    AttentionPart { heads: Heads { group, d, dv }, scores: Scores::with_scale(0.125), cache: HALVES }
 }
 
 /// Returns the kernel with other scores.
@@ -59,7 +59,7 @@ fn attention() {
                 group.rows(of_rows(part, 1 + blocks % 2, rows), blocks);
             }
             group.rows(part, blocks);
-            let part = with_scores(part, |scores| Scores { cap: Some(Bits::of(0.5)), ..scores });
+            let part = with_scores(part, |scores| Scores { cap: Some(Bits::from_value(0.5)), ..scores });
             group.rows(of_rows(part, 2, several(heads)), blocks);
             group.rows(part, blocks);
         }
@@ -101,7 +101,7 @@ fn attention_slopes() {
         (3, 64, 96, blocks_of(Format::Q4_0, Format::F16)),
     ] {
         for blocks in [1, 2, 3] {
-            let cap = (blocks == 2).then(|| Bits::of(0.5));
+            let cap = (blocks == 2).then(|| Bits::from_value(0.5));
             let part = with_scores(AttentionPart { cache, ..plain(heads, d, dv) }, |scores| Scores {
                 cap,
                 sinks: blocks == 3,
@@ -134,7 +134,7 @@ fn attention_window() {
             group.rows(of_window(part, rows, (window, false)), blocks);
         }
         // The rows are on both sides of a chunk's beginning.
-        let part = with_scores(part, |scores| Scores { cap: Some(Bits::of(0.5)), ..scores });
+        let part = with_scores(part, |scores| Scores { cap: Some(Bits::from_value(0.5)), ..scores });
         for (window, blocks) in [(32, 2), (64, 3)] {
             group.rows(of_window(part, rows, (window, true)), blocks);
         }
@@ -155,7 +155,7 @@ fn cached_blocks() {
     ] {
         let cache = Cache { keys, values };
         for (d, dv) in [(32, 32), (64, 64), (96, 160), (128, 32)] {
-            let norm = (d == 64).then(|| Bits::of(1e-6));
+            let norm = (d == 64).then(|| Bits::from_value(1e-6));
             for style in [RopeStyle::Neox, RopeStyle::Norm] {
                 group.rows(RopeAppend { d, dv, dims: 32, style, norm, cache }, 4);
             }
@@ -164,7 +164,7 @@ fn cached_blocks() {
             [(1, 32, 32, false), (3, 64, 96, true), (4, 128, 128, false), (8, 64, 64, true), (11, 96, 160, false)]
         {
             let part = with_scores(AttentionPart { cache, ..plain(heads, d, dv) }, |scores| Scores {
-                cap: sinks.then(|| Bits::of(0.5)),
+                cap: sinks.then(|| Bits::from_value(0.5)),
                 sinks,
                 ..scores
             });
@@ -182,7 +182,7 @@ fn attention_over_chosen_entries() {
         for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
             let (group_of, dv) = (group_of as u32 + 1, 34 - n);
             let heads = Heads { group: group_of, d: n, dv };
-            let scores = Scores { sinks, ..Scores::scaled(0.125) };
+            let scores = Scores { sinks, ..Scores::with_scale(0.125) };
             group.rows(AttentionEntries { heads, scores, window, every, chosen: Some(9) }, blocks);
         }
     }

@@ -152,7 +152,7 @@ pub fn run_changed(
         let kernel = generate(&spec, target).unwrap_or_else(|e| panic!("{}: {name}: {e}", spec.name()));
         let mut before = fill(&spec, &kernel, &dims);
         change(&kernel, &mut before);
-        let run = Run::of(&spec, &kernel, &dims, before);
+        let run = Run::new(&spec, &kernel, &dims, before);
         run.compare(&mut Codes::default(), &kernel, target);
         look(&kernel, &run.before, &run.interpreted);
     }
@@ -204,10 +204,10 @@ struct Run {
 
 impl Run {
     fn interpret(spec: &KernelSpec, kernel: &Kernel, dims: &[i64]) -> Run {
-        Run::of(spec, kernel, dims, fill(spec, kernel, dims))
+        Run::new(spec, kernel, dims, fill(spec, kernel, dims))
     }
 
-    fn of(spec: &KernelSpec, kernel: &Kernel, dims: &[i64], before: Vec<Vec<u8>>) -> Run {
+    fn new(spec: &KernelSpec, kernel: &Kernel, dims: &[i64], before: Vec<Vec<u8>>) -> Run {
         let name = spec.name();
         let mut interpreted = before.clone();
         interpret::run(kernel, dims, &mut interpreted).unwrap_or_else(|e| panic!("{name} {dims:?}: interpreter: {e}"));
@@ -258,7 +258,7 @@ impl Codes {
     /// Returns the method of running it.
     fn execute(&mut self, kernel: &Kernel, target: Target, dims: &[i64], buffers: &mut [Vec<u8>]) -> &'static str {
         let fail = |e: String| -> ! { panic!("{} {dims:?}: {}: {e}", kernel.name, target.name()) };
-        let code = self.get(kernel, target.name(), || Code::of(kernel, target)).unwrap_or_else(|e| fail(e));
+        let code = self.get(kernel, target.name(), || Code::generate(kernel, target)).unwrap_or_else(|e| fail(e));
         code.run(kernel, dims, buffers).unwrap_or_else(|e| fail(e));
         match code {
             Code::Native(_) => "native",
@@ -322,7 +322,7 @@ impl Code {
         Ok(Code::Alone(ForeignCode::new(&code.bytes).map_err(|e| e.to_string())?))
     }
 
-    fn of(kernel: &Kernel, target: Target) -> Result<Code, String> {
+    fn generate(kernel: &Kernel, target: Target) -> Result<Code, String> {
         if qemu::portable_is_v2() && target == Target::PORTABLE {
             verify(kernel).map_err(|e| e.to_string())?;
             let code = portable::compile_for_v2(kernel).map_err(|e| e.to_string())?;

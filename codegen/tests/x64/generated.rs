@@ -17,7 +17,7 @@ use ixc_ir::random::Random;
 const SEED: u64 = 0x9e17;
 
 fn specs() -> Vec<KernelSpec> {
-    let eps = Bits::of(1e-6);
+    let eps = Bits::from_value(1e-6);
     let mut specs: Vec<KernelSpec> =
         FORMATS.iter().filter(|row| row.rows > 1).map(|row| Pack { to: row.format }.into()).collect();
     for format in FORMATS.iter().map(|row| row.format).filter(|format| format.is_weight()) {
@@ -75,7 +75,7 @@ fn specs() -> Vec<KernelSpec> {
         }
     }
     for group in [1, 4] {
-        let (heads, scores) = (Heads { group, d: 64, dv: 64 }, Scores::scaled(0.125));
+        let (heads, scores) = (Heads { group, d: 64, dv: 64 }, Scores::with_scale(0.125));
         specs.push(Attention { heads, scores, key_heads: 8, rows: 16 / group, cache: Cache::default() }.into());
         specs.push(AttentionPart { heads, scores, cache: Cache::default() }.into());
         specs.push(AttentionCombine { group, dv: heads.dv, parts: 16 }.into());
@@ -92,7 +92,7 @@ fn specs() -> Vec<KernelSpec> {
                 bias: false,
                 scales: false,
                 normalise: true,
-                scale: Bits::of(1.0),
+                scale: Bits::from_value(1.0),
                 listed: 0,
             }
             .into(),

@@ -9,7 +9,7 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::generate;
 use ixc_targets::{Lowering, Target};
 
-use ixc_testing::tools::{Found, GNU_AS, LLVM_MCA, Tool};
+use ixc_testing::tools::{GNU_AS, InstalledTool, LLVM_MCA, Tool};
 
 /// One kernel of each kind that has constants, loops, masks or tiles.
 const KERNELS: [&str; 8] =
@@ -45,16 +45,16 @@ fn decoded(code: &[u8]) -> Vec<Instruction> {
 
 #[test]
 fn assembled_listings_contain_the_listed_instructions() {
-    let Some(Found { program, .. }) = GNU_AS.find("listings through GNU as") else { return };
+    let Some(InstalledTool { program, .. }) = GNU_AS.find("listings through GNU as") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings");
     std::fs::create_dir_all(&folder).unwrap();
     let mut instructions = 0;
     for target in Target::all() {
         for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
             let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
-            let Ok(artifact) = Artifact::of(&kernel, target, true) else { continue };
+            let Ok(artifact) = Artifact::generate(&kernel, target, true) else { continue };
             // For `portable`, this is code for this machine.
-            let Some(listed) = artifact.finished() else { continue };
+            let Some(listed) = artifact.finished_code() else { continue };
             let name = format!("{}-{}", row.name, target.name());
             let [text, object, binary] = ["s", "o", "bin"].map(|end| folder.join(format!("{name}.{end}")));
             std::fs::write(&text, listing::text(listed, &kernel)).unwrap();
@@ -112,7 +112,7 @@ fn is_choice(i: &Instruction, j: &Instruction) -> bool {
 /// the same, except for the few instructions with equivalent forms.
 #[test]
 fn every_listing_assembles_to_its_bytes() {
-    let Some(Found { program, .. }) = GNU_AS.find("all listings through GNU as") else { return };
+    let Some(InstalledTool { program, .. }) = GNU_AS.find("all listings through GNU as") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-all");
     std::fs::create_dir_all(&folder).unwrap();
     // CPUs with the same instruction set only differ in speed.
@@ -182,7 +182,7 @@ fn every_listing_assembles_to_its_bytes() {
 fn llvm_mca_accepts_unchanged_listings() {
     // Any version is suitable, because it only has to parse the listing.
     const ANY: Tool = Tool { needed_version: "any", is_suitable: |_| true, ..LLVM_MCA };
-    let Some(Found { program, .. }) = ANY.find("listings through llvm-mca") else { return };
+    let Some(InstalledTool { program, .. }) = ANY.find("listings through llvm-mca") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-mca");
     std::fs::create_dir_all(&folder).unwrap();
     for (target, cpu) in [(Target::AVX2, "haswell"), (Target::AVX512, "icelake-server")] {
@@ -207,7 +207,9 @@ fn llvm_mca_accepts_unchanged_listings() {
 fn uica_reads_marked_loops_of_listings() {
     const MARKS: [&str; 2] = ["mov ebx, 111\n.byte 0x64, 0x67, 0x90", "mov ebx, 222\n.byte 0x64, 0x67, 0x90"];
     const BYTES: [&[u8]; 2] = [&[0xbb, 0x6f, 0, 0, 0, 0x64, 0x67, 0x90], &[0xbb, 0xde, 0, 0, 0, 0x64, 0x67, 0x90]];
-    let Some(Found { program, .. }) = GNU_AS.find("listings with IACA's markers through GNU as") else { return };
+    let Some(InstalledTool { program, .. }) = GNU_AS.find("listings with IACA's markers through GNU as") else {
+        return;
+    };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-uica");
     std::fs::create_dir_all(&folder).unwrap();
     let mut loops = 0;
@@ -280,7 +282,7 @@ fn listings_of_several_kernels_share_no_label() {
     let labels: Vec<&str> = text.lines().filter_map(|line| line.strip_suffix(':')).collect();
     let different: std::collections::BTreeSet<&str> = labels.iter().copied().collect();
     assert!(labels.len() > 10 && different.len() == labels.len(), "{labels:?}");
-    let Some(Found { program, .. }) = GNU_AS.find("listings of several kernels through GNU as") else { return };
+    let Some(InstalledTool { program, .. }) = GNU_AS.find("listings of several kernels through GNU as") else { return };
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listing-of-many.s");
     std::fs::write(&path, text).unwrap();
     let out = Command::new(program).args(["--64", "-o", "/dev/null"]).arg(&path).output().unwrap();

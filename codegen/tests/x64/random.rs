@@ -4,7 +4,7 @@
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::{Kernel, interpret};
 use ixc_targets::Target;
-use ixc_testing::random_kernels::{Options, random_buffers, random_dims, random_kernel_with};
+use ixc_testing::random_kernels::{KernelOptions, random_buffers, random_dims, random_kernel_with};
 
 use super::native::{Engine, has_lowering, targets};
 
@@ -24,7 +24,7 @@ fn compare(target: Target) {
     let one = std::env::var("IXC_TEST_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seeds: Vec<u64> = one.map_or_else(|| (SEED..SEED + KERNELS).collect(), |seed| vec![seed]);
     println!("seeds {SEED} and the {KERNELS} after it");
-    let options = Options { widest: target.isa().vector_bytes, tiles: false, has: has_lowering };
+    let options = KernelOptions { widest: target.isa().vector_bytes, tiles: false, has: has_lowering };
     let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel_with(seed, options)).collect();
     let native = Engine::new(&kernels, target);
     let (mut spilled, mut gprs, mut rematerialised) = (0, 0, 0);

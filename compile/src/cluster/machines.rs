@@ -105,7 +105,7 @@ enum Range {
 }
 
 impl Range {
-    fn expected(self) -> &'static str {
+    fn expected_value(self) -> &'static str {
         match self {
             Range::Count => "1 to 65536",
             Range::Positive => "more than 0, and at most 1e18",
@@ -194,7 +194,7 @@ impl Machines {
         if let Some(&NumberField { name: field, value: found, range }) =
             numbers.iter().find(|field| !field.range.contains(field.value))
         {
-            return Err(ClusterError::Value { name: self.name, field, found, expected: range.expected() });
+            return Err(ClusterError::Value { name: self.name, field, found, expected: range.expected_value() });
         }
         if let Some(field) = self.assumed.iter().find(|own| numbers.iter().all(|field| field.name != own.as_str())) {
             let field = field.clone();

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use ixc_ir::units::{Bytes, counted};
+use ixc_ir::units::{Bytes, count_text};
 
 use super::ClusterForecast;
 use super::step::{RankForecast, RankSeconds, StepForecast};
@@ -14,9 +14,9 @@ impl Display for ClusterForecast {
         writeln!(
             f,
             "{} by {}, on {} ({})",
-            counted(self.ranks.into(), "rank"),
+            count_text(self.ranks.into(), "rank"),
             self.division,
-            counted(machines.into(), "machine"),
+            count_text(machines.into(), "machine"),
             self.machines
         )?;
         writeln!(
@@ -79,7 +79,7 @@ fn write_token(f: &mut Formatter<'_>, step: &StepForecast) -> fmt::Result {
             f,
             "exchanges {}: {}; {} on machines, {} between machines",
             kinds.join(", "),
-            counted(counts.messages, "message"),
+            count_text(counts.messages, "message"),
             Bytes(counts.bytes_inside as u64),
             Bytes(counts.bytes_between as u64)
         )?;

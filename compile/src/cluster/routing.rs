@@ -30,7 +30,7 @@ impl DividedExperts {
             let mut ways = vec![0.0; k as usize + 1];
             ways[0] = 1.0 / all;
             for rank in 0..self.ranks {
-                let own = self.owned(rank);
+                let own = self.expert_count(rank);
                 let choices: Vec<f64> = (0..=most.min(k)).map(|j| binomial(own, j)).collect();
                 let next = (0..ways.len())
                     .map(|sum| (0..choices.len().min(sum + 1)).map(|j| choices[j] * ways[sum - j]).sum());
@@ -47,7 +47,7 @@ impl DividedExperts {
     }
 
     /// Returns the number of experts of a rank, as the pass `shard` divides them.
-    fn owned(self, rank: u32) -> u64 {
+    fn expert_count(self, rank: u32) -> u64 {
         let group = Group { rank, ranks: self.ranks };
         let end = |rank: u32| (u128::from(self.experts) * u128::from(rank) / u128::from(group.ranks)) as u64;
         end(group.rank + 1) - end(group.rank)

@@ -86,7 +86,7 @@ impl RankSeconds {
     }
 
     /// Returns the cause that took longest, without waiting.
-    fn bound(&self) -> ClusterBound {
+    fn main_cause(&self) -> ClusterBound {
         let all = [
             (ClusterBound::Memory, self.memory),
             (ClusterBound::Compute, self.compute),
@@ -109,7 +109,7 @@ impl RankSeconds {
         self.waiting += other.waiting;
     }
 
-    fn scaled(&self, factor: f64) -> RankSeconds {
+    fn scale(&self, factor: f64) -> RankSeconds {
         RankSeconds {
             memory: self.memory * factor,
             compute: self.compute * factor,
@@ -226,13 +226,13 @@ pub fn forecast(modules: &[Module], machines: &Machines, size: StepSize) -> Resu
     }
     let most = clocks.iter().map(|clock| clock.busiest).fold(0.0, f64::max);
     let ranks: Vec<RankForecast> = clocks.into_iter().map(|clock| clock.forecast).collect();
-    let mean = sum.scaled(1.0 / ranks.len().max(1) as f64);
+    let mean = sum.scale(1.0 / ranks.len().max(1) as f64);
     Ok(StepForecast {
         tokens: size.tokens,
         position: size.position,
         seconds,
         tokens_per_second: size.tokens as f64 / seconds.max(f64::MIN_POSITIVE),
-        bound: mean.bound(),
+        bound: mean.main_cause(),
         balance: if most > 0.0 { mean.work() / most } else { 1.0 },
         mean,
         exchanges: counts,
@@ -248,7 +248,7 @@ impl RankClock {
         ranks: u32,
         size: StepSize,
     ) -> Result<RankClock, ClusterError> {
-        let weights = WeightBytes::of(module);
+        let weights = WeightBytes::from_module(module);
         let memory = machines.socket.memory_bytes;
         let Some(free) = memory.checked_sub(weights.dense) else {
             return Err(ClusterError::NoMemory { rank, needed: weights.dense, memory });
@@ -266,7 +266,7 @@ impl RankClock {
             let mut counter = WorkCounter::new(module, function, ranks, size);
             let (mut mean, mut busiest) = (RankSeconds::default(), 0.0);
             for op in &function.ops {
-                if let Some(collective) = Collective::of(function, op) {
+                if let Some(collective) = Collective::from_op(function, op) {
                     parts.push(Part::Work { mean, busiest });
                     parts.push(Part::Exchange(collective));
                     (mean, busiest) = (RankSeconds::default(), 0.0);

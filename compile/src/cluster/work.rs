@@ -57,10 +57,10 @@ pub struct WeightBytes {
 
 impl WeightBytes {
     /// Returns the bytes of a graph's weights.
-    pub fn of(module: &Module) -> WeightBytes {
+    pub fn from_module(module: &Module) -> WeightBytes {
         let mut experts = HashSet::new();
         for function in &module.functions {
-            let matrices = Matrices::of(function);
+            let matrices = Matrices::from_function(function);
             for op in &function.ops {
                 if is_expert_product(op.kind) {
                     experts.extend(op.operands.iter().filter_map(|&operand| matrices.weight(operand)));
@@ -88,8 +88,8 @@ struct Matrices<'f> {
 }
 
 impl<'f> Matrices<'f> {
-    fn of(function: &'f Function) -> Matrices<'f> {
-        Matrices { function, def_use: DefUse::of(function) }
+    fn from_function(function: &'f Function) -> Matrices<'f> {
+        Matrices { function, def_use: DefUse::from_function(function) }
     }
 
     /// Returns the position of an operand's weight.
@@ -121,7 +121,7 @@ impl<'m> WorkCounter<'m> {
     pub fn new(module: &'m Module, function: &'m Function, ranks: u32, size: StepSize) -> WorkCounter<'m> {
         WorkCounter {
             module,
-            matrices: Matrices::of(function),
+            matrices: Matrices::from_function(function),
             ranks,
             size,
             rounded: HashSet::new(),
@@ -256,7 +256,8 @@ impl<'m> WorkCounter<'m> {
             let positions = state.window.map_or(positions, |window| positions.min(window as f64));
             positions / state.every.max(1) as f64
         };
-        let listed = view::Attention::of(op).and_then(|attention| self.ty(attention.chosen?).dims().last()?.fixed());
+        let listed =
+            view::Attention::from_op(op).and_then(|attention| self.ty(attention.chosen?).dims().last()?.fixed());
         let of_row = |positions: f64| listed.map_or(visible(positions), |listed| visible(positions).min(listed as f64));
         let bytes: f64 = state
             .fields
@@ -353,6 +354,6 @@ func @step(%x: f32[T, 256], %rows: i32[L]) -> (f32[L, 512]) {
         assert_eq!((two[1].operations, two[8].operations), (2.0 * router.operations, output.operations));
         let module = parse(GRAPH).unwrap();
         let dense = 4 * 256 * 4 + 512 * 256 * 4;
-        assert_eq!(WeightBytes::of(&module), WeightBytes { dense, experts: 4 * expert as u64 });
+        assert_eq!(WeightBytes::from_module(&module), WeightBytes { dense, experts: 4 * expert as u64 });
     }
 }

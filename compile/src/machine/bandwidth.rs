@@ -38,7 +38,7 @@ pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     let work = || -> Vec<(Instant, Instant)> {
         // The thread that reads the memory also writes it first, so that it is on the thread's own
         // memory node.
-        let mut memory = Large::of(words);
+        let mut memory = Large::allocate(words);
         let slice = memory.words();
         for (at, word) in slice.iter_mut().enumerate() {
             *word = at as u64;
@@ -84,7 +84,7 @@ enum Large {
 }
 
 impl Large {
-    fn of(words: usize) -> Large {
+    fn allocate(words: usize) -> Large {
         let Ok(map) = MmapMut::map_anon(words * size_of::<u64>()) else { return Large::Plain(vec![0; words]) };
         // Only a hint.
         #[cfg(target_os = "linux")]

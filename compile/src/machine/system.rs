@@ -15,7 +15,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    fn of<T>(result: std::io::Result<T>) -> Probe {
+    fn from_result<T>(result: std::io::Result<T>) -> Probe {
         Probe { available: result.is_ok(), reason: result.err().map(|error| error.to_string()) }
     }
 }
@@ -143,7 +143,7 @@ pub fn io_uring() -> Probe {
     // until the call returns.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
     if ring < 0 {
-        return Probe::of(Err::<(), _>(std::io::Error::last_os_error()));
+        return Probe::from_result(Err::<(), _>(std::io::Error::last_os_error()));
     }
     let descriptor = i32::try_from(ring).unwrap_or(-1);
     // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
@@ -159,7 +159,7 @@ pub fn io_uring() -> Probe {
 
 /// Whether memory that was written may be made executable, as generated code needs.
 pub fn executable_memory() -> Probe {
-    Probe::of(memmap2::MmapMut::map_anon(4096).and_then(memmap2::MmapMut::make_exec))
+    Probe::from_result(memmap2::MmapMut::map_anon(4096).and_then(memmap2::MmapMut::make_exec))
 }
 
 /// Returns the peak resident memory of this process, mapped files included.

@@ -120,7 +120,7 @@ impl Selection {
     ///
     /// # Errors
     /// [`SelectError`] if no item is selected.
-    pub fn of(&self, items: &[Item]) -> Result<Vec<usize>, SelectError> {
+    pub fn positions(&self, items: &[Item]) -> Result<Vec<usize>, SelectError> {
         let named: Vec<usize> = (0..items.len()).filter(|&at| self.names(&items[at])).collect();
         let chosen: Vec<usize> = named.iter().copied().filter(|&at| self.is_in(items[at].layer)).collect();
         if !chosen.is_empty() || self.is_all() {
@@ -234,39 +234,39 @@ mod tests {
         ]
     }
 
-    fn found(op: Option<&str>, layers: &[&str]) -> Result<Vec<usize>, String> {
+    fn select(op: Option<&str>, layers: &[&str]) -> Result<Vec<usize>, String> {
         let layers = layers.iter().map(|text| text.parse().unwrap()).collect();
-        Selection { op: op.map(Into::into), layers }.of(&items()).map_err(|error| error.to_string())
+        Selection { op: op.map(Into::into), layers }.positions(&items()).map_err(|error| error.to_string())
     }
 
     #[test]
     fn ops_are_found_by_word_name_and_layer() {
-        assert_eq!(found(None, &[]).unwrap(), [0, 1, 2, 3, 4]);
+        assert_eq!(select(None, &[]).unwrap(), [0, 1, 2, 3, 4]);
         // An op's word must match completely. A name need not, if the pattern has no wildcards.
-        assert_eq!(found(Some("linear"), &[]).unwrap(), [1, 4]);
-        assert_eq!(found(Some("linear*"), &[]).unwrap(), [1, 2, 4]);
-        assert_eq!(found(Some("ffn_gate"), &["1-2"]).unwrap(), [4]);
-        assert_eq!(found(Some("blk.*.ffn_gate_inp"), &[]).unwrap(), [1, 4]);
-        assert_eq!(found(Some("blk.?.attn_q.weight"), &["0", "1"]).unwrap(), [2]);
-        assert_eq!(found(Some("gemv_f32"), &[]).unwrap(), [1, 4]);
-        assert_eq!(found(None, &["1"]).unwrap(), [2, 3]);
+        assert_eq!(select(Some("linear"), &[]).unwrap(), [1, 4]);
+        assert_eq!(select(Some("linear*"), &[]).unwrap(), [1, 2, 4]);
+        assert_eq!(select(Some("ffn_gate"), &["1-2"]).unwrap(), [4]);
+        assert_eq!(select(Some("blk.*.ffn_gate_inp"), &[]).unwrap(), [1, 4]);
+        assert_eq!(select(Some("blk.?.attn_q.weight"), &["0", "1"]).unwrap(), [2]);
+        assert_eq!(select(Some("gemv_f32"), &[]).unwrap(), [1, 4]);
+        assert_eq!(select(None, &["1"]).unwrap(), [2, 3]);
     }
 
     #[test]
     fn empty_selection_lists_available_names() {
         assert_eq!(
-            found(Some("ffn_gate_imp"), &[]).unwrap_err(),
+            select(Some("ffn_gate_imp"), &[]).unwrap_err(),
             "no item has the name \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
         );
         assert_eq!(
-            found(Some("linaer"), &[]).unwrap_err().split("; ").nth(1).unwrap(),
+            select(Some("linaer"), &[]).unwrap_err().split("; ").nth(1).unwrap(),
             "similar names: linear, linear.qkv"
         );
-        assert!(!found(Some("zzz"), &[]).unwrap_err().contains("similar names"));
-        assert_eq!(found(None, &["7-9"]).unwrap_err(), "no item is in layer 7-9; layers are 0-2");
-        assert_eq!(found(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; it is in 0, 2");
-        assert_eq!(found(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; it is in none");
-        assert_eq!(found(Some("linear"), &["5"]).unwrap_err(), "no item is in layer 5; layers are 0-2");
+        assert!(!select(Some("zzz"), &[]).unwrap_err().contains("similar names"));
+        assert_eq!(select(None, &["7-9"]).unwrap_err(), "no item is in layer 7-9; layers are 0-2");
+        assert_eq!(select(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; it is in 0, 2");
+        assert_eq!(select(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; it is in none");
+        assert_eq!(select(Some("linear"), &["5"]).unwrap_err(), "no item is in layer 5; layers are 0-2");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_targets::memory::{Level, Memory};
 use serde::Serialize;
 
-use super::super::report::{KernelCostError, Report, indented, label_width};
+use super::super::report::{KernelCostError, Report, indent, label_width};
 use super::cache::Caches;
 use super::spent::{Bounds, BufferTraffic, CacheWalk, Stream};
 use super::start::Start;
@@ -252,19 +252,14 @@ impl Display for LevelBound {
 
 impl Display for Levels {
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
-        let width = label_width(self.loops.iter().map(|l| indented(l.depth, &l.label)));
+        let width = label_width(self.loops.iter().map(|l| indent(l.depth, &l.label)));
         let sizes = [self.memory.l1, self.memory.l2, self.memory.l3].map(|cache| format!("{} KiB", cache.bytes / 1024));
         writeln!(f, "with caches of {}; lines by the level that they come from:", sizes.join(", "))?;
         let [l1, l2, l3, memory] = Level::ALL.map(Level::name);
         writeln!(f, "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11}  bound by", "", "cycles")?;
         for l in &self.loops {
             let [l1, l2, l3, memory] = l.lines;
-            write!(
-                f,
-                "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11.0}",
-                indented(l.depth, &l.label),
-                l.cycles
-            )?;
+            write!(f, "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11.0}", indent(l.depth, &l.label), l.cycles)?;
             l.bound.as_ref().map_or(Ok(()), |bound| write!(f, "  {bound}"))?;
             writeln!(f)?;
         }

@@ -84,7 +84,7 @@ impl Code {
 
     /// Returns the number of cycles of a stretch without overlap. It includes the first iteration's
     /// latency, as in [`KernelCost::cycles_drained`].
-    fn drained(self, code: f64, lines: f64) -> f64 {
+    fn cycles_without_overlap(self, code: f64, lines: f64) -> f64 {
         match self.innermost {
             true => code.max(lines) + (self.latency - self.cycles).max(0.0),
             false => code.max(self.latency).max(lines),
@@ -177,9 +177,9 @@ impl<'a> CacheWalk<'a> {
         let alone = code.of_stretch(iterations);
         let lines: f64 = open.streams.iter().map(|(_, cycles)| cycles).sum();
         total.code.0 += alone;
-        total.code.1 += code.drained(alone, 0.0);
+        total.code.1 += code.cycles_without_overlap(alone, 0.0);
         total.cycles += alone.max(lines);
-        total.cycles_drained += code.drained(alone, lines);
+        total.cycles_drained += code.cycles_without_overlap(alone, lines);
         if lines > alone {
             for &(stream, cycles) in &open.streams {
                 *total.bounds.streams.entry(stream).or_default() += cycles;

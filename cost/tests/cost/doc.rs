@@ -80,7 +80,7 @@ fn caches() -> String {
         let Memory { l1, l2, l3, third } = row.memory();
         let shape = |cache: CacheShape| format!("{} KiB, {} ways", cache.bytes / 1024, cache.ways);
         let shapes = [l1, l2, l3].map(shape).join(" | ");
-        out += &format!("| {} | {shapes} | {} |\n", row.name, third.about());
+        out += &format!("| {} | {shapes} | {} |\n", row.name, third.description());
     }
     out
 }

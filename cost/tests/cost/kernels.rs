@@ -48,8 +48,8 @@ fn all() -> Vec<KernelSpec> {
         all.push(Embed { format, rows: 100, n: 2048 }.into());
     }
     for out in [Format::F32, Format::A8Super, Format::A8Small] {
-        all.push(RmsNorm { n: 2048, eps: Bits::of(1e-5), out, plain: false }.into());
-        all.push(RmsNormPiece { n: 512, row: 8192, parts: 16, eps: Bits::of(1e-5), out }.into());
+        all.push(RmsNorm { n: 2048, eps: Bits::from_value(1e-5), out, plain: false }.into());
+        all.push(RmsNormPiece { n: 512, row: 8192, parts: 16, eps: Bits::from_value(1e-5), out }.into());
         if out != Format::F32 {
             all.push(Quantise { n: 2048, out }.into());
         }
@@ -62,12 +62,12 @@ fn all() -> Vec<KernelSpec> {
     all.push(AddBias { n: 2047 }.into());
     all.push(Gather { bytes: 999 }.into());
     all.push(Combine { n: 2047, slots: 8, residual: true }.into());
-    let (heads, scores) = (Heads { group: 4, d: 128, dv: 128 }, Scores::scaled(0.125));
+    let (heads, scores) = (Heads { group: 4, d: 128, dv: 128 }, Scores::with_scale(0.125));
     all.push(Attention { heads, scores, key_heads: 8, rows: 4, cache: Cache::default() }.into());
     all.push(AttentionPart { heads, scores, cache: Cache::default() }.into());
     all.push(AttentionCombine { group: heads.group, dv: heads.dv, parts: 16 }.into());
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
-        let norm = Some(Bits::of(1e-6));
+        let norm = Some(Bits::from_value(1e-6));
         all.push(RopeHeads { heads: 8, d: 128, dims: 128, style, norm }.into());
         all.push(RopeAppend { d: 128, dv: 128, dims: 128, style, norm, cache: Cache::default() }.into());
     }
@@ -83,7 +83,7 @@ fn all() -> Vec<KernelSpec> {
                 bias: false,
                 scales: false,
                 normalise: true,
-                scale: Bits::of(1.0),
+                scale: Bits::from_value(1.0),
                 listed: 0,
             }
             .into(),

@@ -28,7 +28,7 @@ use ixc_ir::format::Format;
 use ixc_targets::Target;
 
 use super::kernels::{hot, linear, unpacking};
-use ixc_testing::tools::{Found, LLVM_MCA};
+use ixc_testing::tools::{InstalledTool, LLVM_MCA};
 
 /// Max ratio of the simulation to the model.
 const FACTOR: f64 = 1.35;
@@ -129,13 +129,13 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
             "attention",
             AttentionPart {
                 heads: Heads { group: 4, d: 128, dv: 128 },
-                scores: Scores::scaled(0.125),
+                scores: Scores::with_scale(0.125),
                 cache: Cache::default(),
             }
             .into(),
             hot,
         ),
-        ("rms_norm", RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32, plain: false }.into(), hot),
+        ("rms_norm", RmsNorm { n: 2048, eps: Bits::from_value(1e-5), out: Format::F32, plain: false }.into(), hot),
         ("silu", Map { function: Elementwise::Silu, n: 2048 }.into(), hot),
     ]
 }
@@ -201,7 +201,8 @@ fn text(code: &[u8], start: u32, end: u32) -> String {
 
 #[test]
 fn innermost_loops_agree_with_llvm_mca() {
-    let Some(Found { program: tool, version }) = LLVM_MCA.find("the vector part of the cost model against llvm-mca")
+    let Some(InstalledTool { program: tool, version }) =
+        LLVM_MCA.find("the vector part of the cost model against llvm-mca")
     else {
         return;
     };

@@ -18,7 +18,7 @@ use std::fmt;
 
 use crate::descriptor::{Axis, Descriptor, End, Port, Program, Slice, TensorSource, program_name};
 
-use super::{CheckError, malformed, received_slice};
+use super::{CheckError, malformed_error, received_slice};
 use crate::layout::start;
 
 /// Maximum number of compared ranges: more than on the largest grid, and few enough for a fast
@@ -179,7 +179,10 @@ impl Check<'_> {
     fn note(&mut self, ranges: u64) -> Result<(), CheckError> {
         self.count = self.count.saturating_add(ranges);
         if self.count > MAX_RANGES {
-            return Err(malformed("streams", format!("more than {MAX_RANGES} ranges of rows are sent and received")));
+            return Err(malformed_error(
+                "streams",
+                format!("more than {MAX_RANGES} ranges of rows are sent and received"),
+            ));
         }
         Ok(())
     }
@@ -296,7 +299,7 @@ fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
         if let Some(end) = ends.get(&number).filter(|end| **end != tensor.row_bytes) {
             let problem =
                 format!("rows have {} bytes, but programs write {end} bytes; both must be equal", tensor.row_bytes);
-            return Err(malformed(format!("tensor {number} ({})", tensor.name), problem));
+            return Err(malformed_error(format!("tensor {number} ({})", tensor.name), problem));
         }
     }
     Ok(())
@@ -330,7 +333,7 @@ fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
         check.note(programs.len() as u64)?;
         if let Some(late) = programs.iter().find(|maker| d.programs[**maker as usize].wave > program.wave) {
             let late = program_name(d, *late as usize);
-            return Err(malformed(
+            return Err(malformed_error(
                 program_name(d, number),
                 format!("{late} names its experts in a later wave; it must be in the same or one before"),
             ));

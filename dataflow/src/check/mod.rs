@@ -202,7 +202,7 @@ pub struct Machine {
     pub memory: Vec<u64>,
 }
 
-fn malformed(what: impl fmt::Display, problem: impl Into<String>) -> CheckError {
+fn malformed_error(what: impl fmt::Display, problem: impl Into<String>) -> CheckError {
     CheckError::Malformed { what: what.to_string(), problem: problem.into() }
 }
 
@@ -244,7 +244,7 @@ impl Machine {
             ] {
                 if found > most {
                     let problem = format!("the number of {what} rises to {found}; the limit is {most}");
-                    return Err(malformed(program_name(&descriptor, number), problem));
+                    return Err(malformed_error(program_name(&descriptor, number), problem));
                 }
             }
             program::check_sites(&descriptor, number, program)?;
@@ -269,7 +269,7 @@ fn waves(d: &Descriptor) -> Result<(), CheckError> {
                 "it loads {} bytes and stores {}; its programs' weights and states are {} and {}",
                 found.load_bytes, found.store_bytes, right.load_bytes, right.store_bytes
             );
-            return Err(malformed(format!("wave {number}"), problem));
+            return Err(malformed_error(format!("wave {number}"), problem));
         }
     }
     Ok(())
@@ -290,5 +290,5 @@ fn exists(what: impl fmt::Display, kind: &str, index: u32, count: usize) -> Resu
     if (index as usize) < count {
         return Ok(());
     }
-    Err(malformed(what, format!("{kind} {index} does not exist; the number of them is {count}")))
+    Err(malformed_error(what, format!("{kind} {index} does not exist; the number of them is {count}")))
 }

@@ -7,7 +7,7 @@ use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, TensorSource, pr
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Kernel};
 use ixc_ir::plan::{DimError, DimExpr, DimInput};
 
-use super::{CheckError, MAX_INSTANCES, MAX_ROPE, MAX_ROW, MAX_STEPS, exists, malformed, received_slice};
+use super::{CheckError, MAX_INSTANCES, MAX_ROPE, MAX_ROW, MAX_STEPS, exists, malformed_error, received_slice};
 use crate::cost::{cost, evaluate};
 use crate::dims::Firing;
 
@@ -63,7 +63,7 @@ impl ProgramCheck<'_> {
     }
 
     fn wrong<T>(&self, problem: String) -> Result<T, CheckError> {
-        Err(malformed(self.name(), problem))
+        Err(malformed_error(self.name(), problem))
     }
 
     /// Checks the references to the wave, the axis and the state, and the number of instances.
@@ -127,19 +127,22 @@ impl ProgramCheck<'_> {
                 let weight = &d.weights[*weight as usize];
                 if end.is_none_or(|end| end > weight.bytes) {
                     let end = end.map_or("too many".to_owned(), |end| end.to_string());
-                    return Err(malformed(at(), format!("{end} bytes of {}, which has {}", weight.name, weight.bytes)));
+                    return Err(malformed_error(
+                        at(),
+                        format!("{end} bytes of {}, which has {}", weight.name, weight.bytes),
+                    ));
                 }
             }
-            Port::Receive(slice) => check_receive(d, &at(), program, slice, Received::Row)?,
-            Port::ReceiveRope(slice) => check_receive(d, &at(), program, slice, Received::Rope)?,
-            Port::ReceiveSlots(slice) => check_receive(d, &at(), program, slice, Received::Slots)?,
+            Port::Receive(slice) => check_receive(d, &at(), program, slice, ReceivedPart::Row)?,
+            Port::ReceiveRope(slice) => check_receive(d, &at(), program, slice, ReceivedPart::Rope)?,
+            Port::ReceiveSlots(slice) => check_receive(d, &at(), program, slice, ReceivedPart::Slots)?,
             Port::ReceiveParts { slice, state } => {
                 exists(at(), "state", *state, d.states.len())?;
                 let count = d.states[*state as usize].parts.count;
-                check_receive(d, &at(), program, slice, Received::Parts(count))?;
+                check_receive(d, &at(), program, slice, ReceivedPart::Parts(count))?;
                 let slices = u64::from(columns).saturating_mul(count.into());
                 if slices > MAX_INSTANCES {
-                    return Err(malformed(
+                    return Err(malformed_error(
                         at(),
                         format!("it receives {slices} parts for all columns; the limit is {MAX_INSTANCES}"),
                     ));
@@ -149,7 +152,7 @@ impl ProgramCheck<'_> {
                 check_slice(d, &at(), slice, columns, d.parts(program))?;
                 let tensor = &d.tensors[slice.tensor as usize];
                 if tensor.source != TensorSource::Programs || tensor.axis != program.axis {
-                    return Err(malformed(
+                    return Err(malformed_error(
                         at(),
                         format!("it sends {}, but it does not fire for rows of that tensor", tensor.name),
                     ));
@@ -157,7 +160,7 @@ impl ProgramCheck<'_> {
             }
             Port::Keys(state) | Port::Values(state) => {
                 if Some(*state) != program.state {
-                    return Err(malformed(at(), format!("state {state}, which is not the program's")));
+                    return Err(malformed_error(at(), format!("state {state}, which is not the program's")));
                 }
             }
             Port::SlotNumbers(routing) => exists(at(), "routing", *routing, d.routings.len())?,
@@ -240,39 +243,48 @@ impl ProgramCheck<'_> {
 }
 
 /// Part of a row that a port receives.
-enum Received {
+enum ReceivedPart {
     Row,
     Rope,
     Slots,
     Parts(u32),
 }
 
-fn check_receive(d: &Descriptor, at: &str, program: &Program, slice: &Slice, what: Received) -> Result<(), CheckError> {
+fn check_receive(
+    d: &Descriptor,
+    at: &str,
+    program: &Program,
+    slice: &Slice,
+    what: ReceivedPart,
+) -> Result<(), CheckError> {
     let parts = match what {
-        Received::Parts(count) => count,
-        Received::Row | Received::Rope | Received::Slots => d.parts(program),
+        ReceivedPart::Parts(count) => count,
+        ReceivedPart::Row | ReceivedPart::Rope | ReceivedPart::Slots => d.parts(program),
     };
     check_slice(d, at, slice, program.columns, parts)?;
     let tensor = &d.tensors[slice.tensor as usize];
     let is_rope = matches!(tensor.source, TensorSource::Rope(_));
     let (program_axis, axis) = (program.axis, tensor.axis);
     let good = match what {
-        Received::Rope => is_rope && slice.bytes == tensor.row_bytes && program_axis == Axis::Tokens,
-        Received::Row => match (program_axis, axis) {
+        ReceivedPart::Rope => is_rope && slice.bytes == tensor.row_bytes && program_axis == Axis::Tokens,
+        ReceivedPart::Row => match (program_axis, axis) {
             (Axis::Tokens | Axis::Outputs | Axis::Routed(_), Axis::Tokens) => true,
             (Axis::Outputs, Axis::Outputs) => true,
             (Axis::Routed(a), Axis::Routed(b)) => a == b,
             (Axis::Tokens | Axis::Routed(_), Axis::Outputs) => false,
             (Axis::Tokens | Axis::Outputs, Axis::Routed(_)) => false,
         },
-        Received::Slots => matches!((program_axis, axis), (Axis::Tokens | Axis::Outputs, Axis::Routed(_))),
-        Received::Parts(_) => axis == Axis::Tokens && program_axis == Axis::Tokens && program.state.is_none(),
+        ReceivedPart::Slots => matches!((program_axis, axis), (Axis::Tokens | Axis::Outputs, Axis::Routed(_))),
+        ReceivedPart::Parts(_) => axis == Axis::Tokens && program_axis == Axis::Tokens && program.state.is_none(),
     };
     if good {
         return Ok(());
     }
     let name = &tensor.name;
-    Err(malformed(at, format!("it receives {name} (rows of {axis:?}) in a way that does not fit {program_axis:?}")))
+    Err(malformed_error(
+        at,
+        format!("it receives {name} (rows of {axis:?}) in a way that does not fit {program_axis:?}"),
+    ))
 }
 
 fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32) -> Result<(), CheckError> {
@@ -282,11 +294,11 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
     if slice.rows == 0 || slice.bytes == 0 {
         let (bytes, rows) = (slice.bytes, slice.rows);
         let problem = format!("a slice of {bytes} bytes with room for {rows} rows; both must be at least 1");
-        return Err(malformed(at, problem));
+        return Err(malformed_error(at, problem));
     }
     if let Some(bytes) = sums.iter().find(|bytes| **bytes > MAX_ROW) {
         let problem = format!("a slice has a size or stride of {bytes} bytes; the limit is {MAX_ROW}");
-        return Err(malformed(at, problem));
+        return Err(malformed_error(at, problem));
     }
     // The sum fits: three terms, each at most 2^32 times 2^32.
     let end = u128::from(slice.offset)
@@ -294,7 +306,7 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
         + u128::from(slice.part_stride) * u128::from(parts.saturating_sub(1))
         + u128::from(slice.bytes);
     if end > u128::from(tensor.row_bytes) {
-        return Err(malformed(
+        return Err(malformed_error(
             at,
             format!("it ends at byte {end} of {}, whose rows have {}", tensor.name, tensor.row_bytes),
         ));

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::descriptor::{Descriptor, End, Port, TensorSource, program_name};
 
-use super::{CheckError, MAX_ROW, MAX_SHARERS, exists, malformed, received_slice};
+use super::{CheckError, MAX_ROW, MAX_SHARERS, exists, malformed_error, received_slice};
 use crate::grid::Routing;
 use crate::layout::start;
 
@@ -33,7 +33,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
     completeness(d, &ends)?;
     let logits = d.streams.iter().any(|stream| stream.tensor == d.logits && stream.to == End::Host);
     if !logits {
-        return Err(malformed("logits", "no stream brings them to the host"));
+        return Err(malformed_error("logits", "no stream brings them to the host"));
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ fn ends(d: &Descriptor) -> Result<Ends, CheckError> {
         }
         if !known.insert((stream.tensor, stream.from, stream.to)) {
             let problem = format!("another stream sends {} between the same programs", tensor_name(d, stream.tensor));
-            return Err(malformed(what(), problem));
+            return Err(malformed_error(what(), problem));
         }
         if let End::Program(from) = stream.from {
             let sent = TensorUse { program: from, tensor: stream.tensor };
@@ -100,13 +100,13 @@ fn directions(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
         let what = || format!("stream {number}");
         let tensor = &d.tensors[stream.tensor as usize];
         match (stream.from, stream.to) {
-            (End::Host, End::Host) => return Err(malformed(what(), "it goes from the host to the host")),
+            (End::Host, End::Host) => return Err(malformed_error(what(), "it goes from the host to the host")),
             (End::Host, End::Program(to)) => {
                 // Tensors of programs that a later wave reads are stored at the host.
                 let first = ends.stored.get(&stream.tensor);
                 let there = first.is_some_and(|first| *first < d.programs[to as usize].wave);
                 if tensor.source == TensorSource::Programs && !there {
-                    return Err(malformed(
+                    return Err(malformed_error(
                         what(),
                         format!("the host has no {}: no earlier wave sends it", tensor.name),
                     ));
@@ -115,7 +115,10 @@ fn directions(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
             (End::Program(from), End::Program(to)) => {
                 let [from, to] = [from, to].map(|p| d.programs[p as usize].wave);
                 if from != to {
-                    return Err(malformed(what(), format!("it goes from wave {from} to wave {to}, not by the host")));
+                    return Err(malformed_error(
+                        what(),
+                        format!("it goes from wave {from} to wave {to}, not by the host"),
+                    ));
                 }
             }
             (End::Program(_), End::Host) => {}
@@ -159,7 +162,7 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
         sharers[state as usize] += 1;
         if sharers[state as usize] > MAX_SHARERS {
             let problem = format!("more than {MAX_SHARERS} programs work on it; that is the limit");
-            return Err(malformed(format!("state {state}"), problem));
+            return Err(malformed_error(format!("state {state}"), problem));
         }
         let Some(other) = first[state as usize] else {
             first[state as usize] = Some(number);
@@ -174,7 +177,7 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
                         "head {column}, part {part} of state {state} is at {found:?}, but for {} at {right:?}",
                         program_name(d, other)
                     );
-                    return Err(malformed(program_name(d, number), problem));
+                    return Err(malformed_error(program_name(d, number), problem));
                 }
             }
         }
@@ -199,7 +202,7 @@ pub(super) fn colours(d: &Descriptor) -> Result<(), CheckError> {
                 Routing::Colours(_) => format!("colour {found}; links have {colours} colours, 0 to {most}"),
                 Routing::Packets => format!("colour {found}; messages are packets, which have 0"),
             };
-            return Err(malformed(format!("stream {number}"), problem));
+            return Err(malformed_error(format!("stream {number}"), problem));
         }
     }
     Ok(())

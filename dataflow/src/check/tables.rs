@@ -5,7 +5,7 @@ use crate::account::code_bytes;
 use crate::descriptor::{Axis, Descriptor, TensorSource, VERSION};
 use ixc_ir::kernel::{BufferKind, Kernel};
 
-use super::{CheckError, MAX_ITEMS, MAX_LISTS, MAX_ROW, MAX_STEPS, MAX_TOP_K, MAX_WAVES, exists, malformed};
+use super::{CheckError, MAX_ITEMS, MAX_LISTS, MAX_ROW, MAX_STEPS, MAX_TOP_K, MAX_WAVES, exists, malformed_error};
 use crate::cost::{cost, evaluate};
 
 /// Max elements of a head.
@@ -41,15 +41,15 @@ fn counts(d: &Descriptor) -> Result<(), CheckError> {
         ("waves", d.waves.len()),
     ] {
         if count > MAX_ITEMS {
-            return Err(malformed(what, format!("found {count}; the limit is {MAX_ITEMS}")));
+            return Err(malformed_error(what, format!("found {count}; the limit is {MAX_ITEMS}")));
         }
     }
     if !(1..=MAX_WAVES).contains(&d.waves.len()) {
-        return Err(malformed("waves", format!("there are {}; there must be 1 to {MAX_WAVES}", d.waves.len())));
+        return Err(malformed_error("waves", format!("there are {}; there must be 1 to {MAX_WAVES}", d.waves.len())));
     }
     for (what, found) in [("vocabulary", d.vocabulary), ("context", d.context)] {
         if found == 0 {
-            return Err(malformed(what, "it is 0; it must be at least 1"));
+            return Err(malformed_error(what, "it is 0; it must be at least 1"));
         }
     }
     Ok(())
@@ -63,7 +63,7 @@ fn weights(d: &Descriptor) -> Result<(), CheckError> {
         if weight.offset >= bytes {
             let problem =
                 format!("it begins at byte {} of a file of {bytes} bytes; it must lie inside the file", weight.offset);
-            return Err(malformed(format!("weight {i} ({})", weight.name), problem));
+            return Err(malformed_error(format!("weight {i} ({})", weight.name), problem));
         }
     }
     Ok(())
@@ -74,7 +74,10 @@ fn tensors(d: &Descriptor) -> Result<(), CheckError> {
     for (i, tensor) in d.tensors.iter().enumerate() {
         let what = || format!("tensor {i} ({})", tensor.name);
         if tensor.row_bytes == 0 || tensor.row_bytes > MAX_ROW {
-            return Err(malformed(what(), format!("a row of {} bytes; it must be 1 to {MAX_ROW}", tensor.row_bytes)));
+            return Err(malformed_error(
+                what(),
+                format!("a row of {} bytes; it must be 1 to {MAX_ROW}", tensor.row_bytes),
+            ));
         }
         if let Axis::Routed(routing) = tensor.axis {
             exists(what(), "routing", routing, d.routings.len())?;
@@ -86,11 +89,11 @@ fn tensors(d: &Descriptor) -> Result<(), CheckError> {
             let right = table.style.row_bytes(pairs.saturating_mul(2));
             if right != tensor.row_bytes {
                 let problem = format!("a row has {} bytes; expected {right}, the row of the table", tensor.row_bytes);
-                return Err(malformed(what(), problem));
+                return Err(malformed_error(what(), problem));
             }
         }
         if tensor.source != TensorSource::Programs && tensor.axis != Axis::Tokens {
-            return Err(malformed(what(), "tensors of the host must have a row for each token"));
+            return Err(malformed_error(what(), "tensors of the host must have a row for each token"));
         }
     }
     Ok(())
@@ -106,20 +109,23 @@ fn routings(d: &Descriptor) -> Result<(), CheckError> {
         if !(1..=routing.experts.min(MAX_TOP_K)).contains(&routing.top_k) {
             let (found, experts) = (routing.top_k, routing.experts);
             let most = experts.min(MAX_TOP_K);
-            return Err(malformed(what(), format!("{found} of {experts} experts a token; it must be 1 to {most}")));
+            return Err(malformed_error(
+                what(),
+                format!("{found} of {experts} experts a token; it must be 1 to {most}"),
+            ));
         }
         let right = u64::from(routing.top_k) * 4;
         if ids.row_bytes != right {
             let problem = format!("ids of {} bytes; {} of them take {right}", ids.row_bytes, routing.top_k);
-            return Err(malformed(what(), problem));
+            return Err(malformed_error(what(), problem));
         }
         experts = experts.saturating_add(routing.experts.into());
         if experts > MAX_LISTS {
             let problem = format!("the number of experts of all routings rises to {experts}; the limit is {MAX_LISTS}");
-            return Err(malformed(what(), problem));
+            return Err(malformed_error(what(), problem));
         }
         if ids.axis != Axis::Tokens {
-            return Err(malformed(what(), "its ids must have a row for each token"));
+            return Err(malformed_error(what(), "its ids must have a row for each token"));
         }
     }
     Ok(())
@@ -137,21 +143,21 @@ fn states(d: &Descriptor) -> Result<(), CheckError> {
                 "{} parts of {} positions; they must hold {} and be multiples of 32",
                 parts.count, parts.positions, d.context
             );
-            return Err(malformed(format!("state {i}"), problem));
+            return Err(malformed_error(format!("state {i}"), problem));
         }
         for (field, length) in [("key", state.key_len), ("value", state.value_len)] {
             if length > MAX_HEAD {
                 let problem = format!("heads of {field} have {length} elements; the limit is {MAX_HEAD}");
-                return Err(malformed(format!("state {i}"), problem));
+                return Err(malformed_error(format!("state {i}"), problem));
             }
         }
         if state.heads == 0 {
-            return Err(malformed(format!("state {i}"), "0 heads; expected at least 1"));
+            return Err(malformed_error(format!("state {i}"), "0 heads; expected at least 1"));
         }
         parts_of_all = parts_of_all.saturating_add(u64::from(state.heads).saturating_mul(parts.count.into()));
         if parts_of_all > MAX_LISTS {
             let problem = format!("the number of parts of heads rises to {parts_of_all}; the limit is {MAX_LISTS}");
-            return Err(malformed(format!("state {i}"), problem));
+            return Err(malformed_error(format!("state {i}"), problem));
         }
     }
     Ok(())
@@ -170,7 +176,7 @@ fn kernels(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         let right = code_bytes(kernel);
         if text.code_bytes != right {
             let problem = format!("{} bytes of code; its text takes {right}", text.code_bytes);
-            return Err(malformed(format!("kernel {}", text.name), problem));
+            return Err(malformed_error(format!("kernel {}", text.name), problem));
         }
     }
     Ok(kernels)
@@ -186,7 +192,7 @@ fn logits(d: &Descriptor) -> Result<(), CheckError> {
             "rows of {} bytes for {:?}; they must be f32 of the vocabulary, {right} bytes for each of the outputs",
             logits.row_bytes, logits.axis
         );
-        return Err(malformed("logits", problem));
+        return Err(malformed_error("logits", problem));
     }
     Ok(())
 }
@@ -200,7 +206,7 @@ fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
     for (i, tensor) in d.tensors.iter().enumerate() {
         if (tensor.source == TensorSource::Embedding) != (i == d.embedding.tensor as usize) {
             let problem = format!("its tensor is {}; that and no other must have it as its source", d.embedding.tensor);
-            return Err(malformed(what, format!("tensor {i} ({}): {problem}", tensor.name)));
+            return Err(malformed_error(what, format!("tensor {i} ({}): {problem}", tensor.name)));
         }
     }
     let kernel = &kernels[d.embedding.kernel as usize];
@@ -216,11 +222,14 @@ fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
             "kernel {}; it must have no dims, and read an index of 4 bytes and a table of {}, and write {} bytes",
             kernel.name, sizes[1], sizes[2]
         );
-        return Err(malformed(what, problem));
+        return Err(malformed_error(what, problem));
     }
     let steps = cost(kernel, &[]).steps;
     if steps > MAX_STEPS {
-        return Err(malformed(what, format!("kernel {} takes {steps} steps; the limit is {MAX_STEPS}", kernel.name)));
+        return Err(malformed_error(
+            what,
+            format!("kernel {} takes {steps} steps; the limit is {MAX_STEPS}", kernel.name),
+        ));
     }
     Ok(())
 }

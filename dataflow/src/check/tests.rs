@@ -47,7 +47,7 @@ pub(crate) fn two_waves() -> Descriptor {
     d
 }
 
-fn refused(what: &str, d: Descriptor, says: &str) {
+fn assert_refused(what: &str, d: Descriptor, says: &str) {
     match Machine::new(d) {
         Ok(_) => panic!("{what} was taken"),
         Err(error) => assert!(error.to_string().contains(says), "{what}: {error}"),
@@ -96,7 +96,7 @@ fn bytes_missing_or_sent_twice_are_reported() {
     d.programs[0].wave = 1;
     d.streams[1].to = End::Program(1);
     d.waves = d.traffic();
-    refused("rows that nobody stored", d, "the host has no t0");
+    assert_refused("rows that nobody stored", d, "the host has no t0");
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn duplicate_streams_are_refused() {
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     let again = Stream { route: crate::descriptor::Route::YThenX, ..d.streams[1] };
     d.streams.push(again);
-    refused("a stream twice", d, "another stream sends t0 between the same programs");
+    assert_refused("a stream twice", d, "another stream sends t0 between the same programs");
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.streams[1].colour = 1;
-    refused("a colour of packets", d, "messages are packets");
+    assert_refused("a colour of packets", d, "messages are packets");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn expert_ids_must_be_computed_before_use() {
     d.programs[1].axis = Axis::Routed(0);
     d.tensors[2].axis = Axis::Routed(0);
     d.programs[2].ports[0] = Port::ReceiveSlots(slice(2, 2));
-    refused("ids that nobody makes", d, "routing 0: bytes 0..4 of ids are not sent by any program");
+    assert_refused("ids that nobody makes", d, "routing 0: bytes 0..4 of ids are not sent by any program");
 }
 
 #[test]
@@ -161,16 +161,16 @@ fn stated_code_size_and_traffic_are_verified() {
     for bytes in [0, 79, 81, u64::MAX] {
         let mut d = chain("tiny", &[(1, 0)]);
         d.kernels[1].code_bytes = bytes;
-        refused("code", d, "kernel copy8: ");
+        assert_refused("code", d, "kernel copy8: ");
     }
     for change in [|wave: &mut Wave| wave.load_bytes = 0, |wave: &mut Wave| wave.store_bytes = 1] {
         let mut d = two_waves();
         change(&mut d.waves[1]);
-        refused("traffic", d, "wave 1: it loads");
+        assert_refused("traffic", d, "wave 1: it loads");
     }
     let mut d = chain("tiny", &[(1, 0)]);
     d.waves[0].load_bytes = u64::MAX;
-    refused("traffic of one wave", d, "its programs' weights and states are 0 and 0");
+    assert_refused("traffic of one wave", d, "its programs' weights and states are 0 and 0");
 }
 
 #[test]
@@ -186,13 +186,13 @@ fn numbers_that_would_take_all_memory_are_refused() {
     };
     let mut d = chain("tiny", &[(1, 0)]);
     ids(&mut d, 4, 1, u32::MAX);
-    refused("experts", d, "experts of all routings rises to 4294967295; the limit is 4194304");
+    assert_refused("experts", d, "experts of all routings rises to 4294967295; the limit is 4194304");
     let mut d = chain("tiny", &[(1, 0)]);
     ids(&mut d, 1 << 26, 1 << 24, u32::MAX);
-    refused("top_k", d, "it must be 1 to 4096");
+    assert_refused("top_k", d, "it must be 1 to 4096");
     let mut d = chain("tiny", &[(1, 0)]);
     state(&mut d, u32::MAX, 1024, 1 << 20);
-    refused("heads", d, "; the limit is 4194304");
+    assert_refused("heads", d, "; the limit is 4194304");
     let changes: [(&str, Change); 5] = [
         ("there may be 4194304 PEs", |d| (d.grid.width, d.grid.height) = (1 << 14, 1 << 14)),
         ("colours is 4294967295; there must be 1 to 64", |d| {
@@ -207,7 +207,7 @@ fn numbers_that_would_take_all_memory_are_refused() {
     for (says, change) in changes {
         let mut d = chain("tiny", &[(1, 0)]);
         change(&mut d);
-        refused(says, d, says);
+        assert_refused(says, d, says);
     }
 }
 
@@ -253,24 +253,36 @@ fn rope_table_buffer_must_have_the_exact_size() {
     };
     let bytes = 16 * 32;
     Machine::new(rotate(&format!("{bytes}*%blocks"), "%table : read")).unwrap();
-    refused("a TiB", rotate("1099511627776", "%table : read"), "buffer %table of kernel rotate has 1099511627776");
-    refused("less than there is", rotate("0", "%table : read"), "is for 512 bytes of a rotary table");
+    assert_refused(
+        "a TiB",
+        rotate("1099511627776", "%table : read"),
+        "buffer %table of kernel rotate has 1099511627776",
+    );
+    assert_refused("less than there is", rotate("0", "%table : read"), "is for 512 bytes of a rotary table");
     // The length is correct for rows that see whole blocks, but larger for others.
     let blocks = |size: &str| {
         let mut d = rotate(&format!("{bytes}*%blocks"), "%table : read");
         let text = ROTATE.replace("SIZE", size).replace("..=4096", "..=4096, %masked in 0..=1");
         d.kernels[3] = kernel("rotate", &text);
-        d.programs[0].dims.push(blocks::masked());
+        d.programs[0].dims.push(blocks::masked_blocks());
         d
     };
     Machine::new(blocks(&format!("{bytes}*%blocks"))).unwrap();
-    refused(
+    assert_refused(
         "a longer one for some rows",
         blocks(&format!("{bytes}*%blocks + 16777216*%masked")),
         "has dim %masked (min(last / 32 + 1, part_end) - max((first + 1) / 32, part_begin))",
     );
-    refused("a table that is written", rotate(&format!("{bytes}*%blocks"), "%table : write"), "must not be written");
-    refused("a table of indices", rotate(&format!("{bytes}*%blocks"), "%table : index(4)"), "feeds indices %table");
+    assert_refused(
+        "a table that is written",
+        rotate(&format!("{bytes}*%blocks"), "%table : write"),
+        "must not be written",
+    );
+    assert_refused(
+        "a table of indices",
+        rotate(&format!("{bytes}*%blocks"), "%table : index(4)"),
+        "feeds indices %table",
+    );
 }
 
 #[test]
@@ -294,7 +306,7 @@ fn expert_id_ports_count_towards_the_range_limit() {
     (program.kernel, program.state) = (3, Some(0));
     program.ports.truncate(1);
     program.ports.extend((0..count).map(|_| Port::Send(slice(3, 2))));
-    refused("ports of ids", d, "; the limit is 67108864");
+    assert_refused("ports of ids", d, "; the limit is 67108864");
 }
 
 #[test]
@@ -312,7 +324,7 @@ fn kernels_that_never_end_are_refused() {
     let mut d = chain("tiny", &[(1, 0)]);
     d.kernels.push(kernel("endless", endless));
     d.programs[0].kernel = 3;
-    refused("an endless kernel", d, "steps for a row; the limit is 4294967296");
+    assert_refused("an endless kernel", d, "steps for a row; the limit is 4294967296");
     let mut d = chain("tiny", &[(1, 0)]);
     let embed =
         d.kernels[2].text.replace("  %row", "  for %i in 0..1000000000000 {\n    %0 = splat f32x8 0.0\n  }\n  %row");
@@ -320,8 +332,8 @@ fn kernels_that_never_end_are_refused() {
         "embed",
         &embed.replace("%0 = load f32x8 %table", "%9 = load f32x8 %table").replace("[0], %0", "[0], %9"),
     );
-    refused("an endless embedding", d, "embedding: kernel embed takes");
+    assert_refused("an endless embedding", d, "embedding: kernel embed takes");
     let mut d = chain("tiny", &[(1, 0)]);
     d.embedding.kernel = 1;
-    refused("an embedding that looks nothing up", d, "it must have no dims");
+    assert_refused("an embedding that looks nothing up", d, "it must have no dims");
 }

@@ -24,7 +24,7 @@ use super::Partition;
 /// # Errors
 /// See [`run`], and the passes `steps` and `arena`.
 pub fn plan(draft: &Draft, partition: &Partition, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
-    let context = context.clone().with(&steps::Options { alone: None });
+    let context = context.clone().with(&steps::StepsOptions { alone: None });
     arena::run(steps::run(run(draft, partition)?, &context)?, &context)
 }
 
@@ -123,7 +123,7 @@ fn refuse(op: &'static str) -> Result<(), ScheduleError> {
 }
 
 /// Returns, for each buffer, whether it is only read by sums over experts.
-fn summed(draft: &Draft) -> Vec<bool> {
+fn expert_sum_buffers(draft: &Draft) -> Vec<bool> {
     let (mut sums, mut others) = (vec![false; draft.plan.buffers.len()], vec![false; draft.plan.buffers.len()]);
     for work in &draft.work {
         let rows = match &work.what {
@@ -160,7 +160,7 @@ impl<'a> TaskCutter<'a> {
             partition,
             tasks: Tasks::of_groups(groups.collect()),
             whole,
-            summed: summed(draft),
+            summed: expert_sum_buffers(draft),
             made: vec![Vec::new(); whole.buffers.len()],
             buffers: Vec::new(),
             ropes: Vec::new(),

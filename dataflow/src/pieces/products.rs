@@ -9,7 +9,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::Activation;
 use ixc_ir::plan::{Arg, BufferId, DimInput, RowAxis, RowCount, Source};
-use ixc_kernels::generator::signature::Named;
+use ixc_kernels::generator::signature::NamedValue;
 use ixc_kernels::{Combine, Elementwise, Gated, Linear, Map, MatmulStrategy, Pace, Swiglu};
 use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
@@ -153,7 +153,7 @@ impl TaskCutter<'_> {
             args.push(bind("y", part(&y, offset, 0)));
             let bytes = self.row_bytes(range);
             let spec = Combine { n: fit("elements of a row", bytes / F32_BYTES)?, ..*spec };
-            let dims = [Named { name: "rows", value: DimInput::Tokens * spec.slots }];
+            let dims = [NamedValue { name: "rows", value: DimInput::Tokens * spec.slots }];
             self.tasks.by_rows(whole.task.label.clone(), whole.task.rows, 1, spec, &dims, args)?;
             offset += bytes;
         }
@@ -170,7 +170,7 @@ impl TaskCutter<'_> {
     /// Returns the weight rows of each range of a product that is summed over experts: about
     /// [`Partition::elements`](super::Partition::elements).
     fn summed_ranges(&self, product: &Product) -> Vec<u64> {
-        let (tile, _) = self.weight_tile(product.axis).of(product.format, product.n, product.k);
+        let (tile, _) = self.weight_tile(product.axis).tile_size(product.format, product.n, product.k);
         let wanted = (u64::from(self.partition.elements) / tile.max(1)).max(1).saturating_mul(tile);
         let ranges = parts(product.n, wanted.min(product.n.max(1)));
         ranges.iter().flat_map(|range| std::iter::repeat_n(range.tile, range.columns as usize)).collect()
@@ -179,7 +179,7 @@ impl TaskCutter<'_> {
     /// Adds a chain for `rows` weight rows from row `first` on.
     fn chain(&mut self, product: &Product, label: &str, first: u64, rows: u64) -> Result<BufferId, ScheduleError> {
         let largest = self.weight_tile(product.axis);
-        let (tile, dot) = largest.of(product.format, product.n, product.k);
+        let (tile, dot) = largest.tile_size(product.format, product.n, product.k);
         let mut sum: Option<(BufferId, Arg)> = None;
         for (link, from) in (0..product.k).step_by(dot.max(1) as usize).enumerate() {
             let label = if link > 0 { format!("{label} {link}") } else { label.to_string() };

@@ -88,15 +88,15 @@ impl WeightTile {
     /// use ixc_dataflow::pieces::{Reduction, WeightTile};
     ///
     /// let tile = WeightTile { bytes: 20_000, rows: 32, dot: 1024, row: 4096, reduction: Reduction::Chained };
-    /// assert_eq!(tile.of(Format::Q4KR16, 512, 1024), (32, 1024));
-    /// assert_eq!(tile.of(Format::Q4KR16, 512, 4096), (16, 1024));
-    /// assert_eq!(tile.of(Format::F32, 8, 256), (3, 256));
-    /// assert_eq!(tile.of(Format::F32, 8, 8192), (1, 293));
+    /// assert_eq!(tile.tile_size(Format::Q4KR16, 512, 1024), (32, 1024));
+    /// assert_eq!(tile.tile_size(Format::Q4KR16, 512, 4096), (16, 1024));
+    /// assert_eq!(tile.tile_size(Format::F32, 8, 256), (3, 256));
+    /// assert_eq!(tile.tile_size(Format::F32, 8, 8192), (1, 293));
     /// let tile = WeightTile { row: 432, ..tile };
-    /// assert_eq!(tile.of(Format::Q4KR16, 512, 4096), (16, 768));
-    /// assert_eq!(tile.of(Format::Q6KR16, 512, 4096), (16, 512));
+    /// assert_eq!(tile.tile_size(Format::Q4KR16, 512, 4096), (16, 768));
+    /// assert_eq!(tile.tile_size(Format::Q6KR16, 512, 4096), (16, 512));
     /// ```
-    pub fn of(&self, format: Format, n: u64, k: u64) -> (u64, u64) {
+    pub fn tile_size(&self, format: Format, n: u64, k: u64) -> (u64, u64) {
         // Dot products are cut where blocks of both weights and activations end.
         let block = format.block_len().max(format.activation().block_len()) as u64;
         // Unpacked weights are packed into extra memory, a strip at a time.

@@ -22,7 +22,7 @@ impl Kernels {
     ///
     /// # Errors
     /// If a spec needs something that its generator does not support.
-    pub fn of(&mut self, plan: Plan<KernelSpec>) -> Result<Plan<Kernel>, GenerateError> {
+    pub fn generate_all(&mut self, plan: Plan<KernelSpec>) -> Result<Plan<Kernel>, GenerateError> {
         let target = Target::from_name(WRITTEN_FOR).unwrap_or(Target::PORTABLE);
         let new: Vec<KernelSpec> = plan.kernels.iter().filter(|spec| !self.0.contains_key(spec)).cloned().collect();
         for (spec, kernel) in new.iter().zip(parallel::map(&new, |spec| generate(spec, target))) {

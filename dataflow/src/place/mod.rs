@@ -77,7 +77,7 @@ impl Placement {
 
 /// Inputs of placement in addition to the plan and the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct PlacementOptions {
     /// Description of the model.
     pub model: String,
     /// Positions of the KV cache, for which the plan's pieces were made.
@@ -168,7 +168,7 @@ impl PlaceError {
 pub fn run(
     plan: &Plan<Kernel>,
     grid: &Grid,
-    options: &Options,
+    options: &PlacementOptions,
     decisions: Option<&Decisions>,
 ) -> Result<Descriptor, PlaceError> {
     grid.check()?;
@@ -191,7 +191,7 @@ pub fn run(
 }
 
 /// Returns the reasons for the placement, as text for users.
-fn reasons(descriptor: &Descriptor, blocks: &[blocks::Block], options: &Options, colours: u32) -> Vec<String> {
+fn reasons(descriptor: &Descriptor, blocks: &[blocks::Block], options: &PlacementOptions, colours: u32) -> Vec<String> {
     let (usable, waves) = (descriptor.grid.usable_bytes(), descriptor.waves.len() as u32);
     let mut reasons = Vec::new();
     reasons.push(match options.placement {

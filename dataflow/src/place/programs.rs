@@ -25,7 +25,7 @@ use ixc_ir::plan::{
 };
 use ixc_ir::state::StateKind;
 
-use super::{Options, PlaceError};
+use super::{PlaceError, PlacementOptions};
 
 /// Default room of a slice in rows: with two, the next row can arrive during a firing.
 pub(super) const ROWS: u32 = 2;
@@ -49,7 +49,7 @@ struct DescriptorBuilder<'a> {
 }
 
 /// Builds a descriptor that has no PEs, waves or streams yet.
-pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descriptor, PlaceError> {
+pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &PlacementOptions) -> Result<Descriptor, PlaceError> {
     let mut builder = DescriptorBuilder::new(plan, grid, options)?;
     let mut embedded = false;
     for step in &plan.steps {
@@ -178,7 +178,11 @@ fn argument<'t>(task: &'t Task, kernel: &Kernel, name: &str) -> Result<&'t Arg, 
 }
 
 impl<'a> DescriptorBuilder<'a> {
-    fn new(plan: &'a Plan<Kernel>, grid: &Grid, options: &Options) -> Result<DescriptorBuilder<'a>, PlaceError> {
+    fn new(
+        plan: &'a Plan<Kernel>,
+        grid: &Grid,
+        options: &PlacementOptions,
+    ) -> Result<DescriptorBuilder<'a>, PlaceError> {
         let weights = weights(plan)?;
         let division = division(plan)?;
         let states = states(plan, state_parts(&division, options.context)?)?;
@@ -190,7 +194,7 @@ impl<'a> DescriptorBuilder<'a> {
             vocabulary: plan.vocabulary,
             files: plan.files.clone(),
             weights,
-            ropes: plan.ropes.iter().map(|table| table.within(options.context)).collect(),
+            ropes: plan.ropes.iter().map(|table| table.for_context(options.context)).collect(),
             kernels: Vec::new(),
             tensors: Vec::new(),
             routings: Vec::new(),

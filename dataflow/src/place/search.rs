@@ -9,15 +9,15 @@ use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_kernels::{GenerateError, KernelSpec};
-use ixc_passes::decision::{Decision, Decisions, Rejected};
+use ixc_passes::decision::{Decision, Decisions, RejectedAlternative};
 
 use super::kernels::Kernels;
-use super::{DECIDES, Options, PlaceError, Placement, run, sizing};
+use super::{DECIDES, PlaceError, Placement, PlacementOptions, run, sizing};
 use crate::pieces::{Partition, Reduction};
 
 /// A plan and its placement.
 #[derive(Clone, Debug)]
-pub struct Placed {
+pub struct PlacedPlan {
     /// The plan.
     pub plan: Plan<Kernel>,
     /// The placement.
@@ -50,7 +50,7 @@ pub fn search<E>(
     context: u32,
     decisions: Option<&Decisions>,
     mut plan_for: impl FnMut(&Partition) -> Result<Plan<KernelSpec>, E>,
-) -> Result<Placed, SearchError<E>> {
+) -> Result<PlacedPlan, SearchError<E>> {
     grid.check().map_err(|error| SearchError::Place(error.into()))?;
     if context > sizing::MAX_CONTEXT {
         return Err(SearchError::Place(PlaceError::Plan {
@@ -71,8 +71,9 @@ pub fn search<E>(
             tried.push(Attempt { partition, placement, problem });
             continue;
         }
-        let plan = kernels.of(plan_for(partition).map_err(SearchError::Plan)?).map_err(SearchError::Generate)?;
-        let options = Options { model: model.to_string(), context, placement };
+        let plan =
+            kernels.generate_all(plan_for(partition).map_err(SearchError::Plan)?).map_err(SearchError::Generate)?;
+        let options = PlacementOptions { model: model.to_string(), context, placement };
         let told = decisions.map(|_| Decisions::default());
         match run(&plan, grid, &options, told.as_ref()) {
             Ok(mut descriptor) => {
@@ -87,7 +88,7 @@ pub fn search<E>(
                     record_decision(decisions, &tried, partition, placement, &Ladder { module, grid, all: &ladder });
                     told.take().into_iter().for_each(|decision| decisions.add(decision));
                 }
-                return Ok(Placed { plan, descriptor });
+                return Ok(PlacedPlan { plan, descriptor });
             }
             Err(other) => {
                 tracing::debug!(?partition, ?placement, "no room: {other}");
@@ -137,7 +138,7 @@ fn record_decision(
     placement: Placement,
     ladder: &Ladder<'_>,
 ) {
-    let mut how = Decision::of("the model", "", "placement").chose(placement.describe());
+    let mut how = Decision::new("the model", "", "placement").chose(placement.describe());
     for other in Placement::ALL.into_iter().filter(|other| *other != placement) {
         let mut failed = tried.iter().filter(|tried| tried.placement == other);
         let count = failed.clone().count();
@@ -151,8 +152,8 @@ fn record_decision(
     let positions = |partition: &Partition| format!("parts of {} positions", partition.positions);
     let name = |partition: &Partition| format!("{}; {}", sizes(partition), positions(partition));
     let failed = tried.iter().filter(|tried| tried.placement == placement);
-    let lost = failed.map(|tried| Rejected::new(name(tried.partition), &*tried.problem));
-    let mut chosen = Decision::of("the model", "", "pieces").chose(name(partition)).over_all(lost);
+    let lost = failed.map(|tried| RejectedAlternative::new(name(tried.partition), &*tried.problem));
+    let mut chosen = Decision::new("the model", "", "pieces").chose(name(partition)).over_all(lost);
     let at = all.iter().position(|other| other == partition);
     match placement {
         // The candidate partitions are in order: from fewest cycles to least memory.

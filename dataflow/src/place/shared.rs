@@ -76,11 +76,11 @@ pub(super) fn place(
 fn record_lanes(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, place: &Place) {
     let program = unit.programs().next().and_then(|program| descriptor.programs.get(program as usize));
     let label = program.map_or("", |program| &*program.label);
-    let Label { op, rest: name } = Label::of(label);
+    let Label { op, rest: name } = Label::parse(label);
     let share = u64::from(place.inner.share).saturating_mul(place.outer.share.into());
     let least = unit.lanes().div_ceil(descriptor.grid.pes().max(1)).max(1);
     let said = |share: u64| format!("up to {share} of {} instances on a PE", unit.lanes());
-    let decision = Decision::of(op, name, "instances on a PE").chose(said(share));
+    let decision = Decision::new(op, name, "instances on a PE").chose(said(share));
     decisions.add(if share > least {
         decision.over(said(least), "there are not enough adjacent PEs with free memory")
     } else if share < unit.lanes() {

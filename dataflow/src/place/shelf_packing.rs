@@ -49,7 +49,7 @@ pub(super) fn place(
     let grid_height = descriptor.grid.height;
     let heights = HEIGHTS.into_iter().filter(|&height| height < grid_height).chain([grid_height]);
     let mut error: Option<PlaceError> = None;
-    let mut decision = Decision::of("shelves", "", "rows");
+    let mut decision = Decision::new("shelves", "", "rows");
     for height in heights {
         match shelves(descriptor, blocks, height) {
             Ok(places) => {
@@ -91,7 +91,7 @@ fn record_place(decisions: &Decisions, descriptor: &Descriptor, block: &Block, p
     let cells = block.cells.len() as u32;
     let program = block.programs().next().and_then(|program| descriptor.programs.get(program as usize));
     let label = program.map_or("", |program| &*program.label);
-    let Label { op, rest: name } = Label::of(label);
+    let Label { op, rest: name } = Label::parse(label);
     let shape = |inner: u32, outer: u32| {
         let (lines, groups) = (block.inner.max(1).div_ceil(inner.max(1)), block.outer.max(1).div_ceil(outer.max(1)));
         (outer.saturating_mul(inner), groups.saturating_mul(lines).saturating_mul(cells.max(1)))
@@ -99,7 +99,7 @@ fn record_place(decisions: &Decisions, descriptor: &Descriptor, block: &Block, p
     let (wide, high) = shape(place.inner.per_line, place.outer.per_line);
     let said = |(wide, high): (u32, u32)| format!("{wide} x {high} PEs");
     let flat = shape(block.inner.max(1), block.outer.max(1));
-    let decision = Decision::of(op, name, "shape").chose(said((wide, high)));
+    let decision = Decision::new(op, name, "shape").chose(said((wide, high)));
     let decision = decision.since("the narrowest that is no higher than its shelf or what is left below another");
     // The flat shape was not possible, or was chosen.
     if flat != (wide, high) {

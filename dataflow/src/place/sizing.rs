@@ -60,7 +60,7 @@ impl Facts {
     fn from_function(module: &Module, function: &Function) -> Facts {
         let mut facts = Facts { group: 1, ..Facts::default() };
         let mut heads = 1;
-        for shape in module.states.iter().filter_map(CacheShape::of) {
+        for shape in module.states.iter().filter_map(CacheShape::from_state) {
             facts.position = facts.position.max(shape.key.saturating_add(shape.value).saturating_mul(2));
             facts.value = facts.value.max(shape.value);
             heads = heads.max(shape.heads);
@@ -185,14 +185,14 @@ pub(super) fn cycles(module: &Module, grid: &Grid, partition: &Partition) -> f64
 pub(super) fn demand(module: &Module, partition: &Partition) -> (u64, u64) {
     let (mut pes, mut bytes) = (0u64, 0u64);
     for function in module.functions.iter().filter(|function| function.name == "step") {
-        let caches = module.states.iter().filter_map(CacheShape::of);
+        let caches = module.states.iter().filter_map(CacheShape::from_state);
         let parts = u64::from(partition.division().parts);
         pes = caches.fold(pes, |pes, shape| pes.saturating_add(shape.heads.saturating_mul(parts)));
         for (w, tile) in matrices(function, partition) {
             let Some(weight) = module.weights.get(w.index()) else { continue };
             let &[ref lead @ .., n, k] = &weight.shape[..] else { continue };
             let format = packed_alone(weight.format, &weight.shape);
-            let (rows, dot) = tile.of(format, n, k);
+            let (rows, dot) = tile.tile_size(format, n, k);
             let each = n.div_ceil(rows.max(1)).saturating_mul(k.div_ceil(dot.max(1)));
             let copies = lead.iter().fold(1, |all: u64, n| all.saturating_mul(*n));
             pes = pes.saturating_add(each.saturating_mul(copies));

@@ -4,12 +4,12 @@
 use crate::descriptor::{Descriptor, End, Lattice, Port, Slice, Stream, Wave};
 use serde_json::Value;
 
-use super::tests::{Table, attended, chain, experts, kernel, slice, stream};
+use super::tests::{Table, attention_descriptor, chain, experts, kernel, slice, stream};
 use super::*;
 use crate::check::tests::two_waves;
 
-fn timed(machine: &Machine, position: u32, tokens: usize) -> Result<Report, SimulateError> {
-    let mut simulator = Simulator::timed(machine, 1);
+fn simulate(machine: &Machine, position: u32, tokens: usize) -> Result<Report, SimulateError> {
+    let mut simulator = Simulator::for_timing(machine, 1);
     simulator.seek(position);
     let wanted: Vec<u32> = (0..tokens as u32).collect();
     Ok(simulator.step(&vec![0; tokens], &wanted)?.report)
@@ -19,7 +19,7 @@ fn timed(machine: &Machine, position: u32, tokens: usize) -> Result<Report, Simu
 fn the_critical_path_goes_through_all_waves() {
     let machine = Machine::new(two_waves()).unwrap();
     for tokens in [1, 4] {
-        let report = timed(&machine, 0, tokens).unwrap();
+        let report = simulate(&machine, 0, tokens).unwrap();
         let path = report.critical.unwrap();
         assert_eq!(path.compute + path.link + path.contention + path.wait + path.host, report.cycles);
         let mut on_path: Vec<&str> = path.programs.iter().map(|(label, _)| label.as_str()).collect();
@@ -36,7 +36,7 @@ fn the_critical_path_goes_through_all_waves() {
 
 /// Returns a descriptor with a state in the first of two waves.
 fn state_in_waves() -> Descriptor {
-    let mut d = attended();
+    let mut d = attention_descriptor();
     d.programs[1].wave = 1;
     let place = d.streams.iter().position(|stream| stream.tensor == 3).unwrap();
     d.streams[place].to = End::Host;
@@ -52,7 +52,7 @@ fn empty_states_are_not_loaded() {
     let bytes = d.states[0].part_bytes();
     assert_eq!(d.waves[0], Wave { load_bytes: bytes, store_bytes: bytes });
     let machine = Machine::new(d).unwrap();
-    let [first, second] = [0, 1].map(|position| timed(&machine, position, 1).unwrap());
+    let [first, second] = [0, 1].map(|position| simulate(&machine, position, 1).unwrap());
     assert_eq!(second.io_bytes - first.io_bytes, bytes);
     // The host transfers 100 bytes per cycle.
     assert_eq!(second.wave_io_cycles - first.wave_io_cycles, bytes.div_ceil(100));
@@ -71,7 +71,7 @@ fn simulation_with_excessive_cycle_count_is_an_error() {
         d.programs[0].ports.remove(1);
         change(&mut d);
         d.waves = d.traffic();
-        timed(&Machine::new(d).unwrap(), 0, 2).map(|report| report.cycles)
+        simulate(&Machine::new(d).unwrap(), 0, 2).map(|report| report.cycles)
     };
     assert!(slow(|_| {}).unwrap() < 10_000);
     let changes: [fn(&mut Descriptor); 6] = [
@@ -93,7 +93,7 @@ fn the_hosts_links_are_shared_in_the_order_of_time() {
     // Each row takes 3200 cycles in and 3200 out; everything else is short.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.grid.io.bytes_per_second = 1e7;
-    let report = timed(&Machine::new(d).unwrap(), 0, 8).unwrap();
+    let report = simulate(&Machine::new(d).unwrap(), 0, 8).unwrap();
     let bound = report.roofline().io;
     assert_eq!(bound, 16.0 * 3200.0);
     // The host's links never idle, except for the last row's way over the grid.
@@ -106,11 +106,11 @@ fn simulator_detects_corrupt_layout() {
     let mut machine = Machine::new(chain("tiny", &[(1, 0), (3, 0)])).unwrap();
     let consumers = &mut machine.layout.units[0].outlets[0].consumers;
     consumers.push(consumers[0]);
-    let error = timed(&machine, 0, 1).unwrap_err();
+    let error = simulate(&machine, 0, 1).unwrap_err();
     assert!(matches!(&error, SimulateError::SentTwice { found: 64, expected: 32, row: 0, .. }), "{error}");
     let mut machine = Machine::new(chain("tiny", &[(1, 0), (3, 0)])).unwrap();
     machine.layout.units[1].outlets[0].slice.bytes = 16;
-    let error = timed(&machine, 0, 1).unwrap_err();
+    let error = simulate(&machine, 0, 1).unwrap_err();
     assert!(matches!(&error, SimulateError::Logits { output: 0, found: 16, expected: 32 }), "{error}");
 }
 
@@ -124,7 +124,7 @@ fn expert_id_out_of_range_is_reported() {
     let error = simulator.step(&[0], &[0]).unwrap_err();
     assert!(matches!(&error, SimulateError::Expert { routing: 0, token: 0, found: 3, experts: 3 }), "{error}");
     // Without ids, no expert can be wrong.
-    assert_eq!(timed(&machine, 0, 1).unwrap().firings, 3 + 2);
+    assert_eq!(simulate(&machine, 0, 1).unwrap().firings, 3 + 2);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn tokens_exceeding_the_routing_limit_are_refused() {
     d.context = u32::MAX;
     let machine = Machine::new(d).unwrap();
     let tokens = vec![0; (MAX_ROUTED / 2) as usize + 1];
-    let error = Simulator::timed(&machine, 1).step(&tokens, &[]).unwrap_err();
+    let error = Simulator::for_timing(&machine, 1).step(&tokens, &[]).unwrap_err();
     assert_eq!(error.to_string(), "33554433 tokens with 67108866 experts of all routings; the limit is 67108864");
 }
 
@@ -150,7 +150,7 @@ fn simulator_work_is_linear_in_messages() {
         d.programs[1].columns = columns;
         d.programs[1].sites.columns = Lattice { share: 1, per_line: side, pitch_x: 1, pitch_y: 1 };
         d.programs[1].ports[1] = Port::Send(Slice { column_stride: 32, ..slice(2, 2) });
-        let report = timed(&Machine::new(d).unwrap(), 0, 4).unwrap();
+        let report = simulate(&Machine::new(d).unwrap(), 0, 4).unwrap();
         assert!(report.messages > 3 * before, "{side}: {} messages", report.messages);
         before = report.messages;
         // A firing has an event for its beginning and one for its end. An arriving slice and a
@@ -196,7 +196,7 @@ fn logits(descriptor: Descriptor) -> Option<Vec<Vec<u32>>> {
     for (tokens, wanted) in [(&[1, 3, 2][..], &[0, 2][..]), (&[0], &[0])] {
         let step = simulator.step(tokens, wanted).ok()?;
         // Timing without weights must end, too.
-        let _ = timed(&machine, simulator.position(), 2);
+        let _ = simulate(&machine, simulator.position(), 2);
         all.extend(step.logits.into_iter().map(|row| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()));
     }
     Some(all)
@@ -210,7 +210,7 @@ fn descriptor_changes_never_alter_results_silently() {
     let sound = [
         ("chain", chain("tiny-colours", &[(1, 0), (6, 5)])),
         ("experts", experts(2)),
-        ("state", attended()),
+        ("state", attention_descriptor()),
         ("waves", two_waves()),
         ("state in waves", state_in_waves()),
     ];

@@ -1,7 +1,7 @@
 //! Firings: the arrivals before a firing, its begin and duration, and the events after its end.
 
 use super::SimulateError;
-use super::pass::{Cause, Duration, Event, MAX_FIRING, Pass, Remembered, Why};
+use super::pass::{Cause, Duration, Event, FiringRecord, MAX_FIRING, Pass, Why};
 use super::routing::{NONE, RowId};
 use crate::check::MAX_STEPS;
 use crate::cost::cost;
@@ -18,7 +18,7 @@ impl Pass<'_, '_> {
         (unit.arrivals + u64::from(instance - unit.first) * depth + u64::from(firing) % depth) as usize
     }
 
-    pub(super) fn arrived(
+    pub(super) fn receive(
         &mut self,
         instance: u32,
         firing: u32,
@@ -137,7 +137,7 @@ impl Pass<'_, '_> {
         times.note(now, end);
         if let Some(remembered) = &mut self.remembered {
             self.last[instance as usize] = remembered.len() as u32;
-            remembered.push(Remembered { instance, cause, start: now, end });
+            remembered.push(FiringRecord { instance, cause, start: now, end });
         }
         self.queue.push(end, Event::Done { instance, firing });
         Ok(())
@@ -168,7 +168,7 @@ impl Pass<'_, '_> {
         Cause { firing: self.last[instance as usize], why, transit: 0, alone: 0 }
     }
 
-    pub(super) fn finished(&mut self, instance: u32, firing: u32, now: u64) -> Result<(), SimulateError> {
+    pub(super) fn finish_firing(&mut self, instance: u32, firing: u32, now: u64) -> Result<(), SimulateError> {
         let layout = &self.machine.layout;
         let unit = layout.unit(instance);
         let row = self.row(unit, instance, firing);

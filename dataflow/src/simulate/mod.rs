@@ -180,7 +180,7 @@ pub struct Simulator<'m> {
 
 impl<'m> Simulator<'m> {
     /// Creates a simulator of times only; `seed` is for drawing experts.
-    pub fn timed(machine: &'m Machine, seed: u64) -> Simulator<'m> {
+    pub fn for_timing(machine: &'m Machine, seed: u64) -> Simulator<'m> {
         Simulator { machine, data: None, seed, position: 0 }
     }
 

@@ -68,7 +68,7 @@ impl Cause {
 
 /// A firing, remembered for the critical path.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Remembered {
+pub(super) struct FiringRecord {
     pub instance: u32,
     pub cause: Cause,
     pub start: u64,
@@ -163,7 +163,7 @@ pub(super) struct Pass<'a, 'w> {
     pub by_dims: HashMap<(u32, Vec<i64>), Duration>,
     pub segments: Vec<Segment>,
     pub targets: Vec<u32>,
-    pub remembered: Option<Vec<Remembered>>,
+    pub remembered: Option<Vec<FiringRecord>>,
     pub times: Vec<ProgramTime>,
     pub total: Cost,
     pub firings: u64,
@@ -310,7 +310,7 @@ impl<'a, 'w> Pass<'a, 'w> {
             messages: network.messages,
             deliveries: self.deliveries,
             firings: self.firings,
-            events: self.queue.pushed(),
+            events: self.queue.push_count(),
             io_bytes: self.io_bytes,
             programs: times,
             critical,

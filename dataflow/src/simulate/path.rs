@@ -46,13 +46,13 @@ impl Pass<'_, '_> {
             }
             path.wait += until - wave.start;
         }
-        path.programs = self.labelled(&by_label);
-        path.contended = self.labelled(&waited);
+        path.programs = self.labelled_cycles(&by_label);
+        path.contended = self.labelled_cycles(&waited);
         Some(path)
     }
 
     /// Returns the cycles by program with labels, the largest first.
-    fn labelled(&self, cycles: &[u64]) -> Vec<(String, u64)> {
+    fn labelled_cycles(&self, cycles: &[u64]) -> Vec<(String, u64)> {
         let labels = self.machine.descriptor.programs.iter().map(|program| program.label.clone());
         let mut labelled: Vec<(String, u64)> =
             labels.zip(cycles.iter().copied()).filter(|(_, cycles)| *cycles > 0).collect();

@@ -294,7 +294,7 @@ impl<'a> Pass<'a, '_> {
                     data.deliver(instance, part);
                 }
                 self.deliveries += 1;
-                let alone = self.network.alone(from, pe, bytes);
+                let alone = self.network.cycles_alone(from, pe, bytes);
                 let cause = Cause {
                     transit: (last_time - at).min(u32::MAX.into()) as u32,
                     alone: alone.min(last_time - at).min(u32::MAX.into()) as u32,

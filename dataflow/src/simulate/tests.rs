@@ -144,10 +144,10 @@ impl WeightBytes for Table {
     }
 }
 
-fn timed(descriptor: Descriptor, tokens: usize) -> Result<Step, SimulateError> {
+fn simulate_step(descriptor: Descriptor, tokens: usize) -> Result<Step, SimulateError> {
     let machine = Machine::new(descriptor).unwrap();
     let wanted: Vec<u32> = (0..tokens as u32).collect();
-    Simulator::timed(&machine, 1).step(&vec![0; tokens], &wanted)
+    Simulator::for_timing(&machine, 1).step(&vec![0; tokens], &wanted)
 }
 
 /// Cycles to or from the host: 32 bytes at 100 bytes per cycle, plus 100 cycles of latency.
@@ -156,7 +156,7 @@ const HOST: f64 = 100.32;
 #[test]
 fn single_program_latency_includes_kernel_hops_and_host() {
     // The row enters at (0, 2) and takes three hops. It leaves at (0, 2) again.
-    let step = timed(chain("tiny", &[(3, 2)]), 1).unwrap();
+    let step = simulate_step(chain("tiny", &[(3, 2)]), 1).unwrap();
     let there = HOST.ceil() as u64 + 3 + FLITS + FIRING + 3 + FLITS;
     assert_eq!(step.report.cycles, (there as f64 + HOST).ceil() as u64);
     assert_eq!((step.report.messages, step.report.hops, step.report.firings), (2, 6, 1));
@@ -167,17 +167,17 @@ fn single_program_latency_includes_kernel_hops_and_host() {
 
 #[test]
 fn two_programs_fill_a_pipeline() {
-    let one = timed(chain("tiny", &[(1, 0), (3, 0)]), 1).unwrap().report;
+    let one = simulate_step(chain("tiny", &[(1, 0), (3, 0)]), 1).unwrap().report;
     let from_first = HOST.ceil() as u64 + 1 + FLITS + FIRING + 2 + FLITS + FIRING + 3 + FLITS;
     assert_eq!(one.cycles, (from_first as f64 + HOST).ceil() as u64);
     // Each further row arrives one firing after the previous one: the kernels are the slowest part.
     for rows in 2..6 {
-        let more = timed(chain("tiny", &[(1, 0), (3, 0)]), rows as usize).unwrap().report;
+        let more = simulate_step(chain("tiny", &[(1, 0), (3, 0)]), rows as usize).unwrap().report;
         assert_eq!(more.cycles, one.cycles + (rows - 1) * FIRING, "{rows}");
         assert_eq!(more.firings, 2 * rows);
     }
     // On one PE, the two share its cycles.
-    let shared = timed(chain("tiny", &[(1, 0), (1, 0)]), 5).unwrap().report;
+    let shared = simulate_step(chain("tiny", &[(1, 0), (1, 0)]), 5).unwrap().report;
     assert_eq!(shared.worked[1], 10 * FIRING);
     assert!(shared.cycles > 2 * HOST as u64 + 10 * FIRING);
 }
@@ -197,8 +197,8 @@ fn copy_chain_returns_the_embedding_rows() {
 
 #[test]
 fn the_same_step_takes_the_same_cycles() {
-    let once = timed(chain("tiny", &[(1, 0), (6, 5), (2, 7)]), 9).unwrap().report.summary();
-    let twice = timed(chain("tiny", &[(1, 0), (6, 5), (2, 7)]), 9).unwrap().report.summary();
+    let once = simulate_step(chain("tiny", &[(1, 0), (6, 5), (2, 7)]), 9).unwrap().report.summary();
+    let twice = simulate_step(chain("tiny", &[(1, 0), (6, 5), (2, 7)]), 9).unwrap().report.summary();
     assert_eq!(serde_json::to_string(&once).unwrap(), serde_json::to_string(&twice).unwrap());
 }
 
@@ -283,7 +283,7 @@ fn circle() -> Descriptor {
 
 #[test]
 fn deadlock_is_reported_link_by_link() {
-    let error = timed(circle(), 2).unwrap_err();
+    let error = simulate_step(circle(), 2).unwrap_err();
     let SimulateError::Deadlock { wave: 0, waiting: 3, chain, cyclic: true, .. } = &error else { panic!("{error}") };
     assert_eq!(chain.len(), 2, "{error}");
     assert!(
@@ -316,7 +316,7 @@ fn residual_needs_buffers_for_rows_in_flight() {
         d.programs[5].kernel = 0;
         d.programs[5].ports = vec![Port::Receive(slice(5, 2)), Port::Receive(slice(1, rows)), Port::Send(slice(6, 2))];
         d.streams.push(stream(1, End::Program(0), End::Program(5)));
-        timed(d, tokens).unwrap().report.cycles
+        simulate_step(d, tokens).unwrap().report.cycles
     };
     let (narrow, wide) = (around(2, 20), around(16, 20));
     assert_eq!(around(16, 1), around(2, 1));
@@ -375,7 +375,7 @@ pub(crate) fn experts(top_k: u32) -> Descriptor {
 
 #[test]
 fn only_routed_experts_fire() {
-    let report = timed(experts(2), 6).unwrap().report;
+    let report = simulate_step(experts(2), 6).unwrap().report;
     // Six firings of the first copy, of the router and of the last program; two experts for each
     // token.
     assert_eq!(report.firings, 3 * 6 + 2 * 6);
@@ -393,7 +393,7 @@ fn only_routed_experts_fire() {
 
 /// Returns a descriptor with a state of one head and part: one program appends to it, another
 /// attends.
-pub(crate) fn attended() -> Descriptor {
+pub(crate) fn attention_descriptor() -> Descriptor {
     // Stores each position's row as "values" with the layout of 16 f16, and sums the rows of all
     // positions.
     let mut d = chain("tiny", &[(1, 0), (7, 0)]);
@@ -444,7 +444,7 @@ pub(crate) fn attended() -> Descriptor {
         3,
         vec![Port::Receive(slice(1, 2)), Port::Values(0), Port::Send(slice(3, 2))],
     );
-    (attends.state, attends.dims) = (Some(0), vec![blocks::full(), blocks::masked()]);
+    (attends.state, attends.dims) = (Some(0), vec![blocks::full(), blocks::masked_blocks()]);
     d.programs.extend([appends, attends]);
     d.programs[1].ports[0] = Port::Receive(slice(3, 2));
     d.streams[1] = stream(1, End::Program(0), End::Program(2));
@@ -455,7 +455,7 @@ pub(crate) fn attended() -> Descriptor {
 
 #[test]
 fn state_accumulates_positions_across_steps_in_order() {
-    let machine = Machine::new(attended()).unwrap();
+    let machine = Machine::new(attention_descriptor()).unwrap();
     let mut simulator = Simulator::with_weights(&machine, &Table, Runner::Compiled).unwrap();
     let mut sum = [0.0; 8];
     for step in 0..9u32 {
@@ -469,7 +469,7 @@ fn state_accumulates_positions_across_steps_in_order() {
 #[test]
 fn invalid_token_lists_are_refused() {
     let machine = Machine::new(chain("tiny", &[(1, 0)])).unwrap();
-    let mut simulator = Simulator::timed(&machine, 1);
+    let mut simulator = Simulator::for_timing(&machine, 1);
     for (tokens, wanted) in
         [(vec![], vec![]), (vec![8], vec![]), (vec![0; 65], vec![]), (vec![0; 2], vec![1, 0]), (vec![0], vec![1])]
     {

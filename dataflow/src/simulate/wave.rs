@@ -12,9 +12,9 @@ impl Pass<'_, '_> {
                 return Err(SimulateError::TooLong);
             }
             match event {
-                Event::Done { instance, firing } => self.finished(instance, firing, now)?,
+                Event::Done { instance, firing } => self.finish_firing(instance, firing, now)?,
                 Event::Arrived { instance, firing, bytes, cause } => {
-                    self.arrived(instance, firing, bytes, now, cause)?
+                    self.receive(instance, firing, bytes, now, cause)?
                 }
                 Event::Input { row } => self.input(wave, row, now)?,
                 Event::Output { bytes, cause } => {

@@ -499,7 +499,7 @@ fn encoded(instructions: &[Instruction]) -> Program {
         at += encoder.encode(&instruction, at).unwrap() as u64;
     }
     let code = encoder.take_buffer();
-    Program::new(&code, code.len(), Features::of(Feature::ALL)).unwrap_or_else(|fault| panic!("{fault}"))
+    Program::new(&code, code.len(), Features::from_list(Feature::ALL)).unwrap_or_else(|fault| panic!("{fault}"))
 }
 
 fn tile_memory(base: Register, index: Register, scale: u32, displacement: i64) -> MemoryOperand {

@@ -13,13 +13,13 @@ use ixc_ir::random::Random;
 use ixc_targets::{Feature, Features};
 
 use crate::function::{self, Function, PAGE, Page};
-use ixc_testing::tools::{BOCHS, Found};
+use ixc_testing::tools::{BOCHS, InstalledTool};
 
 /// Number of tries of each instruction.
 const TRIES: u64 = 8;
 
 fn all_features() -> Features {
-    Features::of(Feature::ALL)
+    Features::from_list(Feature::ALL)
 }
 
 /// Returns the emulator's result, or `None` if it does not know the instruction.
@@ -61,7 +61,7 @@ fn bochs_has(feature: CpuidFeature) -> bool {
 
 #[test]
 fn bochs_judges_instructions() {
-    let Some(Found { program: python, .. }) = BOCHS.find("vector instructions against Bochs") else { return };
+    let Some(InstalledTool { program: python, .. }) = BOCHS.find("vector instructions against Bochs") else { return };
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let mut cases = Vec::new();
     each(bochs_has, |function, input, output| {

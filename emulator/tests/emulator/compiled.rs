@@ -4,7 +4,7 @@ use ixc_codegen::x64::{self, Compiled, X64Error};
 use ixc_emulator::{Program, Slice};
 use ixc_ir::kernel::{BufferKind, Kernel, Op, interpret};
 use ixc_targets::Target;
-use ixc_testing::random_kernels::{Options, random_buffers, random_dims, random_kernel_with};
+use ixc_testing::random_kernels::{KernelOptions, random_buffers, random_dims, random_kernel_with};
 
 /// The first seed.
 const SEED: u64 = 0x71e5;
@@ -14,8 +14,8 @@ const KERNELS: u64 = 200;
 /// Makes a random kernel of all ops that the target supports, compiles it and decodes its code.
 fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
     let widest = target.isa().vector_bytes;
-    let everything = Options { widest, tiles: target.isa().tile_registers > 0, has: |_| true };
-    let basic = Options {
+    let everything = KernelOptions { widest, tiles: target.isa().tile_registers > 0, has: |_| true };
+    let basic = KernelOptions {
         widest,
         tiles: false,
         has: |op| !matches!(op, Op::Dot4U8S8 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs),

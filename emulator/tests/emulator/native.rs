@@ -540,9 +540,9 @@ fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Gener
 #[test]
 fn emulated_instructions_match_this_cpu() {
     let present = cpu::present();
-    let width = Width::of(present);
+    let width = Width::from_features(present);
     let only = std::env::var("IXC_MNEMONIC").ok();
-    let everything = Features::of(Feature::ALL);
+    let everything = Features::from_list(Feature::ALL);
     let qemu = qemu::executes_this();
     let mut machine = Machine { memory: Guarded::new(), random: Random::new(0x1ce), width, qemu };
     let (mut codes, mut runs, mut beyond) = (0, 0, 0);

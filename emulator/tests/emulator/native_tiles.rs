@@ -121,7 +121,7 @@ impl Case {
         let mut out = vec![POISON; OUT_BYTES];
         let mut slices: Vec<Slice<'_>> = self.read.iter().map(|bytes| Slice::read("read", bytes)).collect();
         slices.push(Slice::write("out", &mut out));
-        let program = Program::new(&self.code, self.code.len(), Features::of(Feature::ALL));
+        let program = Program::new(&self.code, self.code.len(), Features::from_list(Feature::ALL));
         let result = program.and_then(|program| program.call(&slices, &[]));
         drop(slices);
         match result.map_err(|fault| fault.kind) {
@@ -163,7 +163,7 @@ struct Comparison {
 
 impl Comparison {
     fn new(what: &'static str, needs: &[Feature]) -> Comparison {
-        let missing = cpu::missing(Features::of(&[Feature::AmxTile]).with(needs));
+        let missing = cpu::missing(Features::from_list(&[Feature::AmxTile]).with(needs));
         if !missing.is_empty() {
             println!("NOT RUN natively: {what}, emulated only: this machine lacks {}", cpu::list(&missing));
         }

@@ -57,13 +57,13 @@ fn emulation_speed_of_generated_kernels_is_printed() {
         (
             AttentionPart {
                 heads: Heads { group: 4, d: 64, dv: 64 },
-                scores: Scores::scaled(0.125),
+                scores: Scores::with_scale(0.125),
                 cache: Cache::default(),
             }
             .into(),
             vec![1, 1, 0],
         ),
-        (RmsNorm { n: 2048, eps: Bits::of(1e-6), out: Format::A8Super, plain: false }.into(), vec![]),
+        (RmsNorm { n: 2048, eps: Bits::from_value(1e-6), out: Format::A8Super, plain: false }.into(), vec![]),
     ];
     for target in [Target::AVX2, Target::AVX512] {
         for (spec, dims) in &specs {

@@ -52,9 +52,9 @@ pub enum Width {
 
 impl Width {
     /// Returns the registers of a CPU with these features.
-    pub fn of(present: Features) -> Width {
+    pub fn from_features(present: Features) -> Width {
         // Loading masks of 64 bits needs AVX512BW.
-        if present.contains(Features::of(&[Feature::Avx512f, Feature::Avx512bw])) {
+        if present.contains(Features::from_list(&[Feature::Avx512f, Feature::Avx512bw])) {
             Width::Avx512
         } else if present.has(Feature::Avx) {
             Width::Avx

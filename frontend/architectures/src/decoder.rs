@@ -393,13 +393,13 @@ pub(super) fn attention_to(
     style: &Style,
     selection: Option<ValueId>,
 ) -> Result<ValueId, ArchError> {
-    let y = attended(b, layer, h, style, selection)?;
+    let y = build_attention(b, layer, h, style, selection)?;
     attention_output(b, layer, h, y, style)
 }
 
 /// Result of attention before the output matrix.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attended {
+pub(super) struct AttentionOutput {
     /// Sums of values, by head.
     pub heads: ValueId,
     /// Logits of gates that the query matrix has.
@@ -408,13 +408,13 @@ pub(super) struct Attended {
 
 /// Builds attention on normalised rows over the positions `selection`, or over all, without gate
 /// and output matrix.
-pub(super) fn attended(
+pub(super) fn build_attention(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
     style: &Style,
     selection: Option<ValueId>,
-) -> Result<Attended, ArchError> {
+) -> Result<AttentionOutput, ArchError> {
     let of_layer = b.hyper.layers[layer].clone();
     let with_queries = style.output_gate == OutputGate::WithQueries;
     let of_head = if with_queries { of_layer.key_length + of_layer.value_length } else { of_layer.key_length };
@@ -447,7 +447,7 @@ pub(super) fn attended(
     }
     let scores = (style.scores)(b, layer, Scores::usual(b, layer))?;
     let heads = b.attend_to(layer, q, &scores.attrs, scores.sinks, selection)?;
-    Ok(Attended { heads, gate })
+    Ok(AttentionOutput { heads, gate })
 }
 
 /// Builds gate and output matrix of attention. `h` are its normalised input rows.
@@ -455,10 +455,10 @@ pub(super) fn attention_output(
     b: &mut Builder<'_>,
     layer: usize,
     h: ValueId,
-    of: Attended,
+    of: AttentionOutput,
     style: &Style,
 ) -> Result<ValueId, ArchError> {
-    let Attended { heads: mut y, gate } = of;
+    let AttentionOutput { heads: mut y, gate } = of;
     let (heads, value_length) = (b.hyper.layers[layer].heads, b.hyper.layers[layer].value_length);
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;

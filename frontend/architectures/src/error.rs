@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ixc_failure::{Class, Remedy};
 use ixc_ir::graph::types::TypeError;
-use ixc_model_files::gguf::{GgufError, TensorType, among, quoted};
+use ixc_model_files::gguf::{GgufError, TensorType, among, quote};
 
 /// Reason why no graph can be built.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum ArchError {
     /// The architecture is not in the registry.
     #[error(
         "{}: key \"general.architecture\" is \"{}\", which is not supported; supported are {}",
-        path.display(), quoted(found), among(found, known)
+        path.display(), quote(found), among(found, known)
     )]
     UnknownArchitecture {
         /// The file.
@@ -26,7 +26,7 @@ pub enum ArchError {
         known: Vec<&'static str>,
     },
     /// A tensor has another shape than the hyperparameters require.
-    #[error("{}: tensor \"{}\" has dimensions {found:?}; must be {expected:?}", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" has dimensions {found:?}; must be {expected:?}", path.display(), quote(tensor))]
     Shape {
         /// The file.
         path: Box<Path>,
@@ -38,7 +38,7 @@ pub enum ArchError {
         expected: Box<[u64]>,
     },
     /// A vector for elementwise operations is not F32.
-    #[error("{}: tensor \"{}\" has type {found}; vectors must be F32", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" has type {found}; vectors must be F32", path.display(), quote(tensor))]
     VectorType {
         /// The file.
         path: Box<Path>,
@@ -48,7 +48,7 @@ pub enum ArchError {
         found: TensorType,
     },
     /// A table of expert numbers has another type than I32.
-    #[error("{}: tensor \"{}\" has type {found}; a table of experts must be I32", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" has type {found}; a table of experts must be I32", path.display(), quote(tensor))]
     TableType {
         /// The file.
         path: Box<Path>,
@@ -58,7 +58,7 @@ pub enum ArchError {
         found: TensorType,
     },
     /// A table of expert numbers has an invalid one.
-    #[error("{}: tensor \"{}\" names expert {found}; the model has {count} experts, numbered from 0", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" names expert {found}; the model has {count} experts, numbered from 0", path.display(), quote(tensor))]
     TableId {
         /// The file.
         path: Box<Path>,
@@ -70,7 +70,7 @@ pub enum ArchError {
         count: u64,
     },
     /// A tensor of one number that is not finite, or has another shape.
-    #[error("{}: tensor \"{}\" is {found}; it must be one finite number", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" is {found}; it must be one finite number", path.display(), quote(tensor))]
     Scalar {
         /// The file.
         path: Box<Path>,
@@ -82,7 +82,7 @@ pub enum ArchError {
     /// A tensor would change the result, and the architecture does not use it.
     #[error(
         "{}: tensor \"{}\" is not used by architecture {architecture}; ignoring it would give wrong results",
-        path.display(), quoted(tensor)
+        path.display(), quote(tensor)
     )]
     UnusedTensor {
         /// The file.

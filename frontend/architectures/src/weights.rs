@@ -27,7 +27,7 @@ impl WeightSource for FileWeights<'_> {
         match &weight.choice.shard {
             None => Ok(whole),
             Some(shard) => {
-                let slice = shard.cut(&weight.shape, weight.stored(), &whole);
+                let slice = shard.cut(&weight.shape, weight.stored_format(), &whole);
                 Ok(Cow::Owned(slice.ok_or("the tensor has fewer bytes than the weight that a rank has a slice of")?))
             }
         }
@@ -42,7 +42,7 @@ impl FileWeights<'_> {
         let (Some(part), [.., rows, columns]) = (&weight.part, &shape[..]) else {
             // A vector may use only the first numbers of its tensor (`Builder::divisors`).
             let own = match &shape[..] {
-                [len] => weight.stored().row_bytes(*len).map_or(usize::MAX, |own| own as usize),
+                [len] => weight.stored_format().row_bytes(*len).map_or(usize::MAX, |own| own as usize),
                 _ => usize::MAX,
             };
             return Ok(match bytes {
@@ -53,7 +53,7 @@ impl FileWeights<'_> {
                 }
             });
         };
-        let row = weight.stored().row_bytes(*columns).ok_or("rows of the weight are not whole blocks")? as usize;
+        let row = weight.stored_format().row_bytes(*columns).ok_or("rows of the weight are not whole blocks")? as usize;
         let (from, count) = (part.from as usize * row, *rows as usize * row);
         let matrices = bytes.chunks_exact(part.rows as usize * row);
         let parts = matrices.map(|matrix| matrix.get(from..from + count).ok_or("the tensor has no such rows"));

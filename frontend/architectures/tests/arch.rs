@@ -18,12 +18,12 @@ use ixc_architectures::ArchError;
 use ixc_failure::Class;
 use ixc_ir::graph::OpKind;
 use ixc_model_files::gguf::{Array, Gguf};
-use ixc_testing::shared_data::shared;
+use ixc_testing::shared_data::shared_path;
 use small::{Small, as_architecture, small};
 
 #[test]
 fn bad_models_are_refused_with_the_key_or_tensor() {
-    let Some(dir) = shared("bad-gguf") else { return };
+    let Some(dir) = shared_path("bad-gguf") else { return };
     let manifest = fs::read_to_string(dir.join("manifest.tsv")).unwrap();
     for line in manifest.lines().skip(1) {
         let columns: Vec<_> = line.split('\t').collect();
@@ -181,7 +181,7 @@ fn architecture_errors_name_value_and_expectation() {
 
 #[test]
 fn golden_models_build_or_are_refused_by_name() {
-    let Some(dir) = shared("golden/models") else { return };
+    let Some(dir) = shared_path("golden/models") else { return };
     let mut built = 0;
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

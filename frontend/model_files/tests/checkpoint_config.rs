@@ -405,7 +405,8 @@ fn sizes_of_linear_attention_follow_from_the_width() {
 /// Checks that each architecture is read from folders, or is listed as an exception.
 #[test]
 fn every_gguf_architecture_reads_from_folders() {
-    let found: Vec<&str> = ixc_model_files::checkpoint::supported().map(|(_, architecture)| architecture).collect();
+    let found: Vec<&str> =
+        ixc_model_files::checkpoint::supported_models().map(|(_, architecture)| architecture).collect();
     let all = ixc_architectures::architectures().map(|row| row.name);
     let missing: BTreeSet<&str> = all.filter(|name| !found.contains(name)).collect();
     let exceptions: BTreeSet<&str> = ixc_model_files::checkpoint::only_in_gguf().iter().copied().collect();

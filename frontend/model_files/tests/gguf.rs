@@ -7,7 +7,7 @@ use ixc_failure::Class;
 use ixc_ir::random::Random;
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Array, Gguf, GgufError, TensorType, Value};
-use ixc_testing::shared_data::shared;
+use ixc_testing::shared_data::shared_path;
 
 fn good() -> GgufWriter {
     GgufWriter::new()
@@ -70,7 +70,7 @@ fn written_gguf_reads_back() {
 
 #[test]
 fn bad_gguf_files_match_their_manifest() {
-    let Some(dir) = shared("bad-gguf") else { return };
+    let Some(dir) = shared_path("bad-gguf") else { return };
     let manifest = fs::read_to_string(dir.join("manifest.tsv")).unwrap();
     let mut wrong = Vec::new();
     for line in manifest.lines().skip(1) {

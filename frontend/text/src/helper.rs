@@ -97,7 +97,7 @@ pub fn ask(
     if std::env::var_os(HELPER_VARIABLE).is_some() {
         return Err(failed(argument, &"the program does not serve this argument first"));
     }
-    let Started { stdin, stdout, stderr, process } = Started::of(program, argument)?;
+    let HelperProcess { stdin, stdout, stderr, process } = HelperProcess::launch(program, argument)?;
     let (written, answer, complaint, wanted) = std::thread::scope(|scope| {
         let (end, ended) = channel::<()>();
         let process = &process;
@@ -123,21 +123,21 @@ pub fn ask(
 }
 
 /// A helper with its pipes.
-struct Started {
+struct HelperProcess {
     stdin: PipeWriter,
     stdout: PipeReader,
     stderr: PipeReader,
     process: Process,
 }
 
-impl Started {
+impl HelperProcess {
     /// Starts a helper with the launcher, if this process has one, or as a program.
-    fn of(program: &Path, argument: &str) -> Result<Started, Death> {
+    fn launch(program: &Path, argument: &str) -> Result<HelperProcess, Death> {
         let refused =
             |error: io::Error| Death::Start { reason: format!("cannot start {}: {error}", program.display()) };
         if let Some(launched) = launch(argument) {
             let Launched { stdin, stdout, stderr, channel } = launched.map_err(refused)?;
-            return Ok(Started { stdin, stdout, stderr, process: Process::Launched(channel) });
+            return Ok(HelperProcess { stdin, stdout, stderr, process: Process::Launched(channel) });
         }
         let mut child = Command::new(program)
             .arg(argument)
@@ -152,7 +152,7 @@ impl Started {
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return Err(refused(io::ErrorKind::BrokenPipe.into()));
         };
-        Ok(Started {
+        Ok(HelperProcess {
             stdin: OwnedFd::from(stdin).into(),
             stdout: OwnedFd::from(stdout).into(),
             stderr: OwnedFd::from(stderr).into(),

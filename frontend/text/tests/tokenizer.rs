@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use ixc_failure::Class;
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, GgufError, VocabularyError, read_vocabulary};
-use ixc_testing::shared_data::shared;
+use ixc_testing::shared_data::shared_path;
 use ixc_text::template::{ChatTemplate, Conversation, Message};
 use ixc_text::tokenizer::{
     DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec, supported_pre_tokenizers,
@@ -128,7 +128,7 @@ struct Case {
 
 #[test]
 fn golden_texts_have_their_recorded_ids() {
-    let Some(folder) = shared("golden/tokenizers") else { return };
+    let Some(folder) = shared_path("golden/tokenizers") else { return };
     let names = [
         "gpt-2",
         "llama-bpe",
@@ -250,7 +250,7 @@ fn external_tokenizers_match_their_recorded_ids() {
 
 #[test]
 fn demo_tokenizer_and_template_match_expected_text() {
-    let Some(path) = shared("golden/demo/rustling-q4_k_m.gguf") else { return };
+    let Some(path) = shared_path("golden/demo/rustling-q4_k_m.gguf") else { return };
     let spec = spec_of(&path).unwrap();
     spec.check_embedding_rows(4096).unwrap();
     let tokenizer = Tokenizer::new(&spec).unwrap();
@@ -276,7 +276,7 @@ fn demo_tokenizer_and_template_match_expected_text() {
 
 #[test]
 fn bad_vocabularies_and_templates_are_errors() {
-    let Some(folder) = shared("bad-gguf") else { return };
+    let Some(folder) = shared_path("bad-gguf") else { return };
     let manifest = fs::read_to_string(folder.join("manifest.tsv")).unwrap();
     let mut seen = 0;
     for line in manifest.lines() {
@@ -523,7 +523,7 @@ fn both() -> &'static [(String, Both)] {
     static BOTH: OnceLock<Vec<(String, Both)>> = OnceLock::new();
     BOTH.get_or_init(|| {
         let mut specs: Vec<TokenizerSpec> = ["gpt-2", "qwen2", "llama-bpe"].map(small_bpe).into();
-        if let Some(folder) = shared("golden/tokenizers") {
+        if let Some(folder) = shared_path("golden/tokenizers") {
             specs.extend(["gpt-2", "qwen2", "llama-bpe"].map(|n| spec_of(&folder.join(format!("{n}.gguf"))).unwrap()));
         }
         let both = |spec: TokenizerSpec| {

@@ -10,7 +10,7 @@ use ixc_generate::generator::{Event, Generator, Request, RequestId};
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 use ixc_ir::graph::interpret::Interpreter;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
-use ixc_runtime::engine::{BackendKind, Engine, Options};
+use ixc_runtime::engine::{BackendKind, Engine, EngineOptions};
 use ixc_runtime::sample::SamplerSettings;
 use ixc_targets::Target;
 use ixc_testing::nmse::nmse;
@@ -41,7 +41,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 
 /// Logits of a plan for a prompt and a further token.
 fn logits(model: &SmallModel, backend: BackendKind, threads: usize) -> Vec<f32> {
-    let options = Options { threads: Some(threads), backend, ..Options::default() };
+    let options = EngineOptions { threads: Some(threads), backend, ..EngineOptions::default() };
     let mut engine = Engine::load(model.plan.clone(), &model.folder, &options).expect("a compiled plan loads");
     let mut logits = engine.step(&[3, 1, 4, 1], &[0, 3]).expect("tokens of the model").to_vec();
     logits.extend_from_slice(engine.step(&[5], &[0]).expect("a token of the model"));

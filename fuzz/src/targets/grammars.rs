@@ -141,7 +141,7 @@ fn follow(source: &GrammarSource) -> Outcome {
     };
     let mut count = 0;
     while count < MAX_TOKENS && !matcher.is_ended() {
-        let token = match matcher.allowed() {
+        let token = match matcher.token_mask() {
             Ok(mask) => first(mask, count),
             Err(error) => return Outcome::refused(format!("compiled, {error}")),
         };

@@ -1,7 +1,7 @@
 //! Dataflow descriptors and descriptions of grids.
 
 use ixc_compile::model::Model;
-use ixc_compile::place::{Options, place};
+use ixc_compile::place::{PlaceOptions, place};
 use ixc_dataflow::check::Machine;
 use ixc_dataflow::simulate::Simulator;
 use ixc_dataflow::{grids, read};
@@ -29,7 +29,7 @@ pub fn descriptor(input: &[u8]) -> Outcome {
             return Outcome::refused_as(format!("read, {error}"), class);
         }
     };
-    match Simulator::timed(&machine, 1).step(&[0, 0], &[1]) {
+    match Simulator::for_timing(&machine, 1).step(&[0, 0], &[1]) {
         Ok(_) => Outcome::accepted(),
         Err(error) => {
             let class = error.class();
@@ -43,7 +43,7 @@ pub fn descriptors() -> Vec<Vec<u8>> {
     let gguf = Gguf::from_bytes("m.gguf".as_ref(), small_models::gguf().finish()).expect("a written file");
     let model = Model::new(gguf).expect("a supported model");
     let grid = grids::find("tiny").expect("a built-in grid");
-    let placed = place(&model, &grid, &Options { context: Some(32) }).expect("the grid has room");
+    let placed = place(&model, &grid, &PlaceOptions { context: Some(32) }).expect("the grid has room");
     let mut written = Vec::new();
     read::write(&placed.descriptor, &mut written).expect("memory can be written");
     vec![written]

@@ -4,7 +4,7 @@ use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BufferId, DimExpr, DimInput, Plan, Source, Step, Task};
 use ixc_ir::random::Random;
-use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
+use ixc_runtime::engine::{BackendKind, Engine, EngineOptions, StepError};
 use ixc_runtime::execute::{ExecuteError, Problem};
 use ixc_runtime::file::{self, HEADER_BYTES};
 use ixc_runtime::program::Program;
@@ -47,8 +47,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     vec![payload(1), payload(2)]
 }
 
-fn options(backend: BackendKind) -> Options {
-    Options { threads: Some(1), backend, ..Options::default() }
+fn options(backend: BackendKind) -> EngineOptions {
+    EngineOptions { threads: Some(1), backend, ..EngineOptions::default() }
 }
 
 /// Changes numbers of a plan. An accepted plan runs in the emulator without a fault.

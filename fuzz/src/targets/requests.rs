@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 use ixc_serve::http::Local;
-use ixc_serve::serving::{Host, Options, Registry};
+use ixc_serve::serving::{Host, Registry, ServingOptions};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{Outcome, helper, scratch};
@@ -104,13 +104,13 @@ static SERVER: LazyLock<Server> = LazyLock::new(|| {
     load.run.threads = Some(1);
     load.run.sequences = 2;
     let model = LoadedModel::open(None, &load).expect("the demo model opens");
-    let options = Options {
+    let options = ServingOptions {
         name: "demo".to_owned(),
         queue: 8,
         renderer: Some(helper::program()),
         compiler: Some(helper::program()),
         slot_folder: Some(scratch::empty_folder("slots")),
-        ..Options::default()
+        ..ServingOptions::default()
     };
     let host = Host::new(model, None, options).expect("the demo model serves");
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use ixc_generate::prompt_cache::{PromptCache, PromptCacheOptions};
-use ixc_runtime::engine::{Engine, FIRST, Options};
+use ixc_runtime::engine::{Engine, EngineOptions, FIRST};
 use ixc_runtime::saved::{SavedError, SavedHeader};
 use ixc_targets::Target;
 
@@ -23,7 +23,7 @@ fn with_engine<R>(call: impl FnOnce(&mut Engine) -> R) -> R {
     ENGINE.with_borrow_mut(|engine| {
         let engine = engine.get_or_insert_with(|| {
             let SmallModel { plan, folder, .. } = small_model(1, Target::native());
-            let options = Options { threads: Some(1), sequences: 2, ..Options::default() };
+            let options = EngineOptions { threads: Some(1), sequences: 2, ..EngineOptions::default() };
             Engine::load(plan, &folder, &options).expect("a compiled plan loads")
         });
         engine.reset();

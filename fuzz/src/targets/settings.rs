@@ -47,7 +47,7 @@ pub const DICTIONARY: &[&str] = &[
 /// Reads a file of tuned choices. Its checksum is made right, since a hostile writer does so.
 pub fn tuned(input: &[u8]) -> Outcome {
     let path = scratch::file("tuned.json", input);
-    let error = match TunedFile::named(&path) {
+    let error = match TunedFile::from_path(&path) {
         Ok(_) => return Outcome::accepted(),
         Err(error) => error,
     };
@@ -55,7 +55,7 @@ pub fn tuned(input: &[u8]) -> Outcome {
         let class = error.class();
         return Outcome::refused_as(error, class);
     };
-    match TunedFile::named(&scratch::file("tuned.json", &repaired)) {
+    match TunedFile::from_path(&scratch::file("tuned.json", &repaired)) {
         Ok(file) => {
             let _ = file.check(Target::AVX2);
             Outcome::accepted()
@@ -124,7 +124,7 @@ pub fn importance(input: &[u8]) -> Outcome {
         Ok(found) => {
             assert!(!found.is_empty());
             for matrices in [0, 1, 2] {
-                let _ = found.of("blk.0.ffn_up.weight", 4, matrices);
+                let _ = found.column_means("blk.0.ffn_up.weight", 4, matrices);
             }
             Outcome::Accepted(format!("{} matrices", found.len().min(8)))
         }

@@ -60,7 +60,7 @@ impl Generator {
             return;
         };
         let engine = &self.model.engine;
-        let (mut hidden, width) = (engine.hidden(), engine.gives_hidden().unwrap_or(0) as usize);
+        let (mut hidden, width) = (engine.hidden_states(), engine.gives_hidden().unwrap_or(0) as usize);
         let mut texts = Vec::with_capacity(rows.len());
         for Rows { number, count, draft } in rows {
             let slot = &self.slots[*number];

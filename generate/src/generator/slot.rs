@@ -91,7 +91,7 @@ impl Generator {
         self.free_slot(number).ok_or(Error::NoSlot { number, slots })?;
         let (file, bytes) = slot_file::open(path, &self.model.engine)?;
         self.store_prompt(number);
-        self.load_slot(number, file, bytes).map_err(|source| slot_file::refused(path, source))?;
+        self.load_slot(number, file, bytes).map_err(|source| slot_file::restore_error(path, source))?;
         Ok(SlotSize { tokens: self.slots[number].cached_tokens.len(), bytes })
     }
 

@@ -13,14 +13,14 @@ use ixc_compile::compile;
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
 
 fn generator(sequences: u32, target: Option<Target>) -> Generator {
-    let compile = compile::Options { target, ..compile::Options::default() };
-    let run = engine::Options { sequences, ..engine::Options::default() };
+    let compile = compile::CompileOptions { target, ..compile::CompileOptions::default() };
+    let run = engine::EngineOptions { sequences, ..engine::EngineOptions::default() };
     Generator::new(model(LoadOptions { compile, run, ..LoadOptions::default() })).unwrap()
 }
 
 /// Loads the demo model on two threads.
 fn model(options: LoadOptions) -> LoadedModel {
-    let run = engine::Options { threads: Some(2), ..options.run };
+    let run = engine::EngineOptions { threads: Some(2), ..options.run };
     LoadedModel::open(None, &LoadOptions { run, ..options }).unwrap()
 }
 
@@ -144,7 +144,7 @@ fn only(token: u32, vocabulary: usize) -> SamplerSettings {
 /// Checks that the last token is computed even if all remaining tokens are cached after a shift.
 #[test]
 fn context_shift_recomputes_the_last_token() {
-    let run = engine::Options { context: Some(32), ..engine::Options::default() };
+    let run = engine::EngineOptions { context: Some(32), ..engine::EngineOptions::default() };
     for mut generator in generators(&LoadOptions { run, ..LoadOptions::default() }) {
         generator.set_context_shift(Some(ContextShift { keep: 4 }));
         let token = generator.model().encode_more("a").unwrap()[0];

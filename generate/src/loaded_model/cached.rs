@@ -70,8 +70,8 @@ impl ModelCache {
         &self,
         model: &Model,
         resident: Option<ResidentPlan>,
-        wanted: &compile::Options,
-        run: &engine::Options,
+        wanted: &compile::CompileOptions,
+        run: &engine::EngineOptions,
     ) -> Result<(Compiled, Option<u64>), Error> {
         let count = |compiled: &Compiled| compiled.tuned.as_ref().map_or(0, |(weights, _)| *weights);
         if run.experts == ExpertStore::Map {
@@ -90,7 +90,7 @@ impl ModelCache {
             }
             FirstPlan::Resident(resident) => {
                 let (min_expert_bytes, split) = (resident.min_expert_bytes(), resident.memory(wanted, run)?);
-                self.write(Residency::Resident, resident.plan(), min_expert_bytes, resident.tuned());
+                self.write(Residency::Resident, resident.plan(), min_expert_bytes, resident.tuned_weights());
                 let compiled = resident.with(model, wanted, &split)?;
                 if split.expert_memory.is_some() {
                     self.write(Residency::Streamed, &compiled.plan, min_expert_bytes, count(&compiled));

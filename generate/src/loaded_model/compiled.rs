@@ -11,10 +11,10 @@ use super::{LoadOptions, LoadedModel};
 use crate::Error;
 
 /// Returns the options of compiling a model for a run.
-pub(super) fn compile_options(options: &LoadOptions) -> compile::Options {
+pub(super) fn compile_options(options: &LoadOptions) -> compile::CompileOptions {
     let LoadOptions { compile: wanted, run, .. } = options;
     let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
-    compile::Options { predict_extra, ..wanted.clone() }
+    compile::CompileOptions { predict_extra, ..wanted.clone() }
 }
 
 /// Plan of a model, with facts about its compilation.
@@ -29,7 +29,7 @@ impl CompiledModel {
     /// Loads the plan with the vocabulary of the model.
     pub(super) fn load(self, vocabulary: TokenizerSpec, options: &LoadOptions) -> Result<LoadedModel, Error> {
         let CompiledModel { file, memory, replaced, tuned } = self;
-        let run = engine::Options { memory, ..options.run.clone() };
+        let run = engine::EngineOptions { memory, ..options.run.clone() };
         let options = LoadOptions { run, ..options.clone() };
         let model = LoadedModel::of_parts(file, vocabulary, Path::new(""), &options)?;
         Ok(LoadedModel { replaced, tuned, ..model })

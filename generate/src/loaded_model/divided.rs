@@ -14,7 +14,7 @@ use crate::Error;
 use crate::ranks::compile_ranks;
 
 /// Returns whether a model is divided for a run.
-pub(super) fn is_divided(run: &engine::Options) -> bool {
+pub(super) fn is_divided(run: &engine::EngineOptions) -> bool {
     run.transport.is_none() && ranks_for(run).is_ok_and(|ranks| ranks > 1)
 }
 
@@ -25,8 +25,8 @@ pub(super) fn is_divided(run: &engine::Options) -> bool {
 /// If the model cannot be divided.
 pub(super) fn compile(
     model: &Model,
-    wanted: &compile::Options,
-    run: &engine::Options,
+    wanted: &compile::CompileOptions,
+    run: &engine::EngineOptions,
 ) -> Result<Option<CompiledModel>, Error> {
     let ranks = ranks_for(run).map_err(LoadError::from)?;
     if ranks == 1 || run.transport.is_some() {
@@ -37,7 +37,7 @@ pub(super) fn compile(
         Some(_) => [RankDivision::Experts, RankDivision::Tensors],
         None => [RankDivision::Tensors, RankDivision::Experts],
     };
-    let each = engine::Options { memory: run.memory.map(|memory| memory / u64::from(ranks)), ..run.clone() };
+    let each = engine::EngineOptions { memory: run.memory.map(|memory| memory / u64::from(ranks)), ..run.clone() };
     let compiled = compile_ranks(model, wanted, &each, ranks, divisions[0])
         .or_else(|first| compile_ranks(model, wanted, &each, ranks, divisions[1]).map_err(|_| first));
     let mut plans = match compiled {

@@ -24,19 +24,19 @@ use ixc_compile::model::Model;
 pub(crate) fn compile_for(
     model: &Model,
     resident: Option<ResidentPlan>,
-    wanted: &compile::Options,
-    run: &engine::Options,
+    wanted: &compile::CompileOptions,
+    run: &engine::EngineOptions,
 ) -> Result<(Compiled, Option<u64>), Error> {
     match run.experts {
         ExpertStore::Stream => match resident {
-            Some(resident) => resident.within(model, wanted, run),
+            Some(resident) => resident.compile_within_budget(model, wanted, run),
             None => budget::compile_within(model, wanted, run),
         },
         ExpertStore::Map => {
             // With mapped experts, kernels read weights directly from the file, so they are not
             // packed; a budget of 0 creates expert groups for hints.
             let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
-            let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted.clone() };
+            let mapped = compile::CompileOptions { expert_memory, pack, predict_extra: None, ..wanted.clone() };
             let compiled = match resident {
                 Some(resident) => resident.again(model, &mapped)?.0,
                 None => compile::compile(model, &mapped)?,
@@ -50,7 +50,7 @@ pub(crate) fn compile_for(
 ///
 /// # Errors
 /// [`Error::OtherTarget`].
-pub(crate) fn is_for<K>(plan: &Plan<K>, wanted: &compile::Options) -> Result<(), Error> {
+pub(crate) fn is_for<K>(plan: &Plan<K>, wanted: &compile::CompileOptions) -> Result<(), Error> {
     match wanted.target.filter(|wanted| wanted.name() != plan.target) {
         Some(wanted) => Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() }),
         None => Ok(()),
@@ -74,10 +74,10 @@ pub(crate) fn not_loaded(error: LoadError) -> Error {
 pub(crate) fn engine_options(
     file: &PlanFile,
     folder: &Path,
-    run: &engine::Options,
+    run: &engine::EngineOptions,
     queue_depth: Option<usize>,
-) -> Result<(engine::Options, Option<drive::QueueDepth>), Error> {
-    let mut options = engine::Options { built_in: Some(crate::plan_file::built_in()), ..run.clone() };
+) -> Result<(engine::EngineOptions, Option<drive::QueueDepth>), Error> {
+    let mut options = engine::EngineOptions { built_in: Some(crate::plan_file::built_in()), ..run.clone() };
     options.memory = match run.experts {
         ExpertStore::Stream => match run.memory {
             Some(memory) => Some(memory),

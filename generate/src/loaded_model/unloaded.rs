@@ -103,7 +103,7 @@ impl UnloadedModel {
     }
 
     /// Opens a model whose cached plan is of no use.
-    fn uncached(path: &Path, options: &LoadOptions) -> Result<UnloadedModel, Error> {
+    fn open_uncached(path: &Path, options: &LoadOptions) -> Result<UnloadedModel, Error> {
         let gguf = Input::open(path)?.model(path)?;
         let cache = ModelCache::new(&gguf, path, options);
         UnloadedModel::of_files(gguf, cache, options)
@@ -116,7 +116,7 @@ impl UnloadedModel {
     /// When the model cannot be opened again.
     pub fn content(&mut self, options: &LoadOptions) -> Result<PlanOrModel<'_>, Error> {
         if let Contents::Cached(cached) = &self.0 {
-            *self = UnloadedModel::uncached(cached.path(), options)?;
+            *self = UnloadedModel::open_uncached(cached.path(), options)?;
         }
         Ok(match &self.0 {
             Contents::Plan { file, .. } => PlanOrModel::Plan(&file.plan),
@@ -134,7 +134,7 @@ impl UnloadedModel {
         if let Contents::Cached(cached) = &mut self.0
             && cached.resident_plan().is_none()
         {
-            *self = UnloadedModel::uncached(cached.path(), options)?;
+            *self = UnloadedModel::open_uncached(cached.path(), options)?;
         }
         match &mut self.0 {
             Contents::Plan { file, .. } => Ok(&file.plan),
@@ -167,7 +167,7 @@ impl UnloadedModel {
                         let vocabulary = decode_tokenizer(&compiled.file.plan.tokenizer)?;
                         compiled.load(vocabulary, options)
                     }
-                    None => UnloadedModel::uncached(&path, options)?.load(options),
+                    None => UnloadedModel::open_uncached(&path, options)?.load(options),
                 }
             }
             Contents::Model { mut model, resident, cache } => {

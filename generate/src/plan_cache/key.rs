@@ -63,7 +63,7 @@ impl ModelKey {
     ///
     /// # Errors
     /// If a file's metadata cannot be read.
-    pub fn new(gguf: &Gguf, parts: Parts, options: &compile::Options) -> io::Result<Option<ModelKey>> {
+    pub fn new(gguf: &Gguf, parts: Parts, options: &compile::CompileOptions) -> io::Result<Option<ModelKey>> {
         let is_changed = options.start.is_some() || !options.kernels.is_empty();
         let is_recorded = options.decisions.is_some() || options.recording.is_some();
         let in_memory = gguf.files().iter().any(|file| !file.is_mapped());
@@ -87,11 +87,11 @@ impl ModelKey {
         }
         // The keys and the tokenizer of a folder are in other files than its tensors.
         if gguf.files().iter().any(|file| file.version() == 0) {
-            let (tensors, derived) = (gguf.tensors().collect::<Vec<_>>(), gguf.derived().collect::<Vec<_>>());
+            let (tensors, derived) = (gguf.tensors().collect::<Vec<_>>(), gguf.derived_tensors().collect::<Vec<_>>());
             line(&mut text, format_args!("metadata {}", digest(&(gguf.metadata(), tensors, derived))));
         }
         // Tuned choices have a line of their own: here, they would repeat warnings about choices.
-        let context = compile::context(&compile::Options { tuned: None, ..options.clone() }, None);
+        let context = compile::context(&compile::CompileOptions { tuned: None, ..options.clone() }, None);
         line(&mut text, format_args!("parts {parts:?}"));
         line(&mut text, format_args!("target {}, caches {:?}", context.target.name(), context.caches));
         line(&mut text, format_args!("options max_tokens {:?}, {:?}", options.max_tokens, context.options));

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use ixc_architectures::Parts;
-use ixc_compile::compile::{Options, compile};
+use ixc_compile::compile::{CompileOptions, compile};
 use ixc_compile::model::{Model, open_files};
 use tempfile::TempDir;
 
@@ -19,7 +19,7 @@ impl Scratch {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("model.gguf");
         fs::write(&model, ixc_compile::demo::bytes()).unwrap();
-        let plan = compile(&Model::open(&model).unwrap(), &Options::default()).unwrap().plan;
+        let plan = compile(&Model::open(&model).unwrap(), &CompileOptions::default()).unwrap().plan;
         Scratch { folder, model, plan }
     }
 
@@ -27,13 +27,15 @@ impl Scratch {
         PlanCache::new(self.folder.path().join("plans"), limit)
     }
 
-    fn key(&self, options: &Options) -> PlanKey {
+    fn key(&self, options: &CompileOptions) -> PlanKey {
         let files = open_files(&self.model).unwrap();
         ModelKey::new(&files, Parts::ALL, options).unwrap().unwrap().with(Residency::Resident)
     }
 
     fn keys(&self, count: u32) -> Vec<PlanKey> {
-        (1..=count).map(|tokens| self.key(&Options { max_tokens: Some(tokens), ..Options::default() })).collect()
+        (1..=count)
+            .map(|tokens| self.key(&CompileOptions { max_tokens: Some(tokens), ..CompileOptions::default() }))
+            .collect()
     }
 
     fn write(&self, cache: &PlanCache, key: &PlanKey) {
@@ -51,7 +53,7 @@ impl Scratch {
 #[test]
 fn written_plan_is_read_back() {
     let scratch = Scratch::new();
-    let (cache, key) = (scratch.cache(None), scratch.key(&Options::default()));
+    let (cache, key) = (scratch.cache(None), scratch.key(&CompileOptions::default()));
     assert!(cache.find(&key).is_none() && cache.list().unwrap().is_empty() && cache.collect().unwrap() == (0, 0));
     scratch.write(&cache, &key);
     scratch.write(&cache, &key);
@@ -70,16 +72,16 @@ fn written_plan_is_read_back() {
 #[test]
 fn key_has_everything_that_a_plan_depends_on() {
     let scratch = Scratch::new();
-    let key = || scratch.key(&Options::default());
+    let key = || scratch.key(&CompileOptions::default());
     let first = key();
     assert_eq!(key(), first);
     let target = Some(ixc_targets::Target::PORTABLE);
     for options in [
-        Options { target, ..Options::default() },
-        Options { max_tokens: Some(7), ..Options::default() },
-        Options { pack: Some(false), ..Options::default() },
-        Options { predict_extra: Some(1), ..Options::default() },
-        Options { defer: 1, ..Options::default() },
+        CompileOptions { target, ..CompileOptions::default() },
+        CompileOptions { max_tokens: Some(7), ..CompileOptions::default() },
+        CompileOptions { pack: Some(false), ..CompileOptions::default() },
+        CompileOptions { predict_extra: Some(1), ..CompileOptions::default() },
+        CompileOptions { defer: 1, ..CompileOptions::default() },
     ] {
         assert_ne!(scratch.key(&options).id(), first.id(), "{options:?}");
     }
@@ -92,13 +94,13 @@ fn key_has_everything_that_a_plan_depends_on() {
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
     assert_ne!(key(), first);
     let files = ixc_compile::demo::open().unwrap();
-    assert_eq!(ModelKey::new(&files, Parts::ALL, &Options::default()).unwrap(), None);
+    assert_eq!(ModelKey::new(&files, Parts::ALL, &CompileOptions::default()).unwrap(), None);
 }
 
 #[test]
 fn damaged_entry_is_removed_and_written_again() {
     let scratch = Scratch::new();
-    let (cache, key) = (scratch.cache(None), scratch.key(&Options::default()));
+    let (cache, key) = (scratch.cache(None), scratch.key(&CompileOptions::default()));
     for extension in [PLAN, RECORD] {
         scratch.write(&cache, &key);
         let path = cache.path(&key.id(), extension);
@@ -149,7 +151,7 @@ fn plans_that_were_not_used_for_the_longest_time_are_removed() {
 #[test]
 fn collecting_removes_remains_and_no_file_of_others() {
     let scratch = Scratch::new();
-    let (cache, key) = (scratch.cache(None), scratch.key(&Options::default()));
+    let (cache, key) = (scratch.cache(None), scratch.key(&CompileOptions::default()));
     scratch.write(&cache, &key);
     let own = scratch.names();
     let others = ["0123456789abcdef.txt", "model.ixp", "notes.json", ".other.part"];
@@ -177,7 +179,7 @@ fn threads_and_processes_share_a_folder() {
     // A folder that others can write to is not trusted.
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(cache.folder(), fs::Permissions::from_mode(0o777)).unwrap();
-    let other = scratch.key(&Options { defer: 1, ..Options::default() });
+    let other = scratch.key(&CompileOptions { defer: 1, ..CompileOptions::default() });
     scratch.write(&cache, &other);
     assert!(cache.find(&other).is_none());
 }

@@ -46,14 +46,14 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(facts: &SavedHeader, bytes: Vec<u8>, last_use: u64, counts: &Arc<Counts>) -> Entry {
-        let mut entry = Entry::written(facts, 0, last_use, counts);
+        let mut entry = Entry::from_file(facts, 0, last_use, counts);
         (entry.length, entry.file) = (bytes.len() as u64, Arc::new(AtomicU8::new(NOT_WRITTEN)));
         entry.put(Arc::new(bytes));
         entry
     }
 
     /// Creates an entry that is in the folder only.
-    pub(super) fn written(facts: &SavedHeader, length: u64, last_use: u64, counts: &Arc<Counts>) -> Entry {
+    pub(super) fn from_file(facts: &SavedHeader, length: u64, last_use: u64, counts: &Arc<Counts>) -> Entry {
         counts.folder.fetch_add(length, Ordering::Relaxed);
         let (file, counts) = (Arc::new(AtomicU8::new(WRITTEN)), Arc::clone(counts));
         Entry { bytes: None, queued: Weak::new(), length, name: name_of(facts), file, last_use, counts }

@@ -19,7 +19,7 @@ fn page_bytes(model: &LoadedModel, tokens: &[u32]) -> u64 {
 }
 
 /// Returns the length of a text's cached prefix.
-fn found(cache: &PromptCache, model: &LoadedModel, tokens: &[u32]) -> usize {
+fn cached_tokens(cache: &PromptCache, model: &LoadedModel, tokens: &[u32]) -> usize {
     cache.find_prefix(&model.engine, FIRST, tokens).map_or(0, |found| found.position as usize)
 }
 
@@ -39,11 +39,11 @@ fn prompt_cache_memory_stays_within_its_limit() {
     let mut cache = PromptCache::new(options, &model.engine).unwrap();
     cache.store(&model.engine, FIRST, &long);
     // The cache contains the beginning of the text, not its end.
-    assert_eq!((cache.tally().memory, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
+    assert_eq!((cache.tally().memory, cached_tokens(&cache, &model, &long)), (3 * page, 3 * PAGE));
     let short = text(&mut model, 7, 2);
     cache.store(&model.engine, FIRST, &short);
     assert_eq!(cache.tally(), Tally { memory: 3 * page, folder: 0 });
-    assert_eq!([&long, &short].map(|text| found(&cache, &model, text)), [PAGE, 2 * PAGE]);
+    assert_eq!([&long, &short].map(|text| cached_tokens(&cache, &model, text)), [PAGE, 2 * PAGE]);
     let there = cache.find_prefix(&model.engine, FIRST, &short).unwrap();
     assert!(cache.load(&mut model.engine, FIRST, &there));
     assert_eq!(cache.tally().memory, 3 * page);
@@ -76,7 +76,7 @@ fn evicted_prompts_move_to_folder_or_stay_in_memory() {
     cache.finish();
     drop(cache);
     let mut cache = PromptCache::new(PromptCacheOptions { folder_bytes: 3 * page, ..options }, &model.engine).unwrap();
-    assert_eq!((cache.tally().folder, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
+    assert_eq!((cache.tally().folder, cached_tokens(&cache, &model, &long)), (3 * page, 3 * PAGE));
     assert!(saved.exists());
     // The folder was removed, so nothing can be written.
     fs::remove_dir_all(&folder).unwrap();
@@ -85,11 +85,14 @@ fn evicted_prompts_move_to_folder_or_stay_in_memory() {
     let other = text(&mut model, 5, 5);
     cache.store(&model.engine, FIRST, &other);
     settle(&cache);
-    assert_eq!((cache.tally(), found(&cache, &model, &other)), (Tally { memory: 2 * page, folder: 0 }, 2 * PAGE));
+    assert_eq!(
+        (cache.tally(), cached_tokens(&cache, &model, &other)),
+        (Tally { memory: 2 * page, folder: 0 }, 2 * PAGE)
+    );
     fs::create_dir(&folder).unwrap();
     cache.store(&model.engine, FIRST, &other);
     settle(&cache);
-    assert_eq!(found(&cache, &model, &other), 5 * PAGE);
+    assert_eq!(cached_tokens(&cache, &model, &other), 5 * PAGE);
 }
 
 #[test]

@@ -278,7 +278,7 @@ mod tests {
 
     /// Opens the demo model with a short context, and a template that it lacks.
     fn session() -> Session {
-        let run = engine::Options { threads: Some(2), context: Some(64), ..engine::Options::default() };
+        let run = engine::EngineOptions { threads: Some(2), context: Some(64), ..engine::EngineOptions::default() };
         let mut session = Session::open(None, &LoadOptions { run, ..LoadOptions::default() }).unwrap();
         let options = session.text_options_mut();
         (options.limit, options.sampling) = (Some(LIMIT), SamplerSettings::greedy().into());

@@ -228,7 +228,7 @@ mod tests {
 
     /// Simulates steps of one text with given times by rows, and an acceptance probability of
     /// `acceptance`. Returns the state and the number of draft tokens in each of `steps`.
-    fn guessed(time: impl Fn(usize) -> f64, acceptance: f64, steps: usize) -> (Payoff, Vec<usize>) {
+    fn simulate_guesses(time: impl Fn(usize) -> f64, acceptance: f64, steps: usize) -> (Payoff, Vec<usize>) {
         let mut payoff = Payoff::default();
         let mut random = ixc_ir::random::Random::new(5);
         let mut all = Vec::new();
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn well_predicted_text_gets_long_drafts_at_free_rows() {
-        let (_, counts) = guessed(|_| 1.0, 0.95, 400);
+        let (_, counts) = simulate_guesses(|_| 1.0, 0.95, 400);
         let last = &counts[200..];
         assert!(last.iter().filter(|count| **count == 8).count() > 150, "{last:?}");
         // Now and then, a step has no draft.
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn drafting_stops_when_rows_cost_as_much_as_steps() {
-        let (_, counts) = guessed(|rows| rows as f64, 0.8, 2000);
+        let (_, counts) = simulate_guesses(|rows| rows as f64, 0.8, 2000);
         let last = &counts[1000..];
         assert!(last.iter().filter(|count| **count > 0).count() <= 1000 / FIRST_PATIENCE as usize, "{last:?}");
         assert!(last.iter().any(|count| *count > 0), "it is tried again");
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn drafting_stops_when_no_draft_is_accepted() {
-        let (_, counts) = guessed(|rows| 1.0 + 0.05 * rows as f64, 0.0, 2000);
+        let (_, counts) = simulate_guesses(|rows| 1.0 + 0.05 * rows as f64, 0.0, 2000);
         let last = &counts[1000..];
         assert!(last.iter().filter(|count| **count > 0).count() <= 1000 / LAST_PATIENCE as usize + 1, "{last:?}");
     }
@@ -274,7 +274,7 @@ mod tests {
     fn draft_length_maximises_the_payoff() {
         // Each four more rows take half a step more. Of three draft tokens 0.6 + 0.36 + 0.22 are
         // accepted, and of eight hardly more.
-        let (payoff, counts) = guessed(|rows| 1.0 + 0.1 * rows as f64, 0.6, 1000);
+        let (payoff, counts) = simulate_guesses(|rows| 1.0 + 0.1 * rows as f64, 0.6, 1000);
         let last = &counts[500..];
         let mean = last.iter().sum::<usize>() as f64 / last.len() as f64;
         assert!((1.0..5.0).contains(&mean), "{mean}: {last:?}");

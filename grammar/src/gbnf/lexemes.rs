@@ -97,7 +97,7 @@ struct Lexemes {
 pub(super) fn lark(rules: &Rules) -> Result<String, GrammarError> {
     let long = || {
         let work = WorkLimit::new(MAX_WORK);
-        let regular = Regular::of(rules, &work);
+        let regular = Regular::from_rules(rules, &work);
         let lexemes = Lexemes::build(rules, Some((&regular, &work)))?;
         lexemes.are_safe(&work)?.then(|| lexemes.lark()).flatten()
     };
@@ -335,7 +335,7 @@ mod tests {
     /// Whether the long lexemes of a grammar are few enough to be checked.
     fn is_looked_at(gbnf: &str) -> bool {
         let (rules, work) = (read::rules(gbnf).unwrap(), WorkLimit::new(MAX_WORK));
-        let regular = Regular::of(&rules, &work);
+        let regular = Regular::from_rules(&rules, &work);
         let found = Lexemes::build(&rules, Some((&regular, &work)));
         assert!(work.done.get() < MAX_WORK + (1 << 20), "no more is done behind the limit");
         found.is_some_and(|lexemes| lexemes.are_safe(&work).is_some())
@@ -343,7 +343,7 @@ mod tests {
 
     /// Returns rules that each have the previous one twice, so the last is `2^count` times the
     /// text.
-    fn doubled(text: &str, count: usize) -> String {
+    fn doubling_rules(text: &str, count: usize) -> String {
         let rules: String = (0..count).map(|i| format!("a{i} ::= a{0} a{0}\n", i + 1)).collect();
         format!("{rules}a{count} ::= {text}\n")
     }
@@ -353,10 +353,10 @@ mod tests {
         assert!(is_looked_at("root ::= \"[\" (num | root)? \"]\"\nnum ::= [0-9]+"));
         // Alternatives of 30,000 characters each.
         let alternatives: Vec<String> = (0..20_000).map(|i| format!("a0 \"{i}\"")).collect();
-        let alternatives = format!("root ::= {}\n{}", alternatives.join(" | "), doubled("\"x\"", 15));
+        let alternatives = format!("root ::= {}\n{}", alternatives.join(" | "), doubling_rules("\"x\"", 15));
         assert!(!is_looked_at(&alternatives));
         // Parts that can be empty, of 4096 each.
-        let nothing = format!("root ::= {}\n{}", "a0 ".repeat(80_000), doubled("\"x\"?", 12));
+        let nothing = format!("root ::= {}\n{}", "a0 ".repeat(80_000), doubling_rules("\"x\"?", 12));
         assert!(!is_looked_at(&nothing));
         for gbnf in [alternatives, nothing] {
             let lark = lark(&read::rules(&gbnf).unwrap()).unwrap();

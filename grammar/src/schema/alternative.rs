@@ -18,11 +18,11 @@ pub(super) struct Literal {
 }
 
 impl Literal {
-    pub fn of(subschema: SubschemaId) -> Literal {
+    pub fn positive(subschema: SubschemaId) -> Literal {
         Literal { subschema, holds: true }
     }
 
-    pub fn negated(self) -> Literal {
+    pub fn negate(self) -> Literal {
         Literal { holds: !self.holds, ..self }
     }
 }
@@ -61,7 +61,7 @@ pub(super) struct ExactValue {
 }
 
 impl ExactValue {
-    pub fn of(value: &Value) -> ExactValue {
+    pub fn from_value(value: &Value) -> ExactValue {
         let mut text = String::new();
         canonical(value, &mut text);
         ExactValue { value: Rc::new(value.clone()), canonical: text }
@@ -84,7 +84,7 @@ impl std::hash::Hash for ExactValue {
 
 fn canonical(value: &Value, out: &mut String) {
     match value {
-        Value::Number(number) => out.push_str(&Decimal::of(number).canonical()),
+        Value::Number(number) => out.push_str(&Decimal::from_number(number).canonical()),
         Value::Array(all) => {
             out.push('[');
             for inner in all {

@@ -99,7 +99,7 @@ impl Automaton {
                 let repeat = node.repeat.as_ref().map(|repeat| {
                     // The first part is written before this rule, so it counts as one repetition.
                     let less = u64::from(at == 0);
-                    repeated(
+                    super::automaton::repeat(
                         &format!("\",\" {}", repeat.part),
                         repeat.min.saturating_sub(less),
                         repeat.max.map(|max| max.saturating_sub(less)),
@@ -135,7 +135,7 @@ impl Automaton {
 }
 
 /// Returns a fragment repeated `min` to `max` times.
-pub(super) fn repeated(fragment: &str, min: u64, max: Option<u64>) -> String {
+pub(super) fn repeat(fragment: &str, min: u64, max: Option<u64>) -> String {
     // No answer has more parts than this limit.
     let max = max.filter(|max| *max < 1_000_000_000);
     match (min, max) {
@@ -153,7 +153,7 @@ pub(super) fn list(part: &str, min: u64, max: Option<u64>, brackets: Brackets) -
     if max == Some(0) {
         return format!("{open:?} {close:?}");
     }
-    let more = repeated(&format!("\",\" {part}"), min.saturating_sub(1), max.map(|max| max - 1));
+    let more = repeat(&format!("\",\" {part}"), min.saturating_sub(1), max.map(|max| max - 1));
     match min {
         0 => format!("{open:?} ({part} {more})? {close:?}"),
         _ => format!("{open:?} {part} {more} {close:?}"),

@@ -18,7 +18,7 @@ pub(super) struct Decimal {
 
 impl Decimal {
     /// Reads a JSON number.
-    pub fn of(number: &Number) -> Decimal {
+    pub fn from_number(number: &Number) -> Decimal {
         Decimal::parse(&number.to_string())
     }
 

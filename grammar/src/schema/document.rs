@@ -45,7 +45,7 @@ struct Resource {
 
 impl<'s> Document<'s> {
     /// Finds the subschemas of a schema that have names.
-    pub fn of(schema: &'s Value) -> Document<'s> {
+    pub fn new(schema: &'s Value) -> Document<'s> {
         let dialect = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let is_old = ["draft-03", "draft-04", "draft-06", "draft-07"].iter().any(|draft| dialect.contains(draft));
         let mut document = Document {

@@ -62,9 +62,9 @@ pub(super) struct Sets<'s> {
 }
 
 impl<'s> Sets<'s> {
-    pub fn of(schema: &'s Value) -> Sets<'s> {
+    pub fn new(schema: &'s Value) -> Sets<'s> {
         Sets {
-            document: Document::of(schema),
+            document: Document::new(schema),
             expanded: HashMap::new(),
             in_progress: HashSet::new(),
             met_in_progress: false,
@@ -215,12 +215,12 @@ impl<'s> Sets<'s> {
         // `with_unevaluated`.
         let is_last = members.contains_key("unevaluatedProperties") || members.contains_key("unevaluatedItems");
         if let Some(values) = values.as_ref().filter(|_| !is_last) {
-            set = self.intersection(values, &set, Literal::of(subschema))?;
+            set = self.intersection(values, &set, Literal::positive(subschema))?;
         }
         set = self.with_applicators(subschema, members, set)?;
         set = self.with_unevaluated(subschema, members, set)?;
         match values.filter(|_| is_last) {
-            Some(values) => self.intersection(&values, &set, Literal::of(subschema)),
+            Some(values) => self.intersection(&values, &set, Literal::positive(subschema)),
             None => Ok(set),
         }
     }
@@ -232,14 +232,14 @@ impl<'s> Sets<'s> {
         members: &'s Map<String, Value>,
         mut set: ValueSet,
     ) -> Result<ValueSet, GrammarError> {
-        let at = Literal::of(subschema);
+        let at = Literal::positive(subschema);
         if ["$ref", "$dynamicRef", "$recursiveRef"].iter().any(|name| members.contains_key(*name)) {
             let other = self.reference(subschema, members)?;
             set = self.intersection(&set, &other, at)?;
         }
         for (i, part) in list(members, "allOf").iter().enumerate() {
             let part = self.document.nested_id(subschema, "allOf", &i.to_string(), part);
-            let other = self.literal(Literal::of(part))?;
+            let other = self.literal(Literal::positive(part))?;
             set = self.intersection(&set, &other, at)?;
         }
         if members.contains_key("anyOf") {
@@ -256,7 +256,7 @@ impl<'s> Sets<'s> {
         }
         if let Some(value) = members.get("not") {
             let part = self.document.member(subschema, "not", value);
-            let other = self.literal(Literal::of(part).negated())?;
+            let other = self.literal(Literal::positive(part).negate())?;
             set = self.intersection(&set, &other, at)?;
         }
         if members.contains_key("if") {
@@ -272,7 +272,8 @@ impl<'s> Sets<'s> {
     /// Returns the subschemas of a list.
     pub fn parts(&mut self, subschema: SubschemaId, members: &'s Map<String, Value>, keyword: &str) -> Vec<Literal> {
         let all = list(members, keyword).iter().enumerate();
-        all.map(|(i, part)| Literal::of(self.document.nested_id(subschema, keyword, &i.to_string(), part))).collect()
+        all.map(|(i, part)| Literal::positive(self.document.nested_id(subschema, keyword, &i.to_string(), part)))
+            .collect()
     }
 
     /// Returns the subschema that a schema refers to.
@@ -295,7 +296,7 @@ impl<'s> Sets<'s> {
 
     fn reference(&mut self, subschema: SubschemaId, members: &Map<String, Value>) -> Result<ValueSet, GrammarError> {
         let target = self.target(subschema, members)?;
-        self.literal(Literal::of(target))
+        self.literal(Literal::positive(target))
     }
 
     /// Returns the values that exactly one part allows.
@@ -308,7 +309,7 @@ impl<'s> Sets<'s> {
                 if i == j || set.alternatives.is_empty() || self.is_empty(&Conjunction::from([*part, *other]))? {
                     continue;
                 }
-                let without = self.literal(other.negated())?;
+                let without = self.literal(other.negate())?;
                 set = self.intersection(&set, &without, *part)?;
             }
             sets.push(set);
@@ -335,7 +336,7 @@ impl<'s> Sets<'s> {
                 Some(value) => {
                     let branch = Literal { subschema: self.document.member(subschema, keyword, value), holds };
                     let (head, branch) = (self.literal(head)?, self.literal(branch)?);
-                    sets.push(self.intersection(&head, &branch, Literal::of(subschema))?);
+                    sets.push(self.intersection(&head, &branch, Literal::positive(subschema))?);
                 }
                 None if holds => sets.push(self.literal(head)?),
                 None => {}
@@ -374,7 +375,7 @@ impl<'s> Sets<'s> {
                         self.literal(Literal { subschema: part, holds })?
                     }
                 };
-                let met = self.intersection(&here, &consequence, Literal::of(subschema))?;
+                let met = self.intersection(&here, &consequence, Literal::positive(subschema))?;
                 let set = match holds {
                     true => {
                         let absent = self.without_member(name)?;
@@ -411,7 +412,7 @@ impl<'s> Sets<'s> {
     /// Returns the subschema that allows no value.
     pub fn never_literal(&mut self) -> Literal {
         static FALSE: Value = Value::Bool(false);
-        Literal::of(self.document.subschema_id(&FALSE, "#".to_owned()))
+        Literal::positive(self.document.subschema_id(&FALSE, "#".to_owned()))
     }
 
     fn array_keywords(&mut self, subschema: SubschemaId, members: &'s Map<String, Value>, arrays: &mut ArraySet) {
@@ -423,12 +424,12 @@ impl<'s> Sets<'s> {
             _ => (self.parts(subschema, members, "prefixItems"), Some("items")),
         };
         let rest = rest.and_then(|keyword| Some((keyword, members.get(keyword)?)));
-        let rest = rest.map(|(keyword, value)| Literal::of(self.document.member(subschema, keyword, value)));
+        let rest = rest.map(|(keyword, value)| Literal::positive(self.document.member(subschema, keyword, value)));
         if !prefix.is_empty() || rest.is_some() {
             arrays.items.push(Items { prefix, rest, evaluates: true });
         }
         if let Some(value) = members.get("contains") {
-            let item = Literal::of(self.document.member(subschema, "contains", value));
+            let item = Literal::positive(self.document.member(subschema, "contains", value));
             let (min, max) = (number(members, "minContains").unwrap_or(1), number(members, "maxContains"));
             if min > 0 || max.is_some() {
                 arrays.contains.push(Contains { item, min, max });
@@ -447,19 +448,19 @@ impl<'s> Sets<'s> {
         let required = list(members, "required").iter().filter_map(Value::as_str);
         objects.required = required.map(str::to_owned).collect();
         if let Some(value) = members.get("propertyNames") {
-            objects.names.push(Literal::of(self.document.member(subschema, "propertyNames", value)));
+            objects.names.push(Literal::positive(self.document.member(subschema, "propertyNames", value)));
         }
         let mut group = Members { named: Rc::default(), patterned: Vec::new(), rest: None, evaluates: true };
         if let Some(Value::Object(named)) = members.get("properties") {
             let subschema = |(name, value): (&'s String, &'s Value)| {
-                (name.clone(), Literal::of(self.document.nested_id(subschema, "properties", name, value)))
+                (name.clone(), Literal::positive(self.document.nested_id(subschema, "properties", name, value)))
             };
             group.named = Rc::new(named.iter().map(subschema).collect());
         }
         if let Some(Value::Object(patterned)) = members.get("patternProperties") {
             for (source, value) in patterned {
                 let inner = self.document.nested_id(subschema, "patternProperties", source, value);
-                let patterns = Pattern::of(source).map_err(|message| {
+                let patterns = Pattern::parse_all(source).map_err(|message| {
                     schema_error(
                         self.document.get(inner).1,
                         format!("the pattern {source:?} of names is not supported: {message}"),
@@ -469,11 +470,11 @@ impl<'s> Sets<'s> {
                     let message = format!("the pattern {source:?} of names is not supported: it has lookaheads");
                     return Err(schema_error(self.document.get(inner).1, message));
                 };
-                group.patterned.push((pattern.clone(), source.clone(), Literal::of(inner)));
+                group.patterned.push((pattern.clone(), source.clone(), Literal::positive(inner)));
             }
         }
         if let Some(value) = members.get("additionalProperties") {
-            group.rest = Some(Literal::of(self.document.member(subschema, "additionalProperties", value)));
+            group.rest = Some(Literal::positive(self.document.member(subschema, "additionalProperties", value)));
         }
         if !group.named.is_empty() || !group.patterned.is_empty() || group.rest.is_some() {
             objects.members.push(group);
@@ -491,14 +492,14 @@ impl<'s> Sets<'s> {
     ) -> Result<ValueSet, GrammarError> {
         let mut literal = |keyword: &str| {
             let value = members.get(keyword)?;
-            Some(Literal::of(self.document.member(subschema, keyword, value)))
+            Some(Literal::positive(self.document.member(subschema, keyword, value)))
         };
         let (properties, items) = (literal("unevaluatedProperties"), literal("unevaluatedItems"));
         if properties.is_none() && items.is_none() {
             return Ok(set);
         }
         static TRUE: Value = Value::Bool(true);
-        let any = Literal::of(self.document.subschema_id(&TRUE, "#".to_owned()));
+        let any = Literal::positive(self.document.subschema_id(&TRUE, "#".to_owned()));
         let mut all = Vec::clone(&set.alternatives);
         for alternative in &mut all {
             match alternative {
@@ -567,11 +568,11 @@ impl<'s> Sets<'s> {
         self.work(1)?;
         Ok(match (alternative, value) {
             (Alternative::Null, Value::Null) | (Alternative::Boolean, Value::Bool(_)) => Some(true),
-            (Alternative::Number(numbers), Value::Number(number)) => numbers.has(&Decimal::of(number)),
+            (Alternative::Number(numbers), Value::Number(number)) => numbers.has(&Decimal::from_number(number)),
             (Alternative::Text(texts), Value::String(text)) => texts.has(text),
             (Alternative::Array(arrays), Value::Array(items)) => self.has_items(arrays, items)?,
             (Alternative::Object(objects), Value::Object(members)) => self.has_members(objects, members)?,
-            (Alternative::Values(values), value) => Some(values.contains(&ExactValue::of(value))),
+            (Alternative::Values(values), value) => Some(values.contains(&ExactValue::from_value(value))),
             _ => Some(false),
         })
     }
@@ -603,7 +604,7 @@ impl<'s> Sets<'s> {
         if length < arrays.min || arrays.max.is_some_and(|max| length > max) {
             return Ok(Some(false));
         }
-        let distinct: HashSet<String> = items.iter().map(|item| ExactValue::of(item).canonical).collect();
+        let distinct: HashSet<String> = items.iter().map(|item| ExactValue::from_value(item).canonical).collect();
         if arrays.is_unique && distinct.len() < items.len() {
             return Ok(Some(false));
         }
@@ -698,7 +699,7 @@ pub(super) fn with_member(name: &str) -> Alternative {
 /// Returns the values of `const` and `enum`.
 pub(super) fn values(members: &Map<String, Value>) -> Option<Vec<ExactValue>> {
     let mut seen = HashSet::new();
-    let exact = |value: &Value| ExactValue::of(value);
+    let exact = |value: &Value| ExactValue::from_value(value);
     let listed = members.get("enum").and_then(Value::as_array);
     let listed: Option<Vec<ExactValue>> =
         listed.map(|all| all.iter().map(exact).filter(|value| seen.insert(value.canonical.clone())).collect());
@@ -739,7 +740,7 @@ pub(super) fn type_alternatives(members: &Map<String, Value>) -> Vec<Alternative
 
 /// Returns a bound, inclusive or not.
 pub(super) fn bounds(members: &Map<String, Value>, inclusive: &str, exclusive: &str) -> Vec<Bound> {
-    let value = |name: &str| members.get(name).and_then(|value| value.as_number()).map(Decimal::of);
+    let value = |name: &str| members.get(name).and_then(|value| value.as_number()).map(Decimal::from_number);
     let is_flagged = members.get(exclusive) == Some(&Value::Bool(true));
     let inclusive = value(inclusive).map(|value| Bound { value, is_exclusive: is_flagged });
     let exclusive = value(exclusive).map(|value| Bound { value, is_exclusive: true });
@@ -753,14 +754,15 @@ fn number_keywords(members: &Map<String, Value>, numbers: &mut super::number::Nu
     for bound in bounds(members, "maximum", "exclusiveMaximum") {
         numbers.at_most(bound);
     }
-    let step = members.get("multipleOf").and_then(|value| value.as_number()).map(Decimal::of);
+    let step = members.get("multipleOf").and_then(|value| value.as_number()).map(Decimal::from_number);
     numbers.steps.extend(step);
 }
 
 /// Returns the patterns of `pattern`.
 pub(super) fn patterns(members: &Map<String, Value>, pointer: &str) -> Result<Vec<Pattern>, GrammarError> {
     let Some(source) = members.get("pattern").and_then(Value::as_str) else { return Ok(Vec::new()) };
-    Pattern::of(source).map_err(|message| schema_error(&format!("{pointer}/pattern"), format!("{source:?}: {message}")))
+    Pattern::parse_all(source)
+        .map_err(|message| schema_error(&format!("{pointer}/pattern"), format!("{source:?}: {message}")))
 }
 
 /// Returns the pattern of `format`.

@@ -346,7 +346,7 @@ impl Sets<'_> {
             }
             let chosen = patterns.iter().enumerate().map(|(i, (pattern, _))| match choice >> i & 1 {
                 1 => (*pattern).clone(),
-                _ => pattern.negated(),
+                _ => pattern.negate(),
             });
             let chosen: Vec<Pattern> = chosen.collect();
             for texts in &allowed {

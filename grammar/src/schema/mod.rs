@@ -61,7 +61,7 @@ pub(crate) struct SchemaGrammar {
 /// [`GrammarError::Schema`], with the position of a schema that is malformed, contradicts itself,
 /// or is not supported.
 pub(crate) fn compile(schema: &Value) -> Result<SchemaGrammar, GrammarError> {
-    let mut writer = writer::Writer::of(schema);
+    let mut writer = writer::Writer::new(schema);
     writer.write()?;
     let head = format!("%llguidance {{\"ignore_once\": true}}\n%ignore /{}/\n", writer::JSON_SPACE);
     Ok(SchemaGrammar { lark: head + &writer.lark, is_narrow: writer.is_narrow })

@@ -31,7 +31,7 @@ impl<'s> Sets<'s> {
         let mut sets = Vec::new();
         if refers {
             let target = self.target(subschema, members)?;
-            sets.push(self.literal(Literal::of(target).negated())?);
+            sets.push(self.literal(Literal::positive(target).negate())?);
             if !self.document.has_siblings {
                 return self.union_of(sets, subschema);
             }
@@ -50,12 +50,12 @@ impl<'s> Sets<'s> {
         sets.push(self.other_arrays(subschema, members));
         sets.push(self.other_objects(subschema, members)?);
         for part in self.parts(subschema, members, "allOf") {
-            sets.push(self.literal(part.negated())?);
+            sets.push(self.literal(part.negate())?);
         }
         if members.contains_key("anyOf") {
             let mut none = ValueSet::new(Alternative::all(), true);
             for part in self.parts(subschema, members, "anyOf") {
-                let other = self.literal(part.negated())?;
+                let other = self.literal(part.negate())?;
                 none = self.intersection(&none, &other, part)?;
             }
             sets.push(none);
@@ -65,7 +65,7 @@ impl<'s> Sets<'s> {
         }
         if let Some(value) = members.get("not") {
             let part = self.document.member(subschema, "not", value);
-            sets.push(self.literal(Literal::of(part))?);
+            sets.push(self.literal(Literal::positive(part))?);
         }
         sets.push(self.conditional(subschema, members, false)?);
         sets.extend(self.dependent(subschema, members, false)?);
@@ -95,13 +95,13 @@ impl<'s> Sets<'s> {
         let flags: Vec<_> = [Value::Bool(true), Value::Bool(false)]
             .iter()
             .filter(|value| !has(value))
-            .map(super::alternative::ExactValue::of)
+            .map(super::alternative::ExactValue::from_value)
             .collect();
         if !flags.is_empty() {
             all.push(Alternative::Values(flags));
         }
         let mut points: Vec<Decimal> =
-            listed.iter().filter_map(|value| value.value.as_number().map(Decimal::of)).collect();
+            listed.iter().filter_map(|value| value.value.as_number().map(Decimal::from_number)).collect();
         points.sort_by(Decimal::compare);
         // The numbers between the listed ones.
         let mut bound: Option<Bound> = None;
@@ -146,7 +146,7 @@ impl<'s> Sets<'s> {
             add(TextSet { min: max.saturating_add(1), ..TextSet::default() });
         }
         for pattern in patterns(members, self.document.get(subschema).1)? {
-            add(TextSet { patterns: [pattern.negated()].into(), ..TextSet::default() });
+            add(TextSet { patterns: [pattern.negate()].into(), ..TextSet::default() });
         }
         Ok(all)
     }
@@ -163,18 +163,18 @@ impl<'s> Sets<'s> {
         let is_list = matches!(members.get("items"), Some(Value::Array(_)));
         let prefix = self.parts(subschema, members, if is_list { "items" } else { "prefixItems" });
         static TRUE: Value = Value::Bool(true);
-        let any = Literal::of(self.document.subschema_id(&TRUE, "#".to_owned()));
+        let any = Literal::positive(self.document.subschema_id(&TRUE, "#".to_owned()));
         for (i, item) in prefix.iter().enumerate() {
-            let prefix = [vec![any; i], vec![item.negated()]].concat();
+            let prefix = [vec![any; i], vec![item.negate()]].concat();
             let items = vec![Items { prefix, rest: None, evaluates: false }];
             add(ArraySet { min: i as u64 + 1, items, ..ArraySet::default() });
         }
         let rest = if is_list { "additionalItems" } else { "items" };
         if let Some(value) = members.get(rest).filter(|value| !value.is_array()) {
-            let item = Literal::of(self.document.member(subschema, rest, value));
+            let item = Literal::positive(self.document.member(subschema, rest, value));
             match prefix.len() {
                 0 => add(ArraySet {
-                    contains: vec![Contains { item: item.negated(), min: 1, max: None }],
+                    contains: vec![Contains { item: item.negate(), min: 1, max: None }],
                     ..ArraySet::default()
                 }),
                 length if *value == Value::Bool(false) => {
@@ -187,7 +187,7 @@ impl<'s> Sets<'s> {
             }
         }
         if let Some(value) = members.get("contains") {
-            let item = Literal::of(self.document.member(subschema, "contains", value));
+            let item = Literal::positive(self.document.member(subschema, "contains", value));
             let (min, max) = (number(members, "minContains").unwrap_or(1), number(members, "maxContains"));
             let mut counted = |min: u64, max: Option<u64>| {
                 add(ArraySet { contains: vec![Contains { item, min, max }], ..ArraySet::default() });
@@ -222,7 +222,7 @@ impl<'s> Sets<'s> {
         all.extend(self.without_one_of(&required)?.alternatives.iter().cloned());
         if let Some(Value::Object(named)) = members.get("properties") {
             for (name, value) in named {
-                let part = Literal::of(self.document.nested_id(subschema, "properties", name, value)).negated();
+                let part = Literal::positive(self.document.nested_id(subschema, "properties", name, value)).negate();
                 let group = Members {
                     named: Rc::new(vec![(name.clone(), part)]),
                     patterned: Vec::new(),
@@ -254,7 +254,7 @@ impl<'s> Sets<'s> {
         let parts = self.parts(subschema, members, "oneOf");
         let mut none = ValueSet::new(Alternative::all(), true);
         for part in &parts {
-            let other = self.literal(part.negated())?;
+            let other = self.literal(part.negate())?;
             none = self.intersection(&none, &other, *part)?;
         }
         let mut sets = vec![none];

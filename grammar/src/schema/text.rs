@@ -43,7 +43,7 @@ impl Pattern {
     ///
     /// # Errors
     /// The part that is not supported.
-    pub fn of(pattern: &str) -> Result<Vec<Pattern>, String> {
+    pub fn parse_all(pattern: &str) -> Result<Vec<Pattern>, String> {
         let conditions = pattern::conditions(pattern)?;
         conditions.into_iter().map(|condition| Pattern::parse(&condition.regex, condition.holds)).collect()
     }
@@ -65,7 +65,7 @@ impl Pattern {
     }
 
     /// Returns the pattern that all other texts satisfy.
-    pub fn negated(&self) -> Pattern {
+    pub fn negate(&self) -> Pattern {
         Pattern { holds: !self.holds, ..self.clone() }
     }
 
@@ -434,7 +434,7 @@ mod tests {
             "😀", "\r", "x\ty",
         ];
         for pattern in patterns {
-            let all = Pattern::of(pattern).unwrap();
+            let all = Pattern::parse_all(pattern).unwrap();
             for text in texts {
                 let plain = all.iter().all(|pattern| pattern.has(text).unwrap());
                 let json = serde_json::to_string(text).unwrap();

@@ -45,9 +45,9 @@ pub(super) struct Writer<'s> {
 }
 
 impl<'s> Writer<'s> {
-    pub fn of(schema: &'s Value) -> Writer<'s> {
+    pub fn new(schema: &'s Value) -> Writer<'s> {
         Writer {
-            sets: Sets::of(schema),
+            sets: Sets::new(schema),
             lark: String::new(),
             names: HashMap::new(),
             todo: Vec::new(),
@@ -59,7 +59,7 @@ impl<'s> Writer<'s> {
 
     /// Writes the rules of all values of a schema, `start` first.
     pub fn write(&mut self) -> Result<(), GrammarError> {
-        let root = Conjunction::from([Literal::of(0)]);
+        let root = Conjunction::from([Literal::positive(0)]);
         if let Content::None { .. } = self.sets.content(&root)? {
             return Err(self.unsatisfiable_error(root)?);
         }
@@ -318,8 +318,10 @@ impl<'s> Writer<'s> {
         for alternative in set.alternatives.iter() {
             match alternative {
                 Alternative::Values(own) => values.extend(own.iter().cloned()),
-                Alternative::Null => values.push(ExactValue::of(&Value::Null)),
-                Alternative::Boolean => values.extend([true, false].map(|flag| ExactValue::of(&Value::Bool(flag)))),
+                Alternative::Null => values.push(ExactValue::from_value(&Value::Null)),
+                Alternative::Boolean => {
+                    values.extend([true, false].map(|flag| ExactValue::from_value(&Value::Bool(flag))))
+                }
                 _ => return Ok(None),
             }
         }
@@ -433,7 +435,7 @@ impl<'s> Writer<'s> {
                 counts[i] += 1;
                 state.insert(contains.item);
             } else if contains.max.is_some() {
-                state.insert(contains.item.negated());
+                state.insert(contains.item.negate());
             }
         }
         Ok(match self.sets.content(&state)? {
@@ -578,7 +580,7 @@ impl<'s> Writer<'s> {
         if begin.is_empty() {
             return Ok(Some(list(&any, min, max, Brackets::OBJECT)));
         }
-        let more = super::automaton::repeated(&format!("\",\" {any}"), min, max);
+        let more = super::automaton::repeat(&format!("\",\" {any}"), min, max);
         Ok(Some(format!("\"{{\" {} {more} \"}}\"", begin.join(" \",\" "))))
     }
 }

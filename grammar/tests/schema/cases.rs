@@ -117,7 +117,7 @@ fn duplicate_keys_are_prevented() {
     let narrow = json!({"type": "object", "patternProperties": {"^(a|b[0-9]+)$": true}, "additionalProperties": false, "minProperties": 2});
     let mut matcher = matcher(&narrow).unwrap();
     "{\"a\":1,\"".bytes().for_each(|byte| matcher.accept(u32::from(byte)).unwrap());
-    let mask = matcher.allowed().unwrap();
+    let mask = matcher.token_mask().unwrap();
     assert!(mask[3] >> (b'a' - 96) & 1 == 0 && mask[3] >> (b'b' - 96) & 1 == 1);
 }
 
@@ -142,7 +142,7 @@ fn keys_are_tracked_after_reasoning_ends() {
         for token in [vec![SPELLED], text(reasoning), vec![SPELLED, END], text("{\"a\":1,\"a")].concat() {
             matcher.accept(token).unwrap();
         }
-        let mask = matcher.allowed().unwrap();
+        let mask = matcher.token_mask().unwrap();
         let allows = |byte: u8| mask[usize::from(byte) / 32] >> (byte % 32) & 1 == 1;
         assert!(allows(b'b') && !allows(b'"'), "after {reasoning:?}");
     }

@@ -25,7 +25,7 @@ pub fn follows(matcher: &Matcher, text: &str) -> bool {
 pub fn masks_allow(matcher: &Matcher, text: &str) -> bool {
     let mut matcher = matcher.clone();
     for byte in text.bytes() {
-        let is_allowed = matcher.allowed().is_ok_and(|mask| mask[usize::from(byte) / 32] >> (byte % 32) & 1 == 1);
+        let is_allowed = matcher.token_mask().is_ok_and(|mask| mask[usize::from(byte) / 32] >> (byte % 32) & 1 == 1);
         if !is_allowed || matcher.accept(u32::from(byte)).is_err() {
             return false;
         }
@@ -50,7 +50,7 @@ pub fn walk(matcher: &Matcher, random: &mut Random, most: usize) -> Result<Optio
         if may_end && random.bits().is_multiple_of(4) {
             return Ok(Some(shown(&text)));
         }
-        let mask = matcher.allowed().map_err(|error| format!("{} then {error}", shown(&text)))?.to_vec();
+        let mask = matcher.token_mask().map_err(|error| format!("{} then {error}", shown(&text)))?.to_vec();
         let allowed: Vec<u8> =
             (0..=255u8).filter(|byte| mask[usize::from(*byte) / 32] >> (byte % 32) & 1 == 1).collect();
         if allowed.is_empty() {

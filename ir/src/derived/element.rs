@@ -119,7 +119,7 @@ impl Element {
     }
 
     /// Returns the storage of a format's numbers in files.
-    pub fn of(format: Format) -> Element {
+    pub fn from_format(format: Format) -> Element {
         let plain = [Element::F32, Element::F16, Element::Bf16];
         plain.into_iter().find(|element| element.format() == Some(format)).unwrap_or(Element::Block(format))
     }

@@ -98,7 +98,7 @@ impl View {
     }
 
     /// Returns the length of aligned runs of columns that share an element.
-    fn shared(&self) -> u64 {
+    fn run_length(&self) -> u64 {
         let same = self.columns.iter().rev().take_while(|axis| axis.stride == 0);
         same.fold(1, |product: u64, axis| product.saturating_mul(axis.len))
     }
@@ -136,12 +136,12 @@ impl Groups {
     }
 
     /// Returns the length of aligned runs of columns that share a scale and a zero point.
-    pub fn shared(&self) -> u64 {
+    pub fn run_length(&self) -> u64 {
         if self.order.is_some() {
             return 1;
         }
-        let of_zeros = self.zeros.as_ref().map_or(u64::MAX, |zeros| zeros.view.shared());
-        self.scales.shared().min(of_zeros)
+        let of_zeros = self.zeros.as_ref().map_or(u64::MAX, |zeros| zeros.view.run_length());
+        self.scales.run_length().min(of_zeros)
     }
 
     /// Reads the scale and the zero point at these element indices.
@@ -202,7 +202,7 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
     let beyond = |of: usize| order.map_or(Some(0), |order| (order.groups - 1).checked_mul(order.steps[of]));
     let views = groups.views().into_iter().zip([beyond(0), beyond(1), Some(0)]);
     let view = views.filter_map(|(view, beyond)| view?.wrong(piece.row_count(), columns, beyond)).next();
-    let whole = is_float || groups.shared().is_multiple_of(format.block_len() as u64);
+    let whole = is_float || groups.run_length().is_multiple_of(format.block_len() as u64);
     view.or((!whole).then_some("groups must be whole blocks"))
 }
 

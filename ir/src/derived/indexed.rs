@@ -21,7 +21,7 @@ impl std::ops::Deref for Indexed {
 
 impl Indexed {
     /// Returns the pieces side by side that contain a row, and the first row of these pieces.
-    fn beside(&self, row: u64) -> Option<(&[Piece], u64)> {
+    fn adjacent_pieces(&self, row: u64) -> Option<(&[Piece], u64)> {
         let number = self.ends.partition_point(|end| *end <= row);
         let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         let beside = self.derived.beside as usize;
@@ -73,7 +73,7 @@ impl Indexed {
         }
         let mut out = out;
         while !out.is_empty() {
-            let Some((pieces, first)) = self.beside(row) else { return false };
+            let Some((pieces, first)) = self.adjacent_pieces(row) else { return false };
             let (number, left) = (row - first, out.len() as u64 / each);
             let column = within / block_bytes * block_len;
             let one = match pieces {
@@ -112,7 +112,7 @@ impl Indexed {
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
         let (mut row, end) = (offset / row_bytes, offset.saturating_add(bytes).div_ceil(row_bytes));
         while row < end {
-            let Some((pieces, before)) = self.beside(row) else { break };
+            let Some((pieces, before)) = self.adjacent_pieces(row) else { break };
             let behind = before.saturating_add(pieces.first().map_or(0, Piece::row_count));
             let (first, last) = (row - before, end.min(behind) - 1 - before);
             for piece in pieces {
@@ -138,7 +138,7 @@ impl Indexed {
         if !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
             return None;
         }
-        let ([piece], before) = self.beside(offset / row_bytes)? else { return None };
+        let ([piece], before) = self.adjacent_pieces(offset / row_bytes)? else { return None };
         let (row, count) = (offset / row_bytes - before, bytes / row_bytes);
         let kept =
             piece.element.format() == Some(self.format) && piece.scales.is_none() && piece.change == Change::Keep;

@@ -16,7 +16,7 @@ impl Derived {
     /// Reads a part of a piece's row, from an element's column on.
     pub(super) fn row(&self, piece: &Piece, row: u64, mut column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         if piece.change == Change::Unit {
-            return match self.divided(piece, row, fetch) {
+            return match self.with_unit_length(piece, row, fetch) {
                 Some(divided) => self.row(&divided, row, column, out, fetch),
                 None => false,
             };
@@ -41,7 +41,7 @@ impl Derived {
 
     /// Returns the piece with a factor that scales one row to length 1, or `None` if the row cannot
     /// be read.
-    fn divided(&self, piece: &Piece, row: u64, fetch: &Fetch<'_>) -> Option<Piece> {
+    fn with_unit_length(&self, piece: &Piece, row: u64, fetch: &Fetch<'_>) -> Option<Piece> {
         let plain = Piece { change: Change::Keep, ..piece.clone() };
         let numbers = Derived { format: Format::F32, columns: self.columns, beside: 1, pieces: Vec::new() };
         let (mut squares, mut part) = (0.0, vec![0u8; 4 * CHUNK.min(self.columns) as usize]);
@@ -157,7 +157,7 @@ impl Derived {
             return x
                 .iter()
                 .zip(out.chunks_exact_mut(each))
-                .all(|(&x, out)| store(self.format, piece.change.of(x), out));
+                .all(|(&x, out)| store(self.format, piece.change.apply(x), out));
         }
         let Some((from, bytes)) = element.span(first, count) else { return false };
         let Some(place) = extent.part(from, bytes) else { return false };
@@ -196,7 +196,7 @@ impl Derived {
             return false;
         }
         let each = self.format.block_bytes();
-        x.iter().zip(out.chunks_exact_mut(each)).all(|(&x, out)| store(self.format, piece.change.of(x), out))
+        x.iter().zip(out.chunks_exact_mut(each)).all(|(&x, out)| store(self.format, piece.change.apply(x), out))
     }
 }
 

@@ -31,7 +31,7 @@ fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
         out.copy_from_slice(&file[offset as usize..][..out.len()]);
         true
     };
-    let derived = derived.clone().indexed();
+    let derived = derived.clone().with_index();
     let mut all = vec![0; derived.bytes().unwrap() as usize];
     for (at, part) in (0..).step_by(step).zip(all.chunks_mut(step)) {
         assert!(derived.read(at, part, &fetch));
@@ -89,7 +89,7 @@ fn transposed_block_parts_keep_their_numbers() {
     };
     let expected: Vec<f32> = (0..2 * columns).flat_map(right).map(|i| stored[i as usize]).collect();
     let expected: Vec<u8> = expected.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let indexed = derived.clone().indexed();
+    let indexed = derived.clone().with_index();
     for (from, count) in [(0, 2 * columns), (5, 16), (60, 9), (127, 1)] {
         let (from, bytes) = ((from * kept * 4) as usize, (count * kept * 4) as usize);
         let mut out = vec![0; bytes];
@@ -123,7 +123,7 @@ fn rows_are_reordered_and_concatenated() {
     for step in [4, 8, 12, 20, 108] {
         assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
     }
-    assert_eq!(derived.indexed().place(0, 12), None);
+    assert_eq!(derived.with_index().place(0, 12), None);
     // The rows as stored, from row 2 on.
     let plain = Derived {
         format: Format::F16,
@@ -131,7 +131,7 @@ fn rows_are_reordered_and_concatenated() {
         beside: 1,
         pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
     };
-    let plain = plain.indexed();
+    let plain = plain.with_index();
     assert_eq!((plain.place(12, 36), plain.place(0, 54), plain.place(2, 6)), (Some((0, 12)), None, None));
     assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
 }
@@ -155,7 +155,7 @@ fn derived_rows_are_normalised_to_length_one() {
     for step in [4 * columns as usize, 4 * CHUNK as usize] {
         assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
     }
-    assert_eq!(derived.indexed().place(0, 12), None);
+    assert_eq!(derived.with_index().place(0, 12), None);
     let refused = |derived: Derived| derived.check(&[file.len() as u64]).unwrap_err().to_string();
     let halves: Vec<Piece> =
         (0..2).map(|half| Piece { first: half, columns: vec![Axis { len: 1, stride: 1 }], ..rows.clone() }).collect();
@@ -178,7 +178,7 @@ fn columns_are_transposed() {
     let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
     assert_eq!(read(&derived, &file, 2), right);
     assert_eq!(read(&derived, &file, 12), right);
-    assert_eq!(derived.indexed().spans(0, 12), [extent(0, 12)]);
+    assert_eq!(derived.with_index().spans(0, 12), [extent(0, 12)]);
 }
 
 /// Compares with reads of single elements. Covers every kind of element, interleaved gates and ups,
@@ -221,7 +221,7 @@ fn transposed_tile_reads_match_single_elements() {
             for bytes in [6 * each, 7 * each, 12 * each, 100 * each, 6 * 64 * each, right.len()] {
                 assert_eq!(read(&derived, &file, bytes), right, "{element:?}, step {step}: {bytes} bytes at a time");
             }
-            let indexed = derived.clone().indexed();
+            let indexed = derived.clone().with_index();
             let fetch = |_: u32, offset: u64, out: &mut [u8]| {
                 out.copy_from_slice(&file[offset as usize..][..out.len()]);
                 true
@@ -261,7 +261,7 @@ fn rows_of_many_pieces_are_found_without_a_scan() {
     let count = 1u64 << 20;
     let one = Piece { columns: axes(&[(1, 1)]), ..piece(Element::F32, extent(0, 4), &[], &[]) };
     let pieces = vec![one; count as usize];
-    let derived = Derived { format: Format::F32, columns: 1, beside: 1, pieces }.indexed();
+    let derived = Derived { format: Format::F32, columns: 1, beside: 1, pieces }.with_index();
     let fetch = |_: u32, _: u64, out: &mut [u8]| {
         out.fill(7);
         true
@@ -479,13 +479,13 @@ fn stored_blocks_are_copied() {
     for step in [block, 2 * block, 3 * block] {
         assert_eq!(read(&derived(second.clone()), &file, step), expected);
     }
-    let indexed = derived(second.clone()).indexed();
+    let indexed = derived(second.clone()).with_index();
     assert_eq!(indexed.place(block as u64, block as u64), Some((0, 3 * block as u64)));
     assert_eq!(indexed.place(0, 2 * block as u64), None);
     // Rows 2 and 3 of two matrices of four rows each: the rows of one matrix are contiguous.
     let file = vec![0; 8 * block];
     let halves = piece(stored, extent(0, file.len() as u64), &[(2, 4), (2, 1)], &[(1, 1)]);
-    let halves = derived(Piece { first: 2, ..halves }).indexed();
+    let halves = derived(Piece { first: 2, ..halves }).with_index();
     assert_eq!(halves.place(2 * block as u64, 2 * block as u64), Some((0, 6 * block as u64)));
     assert_eq!(halves.place(block as u64, 2 * block as u64), None);
     let refused = [

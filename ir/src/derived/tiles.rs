@@ -251,7 +251,7 @@ mod tests {
             out.copy_from_slice(&file[offset as usize..][..out.len()]);
             true
         };
-        let derived = derived.clone().indexed();
+        let derived = derived.clone().with_index();
         let mut all = vec![0xee; derived.bytes().unwrap() as usize];
         for (at, part) in (0..).step_by(step).zip(all.chunks_mut(step)) {
             assert!(derived.read(at, part, &fetch), "{step} bytes from {at} on");
@@ -285,7 +285,7 @@ mod tests {
                 out.copy_from_slice(&file[offset as usize..][..out.len()]);
                 true
             };
-            let indexed = derived.indexed();
+            let indexed = derived.with_index();
             let block = format.block_bytes();
             for (from, bytes) in [(0, block), (3 * block, block), (block, row_bytes - block), (row_bytes - 4, 4)] {
                 let mut out = vec![0xee; bytes];
@@ -330,7 +330,7 @@ mod tests {
             };
             let mut out = vec![0xee; 21 * each];
             let offset = 90 * row_bytes as u64 + within;
-            assert!(derived.clone().indexed().read_rows(offset, each as u64, &mut out, &fetch));
+            assert!(derived.clone().with_index().read_rows(offset, each as u64, &mut out, &fetch));
             for (row, out) in (90..).zip(out.chunks(each)) {
                 assert_eq!(out, &all[row * row_bytes + within as usize..][..each], "row {row}");
             }

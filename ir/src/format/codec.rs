@@ -192,7 +192,7 @@ impl Number {
     }
 
     /// Returns the storage in packed blocks, where no other bits are in between.
-    pub const fn packed(self) -> Number {
+    pub const fn packed_storage(self) -> Number {
         match self {
             Number::TopsOfWords { halved } => Number::PartOfHalf { halved },
             Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => {
@@ -224,7 +224,7 @@ impl Number {
         match self {
             Number::Half => f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
             Number::PartOfHalf { halved } => Number::Half.at(bytes, at) * Number::part(halved),
-            Number::TopsOfWords { .. } => self.packed().at(&self.pack(&bytes[at..]), 0),
+            Number::TopsOfWords { .. } => self.packed_storage().at(&self.pack(&bytes[at..]), 0),
             Number::HalfOfPower => f32::from_bits(match bytes[at] {
                 // Denormal numbers.
                 e @ 0..2 => 0x0020_0000 << e,
@@ -247,7 +247,7 @@ impl Number {
             Number::PartOfHalf { halved } => Number::Half.put(x / Number::part(halved), bytes),
             Number::TopsOfWords { .. } => {
                 let mut half = [0; 2];
-                self.packed().put(x, &mut half);
+                self.packed_storage().put(x, &mut half);
                 for (i, word) in bytes.chunks_exact_mut(2).take(4).enumerate() {
                     word[1] = (word[1] & 15) | ((half[i / 2] >> (i % 2 * 4)) << 4);
                 }
@@ -489,8 +489,8 @@ impl Quants {
     }
 
     /// Returns the codec of packed blocks.
-    pub const fn packed(self) -> Quants {
-        Quants { d: self.d.packed(), ..self }
+    pub const fn packed_codec(self) -> Quants {
+        Quants { d: self.d.packed_storage(), ..self }
     }
 
     /// Sets the storage of `d`.
@@ -541,7 +541,7 @@ impl Quants {
     }
 
     /// Returns the number of elements that share an integer scale, or `None` without such scales.
-    pub const fn scaled(&self) -> Option<usize> {
+    pub const fn scale_group_len(&self) -> Option<usize> {
         match self.scales {
             Scales::None | Scales::Row => None,
             Scales::SixBits => Some(32),

@@ -83,7 +83,7 @@ impl Quants {
     /// Returns how many elements of a block of `len` share all scales.
     fn run_len(&self, row: &FormatRow, len: usize) -> usize {
         let shared = if row.format.has_row_scale() { len } else { row.format.d_columns() };
-        shared.min(self.scaled().unwrap_or(len)).min(MOST_OF_RUN)
+        shared.min(self.scale_group_len().unwrap_or(len)).min(MOST_OF_RUN)
     }
 
     /// Writes the elements of a block, in runs of `len`. `row_scale` is the scale of its row, if

@@ -58,7 +58,7 @@ const MAX_GROUPS: usize = K_BLOCK / 16;
 
 impl Format {
     /// Returns all formats that [`Format::encode_row`] makes.
-    pub fn encoded() -> impl Iterator<Item = Format> {
+    pub fn encoded_formats() -> impl Iterator<Item = Format> {
         FORMATS.iter().map(|row| row.format).filter(|format| format.encodes())
     }
 
@@ -89,7 +89,7 @@ impl Format {
             (Codec::Float(Float::F32), _) => floats(x, out, f32::to_le_bytes),
             (Codec::Float(Float::F16), _) => halves(x, out),
             (Codec::Float(Float::Bf16), _) => floats(x, out, |x| bf16::from_f32(x).to_le_bytes()),
-            (_, Some(quants)) => Encoder::of(self, quants).row_by_widest(x, importance, out),
+            (_, Some(quants)) => Encoder::for_format(self, quants).row_by_widest(x, importance, out),
             (_, None) => unreachable!("checked above"),
         }
     }
@@ -141,7 +141,7 @@ struct ScaleRange {
 }
 
 impl ScaleRange {
-    const fn of(least: f32, most: f32) -> ScaleRange {
+    const fn between(least: f32, most: f32) -> ScaleRange {
         ScaleRange { least, most, step: 1.0 }
     }
 
@@ -167,9 +167,9 @@ impl Quants {
     fn scale_range(&self) -> Option<ScaleRange> {
         match self.scales {
             Scales::None | Scales::Row => None,
-            Scales::SixBits => Some(ScaleRange::of(0.0, 63.0)),
-            Scales::Nibbles16 => Some(ScaleRange::of(0.0, 15.0)),
-            Scales::Signed16 => Some(ScaleRange::of(-128.0, 127.0)),
+            Scales::SixBits => Some(ScaleRange::between(0.0, 63.0)),
+            Scales::Nibbles16 => Some(ScaleRange::between(0.0, 15.0)),
+            Scales::Signed16 => Some(ScaleRange::between(-128.0, 127.0)),
             Scales::Coded(codes) => Some(codes.range()),
             Scales::Multiples { .. } => None,
         }
@@ -194,23 +194,23 @@ struct Encoder {
 
 impl Encoder {
     fn new(format: Format, quants: &'static Quants) -> Encoder {
-        let numbers = Numbers::of(quants);
-        let entries = quants.grid().map(|grid| Entries::of(grid, &numbers));
+        let numbers = Numbers::from_quants(quants);
+        let entries = quants.grid().map(|grid| Entries::for_grid(grid, &numbers));
         let columns = format.d_columns();
         Encoder {
             format,
             quants,
             columns,
-            group: quants.scaled().unwrap_or(columns),
+            group: quants.scale_group_len().unwrap_or(columns),
             range: quants.scale_range(),
             numbers,
             entries,
-            layout: Layout::of(format, quants),
+            layout: Layout::for_format(format, quants),
         }
     }
 
     /// Returns the format's encoder, which is made once.
-    fn of(format: Format, quants: &'static Quants) -> &'static Encoder {
+    fn for_format(format: Format, quants: &'static Quants) -> &'static Encoder {
         static ALL: LazyLock<Vec<OnceLock<Encoder>>> =
             LazyLock::new(|| FORMATS.iter().map(|_| OnceLock::new()).collect());
         ALL[format as usize].get_or_init(|| Encoder::new(format, quants))

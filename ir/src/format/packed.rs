@@ -122,9 +122,9 @@ impl Quants {
         let (numbers, subs) = (STRIP * (columns / len), columns / SUB);
         let halves = Number::Half.bytes() * numbers;
         let fields = match self.scales {
-            Scales::Row | Scales::Multiples { .. } => Fields::of(&[]),
+            Scales::Row | Scales::Multiples { .. } => Fields::from_fields(&[]),
             Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => {
-                Fields::of(&[]).then("d", self.d.bytes() * numbers)
+                Fields::from_fields(&[]).then("d", self.d.bytes() * numbers)
             }
         };
         let fields = match self.minimum {
@@ -141,7 +141,7 @@ impl Quants {
             | Scales::Row
             | Scales::Multiples { .. } => 0,
         };
-        let scales = match (self.scaled(), self.codes_of_scales()) {
+        let scales = match (self.scale_group_len(), self.codes_of_scales()) {
             (Some(scaled), CodesOfScales::Bytes) => STRIP * (columns / scaled),
             (Some(scaled), CodesOfScales::Nibbles) => STRIP / 2 * (columns / scaled),
             _ => 0,
@@ -172,24 +172,26 @@ pub(super) const fn row(
     activation: Format,
 ) -> FormatRow {
     let (block_len, fields) = match &codec {
-        Codec::Float(float) => (len, Fields::of(&[]).then("value", STRIP * float.bytes())),
+        Codec::Float(float) => (len, Fields::from_fields(&[]).then("value", STRIP * float.bytes())),
         Codec::Quants(quants) => {
             let of_d = match quants.columns_of_d {
                 Some(columns) => columns as usize,
                 None => len,
             };
-            (columns(len), quants.packed().packed_fields(columns(len), of_d))
+            (columns(len), quants.packed_codec().packed_fields(columns(len), of_d))
         }
         Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => panic!("activations are not packed"),
     };
     let tail = match &codec {
         Codec::Quants(Quants { scales: Scales::Row | Scales::Multiples { .. }, .. }) => {
-            Fields::of(&[]).then("d", 4 * STRIP)
+            Fields::from_fields(&[]).then("d", 4 * STRIP)
         }
-        Codec::Quants(_) | Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => Fields::of(&[]),
+        Codec::Quants(_) | Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {
+            Fields::from_fields(&[])
+        }
     };
     let codec = match codec {
-        Codec::Quants(quants) => Codec::Quants(quants.packed()),
+        Codec::Quants(quants) => Codec::Quants(quants.packed_codec()),
         Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => codec,
     };
     let block_bytes = fields.bytes() / STRIP;
@@ -250,7 +252,7 @@ impl Strip<'_> {
     }
 
     /// Returns the scale of element `i`, a signed byte.
-    fn coded(&self, codes: &codec::ScaleCodes, i: usize) -> u8 {
+    fn scale_code(&self, codes: &codec::ScaleCodes, i: usize) -> u8 {
         let (at, quants) = (i / codes.columns, self.row.format.quants());
         let scales = &self.block[self.offsets.scales..];
         let Some((quants, grid)) = quants.and_then(|quants| Some((quants, quants.grid()?))) else {
@@ -313,7 +315,7 @@ impl Reader for Strip<'_> {
             }
             Scales::Signed16 => (f32::from(bytes[STRIP * (i / 16) + self.r] as i8), 0.0),
             Scales::Nibbles16 => codec::nibbles(bytes[STRIP * (i / 16) + self.r]),
-            Scales::Coded(codes) => (f32::from(self.coded(&codes, i) as i8), 0.0),
+            Scales::Coded(codes) => (f32::from(self.scale_code(&codes, i) as i8), 0.0),
             Scales::Multiples { columns } => (f32::from(bytes[STRIP * (i / columns) + self.r] as i8), 0.0),
         }
     }
@@ -324,12 +326,12 @@ impl Reader for Strip<'_> {
 }
 
 /// Packs one strip, bit by bit as the codec describes. This is the definition of packing. `rows`
-/// are 16 rows of `to.unpacked()`, each of whole blocks of `to`; `out` gets as many blocks.
+/// are 16 rows of `to.unpacked_format()`, each of whole blocks of `to`; `out` gets as many blocks.
 ///
 /// # Panics
 /// `to` is not a packed format, or the lengths do not fit together.
 pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
-    let from = to.unpacked().unwrap_or_else(|| panic!("{to} is not a packed format"));
+    let from = to.unpacked_format().unwrap_or_else(|| panic!("{to} is not a packed format"));
     let block_bytes = STRIP * to.block_bytes();
     let blocks = (out.len() - to.row().tail.bytes()) / block_bytes;
     let (out, tail) = out.split_at_mut(blocks * block_bytes);
@@ -339,7 +341,7 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
     let row_bytes = blocks * each * from.block_bytes() + from.tail_bytes();
     assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
     out.fill(0);
-    let offsets = Offsets::of(from.row());
+    let offsets = Offsets::from_row(from.row());
     for (b, out) in out.chunks_exact_mut(block_bytes).enumerate() {
         for r in 0..STRIP {
             for i in 0..each {
@@ -457,7 +459,7 @@ mod tests {
             (state >> 33) as u8
         };
         for to in super::super::FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
-            let from = to.unpacked().unwrap();
+            let from = to.unpacked_format().unwrap();
             let k = 3 * to.block_len();
             let row_bytes = from.row_bytes(k as u64).unwrap() as usize;
             let mut rows: Vec<u8> = (0..STRIP * row_bytes).map(|_| random()).collect();

@@ -27,7 +27,7 @@ pub(super) struct Offsets {
 
 impl Offsets {
     /// Looks up the fields of a format.
-    pub fn of(row: &FormatRow) -> Offsets {
+    pub fn from_row(row: &FormatRow) -> Offsets {
         let at = |name: &str| row.fields.iter().find(|field| field.name == name).map_or(0, |field| field.offset);
         let (low, high) = row.format.quants().map_or(("", ""), |quants| {
             let field = |plane: Plane| plane.field;

@@ -37,7 +37,7 @@ const FINE: [f32; 3] = [1.189_207_1, 1.090_507_7, 1.044_273_8];
 /// group's scale are stored.
 const OF_GROUPS: [f32; 3] = [1.0, 0.875, 0.75];
 
-/// Converts rows of `row_len` elements in `from` to rows in `to`, one of [`Format::requantised`].
+/// Converts rows of `row_len` elements in `from` to rows in `to`, one of [`Format::requantisation_formats`].
 ///
 /// # Panics
 /// The bytes are not whole rows, or `to` is another format. Callers have checked both.
@@ -45,7 +45,7 @@ pub fn requantise(from: Format, to: Format, rows: &[u8], row_len: usize) -> Vec<
     of_floats(to, &from.dequantise_rows(rows, row_len), row_len)
 }
 
-/// Converts rows of numbers to `to`, one of [`Format::requantised`].
+/// Converts rows of numbers to `to`, one of [`Format::requantisation_formats`].
 ///
 /// # Panics
 /// See [`requantise`].
@@ -127,7 +127,7 @@ struct Sums {
 impl Sums {
     /// Returns the gain: with the best scale for these codes, the squared error is that of x minus
     /// this.
-    fn gained(self) -> f64 {
+    fn error_reduction(self) -> f64 {
         self.with_x * self.with_x / self.squares
     }
 
@@ -151,10 +151,10 @@ impl Best {
         let inverse = tried.recip();
         let sums = range.sums(x, inverse);
         // False for a NaN, which a scale that is not finite gives.
-        let better = sums.gained() > self.gained;
+        let better = sums.error_reduction() > self.gained;
         if better {
             let d = (sums.with_x / sums.squares) as f32;
-            *self = Best { scale: Scale { d, inverse }, gained: sums.gained(), tried };
+            *self = Best { scale: Scale { d, inverse }, gained: sums.error_reduction(), tried };
         }
         better
     }
@@ -189,7 +189,7 @@ impl Range {
 
     /// Returns an element's number plus [`ROUNDS`].
     #[inline]
-    fn rounded(&self, x: f32, inverse: f32) -> f32 {
+    fn rounded_code(&self, x: f32, inverse: f32) -> f32 {
         (x * inverse).clamp(self.least, self.most) + ROUNDS
     }
 
@@ -204,7 +204,7 @@ impl Range {
         // The mask also limits the bits of a NaN to those of a code.
         let mask = ((1u16 << quants.low.bits) - 1) as u8;
         for (x, code) in x.iter().zip(codes) {
-            *code = (self.rounded(*x, inverse).to_bits() as u8).wrapping_add(zero) & mask;
+            *code = (self.rounded_code(*x, inverse).to_bits() as u8).wrapping_add(zero) & mask;
         }
     }
 
@@ -216,7 +216,7 @@ impl Range {
             let whole = x.chunks_exact(LANES);
             let rest = whole.remainder();
             let mut add = |lane: usize, x: f32| {
-                let q = self.rounded(x, inverse) - ROUNDS;
+                let q = self.rounded_code(x, inverse) - ROUNDS;
                 with_x[lane] += x * q;
                 squares[lane] += q * q;
             };
@@ -382,7 +382,7 @@ mod tests {
                     lost += x.iter().zip(back(Format::I4Row, &x)).map(|(x, y)| square(x - y)).sum::<f64>();
                     let range = Range::from_quants(Format::I4Row.quants().unwrap());
                     let fits = range.fits(&x);
-                    let gained = |i: usize| range.sums(&x, (fits.d * i as f32 / 600.0).recip()).gained();
+                    let gained = |i: usize| range.sums(&x, (fits.d * i as f32 / 600.0).recip()).error_reduction();
                     least += x.iter().map(|x| square(*x)).sum::<f64>() - (60..=600).map(gained).fold(0.0, f64::max);
                 }
                 assert!(lost <= least * 1.01, "{len} numbers to the power of {power}: {lost}, not {least}");
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn nan_does_not_affect_other_codes() {
-        for to in Format::requantised() {
+        for to in Format::requantisation_formats() {
             let mut x = vec![0.5f32; 256];
             x[3] = f32::NAN;
             let y = back(to, &x);

@@ -55,7 +55,7 @@ pub struct DefUse {
 
 impl DefUse {
     /// Builds the graph of a function.
-    pub fn of(function: &Function) -> DefUse {
+    pub fn from_function(function: &Function) -> DefUse {
         let mut graph = DiGraph::with_capacity(function.ops.len() + function.params.len() + 1, function.ops.len() * 2);
         let mut definitions = vec![None; function.values.len()];
         let mut define = |value: ValueId, node: NodeIndex| {
@@ -105,7 +105,7 @@ impl DefUse {
 
     /// Returns the view of the op that defines a value, if the op is of this kind.
     pub fn defining<V: OpView>(&self, function: &Function, value: ValueId) -> Option<V> {
-        V::of(function.ops.get(self.definition(value)?)?)
+        V::from_op(function.ops.get(self.definition(value)?)?)
     }
 
     /// Whether an op at a position below `at`, or the function's parameters, define a value.
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn definitions_and_uses_are_found() {
-        let def_use = DefUse::of(&function());
+        let def_use = DefUse::from_function(&function());
         let [x, y, a, b, c, d] = [0, 1, 2, 3, 4, 5].map(ValueId);
         assert_eq!([x, a, d].map(|value| def_use.definition(value)), [None, Some(0), Some(3)]);
         assert_eq!(def_use.uses(a), [(Node::Op(1), 0), (Node::Op(1), 1), (Node::Op(3), 1)]);
@@ -218,15 +218,15 @@ mod tests {
     #[test]
     fn only_needed_ops_are_live() {
         let mut function = function();
-        assert_eq!(DefUse::of(&function).live(&function), [true, true, false, true]);
+        assert_eq!(DefUse::from_function(&function).live(&function), [true, true, false, true]);
         // An op with an effect is needed, even if its results are not used.
         function.ops[2].kind = OpKind::ExpertEvict;
-        assert_eq!(DefUse::of(&function).live(&function), [true; 4]);
+        assert_eq!(DefUse::from_function(&function).live(&function), [true; 4]);
     }
 
     #[test]
     fn ops_between_two_values_are_found() {
-        let def_use = DefUse::of(&function());
+        let def_use = DefUse::from_function(&function());
         let [x, y, a, b, c, d] = [0, 1, 2, 3, 4, 5].map(ValueId);
         assert_eq!(def_use.between(x, d), Some(vec![0, 1, 3]));
         assert_eq!(def_use.between(a, d), Some(vec![1, 3]));
@@ -251,7 +251,7 @@ mod tests {
         // exist.
         function.ops = vec![op(0, 0), op(7, 0), op(0, 9)];
         function.results = vec![x, ValueId(9)];
-        let def_use = DefUse::of(&function);
+        let def_use = DefUse::from_function(&function);
         assert_eq!(def_use.definition(x), Some(0));
         assert_eq!(def_use.uses(x), [(Node::Op(0), 0), (Node::Op(2), 0), (Node::Return, 0)]);
         assert_eq!((def_use.definition(ValueId(9)), def_use.uses(ValueId(7))), (None, vec![]));

@@ -28,13 +28,13 @@ use crate::drawing::{Graph, Shape};
 
 /// Draws a function of a module.
 pub fn draw(module: &Module, function: &Function) -> Graph {
-    let (text, def_use) = (Text::new(module, function), DefUse::of(function));
+    let (text, def_use) = (Text::new(module, function), DefUse::from_function(function));
     let uses = def_use.graph();
     let mut graph = Graph::default();
     let nodes: Vec<_> = (uses.node_weights())
         .map(|node| {
             let label = match *node {
-                Node::Op(at) => from_fn(|f| text.computed(f, &function.ops[at])).to_string(),
+                Node::Op(at) => from_fn(|f| text.write_computation(f, &function.ops[at])).to_string(),
                 Node::Param(param) => from_fn(|f| text.value(f, param)).to_string(),
                 Node::Return => "return".to_owned(),
             };

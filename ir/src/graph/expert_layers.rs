@@ -99,11 +99,11 @@ pub fn layer_of_function(name: &str) -> Option<u32> {
 /// [`CutError`].
 pub fn cut(module: &Module, layer_of: &dyn Fn(&str) -> Option<u64>) -> Result<Module, CutError> {
     let function = module.functions.iter().find(|function| function.name == "step").ok_or(CutError::NoStep)?;
-    let def_use = DefUse::of(function);
+    let def_use = DefUse::from_function(function);
     let mut cut = Module { weights: module.weights.clone(), ..Module::default() };
     let mut seen = BTreeSet::new();
     for op in &function.ops {
-        let Some(view::ExpertCombine { y, p }) = view::ExpertCombine::of(op) else { continue };
+        let Some(view::ExpertCombine { y, p }) = view::ExpertCombine::from_op(op) else { continue };
         let mut part = Part::default();
         let problem = part.walk(function, &def_use, y).err();
         let weights = || part.ops.iter().flat_map(|&at| function.ops[at].weights());
@@ -163,7 +163,7 @@ impl Part {
                     _ => open.push(taken),
                 }
             }
-            if let Some(product) = view::ExpertMatmul::of(op) {
+            if let Some(product) = view::ExpertMatmul::from_op(op) {
                 self.experts.extend(function.ty(product.w).dims().first().and_then(Dim::fixed));
             }
         }

@@ -88,7 +88,7 @@ impl<'a> Interpreter<'a> {
     /// interpreter does not check it; it only selects the frequencies of rotations that have two
     /// sets.
     #[must_use]
-    pub fn within(self, context: u64) -> Interpreter<'a> {
+    pub fn with_context(self, context: u64) -> Interpreter<'a> {
         Interpreter { context, ..self }
     }
 
@@ -136,7 +136,7 @@ impl<'a> Interpreter<'a> {
         for &id in &function.results {
             results.push(match env.get(id) {
                 Value::Weight(weight) => {
-                    let data = self.dequantised(*weight)?;
+                    let data = self.dequantise(*weight)?;
                     Value::F32 { dims: self.weight_dims(*weight), data }
                 }
                 value => value.clone(),
@@ -268,7 +268,7 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::ExpertWait => Ok(vec![call.value("ids").clone(), Value::Token]),
             OpKind::RanksBegin => Ok(vec![Value::Token]),
-            OpKind::AllReduce | OpKind::AllGather | OpKind::Send | OpKind::Recv => ranks::alone(call),
+            OpKind::AllReduce | OpKind::AllGather | OpKind::Send | OpKind::Recv => ranks::single_rank(call),
             OpKind::RouteOwned => routes::route_owned(call),
         }
     }
@@ -280,7 +280,7 @@ impl<'a> Interpreter<'a> {
             Value::Blocks { format, dims, bytes } => {
                 Ok(Cow::Owned(format.dequantise_rows(bytes, dims.last().copied().unwrap_or(1))))
             }
-            Value::Weight(weight) => Ok(Cow::Owned(self.dequantised(*weight)?)),
+            Value::Weight(weight) => Ok(Cow::Owned(self.dequantise(*weight)?)),
             Value::I32 { .. } | Value::Token => unreachable!("verified: {value:?} is no floats"),
         }
     }
@@ -305,7 +305,7 @@ impl<'a> Interpreter<'a> {
             .bytes(weight)
             .map_err(|source| InterpretError::Weight { name: declared.name.clone(), source })?;
         let (last, lead) = declared.shape.split_last().unwrap_or((&1, &[]));
-        let stored = declared.stored();
+        let stored = declared.stored_format();
         let expected = stored.row_bytes(*last).unwrap_or(0) * lead.iter().product::<u64>();
         if bytes.len() as u64 != expected {
             return Err(InterpretError::WeightBytes { name: declared.name.clone(), expected, found: bytes.len() });
@@ -321,7 +321,7 @@ impl<'a> Interpreter<'a> {
         Matrix { format: weight.format, bytes, width: weight.shape.last().map_or(1, |&n| n as usize) }
     }
 
-    fn dequantised(&self, weight: WeightId) -> Result<Vec<f32>, InterpretError> {
+    fn dequantise(&self, weight: WeightId) -> Result<Vec<f32>, InterpretError> {
         Ok(self.matrix(weight, &self.bytes(weight)?).dequantise())
     }
 }

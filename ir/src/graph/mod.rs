@@ -139,7 +139,7 @@ impl Type {
     }
 
     /// `format[dims]`.
-    pub fn of(format: Format, dims: impl Into<Vec<Dim>>) -> Type {
+    pub fn new(format: Format, dims: impl Into<Vec<Dim>>) -> Type {
         Type::Tensor { element: Element::Format(format), dims: dims.into() }
     }
 
@@ -291,7 +291,7 @@ impl Weight {
     }
 
     /// Returns the format of the tensor in the file.
-    pub fn stored(&self) -> Format {
+    pub fn stored_format(&self) -> Format {
         self.choice.stored.unwrap_or(self.format)
     }
 }

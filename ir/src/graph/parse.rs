@@ -27,7 +27,7 @@ use super::{
 };
 use crate::format::Format;
 use crate::state::{Rollback, STATES, StateKind};
-use lex::{Token, clip, expected};
+use lex::{Token, clip, expected_error};
 
 /// An error in the text, and its location.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -206,7 +206,7 @@ impl<'t> Parser<'t> {
                 Token::Word("state") => self.state(at)?,
                 Token::Word("func") => self.function(at)?,
                 Token::End => return Ok(()),
-                other => return Err(expected(at, "weight, state, func or the end of the text", &other)),
+                other => return Err(expected_error(at, "weight, state, func or the end of the text", &other)),
             }
         }
     }
@@ -241,7 +241,7 @@ impl<'t> Parser<'t> {
         let (kind_at, kind) = self.word("a kind of state")?;
         let kind = StateKind::from_name(kind).ok_or_else(|| {
             let names: Vec<&str> = STATES.iter().map(|row| row.name).collect();
-            expected(kind_at, &names.join(" or "), &Token::Word(kind))
+            expected_error(kind_at, &names.join(" or "), &Token::Word(kind))
         })?;
         let mut fields = Vec::new();
         loop {
@@ -270,15 +270,15 @@ impl<'t> Parser<'t> {
                     ("rollback", Token::Word(found)) => {
                         let rollback = Rollback::ALL.into_iter().find(|rollback| rollback.word() == *found);
                         let words = Rollback::ALL.map(Rollback::word).join(" or ");
-                        state.rollback = rollback.ok_or_else(|| expected(value_at, &words, &value))?;
+                        state.rollback = rollback.ok_or_else(|| expected_error(value_at, &words, &value))?;
                     }
-                    ("rollback", other) => return Err(expected(value_at, "a kind of rollback", other)),
+                    ("rollback", other) => return Err(expected_error(value_at, "a kind of rollback", other)),
                     ("window", token) => state.window = Some(this.unsigned(value_at, token)?),
                     ("every", token) => state.every = this.unsigned(value_at, token)?,
                     ("chunked", Token::Word("true")) => state.chunked = true,
-                    ("chunked", other) => return Err(expected(value_at, "true", other)),
+                    ("chunked", other) => return Err(expected_error(value_at, "true", other)),
                     (other, _) => {
-                        return Err(expected(at, "rollback, window, every or chunked", &Token::Word(other)));
+                        return Err(expected_error(at, "rollback, window, every or chunked", &Token::Word(other)));
                     }
                 }
                 Ok(())
@@ -314,7 +314,8 @@ impl<'t> Parser<'t> {
                 "file" => {
                     let (at, token) = this.next()?;
                     let file = this.unsigned(at, &token)?;
-                    let file = u32::try_from(file).map_err(|_| expected(at, "a file number of 32 bits", &token))?;
+                    let file =
+                        u32::try_from(file).map_err(|_| expected_error(at, "a file number of 32 bits", &token))?;
                     this.mark(",")?;
                     this.keyword("offset")?;
                     this.mark("=")?;
@@ -351,7 +352,7 @@ impl<'t> Parser<'t> {
                         Ok((at, this.unsigned(at, &token)?, token))
                     });
                     let ((dim_at, dim, token), (_, of, _)) = (dim?, of?);
-                    let wide = |_| expected(dim_at, "the number of a dimension", &token);
+                    let wide = |_| expected_error(dim_at, "the number of a dimension", &token);
                     let dim = u32::try_from(dim).map_err(wide)?;
                     this.mark(",")?;
                     this.keyword("ranges")?;
@@ -359,7 +360,7 @@ impl<'t> Parser<'t> {
                     let at = this.at;
                     let text = this.string()?;
                     let ranges = shard::ranges_from(&text).ok_or_else(|| {
-                        expected(at, "ranges such as 0..64, with a space between", &Token::Text(text))
+                        expected_error(at, "ranges such as 0..64, with a space between", &Token::Text(text))
                     })?;
                     choice.shard.replace(Shard { weight, dim, of, ranges }).is_some()
                 }
@@ -411,7 +412,7 @@ impl<'t> Parser<'t> {
                     self.results(index, &mut open, at, &types)?;
                     break;
                 }
-                other => return Err(expected(at, "a value or return", &other)),
+                other => return Err(expected_error(at, "a value or return", &other)),
             }
         }
         self.mark("}")?;
@@ -463,7 +464,7 @@ impl<'t> Parser<'t> {
                     Operand::Weight(*id)
                 }
                 Token::Word("_") => Operand::Absent,
-                other => return Err(expected(at, "a value, a weight or _", &other)),
+                other => return Err(expected_error(at, "a value, a weight or _", &other)),
             });
             if !self.take(",")? {
                 break;
@@ -534,21 +535,21 @@ impl<'t> Parser<'t> {
                     Some(hex) => i64::from_str_radix(hex, 16),
                     None => text.parse(),
                 };
-                value.map(Attr::Int).map_err(|_| expected(at, "an integer of 64 bits", &token))
+                value.map(Attr::Int).map_err(|_| expected_error(at, "an integer of 64 bits", &token))
             }
             (AttrKind::Float | AttrKind::OptFloat, Token::Number(text)) => match text.parse::<f32>() {
                 Ok(value) if value.is_finite() => Ok(Attr::Float(value)),
-                Ok(_) | Err(_) => Err(expected(at, "a finite number", &token)),
+                Ok(_) | Err(_) => Err(expected_error(at, "a finite number", &token)),
             },
             (AttrKind::Bool, Token::Word("true")) => Ok(Attr::Bool(true)),
             (AttrKind::Bool, Token::Word("false")) => Ok(Attr::Bool(false)),
             (AttrKind::Word(words), Token::Word(word)) if words.contains(word) => Ok(Attr::Word(word.to_string())),
             (AttrKind::Format, Token::Word(word)) => Ok(Attr::Format(self.format(at, word)?)),
-            (AttrKind::Int | AttrKind::OptInt, _) => Err(expected(at, "an integer", &token)),
-            (AttrKind::Float | AttrKind::OptFloat, _) => Err(expected(at, "a number", &token)),
-            (AttrKind::Bool, _) => Err(expected(at, "true or false", &token)),
-            (AttrKind::Word(words), _) => Err(expected(at, &words.join(" or "), &token)),
-            (AttrKind::Format, _) => Err(expected(at, "a format", &token)),
+            (AttrKind::Int | AttrKind::OptInt, _) => Err(expected_error(at, "an integer", &token)),
+            (AttrKind::Float | AttrKind::OptFloat, _) => Err(expected_error(at, "a number", &token)),
+            (AttrKind::Bool, _) => Err(expected_error(at, "true or false", &token)),
+            (AttrKind::Word(words), _) => Err(expected_error(at, &words.join(" or "), &token)),
+            (AttrKind::Format, _) => Err(expected_error(at, "a format", &token)),
         }
     }
 
@@ -579,7 +580,7 @@ impl<'t> Parser<'t> {
     fn group(&mut self) -> Result<Type, Failure> {
         let (at, rank) = self.next()?;
         let narrow = |this: &Self, at: usize, token: &Token<'_>| {
-            u32::try_from(this.unsigned(at, token)?).map_err(|_| expected(at, "a number of 32 bits", token))
+            u32::try_from(this.unsigned(at, token)?).map_err(|_| expected_error(at, "a number of 32 bits", token))
         };
         let rank = narrow(self, at, &rank)?;
         self.mark(",")?;
@@ -630,7 +631,7 @@ impl<'t> Parser<'t> {
             },
             _ => None,
         };
-        value.ok_or_else(|| expected(at, "a number of 64 bits", token))
+        value.ok_or_else(|| expected_error(at, "a number of 64 bits", token))
     }
 }
 

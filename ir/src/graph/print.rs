@@ -211,7 +211,7 @@ impl<'a> Text<'a> {
             self.value(f, result)?;
         }
         f.write_str(" = ")?;
-        self.computed(f, op)?;
+        self.write_computation(f, op)?;
         for (i, &result) in op.results.iter().enumerate() {
             f.write_str(if i == 0 { " : " } else { ", " })?;
             self.ty(f, result)?;
@@ -220,7 +220,7 @@ impl<'a> Text<'a> {
     }
 
     /// Writes an op without its results and its `=`.
-    pub(super) fn computed(&self, f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
+    pub(super) fn write_computation(&self, f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
         let row = op.kind.row();
         f.write_str(row.mnemonic)?;
         for (i, operand) in op.operands.iter().enumerate() {

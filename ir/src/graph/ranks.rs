@@ -46,17 +46,17 @@ pub struct Collective {
 
 impl Collective {
     /// Returns the collective that an op is, or `None` for any other op. The op must verify.
-    pub fn of(function: &Function, op: &Op) -> Option<Collective> {
+    pub fn from_op(function: &Function, op: &Op) -> Option<Collective> {
         let rank = |rank: i64| rank as u32;
         let collective = |kind, value| Some(Collective { kind, ty: function.ty(value).clone() });
         match op.kind {
-            OpKind::AllReduce => collective(CollectiveKind::AllReduce, view::AllReduce::of(op)?.x),
-            OpKind::AllGather => collective(CollectiveKind::AllGather, view::AllGather::of(op)?.x),
+            OpKind::AllReduce => collective(CollectiveKind::AllReduce, view::AllReduce::from_op(op)?.x),
+            OpKind::AllGather => collective(CollectiveKind::AllGather, view::AllGather::from_op(op)?.x),
             OpKind::Send => {
-                let view::Send { x, to, .. } = view::Send::of(op)?;
+                let view::Send { x, to, .. } = view::Send::from_op(op)?;
                 collective(CollectiveKind::Send(rank(to)), x)
             }
-            OpKind::Recv => collective(CollectiveKind::Recv(rank(view::Recv::of(op)?.from)), *op.results.first()?),
+            OpKind::Recv => collective(CollectiveKind::Recv(rank(view::Recv::from_op(op)?.from)), *op.results.first()?),
             _ => None,
         }
     }
@@ -242,7 +242,7 @@ impl Schedule {
     pub(super) fn new(modules: &[&Module], function: &str) -> Schedule {
         let of_rank = |module: &&Module| -> Vec<Collective> {
             let own = module.functions.iter().filter(|own| own.name == function);
-            own.flat_map(|own| own.ops.iter().filter_map(|op| Collective::of(own, op))).collect()
+            own.flat_map(|own| own.ops.iter().filter_map(|op| Collective::from_op(own, op))).collect()
         };
         let collectives = modules.iter().map(of_rank).collect();
         Schedule { function: function.to_string(), collectives, next: vec![0; modules.len()] }

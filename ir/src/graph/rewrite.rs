@@ -322,7 +322,7 @@ fn compact(function: &Function) -> Function {
         let param = define(&mut out, param, &mut moved);
         out.params.push(param);
     }
-    let live = DefUse::of(function).live(function);
+    let live = DefUse::from_function(function).live(function);
     for (op, _) in function.ops.iter().zip(live).filter(|(_, live)| *live) {
         let operands = op.operands.iter().map(|operand| operand.map_value(|value| moved[value.index()]));
         let operands = operands.collect();
@@ -356,7 +356,9 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
     const C: ValueId = ValueId(4);
 
     /// Applies a change to the example and returns the new text.
-    fn changed(change: impl FnOnce(&mut Rewriter<'_>) -> Result<(), RewriteError>) -> Result<String, RewriteError> {
+    fn apply_change(
+        change: impl FnOnce(&mut Rewriter<'_>) -> Result<(), RewriteError>,
+    ) -> Result<String, RewriteError> {
         let module = parse(TEXT).unwrap();
         let mut rewriter = Rewriter::new(&module, &module.functions[0]);
         change(&mut rewriter)?;
@@ -368,12 +370,12 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
 
     /// Applies a change that must fail and returns the error.
     fn wrong(change: impl FnOnce(&mut Rewriter<'_>) -> Result<(), RewriteError>) -> String {
-        changed(change).unwrap_err().to_string()
+        apply_change(change).unwrap_err().to_string()
     }
 
     #[test]
     fn inserted_ops_take_their_position_and_redirect_uses() {
-        let text = changed(|rewriter| {
+        let text = apply_change(|rewriter| {
             let [first] = rewriter.insert(Position::After(0), view::Silu { x: A })?;
             let [second] = rewriter.insert(Position::After(0), view::Silu { x: first })?;
             let [early] = rewriter.insert(Position::Before(0), view::Silu { x: X })?;
@@ -397,7 +399,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
 
     #[test]
     fn type_changes_propagate_and_unused_ops_are_removed() {
-        let text = changed(|rewriter| {
+        let text = apply_change(|rewriter| {
             rewriter.replace(0, view::MergeHeads { x: H })?;
             rewriter.replace(1, view::Softcap { x: H, cap: 2.0 })?;
             rewriter.replace(2, view::Quantise { x: A, format: Format::F32 })
@@ -406,7 +408,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
             text.unwrap(),
             "  %a = merge_heads %h : f32[T, 4]\n  %c = quantise %a {format = f32} : f32[T, 4]\n  return %c\n}\n"
         );
-        let text = changed(|rewriter| {
+        let text = apply_change(|rewriter| {
             rewriter.replace(0, view::Silu { x: H })?;
             rewriter.replace(1, view::MergeHeads { x: A })
         });

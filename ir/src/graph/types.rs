@@ -142,7 +142,7 @@ pub struct CacheShape {
 
 impl CacheShape {
     /// Returns the shape of a state, or `None` for a state of another kind.
-    pub fn of(state: &State) -> Option<CacheShape> {
+    pub fn from_state(state: &State) -> Option<CacheShape> {
         if state.kind != StateKind::Paged {
             return None;
         }

@@ -12,7 +12,7 @@
 //! let module = parse("weight @w : f32[4]\nfunc @f(%x: f32[T, 4]) -> (f32[T, 4]) {
 //!   %y = rms_norm %x, @w {eps = 1e-6}\n  return %y\n}")?;
 //! let op = &module.functions[0].ops[0];
-//! let norm = view::RmsNorm::of(op).ok_or("another op")?;
+//! let norm = view::RmsNorm::from_op(op).ok_or("another op")?;
 //! assert_eq!((norm.x, norm.eps), (module.functions[0].params[0], f64::from(1e-6f32)));
 //! assert_eq!((norm.operands(), norm.attrs()), (op.operands.clone(), op.attrs.clone()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -35,7 +35,7 @@ pub trait OpView: Sized {
 
     /// Returns the view of an op. Returns `None` for an op of another kind, and for one whose
     /// operands or attributes differ from the table.
-    fn of(op: &Op) -> Option<Self>;
+    fn from_op(op: &Op) -> Option<Self>;
 
     /// Returns the op's operands, in the table's order.
     fn operands(&self) -> Vec<Operand>;
@@ -159,7 +159,7 @@ macro_rules! view {
             const KIND: OpKind = $kind;
             type Results = [ValueId; $results];
 
-            fn of(op: &Op) -> Option<$name> {
+            fn from_op(op: &Op) -> Option<$name> {
                 if op.kind != Self::KIND {
                     return None;
                 }
@@ -202,7 +202,7 @@ macro_rules! views {
         #[cfg(test)]
         fn reads_back(op: &Op) -> bool {
             fn same<V: OpView>(op: &Op) -> bool {
-                V::of(op).is_some_and(|view| (view.operands(), view.attrs()) == (op.operands.clone(), op.attrs.clone()))
+                V::from_op(op).is_some_and(|view| (view.operands(), view.attrs()) == (op.operands.clone(), op.attrs.clone()))
                     && V::results(op).is_some()
             }
             match op.kind {
@@ -224,7 +224,7 @@ mod tests {
     use ixc_testing::random_graphs::{Formats, mutated_module, random_module};
 
     /// Returns a module with the types of this crate: the generator has those of its library.
-    fn converted(module: &impl serde::Serialize) -> Module {
+    fn convert_module(module: &impl serde::Serialize) -> Module {
         postcard::from_bytes(&postcard::to_allocvec(module).unwrap()).unwrap()
     }
 
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn op_views_convert_back_to_the_op() {
         for seed in 0..20 {
-            let module = converted(&random_module(seed, Formats::All).module);
+            let module = convert_module(&random_module(seed, Formats::All).module);
             for op in &module.functions[0].ops {
                 assert!(reads_back(op), "seed {seed}: {op:?}");
             }
@@ -247,12 +247,12 @@ mod tests {
             attrs: vec![Attr::Format(Format::F32)],
             results: vec![ValueId(1)],
         };
-        assert_eq!(Quantise::of(&op), Some(Quantise { x: ValueId(0), format: Format::F32 }));
+        assert_eq!(Quantise::from_op(&op), Some(Quantise { x: ValueId(0), format: Format::F32 }));
         assert_eq!(Quantise::results(&op), Some([ValueId(1)]));
         let quantise = |change: &dyn Fn(&mut Op)| {
             let mut op = op.clone();
             change(&mut op);
-            Quantise::of(&op)
+            Quantise::from_op(&op)
         };
         assert_eq!(quantise(&|op| op.kind = OpKind::MergeHeads), None);
         assert_eq!(quantise(&|op| op.operands[0] = Operand::Absent), None);
@@ -260,10 +260,10 @@ mod tests {
         assert_eq!(quantise(&|op| op.attrs[0] = Attr::Int(1)), None);
         assert_eq!(quantise(&|op| op.attrs.clear()), None);
         assert_eq!(Quantise::results(&Op { results: Vec::new(), ..op.clone() }), None);
-        assert_eq!(RmsNorm::of(&op), None);
+        assert_eq!(RmsNorm::from_op(&op), None);
         // Any other damage gives another view or no view, but no panic.
         for seed in 0..200 {
-            let module = converted(&mutated_module(seed));
+            let module = convert_module(&mutated_module(seed));
             module.functions.iter().flat_map(|function| &function.ops).for_each(|op| {
                 let _ = reads_back(op);
             });

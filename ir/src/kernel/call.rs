@@ -21,7 +21,7 @@ use super::{Buffer, Dim};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// A wrong number of dims.
-    #[error("found {found} dims; the kernel has {}", listed(expected))]
+    #[error("found {found} dims; the kernel has {}", name_list(expected))]
     DimCount {
         /// Number from the caller.
         found: usize,
@@ -41,7 +41,7 @@ pub enum CallError {
         hi: i64,
     },
     /// A wrong number of buffers.
-    #[error("found {found} buffers; the kernel has {}", listed(expected))]
+    #[error("found {found} buffers; the kernel has {}", name_list(expected))]
     BufferCount {
         /// Number from the caller.
         found: usize,
@@ -60,7 +60,7 @@ impl CallError {
 }
 
 /// Returns the number of names, then the names.
-fn listed(names: &[String]) -> String {
+fn name_list(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("%{name}")).collect();
     if names.is_empty() { "0".to_owned() } else { format!("{}: {}", names.len(), names.join(", ")) }
 }

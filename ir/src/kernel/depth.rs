@@ -38,7 +38,7 @@ impl Drop for Level {
 }
 
 /// Reads a loop's body, unless it is nested deeper than [`MAX_DEPTH`].
-pub(super) fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Stmt>, D::Error> {
+pub(super) fn deserialize_body<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Stmt>, D::Error> {
     let Some(_level) = Level::enter() else {
         return Err(D::Error::custom(format_args!("loops are nested deeper than {MAX_DEPTH}")));
     };

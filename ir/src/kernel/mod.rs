@@ -357,7 +357,7 @@ pub struct For {
     /// Carried values.
     pub carries: Vec<Carry>,
     /// The body.
-    #[serde(deserialize_with = "depth::bounded")]
+    #[serde(deserialize_with = "depth::deserialize_body")]
     pub body: Vec<Stmt>,
 }
 

@@ -121,7 +121,7 @@ op_table! {
     Prefetch "prefetch" 0 None Hint |_, r, _| equal(r, Type::i8(1)), "Hint that the cache line at the address will be loaded soon; does nothing else. The address may lie outside its buffer.";
     // lanes
     Broadcast "broadcast" 1 None None |o, r, _| equal(o[0], Type::new(r.elem, 1)), "The scalar in every lane.";
-    Extract "extract" 1 Int None |o, r, i| { equal(r, Type::new(o[0].elem, 1))?; below(i, i64::from(o[0].lanes)) }, "The lane with the immediate's number, as a scalar.";
+    Extract "extract" 1 Int None |o, r, i| { equal(r, Type::new(o[0].elem, 1))?; check_below(i, i64::from(o[0].lanes)) }, "The lane with the immediate's number, as a scalar.";
     Slice "slice" 1 Int None slice, "Consecutive lanes, starting at the lane with the immediate's number, a multiple of the result's lanes.";
     Concat "concat" 2 None None |o, r, _| { equal(o[0], o[1])?; equal(r, Type::new(o[0].elem, o[0].lanes * 2)) }, "The first operand's lanes, then the second's.";
     JoinLo "join_lo" 2 None None join, "The lower half of the first operand, then the lower half of the second.";
@@ -132,9 +132,9 @@ op_table! {
     SwapPairs "swap_pairs" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::F32, Elem::I32])?; lanes_at_least(r, 2) }, "Exchanges lanes 2i and 2i+1.";
     Interleave "interleave" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I16, Elem::F16, Elem::Bf16])?; lanes_at_least(r, 2) }, "Lane 2i is lane i of the operand's lower half, lane 2i+1 is lane i of its upper half.";
     ShuffleBytes "shuffle_bytes" 2 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; elem_in(r, &[Elem::I8])?; lanes_at_least(r, 16) }, "Per chunk, byte i, with c the second operand's byte i: 0 if the top bit of c is set, else the first operand's byte number (c mod 16).";
-    Lookup "lookup" 1 Int None |o, r, i| { equal(o[0], r)?; elem_in(r, &[Elem::I32])?; below(i, TABLES.len() as i64) }, "Lane i: the table entry whose number is the operand's lane i modulo the table's length, a power of two. The immediate numbers the table in `TABLES` of `ir/src/format/grids.rs`.";
-    LookupQuarter "lookup_quarter" 2 Int None |o, r, i| { elem_in(r, &[Elem::I32])?; equal(o[0], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[1], o[0])?; below(i, QUARTERS * TABLES.len() as i64) }, "Lane i: the table entry whose number is a + 256 * b modulo the table's length, where a and b are the bytes 4i+q of the first and second operand. The immediate is 4 times the number of the table, as for `lookup`, plus q.";
-    LookupByte "lookup_byte" 2 Int None |o, r, i| { same2(o, r, &[Elem::I8])?; below(i, BYTE_TABLES.len() as i64) }, "Lane i: the table entry whose number is a + 256 * b modulo the table's length, a power of two. a and b are the lanes i of the first and second operand. The immediate numbers the table in `BYTE_TABLES` of `ir/src/format/grids.rs`.";
+    Lookup "lookup" 1 Int None |o, r, i| { equal(o[0], r)?; elem_in(r, &[Elem::I32])?; check_below(i, TABLES.len() as i64) }, "Lane i: the table entry whose number is the operand's lane i modulo the table's length, a power of two. The immediate numbers the table in `TABLES` of `ir/src/format/grids.rs`.";
+    LookupQuarter "lookup_quarter" 2 Int None |o, r, i| { elem_in(r, &[Elem::I32])?; equal(o[0], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[1], o[0])?; check_below(i, QUARTERS * TABLES.len() as i64) }, "Lane i: the table entry whose number is a + 256 * b modulo the table's length, where a and b are the bytes 4i+q of the first and second operand. The immediate is 4 times the number of the table, as for `lookup`, plus q.";
+    LookupByte "lookup_byte" 2 Int None |o, r, i| { same2(o, r, &[Elem::I8])?; check_below(i, BYTE_TABLES.len() as i64) }, "Lane i: the table entry whose number is a + 256 * b modulo the table's length, a power of two. a and b are the lanes i of the first and second operand. The immediate numbers the table in `BYTE_TABLES` of `ir/src/format/grids.rs`.";
     Multishift "multishift" 2 None None |o, r, _| { same2(o, r, &[Elem::I8])?; lanes_at_least(r, 8) }, "Per 8 bytes, as 64 bits: byte i is the first operand's 8 bits that start at bit s, where s is the second operand's byte i modulo 64. After the last bit the first one follows again.";
     // float arithmetic
     Add "add" 2 None None float2, "Sum.";
@@ -270,7 +270,7 @@ fn lanes_at_least(ty: Type, lanes: u16) -> Result<(), String> {
     if ty.lanes >= lanes { Ok(()) } else { Err(format!("at least {lanes} lanes, found {ty}")) }
 }
 
-fn below(value: i64, limit: i64) -> Result<(), String> {
+fn check_below(value: i64, limit: i64) -> Result<(), String> {
     if (0..limit).contains(&value) { Ok(()) } else { Err(format!("an immediate in 0..{limit}, found {value}")) }
 }
 
@@ -287,7 +287,7 @@ fn float2(o: &[Type], r: Type, _: i64) -> Result<(), String> {
 fn shift(o: &[Type], r: Type, by: i64) -> Result<(), String> {
     equal(o[0], r)?;
     elem_in(r, &[Elem::I16, Elem::I32])?;
-    below(by, i64::from(r.elem.bytes()) * 8)
+    check_below(by, i64::from(r.elem.bytes()) * 8)
 }
 
 fn slice(o: &[Type], r: Type, first: i64) -> Result<(), String> {

@@ -85,7 +85,7 @@ pub fn parse(text: &str) -> Result<Kernel, ParseError> {
     let (kernel, positions) = parse_with_positions(text)?;
     match verify(&kernel) {
         Ok(()) => Ok(kernel),
-        Err(error) => Err(positions.of(&error.site).error(error.problem.into())),
+        Err(error) => Err(positions.position(&error.site).error(error.problem.into())),
     }
 }
 
@@ -129,7 +129,7 @@ struct Positions {
 }
 
 impl Positions {
-    fn of(&self, site: &Site) -> Position {
+    fn position(&self, site: &Site) -> Position {
         let found = match site {
             Site::Kernel => None,
             Site::Dim(i) => self.dims.get(*i),
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         self.symbol("}")?;
         match self.lexer.token {
             Token::End => Ok(()),
-            _ => Err(self.expected("the end of the text")),
+            _ => Err(self.expected_error("the end of the text")),
         }
     }
 
@@ -206,7 +206,7 @@ impl<'a> Parser<'a> {
             Token::Word("read_write") => BufferKind::ReadWrite,
             Token::Word("scratch") => BufferKind::Scratch,
             Token::Word("index") => BufferKind::Index { below: Affine::default() },
-            _ => return Err(self.expected("`read`, `write`, `read_write`, `scratch` or `index`")),
+            _ => return Err(self.expected_error("`read`, `write`, `read_write`, `scratch` or `index`")),
         };
         self.lexer.next()?;
         let kind = match kind {
@@ -405,7 +405,7 @@ impl<'a> Parser<'a> {
             let number = match self.lexer.token {
                 Token::Number(_) => Some(self.magnitude()?),
                 Token::Name(_) => None,
-                _ => return Err(self.expected("a number, a dim or a variable")),
+                _ => return Err(self.expected_error("a number, a dim or a variable")),
             };
             let signed = i128::from(number.unwrap_or(1)) * if negative { -1 } else { 1 };
             let atom = match number {
@@ -488,7 +488,7 @@ impl<'a> Parser<'a> {
                 return Ok(ty);
             }
         }
-        Err(self.expected(&format!(
+        Err(self.expected_error(&format!(
             "a type as f32x8, of i8, i16, i32, f16, bf16 or f32, lanes a power of two, at most {} bytes",
             Type::MAX_BYTES
         )))
@@ -513,7 +513,7 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        Err(self.expected(&format!(
+        Err(self.expected_error(&format!(
             "rows, lanes and element type of a tile as 16x64xi8, of 1 to {} rows of 4 to {} bytes each, a multiple of 4",
             Type::MAX_ROWS,
             Type::MAX_BYTES
@@ -529,7 +529,7 @@ impl<'a> Parser<'a> {
             }
             match self.lexer.token {
                 Token::Number(text) if text.parse::<u8>().is_ok() => bytes.extend(text.parse::<u8>()),
-                _ => return Err(self.expected("a byte, 0 to 255")),
+                _ => return Err(self.expected_error("a byte, 0 to 255")),
             }
             self.lexer.next()?;
         }
@@ -555,7 +555,7 @@ impl<'a> Parser<'a> {
             self.lexer.next()?;
             return Ok(value);
         }
-        Err(self.expected("an integer of 64 bits"))
+        Err(self.expected_error("an integer of 64 bits"))
     }
 
     fn float(&mut self) -> Parsed<f32> {
@@ -571,33 +571,33 @@ impl<'a> Parser<'a> {
                 return Ok(if negative { -value } else { value });
             }
         }
-        Err(self.expected("a finite float, or its bits as 0x7fc00000"))
+        Err(self.expected_error("a finite float, or its bits as 0x7fc00000"))
     }
 
     fn name(&mut self, expected: &str) -> Parsed<&'a str> {
         let Token::Name(name) = self.lexer.token else {
-            return Err(self.expected(&format!("{expected}, which starts with %")));
+            return Err(self.expected_error(&format!("{expected}, which starts with %")));
         };
         self.lexer.next()?;
         Ok(name)
     }
 
     fn word(&mut self, expected: &str) -> Parsed<&'a str> {
-        let Token::Word(word) = self.lexer.token else { return Err(self.expected(expected)) };
+        let Token::Word(word) = self.lexer.token else { return Err(self.expected_error(expected)) };
         self.lexer.next()?;
         Ok(word)
     }
 
     fn keyword(&mut self, keyword: &'static str) -> Parsed<()> {
         if self.lexer.token != Token::Word(keyword) {
-            return Err(self.expected(&format!("`{keyword}`")));
+            return Err(self.expected_error(&format!("`{keyword}`")));
         }
         self.lexer.next()
     }
 
     fn symbol(&mut self, symbol: &'static str) -> Parsed<()> {
         if self.lexer.token != Token::Symbol(symbol) {
-            return Err(self.expected(&format!("`{symbol}`")));
+            return Err(self.expected_error(&format!("`{symbol}`")));
         }
         self.lexer.next()
     }
@@ -610,7 +610,7 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
-    fn expected(&self, expected: &str) -> ParseError {
+    fn expected_error(&self, expected: &str) -> ParseError {
         let found = self.lexer.token.to_string();
         self.lexer.position.error(ParseProblem::Expected { expected: expected.to_string(), found })
     }

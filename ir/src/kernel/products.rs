@@ -18,7 +18,7 @@
 //!   }
 //!   store i32x8 %y[0], %sum
 //! }")?;
-//! assert_eq!(Counter::of(&kernel).count(&[10]).int8, 320);
+//! assert_eq!(Counter::from_kernel(&kernel).count(&[10]).int8, 320);
 //! # Ok::<(), ixc_ir::kernel::parse::ParseError>(())
 //! ```
 
@@ -65,7 +65,7 @@ pub struct Counter {
 
 impl Counter {
     /// Counts a verified kernel.
-    pub fn of(kernel: &Kernel) -> Counter {
+    pub fn from_kernel(kernel: &Kernel) -> Counter {
         let mut counter = Counter::default();
         counter.block(kernel, &kernel.body, &mut Vec::new(), 1);
         counter
@@ -191,7 +191,7 @@ mod tests {
     store f32x8 %y[0], %c
   }
 }";
-        let counter = Counter::of(&parse(text).unwrap());
+        let counter = Counter::from_kernel(&parse(text).unwrap());
         let f32 = |dims: [i64; 2]| counter.count(&dims).f32;
         assert_eq!([[0, 0], [1, 0], [1, 2]].map(f32), [16, 24, 24 + 2 * 3 * 2 * 8]);
         assert_eq!(f32([-1, 5]), 8);

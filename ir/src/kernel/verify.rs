@@ -386,7 +386,7 @@ impl Checker<'_> {
             return Err(Problem::TooMany { what: "nested loops", found: depth + 1, max: MAX_DEPTH });
         }
         self.affine_over_dims(&f.trip, "trip")?;
-        f.carries.iter().try_for_each(|carry| self.used(carry.init))?;
+        f.carries.iter().try_for_each(|carry| self.check_use(carry.init))?;
         self.define_var(f.var)?;
         f.carries.iter().try_for_each(|carry| self.define(carry.inner))
     }
@@ -394,7 +394,7 @@ impl Checker<'_> {
     /// Checks carried values at the end of the body, while its values are in scope.
     fn carries(&mut self, f: &For) -> Result<(), Problem> {
         for (number, carry) in f.carries.iter().enumerate() {
-            self.used(carry.next)?;
+            self.check_use(carry.next)?;
             self.value_exists(carry.result)?;
             let ty = |value: ValueId| self.kernel.ty(value);
             let (init, inner, next, result) = (ty(carry.init), ty(carry.inner), ty(carry.next), ty(carry.result));
@@ -415,7 +415,7 @@ impl Checker<'_> {
         if inst.operands.len() != row.operands {
             return shape(format!("{} operands", row.operands), format!("{}", inst.operands.len()));
         }
-        inst.operands.iter().try_for_each(|&operand| self.used(operand))?;
+        inst.operands.iter().try_for_each(|&operand| self.check_use(operand))?;
         let immediate = self.immediate(inst)?;
         let mut operands = [inst.ty; 3];
         for (ty, &operand) in operands.iter_mut().zip(&inst.operands) {
@@ -542,7 +542,7 @@ impl Checker<'_> {
         if var.index() < count { Ok(()) } else { Err(Problem::Id { what: "variable", found: var.0, count }) }
     }
 
-    fn used(&self, value: ValueId) -> Result<(), Problem> {
+    fn check_use(&self, value: ValueId) -> Result<(), Problem> {
         self.value_exists(value)?;
         match self.values[value.index()] {
             State::InScope => Ok(()),

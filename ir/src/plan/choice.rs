@@ -18,7 +18,7 @@ pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 /// position.
 ///
 /// ```
-/// use ixc_ir::plan::{PositionChoice, Chosen};
+/// use ixc_ir::plan::{PositionChoice, ChoiceUnit};
 ///
 /// // 2048 positions of those up to the row's own.
 /// let choice = PositionChoice { top_k: 2048, every: 1, of: Chosen::Positions };
@@ -42,13 +42,13 @@ pub struct PositionChoice {
     /// Number of positions that are scored together: 1, or the length of a run or an entry.
     pub every: u32,
     /// Kind of place.
-    pub of: Chosen,
+    pub of: ChoiceUnit,
 }
 
 /// Unit that an index op chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Chosen {
+pub enum ChoiceUnit {
     /// Positions, in whole runs. The positions after the last whole run are always chosen.
     Positions,
     /// Complete entries, each of several positions.
@@ -71,10 +71,10 @@ impl ChoiceError {
 }
 
 /// Text between the two numbers of a choice.
-const FORMS: [(Chosen, &str); 3] = [
-    (Chosen::Positions, " chosen in runs of "),
-    (Chosen::Entries, " chosen entries of "),
-    (Chosen::Blocks, " chosen in blocks of "),
+const FORMS: [(ChoiceUnit, &str); 3] = [
+    (ChoiceUnit::Positions, " chosen in runs of "),
+    (ChoiceUnit::Entries, " chosen entries of "),
+    (ChoiceUnit::Blocks, " chosen in blocks of "),
 ];
 /// Text after the number of positions that are chosen one by one.
 const SINGLE: &str = " chosen";
@@ -83,7 +83,7 @@ impl fmt::Display for PositionChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PositionChoice { top_k, every, of } = self;
         match FORMS.iter().find(|(own, _)| own == of) {
-            Some((_, form)) if (*every, *of) != (1, Chosen::Positions) => write!(f, "{top_k}{form}{every}"),
+            Some((_, form)) if (*every, *of) != (1, ChoiceUnit::Positions) => write!(f, "{top_k}{form}{every}"),
             _ => write!(f, "{top_k}{SINGLE}"),
         }
     }
@@ -95,7 +95,7 @@ impl FromStr for PositionChoice {
     fn from_str(text: &str) -> Result<PositionChoice, ChoiceError> {
         let number = |text: &str| text.parse::<u32>().map_err(|_| ChoiceError);
         if let Some(top_k) = text.strip_suffix(SINGLE) {
-            return Ok(PositionChoice { top_k: number(top_k)?, every: 1, of: Chosen::Positions });
+            return Ok(PositionChoice { top_k: number(top_k)?, every: 1, of: ChoiceUnit::Positions });
         }
         let parts = FORMS.iter().find_map(|(of, form)| Some((*of, text.split_once(form)?)));
         let (of, (top_k, every)) = parts.ok_or(ChoiceError)?;
@@ -107,28 +107,28 @@ impl PositionChoice {
     /// Whether the choice has at least one place, and whole runs or blocks.
     pub fn is_valid(self) -> bool {
         let is_whole = match self.of {
-            Chosen::Positions | Chosen::Blocks => self.top_k.is_multiple_of(self.every),
-            Chosen::Entries => true,
+            ChoiceUnit::Positions | ChoiceUnit::Blocks => self.top_k.is_multiple_of(self.every),
+            ChoiceUnit::Entries => true,
         };
         self.top_k > 0 && self.every > 0 && is_whole
     }
 
     /// Returns the number of places that a row at `position` would see without the index op.
-    pub fn seen(self, position: u32) -> u32 {
+    pub fn visible_places(self, position: u32) -> u32 {
         let positions = position.saturating_add(1);
         match self.of {
-            Chosen::Positions | Chosen::Blocks => positions,
-            Chosen::Entries => positions / self.every.max(1),
+            ChoiceUnit::Positions | ChoiceUnit::Blocks => positions,
+            ChoiceUnit::Entries => positions / self.every.max(1),
         }
     }
 
     /// Returns the number of places that a row at `position` sees.
     pub fn count(self, position: u32) -> u32 {
-        let (seen, every) = (self.seen(position), self.every.max(1));
+        let (seen, every) = (self.visible_places(position), self.every.max(1));
         match self.of {
-            Chosen::Positions => (seen / every).min(self.top_k / every) * every + seen % every,
-            Chosen::Entries => seen.min(self.top_k),
-            Chosen::Blocks => {
+            ChoiceUnit::Positions => (seen / every).min(self.top_k / every) * every + seen % every,
+            ChoiceUnit::Entries => seen.min(self.top_k),
+            ChoiceUnit::Blocks => {
                 let before = (self.top_k / every).saturating_sub(1);
                 (position / every).min(before) * every + position % every + 1
             }
@@ -139,13 +139,13 @@ impl PositionChoice {
     /// kernels read the state directly, as without an index op. This is true for all positions
     /// before [`PositionChoice::beyond`], and for no later position.
     pub fn is_all(self, position: u32) -> bool {
-        self.count(position) == self.seen(position)
+        self.count(position) == self.visible_places(position)
     }
 
     /// Returns the first position whose row does not see all places.
     ///
     /// ```
-    /// use ixc_ir::plan::{PositionChoice, Chosen::*};
+    /// use ixc_ir::plan::{PositionChoice, ChoiceUnit::*};
     ///
     /// for (top_k, every, of) in [(5, 1, Positions), (1, 1, Positions), (8, 4, Positions), (5, 4, Entries), (8, 4, Blocks)] {
     ///     let choice = PositionChoice { top_k, every, of };
@@ -156,17 +156,17 @@ impl PositionChoice {
         let every = self.every.max(1);
         // The end of the first place after `top_k`, or the beginning of the first such block.
         match self.of {
-            Chosen::Positions => (self.top_k / every).saturating_add(1).saturating_mul(every) - 1,
-            Chosen::Entries => self.top_k.saturating_add(1).saturating_mul(every) - 1,
-            Chosen::Blocks => (self.top_k / every).max(1).saturating_mul(every),
+            ChoiceUnit::Positions => (self.top_k / every).saturating_add(1).saturating_mul(every) - 1,
+            ChoiceUnit::Entries => self.top_k.saturating_add(1).saturating_mul(every) - 1,
+            ChoiceUnit::Blocks => (self.top_k / every).max(1).saturating_mul(every),
         }
     }
 
     /// Returns the maximum number of places that a row sees, for any position.
     pub fn most(self) -> u64 {
         let behind = match self.of {
-            Chosen::Positions => u64::from(self.every.max(1)) - 1,
-            Chosen::Entries | Chosen::Blocks => 0,
+            ChoiceUnit::Positions => u64::from(self.every.max(1)) - 1,
+            ChoiceUnit::Entries | ChoiceUnit::Blocks => 0,
         };
         u64::from(self.top_k) + behind
     }
@@ -174,8 +174,8 @@ impl PositionChoice {
     /// Returns the number of positions that share a bit in the index op's result.
     pub fn of_bit(self) -> u32 {
         match self.of {
-            Chosen::Positions | Chosen::Blocks => 1,
-            Chosen::Entries => self.every,
+            ChoiceUnit::Positions | ChoiceUnit::Blocks => 1,
+            ChoiceUnit::Entries => self.every,
         }
     }
 }

@@ -275,7 +275,7 @@ impl DimExpr {
                 Op::Binary(operator) => {
                     let [.., a, b] = stack[..depth] else { return Err(DimError::Depth) };
                     depth -= 2;
-                    V::apply(operator, a, b).map_err(|fault| self.failed(at, &fault))?
+                    V::apply(operator, a, b).map_err(|fault| self.operation_error(at, &fault))?
                 }
             };
             *stack.get_mut(depth).ok_or(DimError::Depth)? = value;
@@ -286,7 +286,7 @@ impl DimExpr {
 
     /// Describes a failed operation.
     #[cold]
-    fn failed(&self, at: usize, fault: &Fault) -> DimError {
+    fn operation_error(&self, at: usize, fault: &Fault) -> DimError {
         let part = DimExpr(self.0[self.start(at)..=at].to_vec()).to_string();
         match fault {
             Fault::Zero => DimError::Zero { part },
@@ -368,7 +368,7 @@ impl DimExpr {
     }
 
     /// Checks the limits on expressions that are read.
-    fn checked(self) -> Result<DimExpr, DimError> {
+    fn check_limits(self) -> Result<DimExpr, DimError> {
         if self.0.len() > MAX_OPS {
             return Err(DimError::Size);
         }

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::derived::Derived;
 
-pub use choice::{CHOSEN_BLOCK, Chosen, PositionChoice};
+pub use choice::{CHOSEN_BLOCK, ChoiceUnit, PositionChoice};
 pub use dim::{DimError, DimExpr, DimInput};
 pub use output::{ExpertLayer, HiddenRows, NOBODY, Output, Pooling};
 pub use ranks::{Exchange, MAX_RANKS, RankDivision, Ranks, adds_in_pieces};
@@ -84,11 +84,11 @@ impl Division {
     /// ```
     /// use ixc_ir::plan::Division;
     ///
-    /// assert_eq!(Division::THREADS.of(7), (1, 8));
-    /// assert_eq!(Division::THREADS.of(256), (16, 16));
-    /// assert_eq!(Division::THREADS.of(257), (16, 17));
+    /// assert_eq!(Division::THREADS.divide(7), (1, 8));
+    /// assert_eq!(Division::THREADS.divide(256), (16, 16));
+    /// assert_eq!(Division::THREADS.divide(257), (16, 17));
     /// ```
-    pub fn of(self, blocks: u32) -> (u32, u32) {
+    pub fn divide(self, blocks: u32) -> (u32, u32) {
         let each = blocks.div_ceil(self.parts.max(1)).max(self.blocks).max(1);
         (blocks.div_ceil(each).max(1), each)
     }

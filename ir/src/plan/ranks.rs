@@ -94,7 +94,7 @@ pub fn adds_in_pieces(ranks: u32, part_bytes: u64) -> bool {
 
 impl Exchange {
     /// Returns the buffer that this rank sends, if any.
-    pub fn sent(self) -> Option<BufferId> {
+    pub fn sent_buffer(self) -> Option<BufferId> {
         match self {
             Exchange::Sum { part, .. } | Exchange::Gather { part, .. } => Some(part),
             Exchange::Send { rows, .. } => Some(rows),

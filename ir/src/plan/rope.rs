@@ -72,7 +72,7 @@ impl RopeTable {
     }
 
     /// Returns the table for a context of `context` positions, with one list of frequencies.
-    pub fn within(&self, context: u32) -> RopeTable {
+    pub fn for_context(&self, context: u32) -> RopeTable {
         let long = self.long.as_ref().filter(|long| context > long.beyond).map(|long| &long.frequencies);
         RopeTable { frequencies: long.unwrap_or(&self.frequencies).clone(), long: None, ..self.clone() }
     }

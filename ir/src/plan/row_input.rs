@@ -267,7 +267,7 @@ impl TryFrom<String> for RowInput {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Chosen;
+    use crate::plan::ChoiceUnit;
 
     /// An input, its text, and its formula for place, position and end.
     struct Example {
@@ -278,8 +278,8 @@ mod tests {
 
     /// Examples of all rows of the table, in its order.
     fn examples() -> Vec<Example> {
-        let runs = PositionChoice { top_k: 16, every: 4, of: Chosen::Positions };
-        let entries = PositionChoice { top_k: 16, every: 4, of: Chosen::Entries };
+        let runs = PositionChoice { top_k: 16, every: 4, of: ChoiceUnit::Positions };
+        let entries = PositionChoice { top_k: 16, every: 4, of: ChoiceUnit::Entries };
         let example = |input, text, formula| Example { input, text, formula };
         vec![
             example(RowInput::Positions, "positions", |place, _, _| place),
@@ -345,7 +345,9 @@ mod tests {
         }
         assert!(!RowInput::Phase(0).is_valid());
         let choice = |top_k, every, of| RowInput::Chosen(PositionChoice { top_k, every, of });
-        for (top_k, every, of) in [(0, 1, Chosen::Positions), (4, 0, Chosen::Entries), (6, 4, Chosen::Blocks)] {
+        for (top_k, every, of) in
+            [(0, 1, ChoiceUnit::Positions), (4, 0, ChoiceUnit::Entries), (6, 4, ChoiceUnit::Blocks)]
+        {
             assert!(!choice(top_k, every, of).is_valid(), "{top_k} of {every}");
         }
     }

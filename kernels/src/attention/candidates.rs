@@ -4,7 +4,7 @@
 //! use ixc_kernels::attention::{AttentionRequest, CANDIDATES, Heads, Scores};
 //!
 //! let heads = Heads { group: 4, d: 64, dv: 64 };
-//! let plain = AttentionRequest::plain(heads, Scores::scaled(0.125), 8);
+//! let plain = AttentionRequest::plain(heads, Scores::with_scale(0.125), 8);
 //! let request = AttentionRequest { rows: 8, ..plain };
 //! let mut accepted = CANDIDATES.iter().filter_map(|candidate| candidate.accepts(&request).ok());
 //! assert_eq!(accepted.next().unwrap().spec.name(), "attention_g4d64v64h8m4_s3e000000");

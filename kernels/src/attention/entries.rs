@@ -14,7 +14,7 @@ use crate::generator::cache::Cache;
 use crate::generator::definition::Definition;
 use crate::generator::generate::{GenerateError, Vectors, check};
 use crate::generator::reference::{Mismatch, Run, close};
-use crate::generator::signature::{BufferContents, Named, Signature};
+use crate::generator::signature::{BufferContents, NamedValue, Signature};
 use crate::generator::text::spec;
 use crate::generator::work::{Call, Work};
 
@@ -52,14 +52,14 @@ impl AttentionEntries {
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, .. } = *request;
         let Entries { every, chosen, cache } = request.entries.ok_or(Reason::NoEntries)?;
-        Reason::Blocks.against([request.cache, cache].iter().any(|cache| *cache != Cache::default()))?;
+        Reason::Blocks.refuse_if([request.cache, cache].iter().any(|cache| *cache != Cache::default()))?;
         let Some(Window { positions: window, chunked: false, .. }) = request.window else {
             return Err(Reason::WindowOfEntries);
         };
-        Reason::Lookahead.against(request.ahead != Lookahead::Nothing)?;
-        Reason::Chosen.against(request.chosen)?;
-        Reason::Cap.against(scores.cap.is_some())?;
-        Reason::Slopes.against(scores.slopes)?;
+        Reason::Lookahead.refuse_if(request.ahead != Lookahead::Nothing)?;
+        Reason::Chosen.refuse_if(request.chosen)?;
+        Reason::Cap.refuse_if(scores.cap.is_some())?;
+        Reason::Slopes.refuse_if(scores.slopes)?;
         let spec = AttentionEntries { heads, scores, window, every, chosen };
         // Steps of few rows have few items, if many heads share a key head.
         let division = match heads.group > BAND && heads.group.is_multiple_of(BAND) {
@@ -95,14 +95,14 @@ impl Definition for AttentionEntries {
 
     fn signature(&self) -> Signature {
         let entries = [
-            Named { name: "whole", value: BufferContents::Whole },
-            Named { name: "entry_keys", value: BufferContents::Halves },
-            Named { name: "entry_values", value: BufferContents::Halves },
+            NamedValue { name: "whole", value: BufferContents::Whole },
+            NamedValue { name: "entry_keys", value: BufferContents::Halves },
+            NamedValue { name: "entry_values", value: BufferContents::Halves },
         ];
         self.operands()
             .signature(&entries, "y")
             .dim("full", blocks::full())
-            .dim("masked", blocks::masked())
+            .dim("masked", blocks::masked_blocks())
             .dim("first", blocks::first())
             .dim("entries", self.entries())
     }

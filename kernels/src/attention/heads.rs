@@ -6,7 +6,7 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 use crate::generator::cache::Cache;
 use crate::generator::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::generator::math;
-use crate::generator::signature::{BufferContents, Named, Signature};
+use crate::generator::signature::{BufferContents, NamedValue, Signature};
 use crate::generator::text::{Bits, spec};
 
 spec! {
@@ -62,7 +62,7 @@ pub(super) struct Operands {
 impl Operands {
     /// Returns the buffers: queries, positions, keys and values, then `more` keys and values, the
     /// sinks and slopes of heads, the result and scratch memory.
-    pub(super) fn signature(&self, more: &[Named<BufferContents>], result: &'static str) -> Signature {
+    pub(super) fn signature(&self, more: &[NamedValue<BufferContents>], result: &'static str) -> Signature {
         let Operands { heads, scores, cache } = *self;
         let signature = Signature::new()
             .read("q", BufferContents::Floats)
@@ -80,8 +80,8 @@ impl Operands {
 
 impl Scores {
     /// Returns scores with this factor, without cap, sinks and slopes.
-    pub fn scaled(scale: f64) -> Scores {
-        Scores { scale: Bits::of(scale), cap: None, sinks: false, slopes: false }
+    pub fn with_scale(scale: f64) -> Scores {
+        Scores { scale: Bits::from_value(scale), cap: None, sinks: false, slopes: false }
     }
 
     /// Returns the part of a kernel's name that states the scores.
@@ -93,7 +93,7 @@ impl Scores {
     }
 
     /// Returns the score of a product, in f64.
-    pub fn of(&self, product: f64) -> f64 {
+    pub fn score(&self, product: f64) -> f64 {
         self.bent(product * f64::from(self.scale.value()))
     }
 

@@ -489,7 +489,7 @@ impl Attend {
             let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
             let most = magnitudes[1..].iter().fold(magnitudes[0], |most, x| b.same(Op::Max, &[most, *x]));
             let most = b.op(Op::ReduceMax, Type::f32(1), &[most]);
-            let Scale { d, inverse } = Scale::of(b, most);
+            let Scale { d, inverse } = Scale::build(b, most);
             let inverse = b.broadcast(lanes, inverse);
             let mut sum = None;
             for (i, x) in x.into_iter().enumerate() {

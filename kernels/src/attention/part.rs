@@ -53,7 +53,7 @@ impl AttentionPart {
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, .. } = *request;
         request.all_positions()?;
-        Reason::SeveralRows.against(request.rows > 1)?;
+        Reason::SeveralRows.refuse_if(request.rows > 1)?;
         let division = Division::THREADS;
         let combine = AttentionCombine { group: heads.group, dv: heads.dv, parts: division.parts }.into();
         Ok(KernelOffer {
@@ -80,7 +80,7 @@ impl Definition for AttentionPart {
         self.operands()
             .signature(&[], "part")
             .dim("full", blocks::full())
-            .dim("masked", blocks::masked())
+            .dim("masked", blocks::masked_blocks())
             .dim("first", blocks::first())
     }
 

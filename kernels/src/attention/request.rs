@@ -171,7 +171,7 @@ pub enum Reason {
 
 impl Reason {
     /// Returns this reason as an error if the request needs the feature.
-    pub(super) fn against(self, is_requested: bool) -> Result<(), Reason> {
+    pub(super) fn refuse_if(self, is_requested: bool) -> Result<(), Reason> {
         if is_requested { Err(self) } else { Ok(()) }
     }
 }
@@ -223,9 +223,9 @@ impl AttentionRequest {
             }
             Lookahead::Text => None,
         };
-        Reason::AheadOfWindow.against(self.window.is_some())?;
-        Reason::AheadOfChoice.against(self.chosen)?;
-        Reason::AheadWithSlopes.against(self.scores.slopes)?;
+        Reason::AheadOfWindow.refuse_if(self.window.is_some())?;
+        Reason::AheadOfChoice.refuse_if(self.chosen)?;
+        Reason::AheadWithSlopes.refuse_if(self.scores.slopes)?;
         Ok(window)
     }
 
@@ -235,9 +235,9 @@ impl AttentionRequest {
     /// # Errors
     /// A window, entries, or another property that excludes chosen positions.
     pub(super) fn all_positions(&self) -> Result<(), Reason> {
-        Reason::Entries.against(self.entries.is_some())?;
-        Reason::Window.against(self.sight()?.is_some())?;
-        Reason::SlopesOfChoice.against(self.chosen && self.scores.slopes)?;
-        Reason::Blocks.against(self.chosen && self.cache != Cache::default())
+        Reason::Entries.refuse_if(self.entries.is_some())?;
+        Reason::Window.refuse_if(self.sight()?.is_some())?;
+        Reason::SlopesOfChoice.refuse_if(self.chosen && self.scores.slopes)?;
+        Reason::Blocks.refuse_if(self.chosen && self.cache != Cache::default())
     }
 }

@@ -159,7 +159,7 @@ const CUT: f64 = 1.0 / 32768.0;
 const FIRST: u64 = 300;
 
 impl AttentionTiles {
-    fn seen(&self) -> Option<Window> {
+    fn window(&self) -> Option<Window> {
         self.window.map(|positions| Window { positions, chunked: self.chunked, both: self.both })
     }
 
@@ -173,12 +173,12 @@ impl AttentionTiles {
     /// The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, exact, .. } = *request;
-        Reason::NoTiles.against(!request.tiles)?;
-        Reason::Entries.against(request.entries.is_some())?;
-        Reason::Sinks.against(scores.sinks)?;
-        Reason::Chosen.against(request.chosen)?;
+        Reason::NoTiles.refuse_if(!request.tiles)?;
+        Reason::Entries.refuse_if(request.entries.is_some())?;
+        Reason::Sinks.refuse_if(scores.sinks)?;
+        Reason::Chosen.refuse_if(request.chosen)?;
         let seen = request.sight()?;
-        Reason::FewRows.against(request.rows <= FEW_ROWS)?;
+        Reason::FewRows.refuse_if(request.rows <= FEW_ROWS)?;
         let window = seen.map(|window| window.positions);
         let [chunked, both] = [seen.is_some_and(|seen| seen.chunked), seen.is_some_and(|seen| seen.both)];
         let rows = items::rows(heads.group, window);
@@ -207,7 +207,7 @@ impl AttentionTiles {
     /// Returns the dims for an item of rows at these positions. The memory of the state begins at
     /// position 0.
     pub fn dims(&self, rows: Range<u64>) -> Vec<i64> {
-        let seen = |position: u64| self.seen().map_or(0, |window| window.first(position));
+        let seen = |position: u64| self.window().map_or(0, |window| window.first(position));
         let (first, last) = (seen(rows.start) / u64::from(ATTENTION_BLOCK), rows.end.saturating_sub(1));
         let value = |input| match input {
             DimInput::Rows => last + 1 - rows.start,
@@ -232,7 +232,7 @@ impl Definition for AttentionTiles {
     fn name(&self) -> String {
         let AttentionTiles { heads, scores, key_heads, rows, exact, cache, .. } = *self;
         let exact = if exact { "_exact" } else { "" };
-        let window = self.seen().map_or(String::new(), |window| format!("_{}", window.name()));
+        let window = self.window().map_or(String::new(), |window| format!("_{}", window.name()));
         let (heads, scores, cache) = (heads.name(), scores.name(), cache.suffix());
         format!("attention_tiles{window}_{heads}h{key_heads}m{rows}{exact}_{scores}{cache}")
     }
@@ -240,7 +240,7 @@ impl Definition for AttentionTiles {
     fn signature(&self) -> Signature {
         let unit = AttentionTiles::unit(self.heads.group);
         let signature = self.operands().signature(&[], "y");
-        let runs = Runs::of(RUN_BLOCKS);
+        let runs = Runs::from_length(RUN_BLOCKS);
         let signature = match self.window {
             None => signature,
             Some(_) => signature.dim("first", blocks::first()).dim("run_lead", runs.lead).dim("head_runs", runs.head),
@@ -269,7 +269,7 @@ impl Definition for AttentionTiles {
         }
         check_cap(&name, scores.cap)?;
         check(&name, "sinks", scores.sinks.into(), !scores.sinks, "none")?;
-        if let Some(window) = self.seen() {
+        if let Some(window) = self.window() {
             window.check(&name)?;
         }
         let of_window = self.window.is_some() && !scores.slopes;
@@ -311,7 +311,7 @@ impl Definition for AttentionTiles {
         let begins = window.map_or(0, |_| ATTENTION_BLOCK as usize * run.dim("first") as usize);
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             let end = own as usize + 1 - begins;
-            let from = self.seen().map_or(0, |window| window.first(end as u64 - 1) as usize);
+            let from = self.window().map_or(0, |window| window.first(end as u64 - 1) as usize);
             let end = if self.both { end.min(run.dim("end") as usize + 1 - begins) } else { end };
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
@@ -323,7 +323,7 @@ impl Definition for AttentionTiles {
                             .map(|e| q[e] * key(p, e))
                             .fold((0.0, 0.0), |(s, m): (f64, f64), x| (s + x, m + x.abs()));
                         let fall = -slope * (end - 1 - p) as f64;
-                        (of.of(product.0) + fall, product.1 * factor.abs())
+                        (of.score(product.0) + fall, product.1 * factor.abs())
                     })
                     .collect();
                 let max = scores.iter().map(|score| score.0).fold(f64::MIN, f64::max);
@@ -400,7 +400,7 @@ mod tests {
             assert!(rows.is_multiple_of(unit) && (rows == unit || rows * group <= 256), "{group}: {rows}");
             let spec = AttentionTiles {
                 heads: Heads { group, d: 8, dv: 8 },
-                scores: Scores::scaled(1.0),
+                scores: Scores::with_scale(1.0),
                 key_heads: 1,
                 rows,
                 exact: false,

@@ -78,7 +78,8 @@ impl Definition for Attention {
     }
 
     fn signature(&self) -> Signature {
-        let signature = self.operands().signature(&[], "y").dim("full", blocks::full()).dim("masked", blocks::masked());
+        let signature =
+            self.operands().signature(&[], "y").dim("full", blocks::full()).dim("masked", blocks::masked_blocks());
         match self.rows {
             1 => signature,
             // `groups` counts groups of `rows` rows, and `rest` the rows after them.

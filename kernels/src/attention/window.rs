@@ -64,9 +64,9 @@ impl AttentionWindow {
     /// The first reason why the kernel does not accept it.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
-        Reason::Entries.against(request.entries.is_some())?;
+        Reason::Entries.refuse_if(request.entries.is_some())?;
         let Window { positions, chunked, both } = request.sight()?.ok_or(Reason::NoWindow)?;
-        Reason::Chosen.against(request.chosen)?;
+        Reason::Chosen.refuse_if(request.chosen)?;
         // A window is short, so an item covers all of it for one key head.
         let rows = (QUERIES / heads.group.max(1)).max(2);
         Ok(KernelOffer {
@@ -78,7 +78,7 @@ impl AttentionWindow {
         })
     }
 
-    fn seen(&self) -> Window {
+    fn window(&self) -> Window {
         Window { positions: self.window, chunked: self.chunked, both: self.both }
     }
 
@@ -90,7 +90,7 @@ impl AttentionWindow {
 impl Definition for AttentionWindow {
     fn name(&self) -> String {
         let AttentionWindow { heads, scores, key_heads, rows, cache, .. } = *self;
-        let (window, heads) = (self.seen().name(), heads.name());
+        let (window, heads) = (self.window().name(), heads.name());
         format!("attention_{window}_{heads}h{key_heads}m{rows}_{}{}", scores.name(), cache.suffix())
     }
 
@@ -98,7 +98,7 @@ impl Definition for AttentionWindow {
         self.operands()
             .signature(&[], "y")
             .dim("full", blocks::full())
-            .dim("masked", blocks::masked())
+            .dim("masked", blocks::masked_blocks())
             .dim("first", blocks::first())
             .dim("groups", DimInput::Rows / self.rows)
             .dim("rest", DimInput::Rows % self.rows)
@@ -109,10 +109,10 @@ impl Definition for AttentionWindow {
         let AttentionWindow { key_heads, rows, .. } = *self;
         check(&name, "rows", rows.into(), (2..=MAX_ITEM_ROWS).contains(&rows), format!("2 to {MAX_ITEM_ROWS}"))?;
         check(&name, "key heads", key_heads.into(), key_heads > 0, "at least 1")?;
-        self.seen().check(&name)?;
+        self.window().check(&name)?;
         let (both, slopes) = (self.both, self.scores.slopes);
         check(&name, "slopes of rows that see both ways", both.into(), !(both && slopes), "none of them")?;
-        kernel(name, vectors.lanes, self.operands(), key_heads, rows, false, Some(self.seen()))
+        kernel(name, vectors.lanes, self.operands(), key_heads, rows, false, Some(self.window()))
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
@@ -128,7 +128,7 @@ impl Definition for AttentionWindow {
             let last = if self.both { own.min(run.dim("end") as usize) } else { own };
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
-                let from = (self.seen().first(own as u64) as usize).max(first);
+                let from = (self.window().first(own as u64) as usize).max(first);
                 let [sink, slope] = [&sinks, &slopes].map(|of| of.as_ref().map(|of| of[h]));
                 let of_head = OfHead { sink, slope };
                 let Attended { sum, acc, .. } =

@@ -207,7 +207,7 @@ impl Content {
             }
             Content::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.signed() * 2.0).to_le_bytes()).collect(),
             Content::Panels(format) => {
-                let Some(codes) = Codes::of(format) else { unreachable!("{format} has no panels") };
+                let Some(codes) = Codes::from_format(format) else { unreachable!("{format} has no panels") };
                 let mut bytes: Vec<u8> = (0..size).map(|_| random.bits() as u8).collect();
                 for panel in bytes.chunks_exact_mut(codes.panel()) {
                     for half in panel[..codes.first()].chunks_exact_mut(2) {
@@ -284,7 +284,7 @@ fn row_len(format: Format, size: usize, spec: Option<&KernelSpec>) -> usize {
 fn rows(random: &mut Random, format: Format, size: usize, spec: Option<&KernelSpec>) -> Vec<u8> {
     let row = row_len(format, size, spec);
     let elements = format.elements(size, row).unwrap_or(0);
-    let unpacked = format.unpacked().unwrap_or(format);
+    let unpacked = format.unpacked_format().unwrap_or(format);
     let x: Vec<u8> = (0..elements).flat_map(|_| (random.signed() * 0.1).to_le_bytes()).collect();
     let rows = requantise(Format::F32, unpacked, &x, row);
     if unpacked == format || elements == 0 {
@@ -299,7 +299,7 @@ fn rows(random: &mut Random, format: Format, size: usize, spec: Option<&KernelSp
 
 fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
     let block_bytes = format.rows() * format.block_bytes();
-    if let Some(rows) = format.unpacked() {
+    if let Some(rows) = format.unpacked_format() {
         // A strip's blocks are independent, so each can be packed alone.
         let mut data = vec![0u8; size / block_bytes * block_bytes];
         let row_bytes = format.block_len() / rows.block_len() * rows.block_bytes();

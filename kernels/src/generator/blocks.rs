@@ -13,7 +13,7 @@ pub fn full() -> DimExpr {
 
 /// Returns the number of blocks after the [`full`] ones, up to the last place that the last row
 /// sees.
-pub fn masked() -> DimExpr {
+pub fn masked_blocks() -> DimExpr {
     end() - ((First + 1) / ATTENTION_BLOCK).max(PartBegin)
 }
 
@@ -73,7 +73,7 @@ pub struct Runs {
 
 impl Runs {
     /// Returns the numbers of runs of `n` blocks; `n` is at least 1.
-    pub fn of(n: u32) -> Runs {
+    pub fn from_length(n: u32) -> Runs {
         let count = end() - PartBegin;
         // Blocks up to the first multiple of `n`. If there are fewer blocks, there are no runs.
         let lead = (DimExpr::from(n) - Skipped % n) % n;
@@ -123,7 +123,7 @@ mod tests {
         }
 
         fn runs(self) -> [u64; 5] {
-            let Runs { lead, head, full, masked, rest } = Runs::of(4);
+            let Runs { lead, head, full, masked, rest } = Runs::from_length(4);
             [lead, head, full, masked, rest].map(|expression| self.value(&expression))
         }
     }
@@ -132,7 +132,7 @@ mod tests {
     fn blocks_are_full_only_where_every_row_sees_them() {
         let blocks = |first, last| {
             let item = Item { first, last, ..Item::default() };
-            [full(), masked(), super::first()].map(|expression| item.value(&expression))
+            [full(), masked_blocks(), super::first()].map(|expression| item.value(&expression))
         };
         assert_eq!(blocks(0, 0), [0, 1, 0]);
         assert_eq!(blocks(30, 30), [0, 1, 0]);
@@ -176,7 +176,7 @@ mod tests {
                     let [lead, head, full, masked, rest] = at.runs();
                     let first = begin + base / 32;
                     // Vector kernels loop over the same blocks.
-                    let blocks = at.value(&super::full()) + at.value(&super::masked());
+                    let blocks = at.value(&super::full()) + at.value(&super::masked_blocks());
                     assert_eq!(blocks, lead + 4 * (head + full + masked) + rest);
                     assert_eq!(first, seen_by_first / 32);
                     assert!(

@@ -68,7 +68,7 @@ impl Value for Cache {
         Some(Cache { keys: format(keys)?, values: format(values)? })
     }
 
-    fn expected() -> String {
+    fn expected_text() -> String {
         "the formats of keys and values, such as q8_0/f16".into()
     }
 }
@@ -111,12 +111,12 @@ pub(crate) struct Field {
 impl Field {
     /// Returns the block structure; `None` for formats without blocks.
     pub(crate) fn codes(&self) -> Option<Blocks> {
-        Codes::of(self.format).map(|codes| Blocks { codes, count: self.width / codes.len as i64 })
+        Codes::from_format(self.format).map(|codes| Blocks { codes, count: self.width / codes.len as i64 })
     }
 
     /// Returns the declaration of the field's buffer.
     pub(crate) fn holds(&self) -> BufferContents {
-        match Codes::of(self.format) {
+        match Codes::from_format(self.format) {
             Some(_) => BufferContents::Panels(self.format),
             None => BufferContents::Halves,
         }
@@ -153,7 +153,7 @@ impl Field {
     /// Returns a bound of the rounding error of element `x`. `largest` is the largest magnitude of
     /// its block.
     pub(crate) fn rounding(&self, x: f64, largest: f64) -> f64 {
-        match Codes::of(self.format) {
+        match Codes::from_format(self.format) {
             // f16 has 11 significant bits.
             None => x.abs() / 2048.0,
             // The error is half a step. It is a whole step if the largest magnitude is at the end
@@ -205,7 +205,7 @@ impl Blocks {
     }
 
     /// Returns the number of codes in a byte.
-    pub(crate) fn shared(&self) -> i64 {
+    pub(crate) fn codes_per_byte(&self) -> i64 {
         8 / self.codes.plane.bits as i64
     }
 
@@ -218,7 +218,7 @@ impl Blocks {
     /// Returns the first of the four elements whose codes are part `part` of the bytes of a dword.
     pub(crate) fn element(&self, dword: i64, part: i64) -> i64 {
         let (run, first) = (self.codes.plane.run as i64, dword * 4);
-        first / run * run * self.shared() + first % run + part * run
+        first / run * run * self.codes_per_byte() + first % run + part * run
     }
 
     /// Returns the offset in a panel of a dword of all positions' keys.
@@ -246,7 +246,7 @@ impl Blocks {
 
     /// Extracts codes as unsigned dwords: part `part` of each byte of `dwords`.
     pub(crate) fn codes(&self, b: &mut KernelBuilder, dwords: ValueId, part: i64) -> ValueId {
-        if self.shared() == 1 {
+        if self.codes_per_byte() == 1 {
             return dwords;
         }
         let bits = self.codes.plane.bits as i64;
@@ -364,14 +364,15 @@ impl Blocks {
         while byte < self.bytes() {
             let first = self.element(byte / 4, 0) + byte % 4;
             let mut sum = None;
-            for part in 0..self.shared() {
+            for part in 0..self.codes_per_byte() {
                 let q = integers[((first + part * plane.run as i64) / width) as usize];
                 let q = if part == 0 { q } else { b.shift(Op::Shl, q, part * plane.bits as i64) };
                 sum = Some(sum.map_or(q, |sum| b.iadd(sum, q)));
             }
             let Some(sum) = sum else { break };
             // The zero point of every code in a byte, minus 128.
-            let zero = (0..self.shared()).fold(0, |zero, part| zero + (self.zero() << (part * plane.bits as i64)));
+            let zero =
+                (0..self.codes_per_byte()).fold(0, |zero, part| zero + (self.zero() << (part * plane.bits as i64)));
             let narrow = if plain {
                 b.op(Op::NarrowS, Type::i8(lanes), &[sum])
             } else {
@@ -416,10 +417,10 @@ mod tests {
     #[test]
     fn cached_elements_are_placed_as_the_plane_states() {
         for format in ["q8_0", "q4_0"].map(|name| Format::from_name(name).unwrap()) {
-            let codes = Codes::of(format).unwrap();
+            let codes = Codes::from_format(format).unwrap();
             let blocks = Blocks { codes, count: 1 };
             for dword in 0..blocks.dwords() {
-                for part in 0..blocks.shared() {
+                for part in 0..blocks.codes_per_byte() {
                     let place = codes.plane.place(blocks.element(dword, part) as usize);
                     assert_eq!(place, (dword as usize * 4, part as usize * codes.plane.bits));
                 }

@@ -110,7 +110,7 @@ macro_rules! registry {
                 let mut words = text.split_whitespace();
                 match words.next().unwrap_or_default() {
                     $(<$name as Text>::WORD => {
-                        <$name as Part>::read(&Fields::of::<$name>(words)?).map(KernelSpec::$name)
+                        <$name as Part>::read(&Fields::parse::<$name>(words)?).map(KernelSpec::$name)
                     })*
                     found => Err(SpecError::unknown_kind(found)),
                 }

@@ -55,7 +55,7 @@ pub const MAX_POSITIONS: i64 = 1 << 24;
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
     // Kernel names have no hyphens, but target names do.
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
-    let kernel = spec.generate(name, Vectors::of(target))?;
+    let kernel = spec.generate(name, Vectors::for_target(target))?;
     match spec.signature().difference(&kernel) {
         None => Ok(kernel),
         Some(what) => Err(GenerateError::Signature { kernel: kernel.name, what }),
@@ -79,7 +79,7 @@ pub struct Vectors {
 
 impl Vectors {
     /// Returns the properties of a target.
-    pub(crate) fn of(target: Target) -> Vectors {
+    pub(crate) fn for_target(target: Target) -> Vectors {
         let row = target.row();
         // Targets with narrower registers split these vectors.
         let lanes = (row.isa.vector_bytes / 4) as u16;

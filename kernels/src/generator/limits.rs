@@ -75,7 +75,7 @@ impl KernelSpec {
 fn check_format(holds: BufferContents) -> Result<(), SpecError> {
     let (format, field, ok, expected) = match holds {
         BufferContents::Weight(format, field) => (format, field, format.is_weight(), "a weight's format"),
-        BufferContents::Strip(format, field) => (format, field, format.unpacked().is_some(), "a packed format"),
+        BufferContents::Strip(format, field) => (format, field, format.unpacked_format().is_some(), "a packed format"),
         BufferContents::Table(format, field) => {
             (format, field, format.is_weight() && format.rows() == 1, "the format of a weight that is not packed")
         }

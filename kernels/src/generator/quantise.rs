@@ -31,7 +31,7 @@ pub fn written_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, Genera
 }
 
 /// Checks that [`store_row`] can write a format. Formats with bf16 are for targets of 16 lanes.
-pub fn stored(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
+pub fn check_format(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
     let has_bf16 = matches!(format.codec(), Codec::Bf16 { .. }) || format.has_field("bf16");
     let ok = format.is_activation() && (lanes >= 16 || !has_bf16);
     let expected = "f32 or an activation format; one with bf16 only for targets of 16 lanes";
@@ -110,7 +110,7 @@ fn store_whole_row(
         let x = math::abs(b, x);
         b.same(Op::Max, &[amax, x])
     });
-    let Scale { d, inverse } = Scale::of(b, amax);
+    let Scale { d, inverse } = Scale::build(b, amax);
     // Blocks consist of whole vectors.
     let zero = b.splat_int(Type::i32(lanes), 0);
     let sums = b.for_carry("i", i64::from(n) / i64::from(lanes), &[zero], |b, i, sums| {
@@ -161,7 +161,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    pub(crate) fn of(b: &mut KernelBuilder, amax: ValueId) -> Scale {
+    pub(crate) fn build(b: &mut KernelBuilder, amax: ValueId) -> Scale {
         let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
         let d = b.mul(amax, unit);
         let inverse = b.same(Op::Div, &[full, amax]);
@@ -247,7 +247,7 @@ impl BlockOf {
         let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
         let amax = magnitudes[1..].iter().fold(magnitudes[0], |m, x| b.same(Op::Max, &[m, *x]));
         let amax = b.op(Op::ReduceMax, Type::f32(1), &[amax]);
-        let Scale { d, inverse } = Scale::of(b, amax);
+        let Scale { d, inverse } = Scale::build(b, amax);
         b.store(self.y, self.field("d") + part.clone() * 4, d);
         let inverse = b.broadcast(lanes, inverse);
         let q: Vec<ValueId> = x

@@ -48,7 +48,7 @@ pub struct Head {
 }
 
 /// Checks that `dims` elements of a head can be rotated.
-pub fn checked(name: &str, d: u32, dims: u32) -> Result<(), GenerateError> {
+pub fn check_rotated_dims(name: &str, d: u32, dims: u32) -> Result<(), GenerateError> {
     check(
         name,
         "rotated elements",
@@ -119,7 +119,7 @@ pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, fr
 
 /// Returns the position, and the heads of `x` after norm and rotation, in f64. The heads lie one
 /// after the other.
-pub fn rotated(
+pub fn rotate_heads(
     input: &Buffers<'_>,
     x: &[f64],
     d: u32,

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use ixc_kernels::KernelSpec;
-//! use ixc_kernels::generator::signature::{Named, Role};
+//! use ixc_kernels::generator::signature::{NamedValue, Role};
 //!
 //! let spec: KernelSpec = "map function=add n=16".parse().unwrap();
 //! let signature = spec.signature();
@@ -24,7 +24,7 @@ use ixc_ir::plan::DimExpr;
 
 /// Value of a kernel's buffer or dim, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<T> {
+pub struct NamedValue<T> {
     /// Name of the buffer or dim.
     pub name: &'static str,
     /// The value.
@@ -239,7 +239,7 @@ impl Signature {
     /// # Errors
     /// A [`BindError`] that names the kernel: a buffer without an argument, or an argument without
     /// a buffer.
-    pub fn order<T>(&self, kernel: &str, bound: Vec<Named<T>>) -> Result<Vec<T>, BindError> {
+    pub fn order<T>(&self, kernel: &str, bound: Vec<NamedValue<T>>) -> Result<Vec<T>, BindError> {
         let place = |buffer: &Buffer| Place { name: buffer.name, optional: buffer.optional };
         let wanted: Vec<Place> = self.buffers.iter().map(place).collect();
         arrange(kernel, &wanted, bound)
@@ -250,8 +250,8 @@ impl Signature {
     ///
     /// # Errors
     /// Errors of [`Signature::order`], for dims.
-    pub fn dim_values(&self, kernel: &str, of_task: &[Named<DimExpr>]) -> Result<Vec<DimExpr>, BindError> {
-        let own = self.dims.iter().filter_map(|dim| Some(Named { name: dim.name, value: dim.value.clone()? }));
+    pub fn dim_values(&self, kernel: &str, of_task: &[NamedValue<DimExpr>]) -> Result<Vec<DimExpr>, BindError> {
+        let own = self.dims.iter().filter_map(|dim| Some(NamedValue { name: dim.name, value: dim.value.clone()? }));
         let wanted: Vec<Place> = self.dims.iter().map(|dim| Place { name: dim.name, optional: false }).collect();
         arrange(kernel, &wanted, own.chain(of_task.iter().cloned()).collect())
     }
@@ -289,9 +289,9 @@ struct Place {
 }
 
 /// Returns the bindings in the order of the `wanted` names.
-fn arrange<T>(kernel: &str, wanted: &[Place], bound: Vec<Named<T>>) -> Result<Vec<T>, BindError> {
+fn arrange<T>(kernel: &str, wanted: &[Place], bound: Vec<NamedValue<T>>) -> Result<Vec<T>, BindError> {
     let mut places: Vec<Option<T>> = wanted.iter().map(|_| None).collect();
-    for Named { name, value } in bound {
+    for NamedValue { name, value } in bound {
         let Some(at) = wanted.iter().position(|place| place.name == name) else {
             let expected = wanted.iter().map(|place| place.name).collect();
             return Err(BindError::Unknown { kernel: kernel.to_owned(), name, expected });
@@ -322,7 +322,7 @@ mod tests {
     fn names_are_bound_once_each() {
         let spec: KernelSpec = "linear format=f32 k=8 tile=8 n=8 residual shape=gemv".parse().unwrap();
         let order =
-            |names: &[&'static str]| spec.order(names.iter().map(|&name| Named { name, value: name }).collect());
+            |names: &[&'static str]| spec.order(names.iter().map(|&name| NamedValue { name, value: name }).collect());
         assert_eq!(order(&["scratch", "y", "residual", "w", "x"]).unwrap(), ["x", "w", "residual", "y", "scratch"]);
         assert_eq!(order(&["x", "w", "residual", "y"]).unwrap().len(), 4);
         let error = |names: &[&'static str]| order(names).unwrap_err().to_string();
@@ -337,7 +337,8 @@ mod tests {
     fn dims_come_from_the_kernel_or_the_task() {
         let dims = |text: &str, of_task: &[&'static str]| {
             let spec: KernelSpec = text.parse().unwrap();
-            let of_task: Vec<_> = of_task.iter().map(|&name| Named { name, value: DimInput::Rows.into() }).collect();
+            let of_task: Vec<_> =
+                of_task.iter().map(|&name| NamedValue { name, value: DimInput::Rows.into() }).collect();
             spec.signature().dim_values(&spec.name(), &of_task).map_err(|error| error.to_string())
         };
         assert_eq!(dims("gather bytes=4", &["rows"]), Ok(vec![DimInput::Rows.into()]));

@@ -5,7 +5,7 @@ use ixc_ir::kernel::Kernel;
 use crate::KernelSpec;
 use crate::generator::generate::{GenerateError, Vectors};
 use crate::generator::reference::{Mismatch, Run};
-use crate::generator::signature::{BindError, Named, Signature};
+use crate::generator::signature::{BindError, NamedValue, Signature};
 use crate::generator::work::{Call, Work};
 
 impl KernelSpec {
@@ -24,7 +24,7 @@ impl KernelSpec {
     ///
     /// # Errors
     /// Errors of [`Signature::order`].
-    pub fn order<T>(&self, bound: Vec<Named<T>>) -> Result<Vec<T>, BindError> {
+    pub fn order<T>(&self, bound: Vec<NamedValue<T>>) -> Result<Vec<T>, BindError> {
         self.signature().order(&self.name(), bound)
     }
 

@@ -36,7 +36,7 @@ pub struct Bits(pub u32);
 
 impl Bits {
     /// Returns the bits of a value.
-    pub fn of(value: f64) -> Bits {
+    pub fn from_value(value: f64) -> Bits {
         Bits((value as f32).to_bits())
     }
 
@@ -302,7 +302,7 @@ pub(crate) struct Fields<'t> {
 
 impl<'t> Fields<'t> {
     /// Splits the words after the first into the fields of a kind.
-    pub(crate) fn of<T: Text>(words: impl Iterator<Item = &'t str>) -> Result<Fields<'t>, SpecError> {
+    pub(crate) fn parse<T: Text>(words: impl Iterator<Item = &'t str>) -> Result<Fields<'t>, SpecError> {
         let kind = T::WORD;
         let mut pairs: Vec<(&str, Option<&str>)> = Vec::new();
         for word in words {
@@ -329,9 +329,9 @@ impl<'t> Fields<'t> {
             Some((_, value)) => V::read(*value).ok_or_else(|| SpecError::Value {
                 field,
                 found: shorten(value.unwrap_or_default()),
-                expected: V::expected(),
+                expected: V::expected_text(),
             }),
-            None => absent().ok_or_else(|| SpecError::Missing { kind: self.kind, field, expected: V::expected() }),
+            None => absent().ok_or_else(|| SpecError::Missing { kind: self.kind, field, expected: V::expected_text() }),
         }
     }
 }
@@ -345,7 +345,7 @@ pub(crate) trait Value: Sized {
     /// Reads a value from text. `None` as text means a field name without `=`.
     fn read(text: Option<&str>) -> Option<Self>;
     /// Returns a description of valid values.
-    fn expected() -> String;
+    fn expected_text() -> String;
     /// Returns the value of a field that the text omits.
     fn absent() -> Option<Self> {
         None
@@ -363,7 +363,7 @@ impl Value for u32 {
         text?.parse().ok()
     }
 
-    fn expected() -> String {
+    fn expected_text() -> String {
         "NUMBER".into()
     }
 }
@@ -379,8 +379,8 @@ impl Value for Option<u32> {
         u32::read(text).map(Some)
     }
 
-    fn expected() -> String {
-        u32::expected()
+    fn expected_text() -> String {
+        u32::expected_text()
     }
 
     fn absent() -> Option<Option<u32>> {
@@ -400,7 +400,7 @@ impl Value for bool {
         text.is_none().then_some(true)
     }
 
-    fn expected() -> String {
+    fn expected_text() -> String {
         "the field name without a value, or nothing".into()
     }
 
@@ -427,7 +427,7 @@ impl Value for Bits {
         }
     }
 
-    fn expected() -> String {
+    fn expected_text() -> String {
         "FLOAT (or its bits, 0x3f800000)".into()
     }
 }
@@ -443,8 +443,8 @@ impl Value for Option<Bits> {
         Bits::read(text).map(Some)
     }
 
-    fn expected() -> String {
-        Bits::expected()
+    fn expected_text() -> String {
+        Bits::expected_text()
     }
 
     fn absent() -> Option<Option<Bits>> {
@@ -463,7 +463,7 @@ impl Value for Format {
         Format::from_name(text?)
     }
 
-    fn expected() -> String {
+    fn expected_text() -> String {
         let names: Vec<_> = FORMATS.iter().map(|row| row.name).collect();
         names.join("|")
     }
@@ -495,7 +495,7 @@ macro_rules! words {
                 match text? { $($word => Some($type::$variant),)* _ => None }
             }
 
-            fn expected() -> String {
+            fn expected_text() -> String {
                 [$($word),*].join("|")
             }
         }
@@ -517,7 +517,7 @@ macro_rules! graph_words {
                 $type::from_word(text?)
             }
 
-            fn expected() -> String {
+            fn expected_text() -> String {
                 $type::WORDS.join("|")
             }
         }
@@ -552,7 +552,7 @@ mod tests {
             assert_eq!(spec.to_string(), *text);
         }
         let scale = Bits(f32::NAN.to_bits() | 5);
-        let scores = Scores { scale, ..Scores::scaled(1.0) };
+        let scores = Scores { scale, ..Scores::with_scale(1.0) };
         let odd: KernelSpec =
             AttentionPart { heads: Heads { group: 1, d: 2, dv: 3 }, scores, cache: Cache::default() }.into();
         assert_eq!(odd.to_string().parse(), Ok(odd));
@@ -569,7 +569,7 @@ mod tests {
             error("map n=3 function=relu"),
             "function is \"relu\"; expected add|mul|silu|sigmoid|relu_squared|softplus|gelu|signed_root|gelu_erf|exp"
         );
-        assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::expected()));
+        assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::expected_text()));
         assert!(
             error("linear format=q4_k k=1 tile=1 n=1 bias=no shape=gemv")
                 .contains("the field name without a value, or nothing")

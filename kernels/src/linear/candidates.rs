@@ -306,7 +306,7 @@ struct Items<'a> {
 
 impl Items<'_> {
     fn new(weight: &Weight, rows: u64, target: Target) -> Items<'_> {
-        Items { weight, rows, vectors: Vectors::of(target), strips: super::strips_of(weight.format) }
+        Items { weight, rows, vectors: Vectors::for_target(target), strips: super::strips_of(weight.format) }
     }
 
     /// Whether activations are pairs of bf16, for `dot2_bf16`.
@@ -344,7 +344,7 @@ impl Items<'_> {
     }
 
     /// Returns reads of `fixed` bytes for each chunk of rows of activations.
-    fn fixed(&self, what: &'static str, fixed: u64, chunk: u32, reads: f64) -> Reuse {
+    fn fixed_reads(&self, what: &'static str, fixed: u64, chunk: u32, reads: f64) -> Reuse {
         Reuse { what, fixed, beside: 0, row: (0, chunk), shared: false, reads }
     }
 
@@ -359,17 +359,19 @@ impl Items<'_> {
         if packed::unpacks_whole(self.strips, strategy, self.vectors) {
             let fixed = packed::unpacked_bytes(self.strips, k);
             let reads = fixed as f64 / (k * STRIP as u64).max(1) as f64 / f64::from(strategy.row_groups()[0]);
-            let strip = self.fixed("unpacked strip", fixed, chunk, reads);
+            let strip = self.fixed_reads("unpacked strip", fixed, chunk, reads);
             return vec![self.x_rows(chunk, row, each(x) / STRIP as f64), strip];
         }
         if self.has_pairs() {
             let together = packed::pairs::STRIPS_TOGETHER as f64 * STRIP as f64;
             let fixed = (each(self.strips) * packed::pairs::STRETCH as f64 * together) as u64;
-            let weight = self.fixed("weight rows", fixed, chunk, each(self.strips) / f64::from(packed::pairs::ROWS));
+            let weight =
+                self.fixed_reads("weight rows", fixed, chunk, each(self.strips) / f64::from(packed::pairs::ROWS));
             return vec![self.x_rows(chunk, row, each(x) / together), weight];
         }
         let fixed = (each(self.strips) * k as f64 * self.rows as f64) as u64;
-        let weight = self.fixed("weight rows", fixed, chunk, each(self.strips) / f64::from(strategy.row_groups()[0]));
+        let weight =
+            self.fixed_reads("weight rows", fixed, chunk, each(self.strips) / f64::from(strategy.row_groups()[0]));
         vec![self.x_rows(chunk, row, each(x) / self.rows as f64), weight]
     }
 
@@ -383,7 +385,7 @@ impl Items<'_> {
         let Weight { k, products, .. } = *self.weight;
         let fixed = by_rows::panel_bytes(k, self.rows);
         let of_panel = 1.0 / self.rows.min(TILES_ITEMS[1]) as f64;
-        let panel = self.fixed("panel", fixed, chunk, 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]));
+        let panel = self.fixed_reads("panel", fixed, chunk, 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]));
         // The sums of gate and up are kept in scratch memory.
         let sums = if products > 1 { self.sum_bytes(chunk) } else { 0 };
         vec![Reuse { beside: fixed + sums, ..self.x_rows(chunk, k, of_panel) }, panel]

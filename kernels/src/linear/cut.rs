@@ -7,7 +7,7 @@ use crate::KernelSpec;
 
 /// Cut of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct ProductCut {
     /// The weight, with the properties that its products depend on.
     pub weight: Weight,
     /// The kernel.
@@ -18,21 +18,21 @@ pub struct Cut {
     pub pace: Pace,
 }
 
-impl Cut {
+impl ProductCut {
     /// Returns the cut of a spec; `None` if it is not a product with a weight.
-    pub fn of(spec: &KernelSpec) -> Option<Cut> {
+    pub fn from_spec(spec: &KernelSpec) -> Option<ProductCut> {
         if let KernelSpec::Linear(Linear { format, x, k, tile, n, strategy, pace, .. }) = *spec {
             let weight = Weight { format, x, n: n.into(), k: k.into(), products: 1, block: 1, sub_block: 1 };
-            return Some(Cut { weight, strategy, tile, pace });
+            return Some(ProductCut { weight, strategy, tile, pace });
         }
         let KernelSpec::Swiglu(Swiglu { gate, x, k, tile, n, out, strategy, pace, .. }) = *spec else { return None };
         let (block, sub_block) = (out.block_len() as u64, out.sub_block_len() as u64);
         let weight = Weight { format: gate, x, n: n.into(), k: k.into(), products: 2, block, sub_block };
-        Some(Cut { weight, strategy, tile, pace })
+        Some(ProductCut { weight, strategy, tile, pace })
     }
 
     /// Returns the same product with items of `tile` weight rows and at most `rows` rows of
-    /// activations, with another pace. Returns `None` like [`Cut::of`].
+    /// activations, with another pace. Returns `None` like [`ProductCut::from_spec`].
     pub fn other(spec: &KernelSpec, tile: u32, rows: u32, pace: Pace) -> Option<KernelSpec> {
         if let KernelSpec::Linear(linear) = spec {
             return Some(Linear { tile, pace, ..*linear }.into());

@@ -37,7 +37,7 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
         };
         let scales = match codec.scales {
             Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => {
-                codec.scaled().map(|columns| (columns as i64, block.scales(b)))
+                codec.scale_group_len().map(|columns| (columns as i64, block.scales(b)))
             }
             Scales::None | Scales::Row | Scales::Multiples { .. } => None,
         };

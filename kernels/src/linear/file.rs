@@ -101,7 +101,7 @@ impl Block {
         let (at, from, width) = (self.field(plane.field) + byte as i64, from as i64, plane.bits as i64);
         let mask = ((1 << width) - 1) << to;
         let moved = |b: &mut KernelBuilder, bytes: ValueId, from: i64| {
-            let shift = if from <= to { Shift::left(to - from) } else { Shift::right(from - to) };
+            let shift = if from <= to { Shift::shift_left(to - from) } else { Shift::right(from - to) };
             bits(b, bytes, shift, mask)
         };
         match (plane.run, plane.bits) {
@@ -507,7 +507,7 @@ impl Shift {
     pub const NONE: Shift = Shift::right(0);
 
     /// Returns a shift to the left.
-    pub const fn left(by: i64) -> Shift {
+    pub const fn shift_left(by: i64) -> Shift {
         Shift { op: Op::Shl, by }
     }
 

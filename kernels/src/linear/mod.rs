@@ -153,7 +153,7 @@ fn takes(format: Format, x: Format) -> bool {
         || own.row().tiles == Some(x) && (own.is_quantised() || format.tile_activation() == Some(x))
 }
 
-fn checked(
+fn check_strategy(
     name: &str,
     format: Format,
     x: Format,
@@ -208,7 +208,7 @@ fn row_bytes(format: Format, k: u32) -> i64 {
 
 /// Returns the format of a product's strips: the weight's format, or its packed form.
 fn strips_of(format: Format) -> Format {
-    format.packed().unwrap_or(format)
+    format.packed_format().unwrap_or(format)
 }
 
 /// Returns the codec of a packed format of integers; other formats have other readers.
@@ -256,7 +256,7 @@ fn stores(format: Format, strategy: MatmulStrategy) -> bool {
 fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     match (product.scratch, rows.partial) {
         (Some(scratch), Some(partial)) => {
-            let rows = tiles::Rows::of(rows, partial);
+            let rows = tiles::Rows::from_rows(rows, partial);
             match product.format.has_row_scale() {
                 true => by_rows::multiply_tiles(b, product, scratch, &rows, to),
                 false => tiles::multiply(b, product, scratch, &rows, to),
@@ -421,7 +421,7 @@ impl Definition for Linear {
         let Vectors { lanes, .. } = vectors;
         let Linear { format, x, k, tile, n, bias, residual, strategy, pace } = *self;
         pace.check(&name)?;
-        let (x_row, w_row) = checked(&name, format, x, k, tile, strategy, vectors)?;
+        let (x_row, w_row) = check_strategy(&name, format, x, k, tile, strategy, vectors)?;
         let x_format = x;
         check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
         let mut b = KernelBuilder::new(name);

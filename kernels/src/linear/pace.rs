@@ -193,7 +193,7 @@ impl Value for Pace {
         text?.parse().ok()
     }
 
-    fn expected() -> String {
+    fn expected_text() -> String {
         format!(
             "bytes ahead (a multiple of {LINE} up to {MAX_AHEAD}) and a power of two up to {MAX_UNROLLED}, such as 2048/2"
         )

@@ -105,7 +105,7 @@ impl Definition for Pack {
 
     /// Returns the signature. Dims: packed blocks; for floats, columns / 16 and columns % 16.
     fn signature(&self) -> Signature {
-        let from = self.to.unpacked().unwrap_or(self.to);
+        let from = self.to.unpacked_format().unwrap_or(self.to);
         let signature = Signature::new()
             .read("rows", BufferContents::Table(from, "to"))
             .write("y", BufferContents::Strip(self.to, "to"));
@@ -115,8 +115,8 @@ impl Definition for Pack {
 
     fn generate(&self, name: String, _: Vectors) -> Result<Kernel, GenerateError> {
         let Pack { to } = *self;
-        let from = to.unpacked().unwrap_or(to);
-        check_word(&name, "format of the result", to, to.unpacked().is_some(), "a packed one")?;
+        let from = to.unpacked_format().unwrap_or(to);
+        check_word(&name, "format of the result", to, to.unpacked_format().is_some(), "a packed one")?;
         let mut b = KernelBuilder::new(name);
         let (unit, rest): (i64, Option<DimId>);
         let blocks;
@@ -178,7 +178,7 @@ pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
 
 /// Packs `blocks` blocks, and `rest` more columns.
 fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Place) {
-    let from = to.format.unpacked().unwrap_or(to.format);
+    let from = to.format.unpacked_format().unwrap_or(to.format);
     let each = to.format.block_len() as i64 / from.block_len() as i64;
     let (from_bytes, to_bytes) = (each * from.block_bytes() as i64, STRIP * to.format.block_bytes() as i64);
     let block = |b: &mut KernelBuilder, number: Affine, blocks: i64| {
@@ -214,13 +214,13 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     let field = |name: &str| to.format.field(name) as i64;
     let format = to.format;
     for (name, float, _) in codec.numbers() {
-        let bytes = float.packed().bytes() as i64;
-        let floats = format.unpacked().map_or(1, |from| (from.block_len() / from.d_columns()) as i64);
+        let bytes = float.packed_storage().bytes() as i64;
+        let floats = format.unpacked_format().map_or(1, |from| (from.block_len() / from.d_columns()) as i64);
         for i in 0..floats {
             for (r, row) in (0..).zip(rows) {
                 let float = match row {
                     Some(row) => file::number_bits(b, float, row.buffer, row.field(name) + i * float.bytes() as i64),
-                    None => b.splat_int(file::whole(float.packed().bytes()), 0),
+                    None => b.splat_int(file::whole(float.packed_storage().bytes()), 0),
                 };
                 to.store(b, Affine::constant(field(name) + bytes * ((number * floats + i) * STRIP + r)), float);
             }
@@ -230,7 +230,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
         let zero = b.splat_int(Type::i8(HALF as u16), 0);
         to.store(b, Affine::constant(field("pad")), zero);
     }
-    let subs = format.unpacked().map_or(1, |from| from.block_len() as i64 / SUB);
+    let subs = format.unpacked_format().map_or(1, |from| from.block_len() as i64 / SUB);
     if let Some(grid) = codec.grid() {
         pack_grid(b, grid, rows, subs as usize, to);
     }
@@ -349,7 +349,7 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
             for (place, group) in (0..).zip(groups) {
                 // Moves the bits from their position above the low bits to the group's position.
                 let to = width * place;
-                let shift = if to <= low { Shift::right(low - to) } else { Shift::left(to - low) };
+                let shift = if to <= low { Shift::right(low - to) } else { Shift::shift_left(to - low) };
                 let bits = bits(b, *group, shift, ((1 << width) - 1) << to);
                 vector = Some(match vector {
                     Some(vector) => b.same(Op::Or, &[vector, bits]),
@@ -363,7 +363,7 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
         let mask = (1 << low) - 1;
         let first = if codec.high.is_some() { bits(b, groups[0], Shift::NONE, mask) } else { groups[0] };
         all.push((1..).zip(&groups[1..]).fold(first, |all, (place, group)| {
-            let next = bits(b, *group, Shift::left(low * place), mask << (low * place));
+            let next = bits(b, *group, Shift::shift_left(low * place), mask << (low * place));
             b.same(Op::Or, &[all, next])
         }));
     }
@@ -386,7 +386,7 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     let at = |name: &str, at: i64| Affine::constant(to.format.field(name) as i64 + at);
     if codec.scales != Scales::SixBits {
         // There are sixteen or eight scales.
-        let count = codec.scaled().map_or(0, |columns| to.format.block_len() / columns);
+        let count = codec.scale_group_len().map_or(0, |columns| to.format.block_len() / columns);
         for (s, scales) in (0..).zip(columns.into_iter().take(count)) {
             if nibbles {
                 let both = nibbles_of_rows(b, scales);
@@ -399,7 +399,7 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     }
     let (scales, minimums) = columns.split_at(columns.len() / 2);
     for (s, (scales, minimums)) in (0..).zip(scales.iter().zip(minimums)) {
-        let top = bits(b, *minimums, Shift::left(2), 0xc0);
+        let top = bits(b, *minimums, Shift::shift_left(2), 0xc0);
         let both = b.same(Op::Or, &[*scales, top]);
         to.store(b, at("scales", s * STRIP), both);
         let both = nibbles_of_rows(b, *minimums);
@@ -412,7 +412,7 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
 fn nibbles_of_rows(b: &mut KernelBuilder, rows: ValueId) -> ValueId {
     let ty = b.ty(rows);
     let low = bits(b, rows, Shift::NONE, 15);
-    let high = bits(b, rows, Shift::left(4), 0xf0);
+    let high = bits(b, rows, Shift::shift_left(4), 0xf0);
     let high = b.op_imm(Op::UnpackHi, ty, &[high, high], 8);
     let both = b.same(Op::Or, &[low, high]);
     b.op_imm(Op::Slice, Type::i8(8), &[both], 0)
@@ -433,7 +433,7 @@ fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, re
                     })
                     .collect();
                 let column = i * FLOATS + part * (HALF / bytes);
-                for (at, vector) in exchanged(b, float, vectors) {
+                for (at, vector) in transpose_rows(b, float, vectors) {
                     to.store(b, column.clone() * (STRIP * bytes) + at, vector);
                 }
             }
@@ -456,7 +456,7 @@ fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, re
 }
 
 /// Transposes 32 bytes of floats of 16 rows: returns parts of columns, each with its byte offset.
-fn exchanged(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i64, ValueId)> {
+fn transpose_rows(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i64, ValueId)> {
     let mut all = Vec::new();
     match float {
         Float::F32 => {

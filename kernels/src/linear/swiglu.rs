@@ -9,8 +9,8 @@ use ixc_ir::plan::DimInput;
 
 use super::pace::Pace;
 use super::{
-    Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, relative, scratch_bytes,
-    stores,
+    Destination, MatmulStrategy, Product, Rows, arithmetic, check_strategy, multiply, multiply_adds, relative,
+    scratch_bytes, stores,
 };
 use crate::catalogue::{Row, row};
 use crate::generator::buffer_offset::BufferOffset;
@@ -122,7 +122,7 @@ impl Swiglu {
     }
 
     /// Returns the number of elements of a result row in `y`.
-    fn stored(&self) -> u32 {
+    fn row_elements(&self) -> u32 {
         self.tile.max(self.out.block_len() as u32)
     }
 }
@@ -158,14 +158,14 @@ impl Definition for Swiglu {
         let function = self.function();
         self.pace.check(&name)?;
         function.check(&name)?;
-        let (x_row, gate_row) = checked(&name, gate, x, k, tile, strategy, vectors)?;
-        let (_, up_row) = checked(&name, up, x, k, tile, strategy, vectors)?;
-        quantise::stored(&name, out, lanes)?;
+        let (x_row, gate_row) = check_strategy(&name, gate, x, k, tile, strategy, vectors)?;
+        let (_, up_row) = check_strategy(&name, up, x, k, tile, strategy, vectors)?;
+        quantise::check_format(&name, out, lanes)?;
         let expected = "f32, or a format whose blocks have their own scales";
         check_word(&name, "format of the result", out, !out.has_row_scale(), expected)?;
         check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
         let x_format = x;
-        let stored = self.stored();
+        let stored = self.row_elements();
         let (y_row, y_tile) = (quantise::row_bytes(&name, out, n)?, quantise::written_bytes(&name, out, stored)?);
         check(&name, "rows of the weight", u64::from(n), n >= stored, format!("at least {stored}"))?;
         if self.bands().is_some() {
@@ -264,7 +264,7 @@ impl Definition for Swiglu {
         let [gate_bias, up_bias] = ["gate_bias", "up_bias"].map(|name| input.find(name).map(floats));
         let function = self.function();
         let (bytes, before) = (output.get("y")?, input.get("y")?);
-        let stored = self.stored() as usize;
+        let stored = self.row_elements() as usize;
         let row = out.row_bytes(n as u64).unwrap_or(0) as usize;
         let part = stored / out.block_len() * out.block_bytes();
         let band = run.dim("band") as usize;

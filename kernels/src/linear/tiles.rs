@@ -71,7 +71,7 @@ pub struct Rows {
 
 impl Rows {
     /// Returns the dims of [`MatmulStrategy::Tiles`](super::MatmulStrategy::Tiles), by their names.
-    pub fn of(rows: &super::Rows, partial: DimId) -> Rows {
+    pub fn from_rows(rows: &super::Rows, partial: DimId) -> Rows {
         match rows.groups[..] {
             [(blocks, 32), (half, 16), (rest, 1)] => Rows { blocks, half, rest, partial },
             _ => unreachable!("tile products take 32, 16 and single rows, not {:?}", rows.groups),

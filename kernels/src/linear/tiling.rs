@@ -76,7 +76,7 @@ pub enum TilingError {
         found: String,
     },
     /// No kernel has this name.
-    #[error("there is no kernel {found:?}; there are {}", MatmulStrategy::expected())]
+    #[error("there is no kernel {found:?}; there are {}", MatmulStrategy::expected_text())]
     Kernel {
         /// The name.
         found: String,
@@ -88,7 +88,7 @@ pub enum TilingError {
         found: String,
     },
     /// Text that is not a pace.
-    #[error("{found:?} is not a prefetch distance and an unrolling; expected {}", <Pace as Value>::expected())]
+    #[error("{found:?} is not a prefetch distance and an unrolling; expected {}", <Pace as Value>::expected_text())]
     Pace {
         /// The text.
         found: String,

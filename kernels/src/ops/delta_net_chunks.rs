@@ -192,7 +192,7 @@ impl Chunk {
             }
             for_bundles(b, self.layout.lanes, self.spec.dv, BUNDLE, |b, at, lanes, count| {
                 let columns = Columns { at: at * 4, lanes, count };
-                self.found(b, first, h, &columns);
+                self.multiply_state(b, first, h, &columns);
                 self.triangles(b, first, h, &columns);
                 self.state(b, h, &columns);
             });
@@ -387,7 +387,7 @@ impl Chunk {
 
     /// Multiplies rows with the state. Products with keys are the right sides of the equations for
     /// the changes; products with queries are the first terms of results.
-    fn found(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
+    fn multiply_state(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
         b.for_each("b", i64::from(CHUNK / self.block), |b, block| {

@@ -58,7 +58,7 @@ impl Definition for IndexChoose {
         let limit = format!("1 to {MAX_POSITIONS}");
         check(&name, "places", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
         let of_blocks =
-            local.map(|local| Blocks { top_k, every: every.unwrap_or(1), local }.checked(&name)).transpose()?;
+            local.map(|local| Blocks { top_k, every: every.unwrap_or(1), local }.check(&name)).transpose()?;
         check(
             &name,
             "positions of a block",

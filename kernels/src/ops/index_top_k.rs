@@ -111,7 +111,7 @@ impl Definition for IndexTopK {
         if let (Some(every), true) = (self.every, self.entries) {
             return signature.dim("entries", blocks::whole(every));
         }
-        let signature = signature.dim("full", blocks::full()).dim("masked", blocks::masked());
+        let signature = signature.dim("full", blocks::full()).dim("masked", blocks::masked_blocks());
         match self.every.filter(|_| !of_blocks) {
             Some(every) => signature.dim("entries", blocks::whole(every)),
             None => signature,
@@ -126,7 +126,7 @@ impl Definition for IndexTopK {
         check(&name, "positions", positions.into(), (1..=MAX_POSITIONS).contains(&i64::from(positions)), limit)?;
         if let Some(local) = local {
             check(&name, "heads", heads.into(), heads == 1, "1, of blocks")?;
-            let blocks = Blocks { top_k, every: every.unwrap_or(1), local }.checked(&name)?;
+            let blocks = Blocks { top_k, every: every.unwrap_or(1), local }.check(&name)?;
             check(&name, "whether entries are chosen", entries.into(), !entries, "not of blocks")?;
             return Ok(of_blocks(KernelBuilder::new(name), vectors.lanes, self, &blocks));
         }

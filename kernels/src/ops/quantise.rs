@@ -7,7 +7,7 @@ use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 use crate::catalogue::{Row, row};
 use crate::generator::definition::Definition;
 use crate::generator::generate::{GenerateError, Vectors};
-use crate::generator::quantise::{store_row, stored, written_bytes};
+use crate::generator::quantise::{check_format, store_row, written_bytes};
 use crate::generator::reference::{Mismatch, Run, equal};
 use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::spec;
@@ -44,7 +44,7 @@ impl Definition for Quantise {
         let Vectors { lanes, .. } = vectors;
         let Quantise { n, out } = *self;
         let bytes = written_bytes(&name, out, n)?;
-        stored(&name, out, lanes)?;
+        check_format(&name, out, lanes)?;
         let mut b = KernelBuilder::new(name);
         let (x, y) = (b.read("x", i64::from(n) * 4), b.write("y", bytes));
         store_row(&mut b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {

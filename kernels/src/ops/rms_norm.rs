@@ -52,7 +52,7 @@ impl Definition for RmsNorm {
         let Vectors { lanes, .. } = vectors;
         let RmsNorm { n, eps, out, plain } = *self;
         let bytes = quantise::written_bytes(&name, out, n)?;
-        quantise::stored(&name, out, lanes)?;
+        quantise::check_format(&name, out, lanes)?;
         let mut b = KernelBuilder::new(name);
         let size = i64::from(n) * 4;
         let x = b.read("x", size);

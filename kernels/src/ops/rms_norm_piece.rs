@@ -52,7 +52,7 @@ impl Definition for RmsNormPiece {
         let Vectors { lanes, .. } = vectors;
         let RmsNormPiece { n, row, parts, eps, out } = *self;
         let bytes = quantise::written_bytes(&name, out, n)?;
-        quantise::stored(&name, out, lanes)?;
+        quantise::check_format(&name, out, lanes)?;
         check(&name, "pieces", u64::from(parts), parts > 0, "at least 1")?;
         check(
             &name,

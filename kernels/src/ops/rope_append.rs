@@ -10,7 +10,7 @@ use crate::generator::cache::{Blocks, Cache};
 use crate::generator::definition::Definition;
 use crate::generator::generate::{GenerateError, Vectors};
 use crate::generator::reference::{Mismatch, Run, close};
-use crate::generator::rotation::{self, Head, KEY_BLOCK, checked, position, rotate, rotated};
+use crate::generator::rotation::{self, Head, KEY_BLOCK, check_rotated_dims, position, rotate, rotate_heads};
 use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::{Bits, spec};
 use crate::generator::vectors::for_vectors;
@@ -69,7 +69,7 @@ impl Definition for RopeAppend {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
         let RopeAppend { d, dv, dims, style, norm, cache } = *self;
-        checked(&name, d, dims)?;
+        check_rotated_dims(&name, d, dims)?;
         cache.check(&name, d, dv)?;
         let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
         let mut b = KernelBuilder::new(name);
@@ -136,7 +136,7 @@ impl Definition for RopeAppend {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let RopeAppend { d, dv, dims, style, norm, cache } = *self;
         let (input, output) = (run.input(), run.output());
-        let (position, key) = rotated(&input, &input.floats("k")?, d, dims, style, norm)?;
+        let (position, key) = rotate_heads(&input, &input.floats("k")?, d, dims, style, norm)?;
         let value = input.floats("v")?;
         for (name, field, expected) in [("keys", cache.keys(d), key), ("values", cache.values(dv), value)] {
             let found = field.reader(&output, name)?;

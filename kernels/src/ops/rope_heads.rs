@@ -8,7 +8,7 @@ use crate::generator::blocks;
 use crate::generator::definition::Definition;
 use crate::generator::generate::{GenerateError, Vectors};
 use crate::generator::reference::{Mismatch, Run, close};
-use crate::generator::rotation::{self, Head, checked, position, rotate, rotated};
+use crate::generator::rotation::{self, Head, check_rotated_dims, position, rotate, rotate_heads};
 use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::{Bits, spec};
 use crate::generator::work::{Call, Work};
@@ -58,7 +58,7 @@ impl Definition for RopeHeads {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
         let RopeHeads { heads, d, dims, style, norm } = *self;
-        checked(&name, d, dims)?;
+        check_rotated_dims(&name, d, dims)?;
         let mut b = KernelBuilder::new(name);
         let head_bytes = i64::from(d) * 4;
         let size = i64::from(heads) * head_bytes;
@@ -75,7 +75,7 @@ impl Definition for RopeHeads {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let RopeHeads { d, dims, style, norm, .. } = *self;
         let (input, y) = (run.input(), run.output().floats("y")?);
-        let (_, expected) = rotated(&input, &input.floats("x")?, d, dims, style, norm)?;
+        let (_, expected) = rotate_heads(&input, &input.floats("x")?, d, dims, style, norm)?;
         let mut values = y.iter().zip(&expected).enumerate();
         values.try_for_each(|(i, (y, expected))| close(format_args!("y[{i}]"), *y, *expected, 1e-5))
     }

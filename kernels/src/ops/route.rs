@@ -84,7 +84,7 @@ const ROWS: &[Row] = &[
 
 impl Route {
     /// Returns the number of elements of scores in scratch memory, in whole vectors.
-    fn padded(&self, lanes: u16) -> i64 {
+    fn padded_scores(&self, lanes: u16) -> i64 {
         i64::from(self.experts.div_ceil(lanes.into())) * i64::from(lanes)
     }
 
@@ -149,7 +149,7 @@ impl Definition for Route {
         let Vectors { lanes, .. } = vectors;
         let Route { experts, top_k, groups, kept, highest, bias, scales, listed, .. } = *self;
         let width = i64::from(lanes);
-        let vectors = self.padded(lanes) / width;
+        let vectors = self.padded_scores(lanes) / width;
         let mut b = KernelBuilder::new(name);
         let logits = b.read("logits", i64::from(experts) * 4);
         let biases = bias.then(|| b.read("bias", i64::from(experts) * 4));
@@ -182,7 +182,7 @@ impl Definition for Route {
         let nothing = b.splat_f32(1, 0.0);
         let total = b.for_carry("slot", i64::from(top_k), &[nothing], |b, slot, total| {
             let weight = match &row {
-                Some((table, row)) => scores.listed(b, *table, row.clone() + slot * 4, ids, slot),
+                Some((table, row)) => scores.store_listed_id(b, *table, row.clone() + slot * 4, ids, slot),
                 None => scores.take_best(b, self.score, far, ids, slot),
             };
             b.store(p, slot * 4, weight);
@@ -391,7 +391,14 @@ impl Scores {
     }
 
     /// Stores the id that the table has for a slot, and returns the expert's score.
-    fn listed(&self, b: &mut KernelBuilder, table: BufferId, at: Affine, ids: BufferId, slot: VarId) -> ValueId {
+    fn store_listed_id(
+        &self,
+        b: &mut KernelBuilder,
+        table: BufferId,
+        at: Affine,
+        ids: BufferId,
+        slot: VarId,
+    ) -> ValueId {
         let Shape { experts, lanes, vectors, .. } = self.shape;
         let id = b.load(Type::i32(1), table, at);
         let (first, last) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), i64::from(experts) - 1));

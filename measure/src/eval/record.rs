@@ -59,7 +59,7 @@ impl InputFile {
     ///
     /// # Errors
     /// The system's error.
-    pub fn of(path: &Path) -> io::Result<InputFile> {
+    pub fn from_path(path: &Path) -> io::Result<InputFile> {
         let mut file = open_regular(path)?;
         let (mut crc, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; READ_BYTES]);
         loop {
@@ -141,7 +141,7 @@ impl Record {
         positions: usize,
         anew: bool,
     ) -> Result<(Record, Vec<PieceScores>), RecordError> {
-        let path = place.named().to_owned();
+        let path = place.given_path().to_owned();
         let io = |action| {
             let path = path.clone();
             move |source| RecordError::Io { path, action, source }
@@ -259,7 +259,7 @@ mod tests {
         PieceScores { surprise: vec![nats, 2.0], against: None }
     }
 
-    fn opened(path: &Path) -> Result<(Record, Vec<PieceScores>), RecordError> {
+    fn open_record(path: &Path) -> Result<(Record, Vec<PieceScores>), RecordError> {
         let place =
             Output::open(path, &Guard { kind: Some(&KIND), force: true, inputs: &[] }).unwrap().into_place().unwrap();
         Record::open(&place, &Header::new(&[1, 2, 3], 6), PIECES, 2, false)
@@ -271,16 +271,16 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ixc-record-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("r.jsonl");
-        let (mut record, _) = opened(&path).unwrap();
+        let (mut record, _) = open_record(&path).unwrap();
         for nats in [1.0, 3.0] {
             record.add(&piece(nats)).unwrap();
         }
         drop(record);
-        assert_eq!(opened(&path).unwrap().1, [piece(1.0), piece(3.0)]);
+        assert_eq!(open_record(&path).unwrap().1, [piece(1.0), piece(3.0)]);
         let good = std::fs::read(&path).unwrap();
         let refused = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            let error = opened(&path).err().map(|error| error.to_string());
+            let error = open_record(&path).err().map(|error| error.to_string());
             // A refused file remains unchanged.
             assert_eq!(std::fs::read(&path).unwrap(), bytes);
             error
@@ -297,10 +297,10 @@ mod tests {
         assert!(refused(&[lines[0], lines[2]].concat()).is_some());
         for nats in [-900.5, f32::NAN] {
             std::fs::write(&path, lines[0]).unwrap();
-            let (mut record, _) = opened(&path).unwrap();
+            let (mut record, _) = open_record(&path).unwrap();
             record.add(&piece(nats)).unwrap();
             drop(record);
-            assert!(opened(&path).is_err(), "{nats}");
+            assert!(open_record(&path).is_err(), "{nats}");
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }
@@ -311,7 +311,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let of = |name: &str, text: &str| {
             std::fs::write(folder.join(name), text).unwrap();
-            InputFile::of(&folder.join(name)).unwrap()
+            InputFile::from_path(&folder.join(name)).unwrap()
         };
         assert_eq!(of("a", "one"), InputFile { bytes: 3, crc32: "7a6c86f1".into() });
         assert!(of("a", "one") == of("b", "one") && of("a", "two") != of("b", "one"));

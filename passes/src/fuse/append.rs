@@ -21,10 +21,10 @@ use crate::decision::Decision;
 use crate::pass::Context;
 
 pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -> Result<Function, RewriteError> {
-    let def_use = DefUse::of(function);
+    let def_use = DefUse::from_function(function);
     let mut rewriter = Rewriter::new(module, function);
     for (at, op) in function.ops.iter().enumerate() {
-        let Some(append) = view::KvAppend::of(op) else { continue };
+        let Some(append) = view::KvAppend::from_op(op) else { continue };
         let rotated = def_use.defining::<view::RopeHeads>(function, append.k);
         let once = |rope: &view::RopeHeads| def_use.uses(append.k).len() == 1 && rope.pos == append.pos;
         let state = || match function.ty(append.kv) {
@@ -38,13 +38,13 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
                     Some(rope) if rope.pos != append.pos => "a rotation by other positions computes its keys",
                     Some(_) => "another op uses the rotated keys too, so they would be computed twice",
                 };
-                Decision::of("kv.append", state(), "fusion").chose("kv.append").over("rope.append", why)
+                Decision::new("kv.append", state(), "fusion").chose("kv.append").over("rope.append", why)
             });
             continue;
         };
         context.decide(|| {
             let why = "they would write the rotated row and read it again";
-            Decision::of("rope.append", state(), "fusion").chose("rope.append").over("rope.heads and kv.append", why)
+            Decision::new("rope.append", state(), "fusion").chose("rope.append").over("rope.heads and kv.append", why)
         });
         let v = match def_use.defining::<view::SplitHeads>(function, append.v) {
             Some(split) => split.x,

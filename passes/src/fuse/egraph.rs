@@ -108,7 +108,7 @@ impl<'a> Region<'a> {
                 Effect::State => {
                     region.attend(op, &appends)?;
                     op.results.iter().for_each(|&result| region.leaf(result));
-                    if let Some(append) = view::KvAppend::of(op) {
+                    if let Some(append) = view::KvAppend::from_op(op) {
                         appends.extend(op.results.iter().map(|&token| (token, append)));
                     }
                 }
@@ -143,7 +143,7 @@ impl<'a> Region<'a> {
             children.push(self.operand(operand)?);
         }
         for attr in &op.attrs {
-            children.push(self.graph.add(Node::new(Head::Attr(AttrKey::of(attr)), Vec::new())));
+            children.push(self.graph.add(Node::new(Head::Attr(AttrKey::from_attr(attr)), Vec::new())));
         }
         let id = self.graph.add(Node::new(Head::Op(op.kind), children));
         if let [result] = op.results[..] {
@@ -159,7 +159,7 @@ impl<'a> Region<'a> {
     /// Marks the inputs of an attention: its queries, and the keys and values of the append that
     /// returned its token.
     fn attend(&mut self, op: &Op, appends: &HashMap<ValueId, view::KvAppend>) -> Result<(), PassError> {
-        let Some(attention) = view::Attention::of(op) else { return Ok(()) };
+        let Some(attention) = view::Attention::from_op(op) else { return Ok(()) };
         if let Some(append) = appends.get(&attention.kv) {
             let operands = [attention.q, append.k, append.v].map(Operand::Value);
             let children = operands.into_iter().map(|operand| self.operand(operand)).collect::<Result<_, _>>()?;
@@ -252,7 +252,7 @@ impl<'a> Writer<'a> {
         for &result in &function.results {
             match self.operand(Operand::Value(result))? {
                 Operand::Value(value) => self.out.results.push(value),
-                Operand::Weight(_) | Operand::State(_) | Operand::Absent => return Err(self.undefined(result)),
+                Operand::Weight(_) | Operand::State(_) | Operand::Absent => return Err(self.undefined_error(result)),
             }
         }
         Ok(self.out)
@@ -277,16 +277,16 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn undefined(&self, value: ValueId) -> PassError {
+    fn undefined_error(&self, value: ValueId) -> PassError {
         PassError::Undefined { function: self.out.name.clone(), value: value.0 }
     }
 
     fn operand(&mut self, operand: Operand) -> Result<Operand, PassError> {
         let Operand::Value(value) = operand else { return Ok(operand) };
-        let id = self.region.values.get(value.index()).copied().flatten().ok_or_else(|| self.undefined(value))?;
+        let id = self.region.values.get(value.index()).copied().flatten().ok_or_else(|| self.undefined_error(value))?;
         match self.class(self.region.graph.find(id)) {
             Some(Written::Values(values)) if values.len() == 1 => Ok(Operand::Value(values[0])),
-            _ => Err(self.undefined(value)),
+            _ => Err(self.undefined_error(value)),
         }
     }
 

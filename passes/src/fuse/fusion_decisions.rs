@@ -17,7 +17,7 @@ use ixc_ir::graph::{OpKind, WeightId};
 use super::extract::{Choice, Loss};
 use super::language::{Graph, Head, Node};
 use super::rules::{RULES, Rule, pattern_of};
-use crate::decision::{Decision, Rejected};
+use crate::decision::{Decision, RejectedAlternative};
 
 /// A decision in a region: the op, and the region's weight that identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub(crate) struct FusionDecision {
     pub(crate) op: &'static str,
     pub(crate) weight: Option<WeightId>,
     pub(crate) chosen: String,
-    pub(crate) rejected: Vec<Rejected>,
+    pub(crate) rejected: Vec<RejectedAlternative>,
 }
 
 impl FusionDecision {
     /// Returns the decision with the weight's name.
     pub(crate) fn decision(&self, name: impl Fn(WeightId) -> String) -> Decision {
         let name = self.weight.map_or_else(String::new, name);
-        Decision::of(self.op, name, "fusion").chose(self.chosen.clone()).over_all(self.rejected.iter().cloned())
+        Decision::new(self.op, name, "fusion").chose(self.chosen.clone()).over_all(self.rejected.iter().cloned())
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn decisions(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<
                 Some(more) => format!("it costs {more} more; a pass over the rows costs 100"),
                 None => "it would need its own result as an input".to_owned(),
             };
-            let lost = Rejected::new(other.row().mnemonic, why);
+            let lost = RejectedAlternative::new(other.row().mnemonic, why);
             if !rejected.contains(&lost) {
                 rejected.push(lost);
             }
@@ -122,8 +122,8 @@ fn root(ast: &PatternAst<Node>) -> Option<&Node> {
 
 /// Returns the rules that begin with the op of a class but fail further down, limited to those that
 /// matched the most positions.
-fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Vec<Rejected> {
-    let mut furthest: Vec<(usize, Rejected)> = Vec::new();
+fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Vec<RejectedAlternative> {
+    let mut furthest: Vec<(usize, RejectedAlternative)> = Vec::new();
     for Pattern { rule, from, to } in patterns {
         let (Some(left), Some(right)) = (root(from), root(to)) else { continue };
         // If the rule was applied, its result is one of the nodes that cost more.
@@ -137,7 +137,7 @@ fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Ve
         };
         // A rule that matches only the root was not close.
         if matched > 1 {
-            furthest.push((matched, Rejected::new(format!("rule {}", rule.name), why)));
+            furthest.push((matched, RejectedAlternative::new(format!("rule {}", rule.name), why)));
         }
     }
     let most = furthest.iter().map(|(matched, _)| *matched).max();
@@ -188,8 +188,9 @@ fn holds(
             Some(_) => {}
         }
     }
-    Err(best
-        .unwrap_or_else(|| (0, format!("it needs {}, but finds {}", description(&wanted.head), found(graph, class)))))
+    Err(best.unwrap_or_else(|| {
+        (0, format!("it needs {}, but finds {}", description(&wanted.head), describe_nodes(graph, class)))
+    }))
 }
 
 fn description(head: &Head) -> String {
@@ -206,7 +207,7 @@ fn description(head: &Head) -> String {
 }
 
 /// Returns a description of the nodes of a class, each once.
-fn found(graph: &Graph, class: Id) -> String {
+fn describe_nodes(graph: &Graph, class: Id) -> String {
     let mut all: Vec<String> = graph[class].nodes.iter().map(|node| description(&node.head)).collect();
     all.sort();
     all.dedup();

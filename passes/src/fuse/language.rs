@@ -27,7 +27,7 @@ pub(crate) enum AttrKey {
 }
 
 impl AttrKey {
-    pub(crate) fn of(attr: &Attr) -> AttrKey {
+    pub(crate) fn from_attr(attr: &Attr) -> AttrKey {
         match attr {
             Attr::Int(v) => AttrKey::Int(*v),
             Attr::Float(v) => AttrKey::Float(v.to_bits()),
@@ -239,7 +239,7 @@ impl Analysis<Node> for Types {
         // `activation` is replaced by its result, an attribute leaf, so that equal attributes are
         // one class.
         if let Class::Attr(attr) = &egraph[id].data {
-            let leaf = Node::new(Head::Attr(AttrKey::of(attr)), Vec::new());
+            let leaf = Node::new(Head::Attr(AttrKey::from_attr(attr)), Vec::new());
             let leaf = egraph.add(leaf);
             egraph.union(id, leaf);
         }

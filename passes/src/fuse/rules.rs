@@ -121,7 +121,9 @@ pub(crate) fn rewrites() -> Vec<Rewrite<Node, Types>> {
         };
     let mut rewrites: Vec<_> = RULES
         .iter()
-        .map(|rule| compile(rule.name, pattern(rule.from), Box::new(Typed { to: pattern(rule.to), when: rule.when })))
+        .map(|rule| {
+            compile(rule.name, pattern(rule.from), Box::new(TypedPattern { to: pattern(rule.to), when: rule.when }))
+        })
         .collect();
     rewrites.push(compile("qkv", pattern(QKV), Box::new(Qkv)));
     rewrites
@@ -175,12 +177,12 @@ fn join(graph: &mut Graph, class: Id, new: Id) -> Option<Id> {
 }
 
 /// A right side that is applied only if it has the left side's type.
-struct Typed {
+struct TypedPattern {
     to: Pattern<Node>,
     when: fn(&Graph, &Subst) -> bool,
 }
 
-impl Applier<Node, Types> for Typed {
+impl Applier<Node, Types> for TypedPattern {
     fn apply_one(
         &self,
         graph: &mut Graph,
@@ -247,7 +249,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(op: &Op) -> Shape {
+    fn from_op(op: &Op) -> Shape {
         let operands = op.operands.iter().map(|operand| match operand {
             Operand::Absent => Child::Absent,
             Operand::Value(_) | Operand::Weight(_) | Operand::State(_) => Child::Present,
@@ -330,7 +332,7 @@ impl Closed {
 
     /// Whether an op is closed.
     pub(crate) fn op(&mut self, op: &Op) -> bool {
-        let shape = Shape::of(op);
+        let shape = Shape::from_op(op);
         if let Some(&known) = self.known.get(&shape) {
             return known;
         }

@@ -48,7 +48,7 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, Pass
     context.decide(|| {
         let own = buffers.iter().filter_map(|buffer| bytes(buffer, max_tokens, max_outputs));
         let apart = own.fold(0, u64::saturating_add);
-        let decision = Decision::of("buffers", "", "memory")
+        let decision = Decision::new("buffers", "", "memory")
             .chose(format!("{}, which buffers share over time", Bytes(arena_bytes)));
         decision.over("memory of its own for each buffer", format!("they would take {}", Bytes(apart)))
     });

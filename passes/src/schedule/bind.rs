@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use ixc_ir::plan::{Arg, Bands, DimExpr, Division, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
-use ixc_kernels::generator::signature::{BindError, Named, Role, Signature};
+use ixc_kernels::generator::signature::{BindError, NamedValue, Role, Signature};
 use ixc_kernels::tiling::Use;
 
 use crate::draft::{Resource, Work, WorkItem, fit};
@@ -59,7 +59,7 @@ pub struct NamedBands {
 
 impl KernelChoice {
     /// Creates the choice for one kernel of a weight's tiling.
-    pub fn of(each: Use, spec: impl Into<KernelSpec>, bands: Option<NamedBands>) -> KernelChoice {
+    pub fn new(each: Use, spec: impl Into<KernelSpec>, bands: Option<NamedBands>) -> KernelChoice {
         let Use { up_to_rows, row_chunk, .. } = each;
         KernelChoice { up_to_rows, row_chunk, spec: spec.into(), parts: None, bands }
     }
@@ -178,14 +178,14 @@ impl Tasks {
         rows: RowAxis,
         columns: u64,
         choices: Vec<KernelChoice>,
-        dims: &[Named<DimExpr>],
+        dims: &[NamedValue<DimExpr>],
         args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         let Some(first) = choices.first() else {
             return Err(ScheduleError::Unsupported { op: "task", problem: format!("{label} has no kernel") });
         };
         let signature = first.signature();
-        let args = args.into_iter().map(|arg| Named { name: arg.name, value: arg }).collect();
+        let args = args.into_iter().map(|arg| NamedValue { name: arg.name, value: arg }).collect();
         let args: Vec<NamedArg> = signature.order(&first.spec.name(), args)?;
         let columns = fit("columns of a task", columns)?;
         let variants =
@@ -238,7 +238,7 @@ impl Tasks {
         rows: RowAxis,
         columns: u64,
         spec: impl Into<KernelSpec>,
-        dims: &[Named<DimExpr>],
+        dims: &[NamedValue<DimExpr>],
         args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         self.task(label, rows, columns, vec![KernelChoice::by_rows(spec)], dims, args)
@@ -250,7 +250,7 @@ impl Tasks {
         choice: &KernelChoice,
         signature: &Signature,
         args: &[NamedArg],
-        dims: &[Named<DimExpr>],
+        dims: &[NamedValue<DimExpr>],
     ) -> Result<Variant, ScheduleError> {
         let (own, kernel) = (choice.signature(), choice.spec.name());
         fits(&own, &kernel, signature)?;
@@ -267,7 +267,7 @@ impl Tasks {
             }
             None => None,
         };
-        let split = choice.parts.as_ref().map(|parts| self.divided(parts, args, &kernel)).transpose()?;
+        let split = choice.parts.as_ref().map(|parts| self.bind_parts(parts, args, &kernel)).transpose()?;
         Ok(Variant {
             up_to_rows: choice.up_to_rows,
             row_chunk: choice.row_chunk,
@@ -278,12 +278,12 @@ impl Tasks {
         })
     }
 
-    fn divided(&mut self, parts: &Parts, args: &[NamedArg], kernel: &str) -> Result<Split, ScheduleError> {
+    fn bind_parts(&mut self, parts: &Parts, args: &[NamedArg], kernel: &str) -> Result<Split, ScheduleError> {
         let Parts { result, division, every, leaves, combine, .. } = parts;
         let missing = || BindError::Missing { kernel: kernel.to_owned(), name: result };
         let argument = args.iter().position(|arg| arg.name == *result).ok_or_else(missing)?;
         // The runtime passes the buffers in this order.
-        combine.order([COMBINED[0], result, COMBINED[1]].map(|name| Named { name, value: () }).into())?;
+        combine.order([COMBINED[0], result, COMBINED[1]].map(|name| NamedValue { name, value: () }).into())?;
         Ok(Split {
             argument: fit("arguments of a task", argument as u64)?,
             division: *division,

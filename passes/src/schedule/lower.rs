@@ -55,8 +55,8 @@ use ixc_ir::plan::{
     ArenaBuffer, Arg, BucketId, BufferId, DimExpr, HiddenRows, Output, Plan, PlanWeight, RankDivision, Ranks,
     RopeTable, Source, State, StateField,
 };
-use ixc_ir::units::counted;
-use ixc_kernels::generator::signature::Named;
+use ixc_ir::units::count_text;
+use ixc_kernels::generator::signature::NamedValue;
 use ixc_kernels::{Elementwise, Gated, KernelSpec, Softmax};
 use ixc_targets::Target;
 
@@ -66,7 +66,7 @@ use self::matrix::{Gate, gate, scratch_arg};
 use self::residency::Residency;
 use super::bind::{KernelChoice, NamedArg, Parts, Tasks, bind};
 use super::{Draft, Resource, ScheduleError, Work, WorkItem};
-use crate::decision::{Decision, Decisions, Rejected};
+use crate::decision::{Decision, Decisions, RejectedAlternative};
 use crate::draft::{fit, part_bytes, row_bytes};
 use crate::error::PassError;
 use crate::pass::{Context, GraphResult, Pass, PlanProperties, Run};
@@ -117,7 +117,7 @@ fn lower(module: &Module, facts: &PlanProperties<'_>, context: &Context<'_>) -> 
         _ => return Err(step(format!("it has {} results", function.results.len()))),
     };
     let result = match logits {
-        Some(logits) => lowering.stored("return", logits)?,
+        Some(logits) => lowering.arena_rows("return", logits)?,
         None => lowering.buffer("results of rank 0", Rows::Outputs, Format::F32, facts.result_width)?,
     };
     if let Some(logits) = logits.filter(|logits| result.rows != Rows::Outputs || function.ty(*logits).dims().len() != 2)
@@ -138,7 +138,7 @@ fn lower(module: &Module, facts: &PlanProperties<'_>, context: &Context<'_>) -> 
         }
     };
     if let Some(hidden) = hidden {
-        let rows = lowering.stored("return", hidden)?;
+        let rows = lowering.arena_rows("return", hidden)?;
         let taken = lowering.takes.map(|taken| (taken.buffer, taken.width));
         let width = fit("width of hidden states", rows.width)?;
         if (rows.rows, rows.format) != (Rows::Tokens, Format::F32)
@@ -249,7 +249,7 @@ pub(super) struct Lowering<'a> {
     division: RankDivision,
 }
 
-fn unsupported<T>(op: &'static str, problem: impl Into<String>) -> Result<T, ScheduleError> {
+fn unsupported_error<T>(op: &'static str, problem: impl Into<String>) -> Result<T, ScheduleError> {
     Err(ScheduleError::Unsupported { op, problem: problem.into() })
 }
 
@@ -305,7 +305,7 @@ impl<'a> Lowering<'a> {
         let mut lowering = Lowering {
             module,
             function,
-            def_use: DefUse::of(function),
+            def_use: DefUse::from_function(function),
             facts,
             meanings: vec![None; function.values.len()],
             given: None,
@@ -479,7 +479,7 @@ impl<'a> Lowering<'a> {
         let x = self.operand(op, "x")?;
         // A routed row has one slot, not all slots of a token.
         if matches!(x.rows, Rows::Routed { .. }) {
-            return unsupported(op.kind.row().mnemonic, "slots of a token as heads; they are rows of their own");
+            return unsupported_error(op.kind.row().mnemonic, "slots of a token as heads; they are rows of their own");
         }
         Ok(Binding::ArenaRows(x))
     }
@@ -488,7 +488,7 @@ impl<'a> Lowering<'a> {
     pub(super) fn check_positions(&self, op: &Op) -> Result<(), ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
-            return unsupported(name, "positions other than the parameter's");
+            return unsupported_error(name, "positions other than the parameter's");
         };
         Ok(())
     }
@@ -518,7 +518,7 @@ impl<'a> Lowering<'a> {
         rows: Rows,
         columns: u64,
         spec: impl Into<KernelSpec>,
-        dims: &[Named<DimExpr>],
+        dims: &[NamedValue<DimExpr>],
         args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         self.tasks.by_rows(label, rows.axis(), columns, spec, dims, args)
@@ -532,21 +532,21 @@ impl<'a> Lowering<'a> {
         label: &str,
         choices: &[KernelChoice],
         why: &[&str],
-        rejected: impl FnOnce() -> Vec<Rejected>,
+        rejected: impl FnOnce() -> Vec<RejectedAlternative>,
     ) {
         let Some(decisions) = &self.decisions else { return };
         let limit = |choice: &KernelChoice| match choice.up_to_rows {
             u32::MAX => String::new(),
-            rows => format!(" for up to {}", counted(rows.into(), "row")),
+            rows => format!(" for up to {}", count_text(rows.into(), "row")),
         };
-        let chunk = |choice: &KernelChoice| counted(choice.row_chunk.into(), "row");
+        let chunk = |choice: &KernelChoice| count_text(choice.row_chunk.into(), "row");
         let name = |choice: &KernelChoice| format!("{} by {}{}", choice.spec.name(), chunk(choice), limit(choice));
-        let Label { op, rest: name_of } = Label::of(label);
+        let Label { op, rest: name_of } = Label::parse(label);
         let chosen = choices.iter().map(name).collect::<Vec<_>>().join("; ");
-        let mut decision = Decision::of(op, name_of, "kernels").chose(chosen);
+        let mut decision = Decision::new(op, name_of, "kernels").chose(chosen);
         for (pair, why) in choices.windows(2).zip(why) {
             if let [before, next] = pair {
-                let rows = counted(before.up_to_rows.into(), "row");
+                let rows = count_text(before.up_to_rows.into(), "row");
                 decision = decision.over(format!("{} by {} for {rows}", next.spec.name(), chunk(next)), *why);
             }
         }

@@ -42,7 +42,7 @@ pub struct Effort {
 
 /// Bytes of an argument that items access.
 #[derive(Clone, Copy)]
-enum Touched {
+enum AccessedBytes {
     /// Bytes that each item accesses.
     Item(u64),
     /// Bytes of a row, which the items of all columns access.
@@ -55,7 +55,7 @@ enum Touched {
 
 impl Effort {
     /// Returns the work of a task with few rows; `None` if there is no bound.
-    pub fn of(plan: &Plan<KernelSpec>, task: &Task) -> Option<Effort> {
+    pub fn from_task(plan: &Plan<KernelSpec>, task: &Task) -> Option<Effort> {
         let variant = task.variants.first()?;
         let buffers = plan.kernels.get(variant.kernel.0 as usize)?.signature().buffers;
         // A token has several routed rows.
@@ -67,17 +67,17 @@ impl Effort {
         let items = rows.saturating_mul(task.columns.into()).saturating_mul(bands);
         let (mut effort, mut own) = (Effort::default(), CALL_BYTES);
         for (arg, buffer) in task.args.iter().zip(&buffers) {
-            match touched(plan, arg, buffer, bands)? {
-                Touched::Item(bytes) => own = own.saturating_add(bytes),
-                Touched::Row(bytes) => {
+            match accessed_bytes(plan, arg, buffer, bands)? {
+                AccessedBytes::Item(bytes) => own = own.saturating_add(bytes),
+                AccessedBytes::Row(bytes) => {
                     effort.row = effort.row.saturating_add(bytes.saturating_mul(rows));
                     effort.item = effort.item.saturating_add(bytes);
                 }
-                Touched::Token(bytes) => {
+                AccessedBytes::Token(bytes) => {
                     effort.row = effort.row.saturating_add(bytes);
                     effort.item = effort.item.saturating_add(bytes);
                 }
-                Touched::Step(bytes) => {
+                AccessedBytes::Step(bytes) => {
                     effort.once = effort.once.saturating_add(bytes);
                     effort.item = effort.item.saturating_add(bytes);
                 }
@@ -113,22 +113,22 @@ fn arena<'p>(plan: &'p Plan<KernelSpec>, task: &'p Task) -> impl Iterator<Item =
 }
 
 /// Returns the bytes of an argument that items access; `None` if there is no bound.
-fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> Option<Touched> {
+fn accessed_bytes(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> Option<AccessedBytes> {
     if arg.column_stride > 0 {
-        return Some(Touched::Item(arg.column_stride / bands));
+        return Some(AccessedBytes::Item(arg.column_stride / bands));
     }
     if arg.row_stride > 0 {
-        return Some(Touched::Row(arg.row_stride));
+        return Some(AccessedBytes::Row(arg.row_stride));
     }
     Some(match arg.source {
         Source::Arena(id) => {
             let buffer = plan.buffers.get(id.0 as usize)?;
-            Touched::Token(buffer.row_bytes.saturating_mul(buffer.rows.most(1, 1)))
+            AccessedBytes::Token(buffer.row_bytes.saturating_mul(buffer.rows.most(1, 1)))
         }
         Source::Weight(id) => {
             let weight = plan.weights.get(id as usize)?;
             match buffer.holds {
-                BufferContents::Table(format, _) => Touched::Item(format.row_bytes(*weight.shape.last()?)?),
+                BufferContents::Table(format, _) => AccessedBytes::Item(format.row_bytes(*weight.shape.last()?)?),
                 BufferContents::Weight(..)
                 | BufferContents::Strip(..)
                 | BufferContents::Activations(..)
@@ -142,14 +142,14 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
                 | BufferContents::Whole
                 | BufferContents::Ids
                 | BufferContents::Bytes => match arg.expert_stride {
-                    0 => Touched::Step(weight.bytes),
-                    expert => Touched::Item(expert / bands),
+                    0 => AccessedBytes::Step(weight.bytes),
+                    expert => AccessedBytes::Item(expert / bands),
                 },
             }
         }
         Source::Rope(id) => {
             let RopeTable { style, frequencies, .. } = plan.ropes.get(id as usize)?;
-            Touched::Row(style.row_bytes(u32::try_from(frequencies.len() * 2).ok()?))
+            AccessedBytes::Row(style.row_bytes(u32::try_from(frequencies.len() * 2).ok()?))
         }
         Source::State { state, field } => {
             let field = plan.states.get(state as usize)?.fields.get(field as usize)?;
@@ -157,13 +157,13 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
                 // Earlier positions of the context.
                 Role::Read if field.positions => return None,
                 Role::Read | Role::Index | Role::Write | Role::Update | Role::Scratch => {
-                    Touched::Item(field.row_bytes()?)
+                    AccessedBytes::Item(field.row_bytes()?)
                 }
             }
         }
         // Earlier positions of the context.
         Source::Chosen { .. } => return None,
-        Source::Scratch | Source::Input(_) => Touched::Row(0),
+        Source::Scratch | Source::Input(_) => AccessedBytes::Row(0),
     })
 }
 

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, HashSet};
 use ixc_ir::levels::Levels;
 use ixc_ir::names::Label;
 use ixc_ir::plan::{Plan, Step};
-use ixc_ir::units::{Bytes, counted};
+use ixc_ir::units::{Bytes, count_text};
 use ixc_kernels::KernelSpec;
 
 use super::single_thread::Effort;
@@ -46,7 +46,7 @@ use crate::pass::{Context, Pass, Run};
 pub static PASS: Pass = Pass {
     name: "steps",
     doc: "Puts each task into the earliest possible step, with a barrier between steps. This gives as few steps as the longest chain of tasks that are worth sharing among threads.",
-    options: Options::ROWS,
+    options: StepsOptions::ROWS,
     run: Run::Draft(run),
 };
 
@@ -57,7 +57,7 @@ const MEETING_BYTES: u64 = 40 << 10;
 
 pass_options! {
     /// Options of the pass.
-    pub struct Options for "steps" {
+    pub struct StepsOptions for "steps" {
         #[doc = "Bytes that one thread processes while all threads meet: if sharing a step saves less, one thread runs it alone; `none` shares all steps."]
         pub alone: Option<u64> = Some(MEETING_BYTES),
     }
@@ -68,7 +68,7 @@ pass_options! {
 /// # Errors
 /// The work ends with a request or release of experts, without computation after it.
 pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
-    let Options { alone } = context.options.of();
+    let StepsOptions { alone } = context.options.get();
     let mut steps = Vec::new();
     for (number, part) in draft.parts().collect::<Vec<_>>().into_iter().enumerate() {
         let own = self::steps(&draft.plan, &draft.work[part.clone()], alone);
@@ -102,9 +102,9 @@ fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Contex
             WorkItem::Bucket(_) | WorkItem::Residency(_) | WorkItem::Exchange(_) => None,
         });
         let Some(label) = tasks.clone().next() else { continue };
-        let Label { op, rest: name } = Label::of(label);
+        let Label { op, rest: name } = Label::parse(label);
         let op = if tasks.count() > 1 { format!("{op} and tasks in parallel") } else { op.to_owned() };
-        let decision = Decision::of(op, name, "threads");
+        let decision = Decision::new(op, name, "threads");
         context.decide(|| match (alone, step.alone) {
             (None, _) => decision.chose(ALL).over(ONE, "steps.alone is none"),
             (Some(_), 0) => {
@@ -113,7 +113,7 @@ fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Contex
             }
             (Some(bytes), rows) => {
                 let why = format!("sharing saves less than a barrier costs ({} of data)", Bytes(bytes));
-                decision.chose(format!("one for up to {}", counted(rows.into(), "row"))).over(ALL, why)
+                decision.chose(format!("one for up to {}", count_text(rows.into(), "row"))).over(ALL, why)
             }
         });
     }
@@ -141,7 +141,7 @@ impl Level {
 }
 
 /// Returns the work by step; a step has some tasks, or one piece of other work. `alone` is
-/// [`Options::alone`].
+/// [`StepsOptions::alone`].
 fn steps(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<DraftStep> {
     let mut by_level: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
     for (i, level) in levels(plan, work, alone).into_iter().enumerate() {
@@ -167,7 +167,7 @@ fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Lev
     let is_task = |i: usize| matches!(work[i].what, WorkItem::Task(_));
     let mut small: Vec<bool> = (0..work.len()).map(|i| is_task(i) && is_small(&[i])).collect();
     let mut levels = loop {
-        let levels = placed(work, &small, alone.is_some());
+        let levels = place_tasks(work, &small, alone.is_some());
         let mut together: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
         for (i, level) in levels.iter().enumerate().filter(|(i, level)| level.alone > 0 && is_task(*i)) {
             together.entry(*level).or_default().push(i);
@@ -180,13 +180,13 @@ fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Lev
         }
         too_many.into_iter().for_each(|i| small[i] = false);
     };
-    beside(work, &mut levels);
+    fill_shared_steps(work, &mut levels);
     levels
 }
 
 /// Returns the first possible level of each piece of work. Tasks that are `small` run at the
 /// barrier after their dependencies; with `alone`, the sorting of routings does too.
-fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
+fn place_tasks(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
     let (mut read, mut written): (Levels<&Resource, Level>, Levels<&Resource, Level>) = Default::default();
     let mut levels = Vec::with_capacity(work.len());
     for (item, small) in work.iter().zip(small) {
@@ -210,7 +210,7 @@ fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
 
 /// Moves a task that one thread would run alone into the next shared step, if there is one and no
 /// earlier work waits for the task. Other threads can then run other tasks in parallel.
-fn beside(work: &[Work], levels: &mut [Level]) {
+fn fill_shared_steps(work: &[Work], levels: &mut [Level]) {
     let is_task = |i: usize| matches!(work[i].what, WorkItem::Task(_));
     let shared: HashSet<Level> =
         (0..work.len()).filter(|&i| is_task(i) && levels[i].alone == 0).map(|i| levels[i]).collect();
@@ -236,7 +236,8 @@ fn alone_rows(plan: &Plan<KernelSpec>, work: &[Work], items: &[usize], meeting: 
         WorkItem::Task(task) => Some(task),
         WorkItem::Bucket(_) | WorkItem::Residency(_) | WorkItem::Exchange(_) => None,
     });
-    let all = tasks.map(|task| Effort::of(plan, task)).try_fold(Effort::default(), |all, one| Some(all.and(one?)));
+    let all =
+        tasks.map(|task| Effort::from_task(plan, task)).try_fold(Effort::default(), |all, one| Some(all.and(one?)));
     all.map_or(0, |all| all.rows(meeting, plan.max_tokens))
 }
 

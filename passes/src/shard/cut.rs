@@ -12,7 +12,7 @@ use std::ops::Range;
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Attr, Op, OpKind, OpView, Operand, Recurrent, ValueId, view};
 
-use super::emit::{Cut, Emitter};
+use super::emit::{DimCut, Emitter};
 
 /// Part of an operand that a cut op takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub(super) enum Take {
     /// All of it.
     Whole,
     /// A cut of a value, or of a weight.
-    Cut(Cut),
+    Cut(DimCut),
     /// The token of a state, whose fields are cut at this dimension, or not.
-    State(Option<Cut>),
+    State(Option<DimCut>),
 }
 
 /// A cut op: what it takes of each operand, and its attributes.
@@ -50,7 +50,7 @@ fn groups(ranges: &[Range<u64>], by: u64) -> Option<Vec<Range<u64>>> {
     over(ranges, by).or_else(|| match ranges {
         [range] if range.start / by == (range.end - 1) / by => {
             let group = range.start / by;
-            Some(Cut::of(0, group..group + 1).ranges)
+            Some(DimCut::from_range(0, group..group + 1).ranges)
         }
         _ => None,
     })
@@ -58,13 +58,13 @@ fn groups(ranges: &[Range<u64>], by: u64) -> Option<Vec<Range<u64>>> {
 
 /// Returns what an op takes of its operands if its first result is cut. Returns `None` if the op
 /// cannot be cut in this way.
-pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &Cut) -> Option<CutOp> {
+pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &DimCut) -> Option<CutOp> {
     let result = *op.results.first()?;
     let dims = emitter.old.ty(result).dims().len();
     let size = |name: &str, dim: usize| emitter.size(op.operand(name).value()?, dim);
     let rank_of = |name: &str| op.operand(name).value().map(|value| emitter.old.ty(value).dims().len());
     let same = || Take::Cut(cut.clone());
-    let at = |dim: usize, ranges: Vec<Range<u64>>| Take::Cut(Cut { dim, ranges });
+    let at = |dim: usize, ranges: Vec<Range<u64>>| Take::Cut(DimCut { dim, ranges });
     let ranges = &cut.ranges;
     let (last, by_heads) = (cut.dim + 1 == dims, cut.dim == 1 && dims == 3);
     if cut.dim == 0 {
@@ -118,7 +118,7 @@ pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &Cut) -> Option<CutO
         OpKind::ExpertAddBias if last => vec![("y", same()), ("bias", at(1, ranges.clone()))],
         OpKind::ExpertScale if last => vec![("y", same())],
         OpKind::Attention if by_heads => {
-            let attention = view::Attention::of(op)?;
+            let attention = view::Attention::from_op(op)?;
             // ALiBi's slopes depend on the number of heads.
             if attention.max_bias != 0.0 || rank_of("chosen") == Some(3) {
                 return None;
@@ -126,18 +126,18 @@ pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &Cut) -> Option<CutO
             let (heads, of_keys) = (emitter.size(result, 1)?, emitter.key_heads(attention.kv)?);
             let state = match of_keys {
                 1 => None,
-                _ => Some(Cut { dim: 0, ranges: groups(ranges, heads / of_keys)? }),
+                _ => Some(DimCut { dim: 0, ranges: groups(ranges, heads / of_keys)? }),
             };
             let sinks = if attention.sinks.is_some() { at(0, ranges.clone()) } else { Take::Whole };
             vec![("q", same()), ("kv", Take::State(state)), ("sinks", sinks)]
         }
         OpKind::Recurrent(Recurrent::ShortConv) if last => vec![
-            ("state", Take::State(Some(Cut { dim: 1, ranges: ranges.clone() }))),
+            ("state", Take::State(Some(DimCut { dim: 1, ranges: ranges.clone() }))),
             ("x", same()),
             ("w", at(0, ranges.clone())),
         ],
         OpKind::Recurrent(Recurrent::DeltaNet) if by_heads => {
-            let delta = view::DeltaNet::of(op)?;
+            let delta = view::DeltaNet::from_op(op)?;
             let (heads, of_keys) = (emitter.size(result, 1)?, size("q", 1)?);
             if delta.keys != KeyHeads::Grouped && heads != of_keys {
                 return None;
@@ -145,7 +145,7 @@ pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &Cut) -> Option<CutO
             let keys = at(1, groups(ranges, heads / of_keys)?);
             let each = emitter.source.weights[delta.dt.index()].shape[0] / heads;
             vec![
-                ("state", Take::State(Some(Cut { dim: 0, ranges: ranges.clone() }))),
+                ("state", Take::State(Some(DimCut { dim: 0, ranges: ranges.clone() }))),
                 ("q", keys.clone()),
                 ("k", keys),
                 ("v", same()),

@@ -16,17 +16,17 @@ use crate::error::ShardError;
 
 /// A cut of one dimension of a weight or a value: the ranges that a rank has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Cut {
+pub(super) struct DimCut {
     /// Number of the dimension.
     pub(super) dim: usize,
     /// Ranges in rising order. Adjacent ranges are merged.
     pub(super) ranges: Vec<Range<u64>>,
 }
 
-impl Cut {
+impl DimCut {
     /// Returns a cut with one range.
-    pub(super) fn of(dim: usize, range: Range<u64>) -> Cut {
-        Cut { dim, ranges: vec![range] }
+    pub(super) fn from_range(dim: usize, range: Range<u64>) -> DimCut {
+        DimCut { dim, ranges: vec![range] }
     }
 
     /// Returns the size of the dimension in the cut.
@@ -56,7 +56,7 @@ pub(super) struct Emitter<'m> {
     /// Values of the rank by value of the whole function.
     values: Vec<Option<ValueId>>,
     token: ValueId,
-    weights: HashMap<(WeightId, Option<Cut>), WeightId>,
+    weights: HashMap<(WeightId, Option<DimCut>), WeightId>,
     /// Weights of the rank's module by name.
     names: HashMap<String, WeightId>,
     states: HashMap<StateId, StateId>,
@@ -75,7 +75,7 @@ impl<'m> Emitter<'m> {
         let mut emitter = Emitter {
             source,
             old,
-            def_use: DefUse::of(old),
+            def_use: DefUse::from_function(old),
             by,
             group,
             module,
@@ -195,11 +195,11 @@ impl<'m> Emitter<'m> {
     }
 
     /// Returns a slice of a weight in the rank's module.
-    pub(super) fn slice(&mut self, old: WeightId, cut: &Cut) -> WeightId {
+    pub(super) fn slice(&mut self, old: WeightId, cut: &DimCut) -> WeightId {
         self.weight_of(old, Some(cut))
     }
 
-    fn weight_of(&mut self, old: WeightId, cut: Option<&Cut>) -> WeightId {
+    fn weight_of(&mut self, old: WeightId, cut: Option<&DimCut>) -> WeightId {
         let key = (old, cut.cloned());
         if let Some(&known) = self.weights.get(&key) {
             return known;
@@ -242,7 +242,7 @@ impl<'m> Emitter<'m> {
     ///
     /// # Errors
     /// When another function cuts the state differently.
-    pub(super) fn state(&mut self, old: StateId, cut: Option<&Cut>) -> Result<StateId, ShardError> {
+    pub(super) fn state(&mut self, old: StateId, cut: Option<&DimCut>) -> Result<StateId, ShardError> {
         if let Some(&known) = self.states.get(&old) {
             return Ok(known);
         }
@@ -314,7 +314,9 @@ impl<'m> Emitter<'m> {
     /// Returns the key heads of the `paged` state of a token.
     pub(super) fn key_heads(&self, token: ValueId) -> Option<u64> {
         match self.old.ty(token) {
-            Type::Token(TokenOwner::State(state)) => Some(CacheShape::of(&self.source.states[state.index()])?.heads),
+            Type::Token(TokenOwner::State(state)) => {
+                Some(CacheShape::from_state(&self.source.states[state.index()])?.heads)
+            }
             Type::Token(TokenOwner::Experts | TokenOwner::Ranks(_)) | Type::Tensor { .. } => None,
         }
     }

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{Op, OpKind, OpView, Operand, ValueId, view};
 
-use super::emit::{Cut, Emitter, part};
+use super::emit::{DimCut, Emitter, part};
 use crate::error::ShardError;
 
 /// Routings of a function.
@@ -61,7 +61,7 @@ fn routings(emitter: &Emitter<'_>) -> Result<Routings, ShardError> {
     let mut slots: HashMap<ValueId, ValueId> = HashMap::new();
     for op in &old.ops {
         let mut ids: Vec<ValueId> = op.values().filter_map(|(_, value)| slots.get(&value).copied()).collect();
-        if let Some(view::ExpertMatmul { ids: own, w, .. }) = view::ExpertMatmul::of(op) {
+        if let Some(view::ExpertMatmul { ids: own, w, .. }) = view::ExpertMatmul::from_op(op) {
             let label = old.label(w);
             let Some(weight) = emitter.matrix(w) else {
                 return Err(emitter.refuse_op(op, label, "the matrices are computed; expected a weight"));
@@ -91,7 +91,7 @@ fn routings(emitter: &Emitter<'_>) -> Result<Routings, ShardError> {
             }
             return Err(emitter.refuse_op(op, old.label(op.results[0]), "it mixes the experts of two routings"));
         };
-        if let Some(view::ExpertCombine { y, p }) = view::ExpertCombine::of(op)
+        if let Some(view::ExpertCombine { y, p }) = view::ExpertCombine::from_op(op)
             && slots.contains_key(&y)
         {
             if let Some(routed) = routed.get_mut(&own) {
@@ -132,8 +132,8 @@ fn emit_op(emitter: &mut Emitter<'_>, routings: &mut Routings, op: &Op) -> Resul
     let Some((ids, range)) = ids.and_then(|ids| Some((ids, part(routed.get(&ids)?.experts, emitter.group)))) else {
         return emitter.copy(op);
     };
-    let (own_ids, own_p) = owned(emitter, routed, ids, op)?;
-    let cut = Cut::of(0, range);
+    let (own_ids, own_p) = rank_routing(emitter, routed, ids, op)?;
+    let cut = DimCut::from_range(0, range);
     let mut operands = Vec::with_capacity(op.operands.len());
     for (&operand, row) in op.operands.iter().zip(op.kind.row().operands) {
         operands.push(match (row.name, operand) {
@@ -159,7 +159,7 @@ fn emit_op(emitter: &mut Emitter<'_>, routings: &mut Routings, op: &Op) -> Resul
 }
 
 /// Returns ids and weights of the rank's experts of a routing, which `op` uses.
-fn owned(
+fn rank_routing(
     emitter: &mut Emitter<'_>,
     routed: &mut HashMap<ValueId, Routed>,
     ids: ValueId,

@@ -20,7 +20,7 @@ use crate::error::ShardError;
 /// Emits the rank's range.
 pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
     let old = emitter.old;
-    let crossings = Crossings::of(emitter);
+    let crossings = Crossings::from_emitter(emitter);
     let ranges = ranges(emitter, &crossings)?;
     let (rank, last) = (emitter.group.rank, emitter.group.ranks - 1);
     let Range { start, end } = ranges[rank as usize];
@@ -41,7 +41,7 @@ pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
     }
     for &result in &old.results {
         if rank == last {
-            computed(emitter, &crossings, result)?;
+            compute_value(emitter, &crossings, result)?;
             send(emitter, result, 0)?;
         } else if rank == 0 {
             receive(emitter, result, last)?;
@@ -61,7 +61,7 @@ struct Crossings {
 }
 
 impl Crossings {
-    fn of(emitter: &Emitter<'_>) -> Crossings {
+    fn from_emitter(emitter: &Emitter<'_>) -> Crossings {
         let old = emitter.old;
         let mut anywhere = vec![false; old.values.len()];
         old.params.iter().for_each(|param| anywhere[param.index()] = true);
@@ -194,13 +194,13 @@ fn bytes(weight: &Weight) -> u64 {
 /// Copies an op, after cheap values that it uses.
 fn copy(emitter: &mut Emitter<'_>, crossings: &Crossings, op: &Op) -> Result<(), ShardError> {
     for (_, value) in op.values() {
-        computed(emitter, crossings, value)?;
+        compute_value(emitter, crossings, value)?;
     }
     emitter.copy(op)
 }
 
 /// Computes a value that every rank can compute, if the rank does not have it.
-fn computed(emitter: &mut Emitter<'_>, crossings: &Crossings, value: ValueId) -> Result<(), ShardError> {
+fn compute_value(emitter: &mut Emitter<'_>, crossings: &Crossings, value: ValueId) -> Result<(), ShardError> {
     let old = emitter.old;
     // Numbers of ops, in rising order: operands come before their uses.
     let (mut needed, mut pending) = (BTreeSet::new(), vec![value]);

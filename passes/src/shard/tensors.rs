@@ -21,7 +21,7 @@ use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{Dim, Op, OpKind, OpView, Operand, StateId, TokenOwner, Type, ValueId, WeightId, view};
 
 use super::cut::{self, Take};
-use super::emit::{Cut, Emitter, part};
+use super::emit::{DimCut, Emitter, part};
 use crate::error::ShardError;
 
 /// Division of a product.
@@ -42,9 +42,9 @@ enum Product {
 #[derive(Clone, Debug, Default)]
 struct Plan {
     /// Cut of each value that a rank has only a part of.
-    values: HashMap<ValueId, Cut>,
+    values: HashMap<ValueId, DimCut>,
     /// Cut of each state. `None` is a state that is whole but serves cut heads.
-    states: HashMap<StateId, Option<Cut>>,
+    states: HashMap<StateId, Option<DimCut>>,
     /// Divided products by their position.
     products: HashMap<usize, Product>,
 }
@@ -59,7 +59,7 @@ pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
     for (at, op) in old.ops.iter().enumerate() {
         if let Some(product) = plan.products.get(&at) {
             emit_product(emitter, &plan, &mut parts, &mut pending, op, product)?;
-        } else if let Some(view::ExpertCombine { y, p }) = view::ExpertCombine::of(op)
+        } else if let Some(view::ExpertCombine { y, p }) = view::ExpertCombine::from_op(op)
             && let Some((y, exchange)) = pending.remove(&y)
         {
             let p = emitter.whole(p)?;
@@ -111,7 +111,7 @@ fn block(
     let Some(columns) = emitter.size(x, dim) else { return Ok(None) };
     let mut tentative = plan.clone();
     // Cuts do not matter for this question, so one that is always possible is taken.
-    let Some(reached) = tentative.reach(emitter, x, Cut::of(dim, 0..columns)) else { return Ok(None) };
+    let Some(reached) = tentative.reach(emitter, x, DimCut::from_range(dim, 0..columns)) else { return Ok(None) };
     if !reached {
         return Ok(None);
     }
@@ -125,10 +125,10 @@ fn block(
     }
     let mut chosen = plan.clone();
     let range = part(columns, emitter.group);
-    if chosen.reach(emitter, x, Cut::of(dim, range)) != Some(true) || !chosen.is_closed(emitter, at) {
+    if chosen.reach(emitter, x, DimCut::from_range(dim, range)) != Some(true) || !chosen.is_closed(emitter, at) {
         return Ok(None);
     }
-    let between_blocks = (columns / ranks).is_multiple_of(whole.stored().block_len() as u64);
+    let between_blocks = (columns / ranks).is_multiple_of(whole.stored_format().block_len() as u64);
     let product = match between_blocks && !whole.format.has_row_scale() {
         true => Product::Columns,
         false => Product::Gathered { rows: rows_divide(emitter, weight) },
@@ -145,7 +145,7 @@ fn rows_divide(emitter: &Emitter<'_>, weight: WeightId) -> bool {
 impl Plan {
     /// Cuts a value and what it is computed from. Returns whether the cut reaches a product whose
     /// rows are cut, or `None` if the value itself stays whole.
-    fn reach(&mut self, emitter: &Emitter<'_>, value: ValueId, cut: Cut) -> Option<bool> {
+    fn reach(&mut self, emitter: &Emitter<'_>, value: ValueId, cut: DimCut) -> Option<bool> {
         let old = emitter.old;
         let mut work = vec![(value, cut)];
         let mut reached = false;
@@ -154,7 +154,7 @@ impl Plan {
             let own = std::mem::take(&mut first);
             let cut = match self.values.get(&value) {
                 Some(known) if known.dim != cut.dim => return None,
-                Some(known) => joined(known, &cut),
+                Some(known) => union(known, &cut),
                 None => cut,
             };
             if self.values.get(&value) == Some(&cut) {
@@ -177,7 +177,7 @@ impl Plan {
             let direct = matches!(op.kind, OpKind::Matmul | OpKind::ExpertMatmul);
             // Elements of a part of each row are elements of the row.
             if let (OpKind::Slice, true) = (op.kind, cut.dim + 1 == old.ty(value).dims().len()) {
-                let view = view::Slice::of(op)?;
+                let view = view::Slice::from_op(op)?;
                 let shifted = shift(&cut, view.from.unsigned_abs());
                 self.values.insert(value, cut);
                 work.push((view.x, shifted));
@@ -213,18 +213,23 @@ impl Plan {
 
     /// Cuts a state. Returns the cuts of the keys and values that ops write to it, or `None` if
     /// another op cuts it otherwise.
-    fn cut_state(&mut self, emitter: &Emitter<'_>, state: StateId, cut: Option<Cut>) -> Option<Vec<(ValueId, Cut)>> {
+    fn cut_state(
+        &mut self,
+        emitter: &Emitter<'_>,
+        state: StateId,
+        cut: Option<DimCut>,
+    ) -> Option<Vec<(ValueId, DimCut)>> {
         let joint = match (self.states.get(&state), cut) {
             (None, cut) => cut,
             (Some(None), None) => None,
-            (Some(Some(known)), Some(cut)) if known.dim == cut.dim => Some(joined(known, &cut)),
+            (Some(Some(known)), Some(cut)) if known.dim == cut.dim => Some(union(known, &cut)),
             (Some(_), _) => return None,
         };
         self.states.insert(state, joint.clone());
         let Some(cut) = joint else { return Some(Vec::new()) };
-        let appends = emitter.old.ops.iter().filter_map(view::KvAppend::of);
+        let appends = emitter.old.ops.iter().filter_map(view::KvAppend::from_op);
         let own = appends.filter(|append| *emitter.old.ty(append.kv) == Type::Token(TokenOwner::State(state)));
-        let heads = Cut { dim: 1, ranges: cut.ranges };
+        let heads = DimCut { dim: 1, ranges: cut.ranges };
         Some(own.flat_map(|append| [(append.k, heads.clone()), (append.v, heads.clone())]).collect())
     }
 
@@ -267,7 +272,7 @@ impl Plan {
 }
 
 /// Returns the union of two cuts of one dimension.
-fn joined(a: &Cut, b: &Cut) -> Cut {
+fn union(a: &DimCut, b: &DimCut) -> DimCut {
     let mut all: Vec<Range<u64>> = a.ranges.iter().chain(&b.ranges).cloned().collect();
     all.sort_unstable_by_key(|range| (range.start, range.end));
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -277,13 +282,13 @@ fn joined(a: &Cut, b: &Cut) -> Cut {
             _ => ranges.push(range),
         }
     }
-    Cut { dim: a.dim, ranges }
+    DimCut { dim: a.dim, ranges }
 }
 
 /// Returns a cut with all ranges moved up.
-fn shift(cut: &Cut, by: u64) -> Cut {
+fn shift(cut: &DimCut, by: u64) -> DimCut {
     let ranges = cut.ranges.iter().map(|range| range.start + by..range.end + by);
-    Cut { dim: cut.dim, ranges: ranges.collect() }
+    DimCut { dim: cut.dim, ranges: ranges.collect() }
 }
 
 /// Returns the part of a value that an op takes.
@@ -292,13 +297,13 @@ fn take(
     plan: &Plan,
     parts: &HashMap<ValueId, ValueId>,
     value: ValueId,
-    wanted: &Cut,
+    wanted: &DimCut,
 ) -> Result<ValueId, ShardError> {
     let (x, own) = match (plan.values.get(&value), parts.get(&value)) {
         (Some(own), Some(&x)) => (x, own.clone()),
         _ => {
             let size = emitter.size(value, wanted.dim).unwrap_or(0);
-            (emitter.whole(value)?, Cut::of(wanted.dim, 0..size))
+            (emitter.whole(value)?, DimCut::from_range(wanted.dim, 0..size))
         }
     };
     if own == *wanted {
@@ -361,10 +366,10 @@ fn emit_cut(
     plan: &Plan,
     parts: &mut HashMap<ValueId, ValueId>,
     op: &Op,
-    cut: &Cut,
+    cut: &DimCut,
 ) -> Result<(), ShardError> {
     let result = op.results[0];
-    if let (OpKind::Slice, Some(view)) = (op.kind, view::Slice::of(op))
+    if let (OpKind::Slice, Some(view)) = (op.kind, view::Slice::from_op(op))
         && cut.dim + 1 == emitter.old.ty(result).dims().len()
     {
         let part = take(emitter, plan, parts, view.x, &shift(cut, view.from.unsigned_abs()))?;
@@ -398,18 +403,18 @@ fn emit_whole(
     parts: &mut HashMap<ValueId, ValueId>,
     op: &Op,
 ) -> Result<(), ShardError> {
-    if let Some(view::StateBegin { state }) = view::StateBegin::of(op) {
+    if let Some(view::StateBegin { state }) = view::StateBegin::from_op(op) {
         let cut = plan.states.get(&state).cloned().flatten();
         let state = emitter.state(state, cut.as_ref())?;
         let token = emitter.insert(&view::StateBegin { state })?[0];
         emitter.set(op.results[0], token);
         return Ok(());
     }
-    if let Some(append) = view::KvAppend::of(op)
+    if let Some(append) = view::KvAppend::from_op(op)
         && let Type::Token(TokenOwner::State(state)) = emitter.old.ty(append.kv)
         && let Some(Some(cut)) = plan.states.get(state)
     {
-        let heads = Cut { dim: 1, ranges: cut.ranges.clone() };
+        let heads = DimCut { dim: 1, ranges: cut.ranges.clone() };
         let [k, v] = [append.k, append.v].map(|value| take(emitter, plan, parts, value, &heads));
         let (kv, pos) = (emitter.whole(append.kv)?, emitter.whole(append.pos)?);
         let token = emitter.insert(&view::KvAppend { kv, k: k?, v: v?, pos })?[0];
@@ -436,17 +441,17 @@ fn emit_product(
     };
     let shape = emitter.source.weights[weight.index()].shape.clone();
     let (columns, rows) = (shape.len() - 1, shape.len() - 2);
-    let cut_rows = Cut::of(rows, part(shape[rows], emitter.group));
+    let cut_rows = DimCut::from_range(rows, part(shape[rows], emitter.group));
     let own = match plan.values.contains_key(&x) && *product != Product::Rows {
         true => {
             let dim = emitter.old.ty(x).dims().len() - 1;
-            Some(take(emitter, plan, parts, x, &Cut::of(dim, part(shape[columns], emitter.group)))?)
+            Some(take(emitter, plan, parts, x, &DimCut::from_range(dim, part(shape[columns], emitter.group)))?)
         }
         false => None,
     };
     let (x, w, exchange) = match (product, own) {
         (Product::Columns, Some(own)) => {
-            let cut = Cut::of(columns, part(shape[columns], emitter.group));
+            let cut = DimCut::from_range(columns, part(shape[columns], emitter.group));
             (own, matrix(emitter, weight, &cut)?, Some(OpKind::AllReduce))
         }
         (Product::Gathered { rows }, Some(own)) => {
@@ -460,7 +465,7 @@ fn emit_product(
             (emitter.whole(x)?, matrix(emitter, weight, &cut_rows)?, Some(OpKind::AllGather))
         }
     };
-    let y = match view::ExpertMatmul::of(op) {
+    let y = match view::ExpertMatmul::from_op(op) {
         Some(expert) => {
             let ids = emitter.whole(expert.ids)?;
             emitter.insert(&view::ExpertMatmul { x, ids, w })?[0]
@@ -485,7 +490,7 @@ fn emit_product(
 }
 
 /// Appends the dequantised slice of a weight.
-fn matrix(emitter: &mut Emitter<'_>, weight: WeightId, cut: &Cut) -> Result<ValueId, ShardError> {
+fn matrix(emitter: &mut Emitter<'_>, weight: WeightId, cut: &DimCut) -> Result<ValueId, ShardError> {
     let w = emitter.slice(weight, cut);
     Ok(emitter.insert(&view::Dequantise { w })?[0])
 }

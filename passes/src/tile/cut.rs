@@ -1,6 +1,6 @@
 //! The blocking of a weight: from cache sizes, from tuned choices, or as requested.
 
-use ixc_ir::units::counted;
+use ixc_ir::units::count_text;
 use ixc_kernels::MatmulStrategy;
 use ixc_kernels::candidates::{self, Candidate, bands, candidates, item_rows};
 use ixc_kernels::tiling::{Tiling, Use};
@@ -10,21 +10,21 @@ use super::kernels::{Kernels, cycles};
 use super::overrides::Override;
 use super::parts::weight_parts;
 use super::{BANDED, Limits, MIN_ITEMS, TUNED};
-use crate::decision::{Decision, Rejected};
+use crate::decision::{Decision, RejectedAlternative};
 use crate::error::TileError;
 use crate::pass::Context;
 use crate::tuned::TunedChoice;
 
 /// Blocking of a weight, with its reason.
 #[derive(Clone, Debug)]
-pub(super) struct Cut {
+pub(super) struct WeightBlocking {
     pub(super) tiling: Tiling,
     pub(super) why: String,
     /// Decisions with the rejected alternatives, if requested. The caller sets the weight's name.
     pub(super) decisions: Vec<Decision>,
 }
 
-impl Cut {
+impl WeightBlocking {
     /// Returns the cheapest blocking with items of one of these numbers of weight rows, in
     /// ascending order. Records the rejected alternatives if `records_decisions` is set.
     pub(super) fn cheapest(
@@ -34,7 +34,7 @@ impl Cut {
         caches: &CoreCaches,
         limits: Limits,
         records_decisions: bool,
-    ) -> Cut {
+    ) -> WeightBlocking {
         let enough = rows.iter().copied().filter(|rows| weight.n / rows >= MIN_ITEMS);
         let enough: Vec<u64> = enough.chain(rows.first().copied()).collect();
         let kernels: Vec<Kernels> =
@@ -53,13 +53,13 @@ impl Cut {
                 let why = match kernels.iter().find(|kernels| kernels.rows == rows) {
                     Some(kernels) => format!("{}, not less than the choice", cycles(cost(kernels))),
                     None => {
-                        format!("only {}; the minimum for threads is {MIN_ITEMS}", counted(weight.n / rows, "item"))
+                        format!("only {}; the minimum for threads is {MIN_ITEMS}", count_text(weight.n / rows, "item"))
                     }
                 };
-                Rejected::new(format!("{rows} weight rows"), why)
+                RejectedAlternative::new(format!("{rows} weight rows"), why)
             });
-            let chosen = Decision::of("weight", "", "item size").chose(format!("{} weight rows", best.rows));
-            let chosen = chosen.since(format!("{}; {}", counted(weight.n / best.rows, "item"), cycles(cost(best))));
+            let chosen = Decision::new("weight", "", "item size").chose(format!("{} weight rows", best.rows));
+            let chosen = chosen.since(format!("{}; {}", count_text(weight.n / best.rows, "item"), cycles(cost(best))));
             decisions.push(chosen.over_all(items));
             decisions.push(best.decision(caches));
             let mut bands = Vec::new();
@@ -67,14 +67,14 @@ impl Cut {
                 Some(band) => format!("bands of {band} weight rows"),
                 None => "whole items".to_owned(),
             };
-            decisions.push(Decision::of("weight", "", "bands").chose(chosen).over_all(bands));
+            decisions.push(Decision::new("weight", "", "bands").chose(chosen).over_all(bands));
         }
-        Cut { tiling: Tiling { parts: parts.collect() }, why, decisions }
+        WeightBlocking { tiling: Tiling { parts: parts.collect() }, why, decisions }
     }
 
     /// Returns the cheapest blocking with the tuned choices applied. Tuning does not change the
     /// kernel for each number of rows, because sums of float weights depend on it.
-    pub(super) fn tuned(
+    pub(super) fn tuned_blocking(
         weight: &candidates::Weight,
         choices: &[&TunedChoice],
         name: &str,
@@ -82,9 +82,9 @@ impl Cut {
         caches: &CoreCaches,
         limits: Limits,
         records_decisions: bool,
-    ) -> Result<Cut, TileError> {
+    ) -> Result<WeightBlocking, TileError> {
         let all = item_rows(weight, target);
-        let own = Cut::cheapest(weight, &all, target, caches, limits, records_decisions);
+        let own = WeightBlocking::cheapest(weight, &all, target, caches, limits, records_decisions);
         let refused = |choice: &TunedChoice| TileError::Tuned {
             name: name.to_owned(),
             choice: choice.to_string(),
@@ -103,7 +103,7 @@ impl Cut {
             if !all.contains(&rows) || last != Some(choice.strategy) {
                 return Err(refused(choice));
             }
-            cut = Cut::cheapest(weight, &[rows], target, caches, limits, false);
+            cut = WeightBlocking::cheapest(weight, &[rows], target, caches, limits, false);
             if by(&cut.tiling) != by(&own.tiling) {
                 return Err(refused(choice));
             }
@@ -135,9 +135,10 @@ impl Cut {
             let said = texts.iter().filter_map(|text| text.split_once(": ")).map(|(_, said)| said);
             cut.why = format!("{TUNED}{}", said.collect::<Vec<_>>().join(", "));
             if records_decisions {
-                let rejected = (own.tiling != cut.tiling)
-                    .then(|| Rejected::new(own.tiling.to_string(), "the chosen tiling was faster when tuned"));
-                let decision = Decision::of("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);
+                let rejected = (own.tiling != cut.tiling).then(|| {
+                    RejectedAlternative::new(own.tiling.to_string(), "the chosen tiling was faster when tuned")
+                });
+                let decision = Decision::new("weight", "", "tiling").chose(cut.tiling.to_string()).since(&cut.why);
                 cut.decisions = vec![decision.over_all(rejected)];
             }
         }
@@ -146,13 +147,13 @@ impl Cut {
 
     /// Returns the requested blocking, if it is a candidate. Rows after the last full item are cut
     /// by cache sizes.
-    pub(super) fn asked(
+    pub(super) fn requested_blocking(
         weight: &candidates::Weight,
         asked: &Override,
         name: &str,
         context: &Context<'_>,
         limits: Limits,
-    ) -> Result<Cut, TileError> {
+    ) -> Result<WeightBlocking, TileError> {
         let Context { target, caches, .. } = context;
         let all = item_rows(weight, *target);
         let rows: Vec<u64> = all.iter().copied().filter(|rows| asked.rows.is_none_or(|asked| asked == *rows)).collect();
@@ -169,12 +170,12 @@ impl Cut {
                 kernels.push(format!("{}/{numbers}{bands}", chunks[0].strategy));
             }
             let candidates = format!("rows={} with {}", list(all.clone()), kernels.join(" "));
-            TileError::NoCandidate { name: name.to_owned(), asked: asked.asked(), candidates }
+            TileError::NoCandidate { name: name.to_owned(), asked: asked.request_text(), candidates }
         };
         if rows.is_empty() {
             return Err(refused());
         }
-        let mut decision = Cut::cheapest(weight, &rows, *target, caches, limits, false);
+        let mut decision = WeightBlocking::cheapest(weight, &rows, *target, caches, limits, false);
         if let (Some(part), false) = (decision.tiling.parts.first_mut(), asked.uses.is_empty()) {
             let offered = candidates(weight, part.rows, *target);
             let is_offered = |each: &Use| {
@@ -192,6 +193,6 @@ impl Cut {
             }
             part.uses.clone_from(&asked.uses);
         }
-        Ok(Cut { why: format!("requested for {:?}", asked.pattern), ..decision })
+        Ok(WeightBlocking { why: format!("requested for {:?}", asked.pattern), ..decision })
     }
 }

@@ -1,14 +1,14 @@
 //! The kernels of items with a given number of weight rows, and the row counts for which each is
 //! used.
 
-use ixc_ir::units::{Bytes, counted};
+use ixc_ir::units::{Bytes, count_text};
 use ixc_kernels::Pace;
 use ixc_kernels::candidates::{self, Candidate, Level, bands, candidates};
 use ixc_kernels::tiling::{self, Use};
 use ixc_targets::{CoreCaches, Target};
 
 use super::{BANDED, Limits};
-use crate::decision::{Decision, Rejected};
+use crate::decision::{Decision, RejectedAlternative};
 
 /// Maximum rows for which kernels are compared.
 const MOST_COMPARED: u32 = 128;
@@ -19,7 +19,7 @@ pub(super) struct Kernels {
     /// Kernels in ascending order, each with the minimum rows of activations for its use.
     from: Vec<(u32, Candidate)>,
     /// Rejected alternatives, if requested.
-    rejected: Vec<Rejected>,
+    rejected: Vec<RejectedAlternative>,
 }
 
 /// Formats a cost per row of activations and element of the weight.
@@ -35,10 +35,10 @@ impl Kernels {
         caches: &CoreCaches,
         records_decisions: bool,
     ) -> Kernels {
-        let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
+        let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<RejectedAlternative>) = Default::default();
         // Rejected chunks, each with the chosen chunk.
         let mut chunks_lost: Vec<(Candidate, Candidate)> = Vec::new();
-        let name = |each: &Candidate| format!("{} by {}", each.strategy, counted(each.row_chunk.into(), "row"));
+        let name = |each: &Candidate| format!("{} by {}", each.strategy, count_text(each.row_chunk.into(), "row"));
         for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
             let cost = |each: &Candidate| each.cost_of_a_row(caches);
             let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
@@ -57,9 +57,9 @@ impl Kernels {
                         let why = format!(
                             "the arithmetic of {} takes no longer, from {} on",
                             best.strategy,
-                            counted(at.into(), "row")
+                            count_text(at.into(), "row")
                         );
-                        rejected.push(Rejected::new(name(before), why));
+                        rejected.push(RejectedAlternative::new(name(before), why));
                     }
                     from.pop();
                     from.push((at, best.clone()));
@@ -70,10 +70,10 @@ impl Kernels {
                         let what = format!("{} below {at} rows", best.strategy);
                         let why = format!(
                             "{own:.4} cycles per element for {}; {}: {other:.4}",
-                            counted((at - 1).into(), "row"),
+                            count_text((at - 1).into(), "row"),
                             before.strategy
                         );
-                        rejected.push(Rejected::new(what, why));
+                        rejected.push(RejectedAlternative::new(what, why));
                     }
                     from.push((at, best.clone()));
                 }
@@ -83,7 +83,7 @@ impl Kernels {
                             "for up to {MOST_COMPARED} rows, its arithmetic takes longer than that of {}",
                             before.strategy
                         );
-                        rejected.push(Rejected::new(name(best), why));
+                        rejected.push(RejectedAlternative::new(name(best), why));
                     }
                 }
             }
@@ -102,7 +102,9 @@ impl Kernels {
                     best.cost_of_a_row(caches) * candidates::UNIT
                 )
             };
-            (lost != won).then(|| Rejected::new(format!("{} by {}", each.strategy, counted(lost.into(), "row")), why()))
+            (lost != won).then(|| {
+                RejectedAlternative::new(format!("{} by {}", each.strategy, count_text(lost.into(), "row")), why())
+            })
         });
         let rejected = lost.chain(rejected).collect();
         Kernels { rejected, ..kernels }
@@ -118,13 +120,13 @@ impl Kernels {
     pub(super) fn decision(&self, caches: &CoreCaches) -> Decision {
         let each = |(from, candidate, up_to): (u32, &Candidate, u32)| {
             let from = if from > 1 { format!("from {from} rows, ") } else { String::new() };
-            format!("{from}{} by {}", candidate.strategy, counted(candidate.row_chunk.min(up_to).into(), "row"))
+            format!("{from}{} by {}", candidate.strategy, count_text(candidate.row_chunk.min(up_to).into(), "row"))
         };
         let chosen = self.uses().map(each).collect::<Vec<_>>().join("; ");
         let why = self
             .last()
             .map_or_else(String::new, |last| format!("{} takes {}", last.strategy, cycles(last.cost_of_a_row(caches))));
-        Decision::of("weight", "", "kernels").chose(chosen).since(why).over_all(self.rejected.iter().cloned())
+        Decision::new("weight", "", "kernels").chose(chosen).since(why).over_all(self.rejected.iter().cloned())
     }
 
     pub(super) fn last(&self) -> Option<&Candidate> {
@@ -148,14 +150,14 @@ impl Kernels {
         &self,
         weight: &candidates::Weight,
         limits: Limits,
-        alternatives: Option<&mut Vec<Rejected>>,
+        alternatives: Option<&mut Vec<RejectedAlternative>>,
     ) -> Option<u32> {
         let all = bands(weight, self.rows);
         let mut rejected = Vec::new();
         let records_decisions = alternatives.is_some();
         let mut reject = |band: u64, why: &dyn Fn() -> String| {
             if records_decisions {
-                rejected.push(Rejected::new(format!("bands of {band} weight rows"), why()));
+                rejected.push(RejectedAlternative::new(format!("bands of {band} weight rows"), why()));
             }
         };
         // A kernel that is the only one also computes many rows.
@@ -179,13 +181,13 @@ impl Kernels {
                     (false, _) => {
                         format!("a band has {}; the minimum is {}", Bytes(weight.bytes(band)), Bytes(limits.band_bytes))
                     }
-                    (true, true) => format!("{} are more than the goal of {}", counted(count, "band"), limits.items),
-                    (true, false) => format!("only {}; the goal is {}", counted(count, "band"), limits.items),
+                    (true, true) => format!("{} are more than the goal of {}", count_text(count, "band"), limits.items),
+                    (true, false) => format!("only {}; the goal is {}", count_text(count, "band"), limits.items),
                 });
             }
             if chosen.is_some() && records_decisions {
-                let why = format!("only {}; the goal for many threads is {}", counted(items, "item"), limits.items);
-                rejected.push(Rejected::new("whole items", why));
+                let why = format!("only {}; the goal for many threads is {}", count_text(items, "item"), limits.items);
+                rejected.push(RejectedAlternative::new("whole items", why));
             }
             chosen
         };
@@ -197,9 +199,9 @@ impl Kernels {
 
     /// Returns the reason for this choice in a line.
     pub(super) fn why(&self, weight: &candidates::Weight, caches: &CoreCaches, limits: Limits) -> String {
-        let mut why = counted(weight.n / self.rows, "item");
+        let mut why = count_text(weight.n / self.rows, "item");
         if let Some(band) = self.band(weight, limits, None) {
-            why += &format!(" or {}", counted(weight.n / u64::from(band), "band"));
+            why += &format!(" or {}", count_text(weight.n / u64::from(band), "band"));
         }
         for (from, candidate) in self.from.iter().skip(1) {
             why += &format!("; {} from {from} rows", candidate.strategy);

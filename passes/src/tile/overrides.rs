@@ -41,7 +41,7 @@ impl Override {
         })
     }
 
-    pub(super) fn asked(&self) -> String {
+    pub(super) fn request_text(&self) -> String {
         let rows = self.rows.map(|rows| format!("rows={rows}"));
         rows.into_iter().chain(self.uses.iter().map(Use::to_string)).collect::<Vec<_>>().join(" ")
     }
@@ -56,6 +56,6 @@ impl OptionValue for Overrides {
     }
 
     fn text(&self) -> String {
-        self.0.iter().map(|each| format!("{}: {}", each.pattern, each.asked())).collect::<Vec<_>>().join("; ")
+        self.0.iter().map(|each| format!("{}: {}", each.pattern, each.request_text())).collect::<Vec<_>>().join("; ")
     }
 }

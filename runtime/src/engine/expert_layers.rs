@@ -26,7 +26,7 @@ use crate::executor::sequences::Piece;
 use crate::experts::Experts;
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, LoadedPlan};
-use crate::options::Options;
+use crate::options::EngineOptions;
 use crate::program::Layer;
 use crate::stats::Stats;
 use crate::storage::memory::Region;
@@ -165,7 +165,7 @@ impl ExpertLayers {
     ///
     /// # Errors
     /// See [`LoadError`]; [`LoadError::NoLayers`] if the plan is of a whole model.
-    pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<ExpertLayers, LoadError> {
+    pub fn load(plan: Plan<Kernel>, folder: &Path, options: &EngineOptions) -> Result<ExpertLayers, LoadError> {
         ExpertLayers::load_file(PlanFile::new(plan), folder, options)
     }
 
@@ -174,7 +174,7 @@ impl ExpertLayers {
     ///
     /// # Errors
     /// See [`ExpertLayers::load`].
-    pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<ExpertLayers, LoadError> {
+    pub fn load_file(file: PlanFile, folder: &Path, options: &EngineOptions) -> Result<ExpertLayers, LoadError> {
         match file.plan.output {
             Output::Experts { .. } => Ok(ExpertLayers { loaded: load::load(file, folder, options, None)? }),
             Output::Logits { .. } | Output::Hidden { .. } => Err(LoadError::NoLayers),

@@ -3,7 +3,7 @@
 use super::sequence::Engine;
 use crate::expert_counts::ExpertCounts;
 use crate::experts::Experts;
-use crate::streaming::store::Evicted;
+use crate::streaming::store::EvictionResult;
 
 /// The reason why no experts can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`EvictError`].
-    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+    pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<EvictionResult, EvictError> {
         let layers = self.loaded.expert_counts.layers();
         let experts = self.loaded.store.experts.as_ref().map(Experts::store).ok_or(EvictError::NotStreamed)?;
         let facts = layers.get(layer).ok_or(EvictError::NoLayer { layer, layers: layers.len() })?;

@@ -26,11 +26,11 @@ use crate::experts::{self, Experts};
 use crate::file::{OwnWeights, PlanFile, WeightsPlace};
 use crate::homes::Homes;
 use crate::model_files::open_files;
-use crate::options::{BackendKind, ExpertStore, Options, pool};
+use crate::options::{BackendKind, EngineOptions, ExpertStore, pool};
 use crate::page_cache_hints::Advice;
-use crate::plan_check::{checked, target, work};
+use crate::plan_check::{check_plan, target, work};
 use crate::pool::{Pool, processors};
-use crate::processors::{Pin, PinRefusal, allowed};
+use crate::processors::{Pin, PinRefusal, allowed_cpus};
 use crate::program::{MAX_CONTEXT, Program};
 use crate::progress::{Activity, ProgressCounter};
 use crate::saved::identity::{self, Sample};
@@ -130,7 +130,7 @@ impl LoadedPlan {
 
 /// Returns the memory of the process that a budget counts. It is measured before files are read,
 /// because their mapped pages can be released.
-pub(crate) fn process_bytes(options: &Options, plan: &Plan<Kernel>) -> u64 {
+pub(crate) fn process_bytes(options: &EngineOptions, plan: &Plan<Kernel>) -> u64 {
     let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
     if streams { needed_process_bytes() } else { resident_bytes() }
 }
@@ -140,7 +140,7 @@ pub(crate) fn process_bytes(options: &Options, plan: &Plan<Kernel>) -> u64 {
 pub(crate) fn load(
     file: PlanFile,
     folder: &Path,
-    options: &Options,
+    options: &EngineOptions,
     begun: Option<u64>,
 ) -> Result<LoadedPlan, LoadError> {
     let PlanFile { mut plan, weights: own, mut model_files, .. } = file;
@@ -148,7 +148,7 @@ pub(crate) fn load(
         model_files = locate(&mut plan, folder, options.built_in);
     }
     let begun = begun.unwrap_or_else(|| process_bytes(options, &plan));
-    let program = checked(&plan)?;
+    let program = check_plan(&plan)?;
     let context = context(&plan, options)?;
     work(&plan, context)?;
     let (plan_digest, samples) = (identity::of_plan(&plan, context), identity::samples(&plan));
@@ -159,7 +159,7 @@ pub(crate) fn load(
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
     // This precedes binding the threads, because binding changes the result. The caller may also
     // change its own binding later.
-    let initial_processors = allowed().unwrap_or_default();
+    let initial_processors = allowed_cpus().unwrap_or_default();
     let _home = options.homes.enter();
     let (mut pool, pinned_processors) = pool(options)?;
     let threads = pool.threads();
@@ -167,7 +167,7 @@ pub(crate) fn load(
     let watchdog = watchdog.map_err(|source| LoadError::Thread { source })?;
     let files = open_files(&plan, &model_files, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
-    let streamed = streamed(&program, &plan, options);
+    let streamed = streamed_weights(&program, &plan, options);
     // With homes, all weights are copied to their nodes: no page of a file is read in steps.
     let copied = streamed.clone().or_else(|| Some(vec![false; plan.weights.len()]).filter(|_| copies_weights(options)));
     if copied.is_none() && options.experts != ExpertStore::Map {
@@ -250,7 +250,7 @@ pub(crate) fn load(
 }
 
 /// Returns the longest sequence of an engine, in tokens.
-fn context(plan: &Plan<Kernel>, options: &Options) -> Result<u32, LoadError> {
+fn context(plan: &Plan<Kernel>, options: &EngineOptions) -> Result<u32, LoadError> {
     let max = plan.context_length.min(MAX_CONTEXT);
     let found = options.context.unwrap_or(max.min(DEFAULT_CONTEXT).into());
     match u32::try_from(found) {
@@ -260,7 +260,7 @@ fn context(plan: &Plan<Kernel>, options: &Options) -> Result<u32, LoadError> {
 }
 
 /// Adds a phase of loading to the trace, if a trace is recorded.
-fn record_phase(options: &Options, begun: Instant, what: &'static str) {
+fn record_phase(options: &EngineOptions, begun: Instant, what: &'static str) {
     options.trace.iter().for_each(|trace| trace.phase(begun, what));
 }
 
@@ -281,7 +281,7 @@ fn describe_threads(trace: &Recorder, program: &Program, plan: &Plan<Kernel>, th
 }
 
 /// Makes the backend of a plan, and records the time.
-fn make_backend(kernels: Vec<Kernel>, target: Target, options: &Options) -> Result<Backend, LoadError> {
+fn make_backend(kernels: Vec<Kernel>, target: Target, options: &EngineOptions) -> Result<Backend, LoadError> {
     let (begin, count) = (Instant::now(), kernels.len());
     options.progress.iter().for_each(|progress| progress.begin(Activity::Generating, 0));
     let backend = backend(options.backend, kernels, target)?;
@@ -299,7 +299,7 @@ fn check_own_weights(
     plan: &Plan<Kernel>,
     streamed: Option<&[bool]>,
     pool: &mut Pool,
-    options: &Options,
+    options: &EngineOptions,
 ) -> Result<(), LoadError> {
     let begin = Instant::now();
     let streamed = |weight: usize| is_streamed(streamed, weight);
@@ -321,7 +321,7 @@ fn memory(
     plan: &Plan<Kernel>,
     context: u32,
     run: &RunSize,
-    options: &Options,
+    options: &EngineOptions,
     MappedWeights { files, weights }: MappedWeights,
 ) -> Result<EngineMemory, LoadError> {
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
@@ -347,7 +347,12 @@ fn memory(
 }
 
 /// Sets up streaming of experts, and reads the pinned experts and all other weights.
-fn stream(store: &mut EngineMemory, experts: Experts, pool: &mut Pool, options: &Options) -> Result<(), LoadError> {
+fn stream(
+    store: &mut EngineMemory,
+    experts: Experts,
+    pool: &mut Pool,
+    options: &EngineOptions,
+) -> Result<(), LoadError> {
     // Paths are opened a second time, so the files must be those whose headers and weights were
     // checked.
     let mapped: Vec<_> = store.files.iter().map(Mapped::identity).collect();
@@ -368,7 +373,7 @@ fn stream(store: &mut EngineMemory, experts: Experts, pool: &mut Pool, options: 
 }
 
 /// Locks weights in memory, and returns their bytes.
-fn lock_weights(program: &Program, weights: &Weights, options: &Options) -> Result<u64, LoadError> {
+fn lock_weights(program: &Program, weights: &Weights, options: &EngineOptions) -> Result<u64, LoadError> {
     // The page cache decides which experts of mapped files stay in memory, so that they are not
     // locked.
     let experts = |number| program.groups.iter().any(|group| group.weights.iter().any(|w| *w as usize == number));
@@ -382,7 +387,7 @@ pub(crate) fn backend(kind: BackendKind, kernels: Vec<Kernel>, target: Target) -
         BackendKind::Native => {
             Backend::Native(Module::compile(&kernels, target).map_err(Box::new).map_err(LoadError::Codegen)?)
         }
-        BackendKind::Emulated => Backend::emulated(&kernels, target)?,
+        BackendKind::Emulated => Backend::compile_emulated(&kernels, target)?,
         BackendKind::Interpreter => Backend::Interpreter { kernels, turn: Mutex::new(()) },
     })
 }
@@ -410,7 +415,7 @@ struct Sources<'a> {
 
 impl Sources<'_> {
     /// Returns a weight's bytes as stored, and the number of their file if they lie in one file.
-    fn of(&self, weight: &PlanWeight) -> Result<(Option<WeightSource>, usize), LoadError> {
+    fn source(&self, weight: &PlanWeight) -> Result<(Option<WeightSource>, usize), LoadError> {
         let (file, number) = match weight.file {
             WeightFile::Source(file) => (&self.files[file as usize], file as usize),
             WeightFile::Plan | WeightFile::Blocks { .. } => (self.own.ok_or(LoadError::NoWeights)?, self.files.len()),
@@ -447,11 +452,11 @@ fn weights(
     let is_streamed = |number: usize| is_streamed(streamed, number);
     let (offsets, bytes) = own_memory_layout(weights, streamed);
     let memory = Memory::zeroed("packed weights", bytes, true)?;
-    let nowhere = Region::of(&mut []);
+    let nowhere = Region::from_bytes(&mut []);
     let mut offsets = offsets.into_iter();
     let mut places = Vec::with_capacity(weights.len());
     for (i, weight) in weights.iter().enumerate() {
-        let (place, number) = sources.of(weight)?;
+        let (place, number) = sources.source(weight)?;
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
         if !in_memory(streamed, i, weight) {
             // A streamed weight has no fixed address.
@@ -499,7 +504,7 @@ fn weights(
 
 /// Returns the streamed weights. None are streamed without a budget, for plans without expert
 /// groups, or from a built-in file, which is in memory anyway.
-pub(crate) fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option<Vec<bool>> {
+pub(crate) fn streamed_weights(program: &Program, plan: &Plan<Kernel>, options: &EngineOptions) -> Option<Vec<bool>> {
     let built_in = |file: &SourceFile| options.built_in.is_some_and(|built_in| built_in.path == file.path);
     if options.experts == ExpertStore::Map
         || options.memory.is_none() && options.stream.budget == 0
@@ -535,7 +540,7 @@ pub(crate) fn layout(
     if own_offset.is_none() && streamed.into_iter().any(own) {
         return Err(LoadError::NoWeights);
     }
-    let derived: Vec<Indexed> = plan.derived.iter().map(|derived| derived.clone().indexed()).collect();
+    let derived: Vec<Indexed> = plan.derived.iter().map(|derived| derived.clone().with_index()).collect();
     let place = |weight: &PlanWeight, offset: u64| match weight.file {
         WeightFile::Source(file) => Some((file, weight.offset.checked_add(offset)?)),
         WeightFile::Plan | WeightFile::Blocks { .. } => {

@@ -17,7 +17,7 @@ use ixc_ir::plan::{Plan, Step};
 
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, RunSize};
-use crate::options::Options;
+use crate::options::EngineOptions;
 use crate::program::{BarrierAction, Program};
 use crate::streaming::budget::BudgetSplit;
 use crate::streaming::{Block, BlockEncoding};
@@ -40,12 +40,12 @@ pub struct Needs {
 ///
 /// # Errors
 /// [`LoadError::Plan`] if the plan is malformed.
-pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Needs>, LoadError> {
+pub fn from_plan_file(file: &PlanFile, folder: &Path, options: &EngineOptions) -> Result<Option<Needs>, LoadError> {
     let plan = &file.plan;
     let program = Program::new(plan)?;
-    let options = Options { memory: options.memory.or(Some(u64::MAX)), ..options.clone() };
-    let Some(streamed) = load::streamed(&program, plan, &options) else { return Ok(None) };
-    let fixed = load::fixed_bytes(&program, plan, Some(&streamed), &RunSize::of(plan, &options));
+    let options = EngineOptions { memory: options.memory.or(Some(u64::MAX)), ..options.clone() };
+    let Some(streamed) = load::streamed_weights(&program, plan, &options) else { return Ok(None) };
+    let fixed = load::fixed_bytes(&program, plan, Some(&streamed), &RunSize::new(plan, &options));
     let own = file.weights.as_ref().map(|own| own.place());
     let (layout, paths) = load::layout(&program, plan, folder, own)?;
     let (top_k, blocks) = (layout.top_k, layout.blocks);
@@ -61,12 +61,12 @@ pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Ne
 
 /// Returns the number of bytes that a process takes to run a plan with all weights in memory. They
 /// include the present memory of this process. Loading compares the same sum with
-/// [`Options::memory`].
+/// [`EngineOptions::memory`].
 ///
 /// # Errors
 /// [`LoadError::Plan`] if the plan is malformed.
-pub fn resident(plan: &Plan<Kernel>, options: &Options) -> Result<u64, LoadError> {
-    let fixed = load::fixed_bytes(&Program::new(plan)?, plan, None, &RunSize::of(plan, options));
+pub fn resident(plan: &Plan<Kernel>, options: &EngineOptions) -> Result<u64, LoadError> {
+    let fixed = load::fixed_bytes(&Program::new(plan)?, plan, None, &RunSize::new(plan, options));
     Ok(load::resident(plan, fixed.saturating_add(load::resident_bytes())))
 }
 
@@ -112,7 +112,7 @@ impl Needs {
         // Adds room for the largest staging area.
         let staging = self.blocks.iter().map(Block::staging_bytes).max().unwrap_or(0);
         let slots =
-            BudgetSplit::of(&self.blocks, self.top_k, u64::MAX / 2, None).map_or(u64::MAX / 2, |all| all.bytes());
+            BudgetSplit::spend(&self.blocks, self.top_k, u64::MAX / 2, None).map_or(u64::MAX / 2, |all| all.bytes());
         // Staging takes a fraction of the budget, so slots plus the largest staging area suffice.
         self.fixed.saturating_add(slots).saturating_add(staging)
     }
@@ -124,7 +124,11 @@ impl Needs {
     pub fn spending(&self, budget: u64) -> Result<BudgetSplit, LoadError> {
         let (fixed, needed) = (self.fixed, self.min_bytes());
         let left = load::for_experts(budget, fixed, needed.saturating_sub(fixed))?;
-        BudgetSplit::of(&self.blocks, self.top_k, left, None).map_err(|_| LoadError::Budget { budget, fixed, needed })
+        BudgetSplit::spend(&self.blocks, self.top_k, left, None).map_err(|_| LoadError::Budget {
+            budget,
+            fixed,
+            needed,
+        })
     }
 
     /// Returns the mean bytes that are read for a block.

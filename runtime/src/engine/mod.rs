@@ -40,7 +40,7 @@ pub mod variant;
 pub use crate::error::ranks::RanksError;
 pub use crate::executor::sequences::{Sequence, StateBytes};
 pub use expert_use::EvictError;
-pub use options::{BackendKind, ExpertStore, Options};
+pub use options::{BackendKind, EngineOptions, ExpertStore};
 pub use pins::Pins;
 pub use ranks::{FollowError, RankCounts};
 pub use sequence::Engine;

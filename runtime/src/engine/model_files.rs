@@ -28,7 +28,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
 
 use crate::error::load::LoadError;
-use crate::options::{BuiltIn, Options};
+use crate::options::{BuiltIn, EngineOptions};
 use crate::storage::memory::Mapped;
 
 /// Bytes of a file read at a time for its checksum.
@@ -100,7 +100,7 @@ pub(crate) fn open_files(
     plan: &Plan<Kernel>,
     opened: &[Option<File>],
     folder: &Path,
-    options: &Options,
+    options: &EngineOptions,
 ) -> Result<Vec<Mapped>, LoadError> {
     let files = plan.files.iter().enumerate().map(|(number, file)| match options.built_in {
         Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
@@ -181,7 +181,7 @@ fn check(file: &File, path: &Path, source: &SourceFile) -> Result<Identity, Load
     if crc != source.header_crc {
         return Err(other("the checksum of its header", crc.into(), source.header_crc.into()));
     }
-    Ok(Identity::of(&metadata))
+    Ok(Identity::from_metadata(&metadata))
 }
 
 /// Reads some bytes at a position; 0 at the end of the file. An interrupted read is repeated: file

@@ -49,7 +49,7 @@ pub enum ExpertStore {
 
 /// Options for loading a plan.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct EngineOptions {
     /// Number of threads; `None` means all CPUs.
     pub threads: Option<usize>,
     /// Whether threads are bound to processors. The caller's thread is bound only while it runs a
@@ -57,9 +57,9 @@ pub struct Options {
     pub pin: Pin,
     /// Use of NUMA nodes.
     pub numa: Numa,
-    /// Nodes and processors for [`Options::numa`]; `None` means this machine's.
+    /// Nodes and processors for [`EngineOptions::numa`]; `None` means this machine's.
     pub topology: Option<Arc<Topology>>,
-    /// Homes of the engine's threads. Loading sets them by [`Options::numa`].
+    /// Homes of the engine's threads. Loading sets them by [`EngineOptions::numa`].
     pub homes: Homes,
     /// Longest sequence. `None` means the model's context, at most [`DEFAULT_CONTEXT`].
     pub context: Option<u64>,
@@ -93,7 +93,7 @@ pub struct Options {
     /// Storage of experts.
     pub experts: ExpertStore,
     /// Settings of the expert cache. If its budget is not 0, it is the memory for experts' blocks;
-    /// otherwise they get the rest of [`Options::memory`].
+    /// otherwise they get the rest of [`EngineOptions::memory`].
     pub stream: Config,
     /// The streamed experts that stay in memory; `None` pins no expert.
     pub pins: Option<Pins>,
@@ -116,7 +116,7 @@ pub struct Options {
 
 /// Makes the thread pool that the options ask for. Also returns the processor of each thread, or
 /// the reason why threads are not bound.
-pub(crate) fn pool(options: &Options) -> Result<(Pool, Result<Vec<usize>, PinRefusal>), LoadError> {
+pub(crate) fn pool(options: &EngineOptions) -> Result<(Pool, Result<Vec<usize>, PinRefusal>), LoadError> {
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     if threads == 0 || threads > MAX_THREADS {
         return Err(LoadError::Threads { found: threads });

@@ -1,4 +1,4 @@
-//! Options of engines on NUMA nodes: each rank of this process gets a home on the machine's nodes.
+//! EngineOptions of engines on NUMA nodes: each rank of this process gets a home on the machine's nodes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::numa::Numa;
 use crate::numa::error::NumaError;
 use crate::numa::placement::{RankPlace, place_process, place_ranks, place_threads, processors_near};
 use crate::numa::topology::Topology;
-use crate::options::Options;
+use crate::options::EngineOptions;
 use crate::pool::processors;
 use crate::streaming::affinity;
 
 /// Returns the topology for a run, if it uses NUMA nodes.
-fn topology(options: &Options) -> Result<Option<Arc<Topology>>, NumaError> {
+fn topology(options: &EngineOptions) -> Result<Option<Arc<Topology>>, NumaError> {
     if options.numa == Numa::Off {
         return Ok(None);
     }
@@ -30,7 +30,7 @@ fn topology(options: &Options) -> Result<Option<Arc<Topology>>, NumaError> {
 ///
 /// # Errors
 /// If the system lists no processors.
-pub fn ranks_for(options: &Options) -> Result<u32, NumaError> {
+pub fn ranks_for(options: &EngineOptions) -> Result<u32, NumaError> {
     match options.numa {
         Numa::Off | Numa::Mirror => Ok(1),
         Numa::Cut | Numa::Auto => {
@@ -44,7 +44,7 @@ pub fn ranks_for(options: &Options) -> Result<u32, NumaError> {
 ///
 /// # Errors
 /// If the plan of one rank is to be divided, or streamed experts are to be copied.
-pub(crate) fn of_whole(options: &Options) -> Result<Options, LoadError> {
+pub(crate) fn of_whole(options: &EngineOptions) -> Result<EngineOptions, LoadError> {
     let mut options = options.clone();
     let Some(topology) = topology(&options)? else { return Ok(options) };
     let nodes = topology.usable_nodes().count();
@@ -66,7 +66,11 @@ pub(crate) fn of_whole(options: &Options) -> Result<Options, LoadError> {
 ///
 /// # Errors
 /// If weights are to be copied, or no node has processors for this process.
-pub(crate) fn of_ranks(options: &Options, ranks: usize, file: Option<&Path>) -> Result<Vec<Options>, LoadError> {
+pub(crate) fn of_ranks(
+    options: &EngineOptions,
+    ranks: usize,
+    file: Option<&Path>,
+) -> Result<Vec<EngineOptions>, LoadError> {
     let Some(topology) = topology(options)? else { return Ok(vec![options.clone(); ranks]) };
     if options.numa == Numa::Mirror {
         return Err(NumaError::MirrorRanks { ranks: u32::try_from(ranks).unwrap_or(u32::MAX) }.into());
@@ -79,7 +83,7 @@ pub(crate) fn of_ranks(options: &Options, ranks: usize, file: Option<&Path>) -> 
     shared.stream.drive.cpus = shared.stream.drive.cpus.or(near);
     let own = |place: RankPlace| {
         let homes = Homes::at(vec![place]);
-        Options { threads: homes.threads().or(shared.threads), homes, ..shared.clone() }
+        EngineOptions { threads: homes.threads().or(shared.threads), homes, ..shared.clone() }
     };
     Ok(place_ranks(&topology, ranks, options.threads)?.into_iter().map(own).collect())
 }
@@ -89,11 +93,11 @@ pub(crate) fn of_ranks(options: &Options, ranks: usize, file: Option<&Path>) -> 
 ///
 /// # Errors
 /// See [`of_ranks`].
-pub(crate) fn of_process(options: &Options, ranks: u32) -> Result<Options, LoadError> {
+pub(crate) fn of_process(options: &EngineOptions, ranks: u32) -> Result<EngineOptions, LoadError> {
     let Some(topology) = topology(options)? else { return Ok(options.clone()) };
     if options.numa == Numa::Mirror {
         return Err(NumaError::MirrorRanks { ranks }.into());
     }
     let homes = Homes::at(vec![place_process(&topology, options.threads)?]);
-    Ok(Options { threads: homes.threads().or(options.threads), homes, ..options.clone() })
+    Ok(EngineOptions { threads: homes.threads().or(options.threads), homes, ..options.clone() })
 }

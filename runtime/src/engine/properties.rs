@@ -49,11 +49,11 @@ impl Engine {
     /// without saved copies.
     pub fn states(&self) -> (&[State], u64) {
         let sequences = &self.loaded.store.sequences;
-        (sequences.declared(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
+        (sequences.declared_states(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
     }
 
     /// Bytes of weights that are locked in memory
-    /// ([`Options::lock`](crate::engine::Options::lock)).
+    /// ([`EngineOptions::lock`](crate::engine::EngineOptions::lock)).
     pub fn locked_bytes(&self) -> u64 {
         self.loaded.locked
     }
@@ -144,7 +144,7 @@ impl Engine {
         let list = |what, regions| NamedRegions { what, regions };
         pages::page_use(&[
             list("mapped files", store.files.iter().map(Mapped::region).collect()),
-            list("packed weights", vec![store.weights.packed()]),
+            list("packed weights", vec![store.weights.packed_region()]),
             list("streamed experts", experts.into_iter().collect()),
             list("activations", vec![store.arena.region()]),
             list("states", store.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
@@ -171,7 +171,7 @@ impl Engine {
     }
 
     /// Returns the statistics of time since the last call. Tasks and stalls need
-    /// [`Options::stats`](super::Options::stats).
+    /// [`EngineOptions::stats`](super::EngineOptions::stats).
     pub fn take_stats(&mut self) -> Stats {
         let fresh = Stats { threads: self.loaded.stats.threads, ..Stats::default() };
         let mut stats = std::mem::replace(&mut self.loaded.stats, fresh);

@@ -9,7 +9,7 @@
 //! be added ([`Engine::add_sequence`]). One step ([`Engine::step_batch`]) adds tokens to several
 //! sequences, so that weights are read once for all of them. On targets without tiles, the results
 //! of a sequence do not depend on the other sequences in the step; with tiles, this needs
-//! [`Options::exact_batch`]. In speculative decoding, each drafted token is an addition of its own.
+//! [`EngineOptions::exact_batch`]. In speculative decoding, each drafted token is an addition of its own.
 //! Its results are then bit-identical to a step of one token.
 //!
 //! Invariant: the states are those after [`Engine::position`] tokens. If a step fails, they stay
@@ -26,7 +26,7 @@ use super::step::{Addition, FIRST, SequenceId, Softmax, StepError};
 use crate::execute::{self, Counts, ExecuteError, ItemError};
 use crate::executor::sequences::{Piece, Sequence, runs};
 use crate::load::{self, LoadError, LoadedPlan};
-use crate::options::{self, Options};
+use crate::options::{self, EngineOptions};
 use crate::pool::processors;
 use crate::storage::memory::MemoryError;
 use crate::thread_count::ThreadCount;
@@ -241,7 +241,7 @@ impl Engine {
 
     /// Returns the hidden states of the last step's tokens, one row for each in the order of the
     /// additions. Empty if the plan returns none, or if a sequence was changed since.
-    pub fn hidden(&self) -> &[f32] {
+    pub fn hidden_states(&self) -> &[f32] {
         let Some(HiddenRows { buffer, width }) = self.loaded.program.gives else { return &[] };
         let count = self.rows * width as usize;
         let offset = self.loaded.program.buffers[buffer.0 as usize].offset;
@@ -290,7 +290,7 @@ impl Engine {
     /// Adds an empty sequence.
     ///
     /// # Errors
-    /// [`StepError::TooManySequences`] if the engine has [`Options::sequences`] already, and
+    /// [`StepError::TooManySequences`] if the engine has [`EngineOptions::sequences`] already, and
     /// [`StepError::Memory`].
     pub fn add_sequence(&mut self) -> Result<SequenceId, StepError> {
         let _home = self.loaded.homes.enter();
@@ -481,7 +481,7 @@ impl Engine {
             return Err(LoadError::Threads { found: threads });
         }
         let homes = self.loaded.homes.clone();
-        let options = Options { threads: Some(threads), pin: self.loaded.pin, homes, ..Options::default() };
+        let options = EngineOptions { threads: Some(threads), pin: self.loaded.pin, homes, ..EngineOptions::default() };
         (self.loaded.pool, self.loaded.pinned_processors) = options::pool(&options)?;
         self.loaded.thread_count = ThreadCount::new(threads, processors());
         self.loaded.stats.threads = threads;

@@ -28,7 +28,7 @@ use ixc_ir::plan::{Plan, RowInput};
 use super::load::{self, LoadError};
 use super::{BackendKind, Engine};
 use crate::execute::{Backend, PartResults};
-use crate::plan_check::{checked, work};
+use crate::plan_check::{check_plan, work};
 use crate::program::{Program, Routing};
 use crate::saved::Digest;
 use crate::saved::identity;
@@ -63,7 +63,7 @@ impl Engine {
     /// See [`Engine::load`], including the budget. [`LoadError::OtherPlan`] if experts
     /// are streamed, or the plan has other weights, states or rows.
     pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
-        let program = checked(plan)?;
+        let program = check_plan(plan)?;
         work(plan, self.loaded.context)?;
         let loaded = &self.loaded;
         let routing = |routing: &Routing| (routing.top_k, routing.experts, routing.partial);

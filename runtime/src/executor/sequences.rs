@@ -186,7 +186,7 @@ impl Sequences {
     }
 
     /// Returns the declared states of each sequence.
-    pub(crate) fn declared(&self) -> &[State] {
+    pub(crate) fn declared_states(&self) -> &[State] {
         &self.states
     }
 

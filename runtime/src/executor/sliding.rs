@@ -86,11 +86,11 @@ impl Sliding {
 
     /// Returns the first block in memory that the token at a position needs.
     pub fn first_block(&self, position: u32) -> u64 {
-        self.seen(position) / u64::from(ATTENTION_BLOCK)
+        self.first_visible(position) / u64::from(ATTENTION_BLOCK)
     }
 
     /// Returns the first position in memory that the token at a position sees.
-    pub fn seen(&self, position: u32) -> u64 {
+    pub fn first_visible(&self, position: u32) -> u64 {
         self.first(position).saturating_sub(self.base).into()
     }
 

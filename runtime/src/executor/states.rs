@@ -225,7 +225,7 @@ impl States {
     }
 
     /// Returns the declared states.
-    pub fn declared(&self) -> &[State] {
+    pub fn declared_states(&self) -> &[State] {
         &self.states
     }
 

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use super::placement::RankPlace;
-use crate::processors::{allowed, bind};
+use crate::processors::{allowed_cpus, bind};
 
 /// The place of a rank, and the outcome of binding memory there.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub(crate) struct HomeBinding {
 impl HomeBinding {
     /// Enters a home.
     pub(crate) fn enter(home: &Arc<Home>) -> HomeBinding {
-        let processors = allowed();
+        let processors = allowed_cpus();
         if let Err(error) = bind(&home.place.processors) {
             home.refuse("threads", &error);
         }
@@ -226,12 +226,12 @@ mod tests {
     #[test]
     fn memory_of_a_home_lies_on_its_node_and_the_thread_returns() {
         let home = home();
-        let before = allowed();
+        let before = allowed_cpus();
         let binding = HomeBinding::enter(&home);
-        assert_eq!(allowed().unwrap(), home.place.processors);
+        assert_eq!(allowed_cpus().unwrap(), home.place.processors);
         let memory = Memory::zeroed("a test", 1 << 20, false).unwrap();
         drop(binding);
-        assert_eq!(allowed(), before);
+        assert_eq!(allowed_cpus(), before);
         let region = memory.region();
         let resident = || nodes_of(region.base(), region.bytes());
         // Containers may refuse both calls.

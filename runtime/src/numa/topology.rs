@@ -30,7 +30,7 @@ use ixc_files::{read_system, read_text};
 use serde::{Deserialize, Serialize};
 
 use super::error::NumaError;
-use crate::processors::{Machine, Processor, allowed, parse_list};
+use crate::processors::{Machine, Processor, allowed_cpus, parse_list};
 
 /// Max number of nodes, as in the kernel.
 pub const MAX_NODES: usize = 1024;
@@ -71,7 +71,7 @@ impl Topology {
     /// Reads the topology of this machine; `None` if the system does not list its processors.
     pub fn detect() -> Option<Topology> {
         let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        Topology::read(Path::new("/sys/devices"), Path::new("/proc"), allowed()?, quota)
+        Topology::read(Path::new("/sys/devices"), Path::new("/proc"), allowed_cpus()?, quota)
     }
 
     /// Reads the topology from the system's folders.

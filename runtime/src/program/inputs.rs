@@ -14,7 +14,7 @@ pub(super) struct InputKinds {
 }
 
 impl InputKinds {
-    pub(super) fn of(stages: &[Stage]) -> InputKinds {
+    pub(super) fn from_stages(stages: &[Stage]) -> InputKinds {
         // A variant of the plan may use any input without a parameter.
         let mut kinds = InputKinds { rows: RowInput::without_parameter().collect(), ngrams: BTreeSet::new() };
         for arg in stages.iter().flat_map(|stage| &stage.tasks).flat_map(|task| &task.args) {

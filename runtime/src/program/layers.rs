@@ -81,7 +81,7 @@ pub(super) fn check(
     let mut seen = BTreeSet::new();
     let layers = plan.expert_layers.iter().zip(stages);
     let checked = layers.map(|(layer, stages)| {
-        let of_layer = of(plan, routings, layer, width, stages);
+        let of_layer = check_layer(plan, routings, layer, width, stages);
         let layer = at(&format!("layer {}", layer.layer), of_layer)?;
         // The steps of each layer sort the layer's ids.
         let numbers = [(0u8, layer.number), (1, layer.ids.0)];
@@ -94,7 +94,7 @@ pub(super) fn check(
     checked.collect()
 }
 
-fn of(
+fn check_layer(
     plan: &Plan<Kernel>,
     routings: &[Routing],
     layer: &ExpertLayer,

@@ -107,7 +107,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    fn of(affine: &Affine, dims: usize) -> Option<Linear> {
+    fn from_affine(affine: &Affine, dims: usize) -> Option<Linear> {
         let term = |&(atom, coefficient): &(Atom, i64)| match atom {
             Atom::Dim(dim) if dim.index() < dims => Some((dim.index(), coefficient)),
             Atom::Dim(_) | Atom::Var(_) => None,
@@ -177,12 +177,12 @@ pub struct Signature {
 }
 
 impl Signature {
-    fn of(kernel: &Kernel) -> Result<Signature, Problem> {
+    fn from_kernel(kernel: &Kernel) -> Result<Signature, Problem> {
         range("dims", kernel.dims.len() as u64, 0, MAX_DIMS as u64)?;
         range("buffers", kernel.buffers.len() as u64, 0, MAX_BUFFERS as u64)?;
         let buffers = kernel.buffers.iter().map(|buffer| {
             let linear = |affine| {
-                Linear::of(affine, kernel.dims.len())
+                Linear::from_affine(affine, kernel.dims.len())
                     .ok_or_else(|| Problem::NotOverDims { buffer: buffer.name.clone() })
             };
             let access = match &buffer.kind {
@@ -197,7 +197,7 @@ impl Signature {
             name: kernel.name.clone(),
             dims: kernel.dims.clone(),
             buffers: buffers.collect::<Result<_, Problem>>()?,
-            products: Counter::of(kernel),
+            products: Counter::from_kernel(kernel),
             has_tiles: kernel.values.iter().any(|ty| ty.is_tile()),
         })
     }
@@ -519,7 +519,7 @@ impl Program {
         // The sums cannot overflow: each was found to be at most MAX_PARTS.
         let part_bytes = ends(|place| place.offset + place.bytes * place.lines() * u64::from(place.parts));
         let part_lines = ends(|place| place.line as u64 + place.lines());
-        let inputs = InputKinds::of(&stages);
+        let inputs = InputKinds::from_stages(&stages);
         let chosen_bytes = stages.iter().flat_map(|stage| &stage.tasks).map(|task| checker.chosen_bytes(task)).max();
         let chosen_bytes = chosen_bytes.unwrap_or(0);
         at(&"plan", inputs.check(chosen_bytes))?;
@@ -555,7 +555,7 @@ fn signatures(plan: &Plan<Kernel>) -> Result<(Vec<Signature>, u64)> {
     let mut scratch_bytes = 0;
     for kernel in &plan.kernels {
         let place = format!("kernel {:?}", tables::shorten(&kernel.name));
-        let signature = at(&place, Signature::of(kernel))?;
+        let signature = at(&place, Signature::from_kernel(kernel))?;
         scratch_bytes = scratch_bytes.max(at(&place, signature.scratch())?);
         kernels.push(signature);
     }
@@ -567,7 +567,7 @@ fn check_tables(plan: &Plan<Kernel>) -> Result<()> {
     for (i, table) in plan.ropes.iter().enumerate() {
         at(&format!("rotary table {i}"), tables::rope(table))?;
     }
-    let made = tables::derived(plan)?;
+    let made = tables::check_derived(plan)?;
     for weight in &plan.weights {
         at(&format!("weight {:?}", tables::shorten(&weight.name)), tables::weight(plan, &made, weight))?;
     }

@@ -40,7 +40,7 @@ fn exchange(plan: &Plan<Kernel>, exchange: Exchange) -> Result<(), Problem> {
             return Err(Problem::Shape { expected: "a message to or from another rank" });
         }
     }
-    let [sent, result] = [exchange.sent(), exchange.result()];
+    let [sent, result] = [exchange.sent_buffer(), exchange.result()];
     let [sent, result] = [sent.map(|sent| floats(plan, sent)), result.map(|result| floats(plan, result))];
     let (sent, result) = (sent.transpose()?, result.transpose()?);
     let (Some(sent), Some(result)) = (sent, result) else { return Ok(()) };

@@ -27,7 +27,7 @@ pub(super) struct DerivedSizes {
 }
 
 /// Checks each derived tensor once, because many weights may use the same one.
-pub(super) fn derived(plan: &Plan<Kernel>) -> Result<Vec<DerivedSizes>> {
+pub(super) fn check_derived(plan: &Plan<Kernel>) -> Result<Vec<DerivedSizes>> {
     let lengths: Vec<u64> = plan.files.iter().map(|file| file.bytes).collect();
     let made = |(number, derived): (usize, &Derived)| {
         let checked = derived.check(&lengths).map_err(|error| Problem::Derived { error });

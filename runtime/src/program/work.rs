@@ -243,7 +243,7 @@ impl Counter<'_> {
             let blocks = self.capacity.div_ceil(ATTENTION_BLOCK.into()).max(parts);
             let dims = self.kernel(split.combine).map_or(0, |kernel| kernel.dims.len());
             let ranges = vec![DimRange { lo: 0, hi: i64::try_from(blocks).unwrap_or(i64::MAX) }; dims];
-            each = each.saturating_add(self.ranged(split.combine, ranges)?);
+            each = each.saturating_add(self.call_statements(split.combine, ranges)?);
         }
         Ok(each.saturating_mul(items.count).saturating_mul(task.columns.into()))
     }
@@ -260,11 +260,11 @@ impl Counter<'_> {
             let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
             ranges.push(DimRange { lo: number(*range.start()), hi: number(*range.end()) });
         }
-        self.ranged(id, ranges)
+        self.call_statements(id, ranges)
     }
 
     /// Returns the statements of a call with dims in these ranges.
-    fn ranged(&mut self, id: KernelId, mut ranges: Vec<DimRange>) -> Result<u64, Problem> {
+    fn call_statements(&mut self, id: KernelId, mut ranges: Vec<DimRange>) -> Result<u64, Problem> {
         let Some(kernel) = self.kernel(id) else { return Ok(0) };
         // A call with other dims is an error when it runs.
         for (range, dim) in ranges.iter_mut().zip(&kernel.dims) {

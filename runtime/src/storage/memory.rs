@@ -66,7 +66,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Makes a region of bytes. The owner must neither move nor free them while the region is used.
-    pub fn of(bytes: &mut [u8]) -> Region {
+    pub fn from_bytes(bytes: &mut [u8]) -> Region {
         Region { base: bytes.as_mut_ptr(), bytes: bytes.len() as u64 }
     }
 
@@ -155,7 +155,7 @@ impl Mapped {
     /// # Errors
     /// If the system refuses.
     pub fn open(file: &File, path: &Path, bytes: u64) -> io::Result<Mapped> {
-        let identity = Identity::of(&file.metadata()?);
+        let identity = Identity::from_metadata(&file.metadata()?);
         let map = MmapOptions::new().map_raw_read_only(file)?;
         if map.len() as u64 != bytes {
             return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
@@ -171,7 +171,7 @@ impl Mapped {
     /// If the system refuses.
     pub fn part_of(file: &File, path: &Path, offset: u64, bytes: u64) -> io::Result<Mapped> {
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let identity = Identity::of(&file.metadata()?);
+        let identity = Identity::from_metadata(&file.metadata()?);
         let map = MmapOptions::new().offset(offset).len(length).map_raw_read_only(file)?;
         let source = MappedFile { path: path.to_owned(), file: file.try_clone()?, identity, map };
         Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
@@ -195,7 +195,7 @@ impl Mapped {
     pub fn check_unchanged(&self) -> Result<(), ChangedFile> {
         let Some(MappedFile { path, file, identity, .. }) = &self.source else { return Ok(()) };
         let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;
-        Identity::of(&now).check_same_bytes(*identity, path)
+        Identity::from_metadata(&now).check_same_bytes(*identity, path)
     }
 
     /// Releases the pages of a part, if the system allows it. They leave this process's memory. The
@@ -293,7 +293,7 @@ impl Rope {
     /// If the system refuses.
     pub fn new(table: &RopeTable, capacity: u32, context: u32) -> Result<Rope, MemoryError> {
         let memory = Memory::zeroed("a rotary table", Rope::bytes(table, capacity), false)?;
-        Ok(Rope { memory, table: table.within(context), filled: 0, capacity })
+        Ok(Rope { memory, table: table.for_context(context), filled: 0, capacity })
     }
 
     /// Returns the whole table.

@@ -122,7 +122,7 @@ impl Job {
     /// Generates the code that packing uses, because a sandbox allows no new code after loading.
     pub(crate) fn generate_code(&self) {
         kernel(self.to_format);
-        if self.to_format.unpacked().is_some_and(|unpacked| unpacked != self.from_format) {
+        if self.to_format.unpacked_format().is_some_and(|unpacked| unpacked != self.from_format) {
             let max = self.max_columns();
             let widths = [max.min(self.columns), self.columns % max].into_iter().filter(|columns| *columns > 0);
             widths.for_each(|columns| drop(row_kernel(self.from_format, columns as usize)));
@@ -173,7 +173,7 @@ impl Job {
             // SAFETY: the part is in this strip of `to`, which no other code accesses by the
             // caller's promise. It is initialised, like all mapped memory.
             let out = unsafe { std::slice::from_raw_parts_mut(part.base(), part.bytes() as usize) };
-            match self.to_format.unpacked() {
+            match self.to_format.unpacked_format() {
                 Some(unpacked) if unpacked != self.from_format => {
                     let x = floats(self.from_format, columns as usize, rows);
                     let mut rows = requantise::of_floats(unpacked, &x, columns as usize);
@@ -190,7 +190,7 @@ impl Job {
 /// and packing.
 pub(crate) fn makes(from: Format, to: Format) -> bool {
     let requantised = to.has_row_scale() && to.rows() > 1 && from.is_in_files();
-    to.unpacked().is_some_and(|unpacked| unpacked == from || requantised)
+    to.unpacked_format().is_some_and(|unpacked| unpacked == from || requantised)
 }
 
 /// Returns the packing kernel of a format, if this machine can run one.
@@ -244,7 +244,7 @@ fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
         Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => &by_blocks,
     };
     let bytes = |format: Format| format.row_bytes(columns as u64).map(|bytes| bytes as usize * STRIP);
-    let whole = [to.unpacked().and_then(bytes), bytes(to)] == [Some(rows.len()), Some(out.len())];
+    let whole = [to.unpacked_format().and_then(bytes), bytes(to)] == [Some(rows.len()), Some(out.len())];
     assert!(whole, "16 rows of {columns} columns of {to}");
     // SAFETY: the kernel reads 16 rows of `columns` and writes a strip; the lengths of both were
     // just compared.
@@ -386,7 +386,7 @@ mod tests {
         // More columns than [`COLUMNS`], and not a multiple of it.
         let (columns, strips) = (COLUMNS as u64 + 256, 11);
         for to_format in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
-            let from_format = to_format.unpacked().unwrap();
+            let from_format = to_format.unpacked_format().unwrap();
             let strip = STRIP * from_format.row_bytes(columns).unwrap() as usize;
             let source: Vec<u8> = (0..strip * strips).map(|i| (i * 31 + i / 251) as u8).collect();
             let packed_strip = STRIP * to_format.row_bytes(columns).unwrap() as usize;
@@ -429,7 +429,8 @@ mod tests {
         for columns in [256, 512, 1280] {
             for to in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
                 let length = |format: Format| STRIP * format.row_bytes(columns).unwrap() as usize;
-                let mut rows: Vec<u8> = (0..length(to.unpacked().unwrap())).map(|i| (i * 37 + i / 241) as u8).collect();
+                let mut rows: Vec<u8> =
+                    (0..length(to.unpacked_format().unwrap())).map(|i| (i * 37 + i / 241) as u8).collect();
                 let (mut right, mut found) = (vec![0; length(to)], vec![0xee; length(to)]);
                 packed::pack(to, &rows, &mut right);
                 pack(to, columns, &mut rows, &mut found);
@@ -454,9 +455,9 @@ mod tests {
         let formats = || FORMATS.iter().map(|row| row.format);
         let pairs = formats().flat_map(|from| formats().map(move |to| (from, to)));
         let mut tried = 0;
-        for (from, to) in pairs.filter(|&(from, to)| to.unpacked() != Some(from) && makes(from, to)) {
+        for (from, to) in pairs.filter(|&(from, to)| to.unpacked_format() != Some(from) && makes(from, to)) {
             let source = random_graphs::weight_bytes(&mut Random::new(5), from, columns as usize * STRIP * strips);
-            let rows = requantise::requantise(from, to.unpacked().unwrap(), &source, columns as usize);
+            let rows = requantise::requantise(from, to.unpacked_format().unwrap(), &source, columns as usize);
             let mut right = vec![0; strips * STRIP * to.row_bytes(columns).unwrap() as usize];
             let strip = right.len() / strips;
             for (rows, out) in rows.chunks_exact(rows.len() / strips).zip(right.chunks_exact_mut(strip)) {

@@ -54,7 +54,7 @@ pub(crate) fn page_use(lists: &[NamedRegions]) -> Vec<PageUse> {
         let mut sum = PageUse { what, resident: 0, large: 0 };
         for region in regions {
             let begin = region.base() as u64;
-            let (resident, large) = of(&mappings, begin, begin.saturating_add(region.bytes()));
+            let (resident, large) = resident_bytes(&mappings, begin, begin.saturating_add(region.bytes()));
             sum.resident += resident;
             sum.large += large;
         }
@@ -65,7 +65,7 @@ pub(crate) fn page_use(lists: &[NamedRegions]) -> Vec<PageUse> {
 
 /// Returns the resident bytes of a range, and those in large pages. The system merges adjacent
 /// mappings. For a mapping that is larger than the range, the range gets a share by length.
-fn of(mappings: &[Mapping], begin: u64, end: u64) -> (u64, u64) {
+fn resident_bytes(mappings: &[Mapping], begin: u64, end: u64) -> (u64, u64) {
     mappings.iter().fold((0, 0), |(resident, large), mapping| {
         let (all, common) =
             (mapping.end - mapping.begin, mapping.end.min(end).saturating_sub(mapping.begin.max(begin)));
@@ -134,9 +134,9 @@ Pss:                 100 kB
         ];
         let expected = expected.map(|(begin, end, resident, large)| Mapping { begin, end, resident, large });
         assert_eq!(found, expected);
-        assert_eq!(of(&found, 0x10_0000, 0x50_0000), (3 << 20, 2 << 20));
-        assert_eq!(of(&found, 0x30_0000, 0x70_0000), ((3 << 19) + (200 << 10), (2 << 19) + (100 << 10)));
-        assert_eq!(of(&found, 0, 0x10_0000), (0, 0));
+        assert_eq!(resident_bytes(&found, 0x10_0000, 0x50_0000), (3 << 20, 2 << 20));
+        assert_eq!(resident_bytes(&found, 0x30_0000, 0x70_0000), ((3 << 19) + (200 << 10), (2 << 19) + (100 << 10)));
+        assert_eq!(resident_bytes(&found, 0, 0x10_0000), (0, 0));
         assert_eq!(mappings("no maps\n9-1 x\nRss: 1 kB"), []);
     }
 

@@ -102,12 +102,12 @@ pub(crate) struct Column {
 impl Column {
     /// Returns the byte offset after the last row whose positions are all below `position`, in
     /// whole blocks.
-    fn filled(&self, position: u32) -> u64 {
+    fn filled_bytes(&self, position: u32) -> u64 {
         self.row(position / self.every.max(1) / ATTENTION_BLOCK * ATTENTION_BLOCK)
     }
 
     /// Returns the byte offset after the last block with a row of a position below `position`.
-    fn begun(&self, position: u32) -> u64 {
+    fn begun_bytes(&self, position: u32) -> u64 {
         self.row(position.div_ceil(self.every.max(1)).next_multiple_of(ATTENTION_BLOCK))
     }
 
@@ -117,8 +117,8 @@ impl Column {
 
     /// Returns the whole pages of a range of positions.
     fn pages(&self, positions: &Range<u32>, page: u64) -> Range<u64> {
-        let from = self.filled(positions.start).next_multiple_of(page);
-        from..(self.filled(positions.end) / page * page).max(from)
+        let from = self.filled_bytes(positions.start).next_multiple_of(page);
+        from..(self.filled_bytes(positions.end) / page * page).max(from)
     }
 }
 
@@ -511,13 +511,13 @@ impl SharedPrefix {
         }
         let (mut parts, mut failed) = (Vec::with_capacity(pool.columns.len()), false);
         for (number, column) in pool.columns.iter().enumerate() {
-            let from = column.filled(position) / pool.page() * pool.page();
+            let from = column.filled_bytes(position) / pool.page() * pool.page();
             let mut zeroed = Vec::new();
             for used in &self.uses {
                 let Some(pages) = used.pages(number).filter(|pages| pages.end > from) else { continue };
                 let pages = pages.start.max(from)..pages.end;
                 let Some(region) = memory.part(pages.start, pages.end - pages.start) else { continue };
-                let stays = column.begun(position).clamp(pages.start, pages.end) - pages.start;
+                let stays = column.begun_bytes(position).clamp(pages.start, pages.end) - pages.start;
                 // SAFETY: the region is whole pages of the sequence's memory, to which the caller
                 // has exclusive access, and `stays` is at most its length.
                 match unsafe { own_again(region, stays) } {

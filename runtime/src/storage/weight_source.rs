@@ -41,7 +41,7 @@ pub(crate) struct DerivedTensors {
 
 impl DerivedTensors {
     pub(crate) fn new(derived: &[Derived], files: &[Mapped]) -> DerivedTensors {
-        let made = |derived: &Derived| (Arc::new(derived.clone().indexed()), derived.bytes());
+        let made = |derived: &Derived| (Arc::new(derived.clone().with_index()), derived.bytes());
         DerivedTensors {
             derived: derived.iter().map(made).collect(),
             files: files.iter().map(Mapped::region).collect(),

@@ -190,7 +190,7 @@ pub(crate) struct Weights {
 
 impl Weights {
     /// Returns the memory of packed weights.
-    pub(crate) fn packed(&self) -> Region {
+    pub(crate) fn packed_region(&self) -> Region {
         self.packed.region()
     }
 
@@ -416,7 +416,7 @@ impl Weights {
             *tile = Tile { what: None, memory: vec![0; room] };
         }
         let skipped = tile.memory.as_ptr().align_offset(LINE).min(LINE);
-        let region = Region::of(&mut tile.memory[skipped..skipped + length as usize]);
+        let region = Region::from_bytes(&mut tile.memory[skipped..skipped + length as usize]);
         let what = Some((weight, first, count));
         if tile.what != what {
             tile.what = None;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ixc_files::read_system;
 
 pub use crate::processors::bind;
-use crate::processors::{allowed, parse_list};
+use crate::processors::{allowed_cpus, parse_list};
 
 /// Returns the CPUs of the NUMA node of a device (`st_dev` of a file on it). Needs several nodes,
 /// and a known node.
@@ -26,7 +26,7 @@ pub fn processors_near(device: u64) -> Option<Vec<usize>> {
 pub fn processors_near_file(path: &Path) -> Option<Vec<usize>> {
     let mut cpus = processors_near(std::fs::metadata(path).ok()?.dev())?;
     // The parent process may have limited the CPUs.
-    if let Some(allowed) = allowed() {
+    if let Some(allowed) = allowed_cpus() {
         cpus.retain(|cpu| allowed.contains(cpu));
     }
     Some(cpus).filter(|cpus| !cpus.is_empty())

@@ -71,7 +71,7 @@ impl BudgetSplit {
     ///
     /// # Errors
     /// [`StreamError::Budget`] if the budget is below the minimum.
-    pub fn of(blocks: &[Block], top_k: u32, budget: u64, staging: Option<u32>) -> Result<BudgetSplit, StreamError> {
+    pub fn spend(blocks: &[Block], top_k: u32, budget: u64, staging: Option<u32>) -> Result<BudgetSplit, StreamError> {
         let mut spending = BudgetSplit::minimum(blocks, top_k);
         let needed = spending.bytes();
         if needed > budget {
@@ -137,11 +137,11 @@ mod tests {
         let min = BudgetSplit::minimum(&blocks, 2);
         assert_eq!(min.classes, [SizeClass { bytes: 10 * PAGE, count: 4 }]);
         assert_eq!(min.bytes(), 40 * PAGE);
-        let error = BudgetSplit::of(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
+        let error = BudgetSplit::spend(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
         assert_eq!(error, StreamError::Budget { budget: 40 * PAGE - 1, needed: 40 * PAGE });
         assert!(error.to_string().contains(&(40 * PAGE).to_string()));
         // No class gets more slots than it has blocks.
-        assert_eq!(BudgetSplit::of(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
+        assert_eq!(BudgetSplit::spend(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
         assert_eq!(BudgetSplit::minimum(&blocks[..3], 2).classes[0].count, 3);
     }
 
@@ -157,7 +157,7 @@ mod tests {
             })
             .collect();
         for budget in (16 * 64 * PAGE..100 * 64 * PAGE).step_by(77 * PAGE as usize) {
-            let spending = BudgetSplit::of(&blocks, 2, budget, None).unwrap();
+            let spending = BudgetSplit::spend(&blocks, 2, budget, None).unwrap();
             assert!(spending.bytes() <= budget && spending.bytes() + 64 * PAGE > budget, "{budget} {spending:?}");
             let parts: Vec<f64> =
                 spending.classes.iter().zip([96.0, 32.0]).map(|(c, of)| f64::from(c.count) / of).collect();
@@ -173,7 +173,7 @@ mod tests {
             })
             .collect();
         let min = BudgetSplit::minimum(&blocks, 2);
-        let spending = BudgetSplit::of(&blocks, 2, min.bytes() + 120 * PAGE, None).unwrap();
+        let spending = BudgetSplit::spend(&blocks, 2, min.bytes() + 120 * PAGE, None).unwrap();
         let counts = |spending: &BudgetSplit| spending.classes.iter().map(|class| class.count).collect::<Vec<_>>();
         let (all, few) = (counts(&spending), counts(&min));
         assert!(all[0] > few[0] + 4 && all[1] > few[1] + 1, "{all:?} {few:?}");
@@ -202,8 +202,8 @@ mod tests {
             (min.classes[0], min.staging),
             (SizeClass { bytes: 4 * PAGE, count: 8 }, SizeClass { bytes: 5 * PAGE, count: 2 },)
         );
-        let more = BudgetSplit::of(&blocks, 4, 100 * PAGE, None).unwrap();
+        let more = BudgetSplit::spend(&blocks, 4, 100 * PAGE, None).unwrap();
         assert_eq!((more.staging.count, more.classes[0].count), (4, 20));
-        assert_eq!(BudgetSplit::of(&blocks, 4, 100 * PAGE, Some(9)).unwrap().staging.count, 7);
+        assert_eq!(BudgetSplit::spend(&blocks, 4, 100 * PAGE, Some(9)).unwrap().staging.count, 7);
     }
 }

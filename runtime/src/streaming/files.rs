@@ -60,7 +60,12 @@ impl Files {
                 None => (open_regular(path).map_err(error)?, false),
             };
             let metadata = file.metadata().map_err(error)?;
-            list.push(Open { path: path.clone(), file, identity: Identity::of(&metadata), direct: direct.into() });
+            list.push(Open {
+                path: path.clone(),
+                file,
+                identity: Identity::from_metadata(&metadata),
+                direct: direct.into(),
+            });
         }
         Ok(Files { list, notes: Mutex::new(notes) })
     }
@@ -140,9 +145,9 @@ impl Files {
         for open in &self.list {
             // Checks the path: a file that replaced the opened one has another inode, while the
             // open handle stays the same.
-            Identity::named(&open.path)?.check_same_file(open.identity, &open.path)?;
+            Identity::from_path(&open.path)?.check_same_file(open.identity, &open.path)?;
             let held = open.file.metadata().map_err(|error| ChangedFile::unreadable(&open.path, &error))?;
-            Identity::of(&held).check_same_bytes(open.identity, &open.path)?;
+            Identity::from_metadata(&held).check_same_bytes(open.identity, &open.path)?;
         }
         Ok(())
     }

@@ -151,7 +151,7 @@ impl Queue {
     }
 
     /// Records all reads with this recorder.
-    pub fn traced(self, trace: Option<Arc<Recorder>>) -> Queue {
+    pub fn with_trace(self, trace: Option<Arc<Recorder>>) -> Queue {
         Queue { trace, ..self }
     }
 

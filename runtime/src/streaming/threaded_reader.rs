@@ -81,7 +81,7 @@ impl ThreadedReader {
     ///
     /// # Errors
     /// Same as [`ThreadedReader::new`].
-    pub fn throttled(files: Arc<Files>, depth: usize, rate: f64) -> io::Result<ThreadedReader> {
+    pub fn with_rate(files: Arc<Files>, depth: usize, rate: f64) -> io::Result<ThreadedReader> {
         // NaN becomes 1 too.
         let rate = if rate > 1.0 { rate } else { 1.0 };
         ThreadedReader::start(files, depth, Some(Throttle { rate, free: Mutex::new(Instant::now()) }))

@@ -2,16 +2,16 @@
 //! slots, and steps.
 //!
 //! A [`Recorder`] is made before a plan is loaded
-//! ([`Options::trace`](crate::engine::Options::trace)), and filled while steps run. It is written
+//! ([`EngineOptions::trace`](crate::engine::EngineOptions::trace)), and filled while steps run. It is written
 //! as a trace that Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open.
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use ixc_runtime::{engine::{Engine, Options}, file, trace::Recorder};
+//! use ixc_runtime::{engine::{Engine, EngineOptions}, file, trace::Recorder};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let path = std::path::Path::new("model.ixp");
 //! let recorder = Arc::new(Recorder::new());
-//! let options = Options { trace: Some(Arc::clone(&recorder)), ..Options::default() };
+//! let options = EngineOptions { trace: Some(Arc::clone(&recorder)), ..EngineOptions::default() };
 //! let mut engine = Engine::load(file::read(path)?, path.parent().unwrap_or(path), &options)?;
 //! engine.prefill(&[1, 2, 3])?;
 //! let dropped = recorder.save(std::path::Path::new("out.json"))?;

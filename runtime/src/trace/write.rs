@@ -138,7 +138,7 @@ impl Out<'_> {
     }
 
     /// Writes an event at the time at which a buffer became full.
-    fn dropped<T>(&mut self, pid: u32, tid: u32, buffer: &Buffer<T>) -> io::Result<u64> {
+    fn write_full_buffer<T>(&mut self, pid: u32, tid: u32, buffer: &Buffer<T>) -> io::Result<u64> {
         if buffer.dropped > 0 {
             let ts = Micros(buffer.spans.iter().map(|span| span.end).max().unwrap_or(0));
             let name = Text(format_args!("{} events did not fit from here on", buffer.dropped));
@@ -149,7 +149,7 @@ impl Out<'_> {
 }
 
 /// Sorts spans so that outer spans come before inner ones.
-fn ordered<T: Copy>(spans: &[Span<T>]) -> Vec<Span<T>> {
+fn sort_spans<T: Copy>(spans: &[Span<T>]) -> Vec<Span<T>> {
     // Of two equal spans, the one that was recorded later is the outer one.
     let mut sorted: Vec<Span<T>> = spans.iter().rev().copied().collect();
     sorted.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
@@ -190,7 +190,7 @@ impl Recorder {
             let args = format_args!(r#""tokens":{tokens},"position":{position},"failed":{failed}"#);
             out.span(STEPS, 0, *start, *end, &name, args)?;
         }
-        out.dropped(STEPS, 0, &steps)
+        out.write_full_buffer(STEPS, 0, &steps)
     }
 
     fn write_threads(&self, out: &mut Out<'_>) -> io::Result<u64> {
@@ -200,7 +200,7 @@ impl Recorder {
         for (tid, lane) in (0u32..).zip(&threads.lanes) {
             out.lane(THREADS, tid, format_args!("thread {tid}"))?;
             let lane = lock(&lane.0);
-            for Span { start, end, what } in ordered(&lane.spans) {
+            for Span { start, end, what } in sort_spans(&lane.spans) {
                 let mut span = |name: &dyn Display| out.span(THREADS, tid, start, end, name, format_args!(""));
                 match what {
                     Work::Task { task, kernel, expert, items, rows, bytes } => {
@@ -227,7 +227,7 @@ impl Recorder {
                     Work::Next => span(&"go on with the next experts"),
                 }?;
             }
-            dropped += out.dropped(THREADS, tid, &lane)?;
+            dropped += out.write_full_buffer(THREADS, tid, &lane)?;
         }
         Ok(dropped)
     }
@@ -241,14 +241,14 @@ impl Recorder {
         let reads = lock(&self.reads);
         let lanes: BTreeSet<u32> = reads.spans.iter().map(|span| span.what.lane).collect();
         lanes.iter().try_for_each(|&lane| out.lane(DRIVE, lane, format_args!("read {lane}")))?;
-        for Span { start, end, what } in ordered(&reads.spans) {
+        for Span { start, end, what } in sort_spans(&reads.spans) {
             let Read { lane, block, class, bytes, offset, whole } = what;
             let class = class_name(class);
             let args = format_args!(r#""class":"{class}","bytes":{bytes},"offset":{offset},"whole":{whole}"#);
             out.span(DRIVE, lane, start, end, &self.block(block), args)?;
         }
         write_counters(out, &reads.spans)?;
-        out.dropped(DRIVE, 0, &reads)
+        out.write_full_buffer(DRIVE, 0, &reads)
     }
 
     /// Writes arrows from reads to the threads that waited for them: from the last read of a block
@@ -298,7 +298,7 @@ impl Recorder {
         }
         out.process(LOADING, "compile and load")?;
         out.lane(LOADING, 0, format_args!("before the first step"))?;
-        for Span { start, end, what } in ordered(&phases.spans) {
+        for Span { start, end, what } in sort_spans(&phases.spans) {
             out.span(LOADING, 0, start, end, &what, format_args!(""))?;
         }
         Ok(())
@@ -315,7 +315,7 @@ impl Recorder {
                 place.close(slot, now, false, &mut open);
             }
         }
-        let all = ordered(&[&slots.events.spans[..], &open.spans].concat());
+        let all = sort_spans(&[&slots.events.spans[..], &open.spans].concat());
         let slot_of = |what: &Slot| match *what {
             Slot::Whole { slot, .. } | Slot::Part { slot, .. } => slot,
         };
@@ -342,7 +342,7 @@ impl Recorder {
                 }
             }
         }
-        out.dropped(SLOTS, 0, &slots.events)
+        out.write_full_buffer(SLOTS, 0, &slots.events)
     }
 }
 
@@ -399,7 +399,7 @@ mod tests {
     fn outer_spans_come_first() {
         let spans = [(5, 6, 'i'), (5, 9, 'o'), (1, 4, 'f'), (7, 8, 'e'), (7, 8, 'w')];
         let spans = spans.map(|(start, end, what)| Span { start, end, what });
-        let order: String = ordered(&spans).iter().map(|span| span.what).collect();
+        let order: String = sort_spans(&spans).iter().map(|span| span.what).collect();
         assert_eq!(order, "foiwe");
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
+use ixc_runtime::engine::{BackendKind, Engine, EngineOptions, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 use ixc_targets::Target;
@@ -30,7 +30,7 @@ fn step_that_waits_for_a_drive_ends_at_its_deadline() {
             Ok(u64::MAX)
         });
         let prefetch = PredictionSettings { choice: StrategyChoice::Off, extra: 0 };
-        let options = Options { step_timeout: Some(limit), prefetch, ..options };
+        let options = EngineOptions { step_timeout: Some(limit), prefetch, ..options };
         let mut engine = Engine::load(plan.clone(), &folder.0, &options).unwrap();
         let error = engine.step(&[1, 2, 3], &[0]).unwrap_err();
         assert_eq!(error, StepError::Execute(ExecuteError::Deadline { limit }), "{threads} threads");

@@ -255,7 +255,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let (tokens, outputs, routed) = (RowCount::Tokens, RowCount::Outputs, RowCount::Routed { top_k: TOP_K });
     let bucket = BucketId(0);
     let axis = RowAxis::Routed(bucket);
-    let eps = Bits::of(1e-5);
+    let eps = Bits::from_value(1e-5);
     let norm = RmsNorm { n: N, eps, out: Format::F32, plain: false };
     let row = N * 4;
     let arena = |buffer, row| arg(Source::Arena(buffer), row, 0);
@@ -302,9 +302,9 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
 
     let a = m.buffer("a", HEADS * D, tokens);
     // The attention of one token is divided into parts; up to three combine tasks run at a time.
-    let (heads, scores) = (Heads { group: HEADS, d: D, dv: D }, Scores::scaled(0.25));
+    let (heads, scores) = (Heads { group: HEADS, d: D, dv: D }, Scores::with_scale(0.25));
     let attention = Attention { heads, scores, key_heads: 1, rows: 3, cache: Cache::default() };
-    let dims = [blocks::full(), blocks::masked(), DimInput::Rows / 3, DimInput::Rows % 3];
+    let dims = [blocks::full(), blocks::masked_blocks(), DimInput::Rows / 3, DimInput::Rows % 3];
     let mut args = vec![arena(qr, HEADS * D * 4), number(RowInput::Positions)];
     args.extend(
         [Source::State { state: 0, field: 0 }, Source::State { state: 0, field: 1 }].map(|source| arg(source, 0, 0)),
@@ -317,7 +317,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         up_to_rows: 1,
         row_chunk: 1,
         kernel: m.kernel(AttentionPart { heads, scores, cache: Cache::default() }),
-        dims: vec![blocks::full(), blocks::masked(), blocks::first()],
+        dims: vec![blocks::full(), blocks::masked_blocks(), blocks::first()],
         split: Some(Split {
             argument: 4,
             division: Division::THREADS,
@@ -353,7 +353,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         bias: false,
         scales: false,
         normalise: true,
-        scale: Bits::of(1.0),
+        scale: Bits::from_value(1.0),
         listed: 0,
     };
     let args = vec![arena(rl, 32), arena(ids, TOP_K * 4), arena(p, TOP_K * 4), arg(Source::Scratch, 0, 0)];
@@ -457,7 +457,7 @@ pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
 
 /// Returns the plan with other limits of single-thread steps: one thread runs step `i` if it has at
 /// most `rows(i)` rows.
-pub fn alone(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u32) -> Plan<Kernel> {
+pub fn with_single_thread_limits(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u32) -> Plan<Kernel> {
     let mut plan = plan.clone();
     for (i, step) in plan.steps.iter_mut().enumerate() {
         if let Step::Run { alone, .. } = step {

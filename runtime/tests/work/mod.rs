@@ -3,7 +3,7 @@
 
 use ixc_ir::kernel::{Affine, Atom, DimId, For, Kernel, Stmt, VarId};
 use ixc_ir::plan::{Plan, Source, Step};
-use ixc_runtime::engine::{Engine, Options};
+use ixc_runtime::engine::{Engine, EngineOptions};
 use ixc_runtime::load::{LoadError, verify};
 use ixc_runtime::program::work::{TokenWork, check};
 use ixc_runtime::program::{PlanError, Problem};
@@ -27,7 +27,7 @@ fn refused(folder: &Folder, plan: &Plan<Kernel>) -> TokenWork {
         other => panic!("{other}"),
     };
     problem(verify(plan).unwrap_err());
-    problem(Engine::load(plan.clone(), &folder.0, &Options::default()).unwrap_err())
+    problem(Engine::load(plan.clone(), &folder.0, &EngineOptions::default()).unwrap_err())
 }
 
 #[test]

@@ -27,7 +27,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::http::app::{App, Options};
+use crate::http::app::{App, AppOptions};
 use crate::http::bodies::ReadBody;
 use crate::http::connection_limit::{ConnectionState, Phase, RequestGuard};
 use crate::http::error::HttpError;
@@ -100,7 +100,7 @@ pub(crate) async fn track_request(State(app): State<Arc<App>>, request: Request,
     let client = connection.as_ref().map(|connection| connection.client);
     let state = connection.map(|connection| connection.state);
     let request_guard = state.clone().map(RequestGuard::new);
-    let mut line = app.options.log.as_ref().map(|log| Line::of(log, &request, client));
+    let mut line = app.options.log.as_ref().map(|log| Line::new(log, &request, client));
     let mut response = match &line {
         Some(line) => line.scope(next.run(request)).await,
         None => next.run(request).await,
@@ -123,7 +123,7 @@ pub(crate) async fn track_request(State(app): State<Arc<App>>, request: Request,
 /// Refuses requests with a wrong `Host` or `Origin`, answers preflights, and gives errors the body
 /// of their interface.
 pub(crate) async fn check_origin(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let Options { hosts, checks_host, origins, advice, .. } = &app.options;
+    let AppOptions { hosts, checks_host, origins, advice, .. } = &app.options;
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
     let name = checks_host.then(|| host_names::refused_host(hosts, &request)).flatten();
     let origin = origins::refused_origin(origins, hosts, &request);
@@ -189,7 +189,7 @@ async fn check_key(app: &App, request: Request, next: Next) -> Response {
         let refused = HttpError::invalid(None, wrong);
         return refused.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error").into_response();
     }
-    let admitted = client::within(deadline, admit(app, key.filter(|_| !only_reads), &parts, body)).await;
+    let admitted = client::wait_until(deadline, admit(app, key.filter(|_| !only_reads), &parts, body)).await;
     let late = || HttpError::late(app.options.request_timeout).into_response();
     let Admitted { body, place } = match admitted {
         Some(Ok(admitted)) => admitted,
@@ -205,8 +205,8 @@ async fn check_key(app: &App, request: Request, next: Next) -> Response {
         }
         response
     };
-    match client::within(deadline, client::serve(room, deadline, served)).await {
-        Some(served) => served.unwrap_or_else(|| HttpError::crashed().into_response()),
+    match client::wait_until(deadline, client::serve(room, deadline, served)).await {
+        Some(served) => served.unwrap_or_else(|| HttpError::panic_error().into_response()),
         None => late(),
     }
 }

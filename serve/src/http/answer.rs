@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use crate::http::app::RequestState;
-use crate::http::client::{Client, within};
+use crate::http::client::{Client, wait_until};
 use crate::http::error::HttpError;
 use crate::http::request_log::{self, Record, Usage};
 use crate::model::Constraint;
@@ -278,9 +278,9 @@ impl Answers {
         // event.
         let numbered = self.list.iter_mut().enumerate().filter(|(number, _)| open.contains(number));
         let next = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next())));
-        let next = within(self.deadline, next).await;
+        let next = wait_until(self.deadline, next).await;
         let (next, of, _) = next.unwrap_or_else(|| (Err(HttpError::late(self.limit)), 0, Vec::new()));
-        let next = next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished")));
+        let next = next.and_then(|next| next.ok_or_else(|| HttpError::server_error("the answer was not finished")));
         self.ended[open[of]] = !matches!(next, Ok(AnswerPart::Deltas(_)));
         if let (Err(error), Some(record)) = (&next, &self.record) {
             record.fail(error.message());

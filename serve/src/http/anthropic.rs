@@ -69,7 +69,7 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result
 
 /// Counts the tokens of a conversation.
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
-    let fields = Fields::of(&body)?;
+    let fields = Fields::parse(&body)?;
     let app = app.select_model(&fields).await?;
     let tools = Tools::of_messages(&fields)?;
     let constraint = tools.constraint(output_format::of_messages(&fields)?)?;
@@ -286,7 +286,7 @@ async fn whole_response(id: &str, model: &str, mut answers: Answers) -> Result<V
             AnswerPart::Ended(reason) => end = Some(reason),
         }
     }
-    let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+    let end = end.ok_or_else(|| HttpError::server_error("the answer was not finished"))?;
     let mut content = Vec::new();
     if !answer.reasoning.is_empty() {
         content.push(json!({"type": "thinking", "thinking": answer.reasoning, "signature": ""}));
@@ -406,7 +406,7 @@ fn stream_response(id: &str, model: &str, answers: Answers) -> Response {
                     return None;
                 }
                 let next = answers.next_of_one().await;
-                match next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished"))) {
+                match next.and_then(|next| next.ok_or_else(|| HttpError::server_error("the answer was not finished"))) {
                     Ok(AnswerPart::Deltas(deltas)) => deltas.into_iter().for_each(|delta| blocks.add(delta)),
                     Ok(AnswerPart::Ended(end)) => {
                         blocks.end(&end, answers.usage());

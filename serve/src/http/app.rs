@@ -33,7 +33,7 @@ const COMPILED_AT_ONCE: usize = 4;
 
 /// Options of the server.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct AppOptions {
     /// API keys. Every request must have one of them; an empty list allows every client.
     pub keys: Vec<String>,
     /// Names of the server in addition to `localhost` and addresses. Pages of these names may send
@@ -72,10 +72,10 @@ pub struct Options {
     pub drain: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
+impl Default for AppOptions {
+    fn default() -> AppOptions {
         let seconds = Duration::from_secs;
-        Options {
+        AppOptions {
             keys: Vec::new(),
             hosts: Vec::new(),
             checks_host: false,
@@ -100,7 +100,7 @@ impl Default for Options {
 /// State shared by all requests.
 pub(crate) struct App {
     pub(crate) models: Arc<Registry>,
-    pub(crate) options: Options,
+    pub(crate) options: AppOptions,
     ending: watch::Receiver<bool>,
     /// Bounds of bodies.
     pub(crate) bodies: Bodies,
@@ -118,7 +118,7 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(models: Arc<Registry>, options: Options, ending: watch::Receiver<bool>) -> App {
+    pub(crate) fn new(models: Arc<Registry>, options: AppOptions, ending: watch::Receiver<bool>) -> App {
         let start_nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
         let bodies = Bodies::new(options.body_bytes, options.bodies_bytes, options.body);
         let [prompts, compiled] = [PROMPTS_AT_ONCE, COMPILED_AT_ONCE].map(|count| Arc::new(Semaphore::new(count)));
@@ -148,7 +148,7 @@ impl App {
 
     /// Reads the fields of a request for text.
     pub(crate) fn fields(&self, body: &[u8]) -> Result<Fields, HttpError> {
-        Fields::of(body).map(|fields| fields.or(&self.options.defaults))
+        Fields::parse(body).map(|fields| fields.or(&self.options.defaults))
     }
 
     /// Returns whether the server stops: it accepts no more requests, or soon will not.
@@ -174,7 +174,7 @@ impl App {
     }
 
     async fn select(self: &Arc<Self>, name: Option<String>, embeddings: bool) -> Result<RequestState, HttpError> {
-        let model = match self.models.loaded(ModelQuery { name: name.as_deref(), embeddings })? {
+        let model = match self.models.loaded_model(ModelQuery { name: name.as_deref(), embeddings })? {
             Some(model) => model,
             None => {
                 let (permit, models) = (Arc::clone(&self.loading).lock_owned().await, Arc::clone(&self.models));
@@ -184,7 +184,7 @@ impl App {
                     let _permit = permit;
                     models.load(ModelQuery { name: name.as_deref(), embeddings })
                 });
-                loaded.await.map_err(|error| HttpError::failed(error.to_string()))??
+                loaded.await.map_err(|error| HttpError::server_error(error.to_string()))??
             }
         };
         request_log::current().iter().for_each(|record| record.set_model(&model.facts().name));
@@ -252,7 +252,7 @@ impl RequestState {
         work: impl FnOnce(&Host, &Client) -> T + Send + 'static,
     ) -> Result<T, HttpError> {
         let permit = Arc::clone(permits).acquire_owned().await;
-        let permit = permit.map_err(|error| HttpError::failed(error.to_string()))?;
+        let permit = permit.map_err(|error| HttpError::server_error(error.to_string()))?;
         self.spawn_cancellable(move |model, client| {
             let _permit = permit;
             work(model, client)
@@ -278,7 +278,7 @@ impl RequestState {
         let done = tokio::task::spawn_blocking(move || client.is_there().then(|| work(&model, &client))).await;
         let done = done.map_err(|error| {
             tracing::error!(%error, "work for a request failed");
-            HttpError::crashed()
+            HttpError::panic_error()
         })?;
         done.ok_or_else(|| Refusal::Gone.into())
     }
@@ -325,7 +325,10 @@ mod tests {
 
     async fn request_state() -> RequestState {
         let models = Arc::new(Registry::one(host("{% for m in messages %}{{ m.content }}{% endfor %}", Script::new())));
-        Arc::new(App::new(models, Options::default(), watch::channel(false).1)).select_named_model(None).await.unwrap()
+        Arc::new(App::new(models, AppOptions::default(), watch::channel(false).1))
+            .select_named_model(None)
+            .await
+            .unwrap()
     }
 
     /// Checks the limits of prompts and grammars. Work continues and counts even if its client has

@@ -89,7 +89,7 @@ impl Bodies {
             if more > 0 {
                 waits_for_room.store(true, Ordering::Relaxed);
                 let more = Arc::clone(&self.left).acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX)).await;
-                let more = more.map_err(|error| HttpError::failed(error.to_string()))?;
+                let more = more.map_err(|error| HttpError::server_error(error.to_string()))?;
                 waits_for_room.store(false, Ordering::Relaxed);
                 match &mut room {
                     Some(room) => room.merge(more),

@@ -7,7 +7,7 @@
 //! body's budget until the work ends.
 //!
 //! Invariant: the bytes of a body count against
-//! [`Options::bodies_bytes`](crate::http::Options::bodies_bytes) until no thread works on it.
+//! [`AppOptions::bodies_bytes`](crate::http::AppOptions::bodies_bytes) until no thread works on it.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -91,7 +91,7 @@ pub(crate) async fn serve<T>(
 }
 
 /// Waits until a deadline, if there is one. Returns `None` after the deadline, and drops the work.
-pub(crate) async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn wait_until<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
     match deadline {
         Some(deadline) => tokio::time::timeout_at(deadline, work).await.ok(),
         None => Some(work.await),

@@ -2,7 +2,7 @@
 //! so do clients that do not read their answers.
 //!
 //! Invariant: a connection whose client neither sends nor reads is closed, and there are never more
-//! than [`Options::connections`]. Invariant: work for a client ends soon after the client has left,
+//! than [`AppOptions::connections`]. Invariant: work for a client ends soon after the client has left,
 //! even if it had sent more requests.
 
 use std::io;
@@ -24,7 +24,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower::ServiceExt;
 
 use crate::http::admission::Connection;
-use crate::http::app::Options;
+use crate::http::app::AppOptions;
 use crate::http::connection_limit::{ConnectionLimit, ConnectionPermit, ConnectionState};
 
 /// Max bytes of the head of a request.
@@ -44,8 +44,13 @@ const CLIENT_LIMIT_MESSAGE: &str = "all connections that one client may have are
 const ENDING_MESSAGE: &str = "the server ends, and all its connections are in use; try again later";
 
 /// Serves connections until `ending` is set. Then waits for open connections to end, for at most
-/// [`Options::drain`]. Requests that clients send before the listener closes are answered.
-pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
+/// [`AppOptions::drain`]. Requests that clients send before the listener closes are answered.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    options: &AppOptions,
+    mut ending: watch::Receiver<bool>,
+) {
     let limit = Arc::new(ConnectionLimit::new(options.connections));
     let (stop, stopping) = watch::channel(false);
     let begin = |stream: TcpStream, client: SocketAddr, permit: ConnectionPermit| {
@@ -105,7 +110,7 @@ async fn answer(
     client: SocketAddr,
     permit: &ConnectionPermit,
     router: Router,
-    options: &Options,
+    options: &AppOptions,
     mut ending: watch::Receiver<bool>,
 ) {
     // Parts of an answer are small and must arrive without delay (no Nagle).
@@ -135,12 +140,12 @@ async fn answer(
             log_head(client, &error, options);
         },
         () = stream.wait_closed() => tracing::debug!("the client has gone"),
-        () = permit.revoked() => tracing::debug!("another connection has the place"),
+        () = permit.wait_for_revocation() => tracing::debug!("another connection has the place"),
     }
 }
 
 /// Logs a malformed request head, which hyper has refused itself.
-fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
+fn log_head(client: SocketAddr, error: &hyper::Error, options: &AppOptions) {
     let status = match error.is_parse_too_large() {
         true => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         false => StatusCode::BAD_REQUEST,
@@ -151,7 +156,7 @@ fn log_head(client: SocketAddr, error: &hyper::Error, options: &Options) {
 }
 
 /// Refuses a connection.
-fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options, message: &str) {
+fn refuse(stream: &TcpStream, client: SocketAddr, options: &AppOptions, message: &str) {
     let body =
         serde_json::json!({"error": {"message": message, "type": "unavailable_error", "param": null, "code": null}});
     let body = body.to_string();
@@ -248,7 +253,7 @@ impl AsyncWrite for TimedStream {
         // that the answer is complete.
         let result = Pin::new(&mut *self.stream.lock()).poll_flush(context);
         if matches!(result, Poll::Ready(Ok(()))) {
-            self.state.flushed();
+            self.state.record_flush();
         }
         self.check_stall(context, result)
     }
@@ -278,7 +283,7 @@ mod tests {
             std::future::pending::<()>()
         };
         let router = Router::new().route("/", get(answer));
-        let options = Options { connections: 1, drain: Duration::from_millis(10), ..Options::default() };
+        let options = AppOptions { connections: 1, drain: Duration::from_millis(10), ..AppOptions::default() };
         let (end, ending) = watch::channel(false);
         let server = tokio::spawn(async move { serve(listener, router, &options, ending).await });
         let client = TcpStream::connect(address).await.unwrap();
@@ -300,7 +305,7 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let router = Router::new().route("/", get(async || "answered"));
             let (end, ending) = watch::channel(false);
-            let run = async move { serve(listener, router, &Options::default(), ending).await };
+            let run = async move { serve(listener, router, &AppOptions::default(), ending).await };
             let connect = |_| {
                 let mut client = std::net::TcpStream::connect(address).unwrap();
                 client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -347,7 +352,7 @@ mod tests {
         let (stream, from) = listener.accept().await.unwrap();
         let (_end, ending) = watch::channel(false);
         let served = tokio::spawn(async move {
-            super::answer(stream, from, &permit, router, &Options::default(), ending).await;
+            super::answer(stream, from, &permit, router, &AppOptions::default(), ending).await;
         });
         client.writable().await.unwrap();
         client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -383,7 +388,7 @@ mod tests {
         let client = TcpStream::connect(address).await.unwrap();
         let (stream, from) = listener.accept().await.unwrap();
         let (_end, ending) = watch::channel(false);
-        let options = Options { write_stall: Duration::from_secs(3600), ..Options::default() };
+        let options = AppOptions { write_stall: Duration::from_secs(3600), ..AppOptions::default() };
         let served = tokio::spawn(async move { super::answer(stream, from, &permit, router, &options, ending).await });
         client.writable().await.unwrap();
         client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -422,7 +427,7 @@ mod tests {
             };
             let router = Router::new().route("/", get(answer));
             let (_end, ending) = watch::channel(false);
-            let server = tokio::spawn(async move { serve(listener, router, &Options::default(), ending).await });
+            let server = tokio::spawn(async move { serve(listener, router, &AppOptions::default(), ending).await });
             let client = TcpStream::connect(address).await.unwrap();
             let bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1 + further);
             let mut rest = &bytes[..];

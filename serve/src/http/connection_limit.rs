@@ -94,7 +94,7 @@ impl ConnectionState {
     }
 
     /// Records that the system has accepted all written bytes.
-    pub(crate) fn flushed(&self) {
+    pub(crate) fn record_flush(&self) {
         let mut activity = self.lock();
         if activity.phase == Phase::Sending {
             (activity.phase, activity.since, activity.deadline) = (Phase::Idle, Instant::now(), None);
@@ -235,7 +235,7 @@ impl ConnectionPermit {
     }
 
     /// Waits until another connection gets this place.
-    pub(crate) async fn revoked(&self) {
+    pub(crate) async fn wait_for_revocation(&self) {
         loop {
             self.state.close.notified().await;
             // A request may have arrived since the notification.
@@ -295,11 +295,11 @@ mod tests {
         permits[0].state().enter(Phase::Answering);
         // This connection became idle again later than the others.
         drop(RequestGuard::new(Arc::clone(permits[1].state())));
-        permits[1].state().flushed();
+        permits[1].state().record_flush();
         permits[2].state().enter(Phase::Receiving);
         assert!(at_once(&limit, address(9)).await.is_none());
         // No other connection is closed.
-        permits[3].revoked().await;
+        permits[3].wait_for_revocation().await;
         assert!(permits[..3].iter().all(|permit| !permit.state().lock().is_closing));
         permits.pop();
         let fifth = limit.take(address(9)).await.unwrap();
@@ -308,7 +308,7 @@ mod tests {
         // answer are not closed.
         for expected in [1, 1] {
             assert!(at_once(&limit, address(9)).await.is_none());
-            permits[expected].revoked().await;
+            permits[expected].wait_for_revocation().await;
             permits.remove(expected);
             let permit = limit.take(address(8)).await.unwrap();
             permit.state().enter(Phase::Answering);
@@ -326,14 +326,14 @@ mod tests {
         let request = RequestGuard::new(Arc::clone(permit.state()));
         permit.state().enter(Phase::Answering);
         // Flushed parts of an unfinished answer do not end the answering phase.
-        permit.state().flushed();
+        permit.state().record_flush();
         assert!(at_once(&limit, address(2)).await.is_none());
         drop(request);
         assert!(at_once(&limit, address(2)).await.is_none());
         assert!(!permit.state().lock().is_closing, "the answer is made, and not sent");
-        permit.state().flushed();
+        permit.state().record_flush();
         assert!(at_once(&limit, address(2)).await.is_none());
-        permit.revoked().await;
+        permit.wait_for_revocation().await;
     }
 
     #[tokio::test]
@@ -347,11 +347,11 @@ mod tests {
             first.state().enter(Phase::Answering);
             tokio::task::yield_now().await;
             // The waiting connection takes the other place instead.
-            second.revoked().await;
+            second.wait_for_revocation().await;
             drop(second);
         });
         found.unwrap();
-        let mut revoked = std::pin::pin!(first.revoked());
+        let mut revoked = std::pin::pin!(first.wait_for_revocation());
         tokio::select! {
             biased;
             () = &mut revoked => panic!("an answer was cut"),
@@ -368,7 +368,7 @@ mod tests {
         }
         // The client's seventh connection replaces its first one.
         assert!(at_once(&limit, address(1)).await.is_none());
-        permits[0].revoked().await;
+        permits[0].wait_for_revocation().await;
         permits.remove(0);
         permits.push(limit.take(address(1)).await.unwrap());
         permits.iter().for_each(|permit| permit.state().enter(Phase::Answering));

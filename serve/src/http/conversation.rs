@@ -216,7 +216,7 @@ mod tests {
         let calls = vec![ToolCall { id: "a".into(), name: "f".into(), arguments: "{}".into() }];
         let called = Message { tool_calls: calls, ..said("", "") };
         let of = |fields: Value, messages: &[Message]| {
-            let fields = Fields::of(fields.to_string().as_bytes()).unwrap();
+            let fields = Fields::parse(fields.to_string().as_bytes()).unwrap();
             going_on(&fields, messages).map_err(|error| error.message().to_owned())
         };
         let (add, next) = ("add_generation_prompt", "continue_final_message");

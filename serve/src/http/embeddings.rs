@@ -58,7 +58,7 @@ struct Usage {
 
 /// Returns the embeddings of texts.
 pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<List>, HttpError> {
-    let mut fields = Fields::of(&body)?;
+    let mut fields = Fields::parse(&body)?;
     drop(body);
     request_fields::refuse(Interface::Embeddings, &fields)?;
     let app = app.select_embedding_model(&fields).await?;
@@ -84,7 +84,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let (send, done) = oneshot::channel();
     // Tokenisation may take long, so it runs on a separate thread.
     app.spawn_on_thread(move |model| model.embed(request, send)).await??;
-    let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
+    let Embeddings { vectors, tokens } = done.await.map_err(|_| HttpError::server_error("the engine has ended"))??;
     let prompts = request_log::Usage { prompt: tokens, ..request_log::Usage::default() };
     request_log::current().iter().for_each(|record| record.set_usage(prompts, Duration::ZERO));
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {

@@ -47,7 +47,7 @@ impl HttpError {
     }
 
     /// Creates the error of a feature that the server does not have.
-    pub(crate) fn unsupported(param: &'static str, what: &str) -> HttpError {
+    pub(crate) fn unsupported_error(param: &'static str, what: &str) -> HttpError {
         HttpError::invalid(Some(param), format!("{what} is not supported"))
     }
 
@@ -80,7 +80,7 @@ impl HttpError {
 
     /// Creates the error of a server failure. The whole message is logged; the client gets it
     /// without folder names.
-    pub(crate) fn failed(message: impl Into<String>) -> HttpError {
+    pub(crate) fn server_error(message: impl Into<String>) -> HttpError {
         let message = message.into();
         let shown = without_folders(&message);
         if shown != message {
@@ -90,8 +90,8 @@ impl HttpError {
     }
 
     /// Creates the error of a panic in the server's own code.
-    pub(crate) fn crashed() -> HttpError {
-        HttpError::failed("the server failed at this request; see its log")
+    pub(crate) fn panic_error() -> HttpError {
+        HttpError::server_error("the server failed at this request; see its log")
     }
 
     /// Creates the error of a request that has exceeded its time limit.
@@ -177,7 +177,7 @@ impl From<Refusal> for HttpError {
             Refusal::Invalid { .. } => error,
             Refusal::OtherKind { .. } => HttpError { param: Some("model"), ..error },
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
-            Refusal::Failed { message } => HttpError::failed(message),
+            Refusal::Failed { message } => HttpError::server_error(message),
             // The type is that of llama-server, and the code that of OpenAI.
             Refusal::TooLong { tokens, context, .. } => HttpError {
                 kind: "exceed_context_size_error",
@@ -188,7 +188,7 @@ impl From<Refusal> for HttpError {
             Refusal::NoModel { .. } => HttpError { code: Some("model_not_found"), param: Some("model"), ..error }
                 .with_status(StatusCode::NOT_FOUND, "invalid_request_error"),
             Refusal::NoSpace { .. } => error.with_status(StatusCode::INSUFFICIENT_STORAGE, "server_error"),
-            Refusal::NotLoaded { .. } => HttpError::failed(error.message),
+            Refusal::NotLoaded { .. } => HttpError::server_error(error.message),
             Refusal::Busy { .. } | Refusal::Later { .. } | Refusal::NoRoom { .. } | Refusal::Gone | Refusal::Ending => {
                 error.with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
             }
@@ -204,7 +204,7 @@ impl From<GenerationError> for HttpError {
             // An invalid grammar is the client's fault.
             GenerationError::Grammar(_) => HttpError::invalid(None, message),
             GenerationError::Step(StepError::Execute(ExecuteError::Deadline { limit })) => HttpError::late_step(limit),
-            _ => HttpError::failed(message),
+            _ => HttpError::server_error(message),
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) async fn experts(State(app): State<Arc<App>>, uri: Uri) -> Result<Jso
 
 /// Evicts the experts of a layer, or of all layers.
 pub(crate) async fn evict(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
-    let fields = Fields::of(if body.is_empty() { b"{}" } else { &body })?;
+    let fields = Fields::parse(if body.is_empty() { b"{}" } else { &body })?;
     let layer = fields.number(&NumberField::LAYER)?.map(|layer| layer as usize);
     let app = app.select_model(&fields).await?;
     act(&app, ExpertsAction::Evict { layer, pinned: fields.flag("pinned")?.unwrap_or(false) }).await
@@ -36,5 +36,5 @@ pub(crate) async fn evict(State(app): State<Arc<App>>, body: Bytes) -> Result<Js
 async fn act(app: &RequestState, action: ExpertsAction) -> Result<Json<Value>, HttpError> {
     let (send, done) = oneshot::channel();
     app.model.experts(action, send)?;
-    Ok(Json(done.await.map_err(|_| HttpError::failed("the engine has ended"))??))
+    Ok(Json(done.await.map_err(|_| HttpError::server_error("the engine has ended"))??))
 }

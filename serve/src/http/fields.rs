@@ -88,7 +88,7 @@ pub(crate) struct Fields(Map<String, Value>);
 
 impl Fields {
     /// Reads a body, which may have a byte order mark.
-    pub(crate) fn of(body: &[u8]) -> Result<Fields, HttpError> {
+    pub(crate) fn parse(body: &[u8]) -> Result<Fields, HttpError> {
         let body = ixc_files::without_mark(body).map_err(|error| HttpError::invalid(None, error.to_string()))?;
         let most = body.len().saturating_mul(MAX_PER_BYTE).clamp(*MEMORY.start(), *MEMORY.end());
         let needed = memory_of_values(body);
@@ -170,8 +170,8 @@ impl Fields {
         let expected = || {
             let kind = if whole { "a whole number" } else { "a number" };
             match least == most {
-                true => format!("{name} is {}, must be {least}", shown(value)),
-                false => format!("{name} is {}, must be {kind} from {least} to {most}", shown(value)),
+                true => format!("{name} is {}, must be {least}", value_text(value)),
+                false => format!("{name} is {}, must be {kind} from {least} to {most}", value_text(value)),
             }
         };
         found.map(Some).ok_or_else(|| HttpError::invalid(Some(name), expected()))
@@ -187,7 +187,7 @@ impl Fields {
         let seed = value.as_i64().map(|seed| seed as u64).or_else(|| value.as_u64());
         let seed = seed.or_else(|| rounded.map(|seed| seed as i64 as u64));
         let wrong = || {
-            let expected = format!("seed is {}, must be an integer from -2^63 to 2^64 - 1", shown(value));
+            let expected = format!("seed is {}, must be an integer from -2^63 to 2^64 - 1", value_text(value));
             HttpError::invalid(Some("seed"), expected)
         };
         seed.map(Some).ok_or_else(wrong)
@@ -206,14 +206,15 @@ impl Fields {
     /// Returns a field that is true or false.
     pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let wrong = || HttpError::invalid(Some(name), format!("{name} is {}, must be true or false", shown(value)));
+        let wrong =
+            || HttpError::invalid(Some(name), format!("{name} is {}, must be true or false", value_text(value)));
         value.as_bool().map(Some).ok_or_else(wrong)
     }
 
     /// Returns a text field.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let wrong = || HttpError::invalid(Some(name), format!("{name} is {}, must be a text", shown(value)));
+        let wrong = || HttpError::invalid(Some(name), format!("{name} is {}, must be a text", value_text(value)));
         value.as_str().map(Some).ok_or_else(wrong)
     }
 
@@ -305,7 +306,7 @@ fn kind(value: &Value) -> &'static str {
 }
 
 /// Returns a value for an error message; only short values are shown whole.
-fn shown(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::Number(_) | Value::Bool(_) | Value::Null => value.to_string(),
         Value::String(text) if text.len() <= 32 => value.to_string(),
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn token_limit_is_read_under_each_field_name() {
-        let limit = |body: &str| Fields::of(body.as_bytes()).unwrap().limit();
+        let limit = |body: &str| Fields::parse(body.as_bytes()).unwrap().limit();
         assert_eq!(limit("{}"), Ok(None));
         for name in ["max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict"] {
             assert_eq!(limit(&format!("{{\"{name}\": 7}}")), Ok(Some(Some(7))), "{name}");
@@ -332,8 +333,8 @@ mod tests {
     #[test]
     fn a_body_that_nests_too_deep_is_refused_with_its_place() {
         let body = |lists: usize| format!("{{\"a\": {}{}}}", "[".repeat(lists), "]".repeat(lists));
-        assert!(Fields::of(body(MAX_LEVELS - 1).as_bytes()).is_ok());
-        let refused = Fields::of(body(MAX_LEVELS).as_bytes()).unwrap_err();
+        assert!(Fields::parse(body(MAX_LEVELS - 1).as_bytes()).is_ok());
+        let refused = Fields::parse(body(MAX_LEVELS).as_bytes()).unwrap_err();
         assert_eq!(
             refused.message(),
             "the body nests more than 127 levels deep at line 1 column 133; a JSON schema may be sent as a text, \
@@ -343,7 +344,7 @@ mod tests {
 
     #[test]
     fn seeds_are_integers_of_64_bits() {
-        let seed = |value: &str| Fields::of(format!(r#"{{"seed": {value}}}"#).as_bytes()).unwrap().seed();
+        let seed = |value: &str| Fields::parse(format!(r#"{{"seed": {value}}}"#).as_bytes()).unwrap().seed();
         for (text, expected) in [
             ("null", None),
             ("-1", None),
@@ -378,7 +379,7 @@ mod tests {
         );
         let of = |member: &str, count: usize| {
             let list = vec![member; count].join(",");
-            Fields::of(format!(r#"{{"prompt": [{list}]}}"#).as_bytes()).map(drop)
+            Fields::parse(format!(r#"{{"prompt": [{list}]}}"#).as_bytes()).map(drop)
         };
         let few = MEMORY.start() / VALUE_BYTES - 32;
         for (member, count) in [("1", few), (r#"{"a":0}"#, few / 16), ("31999", few), (r#""a b c d""#, 3 * few)] {
@@ -389,6 +390,6 @@ mod tests {
             let error = of(member, count).unwrap_err();
             assert!(error.message().contains("too many values"), "{member}: {error:?}");
         }
-        assert!(Fields::of(format!(r#"{{"prompt": "{}"}}"#, ",[{".repeat(1 << 20)).as_bytes()).is_ok());
+        assert!(Fields::parse(format!(r#"{{"prompt": "{}"}}"#, ",[{".repeat(1 << 20)).as_bytes()).is_ok());
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
-use crate::http::app::Options;
+use crate::http::app::AppOptions;
 use crate::http::fields::Fields;
 use crate::serving::Registry;
 
@@ -34,19 +34,19 @@ impl Local {
         // Limits for foreign clients are off, because the caller is this process.
         Local::with_options(
             models,
-            Options { bodies_bytes: u32::MAX as usize, body: Duration::MAX, ..Options::default() },
+            AppOptions { bodies_bytes: u32::MAX as usize, body: Duration::MAX, ..AppOptions::default() },
         )
     }
 
     /// Creates the server with these options.
-    pub(crate) fn with_options(models: Arc<Registry>, options: Options) -> Local {
+    pub(crate) fn with_options(models: Arc<Registry>, options: AppOptions) -> Local {
         let (end, ending) = watch::channel(false);
         Local { router: crate::http::router(models, options, ending), _end: Arc::new(end) }
     }
 
     /// Returns the max bytes of a body.
     pub fn body_bytes() -> usize {
-        Options::default().body_bytes
+        AppOptions::default().body_bytes
     }
 
     /// Posts a body to a path, and waits for the whole answer: its status, and its body.
@@ -128,5 +128,5 @@ impl Events {
 /// # Errors
 /// A text.
 pub fn fields_of(body: &[u8]) -> Result<Map<String, Value>, String> {
-    Fields::of(body).map(Fields::into_map).map_err(|error| error.message().to_owned())
+    Fields::parse(body).map(Fields::into_map).map_err(|error| error.message().to_owned())
 }

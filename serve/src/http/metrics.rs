@@ -329,7 +329,7 @@ fn text(models: &[LoadedModel<'_>]) -> String {
 }
 
 fn write_series(text: &mut String, name: &str, of: &Of, state: ModelState<'_>) {
-    let model = escaped(&state.facts.name);
+    let model = escape_label(&state.facts.name);
     match of {
         Counter(number) | Gauge(number) => {
             if let Some(value) = number(state) {
@@ -363,6 +363,6 @@ fn write_series(text: &mut String, name: &str, of: &Of, state: ModelState<'_>) {
 }
 
 /// Returns a label's value in the form of Prometheus.
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

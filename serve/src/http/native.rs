@@ -62,7 +62,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
 
 /// Returns the template's text for a conversation.
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, HttpError> {
-    let fields = Fields::of(&body)?;
+    let fields = Fields::parse(&body)?;
     let app = app.select_model(&fields).await?;
     let tools = Tools::of_chat(&fields)?;
     let constraint = tools.constraint(output_format::of_chat(&fields)?)?;
@@ -133,7 +133,7 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
         }
         let mut objects = Vec::with_capacity(completions.len());
         for (number, Completion { text, log_probs, end }) in completions.into_iter().enumerate() {
-            let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+            let end = end.ok_or_else(|| HttpError::server_error("the answer was not finished"))?;
             objects.push(format.last_object(&answers, number, &text, &end, &log_probs));
         }
         let one = if objects.len() == 1 { objects.pop() } else { None };

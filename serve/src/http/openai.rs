@@ -52,7 +52,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, body: Bytes) -> Result<Res
     let tools = Tools::of_chat(&fields)?;
     let constraint = tools.constraint(output_format::of_chat(&fields)?)?;
     let conversation = conversation(&fields, tools.prompt_tools, app.model.facts().template.as_deref())?;
-    let format = ResponseFormat::of(&fields, Kind::Chat)?;
+    let format = ResponseFormat::parse(&fields, Kind::Chat)?;
     let mut request = sampling::request(&app, &fields, "stop").await?;
     request.top_logprobs = top_logprobs_of_chat(&fields)?;
     let options = AnswerOptions {
@@ -73,7 +73,7 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     drop(body);
     request_fields::refuse(Interface::Completions, &fields)?;
     let app = app.select_model(&fields).await?;
-    let format = ResponseFormat::of(&fields, Kind::Completion)?;
+    let format = ResponseFormat::parse(&fields, Kind::Completion)?;
     let limit = fields.limit()?.unwrap_or(Some(COMPLETION_TOKENS));
     let count = count(&fields)?;
     let prompts = prompts(&app, &mut fields, count).await?;
@@ -121,7 +121,7 @@ struct ResponseFormat {
 }
 
 impl ResponseFormat {
-    fn of(fields: &Fields, kind: Kind) -> Result<ResponseFormat, HttpError> {
+    fn parse(fields: &Fields, kind: Kind) -> Result<ResponseFormat, HttpError> {
         let streamed = fields.flag("stream")?.unwrap_or(false);
         const OPTIONS: &str = "stream_options";
         let usage = match fields.get(OPTIONS) {
@@ -248,7 +248,7 @@ async fn whole_response(frame: Frame, mut answers: Answers) -> Result<Value, Htt
     }
     let mut choices = Vec::new();
     for (index, Completion { message, log_probs, end }) in completions.into_iter().enumerate() {
-        let end = end.ok_or_else(|| HttpError::failed("the answer was not finished"))?;
+        let end = end.ok_or_else(|| HttpError::server_error("the answer was not finished"))?;
         let finish = finish_reason(&end, !message.calls.is_empty());
         let logprobs = frame.logprobs(answers.model(), &log_probs, 0);
         choices.push(match frame.kind {

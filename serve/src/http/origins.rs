@@ -219,7 +219,7 @@ mod tests {
         request.body(Body::empty()).unwrap()
     }
 
-    fn allowed(names: &[&str]) -> Vec<AllowedOrigin> {
+    fn parse_origins(names: &[&str]) -> Vec<AllowedOrigin> {
         names.iter().map(|name| name.parse().unwrap()).collect()
     }
 
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn origins_are_allowed_by_name() {
-        let list = allowed(&["https://chat.example/", "HTTP://other.example:80", "chrome-extension://abcdef"]);
+        let list = parse_origins(&["https://chat.example/", "HTTP://other.example:80", "chrome-extension://abcdef"]);
         let refused = |origin: &str| refused_origin(&list, &[], &request("localhost", origin)).is_some();
         for origin in
             ["https://chat.example", "https://chat.example:443", "http://other.example", "chrome-extension://abcdef"]
@@ -289,7 +289,7 @@ mod tests {
         ] {
             assert!(refused(origin), "{origin}");
         }
-        assert_eq!(super::refused_origin(&allowed(&["*"]), &[], &request("localhost", "null")), None);
+        assert_eq!(super::refused_origin(&parse_origins(&["*"]), &[], &request("localhost", "null")), None);
         for wrong in [
             "chat.example",
             "https://",

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn fields(fields: Value) -> Fields {
-        Fields::of(fields.to_string().as_bytes()).unwrap()
+        Fields::parse(fields.to_string().as_bytes()).unwrap()
     }
 
     #[test]

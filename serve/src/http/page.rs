@@ -18,13 +18,13 @@ const NONCE_BYTES: usize = 16;
 /// Returns the page. It contains no secrets, so it needs no key. The page's own requests need one.
 pub(crate) async fn page() -> Result<Response, HttpError> {
     let mut random = [0; NONCE_BYTES];
-    getrandom::fill(&mut random).map_err(|error| HttpError::failed(error.to_string()))?;
+    getrandom::fill(&mut random).map_err(|error| HttpError::server_error(error.to_string()))?;
     let nonce: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    let policy = HeaderValue::try_from(policy).map_err(|error| HttpError::failed(error.to_string()))?;
+    let policy = HeaderValue::try_from(policy).map_err(|error| HttpError::server_error(error.to_string()))?;
     let mut response = Html(PAGE.replace("NONCE", &nonce)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);

@@ -89,7 +89,7 @@ const ALL: &[Interface] = &Interface::ALL;
 const PLAIN: &[Interface] = &[Chat, Completions, Native];
 const OPENAI: &[Interface] = &[Chat, Completions, Responses];
 
-const fn honoured(
+const fn honoured_field(
     name: &'static str,
     interfaces: &'static [Interface],
     note: &'static str,
@@ -99,7 +99,7 @@ const fn honoured(
     Field { name, interfaces, treatment: Treatment::Honoured, note, example, wrong }
 }
 
-const fn ignored(
+const fn ignored_field(
     name: &'static str,
     interfaces: &'static [Interface],
     note: &'static str,
@@ -144,96 +144,96 @@ const TOOL: &str = r#"[{"type": "function", "function": {"name": "f", "parameter
 /// All fields except the sampler's numbers ([`sample::NUMBERS`]).
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    honoured("model", ALL, "name of the model, if the server has several", "\"demo\"", "1"),
-    honoured("messages", &[Chat, Messages], "messages of the conversation", r#"[{"role": "user", "content": "Hi"}]"#, "1"),
-    honoured("prompt", &[Completions, Native], "a text, a list of tokens, or a list of these", "\"Hi\"", "true"),
-    honoured("input", &[Responses], "a text, or a list of items", "\"Hi\"", "true"),
-    honoured("input", &[Embeddings], "a text, a list of tokens, or a list of these", "\"Hi\"", "true"),
-    honoured("instructions", &[Responses], "the system message", "\"Be brief.\"", "1"),
-    honoured("system", &[Messages], "the system message", "\"Be brief.\"", "1"),
-    honoured("max_completion_tokens", TEXT, "max tokens of an answer; takes precedence over `max_tokens`", "2", "\"2\""),
-    honoured("max_tokens", TEXT, "max tokens of an answer", "2", "\"2\""),
-    honoured("max_output_tokens", TEXT, "max tokens of an answer", "2", "\"2\""),
-    honoured("n_predict", TEXT, "max tokens of an answer; -1 means as many as the context has room for", "2", "\"2\""),
-    honoured("min_tokens", TEXT, "min tokens before the model may end an answer; texts of `stop` still end it", "1", "\"1\""),
-    honoured("n", PLAIN, "number of answers to each prompt", "1", "\"1\""),
-    honoured("n_cmpl", &[Native], "number of answers to each prompt", "1", "\"1\""),
-    honoured("stream", TEXT, "whether to stream the answer in parts", "false", "1"),
-    honoured("stream_options", &[Chat, Completions], "`include_usage`; only with `stream`", "null", "{}"),
-    honoured("seed", TEXT, "a signed or unsigned integer of 64 bits; -1 means a random seed", "-9223372036854775808", "0.5"),
-    honoured("stop", &[Chat, Completions, Responses, Native], "texts that end an answer", "[\"END\"]", "1"),
-    honoured("stop_sequences", &[Messages], "texts that end an answer", "[\"END\"]", "1"),
-    honoured("stop_token_ids", TEXT, "tokens that end an answer", "[1]", "\"1\""),
-    honoured("include_stop_str_in_output", TEXT, "whether an answer includes the text that ended it", "true", "1"),
-    honoured("ignore_eos", TEXT, "whether the model may not end an answer", "true", "1"),
-    honoured("skip_special_tokens", TEXT, "whether to omit the names of control tokens; in chats they mark tool calls and reasoning", "false", "1"),
-    honoured("logit_bias", TEXT, "numbers to add to the logits of tokens", "{\"5\": -100}", "1"),
-    honoured("samplers", TEXT, "samplers to apply, in order", "[\"top_k\", \"temperature\"]", "1"),
-    honoured("dry_sequence_breakers", TEXT, "texts that interrupt repeated sequences", "[\"x\"]", ""),
-    honoured("typ_p", TEXT, "alias of `typical_p`", "0.5", "\"x\""),
-    honoured("min_keep", TEXT, "must be 0: samplers have no min number of tokens to keep", "0", "1"),
-    honoured("logprobs", &[Chat], "whether to return log probabilities of tokens", "true", "\"x\""),
-    honoured("top_logprobs", &[Chat], "number of most likely tokens to return for each token; requires `logprobs`", "0", "\"x\""),
-    honoured("logprobs", &[Completions], "number of most likely tokens to return for each token", "1", "\"x\""),
-    honoured("n_probs", &[Native], "number of most likely tokens to return for each token", "1", "\"x\""),
-    honoured("post_sampling_probs", &[Native], "whether to return probabilities after the samplers", "true", "1"),
-    honoured("return_tokens", &[Native], "whether to return token ids", "true", "1"),
-    honoured("response_fields", &[Native], "names of the response fields to return", "[\"content\"]", "1"),
-    honoured("cache_prompt", TEXT, "whether to reuse a cached prefix of the prompt", "false", ""),
-    honoured("response_format", PLAIN, "`text`, `json_object` or `json_schema`", r#"{"type": "json_object"}"#, r#"{"type": "xml"}"#),
-    honoured("json_schema", PLAIN, "a JSON schema for the answer", SCHEMA, "1"),
-    honoured("grammar", PLAIN, "a grammar for the whole answer", "\"root ::= [a-z]+\"", "1"),
-    honoured("guided_json", PLAIN, "a JSON schema for the answer", SCHEMA, "1"),
-    honoured("guided_regex", PLAIN, "a regular expression that the answer must match", "\"[a-z]+\"", "1"),
-    honoured("guided_choice", PLAIN, "the possible answers", "[\"a\", \"b\"]", "\"a\""),
-    honoured("guided_grammar", PLAIN, "a grammar for the whole answer", "\"root ::= [a-z]+\"", "1"),
-    honoured("structured_outputs", PLAIN, "one of `json`, `regex`, `choice`, `grammar`, `json_object`", r#"{"regex": "[a-z]+"}"#, "1"),
-    honoured("tools", &[Chat], "functions that the model may call", TOOL, "1"),
-    honoured("tools", &[Responses], "types `function`, `custom` and `namespace`; `web_search`, `image_generation` and `tool_search` are dropped, other types refused", r#"[{"type": "function", "name": "f"}]"#, "1"),
-    honoured("tools", &[Messages], "tools with an `input_schema`", r#"[{"name": "f", "input_schema": {"type": "object"}}]"#, "1"),
-    honoured("tool_choice", &[Chat, Responses], "`auto`, `none`, `required`, a function, or `allowed_tools`", "\"auto\"", "1"),
-    honoured("tool_choice", &[Messages], "`auto`, `none`, `any`, or a tool; `disable_parallel_tool_use`", r#"{"type": "auto"}"#, "1"),
-    honoured("parallel_tool_calls", &[Chat, Responses], "whether an answer may have several tool calls", "false", "1"),
-    honoured("reasoning_effort", &[Chat], "passed to the chat template; `none` also sets `enable_thinking: false`", "\"low\"", "1"),
-    honoured("reasoning", &[Responses], "`effort`, the same as `reasoning_effort`", r#"{"effort": "low"}"#, "1"),
-    honoured("thinking", &[Messages], "`enabled` and `disabled` set `enable_thinking` of the chat template; the budget has no effect", r#"{"type": "disabled"}"#, "1"),
-    honoured("verbosity", &[Chat], "passed to the chat template", "\"low\"", "1"),
-    honoured("text", &[Responses], "`format`, the same as `response_format`, and `verbosity`", r#"{"format": {"type": "text"}}"#, "1"),
-    honoured("output_config", &[Messages], "`format`, a JSON schema, and `effort`, the same as `reasoning_effort`", r#"{"effort": "low"}"#, "1"),
-    honoured("output_format", &[Messages], "a JSON schema", r#"{"type": "json_schema", "schema": {"type": "object"}}"#, "1"),
-    honoured("chat_template_kwargs", CHATS, "variables for the chat template", r#"{"enable_thinking": false}"#, "1"),
-    honoured("add_generation_prompt", CHATS, "whether the prompt ends with the start of an answer", "true", "1"),
-    honoured("continue_final_message", CHATS, "whether the answer continues the last message", "false", "1"),
-    honoured("encoding_format", &[Embeddings], "`float` or `base64`", "\"base64\"", "\"x\""),
-    honoured("dimensions", &[Embeddings], "number of elements of a vector to return", "4", "\"x\""),
-    honoured("metadata", &[Responses], "returned with the answer", r#"{"a": "b"}"#, ""),
+    honoured_field("model", ALL, "name of the model, if the server has several", "\"demo\"", "1"),
+    honoured_field("messages", &[Chat, Messages], "messages of the conversation", r#"[{"role": "user", "content": "Hi"}]"#, "1"),
+    honoured_field("prompt", &[Completions, Native], "a text, a list of tokens, or a list of these", "\"Hi\"", "true"),
+    honoured_field("input", &[Responses], "a text, or a list of items", "\"Hi\"", "true"),
+    honoured_field("input", &[Embeddings], "a text, a list of tokens, or a list of these", "\"Hi\"", "true"),
+    honoured_field("instructions", &[Responses], "the system message", "\"Be brief.\"", "1"),
+    honoured_field("system", &[Messages], "the system message", "\"Be brief.\"", "1"),
+    honoured_field("max_completion_tokens", TEXT, "max tokens of an answer; takes precedence over `max_tokens`", "2", "\"2\""),
+    honoured_field("max_tokens", TEXT, "max tokens of an answer", "2", "\"2\""),
+    honoured_field("max_output_tokens", TEXT, "max tokens of an answer", "2", "\"2\""),
+    honoured_field("n_predict", TEXT, "max tokens of an answer; -1 means as many as the context has room for", "2", "\"2\""),
+    honoured_field("min_tokens", TEXT, "min tokens before the model may end an answer; texts of `stop` still end it", "1", "\"1\""),
+    honoured_field("n", PLAIN, "number of answers to each prompt", "1", "\"1\""),
+    honoured_field("n_cmpl", &[Native], "number of answers to each prompt", "1", "\"1\""),
+    honoured_field("stream", TEXT, "whether to stream the answer in parts", "false", "1"),
+    honoured_field("stream_options", &[Chat, Completions], "`include_usage`; only with `stream`", "null", "{}"),
+    honoured_field("seed", TEXT, "a signed or unsigned integer of 64 bits; -1 means a random seed", "-9223372036854775808", "0.5"),
+    honoured_field("stop", &[Chat, Completions, Responses, Native], "texts that end an answer", "[\"END\"]", "1"),
+    honoured_field("stop_sequences", &[Messages], "texts that end an answer", "[\"END\"]", "1"),
+    honoured_field("stop_token_ids", TEXT, "tokens that end an answer", "[1]", "\"1\""),
+    honoured_field("include_stop_str_in_output", TEXT, "whether an answer includes the text that ended it", "true", "1"),
+    honoured_field("ignore_eos", TEXT, "whether the model may not end an answer", "true", "1"),
+    honoured_field("skip_special_tokens", TEXT, "whether to omit the names of control tokens; in chats they mark tool calls and reasoning", "false", "1"),
+    honoured_field("logit_bias", TEXT, "numbers to add to the logits of tokens", "{\"5\": -100}", "1"),
+    honoured_field("samplers", TEXT, "samplers to apply, in order", "[\"top_k\", \"temperature\"]", "1"),
+    honoured_field("dry_sequence_breakers", TEXT, "texts that interrupt repeated sequences", "[\"x\"]", ""),
+    honoured_field("typ_p", TEXT, "alias of `typical_p`", "0.5", "\"x\""),
+    honoured_field("min_keep", TEXT, "must be 0: samplers have no min number of tokens to keep", "0", "1"),
+    honoured_field("logprobs", &[Chat], "whether to return log probabilities of tokens", "true", "\"x\""),
+    honoured_field("top_logprobs", &[Chat], "number of most likely tokens to return for each token; requires `logprobs`", "0", "\"x\""),
+    honoured_field("logprobs", &[Completions], "number of most likely tokens to return for each token", "1", "\"x\""),
+    honoured_field("n_probs", &[Native], "number of most likely tokens to return for each token", "1", "\"x\""),
+    honoured_field("post_sampling_probs", &[Native], "whether to return probabilities after the samplers", "true", "1"),
+    honoured_field("return_tokens", &[Native], "whether to return token ids", "true", "1"),
+    honoured_field("response_fields", &[Native], "names of the response fields to return", "[\"content\"]", "1"),
+    honoured_field("cache_prompt", TEXT, "whether to reuse a cached prefix of the prompt", "false", ""),
+    honoured_field("response_format", PLAIN, "`text`, `json_object` or `json_schema`", r#"{"type": "json_object"}"#, r#"{"type": "xml"}"#),
+    honoured_field("json_schema", PLAIN, "a JSON schema for the answer", SCHEMA, "1"),
+    honoured_field("grammar", PLAIN, "a grammar for the whole answer", "\"root ::= [a-z]+\"", "1"),
+    honoured_field("guided_json", PLAIN, "a JSON schema for the answer", SCHEMA, "1"),
+    honoured_field("guided_regex", PLAIN, "a regular expression that the answer must match", "\"[a-z]+\"", "1"),
+    honoured_field("guided_choice", PLAIN, "the possible answers", "[\"a\", \"b\"]", "\"a\""),
+    honoured_field("guided_grammar", PLAIN, "a grammar for the whole answer", "\"root ::= [a-z]+\"", "1"),
+    honoured_field("structured_outputs", PLAIN, "one of `json`, `regex`, `choice`, `grammar`, `json_object`", r#"{"regex": "[a-z]+"}"#, "1"),
+    honoured_field("tools", &[Chat], "functions that the model may call", TOOL, "1"),
+    honoured_field("tools", &[Responses], "types `function`, `custom` and `namespace`; `web_search`, `image_generation` and `tool_search` are dropped, other types refused", r#"[{"type": "function", "name": "f"}]"#, "1"),
+    honoured_field("tools", &[Messages], "tools with an `input_schema`", r#"[{"name": "f", "input_schema": {"type": "object"}}]"#, "1"),
+    honoured_field("tool_choice", &[Chat, Responses], "`auto`, `none`, `required`, a function, or `allowed_tools`", "\"auto\"", "1"),
+    honoured_field("tool_choice", &[Messages], "`auto`, `none`, `any`, or a tool; `disable_parallel_tool_use`", r#"{"type": "auto"}"#, "1"),
+    honoured_field("parallel_tool_calls", &[Chat, Responses], "whether an answer may have several tool calls", "false", "1"),
+    honoured_field("reasoning_effort", &[Chat], "passed to the chat template; `none` also sets `enable_thinking: false`", "\"low\"", "1"),
+    honoured_field("reasoning", &[Responses], "`effort`, the same as `reasoning_effort`", r#"{"effort": "low"}"#, "1"),
+    honoured_field("thinking", &[Messages], "`enabled` and `disabled` set `enable_thinking` of the chat template; the budget has no effect", r#"{"type": "disabled"}"#, "1"),
+    honoured_field("verbosity", &[Chat], "passed to the chat template", "\"low\"", "1"),
+    honoured_field("text", &[Responses], "`format`, the same as `response_format`, and `verbosity`", r#"{"format": {"type": "text"}}"#, "1"),
+    honoured_field("output_config", &[Messages], "`format`, a JSON schema, and `effort`, the same as `reasoning_effort`", r#"{"effort": "low"}"#, "1"),
+    honoured_field("output_format", &[Messages], "a JSON schema", r#"{"type": "json_schema", "schema": {"type": "object"}}"#, "1"),
+    honoured_field("chat_template_kwargs", CHATS, "variables for the chat template", r#"{"enable_thinking": false}"#, "1"),
+    honoured_field("add_generation_prompt", CHATS, "whether the prompt ends with the start of an answer", "true", "1"),
+    honoured_field("continue_final_message", CHATS, "whether the answer continues the last message", "false", "1"),
+    honoured_field("encoding_format", &[Embeddings], "`float` or `base64`", "\"base64\"", "\"x\""),
+    honoured_field("dimensions", &[Embeddings], "number of elements of a vector to return", "4", "\"x\""),
+    honoured_field("metadata", &[Responses], "returned with the answer", r#"{"a": "b"}"#, ""),
 
-    ignored("user", ALL, "the server stores nothing about users", "\"u\""),
-    ignored("metadata", &[Chat, Completions, Messages], "the server stores no requests", r#"{"a": "b"}"#),
-    ignored("store", OPENAI, "the server stores nothing", "true"),
-    ignored("service_tier", CHATS, "there is only one tier", "\"auto\""),
-    ignored("safety_identifier", &[Chat, Responses], "the server stores nothing about users", "\"u\""),
-    ignored("prompt_cache_key", &[Chat, Responses], "common prompt prefixes are found automatically", "\"k\""),
-    ignored("prompt_cache_retention", &[Chat, Responses], "the server's options set how long prompts are kept", "\"24h\""),
-    ignored("prompt_cache_options", &[Chat, Responses], "common prompt prefixes are found automatically", "{}"),
-    ignored("prediction", &[Chat], "it would speed up an answer, not change it", r#"{"type": "content", "content": "Hi"}"#),
-    ignored("include", &[Responses], "`reasoning.encrypted_content`: reasoning is returned as text", r#"["reasoning.encrypted_content"]"#),
-    ignored("stream_options", &[Responses], "`include_obfuscation`: events are not padded", "{}"),
-    ignored("max_tool_calls", &[Responses], "it limits calls of the server's own tools, and the server has no such tools", "1"),
-    ignored("context_management", &[Messages], "clients shorten conversations themselves", "{}"),
-    ignored("inference_geo", &[Messages], "inference runs on this server", "\"us\""),
-    ignored("cache_control", &[Messages], "common prompt prefixes are found automatically", r#"{"type": "ephemeral"}"#),
-    ignored("priority", TEXT, "requests are answered in order of arrival", "1"),
-    ignored("request_id", TEXT, "the server assigns ids", "\"r\""),
-    ignored("cache_salt", TEXT, "cached prompts never change an answer", "\"s\""),
-    ignored("spaces_between_special_tokens", TEXT, "names of control tokens are written unchanged", "true"),
-    ignored("guided_decoding_backend", TEXT, "there is only one backend", "\"xgrammar\""),
-    ignored("id_slot", TEXT, "the server chooses the slot", "0"),
-    ignored("timings_per_token", TEXT, "timings are returned at the end", "true"),
-    ignored("return_progress", TEXT, "the first token shows that the prompt is complete", "true"),
-    ignored("n_keep", TEXT, "the server's options set how many tokens a full context keeps", "0"),
-    ignored("n_discard", TEXT, "the server's options set how many tokens a full context drops", "0"),
-    ignored("backend_sampling", TEXT, "it changes where sampling runs, not its results", "true"),
+    ignored_field("user", ALL, "the server stores nothing about users", "\"u\""),
+    ignored_field("metadata", &[Chat, Completions, Messages], "the server stores no requests", r#"{"a": "b"}"#),
+    ignored_field("store", OPENAI, "the server stores nothing", "true"),
+    ignored_field("service_tier", CHATS, "there is only one tier", "\"auto\""),
+    ignored_field("safety_identifier", &[Chat, Responses], "the server stores nothing about users", "\"u\""),
+    ignored_field("prompt_cache_key", &[Chat, Responses], "common prompt prefixes are found automatically", "\"k\""),
+    ignored_field("prompt_cache_retention", &[Chat, Responses], "the server's options set how long prompts are kept", "\"24h\""),
+    ignored_field("prompt_cache_options", &[Chat, Responses], "common prompt prefixes are found automatically", "{}"),
+    ignored_field("prediction", &[Chat], "it would speed up an answer, not change it", r#"{"type": "content", "content": "Hi"}"#),
+    ignored_field("include", &[Responses], "`reasoning.encrypted_content`: reasoning is returned as text", r#"["reasoning.encrypted_content"]"#),
+    ignored_field("stream_options", &[Responses], "`include_obfuscation`: events are not padded", "{}"),
+    ignored_field("max_tool_calls", &[Responses], "it limits calls of the server's own tools, and the server has no such tools", "1"),
+    ignored_field("context_management", &[Messages], "clients shorten conversations themselves", "{}"),
+    ignored_field("inference_geo", &[Messages], "inference runs on this server", "\"us\""),
+    ignored_field("cache_control", &[Messages], "common prompt prefixes are found automatically", r#"{"type": "ephemeral"}"#),
+    ignored_field("priority", TEXT, "requests are answered in order of arrival", "1"),
+    ignored_field("request_id", TEXT, "the server assigns ids", "\"r\""),
+    ignored_field("cache_salt", TEXT, "cached prompts never change an answer", "\"s\""),
+    ignored_field("spaces_between_special_tokens", TEXT, "names of control tokens are written unchanged", "true"),
+    ignored_field("guided_decoding_backend", TEXT, "there is only one backend", "\"xgrammar\""),
+    ignored_field("id_slot", TEXT, "the server chooses the slot", "0"),
+    ignored_field("timings_per_token", TEXT, "timings are returned at the end", "true"),
+    ignored_field("return_progress", TEXT, "the first token shows that the prompt is complete", "true"),
+    ignored_field("n_keep", TEXT, "the server's options set how many tokens a full context keeps", "0"),
+    ignored_field("n_discard", TEXT, "the server's options set how many tokens a full context drops", "0"),
+    ignored_field("backend_sampling", TEXT, "it changes where sampling runs, not its results", "true"),
 
     refused("functions", &[Chat], "functions, which tools have replaced,", r#"[{"name": "f"}]"#, is_empty),
     refused("function_call", &[Chat], "function_call, which tool_choice has replaced,", r#"{"name": "f"}"#, |value| value == "none" || value == "auto"),
@@ -283,7 +283,7 @@ pub const FIELDS: &[Field] = &[
 /// Returns the fields of an interface, including the sampler's numbers.
 pub fn fields_of(interface: Interface) -> impl Iterator<Item = Field> {
     let numbers = sample::NUMBERS.iter().filter(move |_| TEXT.contains(&interface));
-    let numbers = numbers.map(|number| honoured(number.name, TEXT, "sampler parameter", "1", "\"x\""));
+    let numbers = numbers.map(|number| honoured_field(number.name, TEXT, "sampler parameter", "1", "\"x\""));
     FIELDS.iter().copied().filter(move |field| field.interfaces.contains(&interface)).chain(numbers)
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn refuse(interface: Interface, fields: &Fields) -> Result<(), HttpEr
     for field in FIELDS.iter().filter(|field| field.interfaces.contains(&interface)) {
         let Treatment::Refused { is_neutral } = field.treatment else { continue };
         if fields.get(field.name).is_some_and(|value| !is_neutral(value)) {
-            return Err(HttpError::unsupported(field.name, field.note));
+            return Err(HttpError::unsupported_error(field.name, field.note));
         }
     }
     Ok(())
@@ -341,11 +341,11 @@ mod tests {
     fn field_examples_are_valid_or_refused_as_stated() {
         for field in FIELDS {
             let example: Value = serde_json::from_str(field.example).unwrap();
-            let fields = || Fields::of(json!({field.name: example}).to_string().as_bytes()).unwrap();
+            let fields = || Fields::parse(json!({field.name: example}).to_string().as_bytes()).unwrap();
             let refused = matches!(field.treatment, Treatment::Refused { .. });
             for interface in field.interfaces {
                 assert_eq!(refuse(*interface, &fields()).is_err(), refused, "{}", field.name);
-                let none = Fields::of(json!({field.name: null}).to_string().as_bytes()).unwrap();
+                let none = Fields::parse(json!({field.name: null}).to_string().as_bytes()).unwrap();
                 assert!(refuse(*interface, &none).is_ok(), "{}", field.name);
             }
         }

@@ -267,7 +267,7 @@ pub(crate) struct Line {
 
 impl Line {
     /// Creates the log line of a request.
-    pub(crate) fn of(log: &Arc<RequestLog>, request: &Request, client: Option<SocketAddr>) -> Line {
+    pub(crate) fn new(log: &Arc<RequestLog>, request: &Request, client: Option<SocketAddr>) -> Line {
         let record = Record { client, ..Record::new(request.method().as_str(), request.uri().path()) };
         let (is_head, is_silent) = (request.method() == Method::HEAD, request.headers().contains_key(WATCH));
         Line { log: Arc::clone(log), record: Arc::new(record), status: None, is_whole: is_head, is_silent }

@@ -41,7 +41,7 @@ fn wrong(what: String) -> HttpError {
 
 impl ResponseTools {
     /// Reads the tools of a request.
-    pub(crate) fn of(fields: &Fields) -> Result<ResponseTools, HttpError> {
+    pub(crate) fn parse(fields: &Fields) -> Result<ResponseTools, HttpError> {
         let mut tools = ResponseTools::default();
         let Some(list) = fields.get("tools") else { return Ok(tools) };
         let list = list.as_array().filter(|list| list.len() <= MAX_TOOLS);
@@ -133,15 +133,19 @@ fn as_function(tool: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn of(tools: Value) -> Result<ResponseTools, String> {
-        ResponseTools::of(&Fields::new(Map::from_iter([("tools".to_owned(), tools)])))
+    fn parse_tools(tools: Value) -> Result<ResponseTools, String> {
+        ResponseTools::parse(&Fields::new(Map::from_iter([("tools".to_owned(), tools)])))
             .map_err(|error| error.message().to_owned())
     }
 
     #[test]
     fn tools_are_a_list_of_known_types() {
         let function = || json!({"type": "function", "name": "f"});
-        assert!(of(json!([])).is_ok() && of(json!([function()])).is_ok() && of(Value::Null).is_ok());
+        assert!(
+            parse_tools(json!([])).is_ok()
+                && parse_tools(json!([function()])).is_ok()
+                && parse_tools(Value::Null).is_ok()
+        );
         for (tools, says) in [
             (function(), "must be a list"),
             (json!("f"), "must be a list"),
@@ -152,14 +156,14 @@ mod tests {
             (json!([function(), {"type": "file_search"}]), "tools[1] is of type \"file_search\""),
             (json!([{}]), "functions and custom"),
         ] {
-            let error = of(tools.clone()).unwrap_err();
+            let error = parse_tools(tools.clone()).unwrap_err();
             assert!(error.contains(says), "{tools}: {error}");
         }
     }
 
     #[test]
     fn tool_calls_become_response_items_of_their_type() {
-        let tools = of(json!([
+        let tools = parse_tools(json!([
             {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "grammar", "definition": "start: x"}},
             {"type": "namespace", "name": "mcp__files", "tools": [{"type": "function", "name": "read", "parameters": {}}]},
             {"type": "web_search", "external_web_access": false},

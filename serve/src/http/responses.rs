@@ -44,7 +44,7 @@ pub(crate) async fn responses(State(app): State<Arc<App>>, body: Bytes) -> Resul
     drop(body);
     request_fields::refuse(Interface::Responses, &fields)?;
     let app = app.select_model(&fields).await?;
-    let response_tools = ResponseTools::of(&fields)?;
+    let response_tools = ResponseTools::parse(&fields)?;
     let chat = chat_of(&fields, &response_tools)?;
     let tools = Tools::of_chat(&chat)?;
     let request = sampling::request(&app, &fields, "stop").await?;
@@ -400,7 +400,7 @@ async fn whole_response(mut items: Items, mut answers: Answers) -> Result<Value,
             AnswerPart::Ended(end) => return Ok(items.end(&end, answers.usage())),
         }
     }
-    Err(HttpError::failed("the answer was not finished"))
+    Err(HttpError::server_error("the answer was not finished"))
 }
 
 /// Streams the answer as it is generated.
@@ -414,7 +414,7 @@ fn stream_response(mut items: Items, answers: Answers) -> Response {
                 return None;
             }
             let next = answers.next_of_one().await;
-            match next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished"))) {
+            match next.and_then(|next| next.ok_or_else(|| HttpError::server_error("the answer was not finished"))) {
                 Ok(AnswerPart::Deltas(deltas)) => deltas.into_iter().for_each(|delta| items.add(delta)),
                 Ok(AnswerPart::Ended(end)) => drop(items.end(&end, answers.usage())),
                 Err(error) => {

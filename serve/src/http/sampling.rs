@@ -83,7 +83,7 @@ fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
             .collect::<Result<_, _>>()?,
         Value::Array(names) => names
             .iter()
-            .map(|name| name.as_str().and_then(Kind::named).ok_or_else(|| wrong(&name.to_string())))
+            .map(|name| name.as_str().and_then(Kind::from_name).ok_or_else(|| wrong(&name.to_string())))
             .collect::<Result<_, _>>()?,
         other => return Err(wrong(&other.to_string())),
     };
@@ -93,7 +93,7 @@ fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
     }
 }
 
-/// Checks default field values ([`Options::defaults`](crate::http::Options::defaults)), because
+/// Checks default field values ([`AppOptions::defaults`](crate::http::AppOptions::defaults)), because
 /// invalid ones would make every request fail.
 ///
 /// # Errors

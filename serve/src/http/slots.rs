@@ -35,7 +35,7 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
     // A model that is not loaded has no sequences.
     let name = query(&uri, "model");
     let asked = ModelQuery { name: name.as_deref(), embeddings: false };
-    let Some(model) = app.models.loaded(asked)? else { return Ok(Json(json!([]))) };
+    let Some(model) = app.models.loaded_model(asked)? else { return Ok(Json(json!([]))) };
     let context = model.facts().context;
     let slots = model.status().slots;
     let slot = |(id, slot): (usize, SlotStatus)| {
@@ -62,7 +62,7 @@ pub(crate) async fn act(
         let wrong = format!("there is no slot {id:?}; slots are 0 to {}", slots.saturating_sub(1));
         HttpError::invalid(None, wrong).with_status(StatusCode::NOT_FOUND, "not_found_error")
     })?;
-    let fields = || if body.is_empty() { Fields::of(b"{}") } else { Fields::of(&body) };
+    let fields = || if body.is_empty() { Fields::parse(b"{}") } else { Fields::parse(&body) };
     let wanted = query(&uri, "action");
     let action = match wanted.as_deref() {
         Some("save") => SlotAction::Save(file_name(&fields()?)?),
@@ -76,7 +76,7 @@ pub(crate) async fn act(
     let (send, done) = oneshot::channel();
     let begin = Instant::now();
     app.model.slot(number, action.clone(), send)?;
-    let done = done.await.map_err(|_| HttpError::failed("the engine has ended"))??;
+    let done = done.await.map_err(|_| HttpError::server_error("the engine has ended"))??;
     let milliseconds = begin.elapsed().as_secs_f64() * 1e3;
     Ok(Json(match action {
         SlotAction::Save(name) => json!({
@@ -116,11 +116,11 @@ mod tests {
 
     #[test]
     fn slot_file_names_cannot_contain_paths() {
-        let of = |name: &str| file_name(&Fields::of(json!({"filename": name}).to_string().as_bytes()).unwrap());
+        let of = |name: &str| file_name(&Fields::parse(json!({"filename": name}).to_string().as_bytes()).unwrap());
         assert_eq!(of("a b-1.ixs").unwrap(), "a b-1.ixs");
         for name in ["", ".", "..", ".hidden", "a/b", "/etc/passwd", "..\\x", "c:x", "a\nb", "a\0", &"x".repeat(256)] {
             assert!(of(name).is_err(), "{name:?}");
         }
-        assert!(file_name(&Fields::of(b"{}").unwrap()).is_err());
+        assert!(file_name(&Fields::parse(b"{}").unwrap()).is_err());
     }
 }

@@ -41,7 +41,7 @@ struct Piece {
 
 /// Tokenises a text.
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, HttpError> {
-    let mut fields = Fields::of(&body)?;
+    let mut fields = Fields::parse(&body)?;
     drop(body);
     let app = app.select_model(&fields).await?;
     let flag = |name, otherwise| Ok::<_, HttpError>(fields.flag(name)?.unwrap_or(otherwise));
@@ -81,7 +81,7 @@ pub(crate) struct Content {
 
 /// Converts tokens to text.
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Content>, HttpError> {
-    let mut fields = Fields::of(&body)?;
+    let mut fields = Fields::parse(&body)?;
     let most = body.len().saturating_mul(TEXT_PER_BYTE).max(SHORT_TEXT);
     drop(body);
     let app = app.select_model(&fields).await?;

@@ -60,7 +60,7 @@ impl Tools {
     pub(crate) fn of_chat(fields: &Fields) -> Result<Tools, HttpError> {
         let tools = list(fields)?.iter().enumerate().map(|(i, tool)| function(i, tool)).collect::<Result<_, _>>()?;
         let allows_parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-        Tools::of(tools, &choice(fields)?, allows_parallel)
+        Tools::new(tools, &choice(fields)?, allows_parallel)
     }
 
     /// Reads the tools of a message in Anthropic's interface.
@@ -72,10 +72,10 @@ impl Tools {
             Some(Value::Bool(disables_parallel)) => !disables_parallel,
             Some(_) => return Err(wrong(CHOICE, "tool_choice.disable_parallel_tool_use must be true or false")),
         };
-        Tools::of(tools, &anthropic_choice(fields)?, allows_parallel)
+        Tools::new(tools, &anthropic_choice(fields)?, allows_parallel)
     }
 
-    fn of(tools: Vec<Map<String, Value>>, choice: &ToolChoice, allows_parallel: bool) -> Result<Tools, HttpError> {
+    fn new(tools: Vec<Map<String, Value>>, choice: &ToolChoice, allows_parallel: bool) -> Result<Tools, HttpError> {
         let name = |function: &Map<String, Value>| function["name"].as_str().unwrap_or_default().to_owned();
         let mut names = HashSet::new();
         if let Some(duplicate) = tools.iter().map(name).find(|name| !names.insert(name.clone())) {
@@ -230,7 +230,10 @@ fn arguments(i: usize, schema: Option<&Value>, is_required: bool) -> Result<Valu
 fn choice(fields: &Fields) -> Result<ToolChoice, HttpError> {
     let Some(choice) = fields.get(CHOICE) else { return Ok(ToolChoice::Auto) };
     let expected = || {
-        HttpError::unsupported(CHOICE, "a tool_choice other than auto, none, required, a function and allowed_tools")
+        HttpError::unsupported_error(
+            CHOICE,
+            "a tool_choice other than auto, none, required, a function and allowed_tools",
+        )
     };
     let name = |of: &Value| of["function"]["name"].as_str().or_else(|| of["name"].as_str()).map(str::to_owned);
     let word = choice.as_str().or_else(|| choice["type"].as_str());
@@ -275,17 +278,17 @@ mod tests {
     use super::*;
 
     fn fields(fields: Value) -> Fields {
-        Fields::of(fields.to_string().as_bytes()).unwrap()
+        Fields::parse(fields.to_string().as_bytes()).unwrap()
     }
 
-    fn named(name: &str) -> Value {
+    fn named_choice(name: &str) -> Value {
         json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}})
     }
 
     /// Returns the number of tools in the prompt, the names of callable tools, and the flags
     /// `is_required` and `allows_parallel`.
-    fn of(choice: Value) -> Result<(usize, Vec<String>, bool, bool), String> {
-        let tools = json!([named("a"), named("b")]);
+    fn parse_choice(choice: Value) -> Result<(usize, Vec<String>, bool, bool), String> {
+        let tools = json!([named_choice("a"), named_choice("b")]);
         let tools = Tools::of_chat(&fields(json!({"tools": tools, "tool_choice": choice})));
         let tools = tools.map_err(|error| error.message().to_owned())?;
         let callable_tools = tools.callable_tools.into_iter().map(|(name, _)| name).collect();
@@ -313,7 +316,7 @@ mod tests {
                 (1, names(&["a"]), true, true),
             ),
         ] {
-            assert_eq!(of(choice.clone()), Ok(expected), "{choice}");
+            assert_eq!(parse_choice(choice.clone()), Ok(expected), "{choice}");
         }
         for (choice, says) in [
             (json!("sometimes"), "auto, none, required"),
@@ -324,7 +327,7 @@ mod tests {
             (json!({"type": "allowed_tools", "mode": "auto", "tools": []}), "must name functions"),
             (json!({"type": "allowed_tools", "tools": [{"name": "a"}]}), "auto or required"),
         ] {
-            let wrong = of(choice.clone()).unwrap_err();
+            let wrong = parse_choice(choice.clone()).unwrap_err();
             assert!(wrong.contains(says), "{choice}: {wrong}");
         }
         let none = Tools::of_chat(&fields(json!({"tools": [], "tool_choice": "required"}))).unwrap_err();
@@ -334,23 +337,23 @@ mod tests {
     #[test]
     fn arguments_are_always_an_object() {
         let none = json!({"type": "object", "properties": {}, "additionalProperties": false});
-        let of = |schema: Value| arguments(0, Some(&schema), true).map_err(|error| error.message().to_owned());
+        let parsed = |schema: Value| arguments(0, Some(&schema), true).map_err(|error| error.message().to_owned());
         assert_eq!(arguments(0, None, true).unwrap(), none);
         for empty in [json!({}), Value::Null, json!({"type": "object", "properties": {}})] {
-            assert_eq!(of(empty.clone()), Ok(none.clone()), "{empty}");
+            assert_eq!(parsed(empty.clone()), Ok(none.clone()), "{empty}");
         }
         for schema in [
             json!({"properties": {"a": {}}}),
             json!({"type": ["object", "null"], "properties": {"a": {}}}),
             json!({"type": null, "properties": {"a": {}}}),
         ] {
-            assert_eq!(of(schema), Ok(json!({"type": "object", "properties": {"a": {}}})));
+            assert_eq!(parsed(schema), Ok(json!({"type": "object", "properties": {"a": {}}})));
         }
-        assert_eq!(of(json!({"type": "object"})), Ok(json!({"type": "object"})));
-        assert_eq!(of(json!(true)), Ok(json!({"type": "object"})));
-        assert_eq!(of(json!({"anyOf": [{}]})), Ok(json!({"anyOf": [{}], "type": "object"})));
+        assert_eq!(parsed(json!({"type": "object"})), Ok(json!({"type": "object"})));
+        assert_eq!(parsed(json!(true)), Ok(json!({"type": "object"})));
+        assert_eq!(parsed(json!({"anyOf": [{}]})), Ok(json!({"anyOf": [{}], "type": "object"})));
         for wrong in [json!({"type": "string"}), json!({"type": ["null"]}), json!("x"), json!(false)] {
-            assert!(of(wrong.clone()).unwrap_err().contains("tools[0]"), "{wrong}");
+            assert!(parsed(wrong.clone()).unwrap_err().contains("tools[0]"), "{wrong}");
         }
     }
 
@@ -359,14 +362,14 @@ mod tests {
         for (tools, says) in [
             (json!({}), "must be a list"),
             (json!([1]), "tools[0] has no function"),
-            (json!([named("a"), {"type": "function"}]), "tools[1] has no function"),
+            (json!([named_choice("a"), {"type": "function"}]), "tools[1] has no function"),
             (json!([{"type": "custom", "custom": {"name": "a"}}]), "\"custom\""),
-            (json!([named("")]), "no call can have"),
-            (json!([named("a b")]), "no call can have"),
-            (json!([named("a\n")]), "no call can have"),
-            (json!([named(&"a".repeat(257))]), "no call can have"),
-            (json!([named("a"), named("b"), named("a")]), "two tools have the name \"a\""),
-            (json!(vec![named("a"); MAX_TOOLS + 1]), "must be a list of at most"),
+            (json!([named_choice("")]), "no call can have"),
+            (json!([named_choice("a b")]), "no call can have"),
+            (json!([named_choice("a\n")]), "no call can have"),
+            (json!([named_choice(&"a".repeat(257))]), "no call can have"),
+            (json!([named_choice("a"), named_choice("b"), named_choice("a")]), "two tools have the name \"a\""),
+            (json!(vec![named_choice("a"); MAX_TOOLS + 1]), "must be a list of at most"),
         ] {
             let wrong = Tools::of_chat(&fields(json!({"tools": tools}))).unwrap_err();
             assert!(wrong.message().contains(says), "{tools}: {wrong:?}");
@@ -380,6 +383,6 @@ mod tests {
             assert!(wrong.message().contains(says), "{tool}: {wrong:?}");
         }
         // Names of MCP servers have dots and slashes.
-        assert!(Tools::of_chat(&fields(json!({"tools": [named("mcp__a.b/c:d-e")]}))).is_ok());
+        assert!(Tools::of_chat(&fields(json!({"tools": [named_choice("mcp__a.b/c:d-e")]}))).is_ok());
     }
 }

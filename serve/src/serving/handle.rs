@@ -4,12 +4,12 @@
 //! use ixc_generate::generator::Request;
 //! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
 //! use ixc_runtime::sample::SamplerSettings;
-//! use ixc_serve::serving::{Host, Options};
+//! use ixc_serve::serving::{Host, ServingOptions};
 //!
 //! let mut options = LoadOptions::default();
 //! options.run.sequences = 2;
 //! let model = LoadedModel::open(None, &options)?;
-//! let host = Host::new(model, None, Options { queue: 8, ..Options::default() })?;
+//! let host = Host::new(model, None, ServingOptions { queue: 8, ..ServingOptions::default() })?;
 //! let request = |prompt: &str| -> Result<Request, Box<dyn std::error::Error>> {
 //!     let tokens = host.encode(prompt, true, true)?;
 //!     Ok(Request { limit: Some(4), ..Request::new(tokens, SamplerSettings::greedy()) })
@@ -128,14 +128,19 @@ impl Stream for Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serving::Options;
+    use crate::serving::ServingOptions;
     use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
     use ixc_runtime::sample::SamplerSettings;
 
     fn host() -> Host {
         let mut options = LoadOptions::default();
         (options.run.sequences, options.run.threads) = (2, Some(2));
-        Host::new(LoadedModel::open(None, &options).unwrap(), None, Options { queue: 8, ..Options::default() }).unwrap()
+        Host::new(
+            LoadedModel::open(None, &options).unwrap(),
+            None,
+            ServingOptions { queue: 8, ..ServingOptions::default() },
+        )
+        .unwrap()
     }
 
     fn request(host: &Host, limit: usize) -> Request {
@@ -144,7 +149,7 @@ mod tests {
     }
 
     /// Returns the events of a request without the first one, which depends on the reused prefix.
-    fn of(events: Vec<Event>) -> String {
+    fn event_texts(events: Vec<Event>) -> String {
         assert!(matches!(events[0], Event::Begun { .. }) && matches!(events.last(), Some(Event::Ended { .. })));
         assert_eq!(events.iter().filter(|event| matches!(event, Event::Token { .. })).count(), 6);
         format!("{:?}", &events[1..])
@@ -155,7 +160,7 @@ mod tests {
         let host = host();
         let [mut waited, mut polled, mut streamed] =
             host.submit_all([(); 3].map(|()| request(&host, 6))).unwrap().try_into().unwrap();
-        let expected = of(std::iter::from_fn(|| waited.wait()).collect());
+        let expected = event_texts(std::iter::from_fn(|| waited.wait()).collect());
         assert!(waited.is_over() && matches!(waited.poll(), PollResult::Over));
         let mut events = Vec::new();
         loop {
@@ -165,7 +170,7 @@ mod tests {
                 PollResult::Over => break,
             }
         }
-        assert_eq!(of(events), expected);
+        assert_eq!(event_texts(events), expected);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let events = runtime.block_on(async {
             let mut events = Vec::new();
@@ -174,7 +179,7 @@ mod tests {
             }
             events
         });
-        assert_eq!(of(events), expected);
+        assert_eq!(event_texts(events), expected);
         assert!(streamed.is_over());
         host.end();
     }

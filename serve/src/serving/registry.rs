@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use crate::model::Refusal;
 use ixc_runtime::{engine, memory_estimate};
 
-use super::{Host, Options, gives_embeddings};
+use super::{Host, ServingOptions, gives_embeddings};
 use ixc_generate::budget;
 use ixc_generate::expert_use::ExpertUse;
 use ixc_generate::loaded_model::{LoadOptions, LongestContext, UnloadedModel};
@@ -66,7 +66,7 @@ pub struct ModelEntry {
 #[derive(Debug)]
 struct LoadSettings {
     load: LoadOptions,
-    host: Options,
+    host: ServingOptions,
     /// Budget for all models, in bytes.
     total: u64,
 }
@@ -113,14 +113,14 @@ impl Registry {
     }
 
     /// Creates a registry of models that are loaded when they are requested. The first model is
-    /// the default. All share [`memory`](ixc_runtime::engine::Options::memory), or nearly the
+    /// the default. All share [`memory`](ixc_runtime::engine::EngineOptions::memory), or nearly the
     /// free memory of the machine. Each keeps prompts in its own folder. `host` sets everything
     /// but the name.
-    pub fn several(sources: Vec<ModelSource>, load: LoadOptions, host: Options) -> Registry {
+    pub fn several(sources: Vec<ModelSource>, load: LoadOptions, host: ServingOptions) -> Registry {
         let total = match load.run.memory {
             // The limit applies to the whole process.
             Some(memory) => memory.saturating_sub(memory_estimate::process_bytes()),
-            None => budget::left().unwrap_or(u64::MAX),
+            None => budget::free_memory().unwrap_or(u64::MAX),
         };
         let loaded = sources.iter().map(|_| None).collect();
         let kinds = sources.iter().map(|_| OnceLock::new()).collect();
@@ -149,7 +149,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`Refusal::NoModel`] if no model has this name.
-    pub fn loaded(&self, query: ModelQuery<'_>) -> Result<Option<Arc<Host>>, Refusal> {
+    pub fn loaded_model(&self, query: ModelQuery<'_>) -> Result<Option<Arc<Host>>, Refusal> {
         Ok(self.index_of(query, false)?.and_then(|number| self.loaded_host(number)))
     }
 
@@ -246,12 +246,12 @@ impl Registry {
         if let (None, Some(LongestContext { .. })) = (options.run.context, options.longest_context) {
             // Each model has a share of the memory, so that all can be loaded at once.
             let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
-            let run = engine::Options { memory: Some(share), ..options.run.clone() };
+            let run = engine::EngineOptions { memory: Some(share), ..options.run.clone() };
             let context =
                 budget::longest_context(plan, &run, prompt_cache_bytes).map_err(|error| failed(error.to_string()))?;
             options.run.context = Some(context.into());
         }
-        let own = budget::needed(plan, &options.run)
+        let own = budget::needed_bytes(plan, &options.run)
             .map_err(|error| failed(error.to_string()))?
             .saturating_add(prompt_cache_bytes);
         // Loading frees this memory.
@@ -281,7 +281,7 @@ impl Registry {
             folder: prompts.folder.as_ref().map(|folder| folder.join(name)),
             ..prompts
         });
-        let opened = Host::new(loaded, None, Options { name: name.clone(), prompts, ..host.clone() })
+        let opened = Host::new(loaded, None, ServingOptions { name: name.clone(), prompts, ..host.clone() })
             .map_err(|error| failed(error.to_string()))?;
         let opened = Arc::new(opened);
         let state = &mut *self.state();

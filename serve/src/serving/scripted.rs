@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::thread::{Message, Submission};
-use super::{Host, Options};
+use super::{Host, ServingOptions};
 use crate::model::ModelFacts;
 
 /// Text that the thread writes, and the last request.
@@ -93,7 +93,7 @@ pub(crate) fn host(template: &str, script: Arc<Script>) -> Host {
         template: Some(template.to_owned()),
         ..ModelFacts::default()
     };
-    let options = Options { name: facts.name.clone(), queue: facts.queue, ..Options::default() };
+    let options = ServingOptions { name: facts.name.clone(), queue: facts.queue, ..ServingOptions::default() };
     let template = ChatTemplate::from_source(template).unwrap();
     let host = Host::with_thread(facts, Some(Arc::new(tokenizer)), Some(template), options, move |shared, incoming| {
         while let Ok(message) = incoming.recv() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::model::{Embeddings, ExpertsAction, Refusal, SlotAction, Status};
 use ixc_runtime::engine::{Engine, EvictError, StepError};
-use ixc_runtime::streaming::store::Evicted;
+use ixc_runtime::streaming::store::EvictionResult;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -105,7 +105,7 @@ pub(super) trait Work {
     fn embed(&mut self, texts: EmbeddingTexts);
 
     /// Returns requests whose clients have disconnected.
-    fn disconnected(&self) -> Vec<Self::Id>;
+    fn disconnected_requests(&self) -> Vec<Self::Id>;
 
     /// Cancels a request that has not ended.
     fn cancel(&mut self, id: Self::Id);
@@ -129,7 +129,7 @@ pub(super) trait Work {
     fn engine(&self) -> &Engine;
 
     /// See [`Engine`]; between steps no expert is in use.
-    fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError>;
+    fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<EvictionResult, EvictError>;
 
     /// Finishes the work after the last message.
     fn finish(&mut self);
@@ -157,7 +157,7 @@ pub(super) fn run(mut work: impl Work, shared: &Shared, incoming: &Receiver<Mess
         while let Ok(message) = incoming.try_recv() {
             open &= handle_message(&mut work, message);
         }
-        for id in work.disconnected() {
+        for id in work.disconnected_requests() {
             work.cancel(id);
             work.status().cancelled += 1;
         }
@@ -168,7 +168,7 @@ pub(super) fn run(mut work: impl Work, shared: &Shared, incoming: &Receiver<Mess
         }
     }
     work.finish();
-    ExpertUse::of(work.engine())
+    ExpertUse::from_engine(work.engine())
 }
 
 /// Handles a message. Returns whether further messages may follow.
@@ -180,7 +180,7 @@ fn handle_message(work: &mut impl Work, message: Message) -> bool {
         Message::Logits(request) => work.logits(request),
         Message::Embed(texts) => work.embed(texts),
         Message::Experts(action, done) => {
-            let used = ExpertUse::of(work.engine());
+            let used = ExpertUse::from_engine(work.engine());
             let evict = |layer, pinned| work.evict_experts(layer, pinned);
             // The client may be gone.
             let _ = done.send(expert_action(action, &used, evict));
@@ -193,7 +193,7 @@ fn handle_message(work: &mut impl Work, message: Message) -> bool {
 fn expert_action(
     action: ExpertsAction,
     used: &ExpertUse,
-    mut evict: impl FnMut(usize, bool) -> Result<Evicted, EvictError>,
+    mut evict: impl FnMut(usize, bool) -> Result<EvictionResult, EvictError>,
 ) -> Result<Value, Refusal> {
     let (layers, pinned) = match action {
         // The record of expert use is JSON.

@@ -11,7 +11,7 @@ use crate::model::{ExpertCounts, Refusal, SlotAction, Status};
 use ixc_files::Guard;
 use ixc_runtime::engine::{Engine, EvictError};
 use ixc_runtime::saved;
-use ixc_runtime::streaming::store::Evicted;
+use ixc_runtime::streaming::store::EvictionResult;
 use ixc_runtime::streaming::store::stats::{self, GroupStats};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -180,7 +180,7 @@ impl Work for Worker<'_> {
         let _ = texts.done.send(Err(Refusal::Ending));
     }
 
-    fn disconnected(&self) -> Vec<RequestId> {
+    fn disconnected_requests(&self) -> Vec<RequestId> {
         self.clients.iter().filter(|(_, client)| client.events.is_closed()).map(|(&id, _)| id).collect()
     }
 
@@ -282,7 +282,7 @@ impl Work for Worker<'_> {
         self.generator.model().engine()
     }
 
-    fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+    fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<EvictionResult, EvictError> {
         self.generator.evict_experts(layer, pinned)
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::model::{Embeddings, Refusal, Status};
 use ixc_runtime::engine::{Engine, EvictError};
-use ixc_runtime::streaming::store::Evicted;
+use ixc_runtime::streaming::store::EvictionResult;
 
 use super::invalid;
 use super::rank_watch::RankWatch;
@@ -134,7 +134,7 @@ impl Work for Worker<'_> {
         self.clients.insert(number, client);
     }
 
-    fn disconnected(&self) -> Vec<u64> {
+    fn disconnected_requests(&self) -> Vec<u64> {
         self.clients.iter().filter(|(_, client)| client.done.is_closed()).map(|(&number, _)| number).collect()
     }
 
@@ -188,7 +188,7 @@ impl Work for Worker<'_> {
         self.embedder.model().engine()
     }
 
-    fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+    fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<EvictionResult, EvictError> {
         self.embedder.evict_experts(layer, pinned)
     }
 

@@ -9,12 +9,12 @@ use ixc_ir::state::{Rollback, STATES};
 
 /// Returns one of a few random modules with a fault or change.
 pub fn mutated_module(seed: u64) -> Module {
-    mutated(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed))
+    mutate(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed))
 }
 
 /// Returns a copy with one random fault or change. Most copies do not verify, and none may cause a
 /// panic.
-pub fn mutated(module: &Module, rng: &mut Random) -> Module {
+pub fn mutate(module: &Module, rng: &mut Random) -> Module {
     let mut module = module.clone();
     let (weights, states) = (module.weights.len() as u64 + 1, module.states.len() as u64 + 1);
     let Some(function) = module.functions.first_mut() else { return module };
@@ -63,7 +63,7 @@ pub fn mutated(module: &Module, rng: &mut Random) -> Module {
             if let Some(data) = function.values.get_mut(value.index()) {
                 let sizes = [0, 1, 2, 256, u64::MAX];
                 let dims = vec![Dim::Fixed(rng.pick(&sizes)), Dim::Fixed(rng.pick(&sizes))];
-                data.ty = Type::of(rng.pick(FORMATS).format, dims);
+                data.ty = Type::new(rng.pick(FORMATS).format, dims);
             }
         }
         9 => {

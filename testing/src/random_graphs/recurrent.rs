@@ -20,7 +20,7 @@ pub(super) struct Example {
 
 impl Example {
     /// Returns matching operands and attributes of an op.
-    pub(super) fn of(op: Recurrent, rng: &mut Random) -> Example {
+    pub(super) fn random(op: Recurrent, rng: &mut Random) -> Example {
         match op {
             Recurrent::DeltaNet => delta_net(rng),
             Recurrent::ShortConv => short_conv(rng),

@@ -179,7 +179,7 @@ impl Soup {
         (gate, ok(self.b.weight(&name, format, shape, None)))
     }
 
-    fn routed(&mut self) -> (ValueId, ValueId, u64) {
+    fn pick_route(&mut self) -> (ValueId, ValueId, u64) {
         if self.routed.is_empty() || self.rng.once_in(3) {
             self.op(OpKind::Route);
         }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ixc::compile::{Options, specs};
+use ixc::compile::{CompileOptions, specs};
 use ixc::ir::graph::{Attr, Op};
 use ixc::ir::plan::{Source, Step};
 use ixc::kernels::KernelSpec;
@@ -79,7 +79,7 @@ fn features_of(golden: &Golden, target: Target) -> Features {
     let key = (golden.model.clone(), target.name());
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     known.unwrap_or_else(|| {
-        let options = Options { target: Some(target), ..Options::default() };
+        let options = CompileOptions { target: Some(target), ..CompileOptions::default() };
         let model = Model::open(&golden.model).unwrap();
         let (module, plan) = specs(&model, &options).unwrap_or_else(|error| panic!("{}: {error}", golden.name()));
         let ops = module.functions.iter().flat_map(|function| &function.ops).map(of_op);

@@ -30,7 +30,7 @@ pub fn load_reading_ahead(
     let stream = Config { budget, ..Config::default() };
     let prefetch = PredictionSettings { choice, extra: 0 };
     let (threads, backend) = (Some(2), native(target));
-    let options = engine::Options { threads, backend, stream, prefetch, ..engine::Options::default() };
+    let options = engine::EngineOptions { threads, backend, stream, prefetch, ..engine::EngineOptions::default() };
     Engine::load(plan, Path::new(""), &options)
 }
 

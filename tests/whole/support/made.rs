@@ -17,7 +17,7 @@ use ixc::model_files::gguf::write::GgufWriter;
 /// Scale of the router rows in embeddings, relative to the random part of the residual, which is
 /// about 1.
 const CODE: f32 = 2.0;
-/// Formats of random models' weights. [`Made::formats`] can set any other format.
+/// Formats of random models' weights. [`ModelParameters::formats`] can set any other format.
 const WEIGHTS: [Format; 8] =
     [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
 /// Formats for weights whose numbers are given: the quantiser of each is in this file.
@@ -29,7 +29,7 @@ const ROUTED: f32 = 4.0;
 
 /// Experts of every layer.
 #[derive(Clone, Copy, Debug)]
-pub struct MadeExperts {
+pub struct ExpertParameters {
     pub count: u64,
     pub used: u64,
     /// Width inside an expert.
@@ -38,7 +38,7 @@ pub struct MadeExperts {
 
 /// Parameters of a generated model.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct ModelParameters {
     pub seed: u64,
     pub architecture: &'static str,
     /// Positions of the KV cache.
@@ -51,7 +51,7 @@ pub struct Made {
     pub value_length: u64,
     /// Width inside the dense network.
     pub inner: u64,
-    pub experts: Option<MadeExperts>,
+    pub experts: Option<ExpertParameters>,
     pub vocabulary: u64,
     /// Whether the output matrix is the embedding table.
     pub tied: bool,
@@ -67,7 +67,7 @@ pub struct Made {
 }
 
 /// A llama of one layer, as a base for other models.
-pub const BASE: Made = Made {
+pub const BASE: ModelParameters = ModelParameters {
     seed: 0x0dd,
     context: 75,
     architecture: "llama",
@@ -96,7 +96,7 @@ pub enum Key {
     Text(&'static str),
 }
 
-impl Made {
+impl ModelParameters {
     /// Returns the file, which is always the same.
     pub fn file(&self) -> Vec<u8> {
         let mut maker = Maker { made: self, writer: GgufWriter::new(), rng: Random::new(self.seed), codes: Vec::new() };
@@ -106,7 +106,7 @@ impl Made {
     }
 
     /// Returns a model of random size and formats.
-    pub fn random(seed: u64) -> Made {
+    pub fn random(seed: u64) -> ModelParameters {
         let mut rng = Random::new(seed);
         let (architecture, routed) =
             rng.pick(&[("llama", false), ("llama", true), ("qwen2", false), ("qwen3", false), ("qwen3moe", true)]);
@@ -124,7 +124,7 @@ impl Made {
             // Random signs over few elements do not distinguish experts well, so all experts are
             // used then.
             let used = if width < 64 * used { count } else { used };
-            MadeExperts { count, used, inner: rng.pick(&inner) }
+            ExpertParameters { count, used, inner: rng.pick(&inner) }
         });
         let mut keys = Vec::new();
         if rng.once_in(2) {
@@ -136,7 +136,7 @@ impl Made {
         keys.push(("rope.scaling.original_context_length", Key::U32(rng.pick(&[16, 32, 128]))));
         keys.push(("expert_weights_norm", Key::Bool(rng.once_in(2))));
         keys.push(("expert_weights_scale", Key::F32(rng.pick(&[1.0, 2.5]))));
-        Made {
+        ModelParameters {
             seed,
             architecture,
             context: 75 + rng.below(22),
@@ -177,7 +177,7 @@ impl Made {
 }
 
 struct Maker<'m> {
-    made: &'m Made,
+    made: &'m ModelParameters,
     writer: GgufWriter,
     rng: Random,
     /// For each token, the sum of the router's rows of its experts.
@@ -291,7 +291,7 @@ impl Maker<'_> {
 
     /// Adds an embedding that determines each token's experts. The router's rows are random signs,
     /// the same in all layers but in another order.
-    fn embedding_that_routes(&mut self, experts: MadeExperts) {
+    fn embedding_that_routes(&mut self, experts: ExpertParameters) {
         let made = self.made;
         let width = made.width as usize;
         let sign = |rng: &mut Random| if rng.once_in(2) { 1.0 } else { -1.0 };

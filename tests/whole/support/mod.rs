@@ -89,8 +89,8 @@ pub fn target_without_tiles() -> Target {
 }
 
 /// Returns options for a session on [`target_without_tiles`].
-pub fn session_without_tiles(run: ixc::runtime::engine::Options) -> ixc::loaded_model::LoadOptions {
-    let compile = ixc::compile::Options { target: Some(target_without_tiles()), ..Default::default() };
+pub fn session_without_tiles(run: ixc::runtime::engine::EngineOptions) -> ixc::loaded_model::LoadOptions {
+    let compile = ixc::compile::CompileOptions { target: Some(target_without_tiles()), ..Default::default() };
     ixc::loaded_model::LoadOptions { run, compile, ..Default::default() }
 }
 

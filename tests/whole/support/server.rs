@@ -26,11 +26,11 @@ pub struct Server {
 impl Server {
     /// Starts a server for the demo model, with additional arguments.
     pub fn start(arguments: &[&str]) -> Server {
-        Server::of("demo", arguments)
+        Server::for_model("demo", arguments)
     }
 
     /// Starts a server for a model.
-    pub fn of(model: &str, arguments: &[&str]) -> Server {
+    pub fn for_model(model: &str, arguments: &[&str]) -> Server {
         Server::start_with(&[&[model], arguments].concat())
     }
 

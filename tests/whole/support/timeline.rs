@@ -116,7 +116,7 @@ impl Timeline {
     }
 
     /// Returns the spans of a process.
-    pub fn of(&self, process: &str) -> Vec<&Span> {
+    pub fn spans(&self, process: &str) -> Vec<&Span> {
         self.spans.iter().filter(|span| span.process == process).collect()
     }
 }

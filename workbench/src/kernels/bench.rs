@@ -390,14 +390,14 @@ mod tests {
         assert!(loops(Arithmetic::Bf16, Target::AVX512).is_empty());
         let zen4 = Target::from_name("zen4").unwrap();
         let [pairs] = &loops(Arithmetic::Bf16, zen4)[..] else { panic!("one loop") };
-        assert_eq!(ixc_ir::kernel::products::Counter::of(&pairs.kernel).count(&[]).bf16, pairs.multiply_adds);
+        assert_eq!(ixc_ir::kernel::products::Counter::from_kernel(&pairs.kernel).count(&[]).bf16, pairs.multiply_adds);
         let stats = ixc_codegen::x64::compile(&pairs.kernel, zen4).unwrap().stats;
         assert_eq!((stats.vector_spills, stats.moves_in_innermost_loops), (0, 0));
         for (arithmetic, product) in [(Arithmetic::Bf16, "tdpbf16ps"), (Arithmetic::Int8, "tdpbsud")] {
             let loops = loops(arithmetic, Target::AMX);
             let l = loops.last().unwrap();
             ixc_ir::kernel::verify::verify(&l.kernel).unwrap();
-            let counts = ixc_ir::kernel::products::Counter::of(&l.kernel).count(&[]);
+            let counts = ixc_ir::kernel::products::Counter::from_kernel(&l.kernel).count(&[]);
             assert_eq!(counts.bf16 + counts.int8, l.multiply_adds);
             let compiled = ixc_codegen::x64::compile(&l.kernel, Target::AMX).unwrap();
             let text = ixc_codegen::x64::listing::text(&compiled, &l.kernel);

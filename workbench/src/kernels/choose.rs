@@ -21,7 +21,7 @@ use ixc_targets::Target;
 
 use super::KernelError;
 use crate::Error;
-use ixc_compile::compile::{Options, specs};
+use ixc_compile::compile::{CompileOptions, specs};
 use ixc_compile::model::{Input, Model};
 use ixc_compile::replacements::KernelFile;
 use ixc_compile::select::{self, Selection, Use};
@@ -204,7 +204,7 @@ pub fn kernels_of_model(path: Option<&Path>, target: Target, selection: &Selecti
         }
         OpenModel::Model(model) => model,
     };
-    let (_, plan) = specs(&model, &Options { target: Some(target), ..Options::default() })?;
+    let (_, plan) = specs(&model, &CompileOptions { target: Some(target), ..CompileOptions::default() })?;
     let chosen = select::kernels(&plan, &KernelSpec::name, selection)?;
     let of = |(at, uses): (usize, Vec<Use>)| {
         let spec = &plan.kernels[at];
@@ -279,7 +279,7 @@ fn from_open_model(
             Ok(TargetKernel { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })
         }
         OpenModel::Model(opened) => {
-            let (_, plan) = specs(opened, &Options { target: Some(target), ..Options::default() })?;
+            let (_, plan) = specs(opened, &CompileOptions { target: Some(target), ..CompileOptions::default() })?;
             let names = select::kernels(&plan, &KernelSpec::name, selection)?;
             let names: Vec<KernelName> =
                 names.into_iter().map(|(number, _)| KernelName { number, name: plan.kernels[number].name() }).collect();

@@ -116,7 +116,7 @@ impl Cost {
     ///
     /// # Errors
     /// If the target has no code for it.
-    pub fn of(case: &Case) -> Result<Cost, Error> {
+    pub fn from_case(case: &Case) -> Result<Cost, Error> {
         let artifact = show::compile(&case.chosen)?;
         let bytes = artifact.bytes().iter().map(|part| part.len()).sum();
         let Artifact::X64(compiled) = artifact else {
@@ -236,7 +236,7 @@ mod tests {
             assert!(other.iter().any(|buffer| buffer.first.is_some() && buffer.nmse > Some(0.1)), "{other:?}");
             let changed = statements(&own.kernel, &edited.kernel).into_iter().filter(|row| !row.is_equal).count();
             assert_eq!(changed, 1);
-            assert!(Cost::of(&case(edited)).unwrap().bytes > 0);
+            assert!(Cost::from_case(&case(edited)).unwrap().bytes > 0);
             let speed = speed(&case(own.clone()), &case(own), MemoryLevel::Caches, 3).unwrap();
             assert!(speed.ratio[1] <= speed.ratio[0] && speed.ratio[0] <= speed.ratio[2], "{speed:?}");
         }

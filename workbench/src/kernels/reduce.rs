@@ -71,7 +71,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counts the parts of a kernel.
-    pub fn of(kernel: &Kernel) -> Counts {
+    pub fn from_kernel(kernel: &Kernel) -> Counts {
         fn count(body: &[Stmt]) -> (usize, usize) {
             body.iter().fold((0, 0), |(all, loops), statement| match statement {
                 Stmt::Inst(_) | Stmt::LoadIndex { .. } => (all + 1, loops),
@@ -205,10 +205,10 @@ impl Search<'_> {
 
     /// Removes ranges of statements, from half of all statements to single ones.
     fn statements(&mut self) {
-        let mut run = Counts::of(&self.smallest.kernel).statements.div_ceil(2).max(1);
+        let mut run = Counts::from_kernel(&self.smallest.kernel).statements.div_ceil(2).max(1);
         loop {
             let mut from = 0;
-            while from < Counts::of(&self.smallest.kernel).statements && !self.is_over() {
+            while from < Counts::from_kernel(&self.smallest.kernel).statements && !self.is_over() {
                 let chosen = from..from + run;
                 let taken = [Replacement::Like, Replacement::Last, Replacement::Zero].into_iter().any(|stand| {
                     let kernel = remove_statements(&self.smallest.kernel, &|at| chosen.contains(&at), stand);
@@ -228,7 +228,7 @@ impl Search<'_> {
     /// Makes loops run once or half as often, or replaces them by their body.
     fn loops(&mut self) {
         let mut at = 0;
-        while at < Counts::of(&self.smallest.kernel).loops && !self.is_over() {
+        while at < Counts::from_kernel(&self.smallest.kernel).loops && !self.is_over() {
             let edits: [fn(&mut For); 2] = [
                 |inner| inner.trip = Affine::constant(1),
                 |inner| {
@@ -252,7 +252,7 @@ impl Search<'_> {
 
     /// Removes values that loops carry.
     fn carries(&mut self) {
-        for at in 0..Counts::of(&self.smallest.kernel).loops {
+        for at in 0..Counts::from_kernel(&self.smallest.kernel).loops {
             let mut carry = 0;
             while !self.is_over() {
                 let Some(kernel) = without_carry(&self.smallest.kernel, at, carry) else { break };
@@ -265,7 +265,7 @@ impl Search<'_> {
 
     /// Replaces offsets by zero.
     fn addresses(&mut self) {
-        for at in 0..Counts::of(&self.smallest.kernel).statements {
+        for at in 0..Counts::from_kernel(&self.smallest.kernel).statements {
             let mut kernel = self.smallest.kernel.clone();
             let mut number = 0;
             visit(&mut kernel.body, &mut |statement| {
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn reduction_removes_statements_irrelevant_to_the_fault() {
         let (_, failing) = failing("linear format=q4_k_r16 k=256 tile=16 n=16 residual shape=gemm");
-        let before = Counts::of(&failing.kernel);
+        let before = Counts::from_kernel(&failing.kernel);
         let mut fault = |failing: &FailingKernel| {
             verify(&failing.kernel).unwrap();
             let text = failing.kernel.to_string();
@@ -395,7 +395,7 @@ mod tests {
         };
         assert!(fault(&failing));
         let reduced = reduce(&failing, false, 5000, &mut fault);
-        let after = Counts::of(&reduced.smallest.kernel);
+        let after = Counts::from_kernel(&reduced.smallest.kernel);
         println!("{before:?} -> {after:?} by {}\n{}", reduced.tried, reduced.smallest.kernel);
         assert!(reduced.complete && fault(&reduced.smallest));
         assert!(before.statements > 50 && after.statements <= 4, "{after:?}\n{}", reduced.smallest.kernel);
@@ -427,7 +427,7 @@ mod tests {
         let reduced = reduce(&failing, false, 5000, &mut |failing| differs(failing));
         let text = reduced.smallest.kernel.to_string();
         assert!(differs(&reduced.smallest) && text.contains(" sub "), "{text}");
-        assert!(Counts::of(&reduced.smallest.kernel).statements <= 6, "{text}");
+        assert!(Counts::from_kernel(&reduced.smallest.kernel).statements <= 6, "{text}");
     }
 
     /// Errors of a target count as failures. Here the target has no registers for a vector.
@@ -444,7 +444,7 @@ mod tests {
         let reduced = reduce(&failing, false, 5000, &mut |failing| {
             super::failure(&chosen, failing, 0, Engine::Emulator).as_ref() == Some(&manner)
         });
-        assert!(Counts::of(&reduced.smallest.kernel).statements <= 2, "{}", reduced.smallest.kernel);
+        assert!(Counts::from_kernel(&reduced.smallest.kernel).statements <= 2, "{}", reduced.smallest.kernel);
         assert_eq!(without_numbers("value %12.x is f32x16, 64 bytes\nmore"), "value % is f#x#, # bytes");
     }
 }

@@ -92,7 +92,7 @@ impl Case {
     ///
     /// # Errors
     /// [`KernelError::Interpret`].
-    pub fn expected(&self) -> Result<Vec<Vec<u8>>, Error> {
+    pub fn expected_buffers(&self) -> Result<Vec<Vec<u8>>, Error> {
         let mut buffers = self.before.clone();
         let kernel = &self.chosen.kernel;
         ixc_ir::kernel::interpret::run(kernel, &self.dims, &mut buffers).map_err(KernelError::from)?;
@@ -127,7 +127,7 @@ impl Case {
             }
         };
         let begin = Instant::now();
-        let expected = self.expected()?;
+        let expected = self.expected_buffers()?;
         let interpreter_seconds = begin.elapsed().as_secs_f64();
         let difference = first_difference(&self.chosen.kernel, &expected, &found);
         let standing = self.judge_edit(engine, &found)?;
@@ -170,8 +170,10 @@ impl Case {
         let stopped = |fault| KernelError::Fault { kernel: kernel.name.clone(), fault };
         let program = Program::new(&code, compiled.code_bytes, target.features()).map_err(stopped)?;
         let begin = Instant::now();
-        let names =
-            kernel.buffers.iter().map(|buffer| (buffer.name.as_str(), BufferAccess::of(&buffer.kind).is_written()));
+        let names = kernel
+            .buffers
+            .iter()
+            .map(|buffer| (buffer.name.as_str(), BufferAccess::from_kind(&buffer.kind).is_written()));
         let stats = program.call(&slices(names, buffers), &self.dims).map_err(stopped)?;
         Ok((begin.elapsed().as_secs_f64(), stats.instructions))
     }
@@ -289,7 +291,7 @@ mod tests {
                 for (dim, value) in case.chosen.kernel.dims.iter().zip(&case.dims) {
                     *has_value.entry(dim_name(row, &dim.name)).or_default() |= *value > 0;
                 }
-                let results = case.expected().unwrap_or_else(|error| panic!("{}: {error}", row.name));
+                let results = case.expected_buffers().unwrap_or_else(|error| panic!("{}: {error}", row.name));
                 let results = results.iter().zip(&case.chosen.kernel.buffers);
                 table.add(row.name, results.filter(|(_, b)| b.kind.is_result()).map(|(bytes, _)| bytes.as_slice()));
             }

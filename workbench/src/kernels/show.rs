@@ -30,7 +30,7 @@ pub enum Stage {
 /// # Errors
 /// If the target has no code for it.
 pub fn compile(chosen: &TargetKernel) -> Result<Artifact, Error> {
-    Ok(Artifact::of(&chosen.kernel, chosen.target, true)?)
+    Ok(Artifact::generate(&chosen.kernel, chosen.target, true)?)
 }
 
 fn compile_error(chosen: &TargetKernel, source: X64Error) -> Error {
@@ -74,7 +74,7 @@ pub fn text(chosen: &TargetKernel, stage: Stage) -> Result<String, Error> {
 
 /// Returns the listing of one kernel.
 fn listing(artifact: &Artifact, kernel: &Kernel) -> String {
-    match artifact.finished() {
+    match artifact.finished_code() {
         Some(code) => x64::listing::text(code, kernel),
         None => artifact.listing(kernel, 0),
     }

@@ -28,7 +28,7 @@
 use ixc_compile::tuned::{Speedup, WeightKernel};
 use ixc_cost as cost;
 use ixc_cost::memory::{self, Start};
-use ixc_kernels::cut::Cut;
+use ixc_kernels::cut::ProductCut;
 use ixc_kernels::pace::Pace;
 use ixc_kernels::tiling::{RowTiles, Use};
 use ixc_kernels::{KernelSpec, candidates, generate};
@@ -74,7 +74,7 @@ pub enum Comparison {
         /// for the kernel for few rows.
         rows: Option<u32>,
         /// Threads and their binding to cores.
-        run: Box<ixc_runtime::engine::Options>,
+        run: Box<ixc_runtime::engine::EngineOptions>,
     },
     /// Cycles of the target's cost model.
     Model {
@@ -159,7 +159,7 @@ struct Try {
 /// Kernel to tune and its context.
 struct Search<'s> {
     spec: &'s KernelSpec,
-    cut: Cut,
+    cut: ProductCut,
     target: Target,
     /// Tiles of the weight by cache sizes.
     own: String,
@@ -234,7 +234,7 @@ pub fn tune(
 impl<'s> Search<'s> {
     fn new(spec: &'s KernelSpec, target: Target, caches: &CoreCaches) -> Result<Search<'s>, Error> {
         let refused = |why: String| KernelError::NotTuned { spec: spec.to_string(), why };
-        let cut = Cut::of(spec).ok_or_else(|| refused("it is not a product with a weight".into()))?;
+        let cut = ProductCut::from_spec(spec).ok_or_else(|| refused("it is not a product with a weight".into()))?;
         let (own, why) = by_caches(&cut.weight, target, caches);
         tracing::debug!(%own, why, "tuning");
         let part = own.parts.first().cloned().ok_or_else(|| refused("its weight has no rows".into()))?;
@@ -328,7 +328,7 @@ impl<'s> Search<'s> {
 
     /// Returns widths and chunks, except those that cache sizes select.
     fn shapes(&self, caches: &CoreCaches) -> Vec<Try> {
-        let Cut { weight, strategy, .. } = self.cut;
+        let ProductCut { weight, strategy, .. } = self.cut;
         let number = |rows: u64| u32::try_from(rows).ok();
         let mut tries = Vec::new();
         if self.is_last {
@@ -388,7 +388,7 @@ impl<'s> Search<'s> {
     fn spec_of(&self, each: &Try) -> Result<KernelSpec, KernelError> {
         let refused =
             || KernelError::NotTuned { spec: self.spec.to_string(), why: "it is not a product with a weight".into() };
-        Cut::other(self.spec, each.tile, each.chunk, each.pace).ok_or_else(refused)
+        ProductCut::other(self.spec, each.tile, each.chunk, each.pace).ok_or_else(refused)
     }
 
     fn case(&self, each: &Try) -> Result<Case, Error> {
@@ -412,7 +412,7 @@ impl<'s> Search<'s> {
     }
 
     fn choice(&self, each: &Try) -> TunedChoice {
-        let Cut { weight, strategy, .. } = self.cut;
+        let ProductCut { weight, strategy, .. } = self.cut;
         let rows = (self.is_last && u64::from(each.tile) != self.part.rows).then_some(each.tile.into());
         let row_chunk = (self.is_last && each.chunk != self.default.chunk || rows.is_some()).then_some(each.chunk);
         let band = (!self.is_last && each.tile != self.default.tile).then_some(each.tile);
@@ -451,16 +451,16 @@ mod tests {
     use super::*;
     use ixc_kernels::MatmulStrategy;
 
-    fn found(text: &str, target: Target, by: Comparison) -> Result<TunedKernel, Error> {
+    fn tune_text(text: &str, target: Target, by: Comparison) -> Result<TunedKernel, Error> {
         let spec: KernelSpec = text.parse().unwrap();
         tune(&spec, target, &target.row().caches(), by, &mut |_| ())
     }
 
     #[test]
     fn tuning_times_candidates_against_the_default() {
-        let run = Box::new(ixc_runtime::engine::Options { threads: Some(2), ..Default::default() });
+        let run = Box::new(ixc_runtime::engine::EngineOptions { threads: Some(2), ..Default::default() });
         let by = Comparison::Time { place: MemoryLevel::Caches, rounds: 2, rows: None, run };
-        let few = found("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
+        let few = tune_text("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
         assert!(few.own.contains("gemv<=5/5"), "{}", few.own);
         // There are candidates with prefetching, and candidates with unrolled loops if there are
         // loops.
@@ -479,16 +479,16 @@ mod tests {
     fn tuning_uses_the_cost_model_for_foreign_targets() {
         let by = Comparison::Model { place: MemoryLevel::Memory };
         let zen4 = Target::from_name("zen4").unwrap();
-        let many = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemm", zen4, by.clone()).unwrap();
+        let many = tune_text("linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemm", zen4, by.clone()).unwrap();
         assert!(many.rows.iter().any(|row| row.what.starts_with("rows=16 gemm/")), "{:?}", many.rows);
         assert!(many.rows.iter().all(|row| row.ratio.low == row.ratio.high), "{:?}", many.rows);
         if let Some((row, choice)) = &many.winner {
             let all = many.rows.iter().map(|row| row.ratio.median).fold(1.0, f64::max);
             assert!(row.ratio.median == all && choice.strategy == MatmulStrategy::Gemm, "{row:?}");
         }
-        let error = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=tiles", zen4, by.clone()).unwrap_err();
+        let error = tune_text("linear format=q4_k_r16 k=512 tile=32 n=512 shape=tiles", zen4, by.clone()).unwrap_err();
         assert!(error.to_string().contains("cuts its weight into rows="), "{error}");
-        let error = found("softmax n=64", zen4, by).unwrap_err();
+        let error = tune_text("softmax n=64", zen4, by).unwrap_err();
         assert!(error.to_string().contains("not a product with a weight"), "{error}");
     }
 }

@@ -66,7 +66,7 @@ pub struct ItemLayers {
 
 impl ItemLayers {
     /// Collects the information from an item's names.
-    pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> ItemLayers {
+    pub fn from_names<'n>(names: impl IntoIterator<Item = &'n str>) -> ItemLayers {
         let mut layers = ItemLayers::default();
         for name in names {
             layers.named = true;
@@ -105,7 +105,7 @@ pub struct FoldedSections<T> {
 
 impl<T: Clone + Eq + Hash> FoldedSections<T> {
     /// Folds the items of all sections.
-    pub fn of(sections: BTreeMap<Section, Vec<T>>) -> FoldedSections<T> {
+    pub fn new(sections: BTreeMap<Section, Vec<T>>) -> FoldedSections<T> {
         let mut known: HashMap<Vec<T>, usize> = HashMap::new();
         let mut folded = FoldedSections { bodies: Vec::new(), places: Vec::new() };
         for (section, body) in sections {
@@ -158,7 +158,7 @@ mod tests {
     fn items_without_a_layer_join_neighbouring_sections() {
         let items =
             [Some("embed"), None, Some("blk.0.q"), None, Some("rope"), Some("blk.1.q"), None, Some("head"), None];
-        let layers: Vec<ItemLayers> = items.iter().map(|name| ItemLayers::of(*name)).collect();
+        let layers: Vec<ItemLayers> = items.iter().map(|name| ItemLayers::from_names(*name)).collect();
         let (first, second) = (Section::Layer(0), Section::Layer(1));
         let expected =
             [Section::In, Section::In, first, first, first, second, second, Section::Out, Section::Out].to_vec();
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn equal_layers_are_one_body() {
         let layer = |number: u32, text: &str| (Section::Layer(number), vec![text.to_owned()]);
-        let folded = FoldedSections::of(BTreeMap::from([layer(0, "a"), layer(1, "b"), layer(2, "a"), layer(3, "a")]));
+        let folded = FoldedSections::new(BTreeMap::from([layer(0, "a"), layer(1, "b"), layer(2, "a"), layer(3, "a")]));
         assert_eq!(
             (folded.bodies.len(), folded.body_of(Section::Layer(3)), folded.body_of(Section::In)),
             (2, Some(0), None)

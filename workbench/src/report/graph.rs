@@ -162,7 +162,7 @@ fn line(module: &Module, function: &Function, op: &Op, section: Section, at: usi
 
 /// Returns the section of each op.
 fn op_sections(module: &Module, function: &Function) -> Vec<Section> {
-    let layers: Vec<ItemLayers> = function.ops.iter().map(|op| ItemLayers::of(names(module, op))).collect();
+    let layers: Vec<ItemLayers> = function.ops.iter().map(|op| ItemLayers::from_names(names(module, op))).collect();
     sections(&layers)
 }
 
@@ -186,7 +186,7 @@ fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, 
 
 impl Graph {
     /// Creates the view of a module after a pass.
-    pub fn of(module: &Module, after: Option<&'static str>) -> Graph {
+    pub fn from_module(module: &Module, after: Option<&'static str>) -> Graph {
         let (lines, from) = lines(module);
         let parameters = function(module).map_or_else(Vec::new, |function| {
             let parameter = |value: &ValueId| {
@@ -196,7 +196,7 @@ impl Graph {
             function.params.iter().filter_map(parameter).collect()
         });
         let ops = lines.values().map(Vec::len).sum();
-        Graph { after, folded: FoldedSections::of(lines), from: from.into_values().collect(), parameters, ops }
+        Graph { after, folded: FoldedSections::new(lines), from: from.into_values().collect(), parameters, ops }
     }
 }
 

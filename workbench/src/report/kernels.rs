@@ -138,7 +138,7 @@ impl KernelView {
         calls: Vec<(u32, Vec<i64>)>,
         target: Target,
     ) -> Result<KernelView, Error> {
-        let artifact = Artifact::of(kernel, target, true)?;
+        let artifact = Artifact::generate(kernel, target, true)?;
         let ((ir, more_ir), (code, origins, more_code)) = (cut(&kernel.to_string()), code(&artifact, kernel));
         let report = match (&artifact, cost::model(target)) {
             (Artifact::X64(compiled), Some(model)) => Some(analyse(compiled, kernel, model)),
@@ -148,7 +148,7 @@ impl KernelView {
             Artifact::X64(compiled) => Some(compiled.stats),
             Artifact::Portable(_) => None,
         };
-        let counter = Counter::of(kernel);
+        let counter = Counter::from_kernel(kernel);
         // A kernel whose dims depend on positions gets the dims of its spec.
         let calls = if calls.is_empty() { spec.map(of_spec).unwrap_or_default() } else { calls };
         let call = |(rows, dims): (u32, Vec<i64>)| {
@@ -195,7 +195,7 @@ fn cut(text: &str) -> (String, usize) {
 
 /// Returns the lines of code, the statement of each line, and the number of omitted lines.
 fn code(artifact: &Artifact, kernel: &Kernel) -> (String, Vec<i32>, usize) {
-    let Some(code) = artifact.finished() else {
+    let Some(code) = artifact.finished_code() else {
         let (text, more) = cut(&artifact.listing(kernel, 0));
         return (text, Vec::new(), more);
     };

@@ -2,11 +2,11 @@
 //! `ixc inspect --html`.
 //!
 //! ```
-//! use ixc_compile::{compile::Options, model::Model};
+//! use ixc_compile::{compile::CompileOptions, model::Model};
 //! use ixc_workbench::report::Report;
 //!
 //! let model = Model::new(ixc_compile::demo::open()?)?;
-//! let page = Report::of_model(&model, &Options::default())?.page();
+//! let page = Report::of_model(&model, &CompileOptions::default())?.page();
 //! assert!(page.starts_with("<!doctype html>") && page.len() < 8 << 20);
 //! # Ok::<(), ixc_workbench::Error>(())
 //! ```
@@ -48,7 +48,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::kernels::roofline;
-use ixc_compile::compile::{Options, passes_left};
+use ixc_compile::compile::{CompileOptions, passes_left};
 use ixc_compile::model::Model;
 
 /// The page, with placeholders for title and data.
@@ -110,7 +110,7 @@ impl Report {
     ///
     /// # Errors
     /// If the target has no kernel for a spec, or no code for a kernel.
-    pub fn of_model(model: &Model, options: &Options) -> Result<Report, Error> {
+    pub fn of_model(model: &Model, options: &CompileOptions) -> Result<Report, Error> {
         let mut report = Report::new(title(&model.gguf), "model");
         let start =
             options.start.as_ref().map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone());
@@ -118,14 +118,14 @@ impl Report {
         let mut watch = passes::Watch::new(&start);
         let mut last: Option<Module> = None;
         if let Ir::Graph(module) = &start {
-            report.graphs.push(graph::Graph::of(module, after));
+            report.graphs.push(graph::Graph::from_module(module, after));
             last = Some(module.clone());
         }
         let end = PASSES.last().map(|pass| pass.name);
         let left = passes_left(model, options, end, &mut |pass, ir, changed| {
             watch.see(pass, ir, changed);
             if let (Ir::Graph(module), true) = (ir, changed) {
-                report.graphs.push(graph::Graph::of(module, Some(pass.name)));
+                report.graphs.push(graph::Graph::from_module(module, Some(pass.name)));
                 last = Some(module.clone());
             }
         });
@@ -175,7 +175,7 @@ impl Report {
     fn of_finished(&mut self, plan: &Plan<Kernel>, graph: Option<&Module>) {
         self.facts.extend(plan::facts(plan));
         self.tensors = plan::tensors(plan, graph);
-        self.plan = Some(plan::PlanView::of(plan));
+        self.plan = Some(plan::PlanView::from_plan(plan));
     }
 
     /// Adds the measurements of a trace. If this machine runs the code, adds its peak rates with
@@ -183,7 +183,7 @@ impl Report {
     ///
     /// # Errors
     /// If the file is not a trace.
-    pub fn measured(&mut self, trace: &Path) -> Result<(), Error> {
+    pub fn add_trace(&mut self, trace: &Path) -> Result<(), Error> {
         let mut view = trace::TraceView::read(trace)?;
         let here = self.target.filter(|target| target.missing().is_empty());
         // A file may name more threads than can be started.

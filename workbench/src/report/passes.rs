@@ -74,7 +74,7 @@ impl Lines {
             Ir::Draft(draft) => (draft.work.len(), draft_text(draft)),
             Ir::Plan(plan) => (tasks(plan), plan_text(plan)),
         };
-        Lines { kind: ir.kind(), count, folded: FoldedSections::of(text) }
+        Lines { kind: ir.kind(), count, folded: FoldedSections::new(text) }
     }
 
     /// Whether both can be compared line by line.
@@ -261,7 +261,7 @@ fn label(what: &WorkItem) -> Option<&str> {
 
 /// Returns the names in a label, without the op.
 fn names(label: &str) -> impl Iterator<Item = &str> {
-    Label::of(label).names()
+    Label::parse(label).names()
 }
 
 fn step_head(alone: u32) -> String {
@@ -284,12 +284,13 @@ fn draft_text(draft: &Draft) -> BTreeMap<Section, Vec<String>> {
             };
             let layers = steps.iter().map(|step| {
                 let work = step.work.iter().filter_map(|&at| draft.work.get(at));
-                ItemLayers::of(work.filter_map(|work| label(&work.what)).flat_map(names))
+                ItemLayers::from_names(work.filter_map(|work| label(&work.what)).flat_map(names))
             });
             texts.work(&layers.collect::<Vec<_>>(), steps.iter().map(of_step).collect());
         }
         None => {
-            let layers = draft.work.iter().map(|work| ItemLayers::of(label(&work.what).into_iter().flat_map(names)));
+            let layers =
+                draft.work.iter().map(|work| ItemLayers::from_names(label(&work.what).into_iter().flat_map(names)));
             let list = |resources: &[Resource]| -> String {
                 let names: Vec<String> = resources.iter().map(|&one| resource(plan, one)).collect();
                 names.join(", ")
@@ -307,7 +308,7 @@ fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
     let mut texts = SectionLines::default();
     texts.buffers(plan, true);
     let layers = plan.steps.iter().map(|step| match step {
-        Step::Run { tasks, .. } => ItemLayers::of(tasks.iter().flat_map(|task| names(&task.label))),
+        Step::Run { tasks, .. } => ItemLayers::from_names(tasks.iter().flat_map(|task| names(&task.label))),
         Step::Bucket { .. }
         | Step::Request { .. }
         | Step::Predict { .. }
@@ -329,9 +330,9 @@ fn plan_text(plan: &Plan<KernelSpec>) -> BTreeMap<Section, Vec<String>> {
 mod tests {
     use super::*;
 
-    fn folded(layers: &[&[&str]]) -> FoldedSections<String> {
+    fn fold_layers(layers: &[&[&str]]) -> FoldedSections<String> {
         let layers = (0..).zip(layers);
-        FoldedSections::of(
+        FoldedSections::new(
             layers
                 .map(|(at, lines)| (Section::Layer(at), lines.iter().map(|line| (*line).to_owned()).collect()))
                 .collect(),
@@ -340,8 +341,8 @@ mod tests {
 
     #[test]
     fn equal_layer_changes_are_shown_once() {
-        let before = folded(&[&["a", "b", "c"], &["a", "b", "c"], &["a", "x"]]);
-        let after = folded(&[&["a", "c"], &["a", "c"], &["a", "x"]]);
+        let before = fold_layers(&[&["a", "b", "c"], &["a", "b", "c"], &["a", "x"]]);
+        let after = fold_layers(&[&["a", "c"], &["a", "c"], &["a", "x"]]);
         let (found, more) = diffs(&before, &after);
         let lines = [" a", "-b", " c"].map(str::to_owned).to_vec();
         assert_eq!(found, [Diff { sections: "layers 0, 1".to_owned(), lines, more: 0 }]);
@@ -349,7 +350,7 @@ mod tests {
         let many: Vec<[String; 1]> = (0..MAX_DIFFS + 3).map(|i| [i.to_string()]).collect();
         let many: Vec<Vec<&str>> = many.iter().map(|line| line.iter().map(String::as_str).collect()).collect();
         let many: Vec<&[&str]> = many.iter().map(Vec::as_slice).collect();
-        let (found, more) = diffs(&FoldedSections::default(), &folded(&many));
+        let (found, more) = diffs(&FoldedSections::default(), &fold_layers(&many));
         assert_eq!((found.len(), more), (MAX_DIFFS, 3));
     }
 

@@ -191,7 +191,7 @@ fn token_work(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>
         if table && looked_up { row_bytes(plan, arg).unwrap_or(size) } else { size.saturating_mul(items) }
     };
     let bytes = weights.map(bytes).fold(0, u64::saturating_add);
-    let products = ixc_ir::kernel::products::Counter::of(kernel).count(&dims);
+    let products = ixc_ir::kernel::products::Counter::from_kernel(kernel).count(&dims);
     Some((bytes, [products.int8, products.bf16, products.f32].map(|count| count.saturating_mul(items))))
 }
 
@@ -216,7 +216,7 @@ fn task(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> T
             besides: bands.chain(combine).collect(),
         }
     };
-    let label = Label::of(&task.label);
+    let label = Label::parse(&task.label);
     TaskView {
         label: task.label.clone(),
         op: label.op.to_owned(),
@@ -269,7 +269,7 @@ fn lives(plan: &Plan<Kernel>, groups: &[GroupView]) -> Vec<Option<(usize, usize)
             Step::Bucket { ids, .. } | Step::Predict { ids, .. } => touch(ids.0, first, last),
             Step::Request { .. } | Step::Release { .. } => {}
             Step::Exchange(exchange) => {
-                let buffers = exchange.sent().into_iter().chain(exchange.result());
+                let buffers = exchange.sent_buffer().into_iter().chain(exchange.result());
                 buffers.for_each(|buffer| touch(buffer.0, first, last));
             }
         }
@@ -321,7 +321,7 @@ fn groups(plan: &Plan<Kernel>) -> Vec<GroupView> {
 
 impl PlanView {
     /// Creates the view of a plan.
-    pub fn of(plan: &Plan<Kernel>) -> PlanView {
+    pub fn from_plan(plan: &Plan<Kernel>) -> PlanView {
         let routed: BTreeMap<BucketId, u32> = (plan.steps.iter())
             .filter_map(|step| match step {
                 Step::Bucket { bucket, top_k, .. } => Some((*bucket, *top_k)),
@@ -334,7 +334,9 @@ impl PlanView {
             .collect();
         let layers: Vec<ItemLayers> = (plan.steps.iter())
             .map(|step| match step {
-                Step::Run { tasks, .. } => ItemLayers::of(tasks.iter().flat_map(|task| Label::of(&task.label).names())),
+                Step::Run { tasks, .. } => {
+                    ItemLayers::from_names(tasks.iter().flat_map(|task| Label::parse(&task.label).names()))
+                }
                 Step::Bucket { .. }
                 | Step::Request { .. }
                 | Step::Predict { .. }
@@ -379,7 +381,7 @@ impl PlanView {
 
 /// Returns the main facts of a plan.
 pub fn facts(plan: &Plan<Kernel>) -> Vec<(&'static str, String)> {
-    use ixc_ir::units::{Bytes, counted};
+    use ixc_ir::units::{Bytes, count_text};
     let weights = plan.weights.iter().filter_map(|weight| weight.bytes_in(weight.format)).fold(0, u64::saturating_add);
     let streamed = plan.expert_groups.iter().flat_map(|group| &group.weights);
     let streamed = streamed.filter_map(|&weight| plan.weights.get(weight as usize));
@@ -400,11 +402,11 @@ pub fn facts(plan: &Plan<Kernel>) -> Vec<(&'static str, String)> {
         ("Target", plan.target.clone()),
         (
             "Weights",
-            format!("{}, {}: {}", counted(plan.weights.len() as u64, "tensor"), Bytes(weights), formats.join(", ")),
+            format!("{}, {}: {}", count_text(plan.weights.len() as u64, "tensor"), Bytes(weights), formats.join(", ")),
         ),
-        ("Steps", counted(plan.steps.len() as u64, "step")),
-        ("Tasks", counted(plan.steps.iter().map(tasks).sum::<usize>() as u64, "task")),
-        ("Kernels", counted(plan.kernels.len() as u64, "kernel")),
+        ("Steps", count_text(plan.steps.len() as u64, "step")),
+        ("Tasks", count_text(plan.steps.iter().map(tasks).sum::<usize>() as u64, "task")),
+        ("Kernels", count_text(plan.kernels.len() as u64, "kernel")),
         ("Tokens of a step", plan.max_tokens.to_string()),
         ("Context", format!("{} positions, {} for each", plan.context_length, Bytes(positions))),
         ("Vocabulary", plan.vocabulary.to_string()),

@@ -23,7 +23,7 @@ impl Lowering<'_> {
                 let (a, b, c) = (self.operand(inst, 0)?, self.operand(inst, 1)?, self.operand(inst, 2)?);
                 (0..a.len()).map(|i| self.fma(a[i], b[i], c[i])).collect()
             }
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 
@@ -46,7 +46,7 @@ impl Lowering<'_> {
                 let is_zero = l.b.ins().icmp(IntCC::Equal, b, zero);
                 l.b.ins().band_not(signed, is_zero)
             })?,
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 
@@ -68,7 +68,7 @@ impl Lowering<'_> {
                 let by = self.immediate(inst)?;
                 self.map(inst, |l, a| l.shr_s(a, by))?
             }
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 
@@ -82,7 +82,7 @@ impl Lowering<'_> {
                 let (mask, a, b) = (self.operand(inst, 0)?, self.operand(inst, 1)?, self.operand(inst, 2)?);
                 (0..a.len()).map(|i| self.choose(mask[i], a[i], b[i])).collect()
             }
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 
@@ -111,7 +111,7 @@ impl Lowering<'_> {
                 let (acc, a, b) = (self.operand(inst, 0)?, self.operand(inst, 1)?, self.operand(inst, 2)?);
                 (0..acc.len()).map(|i| self.dot2_bf16(acc[i], a[i], b[i])).collect()
             }
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 
@@ -137,7 +137,7 @@ impl Lowering<'_> {
                     self.reduce(inst, |l, a, b| l.b.ins().smin(a, b))?
                 }
             },
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 

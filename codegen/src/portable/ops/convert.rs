@@ -52,7 +52,7 @@ impl Lowering<'_> {
                 }
                 value
             }
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 

@@ -48,7 +48,7 @@ impl Lowering<'_> {
             Op::Interleave => self.interleave(inst)?,
             Op::ShuffleBytes => self.map2(inst, Self::shuffle_bytes)?,
             Op::Multishift => self.map2(inst, Self::multishift)?,
-            _ => return Err(self.unsupported(inst)),
+            _ => return Err(self.unsupported_error(inst)),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Random kernels against the interpreter: nested loops, carried values, index loads and all ops.
 
-use ixc_testing::random_kernels::{Options, random_buffers, random_dims, random_kernel, random_kernel_with};
+use ixc_testing::random_kernels::{KernelOptions, random_buffers, random_dims, random_kernel, random_kernel_with};
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn random_kernels_agree_with_the_interpreter() {
 fn portable_refuses_tile_ops_by_name() {
     let mut refused = Vec::new();
     for seed in 0..60 {
-        let kernel = random_kernel_with(seed, Options { widest: 64, tiles: true, has: |_| true });
+        let kernel = random_kernel_with(seed, KernelOptions { widest: 64, tiles: true, has: |_| true });
         verify::verify(&kernel).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
         match compile(&kernel) {
             Err(PortableError::Unsupported { op, ty, .. }) => {

@@ -61,7 +61,7 @@ impl Indexer {
 
     /// Reads the keys of an indexer with these runs.
     pub(crate) fn with_runs(keys: &Keys<'_>, of: &[Layer], context: u64, runs: Runs) -> Result<Indexer, GgufError> {
-        let heads = keys.required(HEADS, 1, MAX_COUNT)?;
+        let heads = keys.required_size(HEADS, 1, MAX_COUNT)?;
         let run = runs.length.unwrap_or(1);
         if !run.is_power_of_two() {
             let limit = format!("a power of two up to {MAX_RUN}");
@@ -69,26 +69,26 @@ impl Indexer {
         }
         // Positions after the last whole run are also selected.
         keys.is_true("attention.indexer.kpool_select_tail")?;
-        let top_k = keys.required(TOP_K, 1, MAX_CONTEXT)?;
+        let top_k = keys.required_size(TOP_K, 1, MAX_CONTEXT)?;
         if !top_k.is_multiple_of(run) {
             let limit = format!("a multiple of {run}, the positions that share a key");
             return Err(keys.metadata.bad_value(&keys.name(TOP_K), top_k, limit));
         }
         Ok(Indexer {
             heads,
-            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            key_length: keys.required_size("attention.indexer.key_length", 2, MAX_WIDTH)?,
             top_k,
             run,
             // Files with runs list the layers with an indexer.
             own: match runs.own {
                 Some(own) => own,
-                None => own(keys, of, if runs.length.is_some() { 0 } else { context })?,
+                None => own_indexers(keys, of, if runs.length.is_some() { 0 } else { context })?,
             },
         })
     }
 }
 
-fn own(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>, GgufError> {
+fn own_indexers(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>, GgufError> {
     let layers = of.len();
     let name = keys.name("attention.indexer.types");
     let Some(found) = keys.metadata.read_optional::<&[bool]>(&name)? else {

@@ -39,7 +39,7 @@ impl Keys<'_> {
         found.map(|found| self.in_range(key, found, min, max)).transpose()
     }
 
-    pub(crate) fn required(&self, key: &str, min: u64, max: u64) -> Result<u64, GgufError> {
+    pub(crate) fn required_size(&self, key: &str, min: u64, max: u64) -> Result<u64, GgufError> {
         self.optional(key, min, max)?.ok_or_else(|| self.missing(key))
     }
 

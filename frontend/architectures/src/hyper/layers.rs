@@ -186,8 +186,8 @@ pub(super) fn layers(keys: &Keys<'_>, windowed: &[bool], embedding_length: u64) 
 pub(crate) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufError> {
     let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
     let stated = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
-    let width = keys.required("embedding_length", 1, MAX_WIDTH)?;
-    let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+    let width = keys.required_size("embedding_length", 1, MAX_WIDTH)?;
+    let heads = keys.required_size("attention.head_count", 1, MAX_COUNT)?;
     Ok(stated.unwrap_or((width / heads).max(1)))
 }
 

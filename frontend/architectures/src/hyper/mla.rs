@@ -32,8 +32,8 @@ fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
     if let Some(length) = keys.optional(&format!("attention.{of}_length"), 1, MAX_WIDTH)? {
         return Ok(length);
     }
-    let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
-    let width = keys.required("embedding_length", 1, MAX_WIDTH)?;
+    let heads = keys.required_size("attention.head_count", 1, MAX_COUNT)?;
+    let width = keys.required_size("embedding_length", 1, MAX_WIDTH)?;
     if width.is_multiple_of(heads) { Ok(width / heads) } else { Err(keys.missing(&format!("attention.{of}_length"))) }
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct LatentLengths {
 pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<LatentLengths, GgufError> {
     let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
     let (key, value) = (length(&keys, "key")?, length(&keys, "value")?);
-    let rotated = keys.required("rope.dimension_count", 1, key - 1)?;
+    let rotated = keys.required_size("rope.dimension_count", 1, key - 1)?;
     Ok(LatentLengths { plain: key - rotated, value })
 }
 

@@ -72,12 +72,12 @@ impl Hyper {
             true => MAX_ROUNDED,
             false => MAX_COUNT.min(gguf.tensors().len() as u64),
         };
-        let count = keys.required(COUNT, 1, most)?;
-        let context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
+        let count = keys.required_size(COUNT, 1, most)?;
+        let context_length = keys.required_size("context_length", 1, MAX_CONTEXT)?;
         let (window, windows) = windows(&keys, context_length)?;
         let defaults = Defaults { windows, ..defaults };
         let keys = Keys { defaults, ..keys };
-        let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
+        let embedding_length = keys.required_size("embedding_length", 1, MAX_WIDTH)?;
         let vocabulary = vocabulary(gguf, &keys)?;
         let norm_eps = norm_eps(&keys)?.into();
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !defaults.reads.contains(name)) {

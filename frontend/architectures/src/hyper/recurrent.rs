@@ -39,12 +39,12 @@ pub(crate) struct Ssm {
 impl Ssm {
     /// Reads the sizes of a file's recurrent states.
     pub(crate) fn read(keys: &Keys<'_>) -> Result<Ssm, GgufError> {
-        let key_length = keys.required(STATE_SIZE, 1, MAX_WIDTH)?;
-        let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
-        let heads = keys.required("ssm.time_step_rank", 1, MAX_COUNT)?;
+        let key_length = keys.required_size(STATE_SIZE, 1, MAX_WIDTH)?;
+        let taps = keys.required_size("ssm.conv_kernel", 2, MAX_TAPS)?;
+        let heads = keys.required_size("ssm.time_step_rank", 1, MAX_COUNT)?;
         // Files of PLaMo 2 have 0 for one group of all heads.
-        let groups = keys.required("ssm.group_count", 0, MAX_COUNT)?.max(1);
-        let inner = keys.required("ssm.inner_size", 1, MAX_WIDTH)?;
+        let groups = keys.required_size("ssm.group_count", 0, MAX_COUNT)?.max(1);
+        let inner = keys.required_size("ssm.inner_size", 1, MAX_WIDTH)?;
         if !heads.is_multiple_of(groups) {
             let limit = format!("a divisor of ssm.time_step_rank, {heads}");
             return Err(keys.metadata.bad_value(&keys.name("ssm.group_count"), groups, limit));

@@ -34,7 +34,7 @@ impl Rope {
                 return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
             }
             other => {
-                let found = format!("\"{}\"", ixc_model_files::gguf::quoted(other));
+                let found = format!("\"{}\"", ixc_model_files::gguf::quote(other));
                 return Err(keys.metadata.bad_value(&type_key, found, "none, linear, yarn or longrope"));
             }
         };

@@ -19,7 +19,7 @@ pub(super) fn windows(keys: &Keys<'_>, context_length: u64) -> Result<(u64, Opti
     let window = match keys.defaults.windows {
         Some(Windows { optional: true, length, .. }) => keys.optional(WINDOW, 0, MAX_CONTEXT)?.or(length).unwrap_or(0),
         Some(Windows { length: Some(length), .. }) => keys.optional(WINDOW, 1, MAX_CONTEXT)?.unwrap_or(length),
-        Some(_) => keys.required(WINDOW, 1, MAX_CONTEXT)?,
+        Some(_) => keys.required_size(WINDOW, 1, MAX_CONTEXT)?,
         None => keys.optional(WINDOW, 0, u64::MAX)?.unwrap_or(0),
     };
     let windows = match keys.defaults.windows {

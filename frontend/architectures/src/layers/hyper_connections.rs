@@ -23,7 +23,7 @@ const MAX_ITERATIONS: u64 = 1 << 10;
 
 /// Reads the number of streams.
 pub(crate) fn count(keys: &Keys<'_>) -> Result<u64, GgufError> {
-    keys.required("hyper_connection.count", 1, MAX_STREAMS)
+    keys.required_size("hyper_connection.count", 1, MAX_STREAMS)
 }
 
 /// Reads the streams of a file and their mixing.
@@ -35,7 +35,7 @@ pub(crate) fn streams(keys: &Keys<'_>) -> Result<Streams, GgufError> {
     let magnitude = keys.float(MAGNITUDE, 2.0, |x| x > 0.0, "a positive number")?;
     let iterations = match keys.has(MAGNITUDE) {
         true => 0,
-        false => keys.required("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?,
+        false => keys.required_size("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS)?,
     };
     let eps = keys.float("hyper_connection.epsilon", 1e-6, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?;
     Ok(Streams { count, iterations, eps, magnitude })
@@ -43,12 +43,12 @@ pub(crate) fn streams(keys: &Keys<'_>) -> Result<Streams, GgufError> {
 
 /// Builds the streams before the first layer: each is the embedding.
 pub(crate) fn begin(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
-    let row = repeated(b, x, count)?;
+    let row = repeat_row(b, x, count)?;
     b.split_heads(row, count)
 }
 
 /// Repeats a row once for each stream.
-pub(crate) fn repeated(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
+pub(crate) fn repeat_row(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     (1..count).try_fold(x, |row, _| b.concat(row, x))
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueI
 
 /// Builds `block` between the streams `x` of a layer. The names of its tensors begin with `part`:
 /// `hc_attn` or `hc_ffn`.
-pub(crate) fn around(
+pub(crate) fn wrap_block(
     b: &mut Builder<'_>,
     layer: usize,
     part: &str,

@@ -43,9 +43,9 @@ pub(crate) struct Kda {
 impl Kda {
     /// Reads the keys of a file with such layers.
     pub(crate) fn read(keys: &Keys<'_>) -> Result<Kda, GgufError> {
-        let length = keys.required("kda.head_dim", 1, MAX_WIDTH)?;
-        let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
-        let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+        let length = keys.required_size("kda.head_dim", 1, MAX_WIDTH)?;
+        let taps = keys.required_size("ssm.conv_kernel", 2, MAX_TAPS)?;
+        let heads = keys.required_size("attention.head_count", 1, MAX_COUNT)?;
         keys.is_true("kda.safe_gate")?;
         let decay_bound = keys.float("kda.gate_lower_bound", 0.0, |x| x <= 0.0, "0 or a number below")?;
         Ok(Kda { taps, heads, length, decay_bound })

@@ -38,7 +38,7 @@ fn transpose(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> 
         return Err(gguf.metadata().bad_value(tensor.name(), rows, limit));
     }
     let heads = rows / (plain + value);
-    let element = Element::of(gguf.require_format(tensor)?);
+    let element = Element::from_format(gguf.require_format(tensor)?);
     let axis = |len, stride| Axis { len, stride };
     let piece = Piece {
         extent: Extent { file: tensor.file() as u32, offset: tensor.offset(), bytes: tensor.bytes() },

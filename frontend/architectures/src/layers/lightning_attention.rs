@@ -49,8 +49,8 @@ pub(crate) fn set_layers(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufE
 pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let keys = b.keys();
-    let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
-    let key_length = keys.required("attention.key_length", 1, MAX_WIDTH)?;
+    let heads = keys.required_size("attention.head_count", 1, MAX_COUNT)?;
+    let key_length = keys.required_size("attention.key_length", 1, MAX_WIDTH)?;
     let inner = heads * key_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
     let all = b.linear(h, &name("attn_qkv"), width, 3 * inner, Bias::Optional)?;

@@ -42,10 +42,10 @@ impl Mamba {
     /// Reads the keys of a file with such layers.
     fn read(keys: &Keys<'_>) -> Result<Mamba, GgufError> {
         Ok(Mamba {
-            state: keys.required("ssm.state_size", 1, MAX_WIDTH)?,
-            taps: keys.required("ssm.conv_kernel", 2, MAX_TAPS)?,
-            rank: keys.required("ssm.time_step_rank", 1, MAX_WIDTH)?,
-            inner: keys.required("ssm.inner_size", 1, MAX_WIDTH)?,
+            state: keys.required_size("ssm.state_size", 1, MAX_WIDTH)?,
+            taps: keys.required_size("ssm.conv_kernel", 2, MAX_TAPS)?,
+            rank: keys.required_size("ssm.time_step_rank", 1, MAX_WIDTH)?,
+            inner: keys.required_size("ssm.inner_size", 1, MAX_WIDTH)?,
             norms: keys.metadata.read_or(&keys.name("ssm.dt_b_c_rms"), false)?,
         })
     }

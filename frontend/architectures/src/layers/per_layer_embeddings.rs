@@ -38,7 +38,7 @@ impl LayerInputs {
     }
 
     /// Reads the sizes from a file that must have them.
-    pub(crate) fn required(b: &Builder<'_>) -> Result<LayerInputs, ArchError> {
+    pub(crate) fn required_sizes(b: &Builder<'_>) -> Result<LayerInputs, ArchError> {
         let sizes = LayerInputs::read(&b.keys(), b.model_layers)?;
         sizes.ok_or_else(|| b.keys().missing(LENGTH).into())
     }

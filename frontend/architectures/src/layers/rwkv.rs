@@ -31,8 +31,8 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
 /// Reads the sizes of a layer's state.
 pub(crate) fn sizes(keys: &Keys<'_>) -> Result<StateSizes, GgufError> {
     const LENGTH: &str = "wkv.head_size";
-    let length = keys.required(LENGTH, 1, MAX_WIDTH)?;
-    let width = keys.required("embedding_length", 1, MAX_WIDTH)?;
+    let length = keys.required_size(LENGTH, 1, MAX_WIDTH)?;
+    let width = keys.required_size("embedding_length", 1, MAX_WIDTH)?;
     if !width.is_multiple_of(length) || width / length > MAX_COUNT {
         let limit = format!("a divisor of embedding_length, {width}, with at most {MAX_COUNT} heads");
         return Err(keys.metadata.bad_value(&keys.name(LENGTH), length, limit));

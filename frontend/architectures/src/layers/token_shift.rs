@@ -103,7 +103,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
     made.push(DerivedTensor { name: TAPS.into(), dims: vec![2, width], derived });
     for tensor in gguf.tensors() {
         let Some(prefix) = tensor.name().strip_suffix(FUSED) else { continue };
-        let element = Element::of(gguf.require_format(tensor)?);
+        let element = Element::from_format(gguf.require_format(tensor)?);
         // Vectors of a derived tensor are made together with it.
         if matches!(element, Element::Block(_)) || tensor.file() >= gguf.files().len() {
             continue;

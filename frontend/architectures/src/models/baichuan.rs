@@ -47,7 +47,7 @@ fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, Gguf
     if !gguf.metadata().read_or(&format!("{architecture}.norm_head"), rows == SECOND_VOCABULARY)? {
         return Ok(Vec::new());
     }
-    let element = Element::of(gguf.require_format(head)?);
+    let element = Element::from_format(gguf.require_format(head)?);
     let piece = Piece {
         extent: Extent { file: head.file() as u32, offset: head.offset(), bytes: head.bytes() },
         element,

@@ -71,7 +71,7 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Resul
 
 /// Sets the score of GLM-4.7-Flash, whose files lack the key. Only its sizes identify it.
 fn set_score(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
-    let layers = keys.required("block_count", 1, u64::MAX)?;
+    let layers = keys.required_size("block_count", 1, u64::MAX)?;
     let is_flash = FLASH_LAYERS.contains(&layers) && hyper.vocabulary == FLASH_VOCABULARY;
     if is_flash && keys.optional(SCORE, 0, u64::MAX)?.unwrap_or(0) == 0 {
         let experts = hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut());

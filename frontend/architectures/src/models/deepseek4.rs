@@ -66,8 +66,8 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let x = b.embed()?;
     let mut x = hyper_connections::begin(b, x, streams.count)?;
     for layer in 0..b.hyper.layers.len() {
-        x = hyper_connections::around(b, layer, "hc_attn", x, streams, |b, x| attention(b, layer, x, &entries))?;
-        x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| experts(b, layer, x, &entries))?;
+        x = hyper_connections::wrap_block(b, layer, "hc_attn", x, streams, |b, x| attention(b, layer, x, &entries))?;
+        x = hyper_connections::wrap_block(b, layer, "hc_ffn", x, streams, |b, x| experts(b, layer, x, &entries))?;
     }
     hyper_connections::logits(b, x, streams)
 }

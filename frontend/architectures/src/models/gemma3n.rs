@@ -31,7 +31,7 @@ use crate::builder::{Bias, Builder, Matrices};
 use crate::decoder::{HeadNorm, Style, attention_of};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Keys, MAX_STREAMS, Scales, Windows};
-use crate::layers::hyper_connections::{mean, repeated};
+use crate::layers::hyper_connections::{mean, repeat_row};
 use crate::layers::per_layer_embeddings::{self, LENGTH, LayerInputs};
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
@@ -70,8 +70,8 @@ struct AltUp {
 
 impl AltUp {
     fn read(keys: &Keys<'_>) -> Result<AltUp, GgufError> {
-        let count = keys.required("altup.num_inputs", 2, MAX_STREAMS)?;
-        Ok(AltUp { count, active: keys.required("altup.active_idx", 0, count - 1)? })
+        let count = keys.required_size("altup.num_inputs", 2, MAX_STREAMS)?;
+        Ok(AltUp { count, active: keys.required_size("altup.active_idx", 0, count - 1)? })
     }
 }
 
@@ -101,11 +101,11 @@ fn sparsity(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<f64>>, GgufErro
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let (of, sparsity) = (AltUp::read(&b.keys())?, sparsity(&b.keys(), b.model_layers)?);
-    let (inputs_of, width) = (LayerInputs::required(b)?, b.hyper.embedding_length);
+    let (inputs_of, width) = (LayerInputs::required_sizes(b)?, b.hyper.embedding_length);
     let x = b.embed()?;
     let x = b.scale(x, (width as f64).sqrt())?;
     let inputs = per_layer_embeddings::inputs(b, x, inputs_of)?;
-    let others = repeated(b, x, of.count - 1)?;
+    let others = repeat_row(b, x, of.count - 1)?;
     let others = match_length(b, others, x, "altup_proj", of.count - 1)?;
     let mut streams = b.concat(x, others)?;
     for layer in b.layers() {
@@ -116,7 +116,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let active = b.slice(corrected, of.active * width, width)?;
         let active = b.multiply_elements(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
         let own = per_layer_embeddings::layer_output(b, layer, active, inputs, inputs_of)?;
-        let own = repeated(b, own, of.count - 1)?;
+        let own = repeat_row(b, own, of.count - 1)?;
         let [first, others] = [b.slice(corrected, 0, width)?, b.slice(corrected, width, (of.count - 1) * width)?];
         let others = b.add(others, own)?;
         streams = b.concat(first, others)?;
@@ -205,7 +205,7 @@ fn correct(
     let weights = coefficients(b, layer, y, "altup_correct_coef", count, count)?;
     let negative = b.scale(active, -1.0)?;
     let differences = b.add(y, negative)?;
-    let differences = repeated(b, differences, count)?;
+    let differences = repeat_row(b, differences, count)?;
     let weighted = b.scale_heads(differences, weights)?;
     let sum = b.add(differences, predicted)?;
     b.add(weighted, sum)

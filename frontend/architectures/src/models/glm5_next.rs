@@ -66,14 +66,14 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = hyper_connections::begin(b, x, streams.count)?;
     for layer in 0..b.hyper.layers.len() {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        x = hyper_connections::around(b, layer, "hc_attn", x, streams, |b, x| {
+        x = hyper_connections::wrap_block(b, layer, "hc_attn", x, streams, |b, x| {
             let h = b.norm(x, &name("attn_norm.weight"))?;
             match b.hyper.layers[layer].recurrent {
                 true => kda::mixer_of(b, layer, h, &kda),
                 false => mla::attention_of(b, layer, h, &sizes, &STYLE, Some(&mut selection)),
             }
         })?;
-        x = hyper_connections::around(b, layer, "hc_ffn", x, streams, |b, x| {
+        x = hyper_connections::wrap_block(b, layer, "hc_ffn", x, streams, |b, x| {
             let h = b.norm(x, &name("ffn_norm.weight"))?;
             networks(b, layer, h, &STYLE)
         })?;

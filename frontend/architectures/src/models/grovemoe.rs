@@ -36,7 +36,7 @@ impl Adjugate {
     fn read(keys: &Keys<'_>) -> Result<Adjugate, GgufError> {
         const SIZE: &str = "experts_per_group";
         let count = keys.optional("expert_count", 0, MAX_COUNT)?.unwrap_or(0);
-        let size = keys.required(SIZE, 1, count.max(1))?;
+        let size = keys.required_size(SIZE, 1, count.max(1))?;
         if !size.is_power_of_two() || !count.is_multiple_of(size) {
             let limit = format!("a power of two that divides expert_count, {count}");
             return Err(keys.metadata.bad_value(&keys.name(SIZE), size, limit));

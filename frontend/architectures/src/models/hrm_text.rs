@@ -53,10 +53,10 @@ struct Stacks {
 impl Stacks {
     /// Reads the stacks of a file.
     fn read(keys: &Keys<'_>) -> Result<Stacks, GgufError> {
-        let count = keys.required(COUNT, 1, MAX_ROUNDED)?;
-        let layers = keys.required("hrm.layers_per_stack", 1, (count / 2).max(1))?;
-        let cycles = keys.required("hrm.h_cycles", 1, MAX_ROUNDED)?;
-        let lower_cycles = keys.required("hrm.l_cycles", 1, MAX_ROUNDED)?;
+        let count = keys.required_size(COUNT, 1, MAX_ROUNDED)?;
+        let layers = keys.required_size("hrm.layers_per_stack", 1, (count / 2).max(1))?;
+        let cycles = keys.required_size("hrm.h_cycles", 1, MAX_ROUNDED)?;
+        let lower_cycles = keys.required_size("hrm.l_cycles", 1, MAX_ROUNDED)?;
         // Each computation of a layer has its own keys and values, and is counted.
         let all = layers.saturating_mul(cycles).saturating_mul(lower_cycles + 1);
         if count != all {

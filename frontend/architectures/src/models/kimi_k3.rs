@@ -91,7 +91,7 @@ impl SavedStreams {
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let keys = b.keys();
-    let (sizes, period) = (b.mla()?, keys.required(SAVE_PERIOD, 1, MAX_COUNT)? as usize);
+    let (sizes, period) = (b.mla()?, keys.required_size(SAVE_PERIOD, 1, MAX_COUNT)? as usize);
     let kda = kda::Kda::read(&keys)?;
     let style = Style { gate: gate(&keys)?, ..STYLE };
     let (mut x, mut saved) = (b.embed()?, SavedStreams::default());

@@ -40,7 +40,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
 
 /// Builds norm, gated convolution, output matrix, residual.
 fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
-    let (width, taps) = (b.hyper.embedding_length, b.keys().required("shortconv.l_cache", 2, MAX_TAPS)?);
+    let (width, taps) = (b.hyper.embedding_length, b.keys().required_size("shortconv.l_cache", 2, MAX_TAPS)?);
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.norm(x, &name("attn_norm.weight"))?;
     let parts = b.linear(h, &name("shortconv.in_proj"), width, 3 * width, Bias::Optional)?;

@@ -7,7 +7,7 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
-use crate::decoder::{Scores, Style, attended, attention_output, feed_forward};
+use crate::decoder::{Scores, Style, attention_output, build_attention, feed_forward};
 use crate::error::ArchError;
 use crate::hyper::{Defaults, DraftInput, Windows};
 
@@ -38,7 +38,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     for layer in b.layers() {
         let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
-        let mut y = attended(b, layer, h, &STYLE, None)?;
+        let mut y = build_attention(b, layer, h, &STYLE, None)?;
         y.heads = b.scale(y.heads, factor)?;
         let y = attention_output(b, layer, h, y, &STYLE)?;
         x = b.add(y, x)?;

@@ -74,7 +74,7 @@ impl BlockIndex {
     /// `minimax-m3.cpp`).
     fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<BlockIndex>, GgufError> {
         let Some(block) = keys.optional(BLOCK, 1, MAX_CONTEXT)? else { return Ok(None) };
-        let count = keys.required(TOP_K, 1, MAX_CONTEXT)?;
+        let count = keys.required_size(TOP_K, 1, MAX_CONTEXT)?;
         let top_k = block.saturating_mul(count);
         if top_k >= context {
             return Ok(None);
@@ -84,7 +84,7 @@ impl BlockIndex {
             return Err(keys.metadata.bad_value(&keys.name(BLOCK), block, limit));
         }
         const HEADS: &str = "attention.indexer.head_count";
-        let heads = keys.required(HEADS, 1, MAX_COUNT)?;
+        let heads = keys.required_size(HEADS, 1, MAX_COUNT)?;
         let own: Vec<bool> = of.iter().map(|layer| layer.experts.is_some()).collect();
         if let Some((layer, other)) = of.iter().enumerate().find(|(i, layer)| own[*i] && layer.kv_heads != heads) {
             let limit = format!("{}, the number of key heads of layer {layer}", other.kv_heads);
@@ -92,10 +92,10 @@ impl BlockIndex {
         }
         Ok(Some(BlockIndex {
             heads,
-            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            key_length: keys.required_size("attention.indexer.key_length", 2, MAX_WIDTH)?,
             top_k,
             block,
-            local: keys.required("attention.indexer.local_blocks", 1, count)?,
+            local: keys.required_size("attention.indexer.local_blocks", 1, count)?,
             own,
         }))
     }

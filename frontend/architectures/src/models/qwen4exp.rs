@@ -86,7 +86,7 @@ struct WeightedStreams {
 impl WeightedStreams {
     fn read(keys: &Keys<'_>) -> Result<WeightedStreams, GgufError> {
         let count = hyper_connections::count(keys)?;
-        Ok(WeightedStreams { count, rank: keys.required("hyper_connection.low_rank", 1, MAX_WIDTH)? })
+        Ok(WeightedStreams { count, rank: keys.required_size("hyper_connection.low_rank", 1, MAX_WIDTH)? })
     }
 }
 
@@ -96,7 +96,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let streams = WeightedStreams::read(&b.keys())?;
     let count = streams.count;
     let x = b.embed()?;
-    let mut x = hyper_connections::repeated(b, x, count)?;
+    let mut x = hyper_connections::repeat_row(b, x, count)?;
     for layer in 0..b.hyper.layers.len() {
         if let Some(ngrams) = ngrams.as_ref().filter(|ngrams| ngrams.layer == layer as u64) {
             x = add_table_rows(b, layer, x, ngrams, count)?;
@@ -168,7 +168,7 @@ fn wrap_block(
     let w = b.scale(w, 1.0 / count as f64)?;
     let w = b.sigmoid(w)?;
     let w = b.scale(w, 2.0)?;
-    let y = hyper_connections::repeated(b, y, count)?;
+    let y = hyper_connections::repeat_row(b, y, count)?;
     let y = b.scale_heads(y, w)?;
     b.add(y, x)
 }
@@ -228,7 +228,7 @@ fn add_table_rows(
     let gate = b.unary(Unary::SignedRoot, score)?;
     let gate = b.sigmoid(gate)?;
     let value = b.linear(rows, &name("value"), length, width, Bias::Optional)?;
-    let value = hyper_connections::repeated(b, value, count)?;
+    let value = hyper_connections::repeat_row(b, value, count)?;
     let value = b.scale_heads(value, gate)?;
     let n = b.norm_of_streams(value, &name("norm_conv.weight"), count, width)?;
     let singles = format!("blk.{layer}.{TAPS_IN_SINGLES}");
@@ -278,7 +278,7 @@ fn taps_in_singles(gguf: &Gguf) -> Result<Vec<DerivedTensor>, GgufError> {
         let axis = |len, stride| Axis { len, stride };
         let piece = Piece {
             extent: Extent { file: tensor.file() as u32, offset: tensor.offset(), bytes: tensor.bytes() },
-            element: Element::of(format),
+            element: Element::from_format(format),
             first: 0,
             rows: vec![axis(channels, taps)],
             columns: vec![axis(taps, 1)],

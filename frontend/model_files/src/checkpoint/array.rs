@@ -158,7 +158,7 @@ impl Array {
     }
 
     /// Repeats each element of the last dimension.
-    pub(super) fn repeated(mut self, times: u64) -> Option<Array> {
+    pub(super) fn repeat_elements(mut self, times: u64) -> Option<Array> {
         (times > 0).then_some(())?;
         self.dims.last_mut()?.push(Axis { len: times, stride: 0 });
         Some(self)
@@ -185,7 +185,7 @@ impl Array {
     }
 
     /// Sets a change of the numbers.
-    pub(super) fn changed(mut self, change: Change) -> Array {
+    pub(super) fn with_change(mut self, change: Change) -> Array {
         self.change = change;
         self
     }
@@ -361,7 +361,7 @@ impl Array {
 /// Concatenates arrays to a derived tensor; also returns its dimensions in `ne` order. If
 /// `is_stacked`, each array becomes a separate matrix; otherwise their rows form one matrix. `None`
 /// if shapes or types differ.
-pub(super) fn derived(arrays: &[Array], is_stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
+pub(super) fn concatenate(arrays: &[Array], is_stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
     let first = arrays.first()?;
     let element = first.element?;
     let mut shape = first.shape();

@@ -48,7 +48,7 @@ fn kind(value: &Value) -> String {
         Value::Null => "null".to_owned(),
         Value::Bool(x) => x.to_string(),
         Value::Number(x) => x.to_string(),
-        Value::String(text) => format!("\"{}\"", crate::gguf::quoted(text)),
+        Value::String(text) => format!("\"{}\"", crate::gguf::quote(text)),
         Value::Array(items) => format!("an array of {}", items.len()),
         Value::Object(_) => "an object".to_owned(),
     }

@@ -55,17 +55,17 @@ pub(super) fn skip(_: &Sizes, _: Array) -> Option<Vec<ConvertedPart>> {
 
 /// Returns the weight of a norm that multiplies by `1 + weight`.
 pub(super) fn plus_one(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
-    single_part(x.changed(Change::PlusOne))
+    single_part(x.with_change(Change::PlusOne))
 }
 
 /// Returns the weight of a norm after attention that multiplies by `1/5 + weight`.
 pub(super) fn plus_fifth(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
-    single_part(x.changed(Change::Plus(1.0 / 5.0)))
+    single_part(x.with_change(Change::Plus(1.0 / 5.0)))
 }
 
 /// Returns the weight of a norm after a feed-forward network that multiplies by `5^-1.5 + weight`.
 pub(super) fn plus_root_of_fifths(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
-    single_part(x.changed(Change::Plus((1.0 / 5f64.powf(1.5)) as f32)))
+    single_part(x.with_change(Change::Plus((1.0 / 5f64.powf(1.5)) as f32)))
 }
 
 /// Reorders query heads so that the heads of one key head are adjacent; stored, key heads
@@ -185,7 +185,7 @@ fn transposed_array(x: Array) -> Option<Array> {
 }
 
 /// Returns transposed matrices.
-pub(super) fn transposed(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+pub(super) fn transpose(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(transposed_array(x)?)
 }
 
@@ -309,7 +309,7 @@ pub(super) fn rows_of_vocabulary(s: &Sizes, x: Array) -> Option<Vec<ConvertedPar
 /// Returns a number for each query head twice: as stored, and repeated for each element of the
 /// head.
 pub(super) fn gains_of_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
-    let (heads, rows) = (x.len(0), x.clone().repeated(s.head_dim)?);
+    let (heads, rows) = (x.len(0), x.clone().repeat_elements(s.head_dim)?);
     named_parts([("norm", Some(x)), ("gain", rows.split(0, &[heads, s.head_dim]))])
 }
 
@@ -350,7 +350,7 @@ pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<Conver
 
 /// Splits a matrix in which the query heads of a key head precede it. RoPE pairs become adjacent,
 /// as in [`query`] and [`key`].
-pub(super) fn grouped(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
+pub(super) fn split_groups(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let each = s.heads.checked_div(s.kv_heads)?;
     let heads = x.split(0, &[s.kv_heads, each.checked_add(2)?, 2, s.head_dim / 2])?;
     let turned = |from, len| heads.clone().slice(1, from, len)?.swap(2, 3)?.join(0)?.join(0)?.join(0);
@@ -389,7 +389,7 @@ fn rows_of_experts(s: &Sizes, x: Array) -> Option<Array> {
 
 /// Multiplies by one or two factors of the model.
 pub(super) fn times(x: Array, factors: [f32; 2]) -> Array {
-    if factors == [1.0; 2] { x } else { x.changed(Change::Times(factors)) }
+    if factors == [1.0; 2] { x } else { x.with_change(Change::Times(factors)) }
 }
 
 pub(super) fn embedding(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
@@ -452,7 +452,7 @@ pub(super) fn index_query_key(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>>
 /// weight`.
 pub(super) fn plus_one_by_stream(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let length = x.len(0).checked_div(s.streams)?;
-    single_part(x.split(0, &[s.streams, length])?.changed(Change::PlusOne))
+    single_part(x.split(0, &[s.streams, length])?.with_change(Change::PlusOne))
 }
 
 /// Does what [`gates_of_layer`] does, for models that store the gates of a state as one matrix.
@@ -462,12 +462,12 @@ pub(super) fn whole_gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<ConvertedP
 
 /// Returns a matrix whose rows are scaled to length 1.
 pub(super) fn unit_rows(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
-    single_part(x.changed(Change::Unit))
+    single_part(x.with_change(Change::Unit))
 }
 
 /// Returns divisors of RoPE frequencies from the logarithms of their multipliers.
 pub(super) fn divisors(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
-    single_part(x.changed(Change::ExpMinus))
+    single_part(x.with_change(Change::ExpMinus))
 }
 
 /// Splits gate and up of the shared expert, or of the network in models without experts.

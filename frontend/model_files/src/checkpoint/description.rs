@@ -91,7 +91,7 @@ pub(super) fn read(config: &Config, family: &Family, modules: &Modules) -> Resul
         keys.put("attention.value_length", length);
     }
     keys.rope(family.other_rope)?;
-    keys.truncated(family.truncated_yarn)?;
+    keys.set_ramp_truncation(family.truncated_yarn)?;
     // Some configurations have a window that the model does not use.
     let used = config.flag(&["use_sliding_window"])?;
     if used.unwrap_or(family.window) {

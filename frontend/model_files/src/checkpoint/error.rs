@@ -6,7 +6,7 @@ use ixc_failure::{Class, Remedy};
 use ixc_files::{ReadError, is_not_regular};
 use ixc_ir::derived::DerivedError;
 
-use crate::gguf::{GgufError, among, quoted};
+use crate::gguf::{GgufError, among, quote};
 
 /// Reason why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum CheckpointError {
         source: serde_json::Error,
     },
     /// A key of a JSON file is missing, or its value has another type.
-    #[error("{}: key \"{}\" is {found}; expected {expected}", path.display(), quoted(key))]
+    #[error("{}: key \"{}\" is {found}; expected {expected}", path.display(), quote(key))]
     Key {
         /// The file.
         path: Box<Path>,
@@ -40,7 +40,7 @@ pub enum CheckpointError {
     /// A model type without a row in the table.
     #[error(
         "{}: model_type \"{}\" is not supported as safetensors; supported are {}",
-        path.display(), quoted(found), among(found, known)
+        path.display(), quote(found), among(found, known)
     )]
     UnknownModel {
         /// The configuration.
@@ -51,7 +51,7 @@ pub enum CheckpointError {
         known: Vec<&'static str>,
     },
     /// A quantisation method that is not supported.
-    #[error("{}: quantisation \"{}\" is not supported; expected fp8, mxfp4, modelopt, gptq, awq, auto-round, bitsandbytes or compressed-tensors (docs/inputs.md has their formats)", path.display(), quoted(found))]
+    #[error("{}: quantisation \"{}\" is not supported; expected fp8, mxfp4, modelopt, gptq, awq, auto-round, bitsandbytes or compressed-tensors (docs/inputs.md has their formats)", path.display(), quote(found))]
     Quantisation {
         /// The configuration file.
         path: Box<Path>,
@@ -59,7 +59,7 @@ pub enum CheckpointError {
         found: Box<str>,
     },
     /// Experts that KTransformers' converter packed in an unsupported layout.
-    #[error("{}: tensor \"{}\" has experts packed by KTransformers{fault}; use the folder that they were converted from", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" has experts packed by KTransformers{fault}; use the folder that they were converted from", path.display(), quote(tensor))]
     StackedExperts {
         /// The folder.
         path: Box<Path>,
@@ -77,7 +77,7 @@ pub enum CheckpointError {
         hint: &'static str,
     },
     /// A file of the index is missing.
-    #[error("{}: shard {} is missing; it contains tensor \"{}\"", path.display(), missing.display(), quoted(tensor))]
+    #[error("{}: shard {} is missing; it contains tensor \"{}\"", path.display(), missing.display(), quote(tensor))]
     MissingShard {
         /// The index file.
         path: Box<Path>,
@@ -87,7 +87,7 @@ pub enum CheckpointError {
         tensor: Box<str>,
     },
     /// A name of a shard that is not the name of a file in the folder.
-    #[error("{}: shard \"{}\" is not a file name; expected a file in the same folder", path.display(), quoted(shard))]
+    #[error("{}: shard \"{}\" is not a file name; expected a file in the same folder", path.display(), quote(shard))]
     ShardName {
         /// The index file.
         path: Box<Path>,
@@ -95,7 +95,7 @@ pub enum CheckpointError {
         shard: Box<str>,
     },
     /// A file that is not valid safetensors.
-    #[error("{}: {}{fault}", path.display(), tensor.as_deref().map(|name| format!("tensor \"{}\": ", quoted(name))).unwrap_or_default())]
+    #[error("{}: {}{fault}", path.display(), tensor.as_deref().map(|name| format!("tensor \"{}\": ", quote(name))).unwrap_or_default())]
     Malformed {
         /// The file.
         path: Box<Path>,
@@ -105,7 +105,7 @@ pub enum CheckpointError {
         fault: HeaderFault,
     },
     /// A tensor without a rule in the model's row.
-    #[error("{}: tensor \"{}\" does not belong to model {model}", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" does not belong to model {model}", path.display(), quote(tensor))]
     UnknownTensor {
         /// The folder.
         path: Box<Path>,
@@ -115,7 +115,7 @@ pub enum CheckpointError {
         model: &'static str,
     },
     /// A tensor is missing.
-    #[error("{}: tensor \"{}\" is missing", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" is missing", path.display(), quote(tensor))]
     TensorMissing {
         /// The folder.
         path: Box<Path>,
@@ -123,7 +123,7 @@ pub enum CheckpointError {
         tensor: Box<str>,
     },
     /// A tensor has another shape or type than required.
-    #[error("{}: tensor \"{}\" is {found}; expected {expected}", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" is {found}; expected {expected}", path.display(), quote(tensor))]
     Tensor {
         /// The folder.
         path: Box<Path>,
@@ -135,7 +135,7 @@ pub enum CheckpointError {
         expected: Box<str>,
     },
     /// A tensor that cannot be derived from the stored tensors.
-    #[error("{}: tensor \"{}\": {source}", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\": {source}", path.display(), quote(tensor))]
     Derived {
         /// The folder.
         path: Box<Path>,
@@ -195,7 +195,7 @@ pub enum HeaderFault {
         limit: usize,
     },
     /// A type that does not exist.
-    #[error("has type \"{}\", which safetensors files do not have", quoted(found))]
+    #[error("has type \"{}\", which safetensors files do not have", quote(found))]
     Type {
         /// Name of the type in the header.
         found: Box<str>,

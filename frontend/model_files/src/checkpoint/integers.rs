@@ -163,7 +163,7 @@ impl Scheme {
     ///
     /// # Errors
     /// When a property has a value that no format supports.
-    pub(super) fn compressed(weights: &Config, format: &str) -> Result<Option<Scheme>, CheckpointError> {
+    pub(super) fn compressed_tensors_scheme(weights: &Config, format: &str) -> Result<Option<Scheme>, CheckpointError> {
         let (layout, widths) = match format {
             "pack-quantized" => (Layout::Words, &[4, 8][..]),
             "int-quantized" => (Layout::Bytes, &[8][..]),
@@ -326,7 +326,7 @@ impl Scheme {
         match (self.layout, rows) {
             // One scale for all rows.
             (Layout::Bytes | Layout::Ternary, &[rows]) if stored.shape() == [1] => {
-                stored.repeated(rows)?.split(0, &[rows, 1])
+                stored.repeat_elements(rows)?.split(0, &[rows, 1])
             }
             (Layout::Words | Layout::Bytes | Layout::Ternary, _) => Some(stored),
             // One scale for each row.
@@ -494,15 +494,15 @@ fn expand_groups(
     let Some(order) = order else {
         let group = grid.columns_of_group();
         let zeros = match zeros {
-            Some((zeros, more)) => Some((zeros.repeated(group)?, more)),
+            Some((zeros, more)) => Some((zeros.repeat_elements(group)?, more)),
             None => None,
         };
-        return Some(GroupScales { scales: scales.repeated(group)?, zeros, order: None });
+        return Some(GroupScales { scales: scales.repeat_elements(group)?, zeros, order: None });
     };
     let &[rows] = rows else { return None };
-    let order = order.repeated(rows)?.swap(0, 1)?;
+    let order = order.repeat_elements(rows)?.swap(0, 1)?;
     let mut steps = [scales.stride(last)?, 0];
-    let first = |array: Array| array.slice(last, 0, 1)?.repeated(columns);
+    let first = |array: Array| array.slice(last, 0, 1)?.repeat_elements(columns);
     let zeros = match zeros {
         Some((zeros, more)) => {
             steps[1] = zeros.stride(last)?;

@@ -198,7 +198,7 @@ pub fn is_checkpoint(folder: &Path) -> bool {
 }
 
 /// Returns all supported `model_type`s with their architectures.
-pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
+pub fn supported_models() -> impl Iterator<Item = (&'static str, &'static str)> {
     families::all().flat_map(|family| family.model_types.iter().map(|name| (*name, family.architecture)))
 }
 
@@ -254,7 +254,7 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
         vocabulary::lowercase(folder, &mut entries)?;
     }
     let (tensors, derived) = place_tensors(&shards, made, packed, family.single)?;
-    let metadata = Metadata::of(&folder.join(CONFIG), entries);
+    let metadata = Metadata::from_entries(&folder.join(CONFIG), entries);
     Ok(Gguf::from_files(shards.files, metadata, tensors, derived, &constants)?)
 }
 
@@ -305,13 +305,13 @@ fn place_tensors(
         let same = arrays.iter().all(|array| array.scaled_format() == first.scaled_format());
         let scaled = if same { scaled } else { Element::F16.scaled_format() };
         let format = format(&name, first.rank() + usize::from(is_stacked), element, scaled, first.change(), single);
-        let (derived, dims) = array::derived(&arrays, is_stacked, format).ok_or_else(|| {
+        let (derived, dims) = array::concatenate(&arrays, is_stacked, format).ok_or_else(|| {
             let mut shapes: Vec<_> = arrays.iter().map(|array| format!("{:?}", array.shape())).collect();
             shapes.dedup();
             unusable(format!("of arrays of other shapes or types: {}", shapes.join(", ")))
         })?;
         checked(&name, &derived)?;
-        let derived = derived.indexed();
+        let derived = derived.with_index();
         let place = derived.place(0, derived.bytes().unwrap_or(0));
         let (file, offset) = match place.filter(|(_, offset)| offset.is_multiple_of(ALIGNMENT)) {
             Some((file, offset)) => (file as usize, offset),
@@ -320,16 +320,16 @@ fn place_tensors(
                 (shards.files.len() + all.len() - 1, 0)
             }
         };
-        let tensor_type = if first.is_table() { TensorType::from_id(TABLE) } else { TensorType::of(format) };
+        let tensor_type = if first.is_table() { TensorType::from_id(TABLE) } else { TensorType::from_format(format) };
         let tensor = tensor_type.and_then(|ty| Tensor::new(&name, ty, &dims, file, offset));
         tensors.push(tensor.ok_or_else(|| unusable(format!("{dims:?}")))?);
     }
     for StackedExperts { name, derived, dims } in packed {
         checked(&name, &derived)?;
         let file = shards.files.len() + all.len();
-        let tensor = TensorType::of(derived.format).and_then(|ty| Tensor::new(&name, ty, &dims, file, 0));
+        let tensor = TensorType::from_format(derived.format).and_then(|ty| Tensor::new(&name, ty, &dims, file, 0));
         tensors.push(tensor.ok_or_else(|| shards.wrong(&name, format!("{dims:?}"), "a tensor of the model"))?);
-        all.push(derived.indexed());
+        all.push(derived.with_index());
     }
     tensors.sort_by_key(|tensor| layer(tensor.name()));
     Ok((tensors, all))
@@ -351,7 +351,7 @@ fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
         }
     }
     let (path, found) = (config.path().into(), outer.or(inner).unwrap_or("").into());
-    Err(CheckpointError::UnknownModel { path, found, known: families::known() })
+    Err(CheckpointError::UnknownModel { path, found, known: families::model_types() })
 }
 
 /// Returns the layer in a GGUF name. Tensors without a layer sort first.

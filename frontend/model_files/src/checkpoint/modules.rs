@@ -68,11 +68,11 @@ impl Modules {
             let ty = module.get("type").and_then(Json::as_str).unwrap_or_default();
             let place = module.get("path").and_then(Json::as_str).unwrap_or_default();
             if !(place.is_empty() || shards::is_plain(place)) {
-                return Err(wrong("path", quoted(place), "the name of a folder in the same folder"));
+                return Err(wrong("path", quote(place), "the name of a folder in the same folder"));
             }
             let place = folder.join(place);
             match ty.rsplit('.').next().unwrap_or_default() {
-                _ if scaled => return Err(wrong("type", quoted(ty), "no module after Normalize")),
+                _ if scaled => return Err(wrong("type", quote(ty), "no module after Normalize")),
                 "Transformer" | "Dropout" => {}
                 "Pooling" if found.pooling.is_none() && found.dense.is_empty() => {
                     found.pooling = Some(pooling(&Config::open(&place.join(super::CONFIG))?)?);
@@ -86,7 +86,7 @@ impl Modules {
                     let expected = format!(
                         "one each of Transformer, Pooling{more} and Normalize, in this order: nothing else is supported for this model"
                     );
-                    return Err(wrong("type", quoted(ty), &expected));
+                    return Err(wrong("type", quote(ty), &expected));
                 }
             }
         }
@@ -113,8 +113,8 @@ impl Modules {
     }
 }
 
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", crate::gguf::quoted(text))
+fn quote(text: &str) -> String {
+    format!("\"{}\"", crate::gguf::quote(text))
 }
 
 fn wrong(path: &Path, key: &str, found: String, expected: &str) -> CheckpointError {
@@ -127,7 +127,7 @@ fn pooling(config: &Config) -> Result<u32, CheckpointError> {
     const EXPECTED: &str = "one of mean, cls and lasttoken: nothing else is supported";
     if let Some(word) = config.text(&[WORD])? {
         let found = POOLINGS.iter().find(|(_, name, _)| *name == word);
-        return found.map(|(.., number)| *number).ok_or_else(|| config.wrong(WORD, quoted(word), EXPECTED));
+        return found.map(|(.., number)| *number).ok_or_else(|| config.wrong(WORD, quote(word), EXPECTED));
     }
     let mut ways = Vec::new();
     for key in config.keys().filter(|key| key.starts_with(FLAG)) {
@@ -149,7 +149,7 @@ fn dense(place: &Path) -> Result<PathBuf, CheckpointError> {
     const FUNCTION: &str = "activation_function";
     let config = Config::open(&place.join(super::CONFIG))?;
     if let Some(function) = config.text(&[FUNCTION])?.filter(|function| !IDENTITY.contains(function)) {
-        return Err(config.wrong(FUNCTION, quoted(function), "Identity: nothing else is supported"));
+        return Err(config.wrong(FUNCTION, quote(function), "Identity: nothing else is supported"));
     }
     let file = place.join(shards::SINGLE);
     match file.is_file() {

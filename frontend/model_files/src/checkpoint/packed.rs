@@ -259,7 +259,7 @@ fn check(shards: &Shards, name: &str, packed: &StackedExperts) -> Result<(), Che
     let fetch = |file: u32, offset: u64, out: &mut [u8]| shards.fetch(file, offset, out);
     let row_bytes = derived.format.row_bytes(derived.columns).unwrap_or(0);
     let mut rows = vec![0; (CHECKED_ROWS * row_bytes) as usize];
-    if !derived.clone().indexed().read(0, &mut rows, &fetch) {
+    if !derived.clone().with_index().read(0, &mut rows, &fetch) {
         return Ok(());
     }
     for (row, bytes) in rows.chunks_exact(row_bytes as usize).enumerate() {

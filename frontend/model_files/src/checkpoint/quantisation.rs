@@ -76,7 +76,7 @@ impl Quantisation {
                 if !is_known(own) {
                     return Err(refused(&format!("{method}, {own}")));
                 }
-                let scheme = Scheme::compressed(weights, own)?;
+                let scheme = Scheme::compressed_tensors_scheme(weights, own)?;
                 block = block.map_or_else(|| weights.counts("block_structure"), |block| Ok(Some(block)))?;
                 // A single group applies to all quantised modules.
                 if groups.len() == 1 {
@@ -104,7 +104,7 @@ impl Quantisation {
     /// own name.
     pub(super) fn scheme(&self, name: &str) -> Option<Scheme> {
         let matrix = name.strip_suffix(PACKED).unwrap_or(name);
-        self.integers.of(matrix.strip_suffix(MATRIX).unwrap_or(matrix)).flatten()
+        self.integers.setting(matrix.strip_suffix(MATRIX).unwrap_or(matrix)).flatten()
     }
 }
 

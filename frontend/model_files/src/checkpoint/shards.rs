@@ -78,7 +78,7 @@ impl Shards {
             Shards { folder: folder.into(), files: Vec::new(), tensors: BTreeMap::new(), parts: MachineParts::new() };
         for (name, machine) in names {
             let path = folder.join(&*name);
-            let file = ShardFile::mapped(&path).map_err(|error| match (&error, &weight_map) {
+            let file = ShardFile::map_file(&path).map_err(|error| match (&error, &weight_map) {
                 (GgufError::Io { source, .. }, Some(weight_map)) if source.kind() == std::io::ErrorKind::NotFound => {
                     let tensor = weight_map.iter().find(|(_, shard)| **shard == name).map(|(tensor, _)| tensor.clone());
                     let (path, missing) = (index.as_path().into(), path.as_path().into());
@@ -122,7 +122,7 @@ impl Shards {
     /// # Errors
     /// When the file cannot be read, or is not a safetensors file.
     pub(super) fn add(&mut self, path: &Path, module: &str) -> Result<(), CheckpointError> {
-        let file = ShardFile::mapped(path)?;
+        let file = ShardFile::map_file(path)?;
         let header = safetensors::header(path, file.data())?;
         let file_number = self.files.len() as u32;
         for entry in header.tensors {

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     /// Returns BOS, EOS and the two flags.
-    fn found<'j>(
+    fn ends_and_flags<'j>(
         tokenizer_config: &'j Json,
         processor: &'j Json,
     ) -> (Option<&'j str>, Option<&'j str>, Option<bool>, Option<bool>) {
@@ -166,26 +166,38 @@ mod tests {
         let template = |single: &[Json]| json!({"type": "TemplateProcessing", "single": single});
         let all = |parts: &[Json]| json!({"type": "Sequence", "processors": parts});
         let (b, e) = (Some("<s>"), Some("</s>"));
-        assert_eq!(found(&tokenizer_config, &Json::Null), (b, e, Some(true), Some(true)));
-        assert_eq!(found(&tokenizer_config, &bytes), (b, e, Some(false), Some(false)));
+        assert_eq!(ends_and_flags(&tokenizer_config, &Json::Null), (b, e, Some(true), Some(true)));
+        assert_eq!(ends_and_flags(&tokenizer_config, &bytes), (b, e, Some(false), Some(false)));
         let begins = template(&[special("<s>"), text.clone()]);
         // The flag applies to an end of the text that no template determines, unless `ByteLevel`
         // disables it.
-        assert_eq!(found(&tokenizer_config, &begins), (b, e, Some(true), Some(true)));
-        assert_eq!(found(&tokenizer_config, &all(&[bytes.clone(), begins.clone()])), (b, e, Some(true), Some(false)));
-        assert_eq!(found(&tokenizer_config, &all(&[begins.clone(), bytes])), (b, e, Some(true), Some(false)));
+        assert_eq!(ends_and_flags(&tokenizer_config, &begins), (b, e, Some(true), Some(true)));
+        assert_eq!(
+            ends_and_flags(&tokenizer_config, &all(&[bytes.clone(), begins.clone()])),
+            (b, e, Some(true), Some(false))
+        );
+        assert_eq!(ends_and_flags(&tokenizer_config, &all(&[begins.clone(), bytes])), (b, e, Some(true), Some(false)));
         // Another token at the end becomes EOS.
         let ends = template(&[special("<s>"), text.clone(), special("<end>")]);
-        assert_eq!(found(&tokenizer_config, &ends), (b, Some("<end>"), Some(true), Some(true)));
+        assert_eq!(ends_and_flags(&tokenizer_config, &ends), (b, Some("<end>"), Some(true), Some(true)));
         assert_eq!(SequenceEnds::read(&tokenizer_config, &ends).other_eos, Some("</s>"));
         // A first token that is not BOS, in a configuration with its own CLS.
         let tokenizer_config = json!({"bos_token": "<s>", "cls_token": "[CLS]"});
-        assert_eq!(found(&tokenizer_config, &template(&[special("[X]"), text.clone()])), (b, None, Some(false), None));
-        assert_eq!(found(&tokenizer_config, &template(&[special("[CLS]"), text.clone()])), (b, None, Some(true), None));
+        assert_eq!(
+            ends_and_flags(&tokenizer_config, &template(&[special("[X]"), text.clone()])),
+            (b, None, Some(false), None)
+        );
+        assert_eq!(
+            ends_and_flags(&tokenizer_config, &template(&[special("[CLS]"), text.clone()])),
+            (b, None, Some(true), None)
+        );
         // Sources that set no role.
-        assert_eq!(found(&json!({}), &Json::Null), (None, None, None, None));
-        assert_eq!(found(&Json::Null, &begins), (b, None, Some(true), None));
-        assert_eq!(found(&tokenizer_config, &template(&[text])), (b, None, None, None));
-        assert_eq!(found(&Json::Null, &json!({"type": "RobertaProcessing"})), (None, None, Some(true), Some(true)));
+        assert_eq!(ends_and_flags(&json!({}), &Json::Null), (None, None, None, None));
+        assert_eq!(ends_and_flags(&Json::Null, &begins), (b, None, Some(true), None));
+        assert_eq!(ends_and_flags(&tokenizer_config, &template(&[text])), (b, None, None, None));
+        assert_eq!(
+            ends_and_flags(&Json::Null, &json!({"type": "RobertaProcessing"})),
+            (None, None, Some(true), Some(true))
+        );
     }
 }

@@ -51,12 +51,12 @@ pub(super) fn decay_of_first_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedP
 
 /// Returns the magnitude of the decay from its logarithm, one number for each head.
 pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
-    single_part(of_heads(x)?.changed(Change::Exp))
+    single_part(of_heads(x)?.with_change(Change::Exp))
 }
 
 /// Returns the decay of states from its logarithm.
 pub(super) fn decay(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
-    single_part(x.changed(Change::MinusExp))
+    single_part(x.with_change(Change::MinusExp))
 }
 
 /// Returns the norm weight for groups of heads: one row for each group if there are several.

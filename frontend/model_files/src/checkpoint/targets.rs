@@ -78,7 +78,7 @@ impl<T: Copy> Targets<T> {
     }
 
     /// Returns the setting of a module, if a target matches it.
-    pub(super) fn of(&self, module: &str) -> Option<T> {
+    pub(super) fn setting(&self, module: &str) -> Option<T> {
         let begins = |regex: &Regex| regex.is_match(Input::new(module).anchored(Anchored::Yes));
         let named = self.names.get(module).copied();
         let matched = || self.patterns.values().find(|(regex, _)| begins(regex)).map(|(_, what)| *what);
@@ -123,14 +123,14 @@ mod tests {
         for (target, what) in all {
             targets.add(&said, target, what).unwrap();
         }
-        assert_eq!(targets.of("model.layers.1.self_attn.q_proj"), Some(3));
-        assert_eq!(targets.of("model.layers.0.self_attn.q_proj"), Some(1));
-        assert_eq!(targets.of("model.layers.0.mlp.experts.7.up_proj"), Some(2));
-        assert_eq!(targets.of("model.layers.0.mlp.up_proj"), Some(8));
+        assert_eq!(targets.setting("model.layers.1.self_attn.q_proj"), Some(3));
+        assert_eq!(targets.setting("model.layers.0.self_attn.q_proj"), Some(1));
+        assert_eq!(targets.setting("model.layers.0.mlp.experts.7.up_proj"), Some(2));
+        assert_eq!(targets.setting("model.layers.0.mlp.up_proj"), Some(8));
         // Patterns match from the beginning of a name.
-        assert_eq!(targets.of("lm_head.model"), Some(0));
-        assert_eq!(Targets::<u8>::none().of("lm_head"), None);
-        assert_eq!(Targets::for_all(7).of("lm_head"), Some(7));
+        assert_eq!(targets.setting("lm_head.model"), Some(0));
+        assert_eq!(Targets::<u8>::none().setting("lm_head"), None);
+        assert_eq!(Targets::for_all(7).setting("lm_head"), Some(7));
     }
 
     #[test]

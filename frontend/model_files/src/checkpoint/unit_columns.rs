@@ -60,12 +60,12 @@ pub(super) fn norm(
 fn rows(shards: &Shards, name: &str, group: &TensorGroup, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
     let wrong =
         || shards.wrong(name, "of a type or shape that no numbers are read from".to_owned(), "a tensor of numbers");
-    let (derived, _) = array::derived(&group.arrays, group.is_stacked, Format::F32).ok_or_else(wrong)?;
+    let (derived, _) = array::concatenate(&group.arrays, group.is_stacked, Format::F32).ok_or_else(wrong)?;
     let source = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
     derived.check(&shards.lengths()).map_err(source)?;
     let row_bytes = 4 * derived.columns;
     let end = derived.bytes().unwrap_or(0);
-    let derived = derived.indexed();
+    let derived = derived.with_index();
     let mut bytes = vec![0u8; (ROWS * row_bytes).min(end) as usize];
     let mut row = vec![0f32; derived.columns as usize];
     let fetch = |file: u32, offset: u64, out: &mut [u8]| shards.fetch(file, offset, out);

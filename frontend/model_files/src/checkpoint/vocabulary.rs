@@ -130,7 +130,7 @@ fn token_count(path: &Path, file: &File, rows: u64) -> Result<Option<u64>, Check
     let added: HashSet<u32> = file.added_tokens.iter().map(|token| token.id).collect();
     let without_row = ids.iter().filter(|(_, id)| u64::from(**id) >= count && !added.contains(id));
     if let Some((token, id)) = without_row.min_by_key(|(_, id)| **id) {
-        let found = format!("of \"{}\" with id {id}", crate::gguf::quoted(token));
+        let found = format!("of \"{}\" with id {id}", crate::gguf::quote(token));
         return Err(wrong(path, KEY, found, &format!("ids below {count}, the rows of the embedding table")));
     }
     Ok(Some(count))
@@ -142,7 +142,7 @@ fn leave_out(path: &Path, added: &mut Vec<AddedToken>, count: u64) {
     added.retain(|token| {
         let has_row = u64::from(token.id) < count;
         if !has_row {
-            let (path, text) = (path.display(), crate::gguf::quoted(&token.content));
+            let (path, text) = (path.display(), crate::gguf::quote(&token.content));
             tracing::warn!("{path}: token {} (\"{text}\") is left out: the embedding table has {count} rows", token.id);
         }
         has_row
@@ -210,7 +210,7 @@ impl VocabularySource<'_> {
         let word_pieces = WordPieces::is_such(self.file);
         let spelled = |(id, (token, ty)): (usize, (&Option<Cow<'_, str>>, &i32))| match token {
             None => format!("[PAD{id}]"),
-            Some(token) if word_pieces && *ty == NORMAL => WordPieces::spelled(token),
+            Some(token) if word_pieces && *ty == NORMAL => WordPieces::spell(token),
             Some(token) => token.as_ref().to_owned(),
         };
         Ok(Tokens { texts: texts.iter().zip(&types).enumerate().map(spelled).collect(), types })

@@ -69,7 +69,7 @@ pub(super) fn weights(
     };
     let mut weights = BTreeMap::new();
     for (name, stored) in shards.tensors.iter().filter(|(name, _)| !reader.is_scale(name)) {
-        match reader.quantised(name, stored)? {
+        match reader.quantised_weight(name, stored)? {
             Some((name, array)) => {
                 weights.insert(name, array);
             }
@@ -128,7 +128,11 @@ impl WeightReader<'_> {
     }
 
     /// Returns the weight with its name, if the tensor has codes that another tensor explains.
-    fn quantised(&self, name: &str, stored: &StoredTensor) -> Result<Option<(Box<str>, Array)>, CheckpointError> {
+    fn quantised_weight(
+        &self,
+        name: &str,
+        stored: &StoredTensor,
+    ) -> Result<Option<(Box<str>, Array)>, CheckpointError> {
         let (shards, entry) = (self.shards, &stored.entry);
         if let Some(base) = name.strip_suffix("_blocks")
             && let Some((scales, found)) = shards.tensors.get_key_value(&*format!("{base}_scales"))
@@ -350,7 +354,7 @@ fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointErro
     let array = Array::whole(stored.extent(), Element::F32, &[1]).filter(|_| is_one);
     let array = array
         .ok_or_else(|| shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), "one number of F32"))?;
-    Ok(Some(array.changed(change)))
+    Ok(Some(array.with_change(change)))
 }
 
 /// Returns blocks of codes with their scales.

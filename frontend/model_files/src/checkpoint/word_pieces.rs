@@ -63,7 +63,7 @@ impl WordPieces {
     }
 
     /// Spells a token of text as GGUF files do.
-    pub(super) fn spelled(token: &str) -> String {
+    pub(super) fn spell(token: &str) -> String {
         match token.strip_prefix(GOES_ON) {
             Some(rest) => rest.to_owned(),
             None => [SPACE].into_iter().chain(token.chars()).collect(),

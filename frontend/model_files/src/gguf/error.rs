@@ -88,7 +88,7 @@ pub enum GgufError {
         count: u64,
     },
     /// A key is missing.
-    #[error("{}: key \"{}\" is missing; expected {expected}", path.display(), quoted(key))]
+    #[error("{}: key \"{}\" is missing; expected {expected}", path.display(), quote(key))]
     KeyMissing {
         /// The file.
         path: Box<Path>,
@@ -98,7 +98,7 @@ pub enum GgufError {
         expected: &'static str,
     },
     /// A key has a value of another type.
-    #[error("{}: key \"{}\" is {found}; expected {expected}", path.display(), quoted(key))]
+    #[error("{}: key \"{}\" is {found}; expected {expected}", path.display(), quote(key))]
     KeyType {
         /// The file.
         path: Box<Path>,
@@ -110,7 +110,7 @@ pub enum GgufError {
         expected: &'static str,
     },
     /// A key has an invalid value.
-    #[error("{}: key \"{}\" is {found}; must be {limit}", path.display(), quoted(key))]
+    #[error("{}: key \"{}\" is {found}; must be {limit}", path.display(), quote(key))]
     KeyValue {
         /// The file.
         path: Box<Path>,
@@ -122,7 +122,7 @@ pub enum GgufError {
         limit: Box<str>,
     },
     /// A tensor is missing.
-    #[error("{}: tensor \"{}\" is missing", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" is missing", path.display(), quote(tensor))]
     TensorMissing {
         /// The file.
         path: Box<Path>,
@@ -132,7 +132,7 @@ pub enum GgufError {
     /// A tensor has a type without a block format in `ixc`.
     #[error(
         "{}: tensor \"{}\" has type {found}, which is not supported; supported types are {}",
-        path.display(), quoted(tensor), supported_types()
+        path.display(), quote(tensor), supported_types()
     )]
     UnsupportedType {
         /// The file.
@@ -199,9 +199,9 @@ impl fmt::Display for Place {
         match self {
             Place::Header => Ok(()),
             Place::KeyNumber(index) => write!(f, "key #{index}: "),
-            Place::Key(name) => write!(f, "key \"{}\": ", quoted(name)),
+            Place::Key(name) => write!(f, "key \"{}\": ", quote(name)),
             Place::TensorNumber(index) => write!(f, "tensor #{index}: "),
-            Place::Tensor(name) => write!(f, "tensor \"{}\": ", quoted(name)),
+            Place::Tensor(name) => write!(f, "tensor \"{}\": ", quote(name)),
         }
     }
 }
@@ -358,7 +358,7 @@ pub enum Fault {
         limit: u64,
     },
     /// Two tensors share bytes.
-    #[error("data overlaps the data of tensor \"{}\"", quoted(other))]
+    #[error("data overlaps the data of tensor \"{}\"", quote(other))]
     Overlap {
         /// The other tensor.
         other: Box<str>,
@@ -376,7 +376,7 @@ pub enum Fault {
 }
 
 /// Returns `name` escaped for a terminal, and shortened if it is long.
-pub fn quoted(name: &str) -> String {
+pub fn quote(name: &str) -> String {
     let mut end = name.len().min(SHOWN_NAME_BYTES);
     while !name.is_char_boundary(end) {
         end -= 1;
@@ -424,8 +424,8 @@ mod tests {
 
     #[test]
     fn names_are_escaped_and_cut() {
-        assert_eq!(quoted("\u{1b}[2Jx\"\n"), "\\u{1b}[2Jx\\\"\\n");
-        let long = quoted(&"ä".repeat(1000));
+        assert_eq!(quote("\u{1b}[2Jx\"\n"), "\\u{1b}[2Jx\\\"\\n");
+        let long = quote(&"ä".repeat(1000));
         assert!(long.chars().count() < 60 && long.ends_with('…'), "{long}");
     }
 

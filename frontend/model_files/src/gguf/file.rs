@@ -93,7 +93,7 @@ impl Gguf {
         if path.is_dir() {
             return Err(foreign::folder(path));
         }
-        Gguf::from_shard(ShardFile::mapped(path)?)
+        Gguf::from_shard(ShardFile::map_file(path)?)
     }
 
     /// Reads the model to which an open file belongs. `path` is the path of that file.
@@ -188,13 +188,13 @@ impl Gguf {
                 GgufError::Malformed { path, offset: 0, place: Place::Tensor((*name).into()), fault }
             };
             derived.check(&lengths).map_err(|_| outside())?;
-            let kind = TensorType::of(derived.format).ok_or_else(outside)?;
+            let kind = TensorType::from_format(derived.format).ok_or_else(outside)?;
             let tensor = Tensor::new(&name, kind, &dims, first + added.len(), 0).ok_or_else(outside)?;
             if derived.bytes() != Some(tensor.bytes) {
                 return Err(outside());
             }
             added.push(tensor);
-            self.derived.push(derived.indexed());
+            self.derived.push(derived.with_index());
         }
         // Constants are numbered after derived tensors.
         self.tensors.iter_mut().filter(|tensor| tensor.file >= first).for_each(|tensor| tensor.file += added.len());
@@ -218,7 +218,7 @@ impl Gguf {
     }
 
     /// Returns the derived tensors.
-    pub fn derived(&self) -> impl ExactSizeIterator<Item = &Derived> {
+    pub fn derived_tensors(&self) -> impl ExactSizeIterator<Item = &Derived> {
         self.derived.iter().map(|derived| &**derived)
     }
 
@@ -342,7 +342,7 @@ impl ShardFile {
     ///
     /// # Errors
     /// When the file is missing, unreadable, or not a regular file.
-    pub fn mapped(path: &Path) -> Result<ShardFile, GgufError> {
+    pub fn map_file(path: &Path) -> Result<ShardFile, GgufError> {
         let file = ixc_files::open_regular(path).map_err(|error| match error {
             error if ixc_files::is_not_regular(&error) => GgufError::NotAFile { path: path.into() },
             source => GgufError::Io { path: path.into(), action: "open", source },
@@ -449,7 +449,7 @@ fn split_info(path: &Path, metadata: &Metadata) -> Result<Option<Split>, GgufErr
     let suffix = format!("-{:05}-of-{count:05}.gguf", number + 1);
     let Some(prefix) = name.strip_suffix(&suffix) else {
         let expected = format!("a name that ends in {suffix}, so that the other shards can be found");
-        return Err(split_fault(path, "file name", &format!("\"{}\"", super::quoted(&name)), expected));
+        return Err(split_fault(path, "file name", &format!("\"{}\"", super::quote(&name)), expected));
     };
     let directory = path.parent().map(Path::to_path_buf).unwrap_or_default();
     Ok(Some(Split { directory, prefix: prefix.to_owned(), count }))
@@ -464,7 +464,7 @@ fn open_shards(opened: ShardFile, split: &Split) -> Result<Gguf, GgufError> {
     let mut claims: Vec<(PathBuf, u64)> = Vec::new();
     for number in 0..split.count {
         let path = split.path(number);
-        let file = opened.take_if(|file| *file.path == *path).map_or_else(|| ShardFile::mapped(&path), Ok);
+        let file = opened.take_if(|file| *file.path == *path).map_or_else(|| ShardFile::map_file(&path), Ok);
         let (file, shard) = file.and_then(|file| file.parse_header(files.len())).map_err(|error| match error {
             GgufError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => GgufError::MissingShard {
                 path: (&*named).into(),
@@ -486,7 +486,7 @@ fn open_shards(opened: ShardFile, split: &Split) -> Result<Gguf, GgufError> {
         if let (Some(expected), Some(found)) = (first, found)
             && found != expected
         {
-            return Err(split_fault(&path, ARCHITECTURE, &super::quoted(found), super::quoted(expected)));
+            return Err(split_fault(&path, ARCHITECTURE, &super::quote(found), super::quote(expected)));
         }
         if let Some(claim) = shard.metadata.read_optional::<u64>("split.tensors.count")? {
             claims.push((path, claim));

@@ -42,7 +42,7 @@ impl Metadata {
     }
 
     /// Creates metadata for a file of another format; the last of several equal keys is used.
-    pub fn of(path: &Path, entries: Vec<(Box<str>, Value)>) -> Metadata {
+    pub fn from_entries(path: &Path, entries: Vec<(Box<str>, Value)>) -> Metadata {
         let last: std::collections::HashMap<Box<str>, usize> =
             entries.iter().enumerate().map(|(index, (key, _))| (key.clone(), index)).collect();
         let mut index = 0;

@@ -47,7 +47,7 @@ mod value;
 mod vocabulary;
 pub mod write;
 
-pub use error::{Fault, GgufError, Place, among, quoted};
+pub use error::{Fault, GgufError, Place, among, quote};
 pub use file::{DerivedTensor, FileIdentity, Gguf, ShardFile};
 pub use metadata::{FromValue, Metadata, Mismatch};
 pub use parse::{MAX_ALIGNMENT, MAX_DIMENSIONS, MAX_KEY_BYTES, MAX_TENSOR_NAME_BYTES, MIN_ALIGNMENT, Tensor};

@@ -176,7 +176,7 @@ fn keys(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, GgufError> {
         }
         entries.push((key, value));
     }
-    let by_name = sorted(entries.len(), |i| &entries[i].0);
+    let by_name = sorted_indices(entries.len(), |i| &entries[i].0);
     if let Some((first, second)) = duplicate(&by_name, |i| &entries[i].0) {
         cursor.place = Place::Key(entries[second].0.clone());
         return Err(cursor.fault_at(starts[second] as usize, Fault::Duplicate { first: starts[first] }));
@@ -189,7 +189,7 @@ fn alignment(metadata: &Metadata) -> Result<u32, GgufError> {
 }
 
 /// Returns indices 0..len sorted by name; equal names are sorted by index.
-fn sorted<'a>(len: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
+fn sorted_indices<'a>(len: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
     // A u32 holds every index: there are no more than MAX_KEYS or MAX_TENSORS.
     let mut by_name: Vec<u32> = (0..len as u32).collect();
     by_name.sort_by(|&a, &b| name(a as usize).cmp(name(b as usize)));
@@ -211,7 +211,7 @@ fn tensors(cursor: &mut Cursor<'_>, count: u64, alignment: u32, file: usize) -> 
         starts.push(cursor.at as u64);
         tensors.push(tensor(cursor, alignment, file)?);
     }
-    let by_name = sorted(tensors.len(), |i| &tensors[i].name);
+    let by_name = sorted_indices(tensors.len(), |i| &tensors[i].name);
     if let Some((first, second)) = duplicate(&by_name, |i| &tensors[i].name) {
         cursor.place = Place::Tensor(tensors[second].name.clone());
         return Err(cursor.fault_at(starts[second] as usize, Fault::Duplicate { first: starts[first] }));

@@ -76,7 +76,7 @@ impl TensorType {
 
     /// Returns the type of a weight format, even if GGUF files lack it; `None` for formats that
     /// stored weights cannot have.
-    pub fn of(format: Format) -> Option<TensorType> {
+    pub fn from_format(format: Format) -> Option<TensorType> {
         let row = format.row();
         if let Some(id) = row.gguf_id {
             return TensorType::from_id(id);
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn formats_of_checkpoints_have_a_type_without_an_id() {
         for row in FORMATS {
-            let found = TensorType::of(row.format);
+            let found = TensorType::from_format(row.format);
             assert_eq!(found.is_some(), row.packed.is_some(), "{}", row.name);
             let Some(found) = found else { continue };
             assert_eq!(

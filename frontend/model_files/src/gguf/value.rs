@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::error::quoted;
+use super::error::quote;
 
 /// A key's value.
 #[derive(Clone, Debug, PartialEq)]
@@ -198,7 +198,7 @@ impl Array {
             Array::F32(v) => v.get(index).map(f32::to_string),
             Array::F64(v) => v.get(index).map(f64::to_string),
             Array::Bool(v) => v.get(index).map(bool::to_string),
-            Array::String(v) => v.get(index).map(|string| format!("\"{}\"", quoted(string))),
+            Array::String(v) => v.get(index).map(|string| format!("\"{}\"", quote(string))),
             _ => self.integer(index).map(|x| x.to_string()),
         }
         .unwrap_or_default()
@@ -271,7 +271,7 @@ impl fmt::Display for Value {
             Value::F32(x) => write!(f, "{x}"),
             Value::F64(x) => write!(f, "{x}"),
             Value::Bool(x) => write!(f, "{x}"),
-            Value::String(x) => write!(f, "\"{}\"", quoted(x)),
+            Value::String(x) => write!(f, "\"{}\"", quote(x)),
             Value::Array(x) => write!(f, "{x}"),
             _ => write!(f, "{}", self.integer().unwrap_or_default()),
         }

@@ -96,7 +96,7 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
     let types = token_types(metadata)?;
     let special = special_ids(metadata, model, &tokens, &types)?;
     let bos = match model {
-        ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.bos,
+        ModelKind::Bpe => PreTokenizer::from_name(pre_tokenizer)?.bos,
         ModelKind::Spm | ModelKind::WordPiece | ModelKind::None => Bos::UnlessStated,
         ModelKind::Unigram | ModelKind::Longest | ModelKind::Sentence => Bos::IfStated,
     };

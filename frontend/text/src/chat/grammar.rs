@@ -125,7 +125,7 @@ impl Grammar {
         };
         match self {
             Grammar::Objects => objects(text),
-            Grammar::Keyed => keyed(text),
+            Grammar::Keyed => read_keyed_calls(text),
             Grammar::Bare(grammar) => {
                 let whole = [bracket(known.opening), text].concat();
                 grammar.read(&whole, known).and_then(|calls| {
@@ -161,7 +161,7 @@ impl Grammar {
             Grammar::Pairs { .. } if !known.closed => Reading::Unfinished,
             Grammar::Pairs { after_name, key, value } => pairs(text, after_name, key, value, known.texts),
             Grammar::Braces { quote } => Braces { rest: text, quote }.call().map(|call| vec![call]),
-            Grammar::Marked { name, mark } => marked(text, name, mark, known.texts),
+            Grammar::Marked { name, mark } => read_marked_calls(text, name, mark, known.texts),
             Grammar::Python => super::python::calls(text),
         }
     }
@@ -232,7 +232,7 @@ fn objects(text: &str) -> Reading<Vec<ParsedCall>> {
     })
 }
 
-fn keyed(text: &str) -> Reading<Vec<ParsedCall>> {
+fn read_keyed_calls(text: &str) -> Reading<Vec<ParsedCall>> {
     json::check(text).and_then(|()| {
         let elements = if text.starts_with('[') { json::list(text) } else { vec![text] };
         let mut calls = Vec::new();
@@ -362,7 +362,7 @@ fn pairs(
     parsed_call(None, tool, json::object(members)).map(|call| vec![call])
 }
 
-fn marked(text: &str, name: TagPair, mark: &str, texts: &TextParameters) -> Reading<Vec<ParsedCall>> {
+fn read_marked_calls(text: &str, name: TagPair, mark: &str, texts: &TextParameters) -> Reading<Vec<ParsedCall>> {
     let Some(head) = text.strip_prefix(name.open) else { return Reading::Wrong };
     let Some((head, body)) = head.split_once(name.close) else { return Reading::Unfinished };
     let tool = attribute(head).0;

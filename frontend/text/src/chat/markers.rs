@@ -40,7 +40,7 @@ impl Markers {
     }
 
     /// Returns the position of an incomplete marker at the end of the text, or the end of the text.
-    pub fn begun(&self, text: &str) -> usize {
+    pub fn incomplete_marker(&self, text: &str) -> usize {
         let longest = self.moves.iter().map(|step| step.marker.len()).max().unwrap_or(0);
         let from = text.len().saturating_sub(longest.saturating_sub(1));
         let begins =

@@ -199,16 +199,16 @@ impl Parser {
 
     /// Ends the answer; returns the text that was held back.
     pub fn finish(self) -> Vec<Delta> {
-        self.ended(false)
+        self.last_deltas(false)
     }
 
     /// Ends an answer that was cut off. Returns the text that was held back, except the beginning
     /// of a call. Arguments that began end here.
     pub fn finish_cut(self) -> Vec<Delta> {
-        self.ended(true)
+        self.last_deltas(true)
     }
 
-    fn ended(mut self, is_cut: bool) -> Vec<Delta> {
+    fn last_deltas(mut self, is_cut: bool) -> Vec<Delta> {
         loop {
             while self.step() {}
             match self.state {
@@ -278,8 +278,8 @@ impl Parser {
         let found = found.filter(|(at, step)| !step.only_first || first(*at)).or_else(|| markers.find(looked_at));
         let found = found.map(|(at, step)| (from + at, step));
         let begun = || {
-            let begun = first_markers.map(|markers| markers.begun(looked_at)).filter(|at| first(*at));
-            from + begun.unwrap_or_else(|| markers.begun(looked_at))
+            let begun = first_markers.map(|markers| markers.incomplete_marker(looked_at)).filter(|at| first(*at));
+            from + begun.unwrap_or_else(|| markers.incomplete_marker(looked_at))
         };
         let end = found.map_or_else(begun, |(at, _)| at);
         if self.state == State::Call

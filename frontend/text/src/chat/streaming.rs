@@ -449,7 +449,7 @@ fn head(grammar: Grammar, text: &str, known: CallContext<'_>) -> Read<CallHead> 
     let split = |separator: &str| text.split_once(separator).ok_or(Stop::Wait);
     match grammar {
         Grammar::Objects => Cursor { text, at: 0 }.object(),
-        Grammar::Keyed => Cursor { text, at: 0 }.keyed(),
+        Grammar::Keyed => Cursor { text, at: 0 }.read_keyed_head(),
         Grammar::Bare(inner) => head(*inner, text, known),
         Grammar::Arguments => {
             let at = at_object(text)?;
@@ -571,7 +571,7 @@ impl Cursor<'_> {
     }
 
     /// Reads `{N: {`, possibly in a list.
-    fn keyed(mut self) -> Read<CallHead> {
+    fn read_keyed_head(mut self) -> Read<CallHead> {
         self.open()?;
         let name = self.string()?;
         self.needs(':')?;

@@ -45,7 +45,7 @@ pub struct Budget {
 
 impl Budget {
     /// Returns the budget for a conversation.
-    pub fn of(conversation: &Conversation) -> Budget {
+    pub fn for_conversation(conversation: &Conversation) -> Budget {
         let input = conversation.text_bytes();
         let messages = conversation.messages.len() as u64;
         let tools: u64 = conversation.tools.iter().map(|tool| tool.as_str().len() as u64).sum();

@@ -168,7 +168,7 @@ impl Conversation {
     }
 
     /// Returns a copy in which each user message ends with a unique mark.
-    pub(super) fn marked(&self) -> Conversation {
+    pub(super) fn with_marks(&self) -> Conversation {
         let mut marked = self.clone();
         for message in marked.messages.iter_mut().filter(|message| message.role == "user") {
             message.content.push_str(MARK);

@@ -18,7 +18,7 @@ pub fn add_to(environment: &mut Environment<'_>) {
     environment.add_filter("replace", replace);
     environment.add_filter("string", |value: &Value| python::text(value));
     environment.add_filter("trim", |value: &Value, characters: Option<String>| {
-        stripped(&python::text(value), characters.as_deref(), true, true).to_owned()
+        strip(&python::text(value), characters.as_deref(), true, true).to_owned()
     });
 }
 
@@ -183,7 +183,7 @@ fn replace(text: &Value, old: &Value, new: &Value, count: Option<i64>, named: Kw
 }
 
 /// Strips white space, or the given characters, from the ends of a text.
-fn stripped<'t>(text: &'t str, characters: Option<&str>, left: bool, right: bool) -> &'t str {
+fn strip<'t>(text: &'t str, characters: Option<&str>, left: bool, right: bool) -> &'t str {
     // Python treats the last four characters as white space; Unicode does not.
     let goes = |c: char| match characters {
         Some(characters) => characters.contains(c),
@@ -238,9 +238,9 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Val
     };
     Ok(match (name, words(0)) {
         (REVERSED, _) => Some(Value::from(text.chars().rev().collect::<String>())),
-        ("strip", characters) => Some(stripped(text, characters, true, true).into()),
-        ("lstrip", characters) => Some(stripped(text, characters, true, false).into()),
-        ("rstrip", characters) => Some(stripped(text, characters, false, true).into()),
+        ("strip", characters) => Some(strip(text, characters, true, true).into()),
+        ("lstrip", characters) => Some(strip(text, characters, true, false).into()),
+        ("rstrip", characters) => Some(strip(text, characters, false, true).into()),
         ("removeprefix", Some(words)) => Some(text.strip_prefix(words).unwrap_or(text).into()),
         ("removesuffix", Some(words)) => Some(text.strip_suffix(words).unwrap_or(text).into()),
         ("partition", Some(words)) => match text.split_once(words) {

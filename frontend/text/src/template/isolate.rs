@@ -28,7 +28,7 @@ struct Request {
 
 /// Renders in a helper.
 pub fn render(program: &Path, source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
-    let budget = Budget::of(conversation);
+    let budget = Budget::for_conversation(conversation);
     let failed =
         |what: &str, error: &dyn std::fmt::Display| TemplateError::Failed { reason: format!("{what}: {error}") };
     let request = Request { source: source.to_owned(), conversation: conversation.clone() };
@@ -56,7 +56,7 @@ fn death_error(death: Death, budget: Budget) -> TemplateError {
 pub fn serve_render_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
         let request: Request = serde_json::from_slice(request)?;
-        let memory_bytes = Budget::of(&request.conversation).memory_bytes;
+        let memory_bytes = Budget::for_conversation(&request.conversation).memory_bytes;
         Ok((request, Limits { stack_bytes: STACK_BYTES as u64, memory_bytes, cpu_seconds: CPU_SECONDS, niceness: 0 }))
     };
     helper::serve(parse, |Request { source, conversation }| {

@@ -31,7 +31,7 @@ pub fn render(source: &str, conversation: &Conversation) -> Result<String, Templ
 }
 
 fn render_here(source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
-    let budget = Budget::of(conversation);
+    let budget = Budget::for_conversation(conversation);
     let source = with_known_tags(source);
     let raised = Arc::new(Mutex::new(None));
     let mut environment = Environment::new();
@@ -103,7 +103,7 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
     }
     // A short text may occur in any prompt by chance, so a longer mark is searched instead.
     let says = |text: &str, form: ConversationForm| {
-        let marked = || rendered_of(&conversation.marked(), form).is_ok_and(|text| text.contains(MARK));
+        let marked = || rendered_of(&conversation.with_marks(), form).is_ok_and(|text| text.contains(MARK));
         conversation.appears_in(text).unwrap_or_else(marked)
     };
     // Some templates need content as a list of parts, and omit plain text.

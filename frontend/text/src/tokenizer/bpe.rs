@@ -35,7 +35,7 @@ pub struct Bpe {
 impl Bpe {
     /// Returns the tokenizer of a valid spec.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Result<Bpe, TokenizerError> {
-        let pre_tokenizer = PreTokenizer::named(&spec.pre_tokenizer)?;
+        let pre_tokenizer = PreTokenizer::from_name(&spec.pre_tokenizer)?;
         let alphabet = pre_tokenizer.alphabet;
         let mut merge_only_texts: HashMap<String, u32> = HashMap::new();
         let mut intern = |text: &str| {

@@ -3,7 +3,7 @@
 /// Returns the bytes of a token as files of such a vocabulary write them: `\t`, `\n`, `\r`, `\xNN`;
 /// any other character after a backslash is unchanged. `None` if a backslash ends the text, or `\x`
 /// is not followed by two digits.
-pub fn unescaped(text: &str) -> Option<Vec<u8>> {
+pub fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut left = text.bytes();
     while let Some(byte) = left.next() {

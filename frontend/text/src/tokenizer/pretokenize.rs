@@ -205,7 +205,7 @@ impl PreTokenizer {
     ///
     /// # Errors
     /// [`TokenizerError::UnknownPreTokenizer`].
-    pub fn named(name: &str) -> Result<&'static PreTokenizer, TokenizerError> {
+    pub fn from_name(name: &str) -> Result<&'static PreTokenizer, TokenizerError> {
         TABLE.iter().find(|row| row.names.contains(&name)).ok_or_else(|| TokenizerError::UnknownPreTokenizer {
             found: name.chars().take(64).collect(),
             supported: supported_pre_tokenizers(),
@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     fn split<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
-        PreTokenizer::named(name).unwrap().splitter().split(text)
+        PreTokenizer::from_name(name).unwrap().splitter().split(text)
     }
 
     #[test]
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn unknown_pre_tokenizer_error_lists_supported_names() {
-        let error = PreTokenizer::named("evil").unwrap_err().to_string();
+        let error = PreTokenizer::from_name("evil").unwrap_err().to_string();
         assert!(error.starts_with("key \"tokenizer.ggml.pre\" is \"evil\"; supported are default, gpt-2"), "{error}");
         assert!(error.contains("qwen2"), "{error}");
     }

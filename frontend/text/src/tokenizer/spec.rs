@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::TokenizerError;
 use super::charsmap::Charsmap;
-use super::escapes::unescaped;
+use super::escapes::unescape;
 use super::keys::{BOS, CHARSMAP, EOM, EOS, EOT, FIM_ENDS, MERGES, PAD, SCORES, TOKENS, TYPES, UNK};
 use super::pretokenize::PreTokenizer;
 use super::special::{self, MAX_SPECIAL_BYTES, MAX_STATES};
@@ -196,7 +196,7 @@ impl TokenizerSpec {
         }
         let is_name = |index: usize| matches!(self.types.get(index), Some(ty) if ty.is_name());
         let escaped = self.tokens.iter().enumerate().filter(|(index, _)| !is_name(*index));
-        let unreadable = |(_, text): &(usize, &String)| unescaped(text).is_none();
+        let unreadable = |(_, text): &(usize, &String)| unescape(text).is_none();
         if let Some((index, text)) = escaped.filter(|_| self.model == ModelKind::Longest).find(unreadable) {
             let shown: String = text.chars().take(32).collect();
             let found = format!("is {shown:?} at index {index}");
@@ -224,7 +224,7 @@ impl TokenizerSpec {
             check_id(FIM_ENDS[0], Some(*id), count)?;
         }
         if self.model == ModelKind::Bpe {
-            PreTokenizer::named(&self.pre_tokenizer)?;
+            PreTokenizer::from_name(&self.pre_tokenizer)?;
         }
         if Charsmap::read(&self.charsmap).is_none() {
             let expected = "the length of a double array, the array, and UTF-8 texts";

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::escapes::unescaped;
+use super::escapes::unescape;
 use super::pretokenize::{Alphabet, PreTokenizer};
 use super::spec::{ModelKind, TokenType, TokenizerSpec, byte_of};
 use super::{TokenizerError, byte_level};
@@ -93,7 +93,7 @@ impl Vocabulary {
     /// [`TokenizerError::UnknownPreTokenizer`].
     pub fn new(spec: &TokenizerSpec) -> Result<Vocabulary, TokenizerError> {
         let alphabet = match spec.model {
-            ModelKind::Bpe => PreTokenizer::named(&spec.pre_tokenizer)?.alphabet,
+            ModelKind::Bpe => PreTokenizer::from_name(&spec.pre_tokenizer)?.alphabet,
             ModelKind::Spm
             | ModelKind::Unigram
             | ModelKind::Longest
@@ -115,7 +115,7 @@ impl Vocabulary {
         let of = |(text, ty): (&String, &TokenType)| match (spec.model, ty) {
             // Such vocabularies store spaces unchanged.
             (ModelKind::Unigram, ty) if *ty != TokenType::Byte => text.as_bytes().into(),
-            (ModelKind::Longest, ty) if !ty.is_name() => unescaped(text).unwrap_or_default().into(),
+            (ModelKind::Longest, ty) if !ty.is_name() => unescape(text).unwrap_or_default().into(),
             (_, ty) => token_bytes(alphabet, text, *ty),
         };
         let bytes = spec.tokens.iter().zip(&types).map(of).collect();

@@ -22,7 +22,7 @@ pub(super) struct Regular {
 impl Regular {
     /// Finds the regular rules. A rule that takes too much work, or nests too deep when written
     /// out, counts as not regular.
-    pub(super) fn of(rules: &Rules, work: &WorkLimit) -> Regular {
+    pub(super) fn from_rules(rules: &Rules, work: &WorkLimit) -> Regular {
         let count = rules.0.len();
         let mut regular = Regular { texts: vec![None; count], nullable: vec![false; count] };
         // Each rule comes after all rules that it names. Recursive rules are therefore never

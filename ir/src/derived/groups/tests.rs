@@ -220,7 +220,7 @@ fn read(derived: &Derived, file: &[u8], offset: usize, out: &mut [u8]) -> bool {
         out.copy_from_slice(&file[offset as usize..][..out.len()]);
         true
     };
-    derived.clone().indexed().read(offset as u64, out, &fetch)
+    derived.clone().with_index().read(offset as u64, out, &fetch)
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn packed_integer_layouts_give_their_numbers() {
             true
         };
         let mut columns = vec![0; 70 * 2 * block];
-        assert!(derived.clone().indexed().read_rows(3 * block as u64, 2 * block as u64, &mut columns, &fetch));
+        assert!(derived.clone().with_index().read_rows(3 * block as u64, 2 * block as u64, &mut columns, &fetch));
         for (row, part) in columns.chunks(2 * block).enumerate() {
             assert_eq!(part, &all[row * row_bytes + 3 * block..][..2 * block], "{name}: row {row}");
         }

@@ -35,7 +35,7 @@ pub(in crate::derived) fn read(
             return false;
         }
         let integers: &mut [u8] = if columns.is_empty() { &mut [] } else { &mut integers[from..][wanted.clone()] };
-        format.put_integers(integers, piece.change.of(d[0]), *ends, out);
+        format.put_integers(integers, piece.change.apply(d[0]), *ends, out);
     }
     true
 }

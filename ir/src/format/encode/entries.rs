@@ -59,7 +59,7 @@ struct Lattice {
 }
 
 impl Lattice {
-    fn of(grid: &Grid) -> &'static Lattice {
+    fn for_grid(grid: &Grid) -> &'static Lattice {
         static ALL: [OnceLock<Lattice>; TABLES.len()] = [const { OnceLock::new() }; TABLES.len()];
         ALL[grid.table].get_or_init(|| {
             let mut index = vec![NONE; 1 << (grid.len * grid.bits)];
@@ -101,13 +101,13 @@ struct Nearest {
 }
 
 impl Entries {
-    pub fn of(grid: &'static Grid, numbers: &Numbers) -> Entries {
+    pub fn for_grid(grid: &'static Grid, numbers: &Numbers) -> Entries {
         let mut of_places = [[0.0; PLACES]; 2];
         for (code, number) in numbers.of.iter().enumerate() {
             of_places[code >> grid.bits][code & ((1 << grid.bits) - 1)] = *number;
         }
         let most = numbers.of.iter().fold(0f32, |a, b| a.max(b.abs()));
-        Entries { grid, lattice: Lattice::of(grid), numbers: of_places, most, span: grid.span().max(grid.len) }
+        Entries { grid, lattice: Lattice::for_grid(grid), numbers: of_places, most, span: grid.span().max(grid.len) }
     }
 
     /// Returns the scale that brings entries nearest to `x`, each squared difference weighted by
@@ -324,7 +324,7 @@ mod tests {
         for quants in FORMATS.iter().filter(|row| row.rows == 1).filter_map(|row| row.format.quants()) {
             let Some(grid) = quants.grid() else { continue };
             grids += 1;
-            let entries = Entries::of(grid, &Numbers::of(quants));
+            let entries = Entries::for_grid(grid, &Numbers::from_quants(quants));
             for round in 0..40 {
                 let x: Vec<f32> = (0..grid.len).map(|_| entries.most * random.signed()).collect();
                 let w: Vec<f32> = (0..grid.len).map(|_| 1.01 + random.signed()).collect();
@@ -355,7 +355,7 @@ mod tests {
         let mut random = Random::new(8);
         for quants in FORMATS.iter().filter(|row| row.rows == 1).filter_map(|row| row.format.quants()) {
             let Some(grid) = quants.grid() else { continue };
-            let entries = Entries::of(grid, &Numbers::of(quants));
+            let entries = Entries::for_grid(grid, &Numbers::from_quants(quants));
             for _ in 0..20 {
                 let x: Vec<f32> = (0..SUB).map(|_| random.signed()).collect();
                 let codes = entries.codes(1.5 / entries.most, &x, &[1.0; SUB]);

@@ -27,7 +27,7 @@ pub(super) unsafe trait Vector: Copy {
     fn load(x: &[f32]) -> Self;
     /// Stores to the first [`Vector::COUNT`] numbers.
     fn store(self, out: &mut [f32]);
-    fn of(number: f32) -> Self;
+    fn splat(number: f32) -> Self;
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
@@ -76,7 +76,7 @@ unsafe impl<const L: usize> Vector for Any<L> {
     }
 
     #[inline(always)]
-    fn of(number: f32) -> Any<L> {
+    fn splat(number: f32) -> Any<L> {
         Any([number; L])
     }
 
@@ -176,7 +176,7 @@ mod x86 {
                 }
 
                 #[inline(always)]
-                fn of(number: f32) -> Self {
+                fn splat(number: f32) -> Self {
                     // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($of(number)) }
                 }
@@ -292,13 +292,13 @@ operations! {
 impl<V: Vector> Lanes<V> {
     /// Returns one number in all lanes.
     #[inline(always)]
-    pub fn of(number: f32) -> Lanes<V> {
-        Lanes(V::of(number))
+    pub fn splat(number: f32) -> Lanes<V> {
+        Lanes(V::splat(number))
     }
 
     #[inline(always)]
     pub fn zero() -> Lanes<V> {
-        Lanes::of(0.0)
+        Lanes::splat(0.0)
     }
 
     /// Loads one number for each lane.
@@ -356,7 +356,7 @@ impl<V: Vector> Lanes<V> {
     /// Returns the numbers with the opposite sign.
     #[inline(always)]
     pub fn negative(self) -> Lanes<V> {
-        Lanes::of(-0.0) - self
+        Lanes::splat(-0.0) - self
     }
 
     /// Returns these numbers where they are greater, otherwise the others, also in place of NaN.
@@ -389,13 +389,13 @@ impl<V: Vector> Lanes<V> {
     pub fn nothing(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         let not_above = self.size().greater(Lanes::zero(), otherwise, then);
         // The first comparison does not count NaN as 0.
-        self.greatest(Lanes::of(f32::NEG_INFINITY)).greater(Lanes::of(f32::NEG_INFINITY), not_above, otherwise)
+        self.greatest(Lanes::splat(f32::NEG_INFINITY)).greater(Lanes::splat(f32::NEG_INFINITY), not_above, otherwise)
     }
 
     /// Returns `then` where these are finite, otherwise `otherwise`.
     #[inline(always)]
     pub fn finite(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
-        Lanes::of(f32::INFINITY).greater(self.size(), then, otherwise)
+        Lanes::splat(f32::INFINITY).greater(self.size(), then, otherwise)
     }
 }
 

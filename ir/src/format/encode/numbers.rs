@@ -58,10 +58,10 @@ struct Integers {
 impl Nearest for Integers {
     #[inline(always)]
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
-        let (least, most) = (Lanes::of(self.least), Lanes::of(self.most));
+        let (least, most) = (Lanes::splat(self.least), Lanes::splat(self.most));
         // NaN becomes the least number, as in a table. The conversion by bits would give an
         // arbitrary number.
-        let behind_the_point = Lanes::of(BEHIND_THE_POINT);
+        let behind_the_point = Lanes::splat(BEHIND_THE_POINT);
         x.greatest(least).least(most) + behind_the_point - behind_the_point
     }
 }
@@ -94,16 +94,16 @@ impl Nearest for Table {
     /// Rounds to the nearest number; of two equally near ones, to the lesser.
     #[inline(always)]
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
-        let mut numbers = Lanes::of(self.least);
+        let mut numbers = Lanes::splat(self.least);
         for &(middle, step) in &self.steps {
-            numbers = numbers + x.greater_or_zero(Lanes::of(middle), Lanes::of(step));
+            numbers = numbers + x.greater_or_zero(Lanes::splat(middle), Lanes::splat(step));
         }
         numbers
     }
 }
 
 impl Numbers {
-    pub fn of(quants: &Quants) -> Numbers {
+    pub fn from_quants(quants: &Quants) -> Numbers {
         let codes = quants.count() as u16;
         let zero = f32::from(quants.zero());
         let of: Vec<f32> = (0..codes).map(|code| f32::from(quants.byte(code as u8)) - zero).collect();
@@ -155,7 +155,7 @@ impl Numbers {
     /// vectors.
     #[inline(always)]
     pub fn near<V: Vector>(&self, x: &[f32], addend: f32, inverse: f32, out: &mut [f32]) {
-        let (addend, inverse) = (Lanes::<V>::of(addend), Lanes::of(inverse));
+        let (addend, inverse) = (Lanes::<V>::splat(addend), Lanes::splat(inverse));
         for (out, x) in out.chunks_exact_mut(V::COUNT).zip(x.chunks_exact(V::COUNT)) {
             self.near_lanes(Lanes::load(x), addend, inverse).store(out);
         }
@@ -179,10 +179,10 @@ impl Numbers {
         let Integers { least, most } = self.integers;
         let extreme = extreme(x);
         // Numerator and denominator of the scale.
-        let (mut above, mut below) = (extreme, Lanes::of(if least == -most { most } else { least }));
-        let mut most_gained = Lanes::of(f32::NEG_INFINITY);
+        let (mut above, mut below) = (extreme, Lanes::splat(if least == -most { most } else { least }));
+        let mut most_gained = Lanes::splat(f32::NEG_INFINITY);
         for tried in self.tried.as_chunks::<TRIAL_LANES>().0 {
-            let inverses = tried.map(|number| Lanes::of(number) / extreme);
+            let inverses = tried.map(|number| Lanes::splat(number) / extreme);
             for Sums { squares, with_x, .. } in self.sums::<V, false>(x, w, Lanes::zero(), inverses) {
                 // The weighted squared error with the best scale for these codes is that of x minus
                 // this gain.
@@ -200,8 +200,8 @@ impl Numbers {
     #[inline(always)]
     pub fn fit_with_minimum<V: Vector>(&self, x: &[Lanes<V>], w: &[Lanes<V>], negative: bool) -> (Lanes<V>, Lanes<V>) {
         let zero = Lanes::<V>::zero();
-        let mut least = Lanes::of(if negative { 0.0 } else { f32::INFINITY });
-        let mut most = Lanes::of(f32::NEG_INFINITY);
+        let mut least = Lanes::splat(if negative { 0.0 } else { f32::INFINITY });
+        let mut most = Lanes::splat(f32::NEG_INFINITY);
         for &x in x {
             (least, most) = (x.least(least), x.greatest(most));
         }
@@ -217,10 +217,10 @@ impl Numbers {
             }
         }
         let (sw, sx, sxx) = (total(sw), total(sx), total(sxx));
-        let mut scale = range / Lanes::of(self.integers.most);
-        let (mut minimum, mut least_lost) = (least, Lanes::of(f32::INFINITY));
+        let mut scale = range / Lanes::splat(self.integers.most);
+        let (mut minimum, mut least_lost) = (least, Lanes::splat(f32::INFINITY));
         for tried in self.tried_with_minimum.as_chunks::<TRIAL_LANES>().0 {
-            let inverses = tried.map(|number| Lanes::of(number) / range);
+            let inverses = tried.map(|number| Lanes::splat(number) / range);
             for Sums { numbers: sq, squares: sqq, with_x: sxq } in self.sums::<V, true>(x, w, least, inverses) {
                 let determinant = sw * sqq - sq * sq;
                 let mut tried = (sw * sxq - sx * sq) / determinant;
@@ -230,8 +230,8 @@ impl Numbers {
                     low = low.greater(zero, zero, low);
                 }
                 let lost = sxx + tried * tried * sqq + low * low * sw
-                    - Lanes::of(2.0) * (tried * sxq + low * sx - tried * low * sq);
-                let lost = determinant.greater(zero, lost, Lanes::of(f32::INFINITY));
+                    - Lanes::splat(2.0) * (tried * sxq + low * sx - tried * low * sq);
+                let lost = determinant.greater(zero, lost, Lanes::splat(f32::INFINITY));
                 scale = least_lost.greater(lost, tried, scale);
                 minimum = least_lost.greater(lost, low, minimum);
                 least_lost = least_lost.greater(lost, lost, least_lost);

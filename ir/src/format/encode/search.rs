@@ -74,7 +74,7 @@ struct Passed<V: Vector> {
 
 /// Rounds numbers to f16.
 #[inline(always)]
-fn halved<V: Vector>(x: Lanes<V>) -> Lanes<V> {
+fn round_to_half<V: Vector>(x: Lanes<V>) -> Lanes<V> {
     let (mut all, mut halves) = (x.all(), [f16::ZERO; MOST_LANES]);
     halves.convert_from_f32_slice(&all);
     halves.convert_to_f32_slice(&mut all);
@@ -99,14 +99,14 @@ impl<V: Vector> Parts<V> {
             w: vec![0.0; V::COUNT * encoder.columns],
             numbers: none.clone(),
             codes: vec![0; V::COUNT * encoder.columns],
-            scales: [Lanes::of(f32::NAN); MAX_GROUPS],
+            scales: [Lanes::splat(f32::NAN); MAX_GROUPS],
             best: vec![0; V::COUNT * encoder.columns],
         });
         Parts {
             x: none.clone(),
             w: none,
-            scales: [Lanes::of(1.0); MAX_GROUPS],
-            minimums: [Lanes::of(1.0); MAX_GROUPS],
+            scales: [Lanes::splat(1.0); MAX_GROUPS],
+            minimums: [Lanes::splat(1.0); MAX_GROUPS],
             units: Units { d: Lanes::zero(), minimum: Lanes::zero() },
             grid,
         }
@@ -124,12 +124,12 @@ impl<V: Vector> Parts<V> {
                 *sum = *sum + x * x;
             }
         }
-        let mean = total(squares) / Lanes::of(columns as f32);
-        let least = Lanes::of(2.0) * mean;
+        let mean = total(squares) / Lanes::splat(columns as f32);
+        let least = Lanes::splat(2.0) * mean;
         if let Some(importance) = importance {
             transpose(importance, &mut self.w);
         }
-        let (zero, one) = (Lanes::zero(), Lanes::of(1.0));
+        let (zero, one) = (Lanes::zero(), Lanes::splat(1.0));
         let mut matter = zero;
         for (w, &x) in self.w.iter_mut().zip(&self.x) {
             let size = (least + x * x).sqrt();
@@ -144,7 +144,7 @@ impl<V: Vector> Parts<V> {
         }
         if let Some(grid) = &mut self.grid {
             grid.count = x.len() / columns;
-            grid.scales.fill(Lanes::of(f32::NAN));
+            grid.scales.fill(Lanes::splat(f32::NAN));
             grid.x[..x.len()].copy_from_slice(x);
             for (l, own) in grid.w.chunks_exact_mut(columns).take(grid.count).enumerate() {
                 own.iter_mut().zip(&self.w).for_each(|(own, w)| *own = w.of_lane(l));
@@ -197,24 +197,24 @@ impl Encoder {
         self.fit(parts);
         // If `d` is a power of two, both neighbours are tried, and least squares cannot improve it.
         let fits_more = self.quants.d != Number::HalfOfPower;
-        let minimum = halved(parts.units.minimum);
+        let minimum = round_to_half(parts.units.minimum);
         let near = self.near(parts.units.d);
-        let above = if fits_more { None } else { Some(near * Lanes::of(2.0)) };
+        let above = if fits_more { None } else { Some(near * Lanes::splat(2.0)) };
         let mut least_lost: Option<Lanes<V>> = None;
         for d in std::iter::once(near).chain(above) {
             let mut units = Units { d, minimum };
             for round in 0..=ROUNDS {
                 let more = round < ROUNDS && fits_more;
                 let passed = match (more, self.quants.minimum) {
-                    (false, _) => self.passed::<V, false, false>(parts, &units),
-                    (true, Minimum::None) => self.passed::<V, true, false>(parts, &units),
-                    (true, Minimum::Half | Minimum::Scaled) => self.passed::<V, true, true>(parts, &units),
+                    (false, _) => self.pass_codes::<V, false, false>(parts, &units),
+                    (true, Minimum::None) => self.pass_codes::<V, true, false>(parts, &units),
+                    (true, Minimum::Half | Minimum::Scaled) => self.pass_codes::<V, true, true>(parts, &units),
                 };
                 self.keep(parts, &units, &passed, &mut least_lost);
                 if !more {
                     break;
                 }
-                let next = self.fitted(&passed, &units);
+                let next = self.fit_units(&passed, &units);
                 // Unchanged units cannot reduce the error.
                 if next.d.all() == units.d.all() && next.minimum.all() == units.minimum.all() {
                     break;
@@ -284,7 +284,7 @@ impl Encoder {
     #[inline(always)]
     fn near<V: Vector>(&self, d: Lanes<V>) -> Lanes<V> {
         match self.quants.d {
-            Number::Half => halved(d),
+            Number::Half => round_to_half(d),
             Number::PartOfHalf { .. }
             | Number::TopsOfWords { .. }
             | Number::HalfOfPower
@@ -321,9 +321,9 @@ impl Encoder {
                 }
                 // The extreme scale gets the integer whose negative is not representable, if there
                 // is one.
-                let d = extreme / Lanes::of(range.of_extreme());
-                let minimum = lowest.negative() / Lanes::of(range.most);
-                let of_minimums = ScaleRange::of(0.0, range.most);
+                let d = extreme / Lanes::splat(range.of_extreme());
+                let minimum = lowest.negative() / Lanes::splat(range.most);
+                let of_minimums = ScaleRange::between(0.0, range.most);
                 for index in 0..groups {
                     parts.scales[index] = range.nearest(scales[index], d);
                     parts.minimums[index] = of_minimums.nearest(minimums[index].negative(), minimum);
@@ -370,18 +370,18 @@ impl Encoder {
         let (unit, minimum) = (parts.scales[index], parts.minimums[index]);
         let (addend, b) = match self.quants.minimum {
             Minimum::None => (Lanes::zero(), Lanes::zero()),
-            Minimum::Half => (units.minimum, Lanes::of(-1.0)),
+            Minimum::Half => (units.minimum, Lanes::splat(-1.0)),
             Minimum::Scaled => (units.minimum.negative() * minimum, minimum),
         };
         let scale = units.d * unit;
-        let inverse = Lanes::of(1.0) / scale;
+        let inverse = Lanes::splat(1.0) / scale;
         Group { scale, inverse: inverse.finite(inverse, Lanes::zero()), addend, unit, b }
     }
 
     /// Returns the error of the nearest codes. `FIT` adds the sums for the best scale, and
     /// `MINIMUM` those for the best minimum.
     #[inline(always)]
-    fn passed<V: Vector, const FIT: bool, const MINIMUM: bool>(
+    fn pass_codes<V: Vector, const FIT: bool, const MINIMUM: bool>(
         &self,
         parts: &mut Parts<V>,
         units: &Units<V>,
@@ -434,22 +434,22 @@ impl Encoder {
     /// Returns the best units for codes with these sums. Keeps the current units if all are equally
     /// good, or if the equations have no solution.
     #[inline(always)]
-    fn fitted<V: Vector>(&self, sums: &Passed<V>, units: &Units<V>) -> Units<V> {
+    fn fit_units<V: Vector>(&self, sums: &Passed<V>, units: &Units<V>) -> Units<V> {
         let &Passed { aa, ab, bb, xa, xb, .. } = sums;
         let determinant = aa * bb - ab * ab;
         let mut minimum = (xa * ab - xb * aa) / determinant;
         if self.quants.minimum == Minimum::Scaled {
             minimum = minimum.greatest(Lanes::zero());
         }
-        let (zero, least) = (Lanes::zero(), Lanes::of(1e-6) * aa * bb);
+        let (zero, least) = (Lanes::zero(), Lanes::splat(1e-6) * aa * bb);
         // Conditions as numbers: 1 if the equations have a solution, and 1 if both units are
         // finite.
-        let one = Lanes::of(1.0);
+        let one = Lanes::splat(1.0);
         let both = bb.greater_or_zero(zero, determinant.greater_or_zero(least, one));
         let d = both.greater(zero, (xa + minimum * ab) / aa, xa / aa);
         let minimum = both.greater(zero, minimum, units.minimum);
         let found = d.finite(minimum.finite(one, zero), zero);
-        let (near_d, near_minimum) = (self.near(d), halved(minimum));
+        let (near_d, near_minimum) = (self.near(d), round_to_half(minimum));
         Units { d: found.greater(zero, near_d, units.d), minimum: found.greater(zero, near_minimum, units.minimum) }
     }
 

@@ -6,7 +6,7 @@ fn normal(random: &mut Random, len: usize) -> Vec<f32> {
     (0..len).map(|_| (0..6).map(|_| random.signed()).sum::<f32>() / 60.0).collect()
 }
 
-fn encoded(format: Format, x: &[f32], importance: Option<&[f32]>) -> Vec<u8> {
+fn encode(format: Format, x: &[f32], importance: Option<&[f32]>) -> Vec<u8> {
     let mut out = vec![0xa5; format.row_bytes(x.len() as u64).unwrap() as usize];
     format.encode_row(x, importance, &mut out);
     out
@@ -35,8 +35,8 @@ const GRIDS: [(Format, f64); 7] = [
     (Format::Iq1M, 0.18000),
 ];
 
-fn made() -> impl Iterator<Item = Format> {
-    Format::encoded()
+fn encoded_formats() -> impl Iterator<Item = Format> {
+    Format::encoded_formats()
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn encoded_rows_are_close_in_every_format() {
     let mut random = Random::new(3);
     // At this size, bytes of E4M3 use all their bits. Other formats are not affected.
     let x: Vec<f32> = normal(&mut random, 1 << 14).iter().map(|x| 32.0 * x).collect();
-    for format in made() {
-        let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
+    for format in encoded_formats() {
+        let y = format.dequantise_rows(&encode(format, &x, None), x.len());
         // Fields that follow from other fields carry no information.
         let redundant = if format.has_field("s") { Number::Half.bytes() } else { 0 };
         let bits = (format.block_bytes() - redundant) as f64 * 8.0 / format.block_len() as f64;
@@ -59,7 +59,7 @@ fn encoded_rows_are_close_in_every_format() {
         assert!(found < most || bits >= 16.0, "{format}: {found}");
         assert!(found < 1e-5 || bits < 16.0);
     }
-    assert!(made().filter(|format| grid(*format)).count() == GRIDS.len() && made().count() >= 29);
+    assert!(encoded_formats().filter(|format| grid(*format)).count() == GRIDS.len() && encoded_formats().count() >= 29);
 }
 
 /// Blocks with codes of a grid have the weighted norm of their numbers. With the best scale alone,
@@ -67,8 +67,8 @@ fn encoded_rows_are_close_in_every_format() {
 #[test]
 fn grid_blocks_keep_the_norm_of_their_numbers() {
     let x = normal(&mut Random::new(4), 1 << 13);
-    for format in made().filter(|format| grid(*format)) {
-        let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
+    for format in encoded_formats().filter(|format| grid(*format)) {
+        let y = format.dequantise_rows(&encode(format, &x, None), x.len());
         let length = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>();
         let ratio = length(&y) / length(&x);
         println!("{format}: {ratio:.4}");
@@ -82,9 +82,9 @@ fn grid_blocks_keep_the_norm_of_their_numbers() {
 #[test]
 fn the_nearest_number_is_taken() {
     let mut random = Random::new(6);
-    for format in made() {
+    for format in encoded_formats() {
         let Some(quants) = format.quants().filter(|quants| quants.grid().is_none()) else { continue };
-        let numbers = Numbers::of(quants);
+        let numbers = Numbers::from_quants(quants);
         let most = numbers.of.iter().fold(0f32, |a, b| a.max(b.abs()));
         let x: Vec<f32> = (0..4096).map(|_| 1.1 * most * random.signed()).collect();
         let (mut near, mut codes) = (vec![0.0; x.len()], vec![0; x.len()]);
@@ -115,7 +115,7 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
     let (avx2, avx512) = (is_x86_feature_detected!("avx2"), is_x86_feature_detected!("avx512bw"));
     println!("{}: encoders with AVX2", if avx2 { "native" } else { "NOT RUN" });
     println!("{}: encoders with AVX-512", if avx512 { "native" } else { "NOT RUN" });
-    for format in made() {
+    for format in encoded_formats() {
         let Some(quants) = format.quants() else { continue };
         let encoder = Encoder::new(format, quants);
         for importance in [None, Some(&importance[..])] {
@@ -142,7 +142,7 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
 #[test]
 fn a_block_is_the_same_in_every_row() {
     let mut random = Random::new(10);
-    for format in made().filter(|format| format.is_quantised()) {
+    for format in encoded_formats().filter(|format| format.is_quantised()) {
         let (length, bytes) = (format.block_len(), format.block_bytes());
         // Searches of grids are slow.
         let most = if grid(format) { 3 } else { 19 };
@@ -153,7 +153,7 @@ fn a_block_is_the_same_in_every_row() {
         for importance in [None, Some(&importance[..])] {
             let of = |blocks: std::ops::Range<usize>| {
                 let own = blocks.start * length..blocks.end * length;
-                encoded(format, &x[own.clone()], importance.map(|all| &all[own]))
+                encode(format, &x[own.clone()], importance.map(|all| &all[own]))
             };
             let all = of(0..most);
             for count in 1..=most {
@@ -167,7 +167,7 @@ fn a_block_is_the_same_in_every_row() {
 #[test]
 fn codes_are_stored_in_their_planes() {
     let mut random = Random::new(11);
-    for format in made() {
+    for format in encoded_formats() {
         let Some(quants) = format.quants().filter(|quants| quants.codes == Codes::Planes) else { continue };
         let encoder = Encoder::new(format, quants);
         let mask = (quants.count() - 1) as u8;
@@ -191,10 +191,10 @@ fn codes_are_stored_in_their_planes() {
 #[test]
 fn representable_numbers_survive_encoding() {
     let mut random = Random::new(4);
-    for format in made() {
+    for format in encoded_formats() {
         let x = normal(&mut random, 2048);
-        let once = format.dequantise_rows(&encoded(format, &x, None), x.len());
-        let twice = format.dequantise_rows(&encoded(format, &once, None), x.len());
+        let once = format.dequantise_rows(&encode(format, &x, None), x.len());
+        let twice = format.dequantise_rows(&encode(format, &once, None), x.len());
         let (first, second) = (lost(&x, &once, |_| 1.0), lost(&once, &twice, |_| 1.0));
         assert!(second <= 0.35 * first, "{format}: {first} and then {second}");
     }
@@ -205,8 +205,8 @@ fn important_columns_are_encoded_more_closely() {
     let mut random = Random::new(5);
     let x = normal(&mut random, 4096);
     let importance: Vec<f32> = (0..x.len()).map(|i| if i % 4 == 0 { 100.0 } else { 1.0 }).collect();
-    for format in made().filter(|format| format.is_quantised()) {
-        let of = |importance| format.dequantise_rows(&encoded(format, &x, importance), x.len());
+    for format in encoded_formats().filter(|format| format.is_quantised()) {
+        let of = |importance| format.dequantise_rows(&encode(format, &x, importance), x.len());
         let w = |i: usize| f64::from(importance[i]);
         let (with, without) = (lost(&x, &of(Some(&importance)), w), lost(&x, &of(None), w));
         // With 256 codes the error is already small; powers of two and few codes leave little
@@ -230,7 +230,7 @@ fn degenerate_blocks_are_encoded() {
         ("no numbers", |i| if i % 3 == 0 { f32::NAN } else { f32::INFINITY }),
         ("no numbers with bits of their own", |i| if i % 3 == 0 { f32::from_bits(0x7fc0_00ff) } else { 1.0 }),
     ];
-    for format in made() {
+    for format in encoded_formats() {
         // Formats with three codes have no number between 0 and the largest, and formats with two
         // codes have no 0.
         let most = match format.quants().map(Quants::count) {
@@ -242,7 +242,7 @@ fn degenerate_blocks_are_encoded() {
         };
         for (name, of) in special {
             let x: Vec<f32> = (0..512).map(of).collect();
-            let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
+            let y = format.dequantise_rows(&encode(format, &x, None), x.len());
             match name {
                 "zeros" => assert!(y.iter().all(|&y| y == 0.0), "{format} {name}"),
                 "equal" | "negative" => assert!(lost(&x, &y, |_| 1.0) < most, "{format} {name}: {:?}", &y[..32]),
@@ -255,7 +255,7 @@ fn degenerate_blocks_are_encoded() {
         // A column that is never multiplied.
         let nothing = vec![0.0; 512];
         let x: Vec<f32> = (0..512).map(|i| i as f32).collect();
-        let y = format.dequantise_rows(&encoded(format, &x, Some(&nothing)), x.len());
+        let y = format.dequantise_rows(&encode(format, &x, Some(&nothing)), x.len());
         assert!(lost(&x, &y, |_| 1.0) < most, "{format}");
     }
 }

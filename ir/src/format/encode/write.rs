@@ -45,7 +45,7 @@ struct DigitRun {
 }
 
 impl Layout {
-    pub fn of(format: Format, quants: &'static Quants) -> Layout {
+    pub fn for_format(format: Format, quants: &'static Quants) -> Layout {
         let field = |name: &str| format.field(name);
         let bits = |plane: &Plane, below| Bits { at: field(plane.field), plane: *plane, below };
         let (planes, digits) = match quants.codes {

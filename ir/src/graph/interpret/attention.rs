@@ -157,7 +157,7 @@ fn attend(call: &Call<'_, '_>, states: &[StateId]) -> Result<Value, InterpretErr
 
 /// Returns the shape of a `paged` state.
 fn cache(call: &Call<'_, '_>, state: StateId) -> CacheShape {
-    match CacheShape::of(&call.interpreter.module.states[state.index()]) {
+    match CacheShape::from_state(&call.interpreter.module.states[state.index()]) {
         Some(shape) => shape,
         None => unreachable!("verified: state {} is paged", state.0),
     }

@@ -89,14 +89,14 @@ impl<'c> Call<'c, '_> {
     }
 
     /// Returns the elements of a weight.
-    pub(super) fn dequantised(&self, name: &str) -> Result<Vec<f32>, InterpretError> {
-        self.interpreter.dequantised(self.weight(name))
+    pub(super) fn dequantise(&self, name: &str) -> Result<Vec<f32>, InterpretError> {
+        self.interpreter.dequantise(self.weight(name))
     }
 
     /// Returns the elements of a weight that may be absent.
     pub(super) fn dequantised_if_given(&self, name: &str) -> Result<Option<Vec<f32>>, InterpretError> {
         match self.op.operand(name) {
-            Operand::Weight(weight) => self.interpreter.dequantised(weight).map(Some),
+            Operand::Weight(weight) => self.interpreter.dequantise(weight).map(Some),
             Operand::Absent => Ok(None),
             other @ (Operand::Value(_) | Operand::State(_)) => unreachable!("verified: {other:?} is no weight"),
         }
@@ -136,7 +136,7 @@ impl<'c> Call<'c, '_> {
     }
 
     /// Returns `x` in the format of the attribute `format`.
-    pub(super) fn quantised(&self, dims: Vec<usize>, x: &[f32]) -> Value {
+    pub(super) fn quantise(&self, dims: Vec<usize>, x: &[f32]) -> Value {
         match self.op.attr("format").format() {
             Format::F32 => Value::F32 { dims, data: x.to_vec() },
             format => {

@@ -10,7 +10,7 @@ pub(super) fn add(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
 }
 
 pub(super) fn add_bias(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
-    let bias = call.dequantised("bias")?;
+    let bias = call.dequantise("bias")?;
     one(call.dims("x"), math::add_bias(&call.f32s("x")?, &bias))
 }
 

@@ -30,7 +30,7 @@ pub(super) fn expert_add_bias(call: &Call<'_, '_>) -> Result<Vec<Value>, Interpr
 
 pub(super) fn expert_scale(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let (y, dims, ids) = (call.f32s("y")?, call.dims("y"), call.ints("ids"));
-    let factors = call.dequantised("s")?;
+    let factors = call.dequantise("s")?;
     let mut out = Vec::with_capacity(y.len());
     for (y, &id) in y.chunks_exact(dims[2]).zip(ids) {
         let factor = factors[call.index("expert", id, factors.len())?];
@@ -48,7 +48,7 @@ pub(super) fn expert_combine(call: &Call<'_, '_>) -> Result<Vec<Value>, Interpre
 pub(super) fn expert_swiglu(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let ((gate, n), (up, _)) = (product(call, "gate", "gate_bias")?, product(call, "up", "up_bias")?);
     let y = math::gated(&gate, &up, &GateAttrs::from_op(call.op));
-    Ok(vec![call.quantised(with_new(&call.dims("ids"), n), &y)])
+    Ok(vec![call.quantise(with_new(&call.dims("ids"), n), &y)])
 }
 
 pub(super) fn expert_down(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
@@ -77,7 +77,7 @@ fn project_weight(call: &Call<'_, '_>, weight: WeightId, x: &[f32]) -> Result<(V
 
 /// Adds to each row of `y` the bias of its expert.
 fn add_bias(call: &Call<'_, '_>, y: &[f32], bias: WeightId) -> Result<Vec<f32>, InterpretError> {
-    let (dims, bias) = (call.interpreter.weight_dims(bias), call.interpreter.dequantised(bias)?);
+    let (dims, bias) = (call.interpreter.weight_dims(bias), call.interpreter.dequantise(bias)?);
     let mut out = Vec::with_capacity(y.len());
     for (y, &id) in y.chunks_exact(dims[1]).zip(call.ints("ids")) {
         let expert = call.index("expert", id, dims[0])?;

@@ -4,7 +4,7 @@ use super::call::Call;
 use super::{InterpretError, Value, math, one};
 
 pub(super) fn rms_norm(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
-    one(call.dims("x"), normed(call)?)
+    one(call.dims("x"), rms_norm_rows(call)?)
 }
 
 pub(super) fn centre(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
@@ -13,17 +13,17 @@ pub(super) fn centre(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> 
 }
 
 pub(super) fn quantise(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
-    Ok(vec![call.quantised(call.dims("x"), &call.f32s("x")?)])
+    Ok(vec![call.quantise(call.dims("x"), &call.f32s("x")?)])
 }
 
 pub(super) fn rms_norm_quantise(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
-    let y = normed(call)?;
-    Ok(vec![call.quantised(call.dims("x"), &y)])
+    let y = rms_norm_rows(call)?;
+    Ok(vec![call.quantise(call.dims("x"), &y)])
 }
 
 /// Computes `rms_norm` of the op's rows. If the weight has a row for each head, the heads of a row
 /// are normalised together.
-fn normed(call: &Call<'_, '_>) -> Result<Vec<f32>, InterpretError> {
+fn rms_norm_rows(call: &Call<'_, '_>) -> Result<Vec<f32>, InterpretError> {
     let n = call.dims("x").last().copied().unwrap_or(1);
     let w = call.dequantised_if_given("w")?.unwrap_or_else(|| vec![1.0; n]);
     Ok(math::rms_norm(&call.f32s("x")?, &w, n, call.op.attr("eps").float()))

@@ -28,7 +28,7 @@ pub(super) fn temperature(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
 
 pub(super) fn heads_temperature(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let (x, pos, dims) = (call.f32s("x")?, call.ints("pos"), call.dims("x"));
-    let [scales, biases] = ["scales", "biases"].map(|name| call.dequantised(name));
+    let [scales, biases] = ["scales", "biases"].map(|name| call.dequantise(name));
     let (scales, biases) = (scales?, biases?);
     let mut y = Vec::with_capacity(x.len());
     for (row, &position) in x.chunks_exact((dims[1] * dims[2]).max(1)).zip(pos) {

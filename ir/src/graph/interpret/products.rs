@@ -66,7 +66,7 @@ pub(super) fn linear_swiglu(call: &Call<'_, '_>) -> Result<Vec<Value>, Interpret
     let up = product(call, "x", "up", "up_bias")?;
     let n = call.interpreter.weight_dims(call.weight("gate"))[0];
     let y = math::gated(&gate, &up, &GateAttrs::from_op(call.op));
-    Ok(vec![call.quantised(vec![gate.len() / n, n], &y)])
+    Ok(vec![call.quantise(vec![gate.len() / n, n], &y)])
 }
 
 /// Multiplies rows by the transpose of a weight, and adds the bias if it is given.

@@ -52,8 +52,8 @@ impl<'a> RankInterpreter<'a> {
 
     /// Sets the maximum number of positions of a sequence, as [`Interpreter::within`] does.
     #[must_use]
-    pub fn within(self, context: u64) -> RankInterpreter<'a> {
-        RankInterpreter { ranks: self.ranks.into_iter().map(|rank| rank.within(context)).collect() }
+    pub fn with_context(self, context: u64) -> RankInterpreter<'a> {
+        RankInterpreter { ranks: self.ranks.into_iter().map(|rank| rank.with_context(context)).collect() }
     }
 
     /// Runs one step of a model on all ranks, and returns the results of `@step` on each.
@@ -101,8 +101,8 @@ impl<'a> RankInterpreter<'a> {
         let given = self.ranks.iter().zip(&*positions).map(|(rank, position)| rank.operand(position));
         let parts = given.collect::<Result<Vec<Value>, _>>()?;
         let result = match kind {
-            CollectiveKind::AllGather => gathered(&parts),
-            CollectiveKind::AllReduce | CollectiveKind::Send(_) | CollectiveKind::Recv(_) => reduced(&parts),
+            CollectiveKind::AllGather => gather(&parts),
+            CollectiveKind::AllReduce | CollectiveKind::Send(_) | CollectiveKind::Recv(_) => reduce(&parts),
         };
         positions.iter_mut().for_each(|position| position.give(vec![result.clone(), Value::Token]));
         Ok(())
@@ -123,7 +123,7 @@ impl Interpreter<'_> {
     fn run_to_collective(&mut self, position: &mut Position<'_>) -> Result<(), InterpretError> {
         let function = position.env.function;
         while let Some(op) = function.ops.get(position.next)
-            && Collective::of(function, op).is_none()
+            && Collective::from_op(function, op).is_none()
         {
             let results = self.eval(op, &position.env)?;
             position.env.set(op, results);
@@ -143,7 +143,7 @@ impl Interpreter<'_> {
 }
 
 /// Evaluates a collective of a group with only one rank.
-pub(super) fn alone(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
+pub(super) fn single_rank(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let group = call.op.operand("group").value().map(|group| call.env.function.ty(group));
     let Some(Type::Token(TokenOwner::Ranks(group))) = group else { unreachable!("verified: {group:?} is a group") };
     if group.ranks > 1 || !matches!(call.op.kind, OpKind::AllReduce | OpKind::AllGather) {
@@ -163,7 +163,7 @@ fn elements(part: &Value) -> (&[usize], &[f32]) {
 }
 
 /// Sums the parts of all ranks in their order.
-fn reduced(parts: &[Value]) -> Value {
+fn reduce(parts: &[Value]) -> Value {
     let (dims, first) = elements(&parts[0]);
     let mut sum = first.to_vec();
     for part in &parts[1..] {
@@ -173,7 +173,7 @@ fn reduced(parts: &[Value]) -> Value {
 }
 
 /// Concatenates the rows of the parts of all ranks in their order.
-fn gathered(parts: &[Value]) -> Value {
+fn gather(parts: &[Value]) -> Value {
     let (dims, first) = elements(&parts[0]);
     let width = dims.last().copied().unwrap_or(1).max(1);
     let mut data = Vec::with_capacity(first.len() * parts.len());

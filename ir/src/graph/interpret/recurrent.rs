@@ -23,7 +23,7 @@ pub(super) fn recurrent(call: &mut Call<'_, '_>, kind: Recurrent) -> Result<Vec<
                 rows = call.interpreter.dims(value)[0];
                 call.interpreter.floats(value)?.into_owned()
             }
-            Operand::Weight(weight) => call.interpreter.dequantised(*weight)?,
+            Operand::Weight(weight) => call.interpreter.dequantise(*weight)?,
             Operand::State(_) | Operand::Absent => Vec::new(),
         });
     }

@@ -21,7 +21,7 @@ use super::call::Call;
 use super::{InterpretError, Value, one};
 
 pub(super) fn stream_weights(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
-    let (scale, base) = (call.dequantised("scale")?, call.dequantised("base")?);
+    let (scale, base) = (call.dequantise("scale")?, call.dequantise("base")?);
     let (n, iterations) = (call.op.attr("streams").int() as usize, call.op.attr("iterations").int());
     let x = call.f32s("x")?;
     let [eps, magnitude] = ["eps", "magnitude"].map(|attr| call.op.attr(attr).float());
@@ -43,7 +43,7 @@ pub(super) fn stream_mix(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretErr
 
 pub(super) fn stream_attend(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let dims = call.dims("x");
-    let (x, y, w) = (call.f32s("x")?, call.f32s("y")?, call.dequantised("w")?);
+    let (x, y, w) = (call.f32s("x")?, call.f32s("y")?, call.dequantise("w")?);
     one(vec![dims[0], dims[2]], attend(&x, &y, &w, dims[1], dims[2], call.op.attr("eps").float()))
 }
 
@@ -66,7 +66,7 @@ fn weights(x: &[f32], scale: &[f32], base: &[f32], n: usize, iterations: i64, ep
             out.extend(row[n..2 * n].iter().map(|&x| (magnitude * sigmoid(x) + added) as f32));
         }
         if row.len() > 2 * n {
-            out.extend(balanced(&row[2 * n..], n, iterations, eps).into_iter().map(|x| x as f32));
+            out.extend(sinkhorn(&row[2 * n..], n, iterations, eps).into_iter().map(|x| x as f32));
         }
     }
     out
@@ -74,7 +74,7 @@ fn weights(x: &[f32], scale: &[f32], base: &[f32], n: usize, iterations: i64, ep
 
 /// Returns the softmax of each row of a matrix, then divides rows and columns by their sums in turn
 /// (Sinkhorn and Knopp).
-fn balanced(x: &[f64], n: usize, iterations: i64, eps: f64) -> Vec<f64> {
+fn sinkhorn(x: &[f64], n: usize, iterations: i64, eps: f64) -> Vec<f64> {
     let mut matrix = Vec::with_capacity(n * n);
     for row in x.chunks_exact(n) {
         let max = row.iter().copied().fold(f64::MIN, f64::max);

@@ -45,42 +45,42 @@ impl<'t> Parser<'t> {
     pub(super) fn word(&mut self, what: &str) -> Result<(usize, &'t str), Failure> {
         match self.next()? {
             (at, Token::Word(word)) => Ok((at, word)),
-            (at, other) => Err(expected(at, what, &other)),
+            (at, other) => Err(expected_error(at, what, &other)),
         }
     }
 
     pub(super) fn keyword(&mut self, keyword: &str) -> Result<(), Failure> {
         match self.word(keyword)? {
             (_, word) if word == keyword => Ok(()),
-            (at, word) => Err(expected(at, keyword, &Token::Word(word))),
+            (at, word) => Err(expected_error(at, keyword, &Token::Word(word))),
         }
     }
 
     pub(super) fn value(&mut self) -> Result<(usize, &'t str), Failure> {
         match self.next()? {
             (at, Token::Value(label)) => Ok((at, label)),
-            (at, other) => Err(expected(at, "a value", &other)),
+            (at, other) => Err(expected_error(at, "a value", &other)),
         }
     }
 
     pub(super) fn symbol(&mut self) -> Result<(usize, String), Failure> {
         match self.next()? {
             (at, Token::Symbol(name)) => Ok((at, name)),
-            (at, other) => Err(expected(at, "a name with @", &other)),
+            (at, other) => Err(expected_error(at, "a name with @", &other)),
         }
     }
 
     pub(super) fn string(&mut self) -> Result<String, Failure> {
         match self.next()? {
             (_, Token::Text(text)) => Ok(text),
-            (at, other) => Err(expected(at, "text in quotes", &other)),
+            (at, other) => Err(expected_error(at, "text in quotes", &other)),
         }
     }
 
     pub(super) fn mark(&mut self, mark: &str) -> Result<(), Failure> {
         match self.next()? {
             (_, Token::Mark(found)) if found == mark => Ok(()),
-            (at, other) => Err(expected(at, &format!("'{mark}'"), &other)),
+            (at, other) => Err(expected_error(at, &format!("'{mark}'"), &other)),
         }
     }
 
@@ -125,22 +125,22 @@ impl<'t> Parser<'t> {
             Some('%') => {
                 let end = run(1, is_name_char);
                 if end == 1 {
-                    return Err(expected(at, "a value's name", &Token::Mark("%")));
+                    return Err(expected_error(at, "a value's name", &Token::Mark("%")));
                 }
                 (end, Token::Value(&rest[1..end]))
             }
             Some('@') if rest[1..].starts_with('"') => {
-                let (length, name) = self.quoted(at + 1)?;
+                let (length, name) = self.read_quoted(at + 1)?;
                 (1 + length, Token::Symbol(name))
             }
             Some('"') => {
-                let (length, text) = self.quoted(at)?;
+                let (length, text) = self.read_quoted(at)?;
                 (length, Token::Text(text))
             }
             Some('@') => {
                 let end = run(1, is_name_char);
                 if end == 1 {
-                    return Err(expected(at, "a name", &Token::Mark("@")));
+                    return Err(expected_error(at, "a name", &Token::Mark("@")));
                 }
                 (end, Token::Symbol(rest[1..end].to_string()))
             }
@@ -165,7 +165,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Reads `"..."` at `at`. Returns its length in bytes and the text.
-    fn quoted(&self, at: usize) -> Result<(usize, String), Failure> {
+    fn read_quoted(&self, at: usize) -> Result<(usize, String), Failure> {
         let body = at + 1;
         let bad = |offset: usize, what: &str| {
             let found = match self.text[body + offset..].chars().next() {
@@ -214,6 +214,6 @@ fn is_number_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '.'
 }
 
-pub(super) fn expected(at: usize, expected: &str, found: &Token<'_>) -> Failure {
+pub(super) fn expected_error(at: usize, expected: &str, found: &Token<'_>) -> Failure {
     Failure { at, problem: ParseProblem::Expected { expected: expected.to_string(), found: found.text() } }
 }

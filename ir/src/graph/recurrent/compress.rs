@@ -34,7 +34,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     rule.same_number("ape", own, &every.into())?;
     rule.same_number("ape", columns, width)?;
     let series = if rule.find_attr("overlap").bool() { 2 } else { 1 };
-    let d = rule.divided("kv", width, series)?;
+    let d = rule.head_width("kv", width, series)?;
     Ok(Shape { rows: rows.clone(), state: vec![NUMBERS * series, d], result: vec![d] })
 }
 

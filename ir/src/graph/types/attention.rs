@@ -7,7 +7,7 @@ use crate::graph::{Dim, Type};
 use crate::state::StateKind;
 
 pub(super) fn append(rule: &Rule<'_>, kind: OpKind) -> Result<Vec<Type>, TypeError> {
-    rule.appended(kind)?;
+    rule.check_append(kind)?;
     one(rule.value("kv").clone())
 }
 

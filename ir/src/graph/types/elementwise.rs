@@ -32,7 +32,7 @@ pub(super) fn scale_heads(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, width] = rule.f32("x")?;
     let [scale_rows, heads] = rule.f32("s")?;
     rule.same("s", scale_rows, rows)?;
-    rule.divided("x", width, rule.number("s", heads)?)?;
+    rule.head_width("x", width, rule.number("s", heads)?)?;
     let ty = Type::f32([rows.clone(), width.clone()]);
     rule.residual(&ty)?;
     one(ty)

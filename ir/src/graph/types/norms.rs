@@ -17,10 +17,10 @@ pub(super) fn centre(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
 
 pub(super) fn quantise(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let (lead, d) = rule.f32_rows("x")?;
-    rule.quantised(with(lead, d.clone()))
+    rule.quantised_types(with(lead, d.clone()))
 }
 
 pub(super) fn rms_norm_quantise(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let (lead, d) = rule.rms_norm()?;
-    rule.quantised(with(lead, d))
+    rule.quantised_types(with(lead, d))
 }

@@ -13,7 +13,7 @@ pub(super) fn embed(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
 pub(super) fn split_heads(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, width] = rule.f32("x")?;
     let heads = rule.positive("heads")?;
-    let d = rule.divided("x", width, heads)?;
+    let d = rule.head_width("x", width, heads)?;
     one(Type::f32([rows.clone(), heads.into(), d.into()]))
 }
 

@@ -259,7 +259,7 @@ impl<'a> Rule<'a> {
     /// Returns the shape of the `paged` state of a token.
     pub(in crate::graph) fn cache(&self, name: &'static str) -> Result<CacheShape, TypeError> {
         let state = self.state(name, StateKind::Paged)?;
-        CacheShape::of(state).ok_or_else(|| self.operand(name, "the token of a paged state"))
+        CacheShape::from_state(state).ok_or_else(|| self.operand(name, "the token of a paged state"))
     }
 
     /// Checks that a value is `i32[rows]`.
@@ -290,7 +290,7 @@ impl<'a> Rule<'a> {
     }
 
     /// Returns `width / heads`.
-    pub(in crate::graph) fn divided(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
+    pub(in crate::graph) fn head_width(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
         match self.number(name, width)? {
             width if width.is_multiple_of(heads) => Ok(width / heads),
             width => Err(self.operand(name, format!("one with a multiple of {heads} in place of {width}"))),
@@ -318,7 +318,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    pub(in crate::graph) fn above(&self, name: &'static str, bound: f64) -> Result<f64, TypeError> {
+    pub(in crate::graph) fn float_above(&self, name: &'static str, bound: f64) -> Result<f64, TypeError> {
         let value = self.find_attr(name).float();
         if value > bound { Ok(value) } else { Err(self.attr(name, format!("more than {bound}"))) }
     }
@@ -434,12 +434,12 @@ impl<'a> Rule<'a> {
     }
 
     /// Returns the result type of an op that quantises to its attribute `format`.
-    pub(in crate::graph) fn quantised(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
+    pub(in crate::graph) fn quantised_types(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
         let format = self.find_attr("format").format();
         if format.activation() != format {
             return Err(self.attr("format", "an activation format: f32, a8_super or a8_small"));
         }
-        let ty = Type::of(format, dims);
+        let ty = Type::new(format, dims);
         check_type(&ty)?;
         Ok(vec![ty])
     }
@@ -449,7 +449,7 @@ impl<'a> Rule<'a> {
     pub(in crate::graph) fn quantised_in_blocks(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
         match self.find_attr("format").format().has_row_scale() {
             true => Err(self.attr("format", "one whose blocks have scales of their own, such as a8_super")),
-            false => self.quantised(dims),
+            false => self.quantised_types(dims),
         }
     }
 
@@ -485,18 +485,18 @@ impl<'a> Rule<'a> {
         match self.find_attr("scaling").word() {
             "yarn" | "yarn_untruncated" => {
                 // The ramp divides by ln(base) and takes ln(original_context / beta).
-                self.above("base", 1.0)?;
-                self.above("factor", 0.0)?;
-                self.above("beta_fast", 0.0)?;
-                self.above("beta_slow", 0.0)?;
+                self.float_above("base", 1.0)?;
+                self.float_above("factor", 0.0)?;
+                self.float_above("beta_fast", 0.0)?;
+                self.float_above("beta_slow", 0.0)?;
                 self.positive("original_context")?;
             }
             "linear" => {
-                self.above("base", 0.0)?;
-                self.above("factor", 0.0)?;
+                self.float_above("base", 0.0)?;
+                self.float_above("factor", 0.0)?;
             }
             _ => {
-                self.above("base", 0.0)?;
+                self.float_above("base", 0.0)?;
             }
         }
         Ok(())
@@ -506,7 +506,7 @@ impl<'a> Rule<'a> {
     pub(in crate::graph) fn rope_heads(&self, name: &'static str) -> Result<(&'a Dim, u64, u64), TypeError> {
         let [rows, width] = self.f32(name)?;
         let heads = self.positive("heads")?;
-        let d = self.divided(name, width, heads)?;
+        let d = self.head_width(name, width, heads)?;
         self.rows("pos", rows)?;
         if self.find("norm") != Operand::Absent {
             let [norm] = self.weight("norm")?;
@@ -552,7 +552,7 @@ impl<'a> Rule<'a> {
     }
 
     /// Checks that an append's rows have the shape of its state.
-    pub(in crate::graph) fn appended(&self, kind: OpKind) -> Result<(), TypeError> {
+    pub(in crate::graph) fn check_append(&self, kind: OpKind) -> Result<(), TypeError> {
         let cache = self.cache("kv")?;
         let held = |name: &'static str, found: u64, expected: u64, what: &str| match found == expected {
             true => Ok(()),
@@ -566,7 +566,7 @@ impl<'a> Rule<'a> {
                 return Err(self.attr("heads", format!("{}, the heads of the state", cache.heads)));
             }
             held("k", key, cache.key, "elements a head")?;
-            return held("v", self.divided("v", width, heads)?, cache.value, "elements a head");
+            return held("v", self.head_width("v", width, heads)?, cache.value, "elements a head");
         }
         let [rows, heads, key] = self.f32("k")?;
         let [v_rows, v_heads, value] = self.f32("v")?;

@@ -8,7 +8,7 @@ pub(super) fn stream_weights(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     let [rows, width] = rule.f32("x")?;
     let n = rule.positive("streams")?;
     rule.eps()?;
-    rule.above("magnitude", 0.0)?;
+    rule.float_above("magnitude", 0.0)?;
     let parts = match (rule.number("x", width)?, stream_widths(n)) {
         (width, _) if width == n => 1,
         (width, [Some(apart), _]) if width == apart => 2,

@@ -16,7 +16,7 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         shape: weight.shape.clone(),
         problem,
     };
-    if weight.format.packed().is_none() {
+    if weight.format.packed_format().is_none() {
         return Err(error("has a format that is only for activations or packed layouts".to_string()));
     }
     // GGUF has at most four dimensions (GGML_MAX_DIMS).
@@ -36,7 +36,7 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         Some(_) | None => return Err(error("has more bytes than fit 63 bits".to_string())),
     }
     if let Some(shard) = &weight.choice.shard {
-        shard.check(&weight.shape, weight.format, weight.stored()).map_err(error)?;
+        shard.check(&weight.shape, weight.format, weight.stored_format()).map_err(error)?;
     }
     if let Some(part) = &weight.part {
         let whole = weight.whole_shape();
@@ -51,7 +51,7 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
     // A slice and a part are read from the bytes of the whole tensor.
     let tensor = weight.tensor_shape();
     let bytes = tensor.split_last().and_then(|(&last, lead)| {
-        let row = weight.format.row_bytes(last)?.max(weight.stored().row_bytes(last).unwrap_or(0));
+        let row = weight.format.row_bytes(last)?.max(weight.stored_format().row_bytes(last).unwrap_or(0));
         lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n))
     });
     if bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
@@ -70,7 +70,7 @@ fn check_choice(weight: &Weight) -> Result<(), String> {
     if let &Some(stored) = stored {
         let columns = weight.shape.last().copied().unwrap_or(0);
         if !weight.format.has_row_scale() || !stored.is_in_files() || stored.row_bytes(columns).is_none() {
-            let formats: Vec<String> = Format::requantised().map(|format| format.to_string()).collect();
+            let formats: Vec<String> = Format::requantisation_formats().map(|format| format.to_string()).collect();
             let to = formats.join(" or ");
             return Err(format!(
                 "is stored as {stored}; only weights of file formats, in whole blocks, can be requantised, and only to {to}"
@@ -78,8 +78,8 @@ fn check_choice(weight: &Weight) -> Result<(), String> {
         }
     }
     if let &Some(layout) = layout {
-        if weight.format.packed() != Some(layout) {
-            let packed = weight.format.packed().map_or("none".to_string(), |format| format.to_string());
+        if weight.format.packed_format() != Some(layout) {
+            let packed = weight.format.packed_format().map_or("none".to_string(), |format| format.to_string());
             return Err(format!("has the layout {layout}; its packed format is {packed}"));
         }
         let strips = match weight.shape[..] {

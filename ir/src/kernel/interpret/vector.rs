@@ -84,7 +84,7 @@ impl Vector {
     }
 
     /// Returns `bytes` of `a` from `a_first` on, then as many of `b` from `b_first` on.
-    pub fn joined(a: &Vector, b: &Vector, a_first: usize, b_first: usize, bytes: usize) -> Vector {
+    pub fn join(a: &Vector, b: &Vector, a_first: usize, b_first: usize, bytes: usize) -> Vector {
         let mut vector = a.bytes_from(a_first, bytes);
         vector.0[bytes..2 * bytes].copy_from_slice(&b.0[b_first..b_first + bytes]);
         vector

@@ -97,7 +97,7 @@ impl<'a> Lexer<'a> {
             Some('%') => {
                 let end = word_end(&self.rest[1..]);
                 if end == 0 {
-                    return Err(self.unexpected("a name or number after %"));
+                    return Err(self.unexpected_error("a name or number after %"));
                 }
                 Token::Name(&self.take(1 + end)[1..])
             }
@@ -108,13 +108,13 @@ impl<'a> Lexer<'a> {
                     self.take(symbol.len());
                     Token::Symbol(symbol)
                 }
-                None => return Err(self.unexpected("a word, a %name, a number or punctuation")),
+                None => return Err(self.unexpected_error("a word, a %name, a number or punctuation")),
             },
         };
         Ok(())
     }
 
-    fn unexpected(&self, expected: &str) -> ParseError {
+    fn unexpected_error(&self, expected: &str) -> ParseError {
         let found = format!("{:?}", self.rest.chars().next().unwrap_or(' '));
         self.next.error(ParseProblem::Expected { expected: expected.to_string(), found })
     }

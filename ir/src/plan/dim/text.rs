@@ -9,7 +9,7 @@ use std::str::FromStr;
 use super::{DimError, DimExpr, DimInput, MAX_OPS, Op, Operator};
 
 /// Place of an operator in text.
-enum Form {
+enum Notation {
     /// Between its operands, with its precedence.
     Infix(char, u8),
     /// Before its operands.
@@ -20,15 +20,15 @@ enum Form {
 const OPERAND: u8 = 3;
 
 /// All operators with their forms.
-const OPERATORS: [(Operator, Form); 8] = [
-    (Operator::Add, Form::Infix('+', 1)),
-    (Operator::Sub, Form::Infix('-', 1)),
-    (Operator::Mul, Form::Infix('*', 2)),
-    (Operator::Div, Form::Infix('/', 2)),
-    (Operator::Rem, Form::Infix('%', 2)),
-    (Operator::DivCeil, Form::Call("div_ceil")),
-    (Operator::Min, Form::Call("min")),
-    (Operator::Max, Form::Call("max")),
+const OPERATORS: [(Operator, Notation); 8] = [
+    (Operator::Add, Notation::Infix('+', 1)),
+    (Operator::Sub, Notation::Infix('-', 1)),
+    (Operator::Mul, Notation::Infix('*', 2)),
+    (Operator::Div, Notation::Infix('/', 2)),
+    (Operator::Rem, Notation::Infix('%', 2)),
+    (Operator::DivCeil, Notation::Call("div_ceil")),
+    (Operator::Min, Notation::Call("min")),
+    (Operator::Max, Notation::Call("max")),
 ];
 
 impl fmt::Display for DimExpr {
@@ -59,7 +59,7 @@ struct OperandText {
 
 impl OperandText {
     /// Returns the text, in parentheses if its precedence is below `least`.
-    fn within(self, least: u8) -> String {
+    fn parenthesised(self, least: u8) -> String {
         if self.precedence < least { format!("({})", self.text) } else { self.text }
     }
 }
@@ -67,11 +67,11 @@ impl OperandText {
 /// Returns the text of an operation on `a` and `b`.
 fn operation_text(operator: Operator, a: OperandText, b: OperandText) -> OperandText {
     match OPERATORS.iter().find(|(own, _)| *own == operator) {
-        Some((_, Form::Infix(sign, precedence))) => OperandText {
-            text: format!("{} {sign} {}", a.within(*precedence), b.within(precedence + 1)),
+        Some((_, Notation::Infix(sign, precedence))) => OperandText {
+            text: format!("{} {sign} {}", a.parenthesised(*precedence), b.parenthesised(precedence + 1)),
             precedence: *precedence,
         },
-        Some((_, Form::Call(name))) => {
+        Some((_, Notation::Call(name))) => {
             OperandText { text: format!("{name}({}, {})", a.text, b.text), precedence: OPERAND }
         }
         None => OperandText { text: String::new(), precedence: OPERAND },
@@ -100,9 +100,9 @@ impl FromStr for DimExpr {
         reader.infix(1, 0)?;
         reader.skip();
         if reader.at < text.len() {
-            return reader.expected("an operator or the end");
+            return reader.expected_error("an operator or the end");
         }
-        DimExpr(reader.ops).checked()
+        DimExpr(reader.ops).check_limits()
     }
 }
 
@@ -122,7 +122,7 @@ impl Reader<'_> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    fn expected<T>(&self, expected: &'static str) -> Result<T, DimError> {
+    fn expected_error<T>(&self, expected: &'static str) -> Result<T, DimError> {
         Err(DimError::Text { at: self.at, expected })
     }
 
@@ -146,9 +146,9 @@ impl Reader<'_> {
         }
         self.infix(least + 1, nesting)?;
         loop {
-            let is_next = |of: &&(Operator, Form), reader: &mut Self| match of.1 {
-                Form::Infix(sign, precedence) => precedence == least && reader.sign(sign),
-                Form::Call(_) => false,
+            let is_next = |of: &&(Operator, Notation), reader: &mut Self| match of.1 {
+                Notation::Infix(sign, precedence) => precedence == least && reader.sign(sign),
+                Notation::Call(_) => false,
             };
             let Some((operator, _)) = OPERATORS.iter().find(|of| is_next(of, self)) else { return Ok(()) };
             self.infix(least + 1, nesting)?;
@@ -164,7 +164,7 @@ impl Reader<'_> {
         }
         if self.sign('(') {
             self.infix(1, nesting + 1)?;
-            return if self.sign(')') { Ok(()) } else { self.expected("`)`") };
+            return if self.sign(')') { Ok(()) } else { self.expected_error("`)`") };
         }
         self.skip();
         let end = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
@@ -178,19 +178,19 @@ impl Reader<'_> {
             self.at += word.len();
             return self.push(op);
         }
-        let is_named = |form: &Form| matches!(form, Form::Call(name) if *name == word);
+        let is_named = |form: &Notation| matches!(form, Notation::Call(name) if *name == word);
         let Some((operator, _)) = OPERATORS.iter().find(|(_, form)| is_named(form)) else {
-            return self.expected("an input of an item, a number of 32 bits, `(`, `min`, `max` or `div_ceil`");
+            return self.expected_error("an input of an item, a number of 32 bits, `(`, `min`, `max` or `div_ceil`");
         };
         self.at += word.len();
         for (sign, expected) in [('(', "`(`"), (',', "`,`")] {
             if !self.sign(sign) {
-                return self.expected(expected);
+                return self.expected_error(expected);
             }
             self.infix(1, nesting + 1)?;
         }
         if !self.sign(')') {
-            return self.expected("`)`");
+            return self.expected_error("`)`");
         }
         self.push(Op::Binary(*operator))
     }

@@ -173,7 +173,7 @@ impl Attend {
                                 b.load(i32s, places.keys, at)
                             })
                             .collect();
-                        for part in 0..blocks.shared() {
+                        for part in 0..blocks.codes_per_byte() {
                             let codes: Vec<ValueId> = keys
                                 .iter()
                                 .map(|key| {

@@ -126,7 +126,7 @@ impl Attend {
     /// Computes [`Attend::weigh`] for values in blocks: several panels at once, or a part of one.
     fn weigh_integers(&self, b: &mut KernelBuilder, blocks: &Blocks, queries: &QueryTile) {
         let QueryTile { places, block, first, size, prefetch, .. } = *queries;
-        let lanes = self.lanes.min(blocks.len() as u16 / blocks.shared() as u16);
+        let lanes = self.lanes.min(blocks.len() as u16 / blocks.codes_per_byte() as u16);
         let (width, s) = (i64::from(lanes), &self.scratch);
         let (most, of_panel) = ((tile(lanes).1 / size).max(1), blocks.len() / width);
         let panels = (1..=(most / of_panel).max(1)).rev().find(|n| blocks.count % n == 0).unwrap_or(1);

@@ -83,7 +83,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     // The last row of a chunk and the first row of the next may be in one item. The latter sees
     // none of the former's runs.
     let max_head = max_masked + if spec.chunked { spec.window.map_or(0, i64::from) / RUN } else { 0 };
-    let mut window = spec.seen().map(|seen| Window {
+    let mut window = spec.window().map(|seen| Window {
         seen,
         end: None,
         first: b.dim("first", 0, MAX_POSITIONS / BLOCK),
@@ -339,7 +339,7 @@ impl Attend {
     }
 
     /// Selects `values` at positions that a query's row sees, and `instead` at other positions.
-    fn seen(
+    fn select_visible(
         &self,
         b: &mut KernelBuilder,
         positions: ValueId,
@@ -395,7 +395,7 @@ impl Attend {
                         b.store(scratch, Attend::score(to, query(i), &block, half), score);
                     }
                     if let Some(positions) = positions.filter(|_| span.masked) {
-                        score = self.seen(b, positions, &(pair.clone() + query(i)), score, lowest);
+                        score = self.select_visible(b, positions, &(pair.clone() + query(i)), score, lowest);
                     }
                     *found = b.same(Op::Max, &[*found, score]);
                 }
@@ -431,7 +431,7 @@ impl Attend {
                 }
                 let positions = self.positions(b, span.first, &block, half);
                 let none = b.splat_f32(LANES, 0.0);
-                self.seen(b, positions, &query, weight, none)
+                self.select_visible(b, positions, &query, weight, none)
             });
             let pairs = b.to_bf16_pairs(near, far);
             let to = block * (STRIPS * TILE) + i.clone() * LINE + at.weights;

@@ -154,7 +154,7 @@ impl Panels {
             let scale = blocks.scales(b, LANES, self.keys, panel.clone(), 0);
             for dword in 0..blocks.dwords() {
                 let dwords = b.load(Type::i32(LANES), self.keys, panel.clone() + blocks.dword(dword));
-                for part in 0..blocks.shared() {
+                for part in 0..blocks.codes_per_byte() {
                     let codes = blocks.codes(b, dwords, part);
                     for byte in [0, 2] {
                         let [even, odd] = [byte, byte + 1].map(|byte| {

@@ -62,7 +62,7 @@ const MAX_INTEGER_SUMS: usize = 4;
 pub fn rows(format: Format, vectors: Vectors, size: u32) -> u32 {
     // With two scales for 32 columns, sums of pairs leave 16-bit words most often. Half the number
     // of rows then leaves registers for both kinds of sums.
-    let kinds = |codec: &Quants| codec.scaled().map_or(1, |columns| SUB as usize / columns);
+    let kinds = |codec: &Quants| codec.scale_group_len().map_or(1, |columns| SUB as usize / columns);
     let sums = format.quants().map_or(FLOAT_SUMS, |codec| SUMS / kinds(codec));
     let most = (sums / Part::all(vectors).len()) as u32;
     (1..=most).rev().find(|rows| size.is_multiple_of(*rows)).unwrap_or(1)
@@ -234,7 +234,7 @@ impl Micro {
         }
         let parts = self.parts();
         let mut sums: Vec<Option<ValueId>> = vec![None; parts.len() * rows.len()];
-        if self.codec().scaled() != Some(SUB as usize) {
+        if self.codec().scale_group_len() != Some(SUB as usize) {
             return Some(self.two_minimums(b, weights, rows));
         }
         for s in 0..self.source.format.block_len() as i64 / SUB {
@@ -279,7 +279,7 @@ impl Micro {
         // A sub-block may have two units with a scale each; 16-bit sums are split further if they
         // could overflow within a unit.
         let codec = self.codec();
-        let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
+        let units = SUB / codec.scale_group_len().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
         let run = (codec.pairs_in_a_word() / 2).clamp(1, pairs as usize);
         if panel::by_groups(self.source.format, self.source.dots) {
@@ -337,7 +337,7 @@ impl Micro {
                 sums[i] = b.dot4_u8s8(sums[i], quants, x);
             });
             for (part, (sums, terms)) in parts.iter().zip(self.by_part(&sums).zip(self.by_part_mut(&mut terms))) {
-                let scaled = codec.scaled().is_some();
+                let scaled = codec.scale_group_len().is_some();
                 let scale = scaled.then(|| step.weights.item(b, Item::Scale, step.sub * units + unit, *part));
                 for (sum, term) in sums.iter().zip(terms) {
                     let sum = b.op(Op::ToF32, part.floats(), &[*sum]);

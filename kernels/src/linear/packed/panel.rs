@@ -53,7 +53,7 @@ pub enum Dots {
 fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     let (codec, len) = (linear::quants(format), format.block_len() as i64);
     let numbers = len / format.d_columns() as i64;
-    let Some(scaled) = codec.scaled() else {
+    let Some(scaled) = codec.scale_group_len() else {
         let mut items = vec![(Item::D, numbers)];
         items.extend((codec.minimum == Minimum::Half).then_some((Item::M, numbers)));
         return items;
@@ -62,7 +62,7 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     // Sums of products by fours start with the negated contribution of the zero point.
     let corrects = codec.zero() > 0 && dots == Dots::Dot2 && !has_magnitudes(format, dots);
     items.extend(corrects.then_some((Item::Correction, len / SUB)));
-    let minimum = if codec.scaled() == Some(SUB as usize) { Item::Minimum } else { Item::Minimums };
+    let minimum = if codec.scale_group_len() == Some(SUB as usize) { Item::Minimum } else { Item::Minimums };
     items.extend((codec.minimum == Minimum::Scaled).then_some((minimum, len / SUB)));
     items.push((Item::D, 1));
     items.extend((codec.minimum == Minimum::Scaled).then_some((Item::Dmin, 1)));
@@ -190,7 +190,7 @@ impl Source {
         let at = at.into();
         // Formats without integer scales have the scale 1 in 16-bit words, because products by
         // pairs always multiply with a scale.
-        let constant = match (item, linear::quants(self.format).scaled()) {
+        let constant = match (item, linear::quants(self.format).scale_group_len()) {
             (Item::Scale, None) => Some(1),
             (Item::Correction, None) => Some(linear::quants(self.format).zero()),
             _ => None,
@@ -216,7 +216,7 @@ impl Source {
             Item::Minimums => strip.minimum_words(b, at),
             Item::Correction => {
                 let codec = linear::quants(self.format);
-                let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
+                let units = SUB / codec.scale_group_len().map_or(SUB, |columns| columns as i64);
                 let words = strip.scale_words(b, at.clone() * units, at * units + (units - 1));
                 times(b, words, codec.zero())
             }

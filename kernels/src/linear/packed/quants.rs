@@ -36,7 +36,7 @@ const OFFSETS: i64 = 4 * SUMS16 as i64;
 /// Whether the sums of 16 columns start with values from scratch memory, which are stored once for
 /// a block. A sum then starts with a load, which costs no arithmetic, instead of a product.
 pub fn begins_in_scratch(format: Format) -> bool {
-    format.quants().is_some_and(|codec| codec.scaled() == Some(16) && codec.zero() > 0)
+    format.quants().is_some_and(|codec| codec.scale_group_len() == Some(16) && codec.zero() > 0)
 }
 
 /// Returns the number of bytes of scratch memory for the initial values of `rows` rows' sums.
@@ -111,12 +111,12 @@ impl UnpackedStrip {
 
 /// Returns the number of scales of a sub-block: integers, or `d` alone.
 fn scales(codec: &Quants) -> i64 {
-    SUB / codec.scaled().map_or(SUB, |columns| columns as i64)
+    SUB / codec.scale_group_len().map_or(SUB, |columns| columns as i64)
 }
 
 /// Returns scale `at` of a block times `d`, which may be loaded already.
 fn scale_times_d(b: &mut KernelBuilder, strip: &StripBlock, d: Option<ValueId>, at: Affine) -> ValueId {
-    let scale = strip.codec().scaled().map(|_| strip.scale(b, at));
+    let scale = strip.codec().scale_group_len().map(|_| strip.scale(b, at));
     let d = d.unwrap_or_else(|| strip.numbers(b, "d", 0));
     scale.map_or(d, |scale| b.mul(scale, d))
 }
@@ -125,7 +125,7 @@ fn scale_times_d(b: &mut KernelBuilder, strip: &StripBlock, d: Option<ValueId>, 
 /// table, no register is free for `d`.
 fn holds_d(codec: &Quants) -> bool {
     match codec.values {
-        Values::Codebook(_) => codec.scaled() != Some(16),
+        Values::Codebook(_) => codec.scale_group_len() != Some(16),
         Values::Linear { .. } | Values::Signed => true,
     }
 }

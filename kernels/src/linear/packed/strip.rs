@@ -320,7 +320,7 @@ impl StripBlock {
                 // Moves a group's high bits to their position above the low bits.
                 let width = high.bits as i64;
                 let (vector, from) = (group * width / 8, group * width % 8);
-                let shift = if from <= low { Shift::left(low - from) } else { Shift::right(from - low) };
+                let shift = if from <= low { Shift::shift_left(low - from) } else { Shift::right(from - low) };
                 let high = bits(b, vectors[vector as usize], shift, ((1 << width) - 1) << low);
                 *quants = b.same(Op::Or, &[*quants, high]);
             }

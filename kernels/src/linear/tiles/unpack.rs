@@ -89,7 +89,7 @@ impl Unpack {
             let dmin = (codec.minimum == Minimum::Scaled).then(|| halves(b, "dmin", 0.into()));
             b.for_each("sub", len / STEP, |b, sub| {
                 let own = d.unwrap_or_else(|| halves(b, "d", strip.number_of(sub, 0)));
-                let scales: Vec<ValueId> = match codec.scaled().map(|columns| columns as i64) {
+                let scales: Vec<ValueId> = match codec.scale_group_len().map(|columns| columns as i64) {
                     Some(columns) => (0..STEP / columns)
                         .map(|i| {
                             let scale = strip.scale(b, sub * (STEP / columns) + i);

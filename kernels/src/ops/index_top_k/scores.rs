@@ -19,7 +19,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     /// Returns the blocks, if a kernel can choose them.
-    pub fn checked(self, name: &str) -> Result<Blocks, GenerateError> {
+    pub fn check(self, name: &str) -> Result<Blocks, GenerateError> {
         let Blocks { top_k, every, local } = self;
         let is_block = every.is_power_of_two() && CHOSEN_BLOCK.contains(&every.into());
         let ok = is_block && top_k > 0 && top_k.is_multiple_of(every);

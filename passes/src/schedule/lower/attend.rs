@@ -3,13 +3,13 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::Leaves;
-use ixc_ir::units::counted;
+use ixc_ir::units::count_text;
 use ixc_kernels::attention::{
     AttentionRequest, CANDIDATES, Heads, ItemDivision, KernelOffer, LargerItems, ROW_COUNTS, Reason, Refusal,
 };
 
 use super::super::bind::NamedBands;
-use super::{KernelChoice, Parts, Rejected, ScheduleError, row_bytes};
+use super::{KernelChoice, Parts, RejectedAlternative, ScheduleError, row_bytes};
 
 /// Kernels of a task, and the reasons against the other candidates.
 pub(super) struct Selection {
@@ -39,7 +39,7 @@ impl RowRange {
         match (self.first, self.last) {
             (1, u32::MAX) => String::new(),
             (first, u32::MAX) => format!(" from {first} rows"),
-            (first, last) if first == last => format!(" for {}", counted(first.into(), "row")),
+            (first, last) if first == last => format!(" for {}", count_text(first.into(), "row")),
             (1, last) => format!(" up to {last} rows"),
             (first, last) => format!(" for {first} to {last} rows"),
         }
@@ -82,15 +82,15 @@ impl Selection {
             Some(before) if before.spec == spec && before.row_chunk == row_chunk => before.up_to_rows = rows.last,
             _ => {
                 let choice = KernelChoice { up_to_rows: rows.last, ..KernelChoice::by_chunks(row_chunk, spec) };
-                self.choices.push(divided(choice, division, heads)?);
+                self.choices.push(with_division(choice, division, heads)?);
             }
         }
         Ok(())
     }
 
     /// Returns the reason against each candidate, and the row counts that it applies to.
-    pub(super) fn rejected(&self) -> Vec<Rejected> {
-        let mut all: Vec<Rejected> = Vec::new();
+    pub(super) fn rejected_candidates(&self) -> Vec<RejectedAlternative> {
+        let mut all: Vec<RejectedAlternative> = Vec::new();
         for candidate in CANDIDATES {
             let of = self.refusals.iter().filter(|(_, refusal)| refusal.kernel == candidate.kernel);
             let mut ranges: Vec<(RowRange, Reason)> = Vec::new();
@@ -101,12 +101,15 @@ impl Selection {
                 }
             }
             let text = |(rows, reason): (RowRange, Reason)| {
-                Rejected::new(format!("{}{}", candidate.kernel, rows.text()), reason.to_string())
+                RejectedAlternative::new(format!("{}{}", candidate.kernel, rows.text()), reason.to_string())
             };
             all.extend(ranges.into_iter().map(text));
         }
         let larger = self.larger.iter().map(|(rows, kernel, LargerItems { row_chunk, why })| {
-            Rejected::new(format!("{kernel} by {}{}", counted((*row_chunk).into(), "row"), rows.text()), *why)
+            RejectedAlternative::new(
+                format!("{kernel} by {}{}", count_text((*row_chunk).into(), "row"), rows.text()),
+                *why,
+            )
         });
         all.extend(larger);
         all
@@ -114,7 +117,7 @@ impl Selection {
 }
 
 /// Returns the kernel with divided items.
-fn divided(choice: KernelChoice, division: ItemDivision, heads: &Heads) -> Result<KernelChoice, ScheduleError> {
+fn with_division(choice: KernelChoice, division: ItemDivision, heads: &Heads) -> Result<KernelChoice, ScheduleError> {
     Ok(match division {
         ItemDivision::Whole => choice,
         ItemDivision::Positions { division, combine } => {

@@ -15,7 +15,8 @@ use ixc_ir::graph::attrs::{RopeAttrs, ScoreAttrs};
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId};
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, Chosen, Division, Leaves, PositionChoice, RopeTable, RowAxis, RowInput, Source,
+    ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, ChoiceUnit, Division, Leaves, PositionChoice, RopeTable, RowAxis, RowInput,
+    Source,
 };
 use ixc_kernels::attention::{AttentionRequest, Entries, Heads, Lookahead, Scores, Window};
 use ixc_kernels::{
@@ -24,7 +25,7 @@ use ixc_kernels::{
 
 use super::rotation::{Rotation, rope_args};
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, Parts, Rows, ScheduleError};
-use super::{attend, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+use super::{attend, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported_error, whole};
 
 /// Reason for the separate kernel for one token.
 const PARTS: &str = "one token has few items, and threads take parts of its positions";
@@ -59,7 +60,7 @@ impl Lowering<'_> {
                 let table = self.rope_table(Rotation::each(rope), op)?;
                 (table, rope.style, rope.dims, self.opt_weight(op, "norm"))
             }
-            None if cache.key < 2 => return unsupported(name, "keys of one element; they must have two"),
+            None if cache.key < 2 => return unsupported_error(name, "keys of one element; they must have two"),
             None => {
                 let table = RopeTable::still();
                 let (style, dims) = (table.style, table.dims());
@@ -85,7 +86,7 @@ impl Lowering<'_> {
             dv: cache.value,
             dims: fit("rotated elements", dims)?,
             style,
-            norm: norm.map(|_| Bits::of(op.attr("eps").float())),
+            norm: norm.map(|_| Bits::from_value(op.attr("eps").float())),
             cache: cache.formats,
         };
         let label = format!("{name} {}", self.module.states[state.index()].name);
@@ -130,7 +131,7 @@ impl Lowering<'_> {
     fn cache_of(&self, op: &Op, token: &str) -> Result<(StateId, Cache), ScheduleError> {
         let name = op.kind.row().mnemonic;
         let state = self.state(op, token)?;
-        match CacheShape::of(&self.module.states[state.index()]) {
+        match CacheShape::from_state(&self.module.states[state.index()]) {
             Some(CacheShape { heads, key, value }) => {
                 let heads = fit("key heads", heads)?;
                 let format = |name: &str| {
@@ -141,7 +142,7 @@ impl Lowering<'_> {
                 let (key, value) = (fit("elements of a key", key)?, fit("elements of a value", value)?);
                 Ok((state, Cache { heads, key, value, formats }))
             }
-            None => unsupported(name, "a state that has no keys and values"),
+            None => unsupported_error(name, "a state that has no keys and values"),
         }
     }
 
@@ -163,7 +164,7 @@ impl Lowering<'_> {
         self.expect(name, &q, Format::F32, u64::from(cache.key).saturating_mul(w.width))?;
         self.expect(name, &w, Format::F32, w.width)?;
         if self.module.states[state.index()].window.is_some() {
-            return unsupported(name, "a state with a window");
+            return unsupported_error(name, "a state with a window");
         }
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let positions = self.most_positions();
@@ -206,7 +207,7 @@ impl Lowering<'_> {
         }
         self.tell_by_rows(&label, &choices, &[PARTS], Vec::new);
         self.tasks.task(label, q.rows.axis(), 1, choices, &[], args)?;
-        let of = if entries { Chosen::Entries } else { Chosen::Positions };
+        let of = if entries { ChoiceUnit::Entries } else { ChoiceUnit::Positions };
         let choice = PositionChoice { top_k, every: every.unwrap_or(1), of };
         Ok(Binding::Marks { bits: marks, choice, stride: 0 })
     }
@@ -223,12 +224,12 @@ impl Lowering<'_> {
         let heads = q.width / d.max(1);
         self.expect(name, &q, Format::F32, heads * d)?;
         if self.module.states[state.index()].window.is_some() {
-            return unsupported(name, "a state with a window");
+            return unsupported_error(name, "a state with a window");
         }
         let [top_k, every, local] = ["top_k", "block", "local"].map(|name| op.attr(name).int().unsigned_abs());
         if !CHOSEN_BLOCK.contains(&every) || !every.is_power_of_two() {
             let limit = format!("a power of two from {} to {}", CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
-            return unsupported(name, format!("blocks of {every} positions; it takes {limit}"));
+            return unsupported_error(name, format!("blocks of {every} positions; it takes {limit}"));
         }
         let (top_k, every) = (fit("chosen positions", top_k)?, fit("positions of a block", every)?);
         let local = fit("local blocks", local)?;
@@ -255,7 +256,7 @@ impl Lowering<'_> {
         let choices = vec![one, KernelChoice::by_chunks(1, spec)];
         self.tell_by_rows(&label, &choices, &[PARTS], Vec::new);
         self.tasks.task(label, q.rows.axis(), heads, choices, &[], args)?;
-        let choice = PositionChoice { top_k, every: every.unwrap_or(1), of: Chosen::Blocks };
+        let choice = PositionChoice { top_k, every: every.unwrap_or(1), of: ChoiceUnit::Blocks };
         Ok(Binding::Marks { bits: marks, choice, stride })
     }
 
@@ -272,9 +273,12 @@ impl Lowering<'_> {
                     let own = choice.of_bit();
                     let places =
                         |every: u32| if every == 1 { "positions".into() } else { format!("places of {every}") };
-                    unsupported(name, format!("a choice among {}; it takes one among {}", places(own), places(every)))
+                    unsupported_error(
+                        name,
+                        format!("a choice among {}; it takes one among {}", places(own), places(every)),
+                    )
                 }
-                _ => unsupported(name, "chosen positions that no index.top_k gave"),
+                _ => unsupported_error(name, "chosen positions that no index.top_k gave"),
             },
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
         }
@@ -303,13 +307,13 @@ impl Lowering<'_> {
         match (ahead, q.rows) {
             (Lookahead::Nothing, _) => self.positions(op, &q)?,
             (_, Rows::Tokens) => {}
-            _ => return unsupported(name, "rows other than tokens"),
+            _ => return unsupported_error(name, "rows other than tokens"),
         }
         let (state, cache) = self.cache(op)?;
         let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
         let heads = q.width / d.max(1);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return unsupported(name, format!("{heads} query heads on {kv_heads} key heads"));
+            return unsupported_error(name, format!("{heads} query heads on {kv_heads} key heads"));
         }
         let group = heads / kv_heads;
         let label = format!("{name} {}", self.module.states[state.index()].name);
@@ -342,8 +346,8 @@ impl Lowering<'_> {
             bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             bind("scratch", scratch_arg()),
         ]);
-        let cap = Some(scores.cap).filter(|&cap| cap != 0.0).map(Bits::of);
-        let scores = Scores { scale: Bits::of(scores.scale), cap, sinks: sinks.is_some(), slopes };
+        let cap = Some(scores.cap).filter(|&cap| cap != 0.0).map(Bits::from_value);
+        let scores = Scores { scale: Bits::from_value(scores.scale), cap, sinks: sinks.is_some(), slopes };
         let chosen = marks.is_some();
         let request = AttentionRequest { ahead, chosen, ..self.request(op, state, cache, group, scores)? };
         self.attend(label, q.rows.axis(), kv_heads, name, &request, args)?;
@@ -382,14 +386,14 @@ impl Lowering<'_> {
         args: Vec<NamedArg>,
     ) -> Result<(), ScheduleError> {
         let selection = attend::select(name, request)?;
-        self.tell_by_rows(&label, &selection.choices, &[], || selection.rejected());
+        self.tell_by_rows(&label, &selection.choices, &[], || selection.rejected_candidates());
         self.tasks.task(label, rows, columns, selection.choices, &[], args)
     }
 
     /// Returns a vector with the slope of each head: the decrease of its scores per position.
     fn slopes(&mut self, heads: u64, scores: &ScoreAttrs) -> Result<u32, ScheduleError> {
         if heads > MOST_SLOPES {
-            return unsupported("attention", format!("slopes of {heads} heads; it takes those of {MOST_SLOPES}"));
+            return unsupported_error("attention", format!("slopes of {heads} heads; it takes those of {MOST_SLOPES}"));
         }
         let factor = if scores.slope == 0.0 { String::new() } else { format!(".{}", scores.slope) };
         let name = format!("slopes.{heads}.{}{factor}", scores.max_bias);
@@ -407,7 +411,7 @@ impl Lowering<'_> {
         let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
         let heads = q.width / d.max(1);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return unsupported(name, format!("{heads} query heads on {kv_heads} key heads"));
+            return unsupported_error(name, format!("{heads} query heads on {kv_heads} key heads"));
         }
         let every = fit("positions of an entry", self.module.states[entries.index()].every)?;
         let group = heads / kv_heads;
@@ -432,7 +436,7 @@ impl Lowering<'_> {
             let sinks = Source::Weight(self.vector(name, sinks)?);
             args.push(bind("sinks", by_column(sinks, 0, of_heads(group, 1)?)));
         }
-        let scores = Scores { sinks: sinks.is_some(), ..Scores::scaled(op.attr("scale").float()) };
+        let scores = Scores { sinks: sinks.is_some(), ..Scores::with_scale(op.attr("scale").float()) };
         let chosen = marks.map(|marks| marks.choice.top_k);
         let entries = Some(Entries { every, chosen, cache: of_entries.formats });
         let request = AttentionRequest { entries, ..self.request(op, state, cache, group, scores)? };
@@ -481,6 +485,6 @@ struct Cache {
 impl Cache {
     /// Rejects keys and values in block formats, for ops that do not support them.
     fn in_halves(self, op: &'static str) -> Result<(), ScheduleError> {
-        if self.formats == kernels::Cache::default() { Ok(()) } else { unsupported(op, IN_BLOCKS) }
+        if self.formats == kernels::Cache::default() { Ok(()) } else { unsupported_error(op, IN_BLOCKS) }
     }
 }

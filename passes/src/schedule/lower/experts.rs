@@ -11,11 +11,11 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimInput, Input, Source, Step};
-use ixc_kernels::generator::signature::Named;
+use ixc_kernels::generator::signature::NamedValue;
 use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, RouteIdentities, ScaleBy, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
-use super::{Resource, Work, WorkItem, bind, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+use super::{Resource, Work, WorkItem, bind, by_row, fit, row_bytes, scratch_arg, unsupported_error, whole};
 
 /// Bytes of a factor.
 const FLOAT_BYTES: u64 = 4;
@@ -49,7 +49,7 @@ impl Lowering<'_> {
             bias: bias.is_some(),
             scales: scales.is_some(),
             normalise: route.normalise,
-            scale: Bits::of(route.scale),
+            scale: Bits::from_value(route.scale),
             listed: 0,
         };
         self.by_rows(name.to_string(), logits.rows, 1, spec, &[], args)?;
@@ -63,11 +63,11 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let logits = self.operand(op, "logits")?;
         let (Binding::Ids, Rows::Tokens) = (self.meaning(name, self.value_operand(op, "ids")?)?, logits.rows) else {
-            return unsupported(name, "ids other than the parameter's; only those are checked");
+            return unsupported_error(name, "ids other than the parameter's; only those are checked");
         };
         let table = self.weight_operand(op, "table");
         let &[rows, top_k] = &self.module.weights[table.index()].shape[..] else {
-            return unsupported(name, "a table that is not a matrix");
+            return unsupported_error(name, "a table that is not a matrix");
         };
         let ids = self.buffer("route ids", logits.rows, Format::F32, top_k)?;
         let p = self.buffer("route weights", logits.rows, Format::F32, top_k)?;
@@ -90,7 +90,7 @@ impl Lowering<'_> {
             bias: false,
             scales: false,
             normalise: op.attr("normalise").bool(),
-            scale: Bits::of(op.attr("scale").float()),
+            scale: Bits::from_value(op.attr("scale").float()),
             listed: fit("rows of a table", rows)?,
         };
         self.by_rows(self.label(op.kind, table), logits.rows, 1, spec, &[], args)?;
@@ -104,12 +104,12 @@ impl Lowering<'_> {
         let (name, experts) = (op.kind.row().mnemonic, op.attr("experts").int().unsigned_abs());
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
         if !self.routes.contains_key(&ids.buffer) {
-            return unsupported(name, "ids that no route gave");
+            return unsupported_error(name, "ids that no route gave");
         }
         if self.partial.contains(&ids.buffer) {
             let problem = "ids of some slots only, such as those of a rank's experts: its identity experts are unknown; \
                            expected the ids of a route";
-            return unsupported(name, problem);
+            return unsupported_error(name, problem);
         }
         let [own, weights] = ["own ids", "own weights"].map(|what| self.buffer(what, ids.rows, Format::F32, ids.width));
         let (own, weights) = (own?, weights?);
@@ -141,7 +141,7 @@ impl Lowering<'_> {
         let ids = slots.of;
         let whole = slots.count == ids.width && !self.partial.contains(&ids.buffer);
         let Some(&experts) = self.routes.get(&ids.buffer).filter(|_| whole) else {
-            return unsupported(name, "some of the ids of a route");
+            return unsupported_error(name, "some of the ids of a route");
         };
         let groups = self.buffer(name, ids.rows, Format::F32, ids.width)?;
         let args = vec![
@@ -174,10 +174,10 @@ impl Lowering<'_> {
             return Ok(rows);
         }
         let Some(&experts) = self.routes.get(&ids.of.buffer) else {
-            return unsupported(op, "ids that no route gave");
+            return unsupported_error(op, "ids that no route gave");
         };
         if ids.of.rows != Rows::Tokens {
-            return unsupported(op, "routing of rows other than tokens");
+            return unsupported_error(op, "routing of rows other than tokens");
         }
         let (bucket, top_k) = (BucketId(self.buckets), fit("experts of a token", ids.count)?);
         self.buckets += 1;
@@ -201,16 +201,16 @@ impl Lowering<'_> {
     }
 
     /// Returns the rows `x` in the order of the op's routing. Equal values are copied once.
-    pub(super) fn routed(&mut self, op: &Op, x: ArenaRows) -> Result<ArenaRows, ScheduleError> {
+    pub(super) fn routed_rows(&mut self, op: &Op, x: ArenaRows) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let ids = self.slots(op, "ids")?;
         let rows = self.routing(name, ids)?;
-        let Rows::Routed { bucket, .. } = rows else { return unsupported(name, "rows that are not routed") };
+        let Rows::Routed { bucket, .. } = rows else { return unsupported_error(name, "rows that are not routed") };
         if x.rows == rows {
             return Ok(x);
         }
         if x.rows != Rows::Tokens {
-            return unsupported(name, "rows of another routing");
+            return unsupported_error(name, "rows of another routing");
         }
         if let Some(&done) = self.gathered.get(&(x.buffer, bucket)) {
             return Ok(done);
@@ -228,7 +228,7 @@ impl Lowering<'_> {
             rows,
             1,
             spec,
-            &[Named { name: "rows", value: DimInput::Tokens.into() }],
+            &[NamedValue { name: "rows", value: DimInput::Tokens.into() }],
             args,
         )?;
         self.gathered.insert((x.buffer, bucket), y);
@@ -240,11 +240,11 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let (y, ids, bias) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "bias"));
         let Rows::Routed { bucket, .. } = self.routing(name, ids)? else {
-            return unsupported(name, "ids that no route gave");
+            return unsupported_error(name, "ids that no route gave");
         };
         let experts = self.module.weights[bias.index()].shape.first().copied();
         if y.rows != self.routing(name, ids)? || self.experts_of(bucket) != experts {
-            return unsupported(name, "rows or biases of another routing");
+            return unsupported_error(name, "rows or biases of another routing");
         }
         self.expect(name, &y, Format::F32, y.width)?;
         let out = self.buffer(name, y.rows, Format::F32, y.width)?;
@@ -264,11 +264,11 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let (y, ids, factors) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "s"));
         let Rows::Routed { bucket, .. } = self.routing(name, ids)? else {
-            return unsupported(name, "ids that no route gave");
+            return unsupported_error(name, "ids that no route gave");
         };
         let experts = self.module.weights[factors.index()].shape.first().copied();
         if y.rows != self.routing(name, ids)? || self.experts_of(bucket) != experts {
-            return unsupported(name, "rows or factors of another routing");
+            return unsupported_error(name, "rows or factors of another routing");
         }
         self.expect(name, &y, Format::F32, y.width)?;
         let out = self.buffer(name, y.rows, Format::F32, y.width)?;
@@ -293,15 +293,15 @@ impl Lowering<'_> {
         residual: Option<ArenaRows>,
     ) -> Result<ArenaRows, ScheduleError> {
         let Rows::Routed { bucket, top_k } = y.rows else {
-            return unsupported(op, "slots that are not routed");
+            return unsupported_error(op, "slots that are not routed");
         };
         if p.of.rows != Rows::Tokens || p.count != u64::from(top_k) {
-            return unsupported(op, "weights of other slots than those of y");
+            return unsupported_error(op, "weights of other slots than those of y");
         }
         if let Some(residual) = residual {
             self.expect(op, &residual, Format::F32, y.width)?;
             if residual.rows != Rows::Tokens {
-                return unsupported(op, "a residual of rows other than tokens");
+                return unsupported_error(op, "a residual of rows other than tokens");
             }
         }
         let out = self.buffer(&label, Rows::Tokens, Format::F32, y.width)?;
@@ -323,7 +323,7 @@ impl Lowering<'_> {
         }
         args.push(bind("y", by_row(Source::Arena(out.buffer), row)));
         let spec = Combine { n: fit("elements of a row", y.width)?, slots: top_k, residual: residual.is_some() };
-        let dims = [Named { name: "rows", value: DimInput::Tokens * top_k }];
+        let dims = [NamedValue { name: "rows", value: DimInput::Tokens * top_k }];
         self.by_rows(label, out.rows, 1, spec, &dims, args)?;
         Ok(out)
     }

@@ -15,7 +15,7 @@ use ixc_ir::graph::expert_layers::layer_of_function;
 use ixc_ir::graph::{DefUse, Dim, Element, Function, Module, Op, Type};
 use ixc_ir::plan::{BufferId, ExpertLayer, Output};
 
-use super::{ArenaRows, Binding, Lowering, Rows, fit, unsupported};
+use super::{ArenaRows, Binding, Lowering, Rows, fit, unsupported_error};
 use super::{Draft, ScheduleError};
 use crate::pass::{Context, PlanProperties};
 
@@ -39,14 +39,14 @@ pub(super) fn lower(
         let layer = layer.ok_or_else(|| wrong(function, "its name must be experts.N".to_string()))?;
         begins.push(lowering.tasks.work.len());
         lowering.enter(function);
-        let [rows, ids, weights] = lowering.given(function)?;
+        let [rows, ids, weights] = lowering.parameter_buffers(function)?;
         for op in &function.ops {
             lowering.op(op)?;
         }
         let [result] = function.results[..] else {
             return Err(wrong(function, format!("it has {} results", function.results.len())));
         };
-        let result = lowering.stored("return", result)?;
+        let result = lowering.arena_rows("return", result)?;
         if (result.rows, result.format, result.width) != (Rows::Tokens, Format::F32, rows.width)
             || [rows.buffer, ids.buffer, weights.buffer].contains(&result.buffer)
         {
@@ -74,13 +74,13 @@ impl<'a> Lowering<'a> {
     /// Begins another function, which shares kernels and weights with earlier functions.
     fn enter(&mut self, function: &'a Function) {
         self.function = function;
-        self.def_use = DefUse::of(function);
+        self.def_use = DefUse::from_function(function);
         self.meanings = vec![None; function.values.len()];
         self.given = None;
     }
 
     /// Returns the buffers of the function's parameters: rows, ids, weights.
-    fn given(&mut self, function: &Function) -> Result<[ArenaRows; 3], ScheduleError> {
+    fn parameter_buffers(&mut self, function: &Function) -> Result<[ArenaRows; 3], ScheduleError> {
         let wrong = || ScheduleError::Layer {
             name: function.name.clone(),
             problem: "its parameters must be x: f32[T, n], ids: i32[T, k] and p: f32[T, k]".to_string(),
@@ -114,10 +114,10 @@ impl<'a> Lowering<'a> {
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
         let experts = op.attr("experts").int().unsigned_abs();
         if self.given != Some((ids.buffer, p.buffer)) {
-            return unsupported(name, "ids and weights other than the parameters; only those are checked");
+            return unsupported_error(name, "ids and weights other than the parameters; only those are checked");
         }
         if self.routes.insert(ids.buffer, experts).is_some_and(|other| other != experts) {
-            return unsupported(name, "the same ids for different numbers of experts");
+            return unsupported_error(name, "the same ids for different numbers of experts");
         }
         self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(p));
         Ok(Binding::ArenaRows(ids))

@@ -57,7 +57,7 @@ pub(super) struct Gate {
 /// Returns the attributes of an op with a gated linear unit.
 pub(super) fn gate(op: &Op) -> Gate {
     let GateAttrs { act, limit, shift, bend } = GateAttrs::from_op(op);
-    let other_than_0 = |x: f64| (x != 0.0).then(|| Bits::of(x));
+    let other_than_0 = |x: f64| (x != 0.0).then(|| Bits::from_value(x));
     Gate { act, limit: other_than_0(limit), shift: other_than_0(shift), bend: other_than_0(bend) }
 }
 
@@ -156,13 +156,13 @@ impl Lowering<'_> {
                 [("w", m.rows(rows))].into_iter().chain(of_results).collect()
             };
             let variants = part.uses.iter().map(|each| {
-                let bands = self.banded(*w, part, each, |rows| Ok((spec(each, rows)?.into(), bands(rows))))?;
+                let bands = self.item_bands(*w, part, each, |rows| Ok((spec(each, rows)?.into(), bands(rows))))?;
                 let spec = KernelSpec::from(spec(each, part.rows)?);
                 let (rows, most) = (each.row_chunk, spec.max_rows());
                 if rows > most {
                     return Err(self.wrong_tiling(*w, TilingError::Chunk { rows, most }));
                 }
-                Ok(KernelChoice::of(*each, spec, bands))
+                Ok(KernelChoice::new(*each, spec, bands))
             });
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, x.rows.axis(), columns, variants, &[], args)?;
@@ -228,7 +228,7 @@ impl Lowering<'_> {
 
     /// Returns the bands of items, if the tiling of `w` has some. `band` returns kernel and strides
     /// for a number of weight rows.
-    fn banded(
+    fn item_bands(
         &self,
         w: WeightId,
         part: &RowTiles,
@@ -329,8 +329,8 @@ impl Lowering<'_> {
                 if let Some(band) = each.band.filter(|band| u64::from(*band) < block && part.rows != block) {
                     return Err(self.wrong_tiling(w, TilingError::Block { band, rows: part.rows, block }));
                 }
-                let bands = self.banded(w, part, each, |rows| Ok((spec(each, rows)?.into(), bands(rows))))?;
-                Ok(KernelChoice::of(*each, spec(each, part.rows)?, bands))
+                let bands = self.item_bands(w, part, each, |rows| Ok((spec(each, rows)?.into(), bands(rows))))?;
+                Ok(KernelChoice::new(*each, spec(each, part.rows)?, bands))
             });
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, x.rows.axis(), columns, variants, &[], args)?;

@@ -4,30 +4,34 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::{Op, OpKind, Operand, StateId, TokenOwner, Type, ValueId, WeightId};
 use ixc_ir::plan::Source;
 
-use super::{ArenaRows, Binding, Lowering, Rows, ScheduleError, Slots, unsupported};
+use super::{ArenaRows, Binding, Lowering, Rows, ScheduleError, Slots, unsupported_error};
 
 impl Lowering<'_> {
     pub(super) fn meaning(&self, op: &'static str, value: ValueId) -> Result<Binding, ScheduleError> {
         match self.meanings.get(value.index()) {
             Some(Some(meaning)) => Ok(*meaning),
-            Some(None) | None => unsupported(op, format!("value {} is used before it is defined", value.0)),
+            Some(None) | None => unsupported_error(op, format!("value {} is used before it is defined", value.0)),
         }
     }
 
     /// Returns a value that is in the arena.
-    pub(in crate::schedule) fn stored(&self, op: &'static str, value: ValueId) -> Result<ArenaRows, ScheduleError> {
+    pub(in crate::schedule) fn arena_rows(&self, op: &'static str, value: ValueId) -> Result<ArenaRows, ScheduleError> {
         match self.meaning(op, value)? {
             Binding::ArenaRows(stored) => Ok(stored),
-            Binding::Weight(w) => unsupported(
+            Binding::Weight(w) => unsupported_error(
                 op,
                 format!(
                     "the dequantised weight @{} as a value; only products read weights",
                     self.module.weights[w.index()].name
                 ),
             ),
-            Binding::Chosen(_) => unsupported(op, "slots of an expert.split as data; only ops on experts take them"),
-            Binding::Marks { .. } => unsupported(op, "the positions of an index as data; only attention takes them"),
-            other => unsupported(op, format!("the parameter {other:?} as data")),
+            Binding::Chosen(_) => {
+                unsupported_error(op, "slots of an expert.split as data; only ops on experts take them")
+            }
+            Binding::Marks { .. } => {
+                unsupported_error(op, "the positions of an index as data; only attention takes them")
+            }
+            other => unsupported_error(op, format!("the parameter {other:?} as data")),
         }
     }
 
@@ -35,13 +39,13 @@ impl Lowering<'_> {
         match op.operand(name) {
             Operand::Value(value) => Ok(value),
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => {
-                unsupported(op.kind.row().mnemonic, format!("no operand {name}"))
+                unsupported_error(op.kind.row().mnemonic, format!("no operand {name}"))
             }
         }
     }
 
     pub(super) fn operand(&self, op: &Op, name: &str) -> Result<ArenaRows, ScheduleError> {
-        self.stored(op.kind.row().mnemonic, self.value_operand(op, name)?)
+        self.arena_rows(op.kind.row().mnemonic, self.value_operand(op, name)?)
     }
 
     /// Returns the ids or weights of slots.
@@ -54,7 +58,7 @@ impl Lowering<'_> {
 
     pub(super) fn opt_operand(&self, op: &Op, name: &str) -> Result<Option<ArenaRows>, ScheduleError> {
         match op.operand(name) {
-            Operand::Value(value) => self.stored(op.kind.row().mnemonic, value).map(Some),
+            Operand::Value(value) => self.arena_rows(op.kind.row().mnemonic, value).map(Some),
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
         }
     }
@@ -84,7 +88,7 @@ impl Lowering<'_> {
         if (x.format, x.width) == (format, width) {
             return Ok(());
         }
-        unsupported(op, format!("rows of {} {}; expected {width} {format}", x.width, x.format))
+        unsupported_error(op, format!("rows of {} {}; expected {width} {format}", x.width, x.format))
     }
 
     pub(super) fn label(&self, kind: OpKind, w: WeightId) -> String {
@@ -96,9 +100,10 @@ impl Lowering<'_> {
     pub(in crate::schedule) fn state(&self, op: &Op, name: &str) -> Result<StateId, ScheduleError> {
         match self.function.ty(self.value_operand(op, name)?) {
             Type::Token(TokenOwner::State(state)) => Ok(*state),
-            other => {
-                unsupported(op.kind.row().mnemonic, format!("{name} of type {other}; expected the token of a state"))
-            }
+            other => unsupported_error(
+                op.kind.row().mnemonic,
+                format!("{name} of type {other}; expected the token of a state"),
+            ),
         }
     }
 
@@ -112,12 +117,12 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         match (self.meaning(name, self.value_operand(op, "pos")?)?, x.rows) {
             (Binding::Positions, Rows::Tokens) => Ok(()),
-            _ => unsupported(name, "positions other than the parameter's, or rows other than tokens"),
+            _ => unsupported_error(name, "positions other than the parameter's, or rows other than tokens"),
         }
     }
 
     /// Returns the rounding and the direction of the positions that determine the rotation of rows.
-    pub(super) fn turned(&self, op: &Op, x: &ArenaRows) -> Result<(u32, bool), ScheduleError> {
+    pub(super) fn rotation(&self, op: &Op, x: &ArenaRows) -> Result<(u32, bool), ScheduleError> {
         match (self.meaning(op.kind.row().mnemonic, self.value_operand(op, "pos")?)?, x.rows) {
             (Binding::Turned { every, back }, Rows::Tokens) => Ok((every, back)),
             _ => self.positions(op, x).map(|()| (1, false)),

@@ -4,7 +4,7 @@
 use ixc_ir::graph::{Op, OpKind, WeightId};
 
 use super::matrix::{Product, Swiglu};
-use super::{Binding, Lowering, ScheduleError, unsupported};
+use super::{Binding, Lowering, ScheduleError, unsupported_error};
 
 impl Lowering<'_> {
     pub(super) fn matmul(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
@@ -32,7 +32,7 @@ impl Lowering<'_> {
         // A row is quantised once for all its experts, which also makes the gathered copies
         // smaller.
         let x = self.quantise(x, self.activation(w))?;
-        let x = self.routed(op, x)?;
+        let x = self.routed_rows(op, x)?;
         Ok(Binding::ArenaRows(
             self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
         ))
@@ -65,7 +65,7 @@ impl Lowering<'_> {
         let mut x = self.operand(op, "x")?;
         if op.kind == OpKind::ExpertSwiglu {
             x = self.factor(x, gate)?;
-            x = self.routed(op, x)?;
+            x = self.routed_rows(op, x)?;
         }
         let label = self.label(op.kind, gate);
         let swiglu = Swiglu { label, x, gate, up, biases, out: op.attr("format").format() };
@@ -76,7 +76,7 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let w = self.weight_operand(op, "w");
         let x = self.operand(op, "x")?;
-        let x = self.routed(op, x)?;
+        let x = self.routed_rows(op, x)?;
         let label = self.label(op.kind, w);
         let bias = self.opt_weight(op, "bias");
         let y = self.product(name, &Product { label: label.clone(), x, w, bias, residual: None })?;
@@ -117,7 +117,7 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         match self.meaning(name, self.value_operand(op, "w")?)? {
             Binding::Weight(w) => Ok(w),
-            _ => unsupported(name, "a product of two values; one must be a dequantised weight"),
+            _ => unsupported_error(name, "a product of two values; one must be a dequantised weight"),
         }
     }
 }

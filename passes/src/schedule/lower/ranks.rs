@@ -15,14 +15,16 @@ use ixc_ir::plan::{BufferId, Exchange, Ranks, Source, Step};
 use ixc_kernels::RouteOwned;
 
 use super::bind;
-use super::{ArenaRows, Binding, Lowering, Resource, Rows, ScheduleError, Work, WorkItem, by_row, fit, unsupported};
+use super::{
+    ArenaRows, Binding, Lowering, Resource, Rows, ScheduleError, Work, WorkItem, by_row, fit, unsupported_error,
+};
 use crate::shard;
 
 impl Lowering<'_> {
     /// Begins the exchanges of a rank.
     pub(super) fn ranks_begin(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let Type::Token(TokenOwner::Ranks(group)) = self.function.ty(op.results[0]) else {
-            return unsupported(op.kind.row().mnemonic, "a token of no group");
+            return unsupported_error(op.kind.row().mnemonic, "a token of no group");
         };
         self.ranks = Some(Ranks { rank: group.rank, ranks: group.ranks, division: self.division });
         Ok(Binding::Token)
@@ -38,7 +40,7 @@ impl Lowering<'_> {
                 let rows = match self.meaning(name, self.value_operand(op, "rows")?)? {
                     Binding::Ids | Binding::Positions => Rows::Tokens,
                     Binding::WantedRows => Rows::Outputs,
-                    _ => return unsupported(name, "rows other than a parameter's"),
+                    _ => return unsupported_error(name, "rows other than a parameter's"),
                 };
                 let to = self.buffer("received", rows, Format::F32, op.attr("width").int().unsigned_abs())?;
                 self.add_exchange(Exchange::Receive { rows: to.buffer, from: peer("from")? });
@@ -46,12 +48,12 @@ impl Lowering<'_> {
                 Ok(Binding::ArenaRows(to))
             }
             OpKind::Send => {
-                let x = self.exchanged(op)?;
+                let x = self.sent_rows(op)?;
                 self.add_exchange(Exchange::Send { rows: x.buffer, to: peer("to")? });
                 Ok(Binding::Token)
             }
             kind => {
-                let x = self.exchanged(op)?;
+                let x = self.sent_rows(op)?;
                 let is_sum = kind == OpKind::AllReduce;
                 let width = if is_sum { x.width } else { x.width.saturating_mul(ranks) };
                 let y =
@@ -68,7 +70,7 @@ impl Lowering<'_> {
     }
 
     /// Returns the rows that an op gives to other ranks.
-    fn exchanged(&self, op: &Op) -> Result<ArenaRows, ScheduleError> {
+    fn sent_rows(&self, op: &Op) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let x = self.operand(op, "x")?;
         self.expect(name, &x, Format::F32, x.width)?;
@@ -76,14 +78,14 @@ impl Lowering<'_> {
         // Routed rows are in the same order on all ranks, because all compute the same routing.
         let row_dims = if matches!(x.rows, Rows::Routed { .. }) { 3 } else { 2 };
         if op.kind == OpKind::AllGather && dims != row_dims {
-            return unsupported(name, "a part of each head; expected parts of rows");
+            return unsupported_error(name, "a part of each head; expected parts of rows");
         }
         Ok(x)
     }
 
     fn add_exchange(&mut self, exchange: Exchange) {
         let buffer = |id: BufferId| Resource::Buffer(id.0);
-        let reads = exchange.sent().map(buffer).into_iter().chain([Resource::Ranks, Resource::Slots]).collect();
+        let reads = exchange.sent_buffer().map(buffer).into_iter().chain([Resource::Ranks, Resource::Slots]).collect();
         let writes = exchange.result().map(buffer).into_iter().chain([Resource::Ranks]).collect();
         self.tasks.work.push(Work { what: WorkItem::Exchange(Step::Exchange(exchange)), reads, writes });
     }
@@ -95,7 +97,7 @@ impl Lowering<'_> {
         let (first, experts) = (number("first"), number("experts"));
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
         if !self.routes.contains_key(&ids.buffer) {
-            return unsupported(name, "ids that no route gave");
+            return unsupported_error(name, "ids that no route gave");
         }
         let own = self.buffer("own ids", ids.rows, Format::F32, ids.width)?;
         let weights = self.buffer("own weights", ids.rows, Format::F32, ids.width)?;
@@ -121,5 +123,5 @@ impl Lowering<'_> {
 
 /// Returns the division that the options name.
 pub(super) fn division(context: &crate::pass::Context<'_>) -> shard::Division {
-    context.options.of::<shard::Options>().by
+    context.options.get::<shard::ShardOptions>().by
 }

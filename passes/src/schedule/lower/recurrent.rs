@@ -16,7 +16,7 @@ use ixc_kernels::generator::signature::Role;
 use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv, SsmScan, Wkv};
 
 use super::{Binding, KernelChoice, Lowering, ScheduleError};
-use super::{INDEX_BYTES, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported};
+use super::{INDEX_BYTES, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported_error};
 
 /// Channels of an item of a convolution: enough for a few vectors, and few enough that several
 /// threads share a row.
@@ -67,9 +67,9 @@ impl Lowering<'_> {
         let ([heads, d], [all, dv]) = (self.heads(op, "q")?, self.heads(op, "v")?);
         let interleaved = op.attr("keys").word() == "interleaved";
         let channels = self.function.ty(self.value_operand(op, "alpha")?).dims().len() == 3;
-        let eps = Bits::of(op.attr("eps").float());
-        let bound = Some(op.attr("bound").float()).filter(|&bound| bound != 0.0).map(Bits::of);
-        let rate = Some(op.attr("rate").float()).filter(|&rate| rate != 0.0).map(Bits::of);
+        let eps = Bits::from_value(op.attr("eps").float());
+        let bound = Some(op.attr("bound").float()).filter(|&bound| bound != 0.0).map(Bits::from_value);
+        let rate = Some(op.attr("rate").float()).filter(|&rate| rate != 0.0).map(Bits::from_value);
         let group = all / heads.max(1);
         let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
         let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
@@ -191,7 +191,7 @@ impl Lowering<'_> {
                     Operand::Value(_) | Operand::State(_) | Operand::Absent => {
                         let x = self.operand(op, operand)?;
                         if x.rows != rows {
-                            return unsupported(name, "rows other than tokens");
+                            return unsupported_error(name, "rows other than tokens");
                         }
                         by_column(Source::Arena(x.buffer), x.row_bytes()?, column(x.width)?)
                     }

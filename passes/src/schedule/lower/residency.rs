@@ -18,7 +18,7 @@ use ixc_ir::graph::attrs::Prefetch;
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{BucketId, ExpertGroup, RowAxis, Source, Step};
 
-use super::{Binding, Lowering, Resource, Rows, ScheduleError, Slots, Work, WorkItem, fit, unsupported};
+use super::{Binding, Lowering, Resource, Rows, ScheduleError, Slots, Work, WorkItem, fit, unsupported_error};
 
 /// Groups of experts found so far.
 #[derive(Default)]
@@ -43,14 +43,14 @@ impl Lowering<'_> {
         let ids = self.slots(op, "ids")?;
         let experts = u64::from(self.residency.groups[group as usize].plan.experts);
         if self.routes.get(&ids.of.buffer) != Some(&experts) {
-            return unsupported(name, "ids that do not come from a route to the same number of experts");
+            return unsupported_error(name, "ids that do not come from a route to the same number of experts");
         }
         let mut reads = vec![Resource::Slots];
         let mut writes = vec![Resource::Slots];
         let step = match Prefetch::from_word(op.attr("when").word()) {
             Some(Prefetch::Predicted) => {
                 if ids.of.rows != Rows::Tokens {
-                    return unsupported(name, "prediction for rows other than tokens");
+                    return unsupported_error(name, "prediction for rows other than tokens");
                 }
                 reads.push(Resource::Buffer(ids.of.buffer.0));
                 let (first, count) = (fit("slot of a token", ids.first)?, fit("experts of a token", ids.count)?);
@@ -60,7 +60,7 @@ impl Lowering<'_> {
                 let bucket = self.bucket(name, ids)?;
                 let buckets = &mut self.residency.groups[group as usize].buckets;
                 if buckets.contains(&bucket) {
-                    return unsupported(name, "a layer's experts requested twice by one routing");
+                    return unsupported_error(name, "a layer's experts requested twice by one routing");
                 }
                 buckets.push(bucket);
                 reads.push(Resource::Bucket(bucket.0));
@@ -82,14 +82,14 @@ impl Lowering<'_> {
             Some(&group) if self.residency.groups[group as usize].buckets.last() == Some(&bucket) => {
                 Ok(Binding::Chosen(ids))
             }
-            Some(_) | None => unsupported(name, "ids that the layer's experts were not requested by"),
+            Some(_) | None => unsupported_error(name, "ids that the layer's experts were not requested by"),
         }
     }
 
     pub(super) fn expert_evict(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Some(&group) = self.residency.layers.get(&op.attr("layer").int()) else {
-            return unsupported(name, "a layer whose experts were not requested");
+            return unsupported_error(name, "a layer whose experts were not requested");
         };
         self.tasks.work.push(Work {
             what: WorkItem::Residency(Step::Release { group }),
@@ -110,12 +110,12 @@ impl Lowering<'_> {
             match &work.what {
                 WorkItem::Residency(Step::Request { group, bucket }) => {
                     if open.replace((*group, *bucket)).is_some() {
-                        return unsupported("expert.prefetch", "experts requested before others are evicted");
+                        return unsupported_error("expert.prefetch", "experts requested before others are evicted");
                     }
                 }
                 WorkItem::Residency(Step::Release { group }) => {
                     if open.take().is_none_or(|(requested, _)| requested != *group) {
-                        return unsupported("expert.evict", "experts of a layer evicted without being requested");
+                        return unsupported_error("expert.evict", "experts of a layer evicted without being requested");
                     }
                 }
                 WorkItem::Residency(_) | WorkItem::Bucket(_) | WorkItem::Exchange(_) => {}
@@ -129,14 +129,14 @@ impl Lowering<'_> {
                         if now.map(|(_, bucket)| RowAxis::Routed(bucket)) != Some(task.rows) {
                             let problem =
                                 format!("{}, which reads experts that are not requested at that point", task.label);
-                            return unsupported("expert.prefetch", problem);
+                            return unsupported_error("expert.prefetch", problem);
                         }
                     }
                 }
             }
         }
         if open.is_some() || self.residency.groups.iter().any(|group| group.buckets.is_empty()) {
-            return unsupported("expert.prefetch", "experts that are never requested or never evicted");
+            return unsupported_error("expert.prefetch", "experts that are never requested or never evicted");
         }
         Ok(std::mem::take(&mut self.residency.groups).into_iter().map(|group| group.plan).collect())
     }
@@ -144,7 +144,7 @@ impl Lowering<'_> {
     fn bucket(&mut self, op: &'static str, ids: Slots) -> Result<BucketId, ScheduleError> {
         match self.routing(op, ids)? {
             Rows::Routed { bucket, .. } => Ok(bucket),
-            Rows::Tokens | Rows::Outputs => unsupported(op, "ids that are not routed"),
+            Rows::Tokens | Rows::Outputs => unsupported_error(op, "ids that are not routed"),
         }
     }
 
@@ -157,7 +157,7 @@ impl Lowering<'_> {
             ["gate", "up", "down"].into_iter().filter_map(|operand| self.opt_weight(op, operand)).collect();
         if let Some(&group) = self.residency.layers.get(&layer) {
             if self.residency.groups[group as usize].weights != weights {
-                return unsupported(name, format!("other weights for layer {layer} than before"));
+                return unsupported_error(name, format!("other weights for layer {layer} than before"));
             }
             return Ok(group);
         }
@@ -170,7 +170,7 @@ impl Lowering<'_> {
                 continue;
             }
             if self.tasks.groups.insert(id, number).is_some() {
-                return unsupported(name, "a weight in the experts of two layers, or twice in one");
+                return unsupported_error(name, "a weight in the experts of two layers, or twice in one");
             }
             ids.push(id);
         }

@@ -13,7 +13,7 @@ use ixc_ir::plan::{LongFrequencies, RopeTable, RowInput, Source, Temperature};
 use ixc_kernels::{self as kernels, Bits, RopeHeads};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, NamedArg, ScheduleError};
-use super::{bind, by_column, by_row, fit, row_bytes, unsupported, whole};
+use super::{bind, by_column, by_row, fit, row_bytes, unsupported_error, whole};
 
 /// Rotation of an op, and its dependence on the position.
 #[derive(Clone, Copy)]
@@ -35,10 +35,10 @@ impl Rotation<'_> {
 impl Lowering<'_> {
     pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
-        let (every, back) = self.turned(op, &x)?;
+        let (every, back) = self.rotation(op, &x)?;
         let rope = RopeAttrs::from_op(op);
         let [_, heads, d] = self.function.ty(op.results[0]).dims() else {
-            return unsupported(op.kind.row().mnemonic, "rows that are not split into heads");
+            return unsupported_error(op.kind.row().mnemonic, "rows that are not split into heads");
         };
         let (heads, d) = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
         let rotation = Rotation { rope: &rope, every, back };
@@ -70,7 +70,7 @@ impl Lowering<'_> {
             d: fit("elements of a head", d)?,
             dims: fit("rotated elements", rope.dims)?,
             style: rope.style,
-            norm: norm.map(|_| Bits::of(op.attr("eps").float())),
+            norm: norm.map(|_| Bits::from_value(op.attr("eps").float())),
         };
         self.by_rows(name.to_string(), y.rows, 1, spec, &[], args)?;
         Ok(y)

@@ -8,14 +8,14 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::ngram_hash;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimInput, Input, Ngram, RowInput, Source};
-use ixc_kernels::generator::signature::{Named, Role};
+use ixc_kernels::generator::signature::{NamedValue, Role};
 use ixc_kernels::{
     AddBias, Bits, Centre, Clamp, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise,
     Relu, RmsNorm, Scale, ScaleHeads, Softcap, StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, Xielu,
 };
 
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, Rows, ScheduleError};
-use super::{bind, by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
+use super::{bind, by_column, by_row, fit, part_bytes, row_bytes, unsupported_error, whole};
 
 impl Lowering<'_> {
     /// Lowers sums of squares. All rows of an expert are one item, because they are added to the
@@ -24,7 +24,7 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let (state, mut x) = (self.state(op, "sums")?, self.operand(op, "x")?);
         if op.operand("ids") != Operand::Absent {
-            x = self.routed(op, x)?;
+            x = self.routed_rows(op, x)?;
         }
         let field = self.states[state.index()].fields[0];
         let experts = match x.rows {
@@ -32,7 +32,7 @@ impl Lowering<'_> {
             Rows::Routed { bucket, .. } => self.experts_of(bucket),
         };
         if experts != Some(field.columns.into()) {
-            return unsupported(name, format!("sums of {} experts for rows of {experts:?}", field.columns));
+            return unsupported_error(name, format!("sums of {} experts for rows of {experts:?}", field.columns));
         }
         let sums = Arg {
             expert_stride: if field.columns > 1 { row_bytes(Format::F32, field.width.into())? } else { 0 },
@@ -52,11 +52,16 @@ impl Lowering<'_> {
             Binding::Ids => Input::Tokens,
             Binding::Positions => Input::Row(RowInput::Positions),
             Binding::Ngram(ngram) => Input::Ngram(ngram),
-            _ => return unsupported(name, "ids other than the parameters' and rows of ngram; only those are checked"),
+            _ => {
+                return unsupported_error(
+                    name,
+                    "ids other than the parameters' and rows of ngram; only those are checked",
+                );
+            }
         };
         let w = self.weight_operand(op, "table");
         let &[rows, n] = &self.module.weights[w.index()].shape[..] else {
-            return unsupported(name, "a table that is not a matrix");
+            return unsupported_error(name, "a table that is not a matrix");
         };
         let format = self.module.weights[w.index()].format;
         let label = self.label(op.kind, w);
@@ -75,7 +80,7 @@ impl Lowering<'_> {
     pub(super) fn ngram(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
-            return unsupported(name, "ids other than the parameter's");
+            return unsupported_error(name, "ids other than the parameter's");
         };
         let state = self.state(op, "tokens")?;
         Ok(Binding::Ngram(Ngram { state: state.0, hash: ngram_hash(op) }))
@@ -102,14 +107,14 @@ impl Lowering<'_> {
         let mut inputs = Vec::with_capacity(operands);
         for operand in &op.operands {
             if let Operand::Value(value) = operand {
-                inputs.push(self.stored(name, *value)?);
+                inputs.push(self.arena_rows(name, *value)?);
             }
         }
-        let Some(&first) = inputs.first() else { return unsupported(name, "no operands; expected at least one") };
+        let Some(&first) = inputs.first() else { return unsupported_error(name, "no operands; expected at least one") };
         for input in &inputs {
             self.expect(name, input, Format::F32, first.width)?;
             if input.rows != first.rows {
-                return unsupported(name, "rows of different routings");
+                return unsupported_error(name, "rows of different routings");
             }
         }
         let y = self.buffer(name, first.rows, Format::F32, first.width)?;
@@ -144,7 +149,7 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         self.expect(name, &s, Format::F32, heads)?;
         if s.rows != x.rows || residual.is_some_and(|residual| residual.rows != x.rows) {
-            return unsupported(name, "rows of different routings");
+            return unsupported_error(name, "rows of different routings");
         }
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let n = x.width / heads;
@@ -181,8 +186,8 @@ impl Lowering<'_> {
             streams: fit("streams", streams)?,
             parts: StreamParts::of_width(x.width, streams),
             iterations: fit("iterations", iterations)?,
-            eps: Bits::of(op.attr("eps").float()),
-            magnitude: Bits::of(op.attr("magnitude").float()),
+            eps: Bits::from_value(op.attr("eps").float()),
+            magnitude: Bits::from_value(op.attr("magnitude").float()),
         };
         self.by_rows(label, y.rows, 1, spec, &[], args)?;
         Ok(Binding::ArenaRows(y))
@@ -195,7 +200,7 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         self.expect(name, &w, Format::F32, w.width)?;
         if w.rows != x.rows || matches!(x.rows, Rows::Routed { .. }) {
-            return unsupported(name, "rows of different routings");
+            return unsupported_error(name, "rows of different routings");
         }
         Ok((x, w, streams))
     }
@@ -224,7 +229,7 @@ impl Lowering<'_> {
         let (y, d) = (self.operand(op, "y")?, x.width / streams);
         self.expect(name, &y, Format::F32, d)?;
         if y.rows != x.rows {
-            return unsupported(name, "rows of different routings");
+            return unsupported_error(name, "rows of different routings");
         }
         let z = self.buffer(name, x.rows, Format::F32, x.width)?;
         let n = of_stream(d);
@@ -249,7 +254,7 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         self.expect(name, &y, Format::F32, d)?;
         if y.rows != x.rows || matches!(x.rows, Rows::Routed { .. }) {
-            return unsupported(name, "rows of different routings");
+            return unsupported_error(name, "rows of different routings");
         }
         let w = self.weight_operand(op, "w");
         let label = self.label(op.kind, w);
@@ -263,7 +268,7 @@ impl Lowering<'_> {
             bind("z", by_row(Source::Arena(z.buffer), z.row_bytes()?)),
         ];
         let (streams, d) = (fit("streams", streams)?, fit("elements of a stream", d)?);
-        let spec = StreamAttend { streams, d, eps: Bits::of(op.attr("eps").float()) };
+        let spec = StreamAttend { streams, d, eps: Bits::from_value(op.attr("eps").float()) };
         self.by_rows(label, z.rows, 1, spec, &[], args)?;
         Ok(Binding::ArenaRows(z))
     }
@@ -280,11 +285,11 @@ impl Lowering<'_> {
         let label = w.map_or_else(|| name.to_string(), |w| self.label(op.kind, w));
         let n = match self.function.ty(self.value_operand(op, "x")?).dims().last().and_then(|n| n.fixed()) {
             Some(n) if n > 0 => n,
-            _ => return unsupported(name, "rows without a fixed number of elements"),
+            _ => return unsupported_error(name, "rows without a fixed number of elements"),
         };
         let y = self.buffer(&label, x.rows, out, x.width)?;
         let out = y.format;
-        let eps = Bits::of(op.attr("eps").float());
+        let eps = Bits::from_value(op.attr("eps").float());
         let mut args = vec![
             bind("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
             bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
@@ -304,7 +309,7 @@ impl Lowering<'_> {
         self.expect(name, &x, Format::F32, x.width)?;
         let n = match self.function.ty(self.value_operand(op, "x")?).dims().last().and_then(|n| n.fixed()) {
             Some(n) if n > 0 => n,
-            _ => return unsupported(name, "rows without a fixed number of elements"),
+            _ => return unsupported_error(name, "rows without a fixed number of elements"),
         };
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
@@ -332,7 +337,7 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let (a, b, parts) = (self.operand(op, "a")?, self.operand(op, "b")?, self.parts(op, "a")?);
         if a.rows != b.rows {
-            return unsupported(name, "rows of different routings");
+            return unsupported_error(name, "rows of different routings");
         }
         let y = self.buffer(name, a.rows, Format::F32, a.width.saturating_add(b.width))?;
         let (m, n) = (a.width / parts, b.width / parts);
@@ -345,10 +350,10 @@ impl Lowering<'_> {
     fn parts(&self, op: &Op, name: &str) -> Result<u64, ScheduleError> {
         let mnemonic = op.kind.row().mnemonic;
         let value = self.value_operand(op, name)?;
-        match (self.function.ty(value).dims(), self.stored(mnemonic, value)?.rows) {
+        match (self.function.ty(value).dims(), self.arena_rows(mnemonic, value)?.rows) {
             ([_, _], _) | ([_, _, _], Rows::Routed { .. }) => Ok(1),
             ([_, heads, _], _) => Ok(heads.fixed().unwrap_or(1).max(1)),
-            _ => unsupported(mnemonic, "a value that has neither rows nor heads"),
+            _ => unsupported_error(mnemonic, "a value that has neither rows nor heads"),
         }
     }
 
@@ -396,10 +401,10 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let x = self.operand(op, "x")?;
         let Binding::WantedRows = self.meaning(name, self.value_operand(op, "rows")?)? else {
-            return unsupported(name, "rows other than the parameter's; only those are checked");
+            return unsupported_error(name, "rows other than the parameter's; only those are checked");
         };
         if x.rows != Rows::Tokens {
-            return unsupported(name, "rows other than tokens");
+            return unsupported_error(name, "rows other than tokens");
         }
         let y = self.buffer(name, Rows::Outputs, x.format, x.width)?;
         let row = y.row_bytes()?;
@@ -414,7 +419,7 @@ impl Lowering<'_> {
             y.rows,
             1,
             spec,
-            &[Named { name: "rows", value: DimInput::Tokens.into() }],
+            &[NamedValue { name: "rows", value: DimInput::Tokens.into() }],
             args,
         )?;
         Ok(Binding::ArenaRows(y))
@@ -448,17 +453,17 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
         Unary::Sigmoid => Map { function: Elementwise::Sigmoid, n }.into(),
         Unary::SignedRoot => Map { function: Elementwise::SignedRoot, n }.into(),
         Unary::ReluSquared => Map { function: Elementwise::ReluSquared, n }.into(),
-        Unary::Scale => Scale { n, factor: Bits::of(op.attr("factor").float()) }.into(),
-        Unary::Softcap => Softcap { n, cap: Bits::of(op.attr("cap").float()) }.into(),
+        Unary::Scale => Scale { n, factor: Bits::from_value(op.attr("factor").float()) }.into(),
+        Unary::Softcap => Softcap { n, cap: Bits::from_value(op.attr("cap").float()) }.into(),
         Unary::Softplus => Map { function: Elementwise::Softplus, n }.into(),
         Unary::Gelu => Map { function: Elementwise::Gelu, n }.into(),
         Unary::GeluErf => Map { function: Elementwise::GeluErf, n }.into(),
         Unary::Exp => Map { function: Elementwise::Exp, n }.into(),
-        Unary::Clamp => Clamp { n, limit: Bits::of(op.attr("limit").float()) }.into(),
-        Unary::Relu => Relu { n, from: Bits::of(op.attr("from").float()) }.into(),
+        Unary::Clamp => Clamp { n, limit: Bits::from_value(op.attr("limit").float()) }.into(),
+        Unary::Relu => Relu { n, from: Bits::from_value(op.attr("from").float()) }.into(),
         Unary::Xielu => {
             let [alpha_n, alpha_p, beta, eps] =
-                ["alpha_n", "alpha_p", "beta", "eps"].map(|attr| Bits::of(op.attr(attr).float()));
+                ["alpha_n", "alpha_p", "beta", "eps"].map(|attr| Bits::from_value(op.attr(attr).float()));
             Xielu { n, alpha_n, alpha_p, beta, eps }.into()
         }
     }

@@ -6,7 +6,7 @@ use ixc_ir::graph::{Place, Shard, Weight, WeightId};
 use ixc_ir::plan::{PlanWeight, WeightFile};
 use ixc_kernels::tiling::{Tiling, TilingError};
 
-use super::{ArenaRows, Lowering, ScheduleError, fit, row_bytes, unsupported};
+use super::{ArenaRows, Lowering, ScheduleError, fit, row_bytes, unsupported_error};
 
 impl Lowering<'_> {
     /// Returns the format in which kernels read a weight.
@@ -59,9 +59,12 @@ impl Lowering<'_> {
     pub(in crate::schedule) fn stored_weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         if weight.part.is_some() {
-            return unsupported("dequantise", format!("@{}, a part of a tensor that no product reads", weight.name));
+            return unsupported_error(
+                "dequantise",
+                format!("@{}, a part of a tensor that no product reads", weight.name),
+            );
         }
-        self.weight_in(w, weight.stored())
+        self.weight_in(w, weight.stored_format())
     }
 
     fn weight_in(&mut self, w: WeightId, format: Format) -> Result<u32, ScheduleError> {
@@ -76,12 +79,12 @@ impl Lowering<'_> {
         let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
         let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
         // A part of a tensor is read from the whole tensor, which is in the plan once.
-        let tensor = (weight.tensor().to_string(), format, weight.stored(), place);
+        let tensor = (weight.tensor().to_string(), format, weight.stored_format(), place);
         if let Some(&id) = weight.part.as_ref().and_then(|_| self.tensors.get(&tensor)) {
             self.weight_ids.insert((w, format), id);
             return Ok(id);
         }
-        let (shape, row) = (weight.tensor_shape(), row_bytes(weight.stored(), last)?);
+        let (shape, row) = (weight.tensor_shape(), row_bytes(weight.stored_format(), last)?);
         let lead = &shape[..lead.len()];
         let bytes = lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)).unwrap_or(u64::MAX);
         let derived = (place.file as usize).checked_sub(self.facts.files.len());
@@ -101,7 +104,7 @@ impl Lowering<'_> {
         self.plan_weights.push(PlanWeight {
             name: weight.tensor().to_string(),
             format,
-            stored: weight.stored(),
+            stored: weight.stored_format(),
             shape,
             file,
             offset: place.offset,
@@ -116,11 +119,11 @@ impl Lowering<'_> {
     /// range of the tensor. Any other slice is a derived tensor of its blocks.
     fn slice_in(&mut self, w: WeightId, shard: &Shard, format: Format) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
-        let wrong = |problem: &str| unsupported("weight", format!("@{}, {problem}", weight.name));
+        let wrong = |problem: &str| unsupported_error("weight", format!("@{}, {problem}", weight.name));
         if weight.part.is_some() {
             return wrong("a rank's slice of a part of a tensor");
         }
-        let (name, stored) = (weight.name.clone(), weight.stored());
+        let (name, stored) = (weight.name.clone(), weight.stored_format());
         let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name.clone() })?;
         let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name.clone() })?;
         let row = row_bytes(stored, last)?;
@@ -189,7 +192,10 @@ impl Lowering<'_> {
     pub(in crate::schedule) fn vector(&mut self, op: &'static str, w: WeightId) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         if weight.format != Format::F32 {
-            return unsupported(op, format!("@{} in {}; norms and biases must be f32", weight.name, weight.format));
+            return unsupported_error(
+                op,
+                format!("@{} in {}; norms and biases must be f32", weight.name, weight.format),
+            );
         }
         self.stored_weight(w)
     }
@@ -200,10 +206,10 @@ fn bytes_of(weight: &Weight, shard: &Shard, n: u64) -> Option<u64> {
     let (last, lead) = weight.shape.split_last()?;
     match lead.get(shard.dim as usize + 1..) {
         Some(inner) => {
-            let row = weight.stored().row_bytes(*last)?;
+            let row = weight.stored_format().row_bytes(*last)?;
             inner.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n))?.checked_mul(n)
         }
-        None => weight.stored().row_bytes(n),
+        None => weight.stored_format().row_bytes(n),
     }
 }
 
@@ -222,8 +228,8 @@ fn contiguous(weight: &Weight, shard: &Shard) -> Option<u64> {
 
 /// Returns the derived tensor with the blocks of a slice, unchanged. Its views count blocks.
 fn blocks_of(weight: &Weight, shard: &Shard, place: Place) -> Option<Derived> {
-    let (stored, (&last, lead)) = (weight.stored(), weight.shape.split_last()?);
-    let element = match Element::of(stored) {
+    let (stored, (&last, lead)) = (weight.stored_format(), weight.shape.split_last()?);
+    let element = match Element::from_format(stored) {
         Element::Block(format) => Element::Stored(format),
         plain => plain,
     };

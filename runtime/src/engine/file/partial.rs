@@ -277,7 +277,7 @@ impl Partial {
     }
 
     fn error(&self, source: io::Error) -> FileError {
-        let path = self.place.named().to_owned();
+        let path = self.place.given_path().to_owned();
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 let kept = self.units.get(..self.noted).and_then(<[Unit]>::last).map_or(0, |unit| unit.at + unit.bytes);
@@ -316,8 +316,8 @@ fn lock(path: &Path) -> io::Result<File> {
         }
         // The process that held the lock may have renamed the file to the output path since it was
         // opened here.
-        let held = Identity::of(&file.metadata()?);
-        if fs::symlink_metadata(path).is_ok_and(|named| Identity::of(&named) == held) {
+        let held = Identity::from_metadata(&file.metadata()?);
+        if fs::symlink_metadata(path).is_ok_and(|named| Identity::from_metadata(&named) == held) {
             return Ok(file);
         }
     }

@@ -2,12 +2,12 @@
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use ixc_runtime::{engine::{Engine, Options}, file};
+//! # use ixc_runtime::{engine::{Engine, EngineOptions}, file};
 //! # use std::path::Path;
 //! # let plan = file::read(Path::new("small.ixp"))?;
 //! // Weights that would be packed each time that the plan is loaded are packed once, and mapped from then on.
-//! let written = file::weights::write(Path::new("model.ixp"), &plan, Path::new("."), &Options::default(), |_, _| ())?;
-//! let engine = Engine::load_file(file::open(Path::new("model.ixp"))?, Path::new("."), &Options::default())?;
+//! let written = file::weights::write(Path::new("model.ixp"), &plan, Path::new("."), &EngineOptions::default(), |_, _| ())?;
+//! let engine = Engine::load_file(file::open(Path::new("model.ixp"))?, Path::new("."), &EngineOptions::default())?;
 //! # let _ = (written, engine); Ok(()) }
 //! ```
 //!
@@ -32,7 +32,7 @@ use super::partial::{self, Partial, Unit};
 use super::{FileError, Header, payload};
 use crate::error::load::LoadError;
 use crate::model_files::open_files;
-use crate::options::{self, Options};
+use crate::options::{self, EngineOptions};
 use crate::plan_check;
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group};
@@ -230,7 +230,7 @@ pub fn write(
     path: &Path,
     plan: &Plan<Kernel>,
     folder: &Path,
-    options: &Options,
+    options: &EngineOptions,
     progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
     let output = Output::open(path, &Guard::replacing(&super::KIND))?;
@@ -248,7 +248,7 @@ pub fn write_to(
     plan: &Plan<Kernel>,
     folder: &Path,
     model_files: &[Option<File>],
-    options: &Options,
+    options: &EngineOptions,
     contents: Contents,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
@@ -284,7 +284,7 @@ pub fn write_to(
     let batch = (total / BATCHES).clamp(1, CHUNK);
     let place = output.into_place()?;
     let secret = partial::secret_or_new();
-    let secret = secret.map_err(|source| FileError::Io { path: place.named().into(), action: "write", source })?;
+    let secret = secret.map_err(|source| FileError::Io { path: place.given_path().into(), action: "write", source })?;
     let mut partial =
         Partial::open(place, &secret, &identity(plan, &files), &payload, units, header.file_bytes(), batch)?;
     let (mut done, mut memory) = (partial.done_bytes(), None);
@@ -344,7 +344,7 @@ fn file_error(error: LoadError) -> FileError {
 /// mapped, their lengths, and the checksums of their headers. Lengths and checksums come from
 /// `plan`, because a written plan with all weights lists no files.
 fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
-    let changed = |file: &Mapped| file.identity().map_or([0; 2], |identity| identity.modified());
+    let changed = |file: &Mapped| file.identity().map_or([0; 2], |identity| identity.modification_time());
     let changed = files.iter().flat_map(changed).flat_map(i64::to_le_bytes);
     let named = plan.files.iter().flat_map(|file| [file.bytes, file.header_bytes, file.header_crc.into()]);
     changed.chain(named.flat_map(u64::to_le_bytes)).collect()
@@ -371,7 +371,7 @@ struct ModelFiles<'a> {
 
 impl ModelFiles<'_> {
     /// Returns some bytes of a weight as stored, from `offset` on.
-    fn of(&self, weight: &PlanWeight, offset: u64, bytes: u64) -> Option<WeightSource> {
+    fn source(&self, weight: &PlanWeight, offset: u64, bytes: u64) -> Option<WeightSource> {
         match weight.file {
             WeightFile::Source(file) => {
                 let region = self.files.get(file as usize)?.region();
@@ -382,7 +382,7 @@ impl ModelFiles<'_> {
         }
     }
 
-    /// Returns to the system the mapped pages that [`ModelFiles::of`] made readable.
+    /// Returns to the system the mapped pages that [`ModelFiles::source`] made readable.
     fn release(&self, weight: &PlanWeight, stored: &WeightSource, offset: u64, bytes: u64) {
         stored.release(self.files);
         if let WeightFile::Source(file) = weight.file
@@ -424,7 +424,7 @@ fn pack_blocks(
         for (weight, part) in source.weights.iter().zip(&shape.parts) {
             let stored = weight.bytes / u64::from(source.experts.max(1));
             let offset = stored * (u64::from(first.expert) + i);
-            let from = source.files.of(weight, offset, stored);
+            let from = source.files.source(weight, offset, stored);
             let (from, to) = from.zip(block.part(part.offset, part.bytes)).ok_or_else(wrong)?;
             read.push((*weight, from.clone(), offset, stored));
             if weight.is_packed_at_load() {
@@ -481,7 +481,7 @@ fn chunks(
     while first < strips {
         let count = max.min(strips - first);
         // Both ranges lie inside the weight, because its own lengths do.
-        let from = files.of(weight, first * from_strip, count * from_strip);
+        let from = files.source(weight, first * from_strip, count * from_strip);
         let to = memory.region().part(0, count * to_strip);
         let job = from.clone().zip(to).and_then(|(from, to)| Job::new(weight.stored, weight.format, columns, from, to));
         let (job, to) = job.zip(to).ok_or_else(wrong)?;
@@ -512,7 +512,7 @@ fn copies(
     let (mut copy, mut at) = (Vec::new(), 0);
     while at < weight.bytes {
         let count = max.min(weight.bytes - at);
-        let from = files.of(weight, at, count).ok_or_else(wrong)?;
+        let from = files.source(weight, at, count).ok_or_else(wrong)?;
         copy.resize(count as usize, 0);
         // SAFETY: `from` lies in mapped files.
         if !unsafe { from.read(0, &mut copy) } {

@@ -16,7 +16,7 @@ use super::{DEFAULT_CONTEXT, LoadError, own_memory_layout};
 use crate::engine::pins::Pins;
 use crate::expert_counts::ExpertCounts;
 use crate::experts;
-use crate::options::Options;
+use crate::options::EngineOptions;
 use crate::program::{MAX_CONTEXT, Program};
 use crate::states::States;
 use crate::storage::memory::Rope;
@@ -68,7 +68,7 @@ impl RunSize {
 
     /// Returns the run size of a plan that is loaded with these options. Options that loading will
     /// refuse are clamped to the nearest valid value.
-    pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> RunSize {
+    pub(crate) fn new(plan: &Plan<Kernel>, options: &EngineOptions) -> RunSize {
         let max = plan.context_length.min(MAX_CONTEXT);
         let context = match options.context {
             Some(context) => u32::try_from(context).unwrap_or(u32::MAX),
@@ -104,7 +104,7 @@ pub(crate) fn resident(plan: &Plan<Kernel>, fixed: u64) -> u64 {
 /// Returns the bytes that a budget leaves for experts' blocks. For a plan without streamed experts,
 /// checks that the budget holds all of it.
 pub(super) fn budget(
-    options: &Options,
+    options: &EngineOptions,
     plan: &Plan<Kernel>,
     fixed: u64,
     layout: Option<&experts::Layout>,
@@ -140,7 +140,7 @@ pub(crate) fn for_recorder(left: u64, min: u64, threads: usize) -> u64 {
 
 /// Returns the settings of the expert cache.
 pub(super) fn stream_config(
-    options: &Options,
+    options: &EngineOptions,
     budget: u64,
     counts: &ExpertCounts,
     watchdog: Option<&Watchdog>,

@@ -8,12 +8,12 @@ use ixc_ir::plan::Plan;
 use super::{LoadError, own_memory_layout, pack_all, record_phase};
 use crate::execute::EngineMemory;
 use crate::numa::error::NumaError;
-use crate::options::{ExpertStore, Options};
+use crate::options::{EngineOptions, ExpertStore};
 use crate::pool::Pool;
 
 /// Returns whether all weights are copied to the nodes of threads. Experts in mapped files are left
 /// to the page cache, and so are the other weights.
-pub(super) fn copies_weights(options: &Options) -> bool {
+pub(super) fn copies_weights(options: &EngineOptions) -> bool {
     !options.homes.all().is_empty() && options.experts != ExpertStore::Map
 }
 
@@ -22,7 +22,7 @@ pub(super) fn copies_weights(options: &Options) -> bool {
 /// # Errors
 /// [`NumaError::MirrorStreamed`] if experts are streamed or in mapped files.
 pub(super) fn copies_bytes(
-    options: &Options,
+    options: &EngineOptions,
     plan: &Plan<Kernel>,
     streamed: Option<&[bool]>,
     copied: Option<&[bool]>,
@@ -35,7 +35,11 @@ pub(super) fn copies_bytes(
 }
 
 /// Packs all weights, so that steps read no file, and copies them to each home.
-pub(super) fn copy_to_homes(store: &mut EngineMemory, pool: &mut Pool, options: &Options) -> Result<(), LoadError> {
+pub(super) fn copy_to_homes(
+    store: &mut EngineMemory,
+    pool: &mut Pool,
+    options: &EngineOptions,
+) -> Result<(), LoadError> {
     let begin = Instant::now();
     pack_all(&mut store.weights, &store.files, pool, options.progress.as_deref())?;
     store.weights.copy_to(options.homes.all(), &options.homes.of_threads())?;

@@ -56,12 +56,12 @@ pub(in crate::engine) struct OwnedAddition {
 impl Command {
     /// Returns the command for a step.
     pub(in crate::engine) fn step(additions: &[Addition<'_>]) -> Command {
-        Command::Step(additions.iter().map(OwnedAddition::of).collect())
+        Command::Step(additions.iter().map(OwnedAddition::from_addition).collect())
     }
 }
 
 impl OwnedAddition {
-    fn of(addition: &Addition<'_>) -> OwnedAddition {
+    fn from_addition(addition: &Addition<'_>) -> OwnedAddition {
         OwnedAddition {
             sequence: addition.sequence.0,
             tokens: addition.tokens.to_vec(),

@@ -33,7 +33,7 @@ use crate::execute::{ExecuteError, RankLink};
 use crate::file::{PlanFile, VERSION};
 use crate::homes::RankMemory;
 use crate::load::{self, LoadError};
-use crate::options::Options;
+use crate::options::EngineOptions;
 use crate::places;
 use crate::processors::Pin;
 use crate::program;
@@ -79,7 +79,7 @@ impl FollowError {
 }
 
 /// Loads a plan file: the part of the transport's rank, or all ranks in this process.
-fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+fn load(file: PlanFile, folder: &Path, options: &EngineOptions) -> Result<Engine, LoadError> {
     let expected = file.plan.ranks.map_or(1, |ranks| ranks.ranks);
     check_group(&file)?;
     match &options.transport {
@@ -161,7 +161,7 @@ fn check_group(file: &PlanFile) -> Result<(), LoadError> {
 }
 
 /// Loads all ranks in this process, in threads of their own. Returns rank 0.
-fn all_here(mut file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+fn all_here(mut file: PlanFile, folder: &Path, options: &EngineOptions) -> Result<Engine, LoadError> {
     let ranks = 1 + file.other_ranks.len();
     if ranks > MAX_RANKS_HERE {
         return Err(RanksError::TooManyHere { found: ranks, max: MAX_RANKS_HERE }.into());
@@ -183,7 +183,7 @@ fn all_here(mut file: PlanFile, folder: &Path, options: &Options) -> Result<Engi
     let Some(own) = transports.next() else { return Err(LoadError::NoSteps) };
     let mut followers = Vec::with_capacity(ranks);
     for ((transport, mut plan), options) in transports.zip(others).zip(all) {
-        let options = Options { trace: None, progress: None, pins: None, ..options };
+        let options = EngineOptions { trace: None, progress: None, pins: None, ..options };
         let (folder, memory) = (folder.to_owned(), Arc::clone(&memory));
         use_paths(&mut plan, &file.plan.files);
         let file = PlanFile { model_files: file.model_file_handles()?, ..PlanFile::new(plan) };
@@ -222,17 +222,17 @@ struct Link<'t> {
 
 /// Returns the options of one of several ranks of this process. Without a home, a rank has an equal
 /// number of threads.
-fn rank_options(options: Options, ranks: usize) -> Options {
+fn rank_options(options: EngineOptions, ranks: usize) -> EngineOptions {
     if !options.homes.all().is_empty() {
         return options;
     }
     let equal = || std::thread::available_parallelism().map_or(1, usize::from).div_ceil(ranks);
     // Several pools share the processors, so no pool may choose them.
-    Options { threads: Some(options.threads.unwrap_or_else(equal)), pin: Pin::Off, ..options }
+    EngineOptions { threads: Some(options.threads.unwrap_or_else(equal)), pin: Pin::Off, ..options }
 }
 
 /// Loads the plan of a rank, and compares program, plan and options with rank 0.
-fn join(file: PlanFile, folder: &Path, options: &Options, link: &Link<'_>) -> Result<Engine, LoadError> {
+fn join(file: PlanFile, folder: &Path, options: &EngineOptions, link: &Link<'_>) -> Result<Engine, LoadError> {
     let &Link { transport, digest, begun, .. } = link;
     let mut loaded = load::load(file, folder, options, begun)?;
     loaded.store.ranks = Some(RankLink::new(Arc::clone(transport)));
@@ -264,7 +264,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`LoadError`].
-    pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+    pub fn load(plan: Plan<Kernel>, folder: &Path, options: &EngineOptions) -> Result<Engine, LoadError> {
         Engine::load_file(PlanFile::new(plan), folder, options)
     }
 
@@ -273,7 +273,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`LoadError`].
-    pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+    pub fn load_file(file: PlanFile, folder: &Path, options: &EngineOptions) -> Result<Engine, LoadError> {
         if let Output::Experts { .. } = file.plan.output {
             return Err(LoadError::NoSteps);
         }

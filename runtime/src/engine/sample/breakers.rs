@@ -41,7 +41,7 @@ impl Breakers {
         self.longest_tail
     }
 
-    fn of(&self, head: u32) -> &[Breaker] {
+    fn with_head(&self, head: u32) -> &[Breaker] {
         let begin = self.all.partition_point(|breaker| breaker.head < head);
         let rest = &self.all[begin..];
         &rest[..rest.partition_point(|breaker| breaker.head == head)]
@@ -50,14 +50,14 @@ impl Breakers {
     /// Returns whether a token alone, without a tail, is a breaker.
     pub(super) fn is_alone(&self, token: u32) -> bool {
         // The shortest tail comes first.
-        self.of(token).first().is_some_and(|breaker| breaker.tail.is_empty())
+        self.with_head(token).first().is_some_and(|breaker| breaker.tail.is_empty())
     }
 
     /// Returns the tail length of the longest breaker at the start of these tokens; `None` if they
     /// start with no breaker.
     pub(super) fn tail_of(&self, tokens: &[u32]) -> Option<usize> {
         let (head, rest) = tokens.split_first()?;
-        let own = self.of(*head);
+        let own = self.with_head(*head);
         let max = if own.is_empty() { return None } else { self.longest_tail.min(rest.len()) };
         (0..=max).rev().find(|length| own.binary_search_by(|breaker| breaker.tail[..].cmp(&rest[..*length])).is_ok())
     }

@@ -77,7 +77,7 @@ pub static SAMPLERS: [Row; 9] = [
 
 impl Kind {
     /// Returns the sampler of a name or alias.
-    pub fn named(name: &str) -> Option<Kind> {
+    pub fn from_name(name: &str) -> Option<Kind> {
         let name = name.trim();
         SAMPLERS.iter().find(|row| row.name == name || row.aliases.contains(&name)).map(|row| row.kind)
     }

@@ -444,11 +444,11 @@ fn samplers_run_in_the_given_order() {
     let cold = SamplerSettings { temperature: 0.0, samplers: vec![Kind::TopK], top_k: 2, ..plain_settings() };
     assert_eq!(tokens(&remaining(cold, &logits)), [0, 1]);
     for row in &SAMPLERS {
-        assert_eq!((Kind::named(row.name), Kind::from_letter(row.letter)), (Some(row.kind), Some(row.kind)));
+        assert_eq!((Kind::from_name(row.name), Kind::from_letter(row.letter)), (Some(row.kind), Some(row.kind)));
         assert_eq!(row.kind.row().name, row.name);
     }
     assert_eq!(
-        (Kind::named("typical"), Kind::named("top"), Kind::from_letter('z')),
+        (Kind::from_name("typical"), Kind::from_name("top"), Kind::from_letter('z')),
         (Some(Kind::TypicalP), None, None)
     );
     assert_eq!(SAMPLERS.iter().map(|row| row.kind).collect::<Vec<_>>(), DEFAULT_SAMPLERS);

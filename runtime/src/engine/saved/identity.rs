@@ -38,7 +38,7 @@ pub struct Identity {
 }
 
 impl Digest {
-    fn of(hasher: &SipHasher13) -> Digest {
+    fn from_hasher(hasher: &SipHasher13) -> Digest {
         Digest(hasher.finish128().as_bytes())
     }
 
@@ -48,7 +48,7 @@ impl Digest {
         let mut hasher = SipHasher13::new();
         hasher.write(&self.0);
         tokens.iter().for_each(|token| hasher.write(&token.to_le_bytes()));
-        Digest::of(&hasher)
+        Digest::from_hasher(&hasher)
     }
 }
 
@@ -74,11 +74,11 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
     let mut add = |bytes| add(&mut hasher, bytes);
     let Plan { architecture, target, max_tokens, vocabulary, states, buffers, kernels, steps, .. } = plan;
     add(postcard::to_allocvec(&(architecture, target, max_tokens, vocabulary, states, buffers)));
-    plan.ropes.iter().for_each(|table| add(postcard::to_allocvec(&table.within(context))));
+    plan.ropes.iter().for_each(|table| add(postcard::to_allocvec(&table.for_context(context))));
     plan.weights.iter().for_each(|weight| add(postcard::to_allocvec(&(&weight.name, weight.format, &weight.shape))));
     kernels.iter().for_each(|kernel| add(postcard::to_allocvec(kernel)));
     steps.iter().for_each(|step| add(postcard::to_allocvec(step)));
-    Digest::of(&hasher)
+    Digest::from_hasher(&hasher)
 }
 
 /// Returns the digest of a rank's plan: of everything but the paths of its files.
@@ -91,7 +91,7 @@ pub(crate) fn of_rank(plan: &Plan<Kernel>) -> Digest {
     plan.ropes.iter().for_each(|table| add(postcard::to_allocvec(table)));
     plan.derived.iter().for_each(|derived| add(postcard::to_allocvec(derived)));
     plan.weights.iter().for_each(|weight| add(postcard::to_allocvec(weight)));
-    Digest::of(&hasher)
+    Digest::from_hasher(&hasher)
 }
 
 /// Returns the digest of the properties that an engine's memory is made for: weights with their
@@ -112,7 +112,7 @@ pub(crate) fn of_memory(plan: &Plan<Kernel>) -> Digest {
     add(postcard::to_allocvec(&(own_weight_bytes, expert_groups, ropes, buckets, output, takes, gives)));
     derived.iter().for_each(|derived| add(postcard::to_allocvec(derived)));
     plan.weights.iter().for_each(|weight| add(postcard::to_allocvec(weight)));
-    Digest::of(&hasher)
+    Digest::from_hasher(&hasher)
 }
 
 /// Returns the byte ranges at which a plan's weights are sampled.
@@ -147,5 +147,5 @@ pub(crate) fn of_weights(samples: &[Sample], files: &[Mapped]) -> Digest {
         hasher.write(&[u8::from(read)]);
         hasher.write(out);
     }
-    Digest::of(&hasher)
+    Digest::from_hasher(&hasher)
 }

@@ -344,7 +344,7 @@ fn write(facts: &SavedHeader, sequence: &Sequence, out: &mut dyn Write) -> Resul
     out.write_all(&facts.header(crc32fast::hash(&encoded)).encode())?;
     out.write_all(&encoded)?;
     let states = &sequence.states;
-    for (number, state) in states.declared().iter().enumerate() {
+    for (number, state) in states.declared_states().iter().enumerate() {
         let Some(places) = facts.places(number, state) else { continue };
         let mut crc = crc32fast::Hasher::new();
         states.read_places(number, &places, &mut |bytes| {
@@ -371,7 +371,7 @@ fn write(facts: &SavedHeader, sequence: &Sequence, out: &mut dyn Write) -> Resul
 /// Reads the cache slots of a saved state into a sequence whose states end at the same position.
 /// The facts are read already.
 fn read_places(facts: &SavedHeader, sequence: &mut Sequence, input: &mut dyn Read) -> Result<(), SavedError> {
-    let declared = sequence.states.declared().to_vec();
+    let declared = sequence.states.declared_states().to_vec();
     for (number, state) in declared.iter().enumerate() {
         let Some(places) = facts.places(number, state) else { continue };
         let mut crc = crc32fast::Hasher::new();
@@ -419,7 +419,7 @@ impl Engine {
         self.loaded.identity()
     }
 
-    fn of(&self) -> EngineIdentity<'_> {
+    fn engine_identity(&self) -> EngineIdentity<'_> {
         let (states, _) = self.states();
         EngineIdentity { states, context: self.context(), vocabulary: self.vocabulary() }
     }
@@ -447,7 +447,7 @@ impl Engine {
         }
         let states = &sequence.states;
         let mut copies: Vec<u32> = states.copies().map(|(position, _)| position).filter(|&at| at < held).collect();
-        copies.extend(has_copies(states.declared()).then_some(held));
+        copies.extend(has_copies(states.declared_states()).then_some(held));
         Ok(SavedHeader {
             identity: self.identity(),
             before: Digest::default(),
@@ -466,13 +466,13 @@ impl Engine {
 
     /// Restores this rank's part of a saved sequence; see [`Engine::load_state`].
     fn load_part(&mut self, id: SequenceId, input: &mut dyn Read, bytes: u64) -> Result<LoadedSequence, SavedError> {
-        let facts = SavedHeader::read(input, bytes, &self.identity(), &self.of())?;
+        let facts = SavedHeader::read(input, bytes, &self.identity(), &self.engine_identity())?;
         if facts.positions.start != 0 {
             return Err(SavedError::From { found: facts.positions.start, expected: 0 });
         }
         let Range { end, .. } = facts.positions;
-        let complete = facts.firsts.len() == self.of().states.len()
-            && (!has_copies(self.of().states) || facts.copies.last() == Some(&end));
+        let complete = facts.firsts.len() == self.engine_identity().states.len()
+            && (!has_copies(self.engine_identity().states) || facts.copies.last() == Some(&end));
         if !complete {
             let (what, found) = ("a copy at".to_owned(), facts.copies.last().copied().unwrap_or(0).into());
             return Err(SavedError::Number {
@@ -487,7 +487,7 @@ impl Engine {
         sequence.stand_at(&stand);
         let mut load = || {
             read_places(&facts, sequence, input)?;
-            let declared = sequence.states.declared().to_vec();
+            let declared = sequence.states.declared_states().to_vec();
             for (position, bytes) in read_copies(&facts, &declared, input)? {
                 match position == end {
                     true => sequence.states.write_whole(&bytes),
@@ -515,8 +515,8 @@ impl Engine {
         let sequence = self.sequence(id).ok_or(SavedError::NoSequence { id })?;
         let used = pages.last().map_or(position, |page| page.positions.end);
         let mut bases = Vec::new();
-        for (number, state) in sequence.states.declared().iter().enumerate() {
-            let Some(needed) = sequence.states.needed(number, position) else {
+        for (number, state) in sequence.states.declared_states().iter().enumerate() {
+            let Some(needed) = sequence.states.first_needed(number, position) else {
                 bases.push(0);
                 continue;
             };

@@ -34,7 +34,7 @@ impl Engine {
             sampler: None,
             positions,
         };
-        let mut bytes = Vec::with_capacity(facts.bytes(sequence.states.declared()).unwrap_or(0) as usize);
+        let mut bytes = Vec::with_capacity(facts.bytes(sequence.states.declared_states()).unwrap_or(0) as usize);
         write(&facts, sequence, &mut bytes)?;
         Ok((facts, bytes))
     }
@@ -66,7 +66,7 @@ impl Engine {
             sampler: None,
             positions,
         };
-        let mut bytes = Vec::with_capacity(facts.bytes(sequence.states.declared()).unwrap_or(0) as usize);
+        let mut bytes = Vec::with_capacity(facts.bytes(sequence.states.declared_states()).unwrap_or(0) as usize);
         write(&facts, sequence, &mut bytes)?;
         Ok(Some((facts, bytes)))
     }
@@ -103,7 +103,7 @@ impl Engine {
     /// See [`SavedError`]. Fails if the bytes are of another model, cut short, or damaged before
     /// the cache slots.
     pub fn saved_facts(&self, input: &mut dyn std::io::Read, bytes: u64) -> Result<SavedHeader, SavedError> {
-        SavedHeader::read(input, bytes, &self.identity(), &self.of())
+        SavedHeader::read(input, bytes, &self.identity(), &self.engine_identity())
     }
 
     /// Returns whether these consecutive pages have all that a sequence needs to continue at
@@ -152,7 +152,7 @@ impl Engine {
         position: u32,
     ) -> Result<(), SavedError> {
         self.saved_sequence(id)?;
-        let (identity, of) = (self.identity(), self.of());
+        let (identity, of) = (self.identity(), self.engine_identity());
         let read = |mut bytes: &[u8]| -> Result<(SavedHeader, usize), SavedError> {
             let all = bytes.len();
             let facts = SavedHeader::read(&mut bytes, all as u64, &identity, &of)?;

@@ -48,7 +48,7 @@ impl Backend {
     /// # Errors
     /// Fails if the target cannot be emulated, a kernel has no code for it, or the emulator refuses
     /// the code.
-    pub(crate) fn emulated(kernels: &[Kernel], target: Target) -> Result<Backend, LoadError> {
+    pub(crate) fn compile_emulated(kernels: &[Kernel], target: Target) -> Result<Backend, LoadError> {
         if target.isa().lowering != Lowering::X64 {
             return Err(LoadError::NotEmulated { target });
         }

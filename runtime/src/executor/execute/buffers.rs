@@ -82,8 +82,8 @@ impl Pass<'_> {
         match input {
             DimInput::Rows => item.rows,
             DimInput::Band => u64::from(item.band),
-            DimInput::Tokens => self.counts.of(RowCount::Tokens),
-            DimInput::Outputs => self.counts.of(RowCount::Outputs),
+            DimInput::Tokens => self.counts.get(RowCount::Tokens),
+            DimInput::Outputs => self.counts.get(RowCount::Outputs),
             DimInput::Capacity => u64::from(self.capacity(item)),
             DimInput::First => rows().first,
             DimInput::Last => rows().last,
@@ -140,7 +140,7 @@ impl Pass<'_> {
         let row = item.row.saturating_sub(piece.row.into());
         let first = u64::from(piece.position.saturating_sub(base)) + row;
         let before_last = item.rows.saturating_sub(1);
-        let seen = sliding.map_or(0, |sliding| sliding.seen(piece.position + (row + before_last) as u32));
+        let seen = sliding.map_or(0, |sliding| sliding.first_visible(piece.position + (row + before_last) as u32));
         RowPositions { first, last: first + before_last, seen, dropped: u64::from(base / ATTENTION_BLOCK) }
     }
 
@@ -237,7 +237,7 @@ impl Pass<'_> {
         let (store, counts) = (self.store, &self.counts);
         let empty = || store.arena.region().part(0, 0).unwrap_or(store.arena.region());
         let words =
-            |region: Region, rows: RowCount| region.part(0, counts.of(rows) * INDEX_BYTES).unwrap_or_else(empty);
+            |region: Region, rows: RowCount| region.part(0, counts.get(rows) * INDEX_BYTES).unwrap_or_else(empty);
         let (tokens, outputs) = (RowCount::Tokens, RowCount::Outputs);
         match source {
             Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
@@ -266,14 +266,14 @@ impl Pass<'_> {
                 let rows = store.inputs.ngrams.iter().find(|(of, _)| *of == ngram).map(|(_, rows)| *rows);
                 (rows.map_or_else(empty, |rows| words(rows, tokens)), ngram.hash.rows())
             }
-            Source::Input(Input::OutputRows) => (words(store.inputs.output_rows, outputs), counts.of(tokens)),
+            Source::Input(Input::OutputRows) => (words(store.inputs.output_rows, outputs), counts.get(tokens)),
             Source::Input(Input::RoutedToken(bucket)) => {
                 let rows = RowCount::Routed { top_k: self.program.routings[bucket.0 as usize].top_k };
-                (words(store.inputs.routed[bucket.0 as usize].0, rows), counts.of(tokens))
+                (words(store.inputs.routed[bucket.0 as usize].0, rows), counts.get(tokens))
             }
             Source::Input(Input::RoutedSlot(bucket)) => {
                 let rows = RowCount::Routed { top_k: self.program.routings[bucket.0 as usize].top_k };
-                (words(store.inputs.routed[bucket.0 as usize].1, rows), counts.of(rows))
+                (words(store.inputs.routed[bucket.0 as usize].1, rows), counts.get(rows))
             }
         }
     }
@@ -283,7 +283,7 @@ impl Pass<'_> {
         let arena = self.store.arena.region();
         let buffer = &self.program.buffers[buffer];
         // The region fits: the program's check found all rows of the largest step inside the arena.
-        arena.part(buffer.offset, buffer.row_bytes * self.counts.of(buffer.rows)).unwrap_or(arena)
+        arena.part(buffer.offset, buffer.row_bytes * self.counts.get(buffer.rows)).unwrap_or(arena)
     }
 }
 

@@ -185,7 +185,7 @@ impl Pass<'_> {
     pub(super) fn exchange(&self, exchange: Exchange) -> Result<(), ExecuteError> {
         let Some(link) = &self.store.ranks else { return Err(ExecuteError::NoRanks) };
         let region = |buffer: BufferId| self.arena(buffer.0 as usize);
-        let (sent, result) = (exchange.sent().map(region), exchange.result().map(region));
+        let (sent, result) = (exchange.sent_buffer().map(region), exchange.result().map(region));
         // SAFETY: the regions lie in the arena, which is mapped and initialised. All other threads
         // of this rank wait at the barrier. The program's check found that both regions are apart.
         let sent: &[u8] =

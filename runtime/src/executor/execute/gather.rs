@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ixc_ir::plan::{ATTENTION_BLOCK, Chosen, KEY_LANES, PositionChoice, Source};
+use ixc_ir::plan::{ATTENTION_BLOCK, ChoiceUnit, KEY_LANES, PositionChoice, Source};
 
 use super::buffers::{Argument, part};
 use super::{Item, Pass, Problem};
@@ -48,7 +48,7 @@ impl Pass<'_> {
         let states = self.states(item.piece).ok_or_else(size_error)?;
         let position = self.last_position(item);
         // Only positions are divided among items; each item takes all chosen entries.
-        let first = if choice.of == Chosen::Entries { 0 } else { item.span.first() };
+        let first = if choice.of == ChoiceUnit::Entries { 0 } else { item.span.first() };
         let from = |block: u64| states.region(state, field, item.column, block).ok_or_else(size_error);
         if choice.is_all(position) {
             return part(from(first)?, 0, bytes, parameter, item);
@@ -62,7 +62,7 @@ impl Pass<'_> {
         let to = part(self.store.chosen[thread].region(), *taken, bytes, parameter, item)?;
         *taken = taken.saturating_add(bytes).next_multiple_of(LINE_BYTES);
         // Checks that the state holds all slots that the row could see.
-        let seen = choice.seen(position);
+        let seen = choice.visible_places(position);
         let held = u64::from(seen).next_multiple_of(ATTENTION_BLOCK.into()).saturating_mul(row_bytes);
         let from = part(from(0)?, 0, held, parameter, item)?;
         let words = u64::from(seen.div_ceil(ATTENTION_BLOCK)) * 4;
@@ -113,7 +113,7 @@ impl<'w> ChosenPlaces<'w> {
     /// Creates an iterator that begins after the first `skipped` chosen slots.
     fn new(words: &'w [AtomicU32], choice: PositionChoice, position: u32, mut skipped: u64) -> ChosenPlaces<'w> {
         let left = u64::from(choice.count(position)).saturating_sub(skipped);
-        let mut places = ChosenPlaces { words, next: 0, bits: 0, seen: choice.seen(position), left };
+        let mut places = ChosenPlaces { words, next: 0, bits: 0, seen: choice.visible_places(position), left };
         while skipped > 0 && places.next_word() {
             let count = u64::from(places.bits.count_ones());
             if count > skipped {
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn selected_places_are_read_in_order_from_any_offset() {
         let bits = [0x8000_0001, 0, 0xffff_0000, 0xffff_ffff];
-        let choice = PositionChoice { top_k: 23, every: 1, of: Chosen::Positions };
+        let choice = PositionChoice { top_k: 23, every: 1, of: ChoiceUnit::Positions };
         let expected: Vec<u32> = [0, 31].into_iter().chain(80..96).chain(96..101).collect();
         let words = words(&bits);
         for (skipped, room) in (0..=23).flat_map(|skipped| [1, 5, 32].map(|room| (skipped, room))) {

@@ -209,7 +209,7 @@ impl Pass<'_> {
                             let seen = whole.map_or(own, |reach| last.min(own.saturating_add(reach)));
                             let position = position.saturating_add(seen);
                             let position = listed.map_or(position, |choice| choice.count(position).saturating_sub(1));
-                            Span::divided(blocks_of(position, split.every), split.division)
+                            Span::divide(blocks_of(position, split.every), split.division)
                         }
                         None => Span::WHOLE,
                     };
@@ -308,7 +308,7 @@ impl Pass<'_> {
         mut work: Option<&mut stats::Work>,
     ) -> Result<(), ExecuteError> {
         let (task, place) = (&stage.tasks[group.task], &stage.parts[group.task]);
-        let block = match self.streamed(stage, task.rows) {
+        let block = match self.streamed_experts(stage, task.rows) {
             Some((number, experts)) => Some(experts.wait(number, group.expert)?),
             None => None,
         };

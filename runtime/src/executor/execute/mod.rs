@@ -100,7 +100,7 @@ impl EngineMemory {
         let experts = self.experts.as_ref().map(|experts| experts.store().memory());
         let each = self.scratch.iter().chain(&self.chosen).map(Memory::region);
         vec![
-            list("weights", vec![self.weights.packed()]),
+            list("weights", vec![self.weights.packed_region()]),
             list("streamed experts", experts.into_iter().collect()),
             list("states", self.sequences.iter().map(|sequence| sequence.states.memory()).collect()),
             list("activations", std::iter::once(self.arena.region()).chain(each).collect()),
@@ -124,7 +124,7 @@ impl Counts {
         Counts { tokens: sum(|piece| piece.rows), outputs: sum(|piece| piece.outputs) }
     }
 
-    fn of(&self, rows: RowCount) -> u64 {
+    fn get(&self, rows: RowCount) -> u64 {
         match rows {
             RowCount::Tokens => u64::from(self.tokens),
             RowCount::Outputs => u64::from(self.outputs),
@@ -248,7 +248,7 @@ pub(crate) fn run(
         store.experts.as_ref().map_or(Ok(()), |experts| experts.store().check_unchanged())?;
         Ok(store.files.iter().try_for_each(Mapped::check_unchanged)?)
     };
-    let exceeded = running.as_ref().and_then(RunningStep::exceeded);
+    let exceeded = running.as_ref().and_then(RunningStep::exceeded_limit);
     let in_time = || exceeded.map_or(Ok(()), |limit| Err(ExecuteError::Deadline { limit }));
     // A thread may fail because the flag interrupted its wait, so the deadline comes first.
     let result = in_time().and(result).and(failure).and_then(|()| unchanged());
@@ -351,14 +351,14 @@ impl Pass<'_> {
     }
 
     /// Returns the group whose streamed experts a task reads from blocks, if any.
-    fn streamed(&self, stage: &Stage, axis: RowAxis) -> Option<(u32, &Experts)> {
+    fn streamed_experts(&self, stage: &Stage, axis: RowAxis) -> Option<(u32, &Experts)> {
         let (experts, window) = (self.store.experts.as_ref()?, self.program.windows.get(stage.window? as usize)?);
         (axis == RowAxis::Routed(window.bucket)).then_some((window.group, experts))
     }
 
     /// Calls `add` with the rows of an axis, expert by expert.
     fn each_expert(&self, stage: &Stage, axis: RowAxis, add: &mut dyn FnMut(ExpertRows)) {
-        if let Some((_, experts)) = self.streamed(stage, axis) {
+        if let Some((_, experts)) = self.streamed_experts(stage, axis) {
             return experts.window().rows.iter().copied().for_each(add);
         }
         // In stages that run again, work without experts is done only the first time.

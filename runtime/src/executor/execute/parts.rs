@@ -112,9 +112,9 @@ impl Span {
     pub const WHOLE: Span = Span { part: 0, parts: 1, each: u32::MAX, start: 0 };
 
     /// Divides `blocks` blocks into parts.
-    pub fn divided(blocks: u64, division: Division) -> Span {
+    pub fn divide(blocks: u64, division: Division) -> Span {
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        let (parts, each) = division.of(blocks);
+        let (parts, each) = division.divide(blocks);
         Span { part: 0, parts, each, start: 0 }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         // In the second division, each part always has two blocks.
         let divisions = [Division::THREADS, Division { parts: 1 << 20, blocks: 2 }];
         for (position, division) in (0..20_000).chain([1 << 24]).flat_map(|p| divisions.map(|division| (p, division))) {
-            let divided = Span::divided(position / 32 + 1, division);
+            let divided = Span::divide(position / 32 + 1, division);
             let mut next = 0;
             for part in 0..divided.parts {
                 let own = Span { part, ..divided };

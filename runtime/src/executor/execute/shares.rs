@@ -53,7 +53,7 @@ impl Stretch {
     }
 
     /// Encodes the stretch for a counter.
-    fn packed(self, round: u64) -> u64 {
+    fn to_counter(self, round: u64) -> u64 {
         (round % ROUNDS) << (2 * BITS) | self.next << BITS | self.end
     }
 }
@@ -86,7 +86,7 @@ impl Shares {
         // An unused counter keeps its old tag, which would become valid again after the tags wrap
         // around.
         if round.is_multiple_of(ROUNDS / 2) {
-            let nothing = Stretch { next: 0, end: 0 }.packed(round);
+            let nothing = Stretch { next: 0, end: 0 }.to_counter(round);
             self.counters.iter().for_each(|counter| counter.0.store(nothing, Ordering::Relaxed));
         }
     }
@@ -138,7 +138,8 @@ impl ThreadShare<'_> {
             let (rest, taken) = cut(stretch);
             // The counter orders only itself: the data that items read was written before the
             // threads met.
-            match counter.compare_exchange_weak(word, rest.packed(self.round), Ordering::Relaxed, Ordering::Relaxed) {
+            match counter.compare_exchange_weak(word, rest.to_counter(self.round), Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => return Some(taken),
                 Err(found) => word = found,
             }
@@ -157,7 +158,7 @@ impl ThreadShare<'_> {
             self.steal().map(|stolen| {
                 let (rest, taken) = front(stolen);
                 // No other thread changes a counter with an empty stretch.
-                self.shares.counters[own as usize].0.store(rest.packed(self.round), Ordering::Relaxed);
+                self.shares.counters[own as usize].0.store(rest.to_counter(self.round), Ordering::Relaxed);
                 taken
             })
         });

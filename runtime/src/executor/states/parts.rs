@@ -72,7 +72,7 @@ impl States {
 
     /// Returns the first position of a state that a token at `position` needs; `None` if the state
     /// has no window.
-    pub(crate) fn needed(&self, state: usize, position: u32) -> Option<u32> {
+    pub(crate) fn first_needed(&self, state: usize, position: u32) -> Option<u32> {
         self.states.get(state)?.window?;
         self.sliding.get(state)?.as_ref().map(|sliding| sliding.first(position))
     }

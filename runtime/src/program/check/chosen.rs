@@ -1,6 +1,8 @@
 //! Checks of chosen cache slots, which an index (sparse attention) selects from a state.
 
-use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Chosen, PositionChoice, RowAxis, RowCount, Source, Task, Variant};
+use ixc_ir::plan::{
+    ATTENTION_BLOCK, Arg, BufferId, ChoiceUnit, PositionChoice, RowAxis, RowCount, Source, Task, Variant,
+};
 
 use super::super::{Access, LINE_BYTES, MAX_CONTEXT, Parameter, Problem, id, range};
 use super::Checker;
@@ -24,7 +26,7 @@ pub fn position_choice(task: &Task) -> Result<Option<PositionChoice>, Problem> {
         return Err(Problem::Shape { expected: "rows of tokens and a single choice, because places are chosen" });
     }
     // Chosen entries are read in addition to positions.
-    if choice.of == Chosen::Entries {
+    if choice.of == ChoiceUnit::Entries {
         let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
         return if alone {
             Ok(None)

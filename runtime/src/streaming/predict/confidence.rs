@@ -142,7 +142,7 @@ impl GuessConfidence {
 
     /// Returns the probability that a guess of an expert outside memory is right, 0 to 1; one half
     /// if nothing is known.
-    pub fn counted(&self, group: u32, probability: f64) -> f64 {
+    pub fn smoothed_probability(&self, group: u32, probability: f64) -> f64 {
         let class = GuessConfidence::class(probability);
         let shared = self.classes[class].part(probability, ODDS_PRIOR);
         let own = self.groups.get(group as usize).map_or(Count::default(), |group| group.classes[class]);
@@ -159,8 +159,8 @@ mod tests {
     }
 
     impl GuessConfidence {
-        fn of(&self, guess: RankedGuess) -> f64 {
-            self.counted(guess.group, self.odds(guess))
+        fn probability(&self, guess: RankedGuess) -> f64 {
+            self.smoothed_probability(guess.group, self.odds(guess))
         }
     }
 
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn confidence_distinguishes_experts_of_the_same_rank() {
         let mut sure = GuessConfidence::default();
-        assert_eq!(sure.of(ranked_guess(3, 7, 9)), 0.5);
+        assert_eq!(sure.probability(ranked_guess(3, 7, 9)), 0.5);
         for token in 0..100 {
             // The first guess is one of ten experts, and right unless it is expert 3. The second is
             // never right.
@@ -179,10 +179,10 @@ mod tests {
             learn(&mut sure, ranked_guess(0, 0, expert), expert != 3, expert != 3);
             learn(&mut sure, ranked_guess(0, 1, 20 + expert), false, false);
         }
-        assert!(sure.of(ranked_guess(0, 0, 3)) < 0.2, "{}", sure.of(ranked_guess(0, 0, 3)));
-        assert!(sure.of(ranked_guess(0, 0, 4)) > 0.7, "{}", sure.of(ranked_guess(0, 0, 4)));
+        assert!(sure.probability(ranked_guess(0, 0, 3)) < 0.2, "{}", sure.probability(ranked_guess(0, 0, 3)));
+        assert!(sure.probability(ranked_guess(0, 0, 4)) > 0.7, "{}", sure.probability(ranked_guess(0, 0, 4)));
         // For an unseen expert and layer, the rank still gives information.
-        let [first, second] = [0, 1].map(|rank| sure.of(ranked_guess(5, rank, 50)));
+        let [first, second] = [0, 1].map(|rank| sure.probability(ranked_guess(5, rank, 50)));
         assert!(first > 0.6 && second < 0.1, "{first}, {second}");
     }
 
@@ -194,7 +194,7 @@ mod tests {
             learn(&mut sure, ranked_guess(0, 0, token), false, true);
             learn(&mut sure, ranked_guess(1, 0, token), false, false);
         }
-        let [right, wrong] = [0, 1].map(|group| sure.of(ranked_guess(group, 0, 1000)));
+        let [right, wrong] = [0, 1].map(|group| sure.probability(ranked_guess(group, 0, 1000)));
         assert!(right > 0.8 && wrong < 0.2, "{right}, {wrong}");
     }
 
@@ -205,7 +205,7 @@ mod tests {
         for token in 0..400 {
             learn(&mut sure, ranked_guess(0, 0, token % 4), token % 4 != 0, token % 4 != 0);
         }
-        assert!(sure.of(ranked_guess(0, 0, 0)) < 0.1 && sure.odds(ranked_guess(0, 0, 1)) > 0.9);
+        assert!(sure.probability(ranked_guess(0, 0, 0)) < 0.1 && sure.odds(ranked_guess(0, 0, 1)) > 0.9);
     }
 
     #[test]
@@ -213,13 +213,13 @@ mod tests {
         let mut sure = GuessConfidence::default();
         (0..10_000).for_each(|_| learn(&mut sure, ranked_guess(0, 0, 0), false, true));
         (0..600).for_each(|_| learn(&mut sure, ranked_guess(0, 0, 0), false, false));
-        assert!(sure.of(ranked_guess(0, 0, 0)) < 0.5, "{}", sure.of(ranked_guess(0, 0, 0)));
+        assert!(sure.probability(ranked_guess(0, 0, 0)) < 0.5, "{}", sure.probability(ranked_guess(0, 0, 0)));
     }
 
     #[test]
     fn invalid_expert_numbers_take_no_memory() {
         let mut sure = GuessConfidence::default();
         learn(&mut sure, ranked_guess(0, 0, u32::MAX), false, true);
-        assert!(sure.groups.is_empty() && sure.of(ranked_guess(0, 0, u32::MAX)) == 0.5);
+        assert!(sure.groups.is_empty() && sure.probability(ranked_guess(0, 0, u32::MAX)) == 0.5);
     }
 }

@@ -361,7 +361,7 @@ impl Predictions {
             let experts = scored.predictor.predict(group, width);
             let guess = |(rank, &expert): (usize, &u32)| {
                 let probability = scored.confidence.odds(RankedGuess { group, rank, expert });
-                let sure = scored.confidence.counted(group, probability) >= sure_enough;
+                let sure = scored.confidence.smoothed_probability(group, probability) >= sure_enough;
                 Guess { expert, probability, resident: resident(expert), sure }
             };
             let guesses: Vec<Guess> = experts.iter().enumerate().map(guess).collect();

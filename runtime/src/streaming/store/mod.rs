@@ -91,7 +91,7 @@ const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Result of an eviction on request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evicted {
+pub struct EvictionResult {
     /// Evicted blocks.
     pub blocks: u32,
     /// Bytes of the evicted blocks' slots, which are free now.
@@ -258,9 +258,9 @@ impl ExpertCache {
     ) -> Result<ExpertCache, StreamError> {
         let files = Arc::new(Files::open(files, config.direct)?);
         let numbers = check::blocks(&blocks, &files, packer.is_some())?;
-        let spending = BudgetSplit::of(&blocks, config.top_k, config.budget, config.staging)?;
+        let spending = BudgetSplit::spend(&blocks, config.top_k, config.budget, config.staging)?;
         let reservation = Arc::new(Reservation::new(spending.bytes())?);
-        let queue = Arc::new(Queue::new(files, reservation, config.chunk).traced(config.trace.clone()));
+        let queue = Arc::new(Queue::new(files, reservation, config.chunk).with_trace(config.trace.clone()));
         let groups = blocks.iter().map(|block| block.id.group + 1).max().unwrap_or(0);
         let mut seen = HashSet::new();
         let wanted = config.keep.blocks.iter().filter_map(|block| numbers.get(block).copied());
@@ -360,7 +360,7 @@ impl ExpertCache {
 
     /// Evicts the unpinned blocks of a group from memory, and cancels predictions for it. Kept
     /// blocks stay unless `kept` is true; then they also lose their kept status.
-    pub fn evict(&self, group: u32, kept: bool) -> Evicted {
+    pub fn evict(&self, group: u32, kept: bool) -> EvictionResult {
         let mut inner = self.shared.lock();
         let evicted = inner.evict(&self.shared.fixed, group, kept);
         self.shared.settle(inner);
@@ -554,7 +554,7 @@ impl ExpertCache {
         for (group, stalled) in groups.iter_mut().zip(&fixed.stalled) {
             group.stall = Duration::from_nanos(stalled.load(Ordering::Relaxed));
         }
-        let classes = ClassUse::of(&inner.slots);
+        let classes = ClassUse::from_slots(&inner.slots);
         drop(inner);
         Stats { groups, classes, drive: fixed.queue.counters() }
     }

@@ -80,7 +80,7 @@ pub struct ClassUse {
 }
 
 impl ClassUse {
-    pub(super) fn of(slots: &Slots) -> Vec<ClassUse> {
+    pub(super) fn from_slots(slots: &Slots) -> Vec<ClassUse> {
         let one = |(i, class): (usize, &super::super::slots::SizeClass)| ClassUse {
             bytes: class.bytes,
             count: class.count,

@@ -192,7 +192,7 @@ fn throttled_drive_reads_correctly_within_its_rate() {
     let bytes = pattern(40 * PAGE);
     let rate = 4e6;
     let rig = Rig::planted(&bytes, 8, PAGE, move |queue| {
-        ThreadedReader::throttled(Arc::clone(queue.files()), 8, rate).unwrap()
+        ThreadedReader::with_rate(Arc::clone(queue.files()), 8, rate).unwrap()
     });
     let begun = std::time::Instant::now();
     rig.submit((0..4).map(|i| job(i, Class::Routed, 10 * i * PAGE, 10 * PAGE, 10 * i * PAGE)).collect());

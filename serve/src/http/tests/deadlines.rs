@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::scripted::events;
-use crate::http::{Local, Options};
+use crate::http::{AppOptions, Local};
 use crate::serving::Registry;
 use crate::serving::scripted::{Script, host};
 
@@ -16,7 +16,7 @@ fn post(path: &'static str, body: &Value, limit: Duration) -> (u16, Value) {
     let script = Script::new();
     script.set_endless(true);
     let models = Arc::new(Registry::one(host("{% for m in messages %}{{ m.content }}{% endfor %}", script.clone())));
-    let options = Options { request_timeout: Some(limit), ..Options::default() };
+    let options = AppOptions { request_timeout: Some(limit), ..AppOptions::default() };
     let local = Local::with_options(models, options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let answer = runtime.block_on(local.post(path, body.as_object().unwrap()));

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
-use crate::http::{Options, router};
+use crate::http::{AppOptions, router};
 use crate::serving::Registry;
 use crate::serving::scripted::{Script, host};
 
@@ -34,7 +34,7 @@ async fn post_body(router: Router, key: &str, body: Body) -> Response {
 fn server(script: Arc<Script>, request_timeout: Option<Duration>) -> Router {
     let models = Arc::new(Registry::one(host("{% for m in messages %}{{ m.content }}{% endfor %}", script)));
     let keys = ["one", "two"].map(str::to_owned).to_vec();
-    let options = Options { keys, per_key_parallel: Some(1), request_timeout, ..Options::default() };
+    let options = AppOptions { keys, per_key_parallel: Some(1), request_timeout, ..AppOptions::default() };
     router(models, options, watch::channel(false).1)
 }
 

@@ -17,7 +17,7 @@ impl Soup {
     }
 
     pub(super) fn expert_matmul(&mut self, Sizes { k, n, .. }: Sizes) {
-        let (ids, _, slots) = self.routed();
+        let (ids, _, slots) = self.pick_route();
         let w = self.weight(&[IDS + 1, n, k]);
         let w = ok(self.b.dequantise(w));
         let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[slots, k]) };
@@ -25,19 +25,19 @@ impl Soup {
     }
 
     pub(super) fn expert_add_bias(&mut self, Sizes { k, .. }: Sizes) {
-        let (ids, _, slots) = self.routed();
+        let (ids, _, slots) = self.pick_route();
         let (y, bias) = (self.f32(&[slots, k]), self.table(k));
         ok(self.b.expert_add_bias(y, ids, bias));
     }
 
     pub(super) fn expert_scale(&mut self, Sizes { k, .. }: Sizes) {
-        let (ids, _, slots) = self.routed();
+        let (ids, _, slots) = self.pick_route();
         let (y, factors) = (self.f32(&[slots, k]), self.weight(&[IDS]));
         ok(self.b.expert_scale(y, ids, factors));
     }
 
     pub(super) fn expert_combine(&mut self, Sizes { k, .. }: Sizes) {
-        let (_, p, slots) = self.routed();
+        let (_, p, slots) = self.pick_route();
         let y = self.f32(&[slots, k]);
         ok(self.b.expert_combine(y, p));
     }
@@ -52,33 +52,33 @@ impl Soup {
     }
 
     pub(super) fn route_given(&mut self) {
-        let (ids, p, slots) = self.routed();
+        let (ids, p, slots) = self.pick_route();
         let (ids, p) = ok(self.b.route_given(ids, p, IDS));
         self.routed.push((ids, p, slots));
     }
 
     pub(super) fn route_identities(&mut self) {
-        let (ids, p, slots) = self.routed();
+        let (ids, p, slots) = self.pick_route();
         let experts = 1 + self.rng.below(IDS);
         let (ids, p, _) = ok(self.b.route_identities(ids, p, experts));
         self.routed.push((ids, p, slots));
     }
 
     pub(super) fn route_owned(&mut self) {
-        let (ids, p, slots) = self.routed();
+        let (ids, p, slots) = self.pick_route();
         let owned = view::RouteOwned { ids, p, first: self.rng.below(IDS) as i64, experts: 1 };
         let results = ok(self.b.op(OpKind::RouteOwned, owned.operands(), owned.attrs()));
         self.routed.push((results[0], results[1], slots));
     }
 
     pub(super) fn expert_groups(&mut self) {
-        let (ids, p, slots) = self.routed();
+        let (ids, p, slots) = self.pick_route();
         let groups = ok(self.b.expert_groups(ids, self.rng.pick(&[1, 2])));
         self.routed.push((groups, p, slots));
     }
 
     pub(super) fn expert_swiglu(&mut self, kind: OpKind, Sizes { k, n, .. }: Sizes) {
-        let (ids, _, _) = self.routed();
+        let (ids, _, _) = self.pick_route();
         let (gate, up) = self.gate_up(&[IDS, n, k]);
         let (x, format) = (self.activation(gate, &[k]), self.activation_format(n));
         let biases = [self.maybe_table(n), self.maybe_table(n)].map(maybe_weight);
@@ -89,7 +89,7 @@ impl Soup {
     }
 
     pub(super) fn expert_down(&mut self, kind: OpKind, Sizes { k, n, .. }: Sizes) {
-        let (ids, p, slots) = self.routed();
+        let (ids, p, slots) = self.pick_route();
         let w = self.weight(&[IDS, n, k]);
         let (x, residual) = (self.activation(w, &[slots, k]), self.f32(&[n]));
         let bias = maybe_weight(self.maybe_table(n));
@@ -98,7 +98,7 @@ impl Soup {
     }
 
     pub(super) fn expert_split(&mut self) {
-        let (ids, p, slots) = self.routed();
+        let (ids, p, slots) = self.pick_route();
         if slots < 2 {
             return;
         }
@@ -112,7 +112,7 @@ impl Soup {
     }
 
     pub(super) fn expert_prefetch(&mut self, Sizes { k, n, heads, .. }: Sizes) {
-        let ((ids, _, _), (gate, up)) = (self.routed(), self.gate_up(&[IDS, n, k]));
+        let ((ids, _, _), (gate, up)) = (self.pick_route(), self.gate_up(&[IDS, n, k]));
         let (slots, down) = (self.slots(), self.weight(&[IDS, 32, n]));
         let when = self.rng.pick(&[Prefetch::Routed, Prefetch::Predicted]);
         let gate = Some(gate).filter(|_| self.rng.once_in(2));
@@ -122,7 +122,7 @@ impl Soup {
     }
 
     pub(super) fn expert_wait(&mut self, Sizes { heads, .. }: Sizes) {
-        let (ids, p, top_k) = self.routed();
+        let (ids, p, top_k) = self.pick_route();
         let slots = self.slots();
         let (ids, slots) = ok(self.b.expert_wait(slots, ids, heads));
         self.slots = Some(slots);

@@ -28,7 +28,7 @@ impl Soup {
     }
 
     pub(super) fn recurrent(&mut self, kind: OpKind, op: Recurrent) {
-        let example = Example::of(op, &mut self.rng);
+        let example = Example::random(op, &mut self.rng);
         let name = self.name("s");
         let rollback = self.rng.pick(&[Rollback::Snapshot, Rollback::None]);
         let state = ok(self.b.state(State::recurrent(&name, &example.state, rollback)));
@@ -49,7 +49,7 @@ impl Soup {
     }
 
     pub(super) fn column_squares(&mut self, kind: OpKind, Sizes { k, .. }: Sizes) {
-        let (ids, _, slots) = self.routed();
+        let (ids, _, slots) = self.pick_route();
         let (routed, by_slot) = (self.rng.once_in(2), self.rng.once_in(2));
         let format = self.activation_format(k);
         let dims = if routed && by_slot { vec![slots, k] } else { vec![k] };

@@ -136,7 +136,7 @@ pub enum BufferAccess {
 
 impl BufferAccess {
     /// Returns the access to a buffer of kernel IR.
-    pub fn of(kind: &BufferKind) -> BufferAccess {
+    pub fn from_kind(kind: &BufferKind) -> BufferAccess {
         match kind {
             BufferKind::Read => BufferAccess::Read,
             BufferKind::Write => BufferAccess::Write,
@@ -162,7 +162,7 @@ pub struct Elements(String);
 
 impl Elements {
     /// Returns the name of a type of kernel IR.
-    pub fn of(elem: Option<Elem>) -> Elements {
+    pub fn from_elem(elem: Option<Elem>) -> Elements {
         Elements(elem.unwrap_or(Elem::I8).name().to_owned())
     }
 

@@ -22,7 +22,7 @@ const ALIGNMENT: u64 = 64;
 /// fails. The folder is then removed.
 pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
     let compiled = show::compile_x64(&case.chosen, "an export")?;
-    let expected = case.expected()?;
+    let expected = case.expected_buffers()?;
     let kernel = &case.chosen.kernel;
     let put = |name: String, bytes: &[u8]| -> Result<File, Error> {
         folder.put(&name, bytes)?;
@@ -38,7 +38,7 @@ pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
     let mut buffers = Vec::new();
     let contents = case.before.iter().zip(&expected).zip(elements(kernel));
     for (i, (buffer, ((before, after), elem))) in kernel.buffers.iter().zip(contents).enumerate() {
-        let kind = BufferAccess::of(&buffer.kind);
+        let kind = BufferAccess::from_kind(&buffer.kind);
         let file = |lead: &str| format!("{lead}_{i}_{}.bin", file_name_part(&buffer.name));
         // Output buffers are filled with the poison value, which needs no file.
         let filled = before.iter().all(|byte| *byte == POISON);
@@ -47,7 +47,7 @@ pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
             name: buffer.name.clone(),
             kind,
             bytes: before.len() as u64,
-            elements: Elements::of(elem),
+            elements: Elements::from_elem(elem),
             below: match &buffer.kind {
                 BufferKind::Index { below } => evaluate(below, &case.dims),
                 _ => None,

@@ -133,7 +133,7 @@ impl Removal<'_> {
                     out.push(Stmt::LoadIndex { var: *var, address: self.address(address) });
                 }
                 Stmt::For(inner) if is_chosen => {
-                    self.next += Counts::of(&Kernel { body: inner.body.clone(), ..empty() }).statements;
+                    self.next += Counts::from_kernel(&Kernel { body: inner.body.clone(), ..empty() }).statements;
                     for carry in &inner.carries {
                         let init = self.value(carry.init);
                         self.replacements.insert(carry.result, init);

@@ -24,9 +24,9 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
     /// Compile options.
-    pub compile: compile::Options,
+    pub compile: compile::CompileOptions,
     /// Threads and their binding to cores.
-    pub run: engine::Options,
+    pub run: engine::EngineOptions,
     /// Number of rounds.
     pub rounds: u32,
     /// Tokens of a prefill step. The default is 512, or the model's max if that is smaller.
@@ -109,8 +109,8 @@ pub fn tune_model(
         (None, None) => CoreCaches::here(target.row()),
         (None, Some(_)) => target.row().caches(),
     };
-    let wanted = compile::Options { tuned: None, max_tokens: options.prompt, ..options.compile.clone() };
-    let run = engine::Options { stats: true, ..options.run.clone() };
+    let wanted = compile::CompileOptions { tuned: None, max_tokens: options.prompt, ..options.compile.clone() };
+    let run = engine::EngineOptions { stats: true, ..options.run.clone() };
     let load_options = LoadOptions { compile: wanted.clone(), run, ..LoadOptions::default() };
     let engine = LoadedModel::of_model(model, &load_options)?.into_engine();
     if engine.stream().is_some() {
@@ -118,11 +118,11 @@ pub fn tune_model(
     }
     let packed = Arc::new(compile::stop_after(model, &wanted, pack::PASS.name)?);
     let plan = move |choices: &[TunedChoice]| {
-        let said: tile::Options = wanted.passes.of();
+        let said: tile::TileOptions = wanted.passes.get();
         let tuned = TunedChoices(said.tuned.0.iter().chain(choices).cloned().collect());
-        let passes = OptionSet::default().with(&tile::Options { tuned, ..said });
+        let passes = OptionSet::default().with(&tile::TileOptions { tuned, ..said });
         let passes = wanted.passes.clone().over(&passes);
-        let wanted = compile::Options { start: Some(Arc::clone(&packed)), passes, ..wanted.clone() };
+        let wanted = compile::CompileOptions { start: Some(Arc::clone(&packed)), passes, ..wanted.clone() };
         Ok(specs(model, &wanted)?.1)
     };
     let own = plan(&[])?;
@@ -244,12 +244,12 @@ mod tests {
     #[test]
     fn a_model_is_tuned_in_its_own_steps() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
-        let run = engine::Options {
+        let run = engine::EngineOptions {
             threads: Some(2),
             built_in: Some(ixc_generate::plan_file::built_in()),
             ..Default::default()
         };
-        let compile = compile::Options::default();
+        let compile = compile::CompileOptions::default();
         let options = TuneOptions {
             compile,
             run,
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn single_kernel_is_tuned_in_its_plan_step() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
-        let run = engine::Options {
+        let run = engine::EngineOptions {
             threads: Some(1),
             built_in: Some(ixc_generate::plan_file::built_in()),
             ..Default::default()
@@ -289,7 +289,7 @@ mod tests {
         let tuned = |text: &str| {
             // Kernels of a target with tiles have other specs.
             let target = Some(Target::AVX2);
-            let compile = compile::Options { target, ..Default::default() };
+            let compile = compile::CompileOptions { target, ..Default::default() };
             let kernel = Some(text.parse().unwrap());
             let selection = Selection::default();
             let options = TuneOptions {
@@ -313,14 +313,14 @@ mod tests {
     #[test]
     fn only_selected_ops_are_tuned() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
-        let run = engine::Options {
+        let run = engine::EngineOptions {
             threads: Some(1),
             built_in: Some(ixc_generate::plan_file::built_in()),
             ..Default::default()
         };
         let tuned = |op: &str| {
             let selection = Selection { op: Some(op.parse().unwrap()), layers: Vec::new() };
-            let compile = compile::Options::default();
+            let compile = compile::CompileOptions::default();
             let options = TuneOptions {
                 compile,
                 run: run.clone(),

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use ixc_ir::plan::{Plan, RowAxis, Step, Task};
 use ixc_kernels::KernelSpec;
-use ixc_kernels::cut::Cut;
+use ixc_kernels::cut::ProductCut;
 use ixc_passes::tuned::{TunedChoice, WeightKernel};
 use ixc_runtime::engine::{Engine, Variant};
 use ixc_runtime::stats::Stats;
@@ -160,7 +160,7 @@ impl<'m> Steps<'m> {
                 });
                 for kernel in used.map(|(_, variant)| variant.kernel) {
                     let Some(spec) = self.default_plan.kernels.get(kernel.0 as usize) else { continue };
-                    let Some(cut) = Cut::of(spec) else { continue };
+                    let Some(cut) = ProductCut::from_spec(spec) else { continue };
                     let of =
                         &mut stages.entry(format!("{:?}", kernel_of(&cut))).or_insert((spec.clone(), Vec::new())).1;
                     if of.last() != Some(&stage) {
@@ -181,7 +181,8 @@ impl<'m> Steps<'m> {
     pub(super) fn share(&mut self, spec: &KernelSpec, rows: u32) -> Result<Hot, Error> {
         let times = self.calibrate(rows)?;
         let time = self.time(rows, times.max(3))?;
-        let stages = Cut::of(spec).map_or(Vec::new(), |cut| stages_of(&self.default_plan, kernel_of(&cut), rows));
+        let stages =
+            ProductCut::from_spec(spec).map_or(Vec::new(), |cut| stages_of(&self.default_plan, kernel_of(&cut), rows));
         if stages.is_empty() {
             return Err(not_run(spec));
         }
@@ -237,7 +238,7 @@ impl<'m> Steps<'m> {
             // The rule of `ixc bench --compare`, which distinguishes changes from noise.
             let unknown = Speedup { median: 1.0, low: 0.0, high: f64::MAX };
             let bounds = |Ratio { median, low, high, .. }| Speedup { median, low, high };
-            let ratio = Ratio::of(&other, &default).map_or(unknown, bounds);
+            let ratio = Ratio::from_samples(&other, &default).map_or(unknown, bounds);
             let cost = middle(other);
             let what = if rows == 1 { "decode".to_owned() } else { format!("prefill of {rows} tokens") };
             found.push(Candidate { what, spec: String::new(), cost, ratio });
@@ -321,11 +322,11 @@ fn not_run(spec: &KernelSpec) -> Error {
 
 /// Whether two specs are of the same product. They may differ in what they add to it.
 pub(super) fn is_same(a: &KernelSpec, b: &KernelSpec) -> bool {
-    let [a, b] = [a, b].map(|spec| Cut::of(spec).map(|cut| kernel_of(&cut)));
+    let [a, b] = [a, b].map(|spec| ProductCut::from_spec(spec).map(|cut| kernel_of(&cut)));
     a.is_some() && a == b
 }
 
-fn kernel_of(cut: &Cut) -> WeightKernel {
+fn kernel_of(cut: &ProductCut) -> WeightKernel {
     WeightKernel { weight: cut.weight, strategy: cut.strategy }
 }
 
@@ -348,7 +349,7 @@ fn runs_at(task: &Task, number: usize, rows: u32) -> bool {
 
 /// Returns the stages that run a kernel in a step with `rows` rows.
 fn stages_of(plan: &Plan<KernelSpec>, kernel: WeightKernel, rows: u32) -> Vec<usize> {
-    let is_it = |spec: &KernelSpec| Cut::of(spec).is_some_and(|cut| kernel_of(&cut) == kernel);
+    let is_it = |spec: &KernelSpec| ProductCut::from_spec(spec).is_some_and(|cut| kernel_of(&cut) == kernel);
     let runs_it = |tasks: &[Task]| {
         let used = tasks
             .iter()
@@ -359,7 +360,7 @@ fn stages_of(plan: &Plan<KernelSpec>, kernel: WeightKernel, rows: u32) -> Vec<us
     runs(plan).filter(|(_, tasks)| runs_it(tasks)).map(|(stage, _)| stage).collect()
 }
 
-fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+fn sort(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
 }
@@ -369,12 +370,12 @@ fn at(values: &[f64], share: f64) -> f64 {
 }
 
 fn middle(values: Vec<f64>) -> f64 {
-    at(&sorted(values), 0.5)
+    at(&sort(values), 0.5)
 }
 
 /// Returns the median and the quartiles.
 fn quartiles(values: Vec<f64>) -> Speedup {
-    let values = sorted(values);
+    let values = sort(values);
     Speedup { median: at(&values, 0.5), low: at(&values, 0.25), high: at(&values, 0.75) }
 }
 

@@ -25,7 +25,7 @@ use ixc_ir::graph::Module;
 use ixc_ir::graph::parse::parse;
 use ixc_ir::plan::{Plan, SourceFile};
 use ixc_kernels::catalogue::inputs;
-use ixc_kernels::cut::Cut;
+use ixc_kernels::cut::ProductCut;
 use ixc_kernels::{KernelSpec, Swiglu};
 use ixc_passes::manager::{Ir, Stop, run_watched};
 use ixc_passes::options::OptionSet;
@@ -77,7 +77,7 @@ struct Matrix {
 impl Matrix {
     /// Returns the format of the weight, and the format in the file.
     fn formats(&self) -> [Format; 2] {
-        let format = self.layout.unpacked().unwrap_or(self.layout);
+        let format = self.layout.unpacked_format().unwrap_or(self.layout);
         [format, if format.is_in_files() { format } else { Format::F16 }]
     }
 
@@ -117,12 +117,12 @@ pub(super) fn steps(
     caches: &CoreCaches,
     place: MemoryLevel,
     rows: u32,
-    options: &engine::Options,
+    options: &engine::EngineOptions,
 ) -> Result<Steps<'static>, Error> {
     let refused = |why: &str| KernelError::NotTuned { spec: spec.to_string(), why: why.to_owned() };
     let mut matrices = matrices(spec).ok_or_else(|| refused("it is not a product with a weight"))?;
     let too_large = || refused("its weight is too large");
-    let packed = |matrix: &Matrix| matrix.bytes(matrix.layout.unpacked().unwrap_or(matrix.layout));
+    let packed = |matrix: &Matrix| matrix.bytes(matrix.layout.unpacked_format().unwrap_or(matrix.layout));
     let bytes = matrices.iter().try_fold(0u64, |sum, matrix| sum.checked_add(packed(matrix)?)).ok_or_else(too_large)?;
     let products =
         matrices.iter().fold(0u64, |sum, matrix| sum.saturating_add(matrix.shape[0].saturating_mul(matrix.shape[1])));
@@ -178,7 +178,7 @@ pub(super) fn steps(
     let tokenizer = encode_tokenizer(&TokenizerSpec::default())?;
     let model = SyntheticModel { module, file, rows, target, caches: *caches, tokenizer };
     let own = model.plan(&[])?;
-    let options = engine::Options { stats: true, context: None, ..options.clone() };
+    let options = engine::EngineOptions { stats: true, context: None, ..options.clone() };
     let engine = Engine::load(with_kernels(own.clone(), target)?, Path::new(""), &options)?;
     Steps::new(engine, own, Box::new(move |choices| model.plan(choices)))
 }
@@ -191,7 +191,7 @@ fn temporary() -> PathBuf {
 
 /// Returns the weights of a layer.
 fn matrices(spec: &KernelSpec) -> Option<Vec<Matrix>> {
-    let Cut { weight, .. } = Cut::of(spec)?;
+    let ProductCut { weight, .. } = ProductCut::from_spec(spec)?;
     let matrix = |name, layout, x, shape| Matrix { name, layout, x, shape, offset: 0, stride: 0 };
     let shape = [weight.n, weight.k];
     let KernelSpec::Swiglu(Swiglu { gate, up, x, out, .. }) = *spec else {
@@ -200,7 +200,7 @@ fn matrices(spec: &KernelSpec) -> Option<Vec<Matrix>> {
     let takes = |layout: Format| {
         [Some(layout.activation()), layout.tile_activation(), layout.pair_activation()].contains(&Some(out))
     };
-    let all = FORMATS.iter().map(|row| row.format).filter(|format| format.unpacked().is_some());
+    let all = FORMATS.iter().map(|row| row.format).filter(|format| format.unpacked_format().is_some());
     let down = [gate].into_iter().chain(all).find(|layout| takes(*layout))?;
     Some(vec![
         matrix("gate", gate, x, shape),
@@ -277,7 +277,7 @@ impl SyntheticModel {
             tokenizer: self.tokenizer.clone(),
             weights: &none,
         };
-        let tile = tile::Options { tuned: TunedChoices(choices.to_vec()), ..tile::Options::default() };
+        let tile = tile::TileOptions { tuned: TunedChoices(choices.to_vec()), ..tile::TileOptions::default() };
         let context = Context {
             target: self.target,
             caches: self.caches,
@@ -321,8 +321,8 @@ mod tests {
                 let tokenizer = encode_tokenizer(&TokenizerSpec::default()).unwrap();
                 let model = SyntheticModel { module, file, rows: 64, target, caches: target.row().caches(), tokenizer };
                 let plan = model.plan(&[]).unwrap_or_else(|error| panic!("{text} for {}: {error}", target.name()));
-                let wanted = Cut::of(&spec).unwrap().weight;
-                let found = plan.kernels.iter().filter_map(Cut::of).any(|cut| cut.weight == wanted);
+                let wanted = ProductCut::from_spec(&spec).unwrap().weight;
+                let found = plan.kernels.iter().filter_map(ProductCut::from_spec).any(|cut| cut.weight == wanted);
                 assert!(found, "{text} for {}: {:?}", target.name(), plan.kernels);
             }
         }

@@ -58,9 +58,9 @@ impl EntryKeys {
         Ok(EntryKeys {
             ratios,
             rope: Rope { base, attn_factor, ..rope.clone() },
-            query_rank: keys.required("attention.q_lora_rank", 1, MAX_WIDTH)?,
-            output_groups: keys.required("attention.output_group_count", 1, MAX_COUNT)?,
-            output_rank: keys.required("attention.output_lora_rank", 1, MAX_WIDTH)?,
+            query_rank: keys.required_size("attention.q_lora_rank", 1, MAX_WIDTH)?,
+            output_groups: keys.required_size("attention.output_group_count", 1, MAX_COUNT)?,
+            output_rank: keys.required_size("attention.output_lora_rank", 1, MAX_WIDTH)?,
             listed_layers: keys.optional("hash_layer_count", 0, layers as u64)?.unwrap_or(0),
             index,
         })
@@ -70,13 +70,13 @@ impl EntryKeys {
 impl EntryIndex {
     /// Reads the keys of an indexer; `entries` is the maximum number of entries in the context.
     fn read(keys: &Keys<'_>, entries: u64) -> Result<Option<EntryIndex>, GgufError> {
-        let top_k = keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?;
+        let top_k = keys.required_size("attention.indexer.top_k", 1, MAX_CONTEXT)?;
         if entries <= top_k {
             return Ok(None);
         }
         Ok(Some(EntryIndex {
-            heads: keys.required("attention.indexer.head_count", 1, MAX_COUNT)?,
-            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            heads: keys.required_size("attention.indexer.head_count", 1, MAX_COUNT)?,
+            key_length: keys.required_size("attention.indexer.key_length", 2, MAX_WIDTH)?,
             top_k,
         }))
     }

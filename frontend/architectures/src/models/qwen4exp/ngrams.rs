@@ -59,19 +59,19 @@ impl Ngrams {
             let limit = format!("absent, or at most {MAX_IDS} tokens in the vocabulary");
             return Err(keys.metadata.bad_value(&name, format!("used with {vocabulary} tokens"), limit));
         }
-        let size = keys.required("ple.ngram_size", 2, TOKENS as u64)?;
-        let taps = keys.required("ple.conv_kernel", 2, MAX_TAPS)?;
+        let size = keys.required_size("ple.ngram_size", 2, TOKENS as u64)?;
+        let taps = keys.required_size("ple.conv_kernel", 2, MAX_TAPS)?;
         if (taps - 1) * size > MAX_BEFORE {
             let limit =
                 format!("so small that a convolution with dilation {size} reaches at most {MAX_BEFORE} tokens back");
             return Err(keys.metadata.bad_value(&keys.name("ple.conv_kernel"), taps, limit));
         }
-        let of_size = keys.required("ple.heads_per_ngram", 1, MAX_ROWS)? as usize;
+        let of_size = keys.required_size("ple.heads_per_ngram", 1, MAX_ROWS)? as usize;
         let count = of_size * (size as usize - 1);
         let multipliers = numbers(keys, "ple.layer_multipliers", size as usize, i64::MAX as u64)?;
         let offsets = numbers(keys, "ple.head_offsets", count, i32::MAX as u64)?;
         let sizes = numbers(keys, SIZES, count, i32::MAX as u64)?;
-        let end = keys.required("ple.eos_token_id", 0, vocabulary - 1)? as u32;
+        let end = keys.required_size("ple.eos_token_id", 0, vocabulary - 1)? as u32;
         let mut hashes = Vec::with_capacity(count);
         for (head, (&offset, &rows)) in offsets.iter().zip(&sizes).enumerate() {
             if rows == 0 || offset + rows > i32::MAX as u64 {
@@ -83,7 +83,7 @@ impl Ngrams {
             hash.multipliers[..tokens].copy_from_slice(&multipliers[..tokens]);
             hashes.push(hash);
         }
-        let length = keys.required("embedding_length_per_layer_input", 1, MAX_WIDTH)?;
+        let length = keys.required_size("embedding_length_per_layer_input", 1, MAX_WIDTH)?;
         Ok(Some(Ngrams { layer, length, hashes, taps, dilation: size }))
     }
 }

@@ -192,7 +192,7 @@ fn modern(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 
 fn gemma_embedding(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     gemma::scores(keys)?;
-    gemma::windowed(keys)?;
+    gemma::put_window(keys)?;
     keys.not_causal();
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! layers.
 
 use super::super::conversions::{
-    gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain, query_key_value_of_layer, skip, transposed,
+    gate_up_columns, gate_up_elements, gate_up_rows, of_experts, plain, query_key_value_of_layer, skip, transpose,
     transposed_of_experts,
 };
 use super::super::error::CheckpointError;
@@ -367,7 +367,7 @@ static GPT_OSS: &[Rule] = &[
     }),
     rule("model.layers.{L}.mlp.experts.down_proj", "blk.{L}.ffn_down_exps.weight", |s, x| match x.element() {
         Ok(ixc_ir::derived::Element::Mxfp4) => plain(s, x),
-        _ => transposed(s, x),
+        _ => transpose(s, x),
     }),
 ];
 

@@ -206,11 +206,11 @@ fn gemma_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn gemma_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     causal(keys)?;
     scores(keys)?;
-    windowed(keys)
+    put_window(keys)
 }
 
 /// Puts keys of layers with a window, which have their own RoPE base.
-pub(super) fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+pub(super) fn put_window(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(base) = keys.config.number(&["rope_local_base_freq"])? {
         keys.put("rope.freq_base_swa", base as f32);
     }
@@ -221,7 +221,7 @@ pub(super) fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 
 /// Puts keys of streams, of layers that share keys and values, and of sparse gates.
 fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    windowed(keys)?;
+    put_window(keys)?;
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
     let config = keys.config;
     let layers = config.require(&["num_hidden_layers"])?;

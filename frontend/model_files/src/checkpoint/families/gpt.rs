@@ -3,7 +3,7 @@
 
 use super::super::conversions::{
     by_key_heads, embedding, embedding_and_logits, gate_up, key_value, logits, plain, query_value_key_of_four,
-    rows_behind_two, skip, transposed,
+    rows_behind_two, skip, transpose,
 };
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
@@ -265,7 +265,7 @@ static JAIS: &[Rule] = &[
     rule("model.wte", "token_embd", embedding),
     rule("lm_head", "output", logits),
     rule("model.relative_pe.slopes", "", skip),
-    rule("model.h.{L}.mlp.c_fc2.weight", "blk.{L}.ffn_gate.weight", transposed),
+    rule("model.h.{L}.mlp.c_fc2.weight", "blk.{L}.ffn_gate.weight", transpose),
     rule("model.h.{L}.mlp.c_fc2", "blk.{L}.ffn_gate", plain),
 ];
 
@@ -287,10 +287,10 @@ static REFACT: &[Rule] = &[
 
 /// GPT-2's matrices, which are stored transposed.
 static TRANSPOSED: &[Rule] = &[
-    rule("model.h.{L}.attn.c_attn.weight", "blk.{L}.attn_qkv.weight", transposed),
-    rule("model.h.{L}.attn.c_proj.weight", "blk.{L}.attn_output.weight", transposed),
-    rule("model.h.{L}.mlp.c_fc.weight", "blk.{L}.ffn_up.weight", transposed),
-    rule("model.h.{L}.mlp.c_proj.weight", "blk.{L}.ffn_down.weight", transposed),
+    rule("model.h.{L}.attn.c_attn.weight", "blk.{L}.attn_qkv.weight", transpose),
+    rule("model.h.{L}.attn.c_proj.weight", "blk.{L}.attn_output.weight", transpose),
+    rule("model.h.{L}.mlp.c_fc.weight", "blk.{L}.ffn_up.weight", transpose),
+    rule("model.h.{L}.mlp.c_proj.weight", "blk.{L}.ffn_down.weight", transpose),
 ];
 
 fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {

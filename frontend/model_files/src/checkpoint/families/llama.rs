@@ -1,7 +1,7 @@
 //! Llama and models with the same tensor names.
 
 use super::super::conversions::{
-    grouped, key_of_layer, plain, plus_one, rows_of_vocabulary, skip, transposed, transposed_gate_up,
+    key_of_layer, plain, plus_one, rows_of_vocabulary, skip, split_groups, transpose, transposed_gate_up,
 };
 use super::super::error::CheckpointError;
 use super::super::keys::{Keys, Yarn, yarn_magnitude};
@@ -48,7 +48,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["cwm"],
         architecture: "cwm",
-        keys: windowed,
+        keys: put_window,
         tensors: &[ADJACENT_ROPE],
         defaults: r#"{"hidden_size": 6144, "intermediate_size": 21504, "num_hidden_layers": 64, "num_attention_heads": 48,
             "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "sliding_window": 8192,
@@ -61,7 +61,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["ministral"],
         architecture: "cwm",
         keys: |keys| {
-            windowed(keys)?;
+            put_window(keys)?;
             if !keys.config.has("layer_types") {
                 let layers = keys.config.require(&["num_hidden_layers"])?;
                 keys.flags("attention.sliding_window_pattern", (0..layers).map(|_| true));
@@ -300,7 +300,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["olmo3"],
         architecture: "olmo2",
-        keys: windowed,
+        keys: put_window,
         tensors: &[POST_NORMS],
         defaults: r#"{"rope_theta": 5e5, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4}"#,
         ..USUAL
@@ -308,7 +308,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["exaone4"],
         architecture: "exaone4",
-        keys: windowed,
+        keys: put_window,
         tensors: &[POST_NORMS],
         defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4}"#,
         ..USUAL
@@ -328,7 +328,7 @@ static LLAMA_4: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.down_proj", "blk.{L}.ffn_down", plain),
     rule("model.layers.{L}.feed_forward.router", "blk.{L}.ffn_gate_inp", plain),
     rule("model.layers.{L}.feed_forward.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", transposed_gate_up),
-    rule("model.layers.{L}.feed_forward.experts.down_proj", "blk.{L}.ffn_down_exps.weight", transposed),
+    rule("model.layers.{L}.feed_forward.experts.down_proj", "blk.{L}.ffn_down_exps.weight", transpose),
     rule("model.layers.{L}.feed_forward.experts.{E}.gate_proj", "blk.{L}.ffn_gate_exps", plain),
     rule("model.layers.{L}.feed_forward.experts.{E}.up_proj", "blk.{L}.ffn_up_exps", plain),
     rule("model.layers.{L}.feed_forward.experts.{E}.down_proj", "blk.{L}.ffn_down_exps", plain),
@@ -385,7 +385,7 @@ static INTERNLM_2: &[Rule] = &[
     rule("output", "output", plain),
     rule("model.layers.{L}.attention_norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.ffn_norm", "blk.{L}.ffn_norm", plain),
-    rule("model.layers.{L}.attention.wqkv.weight", "blk.{L}.attn_{P}.weight", grouped),
+    rule("model.layers.{L}.attention.wqkv.weight", "blk.{L}.attn_{P}.weight", split_groups),
     rule("model.layers.{L}.attention.wo", "blk.{L}.attn_output", plain),
     rule("model.layers.{L}.feed_forward.w1", "blk.{L}.ffn_gate", plain),
     rule("model.layers.{L}.feed_forward.w2", "blk.{L}.ffn_down", plain),
@@ -550,7 +550,7 @@ fn minicpm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 /// Puts the window and the layers that have it, if there is one.
-fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
+fn put_window(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if keys.config.has("sliding_window") {
         keys.count("attention.sliding_window", &["sliding_window"])?;
         keys.windows()?;

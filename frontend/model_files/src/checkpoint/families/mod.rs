@@ -170,7 +170,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Family> {
 }
 
 /// Returns all values of `model_type`.
-pub(super) fn known() -> Vec<&'static str> {
+pub(super) fn model_types() -> Vec<&'static str> {
     let mut known: Vec<&str> = all().flat_map(|family| family.model_types).copied().collect();
     known.sort_unstable();
     known.dedup();

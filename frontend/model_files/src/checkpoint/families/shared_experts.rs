@@ -1,7 +1,7 @@
 //! Models with shared experts next to routed ones that belong to no other family.
 
 use super::super::config::Config;
-use super::super::conversions::{first_row, gate_up, plain, plus_one, skip, transposed, turned_query_key_value};
+use super::super::conversions::{first_row, gate_up, plain, plus_one, skip, transpose, turned_query_key_value};
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{POST_ATTENTION, Rule, rule};
@@ -225,7 +225,7 @@ pub(super) static ROWS: &[Family] = &[
 
 /// ERNIE 4.5 VL, for text: experts and biases for text come first; routers are transposed.
 static ERNIE_VL: &[Rule] = &[
-    rule("model.layers.{L}.mlp.gate.weight", "blk.{L}.ffn_gate_inp.weight", transposed),
+    rule("model.layers.{L}.mlp.gate.weight", "blk.{L}.ffn_gate_inp.weight", transpose),
     rule("model.layers.{L}.mlp.gate.weight_1", "", skip),
     rule("model.layers.{L}.mlp.moe_statics.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", first_row),
     rule("model.layers.{L}.mlp.experts.{X}.gate_proj", "blk.{L}.ffn_gate_exps", plain),

@@ -139,7 +139,7 @@ impl Keys<'_> {
 
     /// Sets whether YaRN's ramp begins and ends at whole pairs, if this differs from the default of
     /// the architecture's graph.
-    pub(crate) fn truncated(&mut self, usual: bool) -> Result<(), CheckpointError> {
+    pub(crate) fn set_ramp_truncation(&mut self, usual: bool) -> Result<(), CheckpointError> {
         const KEY: &str = "truncate";
         let mut stated = None;
         for table in self.rope_tables()?.iter().flatten() {

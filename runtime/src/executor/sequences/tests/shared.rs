@@ -80,7 +80,7 @@ impl Text {
 
     fn write(&mut self, position: u32, history: u64) {
         let states = &self.sequence.states;
-        for (number, state) in states.declared().iter().enumerate() {
+        for (number, state) in states.declared_states().iter().enumerate() {
             let sliding = states.sliding(number as u32);
             let place = match state.every {
                 1 => position - sliding.map_or(0, |sliding| sliding.base()),
@@ -107,7 +107,7 @@ impl Text {
         let (states, position) = (&self.sequence.states, self.sequence.position());
         let mut seen = Vec::new();
         let firsts = states.firsts(&(0..position));
-        for (number, (state, first)) in states.declared().iter().zip(firsts).enumerate() {
+        for (number, (state, first)) in states.declared_states().iter().zip(firsts).enumerate() {
             let places = first..places(state, &(0..position)).end;
             let row_bytes: Vec<(usize, bool)> = state
                 .fields
@@ -142,7 +142,7 @@ impl Text {
         let (states, position) = (&from.sequence.states, from.sequence.position());
         let firsts = states.firsts(&(0..position));
         self.sequence.stand_at(&Stand { used: position, bases: firsts.clone() });
-        let declared = states.declared().to_vec();
+        let declared = states.declared_states().to_vec();
         for (number, (state, first)) in declared.iter().zip(firsts).enumerate() {
             let places = first..places(state, &(0..position)).end;
             let mut columns = Vec::new();

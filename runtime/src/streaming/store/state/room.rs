@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::super::queue::TakenBack;
 use super::super::super::slots::Role;
-use super::super::{Evicted, StoreConstants};
+use super::super::{EvictionResult, StoreConstants};
 use super::{Entry, Phase, StoreState};
 
 impl StoreState {
@@ -131,9 +131,9 @@ impl StoreState {
     }
 
     /// Evicts the blocks of a group: see [`super::super::ExpertCache::evict`].
-    pub fn evict(&mut self, fixed: &StoreConstants, group: u32, with_kept: bool) -> Evicted {
+    pub fn evict(&mut self, fixed: &StoreConstants, group: u32, with_kept: bool) -> EvictionResult {
         self.forget(fixed, group);
-        let mut evicted = Evicted::default();
+        let mut evicted = EvictionResult::default();
         for (number, block) in (0u32..).zip(&fixed.blocks).filter(|(_, block)| block.id.group == group) {
             let class = fixed.class_of[number as usize];
             if self.entry(number).kept && with_kept {

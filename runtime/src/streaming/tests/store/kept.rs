@@ -1,6 +1,6 @@
 //! Tests of kept blocks, and of eviction on request.
 
-use super::super::super::store::{Evicted, KeptBlocks};
+use super::super::super::store::{EvictionResult, KeptBlocks};
 use super::*;
 
 /// Configures room for `more` blocks beyond the minimum. The given blocks are kept in at most half
@@ -104,17 +104,17 @@ fn evicted_blocks_are_reread_on_request() {
     model.use_all(&store, 0, &[1, 2]);
     model.use_all(&store, 1, &[3]);
     // Pinned blocks stay.
-    assert_eq!(store.evict(1, true), Evicted { blocks: 1, bytes: PAGE });
+    assert_eq!(store.evict(1, true), EvictionResult { blocks: 1, bytes: PAGE });
     assert!(store.ready(id(1, 6)).is_none() && store.ready(id(1, 3)).is_some());
     store.release(0);
     store.release(1);
-    assert_eq!(store.evict(0, false), Evicted { blocks: 2, bytes: 2 * PAGE });
+    assert_eq!(store.evict(0, false), EvictionResult { blocks: 2, bytes: 2 * PAGE });
     assert!(store.ready(id(0, 1)).is_none() && store.ready(id(0, 5)).is_some() && store.ready(id(1, 3)).is_some());
-    assert_eq!(store.evict(0, false), Evicted::default());
+    assert_eq!(store.evict(0, false), EvictionResult::default());
     let held = |group: usize| (store.blocks_by_group()[group].in_memory, store.blocks_by_group()[group].kept);
     assert_eq!((held(0), held(1)), ((1, 1), (1, 0)));
-    assert_eq!(store.evict(0, true), Evicted { blocks: 1, bytes: PAGE });
-    assert_eq!((held(0), store.evict(7, true)), ((0, 0), Evicted::default()));
+    assert_eq!(store.evict(0, true), EvictionResult { blocks: 1, bytes: PAGE });
+    assert_eq!((held(0), store.evict(7, true)), ((0, 0), EvictionResult::default()));
     let misses = store.stats().groups[0].misses;
     model.use_all(&store, 0, &[5, 1]);
     store.release(0);
@@ -128,7 +128,7 @@ fn evicted_blocks_are_reread_on_request() {
     while store.blocks_by_group()[1].in_memory < 2 {
         std::thread::yield_now();
     }
-    assert_eq!(store.evict(1, false), Evicted { blocks: 2, bytes: 2 * PAGE });
+    assert_eq!(store.evict(1, false), EvictionResult { blocks: 2, bytes: 2 * PAGE });
 }
 
 /// Tests that a kept block with a failed read is read again on request, and is then kept.
