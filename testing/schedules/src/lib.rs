@@ -41,9 +41,29 @@ pub mod trace;
 #[path = "../../../runtime/src/watchdog.rs"]
 pub mod watchdog;
 
+/// Modules of `runtime::storage` by the paths of their crate.
+mod storage {
+    pub(crate) use crate::memory;
+}
+
+/// NUMA nodes of `runtime`: no memory is bound here.
+mod numa {
+    pub(crate) mod home {
+        pub(crate) fn bind_new_memory(_: *mut u8, _: usize) {}
+    }
+}
+
 use std::ops::Range;
 
 pub use ixc_transport::{Incoming, Outgoing, Transport, TransportError, check_peers, link};
+
+/// Reason of a rank that ends as planned.
+const FINISHED: &str = "it is finished";
+
+/// Returns the reason of a rank whose transport is dropped.
+fn last_words() -> &'static str {
+    if std::thread::panicking() { "it panicked; this is a bug" } else { FINISHED }
+}
 
 /// Work that threads take from each other.
 pub struct Work(shares::Shares);
@@ -61,10 +81,12 @@ impl Work {
     }
 }
 
-/// Returns the ranks of a group over links in memory. A failure on its own is a panic.
+/// Returns the ranks of a group over links in memory. A failure is a panic, except of the end that
+/// a rank itself announces.
 pub fn linked_group(ranks: u32) -> Vec<Box<dyn Transport>> {
     let rank = |link| {
-        let handler = linked::FailureHandler { report: Box::new(|error| panic!("{error}")), react: Box::new(|_| {}) };
+        let report = |error: &TransportError| assert!(matches!(error, TransportError::Ended { .. }), "{error}");
+        let handler = linked::FailureHandler { report: Box::new(report), react: Box::new(|_| {}) };
         Box::new(linked::LinkedTransport::new(link, handler).unwrap()) as Box<dyn Transport>
     };
     memory_link::links(ranks).into_iter().map(rank).collect()
