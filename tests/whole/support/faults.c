@@ -265,12 +265,12 @@ int fdatasync(int file) {
 
 int rename(const char *from, const char *to) {
     if (fails(RENAME)) return failed(EIO);
-    return (int)syscall(SYS_rename, from, to);
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
 int renameat(int from_folder, const char *from, int to_folder, const char *to) {
     if (fails(RENAME)) return failed(EIO);
-    return (int)syscall(SYS_renameat, from_folder, from, to_folder, to);
+    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, 0);
 }
 
 int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
@@ -280,7 +280,7 @@ int renameat2(int from_folder, const char *from, int to_folder, const char *to, 
 
 int link(const char *from, const char *to) {
     if (fails(RENAME)) return failed(EIO);
-    return (int)syscall(SYS_link, from, to);
+    return (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
 int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
