@@ -42,9 +42,13 @@ fn server(script: Arc<Script>, request_timeout: Option<Duration>) -> Router {
 async fn endless_answer(router: &Router, script: &Script) -> Response {
     script.set_endless(true);
     let first = post(router.clone(), "one", true).await;
-    while script.endless_count() == 0 {
-        tokio::task::yield_now().await;
-    }
+    assert_eq!(first.status(), StatusCode::OK);
+    let begun = async {
+        while script.endless_count() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), begun).await.expect("the answer begins");
     first
 }
 
@@ -89,7 +93,7 @@ async fn waiting_requests_have_no_bodies() {
 async fn waits_and_slow_bodies_end_at_the_deadline() {
     let script = Script::new();
     let late = StatusCode::GATEWAY_TIMEOUT;
-    let router = server(script.clone(), Some(Duration::from_millis(300)));
+    let router = server(script.clone(), Some(Duration::from_secs(3)));
     let first = endless_answer(&router, &script).await;
     assert_eq!(post(router.clone(), "one", false).await.status(), late);
     drop(first);
