@@ -19,6 +19,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use ixc_sandbox::support::Support;
 use ixc_sandbox::{Role, SandboxError, files, filter, process};
@@ -35,6 +36,8 @@ const NAME_BYTES: usize = 64;
 const READY: &[u8] = b"ready";
 /// Max failures of the system in a row before the launcher ends.
 const MAX_FAILURES: u32 = 100;
+/// Time between a failure of the system and the next attempt.
+const RETRY: Duration = Duration::from_millis(20);
 /// Number of descriptors of a helper: input, output, errors, channel.
 const DESCRIPTORS: usize = 4;
 /// Socket of a launcher.
@@ -159,7 +162,11 @@ fn next_request(socket: RawFd) -> Option<LaunchRequest> {
         match receive(socket) {
             Ok(request) => return request,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => failures = 0,
-            Err(_) if failures < MAX_FAILURES => failures += 1,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) if failures < MAX_FAILURES => {
+                failures += 1;
+                std::thread::sleep(RETRY);
+            }
             Err(_) => return None,
         }
     }
