@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use ixc_files::private_files;
 use ixc_generate::loaded_model::LoadOptions;
 use ixc_generate::plan_file::open_plan;
+use ixc_runtime::load::is_source;
 use ixc_sandbox::files::{FileAccess, confine, confine_writes};
 use ixc_sandbox::support::Support;
 use ixc_sandbox::{Role, SandboxError, filter, process};
@@ -84,15 +85,17 @@ impl SandboxFiles {
     }
 }
 
-/// Returns the model files that a plan names. Returns none for a model, or for a plan that cannot
-/// be read: loading it reports the error.
+/// Returns the model files that a plan was made from. A file that only has the plan's path is left
+/// out, because the plan may come from a stranger. Returns none for a model, or for a plan that
+/// cannot be read: loading it reports the error.
 fn files_of_plan(path: &Path) -> Vec<PathBuf> {
     if path.extension().is_none_or(|extension| extension != "ixp") {
         return Vec::new();
     }
     let Ok(file) = open_plan(path, None) else { return Vec::new() };
     let folder = path.parent().unwrap_or(path);
-    file.plan.files.iter().filter_map(|file| folder.join(&file.path).canonicalize().ok()).collect()
+    let sources = file.plan.files.iter().filter(|source| is_source(&folder.join(&source.path), source));
+    sources.filter_map(|source| folder.join(&source.path).canonicalize().ok()).collect()
 }
 
 /// Sandbox of a process that loads a model.

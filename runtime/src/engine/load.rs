@@ -49,7 +49,7 @@ mod budget;
 mod on_nodes;
 
 pub use crate::error::load::LoadError;
-pub use crate::model_files::{locate, use_files};
+pub use crate::model_files::{is_source, locate, use_files};
 pub use crate::options::{BuiltIn, DEFAULT_CONTEXT};
 pub use crate::plan_check::{check, verify};
 pub use budget::SPARE_BYTES;

@@ -150,6 +150,11 @@ fn map(path: &Path, source: &SourceFile, opened: Option<&File>) -> Result<Mapped
     Ok(mapped)
 }
 
+/// Returns whether a path is the model file that a plan was made from.
+pub fn is_source(path: &Path, source: &SourceFile) -> bool {
+    open_regular(path).is_ok_and(|file| check(&file, path, source).is_ok())
+}
+
 /// Checks that an open file is the model file that the plan was made from.
 fn check(file: &File, path: &Path, source: &SourceFile) -> Result<Identity, LoadError> {
     let error = |source| LoadError::ModelFile { path: path.to_owned(), source };
