@@ -48,7 +48,7 @@ pub fn join(command: &Command, connect: Option<Connect>) -> anyhow::Result<()> {
     if is_follower() {
         output::set_loudness(true, 0);
         // `mpirun` sends the signal to all ranks. Rank 0 then ends all of them.
-        interrupt::on_next(|| {});
+        ignore_interrupts();
         #[cfg(unix)]
         if matches!(command, Command::Serve(_)) {
             ignore_sigterm();
@@ -107,6 +107,11 @@ pub fn threads() -> Option<usize> {
 fn ignore_sigterm() {
     // SAFETY: it changes only the action of this signal. If the system refuses, nothing changes.
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+}
+
+/// Ignores all interrupts: rank 0 ends the others.
+fn ignore_interrupts() {
+    interrupt::on_next(ignore_interrupts);
 }
 
 /// Returns the number of processors of this machine, also of those that this process may not use.
