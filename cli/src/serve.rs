@@ -320,13 +320,13 @@ impl Args {
     fn begin_sandbox(&self, options: &LoadOptions, sources: &[ModelSource]) -> anyhow::Result<Option<Sandbox>> {
         let mode = match (self.sandbox, ranks::transport()) {
             (Some(SandboxMode::Off), _) => return Ok(None),
-            (None, Some(_)) => {
+            (None | Some(SandboxMode::Auto), Some(_)) => {
                 note!("ixc: no sandbox: MPI needs system calls that the sandbox forbids");
                 return Ok(None);
             }
-            (Some(_), Some(_)) => {
+            (Some(SandboxMode::On), Some(_)) => {
                 let reason = "MPI needs system calls that the sandbox forbids";
-                return Err(Usage(format!("--sandbox is not possible on several ranks: {reason}")).into());
+                return Err(Usage(format!("--sandbox on is not possible on several ranks: {reason}")).into());
             }
             (mode, None) => mode.unwrap_or(SandboxMode::Auto),
         };
