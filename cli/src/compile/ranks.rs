@@ -16,6 +16,7 @@ use ixc_runtime::{engine, file};
 use serde_json::json;
 
 use super::Args;
+use crate::Usage;
 use crate::force::reads;
 use crate::output::{self, Bytes, count_text};
 
@@ -65,6 +66,9 @@ impl Args {
     /// Returns the requested division, or the fastest one with the reason.
     fn division(&self, model: &Model, ranks: u32) -> anyhow::Result<RequestedDivision> {
         if let Some(division) = self.shard.division() {
+            if self.machines.file().is_some() {
+                return Err(Usage("--machines needs --shard auto".to_owned()).into());
+            }
             return Ok(RequestedDivision { division, reason: None });
         }
         let chosen = cluster::choose(&model.arch.module, &self.machines.machines()?, ranks);
