@@ -1,4 +1,5 @@
-//! EngineOptions of engines on NUMA nodes: each rank of this process gets a home on the machine's nodes.
+//! EngineOptions of engines on NUMA nodes: each rank of this process gets a home on the machine's
+//! nodes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,10 @@ fn topology(options: &EngineOptions) -> Result<Option<Arc<Topology>>, NumaError>
         return Ok(None);
     }
     let known = options.topology.clone().or_else(|| Topology::detect().map(Arc::new));
-    let topology = known.ok_or(NumaError::NoProcessors)?;
+    let topology = match known {
+        None if options.numa == Numa::Auto => return Ok(None),
+        known => known.ok_or(NumaError::NoProcessors)?,
+    };
     // The number of processors is cached before threads are bound, because binding changes it.
     processors();
     let several = topology.usable_nodes().count() > 1;

@@ -24,7 +24,7 @@ pub enum NumaError {
         name: String,
         /// The field.
         field: String,
-        /// Its value.
+        /// Value of the field.
         found: String,
         /// Valid values.
         expected: &'static str,

@@ -66,7 +66,10 @@ impl HomeBinding {
     /// Enters a home.
     pub(crate) fn enter(home: &Arc<Home>) -> HomeBinding {
         let processors = allowed_cpus();
-        if let Err(error) = bind(&home.place.processors) {
+        // Without its present processors, the binding could not be undone.
+        if processors.is_some()
+            && let Err(error) = bind(&home.place.processors)
+        {
             home.refuse("threads", &error);
         }
         HomeBinding { processors, home: HOME.replace(Some(Arc::clone(home))) }

@@ -34,7 +34,7 @@ use crate::processors::{Machine, Processor, allowed_cpus, parse_list};
 
 /// Max number of nodes, as in the kernel.
 pub const MAX_NODES: usize = 1024;
-/// Distance of a node to itself, by which all others are scaled.
+/// Distance of a node to itself. All other distances are relative to it.
 pub const OWN_DISTANCE: u32 = 10;
 /// Largest distance: the kernel stores distances as bytes.
 const MAX_DISTANCE: u32 = 255;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::Plan;
+use ixc_ir::plan::{Plan, WeightFile};
 
 use super::{LoadError, own_memory_layout, pack_all, record_phase};
 use crate::execute::EngineMemory;
@@ -28,7 +28,9 @@ pub(super) fn copies_bytes(
     copied: Option<&[bool]>,
 ) -> Result<u64, LoadError> {
     let copies = options.homes.all().len().saturating_sub(1) as u64;
-    if copies > 0 && (streamed.is_some() || !copies_weights(options)) {
+    // Experts in blocks stay in the file.
+    let has_blocks = plan.weights.iter().any(|weight| matches!(weight.file, WeightFile::Blocks { .. }));
+    if copies > 0 && (streamed.is_some() || has_blocks || !copies_weights(options)) {
         return Err(NumaError::MirrorStreamed.into());
     }
     Ok(if copies == 0 { 0 } else { own_memory_layout(&plan.weights, copied).1.saturating_mul(copies) })
