@@ -1,4 +1,5 @@
-//! Ranks and copies of weights on NUMA nodes: the same bits on any topology, and the nodes of pages.
+//! Ranks and copies of weights on NUMA nodes: the same bits on any topology, and the nodes of
+//! pages.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ fn bits(engine: &mut Engine) -> Vec<u32> {
     engines::bits(&logits)
 }
 
-/// Returns the resident bytes of the memory with these contents, all of which must be on the home.
+/// Returns the resident bytes of the memory with these contents. All must be on the home.
 fn local_bytes(uses: &[NodeUse], what: &str) -> Vec<u64> {
     let of = uses.iter().filter(|of_rank| of_rank.what == what);
     let local = of.map(|of_rank| {
@@ -80,7 +81,7 @@ fn local_bytes(uses: &[NodeUse], what: &str) -> Vec<u64> {
 #[test]
 fn ranks_on_nodes_have_the_bits_of_any_topology() {
     for (ranks, by, experts) in
-        [(2, Division::Tensors, None), (3, Division::Experts, None), (2, Division::Experts, Some(2 << 20))]
+        [(2, Division::Tensors, None), (3, Division::Experts, None), (2, Division::Experts, Some(3 << 20))]
     {
         let file = || plans(ranks, by, experts);
         let budget = experts.unwrap_or(0);
@@ -157,8 +158,8 @@ fn the_program_divides_a_model_and_describes_nodes() {
     assert_eq!(
         lines,
         [
-            "NUMA       node 0: 16.0 GiB, CPUs 0-3, distances 10 21",
-            "           node 1: 16.0 GiB, CPUs 4-7, distances 21 10",
+            "NUMA       node 0: 16 GiB, CPUs 0-3, distances 10 21",
+            "           node 1: 16 GiB, CPUs 4-7, distances 21 10",
             "           --numa cut: rank 0 on node 0, 4 threads on CPUs 0-3",
             "           --numa cut: rank 1 on node 1, 4 threads on CPUs 4-7",
         ]
@@ -169,7 +170,10 @@ fn the_program_divides_a_model_and_describes_nodes() {
     assert!(stderr(&refused).contains("nodes.toml: "), "{}", stderr(&refused));
     // This machine may have one node or several.
     let run = |numa| ixc(["run", "demo", "-p", "one", "--raw", "-n", "4", "--temp", "0", "--numa", numa, "--stats"]);
-    let [off, mirror] = ["off", "mirror"].map(|numa| run(numa).output().unwrap());
+    let [off, mirror, cut, auto] = ["off", "mirror", "cut", "auto"].map(|numa| run(numa).output().unwrap());
+    for (divided, numa) in [(cut, "cut"), (auto, "auto")] {
+        assert!(divided.status.success() && !divided.stdout.is_empty(), "{numa}: {}", stderr(&divided));
+    }
     assert!(off.status.success() && off.stdout == mirror.stdout, "{}", stderr(&mirror));
     assert!(stderr(&mirror).contains("copy 0 on node"), "{}", stderr(&mirror));
 }
