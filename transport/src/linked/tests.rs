@@ -127,6 +127,7 @@ fn the_reason_of_an_end_reaches_a_waiting_rank_and_its_handler() {
 #[test]
 fn a_link_hangs_only_while_this_process_runs() {
     let [transport, _peer] = pair();
+    transport.stop_heartbeats();
     let shared = &transport.shared;
     let tick = UPDATE;
     let expected = TransportError::Stuck { rank: 0, seconds: SILENCE.as_secs() };
