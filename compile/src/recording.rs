@@ -1,7 +1,8 @@
 //! Outputs of the passes of a compilation, recorded as text.
 //!
-//! A compilation with [`CompileOptions::recording`](crate::compile::CompileOptions::recording) adds each pass
-//! that it runs. [`dump`](crate::dump) writes the record, so a dump needs no second compilation.
+//! A compilation with [`CompileOptions::recording`](crate::compile::CompileOptions::recording) adds
+//! each pass that it runs. [`dump`](crate::dump) writes the record, so a dump needs no second
+//! compilation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

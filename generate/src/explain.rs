@@ -11,7 +11,8 @@
 //! use ixc_runtime::engine;
 //!
 //! let model = Model::new(ixc_compile::demo::open()?)?;
-//! let decisions = explain::decisions(&model, &CompileOptions::default(), &engine::EngineOptions::default())?;
+//! let (options, run) = (CompileOptions::default(), engine::EngineOptions::default());
+//! let decisions = explain::decisions(&model, &options, &run)?;
 //! assert!(decisions.iter().any(|decision| decision.pass == "tile"));
 //! assert!(decisions.iter().all(|decision| !decision.rejected.is_empty()));
 //! // All layers of the demo model have the same decisions, so grouping at least halves the number.

@@ -41,8 +41,8 @@
 //!
 //! Invariant: a request's bits depend neither on other requests nor on how much of its prompt was
 //! cached. That holds on targets without tiles, or with
-//! [`exact_batch`](ixc_runtime::engine::EngineOptions::exact_batch). Kernels for few rows sum in another
-//! order than kernels for many. Therefore no part of a prompt is shorter than
+//! [`exact_batch`](ixc_runtime::engine::EngineOptions::exact_batch). Kernels for few rows sum in
+//! another order than kernels for many. Therefore no part of a prompt is shorter than
 //! [`min_rows`](ixc_runtime::engine::Engine::min_rows). docs/serving.md lists the exceptions.
 //!
 //! A [`Session`](crate::session::Session) has a generator with one slot and one caller, which waits
@@ -256,9 +256,7 @@ impl Generator {
     }
 
     /// Enables speculation: see [`crate::speculate`]. A step with prompts has no drafts. The room
-    /// for drafts is [`engine::EngineOptions::more_additions`].
-    ///
-    /// [`engine::EngineOptions::more_additions`]: ixc_runtime::engine::EngineOptions::more_additions
+    /// for drafts is [`more_additions`](ixc_runtime::engine::EngineOptions::more_additions).
     ///
     /// # Errors
     /// [`Error::NoSpeculation`] if states cannot be truncated.

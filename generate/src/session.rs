@@ -255,8 +255,9 @@ impl Session {
     }
 
     /// Enables speculation: see [`crate::speculate`]. Speculation does not change the tokens, but
-    /// targets with tiles need [`exact_batch`](ixc_runtime::engine::EngineOptions::exact_batch) for that.
-    /// The room for drafts is [`more_additions`](ixc_runtime::engine::EngineOptions::more_additions).
+    /// targets with tiles need [`exact_batch`](ixc_runtime::engine::EngineOptions::exact_batch) for
+    /// that. The room for drafts is
+    /// [`more_additions`](ixc_runtime::engine::EngineOptions::more_additions).
     ///
     /// # Errors
     /// [`Error::NoSpeculation`] if states cannot be truncated, so that rejected drafts could not be

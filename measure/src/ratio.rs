@@ -8,7 +8,8 @@
 //! ```
 //! use ixc_measure::ratio::Ratio;
 //!
-//! let ratio = Ratio::from_samples(&[100.0, 101.0, 99.0, 100.5], &[120.0, 121.0, 119.5, 120.2]).unwrap();
+//! let (new, old) = ([100.0, 101.0, 99.0, 100.5], [120.0, 121.0, 119.5, 120.2]);
+//! let ratio = Ratio::from_samples(&new, &old).unwrap();
 //! assert!((ratio.median - 1.2).abs() < 0.01 && ratio.low > 1.15 && ratio.high < 1.25);
 //! // With four measurements of each, no interval has a higher confidence than this one.
 //! assert!(ratio.confidence > 0.95);

@@ -2,11 +2,11 @@
 //!
 //! Needs: fused ops. Leaves: the same results, and a `recurrent` state for each tensor that rows
 //! are multiplied with, named after the tensor. For each expert, the state has the sum of squares
-//! of each column, and then the number of rows. If [`ObserveOptions::inputs`] is false, nothing changes.
-//! Rows are summed in the format in which the op takes them, quantised if the op takes quantised
-//! rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one is counted. If
-//! each head has its own matrix, the columns of all heads are adjacent in the state, as in the
-//! files of llama-imatrix.
+//! of each column, and then the number of rows. If [`ObserveOptions::inputs`] is false, nothing
+//! changes. Rows are summed in the format in which the op takes them, quantised if the op takes
+//! quantised rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one is
+//! counted. If each head has its own matrix, the columns of all heads are adjacent in the state, as
+//! in the files of llama-imatrix.
 //!
 //! ```text
 //!   %y = linear %x, @w, _, _ : f32[T, 512]                // @w : q4_k[512, 256], %x : a8_super[T, 256]

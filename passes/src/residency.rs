@@ -2,11 +2,11 @@
 //! layer's experts.
 //!
 //! Needs: fused ops, for prediction; explicit loading alone also works on graphs from a frontend.
-//! Leaves: the same function. Nothing changes if [`ResidencyOptions::memory`] is not set, or if the experts
-//! of all layers fit, both as stored and as packed. Otherwise each layer's experts are requested
-//! directly after its `route`. An `expert.wait` is inserted before the first op that reads them,
-//! and this op takes the ids that it returns. After the last op that reads them, they are evicted.
-//! Tokens from one `expert.slots` order all these ops.
+//! Leaves: the same function. Nothing changes if [`ResidencyOptions::memory`] is not set, or if the
+//! experts of all layers fit, both as stored and as packed. Otherwise each layer's experts are
+//! requested directly after its `route`. An `expert.wait` is inserted before the first op that
+//! reads them, and this op takes the ids that it returns. After the last op that reads them, they
+//! are evicted. Tokens from one `expert.slots` order all these ops.
 //!
 //! ```text
 //!   %logits = linear %h, @router, _, _ : f32[T, 16]
@@ -26,8 +26,8 @@
 //!   %12 = expert.evict %9, %y {layer = 0} : token
 //! ```
 //!
-//! **Prediction** ([`ResidencyOptions::predict`]): a layer's router is applied one layer early, to the
-//! residual between attention and experts of the layer before (Eliseev and Mazur 2023, section
+//! **Prediction** ([`ResidencyOptions::predict`]): a layer's router is applied one layer early, to
+//! the residual between attention and experts of the layer before (Eliseev and Mazur 2023, section
 //! 3.2). The experts that it selects are prefetched as `predicted`, after those that the layer
 //! before needs. The early router runs in parallel with that layer's own router. Both are equally
 //! long chains of ops, so it adds no barrier. Reads for the next layer thus begin before this

@@ -12,13 +12,13 @@
 //!    cheap numbers, the larger.
 //! 3. **Kernel for each number of rows**: the next kernel is used from the first number at which
 //!    its arithmetic takes no longer.
-//! 4. **Bands**: if the first kernel, for few rows, has fewer items than [`TileOptions::items`], each
-//!    item can be divided into bands of fewer weight rows. The pass takes the largest band that
-//!    gives enough items; a band has at least [`TileOptions::band_bytes`]. The runtime uses bands if it
-//!    has enough threads.
+//! 4. **Bands**: if the first kernel, for few rows, has fewer items than [`TileOptions::items`],
+//!    each item can be divided into bands of fewer weight rows. The pass takes the largest band
+//!    that gives enough items; a band has at least [`TileOptions::band_bytes`]. The runtime uses
+//!    bands if it has enough threads.
 //!
-//! Choices measured for weights of a shape ([`TileOptions::tuned`]) replace the results of 1, 2 and 4,
-//! but not of 3.
+//! Choices measured for weights of a shape ([`TileOptions::tuned`]) replace the results of 1, 2 and
+//! 4, but not of 3.
 //!
 //! Rows after the last full item form a separate part. One kernel reads a gate and its up
 //! projection, and both are divided like the gate.

@@ -100,8 +100,8 @@ pub use request_log::{LogFormat, RequestLog};
 pub use sampling::check_defaults;
 
 /// Serves models on a listener until `end` completes. Then still accepts requests for
-/// [`AppOptions::drain_delay`], while `/health` returns 503. Waits for answers in progress for at most
-/// [`AppOptions::drain`], and returns.
+/// [`AppOptions::drain_delay`], while `/health` returns 503. Waits for answers in progress for at
+/// most [`AppOptions::drain`], and returns.
 pub async fn serve(
     listener: TcpListener,
     models: Arc<Registry>,

@@ -3,9 +3,9 @@
 //!
 //! [`random_kernel`] takes a seed and the widest vector, and builds a kernel through
 //! [`KernelBuilder`]. The kernel has any vector ops of the table, nested loops, carried values,
-//! index loads and affine addresses of all shapes. [`random_kernel_with`] takes [`KernelOptions`], which
-//! can also allow tiles and exclude ops. [`random_dims`] and [`random_buffers`] make its arguments.
-//! A seed gives the same kernel on every machine.
+//! index loads and affine addresses of all shapes. [`random_kernel_with`] takes [`KernelOptions`],
+//! which can also allow tiles and exclude ops. [`random_dims`] and [`random_buffers`] make its
+//! arguments. A seed gives the same kernel on every machine.
 //!
 //! Invariant: results are comparable bit for bit. No op has an undefined result. IEEE 754 leaves
 //! sign and payload of a computed NaN open, so it becomes the canonical NaN before any op can see

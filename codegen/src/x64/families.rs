@@ -1,7 +1,8 @@
 //! Ops by the function that selects them.
 //!
-//! Invariant: [`Family::from_op`] is the only match over all ops, and it has no wildcard. A new op does
-//! not compile until it has a family, and a function of the selector gets only ops that it knows.
+//! Invariant: [`Family::from_op`] is the only match over all ops, and it has no wildcard. A new op
+//! does not compile until it has a family, and a function of the selector gets only ops that it
+//! knows.
 
 use ixc_ir::kernel::Op;
 

@@ -18,8 +18,8 @@ pub(super) fn is_divided(run: &engine::EngineOptions) -> bool {
     run.transport.is_none() && ranks_for(run).is_ok_and(|ranks| ranks > 1)
 }
 
-/// Compiles a model for a rank on each node. Returns `None` if it is not divided: on one node, or if
-/// the model cannot be divided and [`Numa::Auto`] allows that.
+/// Compiles a model for a rank on each node. Returns `None` if it is not divided: on one node, or
+/// if the model cannot be divided and [`Numa::Auto`] allows that.
 ///
 /// # Errors
 /// If the model cannot be divided.

@@ -37,7 +37,8 @@ const FINE: [f32; 3] = [1.189_207_1, 1.090_507_7, 1.044_273_8];
 /// group's scale are stored.
 const OF_GROUPS: [f32; 3] = [1.0, 0.875, 0.75];
 
-/// Converts rows of `row_len` elements in `from` to rows in `to`, one of [`Format::requantisation_formats`].
+/// Converts rows of `row_len` elements in `from` to rows in `to`, one of
+/// [`Format::requantisation_formats`].
 ///
 /// # Panics
 /// The bytes are not whole rows, or `to` is another format. Callers have checked both.

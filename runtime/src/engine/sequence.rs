@@ -9,8 +9,8 @@
 //! be added ([`Engine::add_sequence`]). One step ([`Engine::step_batch`]) adds tokens to several
 //! sequences, so that weights are read once for all of them. On targets without tiles, the results
 //! of a sequence do not depend on the other sequences in the step; with tiles, this needs
-//! [`EngineOptions::exact_batch`]. In speculative decoding, each drafted token is an addition of its own.
-//! Its results are then bit-identical to a step of one token.
+//! [`EngineOptions::exact_batch`]. In speculative decoding, each drafted token is an addition of
+//! its own. Its results are then bit-identical to a step of one token.
 //!
 //! Invariant: the states are those after [`Engine::position`] tokens. If a step fails, they stay
 //! where they were. A state that cannot be truncated ([`Engine::cut_anywhere`]) goes back to its

@@ -2,8 +2,8 @@
 //! slots, and steps.
 //!
 //! A [`Recorder`] is made before a plan is loaded
-//! ([`EngineOptions::trace`](crate::engine::EngineOptions::trace)), and filled while steps run. It is written
-//! as a trace that Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open.
+//! ([`EngineOptions::trace`](crate::engine::EngineOptions::trace)), and filled while steps run. It
+//! is written as a trace that Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open.
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! so do clients that do not read their answers.
 //!
 //! Invariant: a connection whose client neither sends nor reads is closed, and there are never more
-//! than [`AppOptions::connections`]. Invariant: work for a client ends soon after the client has left,
-//! even if it had sent more requests.
+//! than [`AppOptions::connections`]. Invariant: work for a client ends soon after the client has
+//! left, even if it had sent more requests.
 
 use std::io;
 use std::net::SocketAddr;

@@ -6,8 +6,9 @@
 //! # use std::path::Path;
 //! # let plan = file::read(Path::new("small.ixp"))?;
 //! // Weights that would be packed each time that the plan is loaded are packed once, and mapped from then on.
-//! let written = file::weights::write(Path::new("model.ixp"), &plan, Path::new("."), &EngineOptions::default(), |_, _| ())?;
-//! let engine = Engine::load_file(file::open(Path::new("model.ixp"))?, Path::new("."), &EngineOptions::default())?;
+//! let (folder, options) = (Path::new("."), EngineOptions::default());
+//! let written = file::weights::write(Path::new("model.ixp"), &plan, folder, &options, |_, _| ())?;
+//! let engine = Engine::load_file(file::open(Path::new("model.ixp"))?, folder, &options)?;
 //! # let _ = (written, engine); Ok(()) }
 //! ```
 //!
