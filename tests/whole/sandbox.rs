@@ -23,7 +23,9 @@ fn status(server: &Server, field: &str) -> String {
 
 /// Returns answers that need the engine, a template, a grammar, a saved sequence and statistics.
 fn answers(arguments: &[&str], folder: &str) -> Vec<Value> {
-    let (slots, cache) = (scratch(&format!("sandbox-slots-{folder}")), scratch(&format!("sandbox-cache-{folder}")));
+    let slots = scratch(&format!("sandbox-slots-{folder}"));
+    // The server creates the folder, which only its user can read.
+    let cache = scratch(&format!("sandbox-cache-{folder}")).join("cache");
     let log = slots.join("log");
     let folders = ["--slot-save-path", slots.to_str().unwrap(), "--prompt-cache", cache.to_str().unwrap()];
     let rest = ["--parallel", "1", "--log-file", log.to_str().unwrap()];
