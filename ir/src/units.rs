@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | amounts of memory, of files and of traffic | binary: B, KiB, MiB, GiB | [`Bytes`] |
 //! | other counts | decimal: k, M, G | [`Count`] |
-//! | things that are counted | the number itself and a noun that agrees with it | [`counted`] |
+//! | things that are counted | the number itself and a noun that agrees with it | [`count_text`] |
 //! | rates of drives and memories | decimal: GB/s, as vendors state them | |
 //!
 //! ```

@@ -201,7 +201,7 @@ impl Number {
         }
     }
 
-    /// Returns the same number's bytes in [`Number::packed`].
+    /// Returns the same number's bytes in [`Number::packed_storage`].
     pub(super) fn pack(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Number::TopsOfWords { .. } => {

@@ -70,7 +70,7 @@ impl Message {
 /// Minimum length of a text, in bytes, whose presence in a prompt proves that the prompt contains
 /// the message.
 const MIN_PROOF_BYTES: usize = 32;
-/// See [`Conversation::marked`].
+/// See [`Conversation::with_marks`].
 pub(super) const MARK: &str = " [7f3a91c4]";
 
 /// Form in which a template gets the conversation.

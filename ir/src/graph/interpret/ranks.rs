@@ -50,7 +50,7 @@ impl<'a> RankInterpreter<'a> {
         Ok(RankInterpreter { ranks })
     }
 
-    /// Sets the maximum number of positions of a sequence, as [`Interpreter::within`] does.
+    /// Sets the maximum number of positions of a sequence, as [`Interpreter::with_context`] does.
     #[must_use]
     pub fn with_context(self, context: u64) -> RankInterpreter<'a> {
         RankInterpreter { ranks: self.ranks.into_iter().map(|rank| rank.with_context(context)).collect() }
