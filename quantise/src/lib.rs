@@ -14,7 +14,7 @@
 //!
 //! let model = Gguf::open("model-f16.gguf".as_ref())?;
 //! let plan = plan(&model, &QuantiseOptions::new(Mix::find("Q4_K_M").unwrap()))?;
-//! println!("{} of {} tensors, {} bytes", plan.quantised(), plan.tensors.len(), plan.bytes());
+//! println!("{} of {} tensors, {} bytes", plan.quantised_tensors(), plan.tensors.len(), plan.bytes());
 //! # Ok::<(), ixc_quantise::QuantiseError>(())
 //! ```
 

@@ -21,17 +21,17 @@ pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 /// use ixc_ir::plan::{PositionChoice, ChoiceUnit};
 ///
 /// // 2048 positions of those up to the row's own.
-/// let choice = PositionChoice { top_k: 2048, every: 1, of: Chosen::Positions };
+/// let choice = PositionChoice { top_k: 2048, every: 1, of: ChoiceUnit::Positions };
 /// assert_eq!([0, 2047, 2048, 100_000].map(|position| choice.count(position)), [1, 2048, 2048, 2048]);
 /// assert_eq!([2047, 2048].map(|position| choice.is_all(position)), [true, false]);
 /// // Whole runs of 4, and the positions after the last whole run.
-/// let choice = PositionChoice { top_k: 16, every: 4, of: Chosen::Positions };
+/// let choice = PositionChoice { top_k: 16, every: 4, of: ChoiceUnit::Positions };
 /// assert_eq!([14, 15, 16, 18, 19, 22].map(|position| choice.count(position)), [15, 16, 17, 19, 16, 19]);
 /// // Whole entries of 4 positions.
-/// let choice = PositionChoice { top_k: 16, every: 4, of: Chosen::Entries };
+/// let choice = PositionChoice { top_k: 16, every: 4, of: ChoiceUnit::Entries };
 /// assert_eq!([2, 3, 62, 63, 1000].map(|position| choice.count(position)), [0, 1, 15, 16, 16]);
 /// // Blocks of 4 positions, including the row's own block.
-/// let choice = PositionChoice { top_k: 16, every: 4, of: Chosen::Blocks };
+/// let choice = PositionChoice { top_k: 16, every: 4, of: ChoiceUnit::Blocks };
 /// assert_eq!([14, 15, 16, 18, 19, 20].map(|position| choice.count(position)), [15, 16, 13, 15, 16, 13]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -10,7 +10,7 @@
 //! assert_eq!(names, ["a", "b", "y"]);
 //! assert_eq!(signature.buffer("y").unwrap().role, Role::Write);
 //! // Callers bind buffers by name. The signature determines their order.
-//! let bound = |name, value| Named { name, value };
+//! let bound = |name, value| NamedValue { name, value };
 //! assert_eq!(spec.order(vec![bound("y", 3), bound("b", 2), bound("a", 1)]).unwrap(), [1, 2, 3]);
 //! let error = spec.order(vec![bound("a", 1), bound("b", 2)]).unwrap_err();
 //! assert_eq!(error.to_string(), "add_n16: no argument is bound to %y");
