@@ -2,7 +2,7 @@
 //! does not see the names of the fields.
 //!
 //! ```
-//! use ixc_testing::parameters::{Unnamed, unnamed};
+//! use ixc_testing::parameters::{Unnamed, unnamed_parameters_in};
 //!
 //! let found = unnamed_parameters_in("fn area(scale: u64, (rows, columns): (u64, u64)) {}");
 //! let pattern = "(rows, columns)".to_owned();

@@ -175,7 +175,7 @@ pub(crate) struct Weights {
     packed: Memory,
     /// Further copies of the packed weights, on other NUMA nodes.
     copies: Vec<Memory>,
-    /// For each thread, the number of its copy; 0 is [`Weights::packed_region`]. Empty without copies.
+    /// Number of the copy of each thread; 0 is [`Weights::packed_region`]. Empty without copies.
     copy_of_thread: Vec<usize>,
     /// Number of parts that are not ready.
     unpacked_parts: AtomicU64,
