@@ -14,7 +14,8 @@
 //!
 //! let model = Gguf::open("model-f16.gguf".as_ref())?;
 //! let plan = plan(&model, &QuantiseOptions::new(Mix::find("Q4_K_M").unwrap()))?;
-//! println!("{} of {} tensors, {} bytes", plan.quantised_tensors(), plan.tensors.len(), plan.bytes());
+//! let (changed, all) = (plan.quantised_tensors(), plan.tensors.len());
+//! println!("{changed} of {all} tensors, {} bytes", plan.bytes());
 //! # Ok::<(), ixc_quantise::QuantiseError>(())
 //! ```
 
