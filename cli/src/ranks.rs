@@ -73,8 +73,7 @@ pub fn is_repetition() -> bool {
     TRANSPORT.get().is_none() && Launch::current().is_some_and(|launch| launch.rank > 0)
 }
 
-/// Prints a failure that no other rank prints: the end of the group by this rank, or the loss of
-/// another.
+/// Prints a failure that no other rank prints: the end of the group by a rank, or the loss of one.
 fn report(error: &TransportError) {
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         output::print_stderr(&match error {
@@ -137,12 +136,14 @@ pub fn leave() -> anyhow::Result<()> {
     Ok(TRANSPORT.get().map_or(Ok(()), |transport| transport.close())?)
 }
 
-/// Ends all ranks after a failure of this one, and prints its message once. If a lower rank failed,
-/// too, that rank prints its failure, and this process ends here.
+/// Ends all ranks after a failure of this one. Rank 0 prints its message, unless it has failed,
+/// too. If a lower rank failed first, this process ends here.
 pub fn end(message: String) {
     if let Some(transport) = TRANSPORT.get() {
-        // The transport calls `report`, unless it has done so before.
         transport.end(message.trim_start_matches("error: "));
+        if transport.is_end_reported() {
+            return;
+        }
     }
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         let rank = TRANSPORT.get().map(|transport| transport.rank());

@@ -12,8 +12,8 @@ use crate::library::abort;
 
 /// Time in which MPI must end after all ranks left.
 const END: Duration = Duration::from_secs(8);
-/// Time in which the rank that ended the group reports the reason.
-const REPORT: Duration = Duration::from_millis(700);
+/// Time in which rank 0, or the rank that ended the group, reports the reason.
+const REPORT: Duration = Duration::from_secs(3);
 /// Time in which MPI must end all processes after a failure. `mpirun` then ends the others.
 const ABORT: Duration = Duration::from_secs(1);
 /// Exit status of a rank that ends because of another rank, or of the network (`EX_IOERR`).
@@ -68,7 +68,8 @@ pub(crate) fn within<T>(limit: Duration, rank: u32, report: &Report, call: impl 
 /// Ends this process after a failure of the group.
 pub(crate) fn end_process(error: &TransportError) {
     match error {
-        // `mpirun` ends all processes after the first one. The reporting rank must be earlier.
+        // `mpirun` ends all processes after the first one. The reporting rank and the one that
+        // ended the group must be earlier.
         TransportError::Ended { .. } => thread::sleep(REPORT),
         // MPI hangs in another call.
         TransportError::Stuck { .. } => {}

@@ -5,8 +5,11 @@
 pub(crate) enum Control {
     /// A sign of life.
     Heartbeat,
-    /// The sender ends the group, for a reason.
+    /// The sender ends the group, for a reason that has been reported.
     End(String),
+    /// The sender ends the group, and asks rank 0 to report the reason. Rank 0 answers with
+    /// [`Control::End`].
+    Failure(String),
     /// The sender leaves the group, and sends no more messages.
     Leave,
 }
@@ -20,10 +23,8 @@ impl Control {
         match self {
             Control::Heartbeat => vec![0],
             Control::Leave => vec![1],
-            Control::End(reason) => {
-                let end = reason.floor_char_boundary(Control::LIMIT - 1);
-                [&[2], &reason.as_bytes()[..end]].concat()
-            }
+            Control::End(reason) => encode_reason(2, reason),
+            Control::Failure(reason) => encode_reason(3, reason),
         }
     }
 
@@ -33,9 +34,16 @@ impl Control {
             (0, []) => Some(Control::Heartbeat),
             (1, []) => Some(Control::Leave),
             (2, reason) => Some(Control::End(std::str::from_utf8(reason).ok()?.to_owned())),
+            (3, reason) => Some(Control::Failure(std::str::from_utf8(reason).ok()?.to_owned())),
             _ => None,
         }
     }
+}
+
+/// Returns the bytes of a message with a reason.
+fn encode_reason(kind: u8, reason: &str) -> Vec<u8> {
+    let end = reason.floor_char_boundary(Control::LIMIT - 1);
+    [&[kind], &reason.as_bytes()[..end]].concat()
 }
 
 #[cfg(test)]
@@ -44,7 +52,8 @@ mod tests {
 
     #[test]
     fn messages_survive_encoding() {
-        for message in [Control::Heartbeat, Control::Leave, Control::End("the drive is full".to_owned())] {
+        let reason = || "the drive is full".to_owned();
+        for message in [Control::Heartbeat, Control::Leave, Control::End(reason()), Control::Failure(reason())] {
             assert_eq!(Control::decode(&message.encode()), Some(message));
         }
     }
@@ -58,7 +67,7 @@ mod tests {
 
     #[test]
     fn other_bytes_are_refused() {
-        for bytes in [&[][..], &[3], &[0, 0], &[2, 0xff]] {
+        for bytes in [&[][..], &[4], &[0, 0], &[2, 0xff], &[3, 0xff]] {
             assert_eq!(Control::decode(bytes), None);
         }
     }

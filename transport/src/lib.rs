@@ -95,6 +95,9 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
     /// [`TransportError::Ended`].
     fn end(&self, reason: &str);
 
+    /// Returns whether a rank has reported the end of the group to the user.
+    fn is_end_reported(&self) -> bool;
+
     /// Returns the reason why the group has ended, or `None` while its ranks can exchange messages.
     fn end_of_group(&self) -> Option<TransportError>;
 

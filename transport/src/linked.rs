@@ -22,6 +22,8 @@ const FRAME: usize = 16 << 20;
 const UPDATE: Duration = Duration::from_millis(50);
 /// Time in which the end of the group is sent to the others.
 const FAREWELL: Duration = Duration::from_millis(300);
+/// Time in which rank 0 reports the failure of another rank. Then that rank reports it itself.
+const CONFIRMATION: Duration = Duration::from_secs(2);
 /// Time that a rank leaves to each lower one to end the group first. With many ranks it is less.
 const PRECEDENCE: Duration = Duration::from_millis(300);
 /// Max time that a rank leaves to all lower ones together.
@@ -42,8 +44,9 @@ pub type FailureFunction = Box<dyn Fn(&TransportError) + Send + Sync>;
 
 /// Reactions to a failure of another rank, or of the link, also while no exchange waits.
 pub struct FailureHandler {
-    /// Reports a failure that no other rank reports, before the other ranks know it. After
-    /// [`Transport::end`], it is [`TransportError::Ended`] by this rank.
+    /// Reports a failure that no other rank reports. Rank 0 reports the failures of all ranks.
+    /// Another rank reports one only if rank 0 does not answer. After [`Transport::end`], the
+    /// failure is [`TransportError::Ended`] by the rank that failed.
     pub report: FailureFunction,
     /// Reacts to any failure, after the other ranks were informed.
     pub react: FailureFunction,
@@ -64,6 +67,8 @@ struct Shared<L> {
     /// The one failure of the group. Other threads wait until its handler has returned, so that a
     /// handler can end the process before they report the same failure.
     failure: Once,
+    /// Whether a rank has reported the failure.
+    is_reported: AtomicBool,
 }
 
 /// Link and membership. One thread at a time uses them.
@@ -106,20 +111,67 @@ impl<L: Link> Shared<L> {
         }
     }
 
-    /// Informs the other ranks and the handler about a failure, once. The other ranks know an end
-    /// that one of them caused.
+    /// Informs the other ranks and the handler about a failure, once.
     fn fail(&self, error: &TransportError) {
         self.failure.call_once(|| {
-            let is_known = matches!(error, TransportError::Ended { .. });
-            if !is_known {
-                (self.handler.report)(error);
+            match error {
+                TransportError::Ended { reason, .. } if self.must_report() => {
+                    (self.handler.report)(error);
+                    self.say_farewell(&Control::End(reason.clone()));
+                }
+                // The other ranks know an end that one of them caused.
+                TransportError::Ended { .. } => {}
+                // A link that hangs has no message to others.
+                TransportError::Stuck { .. } => (self.handler.report)(error),
+                // Rank 0 cannot report its own silence.
+                TransportError::Silent { peer: 0, .. } => {
+                    (self.handler.report)(error);
+                    self.say_farewell(&Control::End(error.to_string()));
+                }
+                TransportError::Peer { .. }
+                | TransportError::Length { .. }
+                | TransportError::Sequence { .. }
+                | TransportError::Control { .. }
+                | TransportError::Silent { .. }
+                | TransportError::Link { .. } => self.report_once(error, &error.to_string()),
             }
-            // A link that hangs has no message to others.
-            if !is_known && !matches!(error, TransportError::Stuck { .. }) {
-                self.say_farewell(&error.to_string());
-            }
+            self.is_reported.store(true, Ordering::Relaxed);
             (self.handler.react)(error);
         });
+    }
+
+    /// Returns whether this is rank 0, and another rank asks it to report the end of the group.
+    fn must_report(&self) -> bool {
+        self.rank == 0 && self.lock_soon().is_some_and(|state| state.membership.needs_report())
+    }
+
+    /// Informs the other ranks about a failure of this one. Rank 0 reports it, so that several
+    /// ranks with one failure give one message.
+    fn report_once(&self, error: &TransportError, reason: &str) {
+        if self.rank == 0 {
+            (self.handler.report)(error);
+            self.say_farewell(&Control::End(reason.to_owned()));
+            return;
+        }
+        self.say_farewell(&Control::Failure(reason.to_owned()));
+        if !self.awaits_rank_0() {
+            (self.handler.report)(error);
+        }
+    }
+
+    /// Waits until rank 0 has reported the end of the group. Returns whether it has.
+    fn awaits_rank_0(&self) -> bool {
+        let begin = Instant::now();
+        while begin.elapsed() < CONFIRMATION {
+            let Some(mut state) = self.lock_soon() else { return false };
+            let State { link, membership, .. } = &mut *state;
+            if membership.has_rank_0_ended(link, Instant::now()) {
+                return true;
+            }
+            drop(state);
+            thread::sleep(SLEEP);
+        }
+        false
     }
 
     /// Locks the state, unless another thread has it for long: the link may hang in that thread.
@@ -135,26 +187,30 @@ impl<L: Link> Shared<L> {
         None
     }
 
-    /// Ends the group for a reason of this rank, unless it has ended. `report` gets the reason
-    /// before the other ranks, whose ends may end this process.
-    fn end(&self, reason: &str, report: impl FnOnce(&TransportError)) {
+    /// Ends the group for a reason of this rank, unless it has ended. `is_reported` says whether
+    /// the user knows the reason.
+    fn end(&self, reason: &str, is_reported: bool) {
         self.failure.call_once(|| {
             let error = TransportError::Ended { by: self.rank, reason: reason.to_owned() };
             if let Some(mut state) = self.lock_soon() {
                 state.membership.set_end(error.clone());
             }
-            report(&error);
-            self.say_farewell(reason);
+            if is_reported {
+                self.say_farewell(&Control::End(reason.to_owned()));
+            } else {
+                self.report_once(&error, reason);
+            }
+            self.is_reported.store(true, Ordering::Relaxed);
         });
     }
 
     /// Sends the end of the group to the other ranks.
-    fn say_farewell(&self, reason: &str) {
+    fn say_farewell(&self, message: &Control) {
         // Without the link, the other ranks notice the silence of this one.
         let Some(mut state) = self.lock_soon() else { return };
         let State { link, membership, .. } = &mut *state;
         // If the link fails here, the other ranks notice the silence of this one.
-        if membership.send(link, &Control::End(reason.to_owned())).is_ok() {
+        if membership.send(link, message).is_ok() {
             let begin = Instant::now();
             while begin.elapsed() < FAREWELL && matches!(link.has_sent_all(), Ok(false)) {
                 thread::sleep(SLEEP);
@@ -278,6 +334,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
             stops: AtomicBool::new(false),
             handler,
             failure: Once::new(),
+            is_reported: AtomicBool::new(false),
         });
         let of_thread = Arc::clone(&shared);
         let heartbeats = thread::Builder::new().name("heartbeats".into()).spawn(move || of_thread.send_heartbeats())?;
@@ -450,7 +507,11 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
         if let Some(error) = self.end_of_lower_rank() {
             return self.shared.fail(&error);
         }
-        self.shared.end(reason, &self.shared.handler.report);
+        self.shared.end(reason, false);
+    }
+
+    fn is_end_reported(&self) -> bool {
+        self.shared.is_reported.load(Ordering::Relaxed)
     }
 
     fn end_of_group(&self) -> Option<TransportError> {
@@ -470,7 +531,7 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
 impl<L: Link + 'static> Drop for LinkedTransport<L> {
     fn drop(&mut self) {
         // A panic has printed its message.
-        self.shared.end(last_words(), |_| {});
+        self.shared.end(last_words(), true);
         self.stop_heartbeats();
     }
 }

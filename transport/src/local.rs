@@ -104,6 +104,11 @@ impl Transport for LocalTransport {
         self.shared.end(self.rank, reason);
     }
 
+    fn is_end_reported(&self) -> bool {
+        // The process has all ranks, and its caller gets the failure.
+        false
+    }
+
     fn end_of_group(&self) -> Option<TransportError> {
         let messages = self.shared.lock();
         messages.ended.as_ref().map(|(by, reason)| TransportError::Ended { by: *by, reason: reason.clone() })

@@ -47,18 +47,30 @@ pub(crate) struct Membership {
     leaves: bool,
     /// The reason why all exchanges fail.
     end: Option<TransportError>,
+    /// Whether the rank that ended the group asks rank 0 to report the reason.
+    needs_report: bool,
 }
 
 impl Membership {
     /// Returns a group whose ranks all live.
     pub fn new(ranks: u32, now: Instant) -> Membership {
         let members = (0..ranks).map(|_| Member { heard: now, has_left: false }).collect();
-        Membership { members, sent: None, updated: now, leaves: false, end: None }
+        Membership { members, sent: None, updated: now, leaves: false, end: None, needs_report: false }
     }
 
     /// Returns the reason why the group ended.
     pub fn end(&self) -> Option<&TransportError> {
         self.end.as_ref()
+    }
+
+    /// Returns whether the rank that ended the group asks rank 0 to report the reason.
+    pub fn needs_report(&self) -> bool {
+        self.needs_report
+    }
+
+    /// Reads control messages after the end of the group. Returns whether rank 0 has ended it, too.
+    pub fn has_rank_0_ended(&mut self, link: &mut dyn Link, now: Instant) -> bool {
+        matches!(self.read_signs(link, now), Err(TransportError::Ended { by: 0, .. }))
     }
 
     /// Sets the reason why the group ended, unless it has ended before.
@@ -145,6 +157,10 @@ impl Membership {
             match message {
                 Some(Control::Heartbeat) => {}
                 Some(Control::End(reason)) => return Err(TransportError::Ended { by: from, reason }),
+                Some(Control::Failure(reason)) => {
+                    self.needs_report = true;
+                    return Err(TransportError::Ended { by: from, reason });
+                }
                 Some(Control::Leave) => {
                     if let Some(member) = self.members.get_mut(from as usize) {
                         member.has_left = true;

@@ -197,3 +197,60 @@ fn a_dropped_rank_ends_the_group() {
     drop(first);
     assert!(matches!(receive(&second, 0, &mut [0]), Err(TransportError::Ended { by: 0, .. })));
 }
+
+/// Reports of a handler.
+type Reports = Arc<Mutex<Vec<TransportError>>>;
+
+/// Returns a rank and its reports.
+fn reporting(link: MemoryLink) -> (LinkedTransport<MemoryLink>, Reports) {
+    let reports = Reports::default();
+    let of_handler = Arc::clone(&reports);
+    let report = move |error: &TransportError| of_handler.lock().unwrap().push(error.clone());
+    let handler = FailureHandler { report: Box::new(report), react: Box::new(|_| {}) };
+    (LinkedTransport::new(link, handler).unwrap(), reports)
+}
+
+#[test]
+fn rank_0_reports_the_end_by_another_rank() {
+    let mut links = links(3).into_iter();
+    let (first, of_first) = reporting(links.next().unwrap());
+    let (second, of_second) = reporting(links.next().unwrap());
+    let (third, of_third) = reporting(links.next().unwrap());
+    second.end("the drive is full");
+    assert!(second.is_end_reported());
+    let expected = TransportError::Ended { by: 1, reason: "the drive is full".to_owned() };
+    assert_eq!(*of_first.lock().unwrap(), std::slice::from_ref(&expected));
+    assert_eq!(receive(&third, 0, &mut [0]).unwrap_err().to_string(), expected.to_string());
+    drop((first, second, third));
+    assert_eq!((of_second.lock().unwrap().len(), of_third.lock().unwrap().len()), (0, 0));
+}
+
+#[test]
+fn a_failure_of_all_ranks_is_reported_once() {
+    for round in 0..3 {
+        let ranks: Vec<_> = links(3).into_iter().map(reporting).collect();
+        std::thread::scope(|scope| {
+            for (place, (transport, _)) in ranks.iter().enumerate() {
+                // Rank 0 fails last, after the time that the others leave to it.
+                let delay = Duration::from_millis(if place == 0 { 200 + 200 * round } else { 0 });
+                scope.spawn(move || {
+                    std::thread::sleep(delay);
+                    transport.end("found 3 ranks; the plan is for 4");
+                });
+            }
+        });
+        let reports: Vec<TransportError> =
+            ranks.iter().flat_map(|(_, reports)| reports.lock().unwrap().clone()).collect();
+        assert_eq!(reports.len(), 1, "{reports:?}");
+    }
+}
+
+#[test]
+fn a_rank_reports_its_end_if_rank_0_does_not_answer() {
+    let [_silent, link] = links(2).try_into().unwrap();
+    let (second, reports) = reporting(link);
+    second.end("the drive is full");
+    assert!(second.is_end_reported());
+    let expected = TransportError::Ended { by: 1, reason: "the drive is full".to_owned() };
+    assert_eq!(*reports.lock().unwrap(), [expected]);
+}
