@@ -156,7 +156,7 @@ pub enum Reason {
     #[error("it has no sinks")]
     Sinks,
     /// Keys or values are in a block format, and an index chose positions, or there are entries.
-    #[error("it takes chosen positions and entries in f16, not in blocks")]
+    #[error("it reads chosen positions and entries only in f16, not in a block format")]
     Blocks,
     /// The target has no tile registers.
     #[error("the target has no tile registers")]

@@ -146,7 +146,7 @@ enum Content {
     /// Consecutive positions that end inside the last block of 32, so that some positions of the
     /// block are masked.
     Positions,
-    /// A number of places that ends inside the last block of 32.
+    /// Number of places that is no multiple of 32, so that the last block is partial.
     Whole,
     /// Small numbers, some of them negative.
     Ids,

@@ -29,7 +29,7 @@ pub enum GenerateError {
     Signature {
         /// The kernel's name.
         kernel: String,
-        /// The part that differs.
+        /// The differing part.
         what: &'static str,
     },
 }

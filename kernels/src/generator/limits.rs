@@ -7,8 +7,8 @@ use crate::generator::signature::BufferContents;
 use crate::generator::text::{Field, FieldKind};
 use crate::{KINDS, KernelSpec, SpecError};
 
-/// Largest numbers of spec fields, by the field's name. They are much larger than in any model, and
-/// small enough that no generator overflows or unrolls without end.
+/// Max values of numeric spec fields, by the field's name. They are much larger than in any model,
+/// and small enough that no generator overflows or unrolls without end.
 static LIMITS: &[(&str, u32)] = &[
     ("n", 1 << 24),
     ("row", 1 << 24),
@@ -34,10 +34,10 @@ static LIMITS: &[(&str, u32)] = &[
     ("iterations", 1 << 6),
 ];
 
-/// Largest number of a field that has no row above, such as a field of a new kernel.
+/// Max value of a numeric field without a row above, such as a field of a new kernel.
 const DEFAULT_LIMIT: u32 = 1 << 12;
 
-/// Returns the largest number of the spec field with this name.
+/// Returns the max value of the numeric spec field with this name.
 pub fn limit(field: &str) -> u32 {
     LIMITS.iter().find(|(name, _)| *name == field).map_or(DEFAULT_LIMIT, |(_, most)| *most)
 }
@@ -51,11 +51,11 @@ impl KernelSpec {
         field("k=").or_else(|| field("n="))
     }
 
-    /// Rejects specs that no schedule requests and that generators need not handle: huge sizes, and
-    /// formats that do not fit their field.
+    /// Checks that sizes are within the limits of generators, and that each format is valid for its
+    /// field. Schedules request only specs that pass.
     ///
     /// # Errors
-    /// The field and its valid values.
+    /// The first invalid field, with its valid values.
     pub fn check(&self) -> Result<(), SpecError> {
         let text = self.to_string();
         let kind = KINDS.iter().find(|kind| text.split(' ').next() == Some(kind.word));

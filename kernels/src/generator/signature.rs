@@ -284,7 +284,7 @@ impl Signature {
 /// A buffer or dim that takes a binding.
 struct Place {
     name: &'static str,
-    /// Whether it needs no binding.
+    /// Whether the buffer or dim needs no binding.
     optional: bool,
 }
 

@@ -177,7 +177,7 @@ pub(crate) trait Text: Part {
     const WORD: &'static str;
 }
 
-/// Fields of a spec as text: all of them, or those that several specs share. Only [`spec!`]
+/// Part of a spec as text: all fields, or the fields that several specs share. Only [`spec!`]
 /// implements it.
 pub(crate) trait Part: Sized {
     /// The fields.

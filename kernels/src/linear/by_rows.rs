@@ -108,7 +108,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to
     });
 }
 
-/// The product of some parts of a strip and some rows.
+/// The product of several parts of a strip with several rows.
 struct Vectors<'p> {
     ends: Ends<'p>,
     dots: Dots,
@@ -375,7 +375,7 @@ struct Group<'p> {
 }
 
 impl Group<'_> {
-    /// Fills the panel, if there is one.
+    /// Unpacks the weight into the panel, if the product has one.
     fn unpack(&self, b: &mut KernelBuilder) {
         let Product { format, k, vectors, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.ends.product;
         if !unpacks(format) {

@@ -136,7 +136,7 @@ pub struct Reuse {
     pub what: &'static str,
     /// Bytes that must stay in a cache for any number of rows of activations.
     fixed: u64,
-    /// Bytes of other data that must be in the same cache.
+    /// Bytes of other data that must fit in the same cache.
     beside: u64,
     /// Bytes per row of activations that must stay in the cache, and the max rows.
     row: (u64, u32),
@@ -295,7 +295,7 @@ struct Arithmetic {
     block_rows: u32,
 }
 
-/// Items with some rows of a weight, for a target.
+/// Items with a given number of weight rows, for a target.
 struct Items<'a> {
     weight: &'a Weight,
     rows: u64,

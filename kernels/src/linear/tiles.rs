@@ -65,7 +65,7 @@ pub struct Rows {
     pub half: DimId,
     /// Rows after these, fewer than 16.
     pub rest: DimId,
-    /// Whether there are such rows.
+    /// Whether `rest` is more than 0.
     pub partial: DimId,
 }
 

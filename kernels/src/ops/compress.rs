@@ -18,7 +18,7 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// Compressed rows of `every` positions each, for some of their elements.
+    /// Compressed rows of `every` positions each, for a range of their elements.
     pub struct Compress "compress" {
         /// Elements of a row.
         pub d: u32,

@@ -14,8 +14,8 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::work::{Call, Work};
 
 spec! {
-    /// Norm (if `norm` is set) and rotation of the heads of a row, at the position `16 * block +
-    /// lane`, which is a row of `table`.
+    /// Norm (if `norm` is set) and rotation of the heads of a row. The dims `block` and `lane` give
+    /// the row's position, `16 * block + lane`, and with it the row of `table` that has the angles.
     pub struct RopeHeads "rope_heads" {
         /// Heads in a row.
         pub heads: u32,

@@ -318,7 +318,7 @@ impl Scores {
         b.iadd(self.iota, first)
     }
 
-    /// Replaces each score by a function of it.
+    /// Applies a function to each score.
     fn each(&self, b: &mut KernelBuilder, score: impl Fn(&mut KernelBuilder, ValueId) -> ValueId) {
         b.for_each("i", self.shape.vectors, |b, i| {
             let v = self.load(b, i);

@@ -27,7 +27,7 @@ use crate::generator::vectors::{SUM, fold_row, for_bundles};
 use crate::generator::work::{Arithmetic, Call, Work};
 
 spec! {
-    /// State space of some heads: `n` adjacent heads in each of `of` groups.
+    /// State space of `n` adjacent heads in each of `of` groups.
     pub struct SsmScan "ssm_scan" {
         /// Heads of a row.
         pub heads: u32,

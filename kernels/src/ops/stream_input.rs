@@ -13,7 +13,7 @@ use crate::generator::vectors::for_vectors;
 use crate::ops::stream_weights::MAX_STREAMS;
 
 spec! {
-    /// `y = sum over streams j of w[j] * x[j]`, for some of their elements.
+    /// `y = sum over streams j of w[j] * x[j]`, for a range of the elements.
     pub struct StreamInput "stream_input" {
         /// Number of streams.
         pub streams: u32,

@@ -16,7 +16,7 @@ use crate::generator::vectors::for_vectors;
 use crate::ops::stream_weights::{MAX_STREAMS, row_len};
 
 spec! {
-    /// Streams of a row after a block, for some of their elements.
+    /// Streams of a row after a block, for a range of their elements.
     pub struct StreamMix "stream_mix" {
         /// Number of streams.
         pub streams: u32,

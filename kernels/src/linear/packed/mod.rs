@@ -68,7 +68,7 @@ use crate::generator::buffer_offset::BufferOffset;
 /// Bytes of a strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;
 
-/// Some parts of strips and some rows of activations. Each part is multiplied with each row.
+/// Several parts of strips and several rows of activations. Each part is multiplied with each row.
 struct Block {
     lanes: u16,
     format: Format,

@@ -308,7 +308,8 @@ impl Step<'_> {
         next.collect()
     }
 
-    /// Returns the initial value of the sum of a scale's columns.
+    /// Returns the initial value of the sum over the columns that share a scale: the correction for
+    /// unsigned codes, or 0.
     fn start(&self, b: &mut KernelBuilder, r: usize, unit: i64, units: i64) -> ValueId {
         let dwords = Type::i32(self.block.lanes);
         match self.block.offsets() {

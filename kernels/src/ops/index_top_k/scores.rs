@@ -7,7 +7,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, CHOSEN_BLOCK};
 use super::{BLOCK, KEYS};
 use crate::generator::generate::{GenerateError, check};
 
-/// Blocks from which a head chooses.
+/// Choice of blocks of positions by a head of the indexer.
 pub(crate) struct Blocks {
     /// Positions of all chosen blocks.
     pub top_k: u32,
