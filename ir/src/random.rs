@@ -49,7 +49,7 @@ impl Random {
         (0..count).map(|_| self.bits() as u8).collect()
     }
 
-    /// Returns one of these items; there must be one.
+    /// Returns one of the items at random. The list must not be empty.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.index(items.len())]
     }

@@ -75,7 +75,7 @@ pub(super) struct CodesApart {
 }
 
 impl CodesApart {
-    /// Returns the number of bytes of its codes.
+    /// Returns the number of bytes of the block's codes.
     pub fn bytes(self) -> u64 {
         self.scales * self.shared / 2
     }

@@ -73,7 +73,7 @@ pub struct Groups {
 pub struct Order {
     /// Integers of four bytes, in views of [`Element::F32`].
     pub view: View,
-    /// Number of groups. Every integer is below it.
+    /// Number of groups. The group of each column is below this number.
     pub groups: u64,
     /// Strides of scales, and of zeros, from one group to the next, in elements.
     pub steps: [u64; 2],

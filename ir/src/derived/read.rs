@@ -8,8 +8,8 @@ use crate::format::Format;
 
 /// Number of elements that are converted at a time.
 pub(super) const CHUNK: u64 = 2048;
-/// Columns of a transposed matrix that are read before their numbers are written to rows. With
-/// bf16, that is a cache line of each row, and a few KiB in all.
+/// Columns of a transposed matrix that are read at once. Their elements are then written to the
+/// derived rows. In each row, 32 columns of bf16 fill one cache line of 64 bytes.
 const TILE_COLUMNS: usize = 32;
 
 impl Derived {

@@ -136,8 +136,8 @@ fn rows_are_reordered_and_concatenated() {
     assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
 }
 
-/// All stored numbers of a row determine its divisor, in any parts that are read. A row of zeros
-/// stays.
+/// A row is divided by its length, which is computed from the whole row even if only a part of it
+/// is read. A row of zeros stays unchanged.
 #[test]
 fn derived_rows_are_normalised_to_length_one() {
     let columns = 2 * CHUNK + 3;

@@ -13,7 +13,7 @@ pub(super) struct Offsets {
     /// Offsets of the planes of codes.
     pub low_plane: usize,
     pub high_plane: usize,
-    /// Offsets of floats.
+    /// Offsets of the float fields.
     pub d: usize,
     pub m: usize,
     pub dmin: usize,

@@ -26,7 +26,7 @@ impl Attr {
         Attr::Float(value as f32)
     }
 
-    /// Returns the integer. The table guarantees that it is one.
+    /// Returns the value of an integer attribute. The op table guarantees the attribute's type.
     pub fn int(&self) -> i64 {
         match self {
             Attr::Int(v) => *v,
@@ -34,7 +34,7 @@ impl Attr {
         }
     }
 
-    /// Returns the float. The table guarantees that it is one.
+    /// Returns the value of a float attribute. The op table guarantees the attribute's type.
     pub fn float(&self) -> f64 {
         match self {
             Attr::Float(v) => f64::from(*v),
@@ -42,7 +42,7 @@ impl Attr {
         }
     }
 
-    /// Returns the bool. The table guarantees that it is one.
+    /// Returns the value of a bool attribute. The op table guarantees the attribute's type.
     pub fn bool(&self) -> bool {
         match self {
             Attr::Bool(v) => *v,
@@ -50,7 +50,7 @@ impl Attr {
         }
     }
 
-    /// Returns the word. The table guarantees that it is one.
+    /// Returns the value of a word attribute. The op table guarantees the attribute's type.
     pub fn word(&self) -> &str {
         match self {
             Attr::Word(v) => v,
@@ -58,7 +58,7 @@ impl Attr {
         }
     }
 
-    /// Returns the format. The table guarantees that it is one.
+    /// Returns the value of a format attribute. The op table guarantees the attribute's type.
     pub fn format(&self) -> Format {
         match self {
             Attr::Format(v) => *v,

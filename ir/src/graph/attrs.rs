@@ -132,7 +132,7 @@ pub enum KeyHeads {
 pub enum Prefetch {
     /// A router chose the experts, and an op will wait for them.
     Routed,
-    /// A router will probably choose them.
+    /// The experts are a prediction of a router's choice.
     Predicted,
 }
 

@@ -170,7 +170,7 @@ impl Part {
         Ok(())
     }
 
-    /// Returns the problem of the values that the ops take, if there is one.
+    /// Returns the problem of the ops' inputs, if there is one.
     fn problem(&self) -> Option<String> {
         let counts =
             [("rows", self.rows.len()), ("routings", self.ids.len()), ("numbers of experts", self.experts.len())];

@@ -171,7 +171,7 @@ impl Dim {
         Dim::Symbol(name.to_string())
     }
 
-    /// The number, if it is one.
+    /// Returns the number, if the dimension is fixed.
     pub fn fixed(&self) -> Option<u64> {
         match self {
             Dim::Fixed(n) => Some(*n),
@@ -395,7 +395,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// The value, if it is one.
+    /// Returns the value, if the operand is one.
     pub fn value(self) -> Option<ValueId> {
         match self {
             Operand::Value(value) => Some(value),
@@ -403,7 +403,7 @@ impl Operand {
         }
     }
 
-    /// Returns the operand with its value, if it is one, replaced by `change`.
+    /// Applies `change` to the operand's value, if the operand is a value.
     pub fn map_value(self, change: impl FnOnce(ValueId) -> ValueId) -> Operand {
         match self {
             Operand::Value(value) => Operand::Value(change(value)),
@@ -411,7 +411,7 @@ impl Operand {
         }
     }
 
-    /// The weight, if it is one.
+    /// Returns the weight, if the operand is one.
     pub fn weight(self) -> Option<WeightId> {
         match self {
             Operand::Weight(weight) => Some(weight),

@@ -155,7 +155,7 @@ pub struct UnmatchedCollective {
     pub found: String,
     /// Expected collective.
     pub expected: String,
-    /// Rank that waits for it.
+    /// Rank that waits for the expected collective.
     pub peer: usize,
     /// Collective of that rank.
     pub theirs: String,

@@ -68,7 +68,7 @@ pub enum RewriteError {
         function: String,
         /// Type of the value.
         found: String,
-        /// Type of the value that it replaces.
+        /// Type of the replaced value.
         expected: String,
     },
     /// A replacement op with another number of results.
@@ -80,7 +80,7 @@ pub enum RewriteError {
         op: &'static str,
         /// Number of results of the new op.
         found: usize,
-        /// Number of results of the op that it replaces.
+        /// Number of results of the replaced op.
         expected: usize,
     },
     /// An op that its type rule rejects.

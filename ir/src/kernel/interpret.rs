@@ -75,7 +75,7 @@ pub enum InterpretError {
         op: &'static str,
         /// The buffer.
         buffer: String,
-        /// Keyword of its kind.
+        /// Keyword of the buffer's kind.
         kind: &'static str,
     },
     /// An index value beyond its limit.

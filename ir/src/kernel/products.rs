@@ -31,9 +31,9 @@ use super::{Affine, Atom, Inst, Kernel, Op, Stmt, Type};
 pub struct Products {
     /// Products of bytes, or of 16-bit words that are sums of products of bytes.
     pub int8: u64,
-    /// bf16, by tile products.
+    /// Products of bf16 numbers by tiles.
     pub bf16: u64,
-    /// f32.
+    /// Products of f32 numbers.
     pub f32: u64,
 }
 

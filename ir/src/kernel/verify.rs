@@ -114,7 +114,7 @@ pub enum Problem {
         what: &'static str,
         /// The id.
         found: u32,
-        /// Number of such items in the kernel.
+        /// Number of values, variables, dims or buffers in the kernel.
         count: usize,
     },
     /// A type that kernels may not use.
@@ -198,7 +198,7 @@ pub enum Problem {
     /// An affine expression that could overflow.
     #[error("affine expression reaches {reach}, must stay below 2^{}", bounds::REACH_BITS)]
     Reach {
-        /// Sum of the largest magnitudes of its terms.
+        /// Sum of the largest magnitudes of the expression's terms.
         reach: i128,
     },
     /// A trip count or bound that is negative for some dims.
@@ -214,7 +214,7 @@ pub enum Problem {
     Forbidden {
         /// The buffer.
         buffer: String,
-        /// Keyword of its kind.
+        /// Keyword of the buffer's kind.
         kind: &'static str,
         /// Kinds that allow the access.
         expected: &'static str,

@@ -37,7 +37,7 @@ pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PositionChoice {
-    /// Maximum number of chosen places, among those that are scored.
+    /// Maximum number of places that are chosen by their scores.
     pub top_k: u32,
     /// Number of positions that are scored together: 1, or the length of a run or an entry.
     pub every: u32,

@@ -18,7 +18,8 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
 /// Maximum bytes of memory for each byte read.
 pub const MEMORY_PER_BYTE: usize = 16;
-/// Additional bytes of memory, because the largest part of a plan may come first.
+/// Bytes of memory that are allowed besides [`MEMORY_PER_BYTE`], because the largest part of a plan
+/// may be read first.
 pub const SLACK: usize = 4 << 20;
 /// Minimum bytes that an allocation takes in addition to its content (glibc's malloc).
 const ALLOCATION: usize = 16;

@@ -75,7 +75,8 @@ pub struct Division {
 }
 
 impl Division {
-    /// Division for threads that share a token: as many parts as are worth combining.
+    /// Division for threads that share a token. With more or smaller parts, combining them would
+    /// cost more than it saves.
     pub const THREADS: Division = Division { parts: 16, blocks: 8 };
 
     /// Returns the number of parts for `blocks` blocks, and the number of blocks in each part but

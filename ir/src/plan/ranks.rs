@@ -67,14 +67,14 @@ pub enum Exchange {
     Send {
         /// The rows.
         rows: BufferId,
-        /// The rank that receives them.
+        /// The receiving rank.
         to: u32,
     },
     /// Receives rows from a rank.
     Receive {
         /// Memory for the rows.
         rows: BufferId,
-        /// The rank that sends them.
+        /// The sending rank.
         from: u32,
     },
 }

@@ -44,8 +44,8 @@ const FLIP_COUNT: usize = 3;
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fit {
     pub scale: f32,
-    /// Weighted sum of the squares of the codes' numbers. With these codes, another scale adds this
-    /// times the squared distance of the scales to the error.
+    /// Weighted sum of the squares of the codes' numbers. If the codes stay and the scale changes
+    /// by `x`, the squared error grows by `x²` times this sum.
     pub squares: f32,
 }
 

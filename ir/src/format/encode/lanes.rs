@@ -359,32 +359,32 @@ impl<V: Vector> Lanes<V> {
         Lanes::splat(-0.0) - self
     }
 
-    /// Returns these numbers where they are greater, otherwise the others, also in place of NaN.
+    /// Returns the larger of the two numbers in each lane; `others` in place of NaN.
     #[inline(always)]
     pub fn greatest(self, others: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greatest(others.0))
     }
 
-    /// Returns these numbers where they are less, otherwise the others, also in place of NaN.
+    /// Returns the smaller of the two numbers in each lane; `others` in place of NaN.
     #[inline(always)]
     pub fn least(self, others: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.least(others.0))
     }
 
-    /// Returns `then` where these are greater than `others`, otherwise `otherwise`. NaN is never
-    /// greater.
+    /// Returns `then` in lanes where the number is greater than that of `others`, else `otherwise`.
+    /// NaN is never greater.
     #[inline(always)]
     pub fn greater(self, others: Lanes<V>, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greater(others.0, then.0, otherwise.0))
     }
 
-    /// Returns `then` where these are greater than `others`, otherwise 0.
+    /// Returns `then` in lanes where the number is greater than that of `others`, else 0.
     #[inline(always)]
     pub fn greater_or_zero(self, others: Lanes<V>, then: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greater_or_zero(others.0, then.0))
     }
 
-    /// Returns `then` where these numbers are 0, otherwise `otherwise`.
+    /// Returns `then` in lanes where the number is 0, else `otherwise`.
     #[inline(always)]
     pub fn nothing(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         let not_above = self.size().greater(Lanes::zero(), otherwise, then);
@@ -392,7 +392,7 @@ impl<V: Vector> Lanes<V> {
         self.greatest(Lanes::splat(f32::NEG_INFINITY)).greater(Lanes::splat(f32::NEG_INFINITY), not_above, otherwise)
     }
 
-    /// Returns `then` where these are finite, otherwise `otherwise`.
+    /// Returns `then` in lanes where the number is finite, else `otherwise`.
     #[inline(always)]
     pub fn finite(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         Lanes::splat(f32::INFINITY).greater(self.size(), then, otherwise)

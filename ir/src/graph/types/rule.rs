@@ -246,7 +246,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Returns the state of a token, which must be of this kind.
+    /// Returns the state of a token, and checks that it has this kind.
     pub(in crate::graph) fn state(&self, name: &'static str, kind: StateKind) -> Result<&'a State, TypeError> {
         let state = match self.value(name) {
             Type::Token(TokenOwner::State(state)) => self.module.states.get(state.index()),

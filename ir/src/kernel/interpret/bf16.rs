@@ -35,8 +35,8 @@ pub fn add(a: f32, b: f32) -> f32 {
 /// Computes `a * b + c` of bf16 `a` and `b`, rounded once to nearest even. A result that is tiny
 /// after rounding becomes zero of its sign.
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
-    /// Exclusive bound of sums that 24 bits round below the least normal number, without a limit on
-    /// the exponent: 2^-126 - 2^-151.
+    /// Exclusive upper bound of results that are tiny after rounding: 2^-126 - 2^-151. With 24 bits
+    /// and an unlimited exponent, this number itself rounds up to 2^-126, the least normal number.
     const LEAST: f64 = f64::from_bits((1023 - 126) << 52) - f64::from_bits((1023 - 151) << 52);
     let (a, b, c) = (operand(a), operand(b), operand(c));
     let rounded = a.mul_add(b, c);

@@ -235,7 +235,7 @@ impl Wide {
         self.add(affine, -1);
     }
 
-    /// Adds `sign * affine`; variables must not be in both.
+    /// Adds `sign * affine`. The two expressions must not have a variable in common.
     fn add(&mut self, affine: &Affine, sign: i128) {
         self.constant += sign * i128::from(affine.constant);
         for &(atom, c) in &affine.terms {
