@@ -46,9 +46,9 @@ pub(crate) struct Indexer {
 pub(crate) struct Runs {
     /// Key that states the runs.
     pub key: &'static str,
-    /// Their number; `None` if each position has its own key.
+    /// Number of positions in a run; `None` if each position has its own key.
     pub length: Option<u64>,
-    /// Layers with their own indexer, if the key lists them.
+    /// Whether each layer has its own indexer, if the key lists the layers.
     pub own: Option<Vec<bool>>,
 }
 

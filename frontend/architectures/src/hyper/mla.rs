@@ -19,7 +19,7 @@ pub struct Mla {
     pub key_length: u64,
     /// Length of a value of one head.
     pub value_length: u64,
-    /// Epsilon of the norms of these rows, if it differs from that of other norms.
+    /// Epsilon of the norms of latent rows, if it differs from the other norms' epsilon.
     pub norm_eps: Option<f64>,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct DeltaNetStyle {
     pub key_heads: KeyHeads,
     /// Function of the result's gates.
     pub gate: Unary,
-    /// Epsilon of the norm of the result, if it differs from that of other norms.
+    /// Epsilon of the norm of the result, if it differs from the other norms' epsilon.
     pub norm_eps: Option<f64>,
     /// Epsilon on the squared lengths of queries and keys, if it differs from that of norms.
     pub unit_eps: Option<f64>,

@@ -63,8 +63,8 @@ pub(crate) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueI
     b.scale(sum, 1.0 / count as f64)
 }
 
-/// Builds `block` between the streams `x` of a layer. The names of its tensors begin with `part`:
-/// `hc_attn` or `hc_ffn`.
+/// Builds a block that reads a weighted sum of the streams `x`, and mixes its output into them.
+/// `part` begins the names of the tensors with the weights: `hc_attn` or `hc_ffn`.
 pub(crate) fn wrap_block(
     b: &mut Builder<'_>,
     layer: usize,

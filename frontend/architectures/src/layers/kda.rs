@@ -27,7 +27,7 @@ use crate::layers::mla;
 /// flash-linear-attention).
 const LENGTH_EPS: f64 = 1e-6;
 
-/// Sizes of such layers, and the bound of their decays.
+/// Sizes of linear attention layers (KDA), and the bound of their decays.
 #[derive(Clone, Copy)]
 pub(crate) struct Kda {
     /// Taps of the convolutions.
@@ -41,7 +41,7 @@ pub(crate) struct Kda {
 }
 
 impl Kda {
-    /// Reads the keys of a file with such layers.
+    /// Reads the keys of a file with linear attention layers (KDA).
     pub(crate) fn read(keys: &Keys<'_>) -> Result<Kda, GgufError> {
         let length = keys.required_size("kda.head_dim", 1, MAX_WIDTH)?;
         let taps = keys.required_size("ssm.conv_kernel", 2, MAX_TAPS)?;
@@ -52,7 +52,7 @@ impl Kda {
     }
 }
 
-/// Builds a decoder with such layers and layers of latent attention, from token ids to logits.
+/// Builds a decoder with layers of linear and of latent attention, from token ids to logits.
 pub(crate) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let (kda, sizes) = (Kda::read(&b.keys())?, b.mla()?);
     let mut x = b.embed()?;

@@ -84,7 +84,7 @@ pub(crate) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
     b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
 }
 
-/// Returns the derived weights of each head in such layers.
+/// Returns the derived weights of each head in layers of linear attention.
 ///
 /// # Errors
 /// When a key has another type.

@@ -39,7 +39,7 @@ struct Mamba {
 }
 
 impl Mamba {
-    /// Reads the keys of a file with such layers.
+    /// Reads the keys of a file with Mamba layers.
     fn read(keys: &Keys<'_>) -> Result<Mamba, GgufError> {
         Ok(Mamba {
             state: keys.required_size("ssm.state_size", 1, MAX_WIDTH)?,

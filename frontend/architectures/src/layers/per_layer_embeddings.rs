@@ -26,7 +26,7 @@ pub(crate) const LENGTH: &str = "embedding_length_per_layer_input";
 pub(crate) struct LayerInputs {
     /// Elements of one layer's input.
     length: u64,
-    /// Layers with such an input; a row of the table has all of them.
+    /// Number of layers with an additional input. A row of the table has the inputs of all of them.
     layers: u64,
 }
 

@@ -55,7 +55,7 @@ fn set_heads(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
     Ok(())
 }
 
-/// Checks the number of parts of a layer that mix a row with the previous one.
+/// Checks the number of token shifts in a layer: its parts that mix a row with the previous row.
 pub(crate) fn check_shifts(keys: &Keys<'_>, shifts: u64) -> Result<(), GgufError> {
     const SHIFTS: &str = "token_shift_count";
     // The default is both parts.

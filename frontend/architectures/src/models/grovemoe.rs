@@ -27,12 +27,12 @@ struct Adjugate {
     size: u64,
     /// Width of a small expert; `None` for the length of a head.
     feed_forward: Option<u64>,
-    /// Factor on their output.
+    /// Factor on the output of the small experts.
     scale: f64,
 }
 
 impl Adjugate {
-    /// Reads the keys of a file with such experts.
+    /// Reads the keys of a file with small experts.
     fn read(keys: &Keys<'_>) -> Result<Adjugate, GgufError> {
         const SIZE: &str = "experts_per_group";
         let count = keys.optional("expert_count", 0, MAX_COUNT)?.unwrap_or(0);

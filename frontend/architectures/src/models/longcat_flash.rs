@@ -54,8 +54,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build,
 };
 
-/// Key of the number of identity experts, which follow the others, have no matrices and return
-/// their input.
+/// Key of the number of identity experts: experts after the ordinary ones that have no matrices and
+/// return their input.
 const IDENTITIES: &str = "expert_identity_count";
 
 /// Reads the number of identity experts.
@@ -75,7 +75,7 @@ struct Shortcut {
     h: ValueId,
     /// Experts with matrices.
     route: Route,
-    /// Sum of the weights of identity experts, in models with such experts.
+    /// Sum of the weights of identity experts; `None` in models without identity experts.
     identity: Option<ValueId>,
     of: Experts,
 }

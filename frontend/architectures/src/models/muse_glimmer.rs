@@ -10,7 +10,7 @@ use crate::decoder::{HeadNorm, OutputGate, PostNorms, RopeLayers, Style, attenti
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Windows};
 
-/// Epsilon of norms after blocks: files only have that of the other norms.
+/// Epsilon of norms after blocks. Files have a key only for the epsilon of the other norms.
 const POST_EPS: f64 = 1e-8;
 
 const STYLE: Style = Style {

@@ -253,7 +253,7 @@ pub(super) fn halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<ConvertedPa
     single_part(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?)
 }
 
-/// Does the same and returns one vector.
+/// Makes RoPE pairs adjacent like [`halves_side_by_side`], and returns one vector.
 pub(super) fn all_halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let half = x.len(1) / 2;
     single_part(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?.join(0)?)

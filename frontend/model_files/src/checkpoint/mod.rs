@@ -359,7 +359,7 @@ fn layer(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// Arrays that form one tensor.
+/// Stored arrays that together form one tensor.
 struct TensorGroup {
     arrays: Vec<Array>,
     is_stacked: bool,

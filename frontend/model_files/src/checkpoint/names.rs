@@ -173,7 +173,7 @@ pub(super) struct PartIndex {
     pub number: u64,
     /// Name of one part, for error messages.
     pub word: &'static str,
-    /// Number of parts, if it is known beforehand.
+    /// Number of parts, if the configuration states it.
     pub count: Option<u64>,
     /// Whether the part is a separate matrix of the GGUF tensor.
     pub is_stacked: bool,

@@ -30,7 +30,8 @@ pub(super) fn taps(_: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     single_part(if x.rank() == 3 { x.squeeze(1)? } else { x })
 }
 
-/// Removes other dimensions of length 1 from a tensor that has a number for each head.
+/// Removes dimensions of length 1 from a tensor with one number for each head, so that one
+/// dimension is left.
 fn of_heads(mut x: Array) -> Option<Array> {
     while let Some(dim) = (0..x.rank()).find(|dim| x.len(*dim) == 1).filter(|_| x.rank() > 1) {
         x = x.squeeze(dim)?;

@@ -342,7 +342,7 @@ fn pairs(
     blocks_of(element, stored.extent(), &units, scales_extent).ok_or_else(|| wrong("a matrix".to_owned()))
 }
 
-/// Returns the additional factor on a matrix of such codes, if it has one.
+/// Returns the additional factor on an NVFP4 matrix, if it has one.
 fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointError> {
     let found = FACTORS.iter().find_map(|(end, change)| {
         let name = format!("{weight}{end}");

@@ -235,7 +235,7 @@ pub enum Fault {
         what: &'static str,
         /// The claimed count.
         found: u64,
-        /// Maximum that is read and that fits.
+        /// The maximum: the smaller of ixc's limit and the number that fits in the file.
         limit: u64,
     },
     /// A string or name is too long.

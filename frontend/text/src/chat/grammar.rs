@@ -26,7 +26,8 @@ pub(super) enum Grammar {
     Arguments,
     /// Name, separator, and arguments as JSON; or like `Objects`.
     Named { separator: &'static str, id: Id },
-    /// A type without meaning, a separator, the name, and the arguments as JSON in a code block.
+    /// The call's type (always the same word), a separator, the name, and the arguments as JSON in
+    /// a code block.
     Fenced { separator: &'static str },
     /// The name in a tag, the end of the call, and the parameters in tags. Strings are unchanged
     /// text, other values are JSON.

@@ -177,7 +177,7 @@ impl Parser {
         Parser { ids, ..self }
     }
 
-    /// Sets the ids that the conversation already has; no call of the answer gets one of them.
+    /// Sets the ids of the conversation's calls. The answer's calls then get other ids.
     #[must_use]
     pub fn beside_ids(self, used_ids: HashSet<String>) -> Parser {
         Parser { used_ids, ..self }

@@ -43,7 +43,7 @@ pub(super) struct CallStream {
     stage: Stage,
     /// Number of calls that began.
     pub(super) calls: usize,
-    /// Arguments of the last of these calls, so far.
+    /// Arguments of the last call, so far.
     pub(super) arguments: String,
 }
 

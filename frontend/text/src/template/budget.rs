@@ -14,9 +14,9 @@ pub const STACK_BYTES: usize = 256 << 20;
 /// Processor time of a rendering process, in seconds. Real templates take milliseconds.
 pub const CPU_SECONDS: u64 = 2;
 
-/// Steps for any template.
+/// Number of steps (instructions of the template engine) that any template may run.
 const BASE_STEPS: u64 = 100_000;
-/// Further steps for each message; real templates use a few dozen.
+/// Number of further steps for each message; real templates use a few dozen.
 const STEPS_PER_MESSAGE: u64 = 1_000;
 /// Further steps for each byte of the tools' schemas, which templates traverse and print as types.
 /// Of seventy templates, eight use more than one step, and all use fewer than eight.

@@ -215,8 +215,8 @@ fn with_known_tags(source: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Rewrites the tag of a loop so that it traverses a list instead of a text. `None` for other tags,
-/// and for loops that skip elements.
+/// Rewrites the tag of a loop so that it iterates over a list in place of a text. Returns `None`
+/// for other tags, and for loops that skip elements.
 fn through_lists(inside: &str) -> Option<String> {
     let body = inside.trim_matches(['-', '+']);
     let (names, through) = body.trim_start().strip_prefix("for ")?.split_once(" in ")?;

@@ -68,8 +68,8 @@ impl TokenType {
         matches!(self, TokenType::UserDefined | TokenType::Control | TokenType::Unknown)
     }
 
-    /// Returns whether a vocabulary has the names of such tokens unchanged, regardless of its
-    /// spelling of text.
+    /// Returns whether tokens of this type have their names in the vocabulary unchanged, regardless
+    /// of the vocabulary's spelling of text.
     pub(super) fn is_name(self) -> bool {
         self.is_special() || self == TokenType::Byte
     }

@@ -14,7 +14,7 @@ use super::TokenizerError;
 use super::spec::{TokenType, TokenizerSpec, byte_token};
 use super::vocabulary::Vocabulary;
 
-/// Resolution of scores, in parts of 1.
+/// Number of score units per 1.0.
 const SCORE_UNITS: f64 = 1e4;
 /// Cost of a character without a token.
 const UNKNOWN: i64 = 10_000_000;

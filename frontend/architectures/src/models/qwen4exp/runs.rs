@@ -1,4 +1,5 @@
-//! Keys of the positions that share a key of the indexer.
+//! Keys (metadata of a file) of an indexer in which a run of consecutive positions shares one
+//! indexer key.
 //!
 //! ```text
 //! // positions, by layer; 0 without an indexer

@@ -103,8 +103,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// OLMo Hybrid: norms follow blocks in layers with attention, and precede them in the others. The
-/// latter have separate projections.
+/// OLMo Hybrid: in layers with attention, norms follow blocks. In layers with linear attention,
+/// norms precede blocks, and queries, keys and values are separate matrices.
 static OLMO_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.attention_layer_norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.feedforward_layer_norm.weight", "blk.{L}.{P}.weight", norm_of_layer),

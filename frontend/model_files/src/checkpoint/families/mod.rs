@@ -83,7 +83,7 @@ pub(super) struct Family {
     /// Whether the row applies to a configuration, for rows that share a `model_type`.
     pub applies: fn(&Config) -> Result<bool, CheckpointError>,
     /// Returns for each layer whether it is dense, for configurations that list this. Graphs decide
-    /// by the tensors; both must agree.
+    /// by the tensors; list and tensors must agree.
     pub dense: fn(&Config) -> Result<Vec<bool>, CheckpointError>,
     /// Whether `norm_head` means that columns of the output matrix are divided by their length.
     pub unit_columns: bool,
