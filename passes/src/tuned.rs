@@ -23,7 +23,7 @@ use ixc_kernels::tiling::Use;
 
 use crate::options::OptionValue;
 
-/// Choices for weights of some shapes.
+/// Measured tilings, by the shape of a weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunedChoices(pub Vec<TunedChoice>);
 

@@ -141,7 +141,8 @@ impl FromOp for Node {
     }
 }
 
-/// Whether some attribute can be this word. `silu` is also an op, which takes an operand.
+/// Returns whether an attribute of some op can have this word as its value. The word may also be
+/// the name of an op with operands, such as `silu`.
 fn is_word(text: &str) -> bool {
     let attrs = OPS.iter().flat_map(|row| row.attrs);
     attrs.into_iter().any(|attr| matches!(attr.kind, AttrKind::Word(words) if words.contains(&text)))

@@ -103,7 +103,7 @@ fn rounds(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(Format::F32)))
 }
 
-/// Whether `?f` has scales for parts of a row, so that one item can write a part alone.
+/// Returns whether `?f` has scales for blocks of a row. One item can then write a part of a row.
 fn by_blocks(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(format)) if format.has_row_scale())
 }

@@ -126,7 +126,7 @@ fn fits(own: &Signature, kernel: &str, signature: &Signature) -> Result<(), Bind
 /// Buffer names of a kernel that combines parts, without its result.
 const COMBINED: [&str; 2] = ["parts", "scratch"];
 
-/// Tasks made so far, and the kernels that they run.
+/// Tasks that were bound so far, and the kernels that they run.
 #[derive(Debug, Default)]
 pub struct Tasks {
     /// Tasks, and other work of steps.

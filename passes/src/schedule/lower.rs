@@ -214,7 +214,7 @@ pub(super) struct Lowering<'a> {
     /// Hidden states that come with the tokens, and hidden states that are returned.
     takes: Option<HiddenRows>,
     gives: Option<HiddenRows>,
-    /// Number of experts of the `route` that gave these ids.
+    /// Number of experts of the `route`, by the buffer of the chosen ids.
     routes: HashMap<BufferId, u64>,
     /// Buffers of ids in which some slots may have no expert.
     partial: HashSet<BufferId>,

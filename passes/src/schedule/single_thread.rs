@@ -29,7 +29,7 @@ use ixc_kernels::generator::signature::{Buffer, BufferContents, Role};
 /// Cost of an item's call, as bytes: 0.1 µs for dims, slices and checks, without reading data.
 const CALL_BYTES: u64 = 2 << 10;
 
-/// Work of some tasks, in bytes.
+/// Bytes that tasks access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
     /// Bytes for each row of a step.

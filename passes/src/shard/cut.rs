@@ -14,20 +14,21 @@ use ixc_ir::graph::{Attr, Op, OpKind, OpView, Operand, Recurrent, ValueId, view}
 
 use super::emit::{DimCut, Emitter};
 
-/// Part of an operand that a cut op takes.
+/// Part of an operand that a cut op reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Take {
-    /// All of it.
+    /// The whole operand.
     Whole,
     /// A cut of a value, or of a weight.
     Cut(DimCut),
-    /// The token of a state, whose fields are cut at this dimension, or not.
+    /// The token of a state. The state's fields are cut at this dimension; `None` leaves them
+    /// whole.
     State(Option<DimCut>),
 }
 
-/// A cut op: what it takes of each operand, and its attributes.
+/// Operands and attributes of a cut op.
 pub(super) struct CutOp {
-    /// By operand.
+    /// The part of each operand that the cut op reads.
     pub(super) takes: Vec<Take>,
     /// Attributes of the cut op.
     pub(super) attrs: Vec<Attr>,

@@ -25,9 +25,9 @@ use crate::error::ShardError;
 
 /// Routings of a function.
 struct Routings {
-    /// By the ids of the experts.
+    /// Routed experts, by the value with their ids.
     by_ids: HashMap<ValueId, Routed>,
-    /// Ids of the experts of each value that has a row for each slot.
+    /// Ids of the chosen experts, by each value that has one row per token and slot.
     slots: HashMap<ValueId, ValueId>,
 }
 

@@ -291,7 +291,7 @@ fn shift(cut: &DimCut, by: u64) -> DimCut {
     DimCut { dim: cut.dim, ranges: ranges.collect() }
 }
 
-/// Returns the part of a value that an op takes.
+/// Returns the part of a value that a cut op reads.
 fn take(
     emitter: &mut Emitter<'_>,
     plan: &Plan,

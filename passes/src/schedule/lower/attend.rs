@@ -74,7 +74,7 @@ pub(super) fn select(op: &'static str, request: &AttentionRequest) -> Result<Sel
 }
 
 impl Selection {
-    /// Adds the kernel for some rows.
+    /// Adds the accepted kernel for a range of row counts.
     fn take(&mut self, taken: KernelOffer, rows: RowRange, heads: &Heads) -> Result<(), ScheduleError> {
         let KernelOffer { spec, row_chunk, division, larger, .. } = taken;
         self.larger.extend(larger.map(|larger| (rows, spec.name(), larger)));

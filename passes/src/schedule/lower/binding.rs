@@ -53,7 +53,8 @@ impl ArenaRows {
     }
 }
 
-/// Some slots of each row of ids or weights, the result of `expert.split`, which copies nothing.
+/// A range of slots in each row of ids or weights. It is the result of `expert.split`, which copies
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slots {
     pub(super) of: ArenaRows,

@@ -32,7 +32,7 @@ struct Group {
     /// Weights in the order of the prefetch's operands.
     weights: Vec<WeightId>,
     plan: ExpertGroup,
-    /// Routings that requested the group so far.
+    /// Routings that have requested the group so far.
     buckets: Vec<BucketId>,
 }
 
