@@ -59,13 +59,13 @@ impl FromStr for Pin {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PinRefusal {
     /// Binding was not requested.
-    #[error("not requested")]
+    #[error("pinning was not requested")]
     Off,
     /// The system does not list its processors.
     #[error("the system does not list its processors")]
     Unknown,
     /// The pool has only the caller's thread.
-    #[error("one thread")]
+    #[error("the run has one thread")]
     OneThread,
     /// Threads are bound to the NUMA node of their copy of the weights.
     #[error("bound to the NUMA nodes of their weights instead")]

@@ -80,12 +80,14 @@ pub enum StepError {
         /// The sequence.
         id: SequenceId,
     },
-    /// The step has more additions than the engine was loaded for.
-    #[error("the step has {found} additions; the engine was loaded for at most {max}")]
+    /// The step appends tokens to more sequences than the engine was loaded for.
+    #[error(
+        "the step appends tokens in {found} parts; the engine was loaded for at most {max} (one for each sequence)"
+    )]
     TooManyAdditions {
-        /// Number of additions.
+        /// Number of parts: tokens to append to one sequence.
         found: usize,
-        /// Max additions of a step.
+        /// Max number of parts in a step.
         max: u32,
     },
     /// The engine has its max number of sequences.

@@ -96,7 +96,7 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// The number of model files differs from the plan's.
-    #[error("found {found} model file(s); the plan was made from {expected}{}", if *expected == 0 { ": it holds all weights itself" } else { "" })]
+    #[error("the number of model files is {found}; the plan was made from {expected}{}", if *expected == 0 { ": it holds all weights itself" } else { "" })]
     FileCount {
         /// Number of files passed by the caller.
         found: usize,
@@ -190,7 +190,7 @@ pub enum LoadError {
     },
     /// The memory budget is too small, and the plan has no experts that could be streamed.
     #[error(
-        "the memory budget of {} is too small: the model needs {} MiB, all of it in memory; to keep experts on the drive, compile a model with experts with this budget or a smaller one",
+        "the memory budget of {} is too small: the plan keeps all weights in memory and needs {} MiB; raise the budget, or compile a model with experts with a smaller one, so that experts are streamed",
         Bytes(*budget), mib(*needed)
     )]
     Larger {
@@ -204,7 +204,7 @@ pub enum LoadError {
         "experts cannot be read from the mapped file: {weight} is packed when the plan is loaded; compile the model without packing, or with packed weights in the plan's own file"
     )]
     PackedExperts {
-        /// The first such weight.
+        /// The first weight that is packed at load time.
         weight: String,
     },
     /// Experts cannot be streamed, because no file has them in the kernels' format.
@@ -212,7 +212,7 @@ pub enum LoadError {
         "experts cannot be streamed from the model's own files: {weight} is converted when it is read (FP8, MXFP4, or rows in another order); stream them from a plan with packed experts"
     )]
     ConvertedExperts {
-        /// The first such weight.
+        /// The first weight that is converted.
         weight: String,
     },
     /// The counts of chosen experts belong to another model.

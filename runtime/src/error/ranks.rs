@@ -27,7 +27,7 @@ pub enum RanksError {
     Order {
         /// Rank of the plan.
         found: u32,
-        /// Rank expected at its place.
+        /// Rank that this position of the file requires.
         expected: u32,
     },
     /// The exchanges of two ranks do not match.

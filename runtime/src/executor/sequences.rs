@@ -61,7 +61,7 @@ impl Sequence {
         self.states.make_room(self.position, first_row, tokens);
     }
 
-    /// Records that a step has added its tokens.
+    /// Records that a step has added these tokens to the sequence.
     pub(crate) fn advance(&mut self, tokens: u32) {
         self.position = self.position.saturating_add(tokens);
         // The end of a prompt is saved, because a caller often returns to it, for example to
@@ -123,8 +123,8 @@ impl Sequence {
         position
     }
 
-    /// Returns the used bytes of its states, without copies, and how many of them lie in pages that
-    /// may be shared.
+    /// Returns the used bytes of the sequence's states without copies, and how many of them lie in
+    /// pages that other sequences may share.
     pub fn bytes(&self) -> (u64, u64) {
         (self.states.used_bytes(self.used), self.states.shared_bytes())
     }

@@ -19,11 +19,12 @@ use super::topology::{Node, Topology};
 /// The place of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankPlace {
-    /// Numbers of the nodes of its memory, at least one. Memory of several is interleaved.
+    /// Numbers of the nodes with the rank's memory, at least one. Memory on several nodes is
+    /// interleaved.
     pub nodes: Vec<u32>,
-    /// Processors of its threads, in the order of their use.
+    /// Processors of the rank's threads, in the order of their use.
     pub processors: Vec<usize>,
-    /// Number of its threads.
+    /// Number of the rank's threads.
     pub threads: usize,
 }
 
@@ -162,8 +163,8 @@ fn joined(domains: Vec<Domain>, count: usize) -> Vec<Domain> {
     groups
 }
 
-/// Returns the number of ranks of each domain, at least one. There are at least as many ranks as
-/// domains.
+/// Returns the number of ranks for each domain: at least one. The number of ranks must not be less
+/// than the number of domains.
 fn ranks_of(domains: &[Domain], ranks: usize) -> Vec<usize> {
     let mut counts = vec![1; domains.len()];
     for _ in domains.len()..ranks {

@@ -37,7 +37,7 @@ pub enum Problem {
         what: &'static str,
         /// The id.
         found: u32,
-        /// Number of such objects.
+        /// Number of objects of this kind in the plan.
         count: usize,
     },
     /// The number of objects is wrong.

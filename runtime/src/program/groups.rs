@@ -276,7 +276,7 @@ fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Resu
     Ok(())
 }
 
-/// Returns the arena buffers that a task uses; only those it writes if `written`.
+/// Returns the arena buffers that a task uses; if `written`, only those that it writes.
 fn buffers(checker: &Checker<'_>, task: &Task, written: bool) -> Result<Vec<BufferId>, Problem> {
     let mut found = Vec::new();
     for variant in &task.variants {

@@ -39,7 +39,7 @@ const MAX_FILES: u64 = 4096;
 const MAX_STATES: u64 = 2 * MAX_LAYERS;
 /// Max columns (heads) of a state's field with positions; known models have up to 128.
 const MAX_HEADS: u64 = 4096;
-/// Max columns of such fields of all states.
+/// Max columns of the fields with positions of all states together.
 const MAX_ALL_HEADS: u64 = 1 << 19;
 /// Max fields of a state.
 const MAX_FIELDS: u64 = 4;

@@ -336,7 +336,7 @@ pub struct Group {
     pub weights: Vec<u32>,
     /// Number of experts.
     pub experts: u32,
-    /// The layout of its blocks in the plan's own file, if it has any.
+    /// The layout of the group's blocks in the plan's own file, if the file has them.
     pub blocks: Option<BlockPlace>,
 }
 

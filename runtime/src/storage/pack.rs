@@ -99,7 +99,7 @@ impl Job {
         (from * STRIP as u64, to * STRIP as u64)
     }
 
-    /// Returns the stored bytes that it packs.
+    /// Returns the stored bytes that the job packs.
     pub(crate) fn from(&self) -> &WeightSource {
         &self.from
     }

@@ -17,7 +17,7 @@ pub fn release_unused() {
     release_code();
 }
 
-/// Releases the pages of all code in files.
+/// Releases the pages of executable code that is mapped from files.
 #[cfg(target_os = "linux")]
 fn release_code() {
     let read = |path: &str| ixc_files::read_system(path.as_ref()).unwrap_or_default();

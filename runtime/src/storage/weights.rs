@@ -39,7 +39,7 @@ use crate::storage::weight_source::WeightSource;
 const PROMPT_STEPS: u64 = 16;
 /// Steps of few tokens over which commonly used weights are made ready.
 const FEW_STEPS: u64 = 4;
-/// Max tokens of a step that is not part of a prompt.
+/// Max tokens of a step that counts as decode and not as part of a prompt.
 const FEW_TOKENS: u32 = 16;
 /// Bytes that the system may map before a page that is read (fault-around). They are released again
 /// with that page.
@@ -152,7 +152,7 @@ impl Step {
     }
 }
 
-/// Releases pages, and those before them that were mapped with them.
+/// Releases pages of a file, and the pages before them that fault-around mapped as well.
 fn release_around(file: &Mapped, begin: u64, bytes: u64) {
     let before = begin.min(FAULT_AROUND_BYTES);
     file.release(begin - before, bytes + before);

@@ -18,7 +18,7 @@ pub const CANCELED: i32 = if cfg!(target_os = "linux") { 125 } else { 89 };
 /// One read, as passed to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Tag that identifies its completion.
+    /// Tag that identifies the read in its completion.
     pub tag: u64,
     /// Index of the file.
     pub file: u32,

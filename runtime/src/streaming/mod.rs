@@ -65,7 +65,7 @@ impl Extent {
         self.offset % PAGE
     }
 
-    /// Bytes of all pages that it touches; `u64::MAX` on overflow.
+    /// Returns the bytes of all pages that the extent touches; `u64::MAX` on overflow.
     pub fn span(&self) -> u64 {
         self.head().saturating_add(self.bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
     }
@@ -106,12 +106,12 @@ impl Block {
         }
     }
 
-    /// Bytes that the drive reads: whole pages.
+    /// Returns the bytes that the drive reads for the block: whole pages.
     pub fn span(&self) -> u64 {
         self.extents.iter().map(Extent::span).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of its slot: whole pages.
+    /// Returns the bytes of the block's slot: whole pages.
     pub fn slot_bytes(&self) -> u64 {
         self.bytes().max(1).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
     }

@@ -148,7 +148,7 @@ impl FileError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The file is not a plan.
-    #[error("is not a plan: starts with {found:02x?}, a plan starts with {MAGIC:02x?}")]
+    #[error("is not a plan: begins with \"{}\", expected \"{}\"", found.escape_ascii(), MAGIC.escape_ascii())]
     Magic {
         /// The first bytes.
         found: Vec<u8>,
@@ -231,8 +231,10 @@ pub enum FormatError {
         /// The decoder's error.
         source: decode::DecodeError,
     },
-    /// Another number of plans of ranks follows.
-    #[error("announces {found} plans of other ranks after a plan; expected {expected}, and no weights")]
+    /// The header has a wrong number of plans for other ranks.
+    #[error(
+        "its header has {found} plans for other ranks; expected {expected}, without weights; compile the model again"
+    )]
     Followers {
         /// The number in the header.
         found: u32,

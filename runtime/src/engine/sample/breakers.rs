@@ -6,7 +6,7 @@
 pub struct Breaker {
     /// First token.
     pub head: u32,
-    /// Tokens after it.
+    /// Tokens of the breaker after the first one.
     pub tail: Vec<u32>,
 }
 

@@ -19,7 +19,10 @@ pub enum SavedError {
         source: io::Error,
     },
     /// The file is not a saved state.
-    #[error("is not a saved state: starts with {found:02x?}, a saved state starts with {expected:02x?}")]
+    #[error(
+        "is not a saved state: begins with \"{}\", expected \"{}\"",
+        found.escape_ascii(), expected.escape_ascii()
+    )]
     Magic {
         /// The first bytes.
         found: [u8; 8],
@@ -92,9 +95,7 @@ pub enum SavedError {
         expected: String,
     },
     /// The state was saved with another model's weights.
-    #[error(
-        "was saved with other weights ({found}); these are {expected}: another model, or weights in the plan instead of a model file"
-    )]
+    #[error("was saved with other weights ({found}); this model has {expected}; use the model or plan that saved it")]
     OtherModel {
         /// Digest of the weights that it was saved with.
         found: String,

@@ -33,7 +33,7 @@ const BEGIN_BYTES: usize = 16;
 const RANKS_PLACE: usize = 12;
 /// Max bytes of a message with a piece of a part.
 const CHUNK: usize = 1 << 20;
-/// Message that asks for the next piece.
+/// Message that requests the next piece.
 const NEXT: [u8; 1] = [1];
 /// Max bytes of a part.
 const MAX_PART: u64 = 1 << 44;
@@ -138,7 +138,7 @@ struct PartReader<'t> {
     transport: &'t dyn Transport,
     from: u32,
     piece: Vec<u8>,
-    /// Bytes of the piece that were read.
+    /// Bytes of the piece that have been read.
     read: usize,
     /// Bytes after the piece.
     rest: u64,
@@ -159,7 +159,7 @@ impl<'t> PartReader<'t> {
         Ok(())
     }
 
-    /// Receives the rest without using it.
+    /// Reads the rest of the part and discards it.
     fn drain(&mut self) -> Result<(), TransportError> {
         while self.rest > 0 {
             self.receive()?;

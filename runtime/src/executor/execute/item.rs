@@ -14,7 +14,8 @@ pub(super) struct Item {
     /// Number of the band in the column.
     pub(super) band: u32,
     pub(super) expert: u32,
-    /// Number of the piece (rows of one sequence) with these rows; 0 if the item spans all pieces.
+    /// Number of the piece (rows of one sequence) that contains these rows; 0 if the item spans all
+    /// pieces.
     pub(super) piece: u32,
     /// The expert's block, if it is streamed.
     pub(super) block: Option<Region>,

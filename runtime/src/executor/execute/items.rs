@@ -44,7 +44,7 @@ pub(super) struct Group {
     span: Span,
 }
 
-/// The task of some items, its kernel, and the kernel's arguments.
+/// The task that several items belong to, its kernel, and the kernel's arguments.
 struct Call<'p> {
     task: &'p Task,
     /// Memory layout of the items' partial results.

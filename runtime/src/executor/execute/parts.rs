@@ -88,7 +88,7 @@ pub(crate) struct Span {
     /// Number of the part; the next field is the number of parts.
     pub part: u32,
     pub parts: u32,
-    /// Number of blocks of each part; the last part may have fewer.
+    /// Number of blocks in each part; the last part may have fewer.
     pub each: u32,
     /// The first block of the first part.
     pub start: u64,

@@ -55,8 +55,8 @@ impl Ages {
     }
 }
 
-/// Returns the least stale of blocks of the same age: the one whose layer runs again last. Of
-/// several, it is the one with the lowest number.
+/// Returns the best block to evict among blocks of the same age: the one whose layer runs again
+/// last. Of several blocks of that layer, it is the one with the lowest number.
 pub fn least_stale(alike: impl IntoIterator<Item = (u32, u32)>) -> Option<u32> {
     alike.into_iter().max_by_key(|&(block, ahead)| (ahead, std::cmp::Reverse(block))).map(|(block, _)| block)
 }

@@ -1,4 +1,4 @@
-//! Least recently used, in steps.
+//! The policy `lru`: evicts the block whose last use is the most steps ago.
 
 use super::ages::{Ages, least_stale};
 use super::{Ahead, Policy};

@@ -42,7 +42,7 @@ impl Predictor for Previous {
 
 #[derive(Default)]
 struct Counts {
-    /// Uses by expert.
+    /// Number of tokens that used each expert; halved after each [`HALVED_AFTER`] tokens.
     uses: Vec<u32>,
     tokens: u32,
 }

@@ -34,12 +34,12 @@ impl ArrivedBlock<'_> {
         self.shared.fixed.block(self.number).id
     }
 
-    /// Returns its extents, in their order. The caller has exclusive access.
+    /// Returns the block's extents, in order. The caller has exclusive access.
     pub fn raw(&self) -> &[Region] {
         &self.raw
     }
 
-    /// Returns the slot to pack it into. The caller has exclusive access.
+    /// Returns the slot into which the block is packed. The caller has exclusive access.
     pub fn slot(&self) -> Region {
         self.slot
     }

@@ -64,7 +64,7 @@ struct Entry {
     ending: bool,
     slot: Option<u32>,
     staging: Option<u32>,
-    /// Number of the last operation that used it, which detects duplicates within an operation.
+    /// Number of the last operation that used the block. It detects duplicates within an operation.
     seen: u64,
 }
 
