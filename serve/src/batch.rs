@@ -101,7 +101,7 @@ pub struct Line {
     number: u64,
     /// The CRC-32 of the line's bytes.
     crc: u32,
-    /// The bytes, or their number if there are too many.
+    /// The bytes of the line, or their number if the line is too long.
     bytes: Result<Vec<u8>, u64>,
 }
 

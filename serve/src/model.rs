@@ -136,7 +136,7 @@ pub enum Refusal {
     Unsupported {
         /// Text that describes the reason.
         message: String,
-        /// The change of the server that would allow it.
+        /// Change of the server's options that would allow the request.
         remedy: Option<Remedy>,
     },
     /// The model generates only embeddings, or only text.
@@ -144,7 +144,7 @@ pub enum Refusal {
     OtherKind {
         /// Text that describes the reason.
         message: String,
-        /// The change of the server that would allow it.
+        /// Change of the server's options that would allow the request.
         remedy: Option<Remedy>,
     },
     /// The prompt is longer than the context.
@@ -234,7 +234,7 @@ impl Refusal {
 
     /// Refuses a request for embeddings to a text model.
     pub fn no_embeddings(model: &str) -> Refusal {
-        let message = format!("{model} returns text, not embeddings; use an encoder");
+        let message = format!("{model} returns text, not embeddings; use an embedding model");
         Refusal::OtherKind { message, remedy: Some(Remedy::ServeEmbeddings) }
     }
 

@@ -284,7 +284,7 @@ fn message_object(answer: ixc_text::chat::Answer) -> Value {
 struct Progress {
     /// Number of calls so far.
     calls: usize,
-    /// Number of characters of its tokens with probabilities so far.
+    /// Number of characters of the tokens whose probabilities were returned so far.
     chars: usize,
 }
 

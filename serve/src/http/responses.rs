@@ -201,7 +201,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Returns the prefix of the ids of such items.
+    /// Returns the prefix of the ids of items of this kind.
     fn prefix(self) -> &'static str {
         match self {
             Kind::Reasoning => "rs",
