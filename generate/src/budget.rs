@@ -180,7 +180,7 @@ pub(crate) fn memory_below(min_expert_bytes: u64, run: &engine::EngineOptions) -
 struct Start {
     begin: Instant,
     prefix: Prefix,
-    /// Decisions of these passes, if they are recorded.
+    /// Decisions of the passes, if they are recorded.
     decisions: Vec<Decision>,
 }
 
@@ -320,8 +320,8 @@ impl ResidentPlan {
         Ok(finish(self.fused, self.plan, options, self.begin)?)
     }
 
-    /// Returns the plan of the same model with other options of memory and packing. Also returns
-    /// its leftover kernels.
+    /// Returns the plan of the same model with other options of memory and packing, and the kernels
+    /// that it does not use.
     pub(crate) fn again(self, model: &Model, options: &CompileOptions) -> Result<(Compiled, GeneratedKernels), Error> {
         let ResidentPlan { begin, prefix, plan, specs: resident, mut generated, .. } = self;
         generated.add(resident, plan.kernels);

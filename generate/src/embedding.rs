@@ -33,8 +33,8 @@ use crate::Error;
 use crate::generator::SlotStatus;
 use crate::loaded_model::{self, LoadedModel};
 
-/// Number of tokens in each part of a text except the last. With equal parts, states that are
-/// computed in chunks round the same way.
+/// Number of tokens in each part of a text except the last. Parts have a fixed length, so that
+/// states computed in chunks are always rounded at the same positions.
 const PART: usize = 64;
 /// Default pooling, unless the model declares one: only the last token of a decoder has seen the
 /// whole text.

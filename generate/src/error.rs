@@ -142,7 +142,7 @@ pub enum Error {
     /// The chat template does not print tools, and for its format, tools cannot be described as
     /// text.
     #[error(
-        "the chat template prints no tools, and a prompt cannot describe its format of calls; expected a template that prints tools"
+        "the chat template prints no tools, and the prompt cannot describe this model's format of calls; use a template that prints tools"
     )]
     ToolsLeftOut,
     /// The sampler's settings are invalid.

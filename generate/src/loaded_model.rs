@@ -112,7 +112,7 @@ pub struct ModelProperties {
     pub context: usize,
     /// Bytes of the stored weights.
     pub bytes: u64,
-    /// Format of the largest part of these bytes.
+    /// Format with the most bytes.
     pub format: Option<Format>,
 }
 

@@ -62,7 +62,7 @@ pub struct HiddenStates<'t> {
     pub slot: usize,
     /// Tokens that the model had read before the step.
     pub before: &'t [u32],
-    /// Tokens of the text that it read in the step.
+    /// Tokens of the text that the model read in this step.
     pub tokens: &'t [u32],
     /// Draft tokens that the model read after these tokens.
     pub draft: &'t [u32],
@@ -119,7 +119,7 @@ impl Default for SpeculationOptions {
 pub struct Tally {
     /// Draft tokens that were computed.
     pub drafted: u64,
-    /// Draft tokens that were also sampled.
+    /// Draft tokens that the model accepted, because it sampled the same tokens.
     pub accepted: u64,
     /// Number of drafts that were computed.
     pub drafts: u64,

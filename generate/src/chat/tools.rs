@@ -29,7 +29,8 @@ impl ToolUse {
 pub(super) struct Rendered<'t> {
     /// Text of the prompt. Names of control tokens in messages are altered in it.
     pub text: String,
-    /// The values of the text, for [`Tokenizer::encode_rendered`].
+    /// The values that the template inserted into the text. [`Tokenizer::encode_rendered`] turns
+    /// their control tokens into plain text.
     pub values: Values<'t>,
     /// Format of the answer.
     pub format: &'static Format,

@@ -95,7 +95,7 @@ pub struct LogProbs {
 pub struct DraftCounts {
     /// Draft tokens that were computed.
     pub drafted: usize,
-    /// Draft tokens that were also sampled.
+    /// Draft tokens that the model accepted, because it sampled the same tokens.
     pub accepted: usize,
 }
 

@@ -133,8 +133,8 @@ impl Generator {
         if count < self.min_rows { 0 } else { count }
     }
 
-    /// Computes the rows of a step. Each drafted token is a separate addition, so that its results
-    /// are bit-identical to a step of one token.
+    /// Computes the rows of a step. Each drafted token is a separate part of the step, so that its
+    /// results are bit-identical to a step of one token.
     pub(super) fn compute(&mut self, rows: &[Rows]) -> Result<(), StepError> {
         let mut parts = Vec::with_capacity(rows.len());
         for Rows { number, count, draft } in rows {

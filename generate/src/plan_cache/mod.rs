@@ -323,7 +323,7 @@ impl PlanCache {
         Ok((count + damaged.len(), bytes + damaged.iter().map(|entry| entry.bytes).sum::<u64>()))
     }
 
-    /// Removes the last of these entries until the rest takes at most `limit` bytes.
+    /// Removes entries from the end of the list until the others take at most `limit` bytes.
     fn shrink(&self, mut entries: Vec<CachedPlan>, limit: u64) -> Result<(usize, u64), CacheError> {
         let (mut taken, mut removed) = (entries.iter().map(|entry| entry.bytes).sum::<u64>(), (0, 0));
         while taken > limit {

@@ -7,7 +7,7 @@ use crate::Error;
 
 /// Default texts that no repetition extends over, the same as in llama.cpp.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-/// Max number of tokens after the one that begins such a text.
+/// Max number of tokens of a sequence breaker after its first token.
 const MAX_BREAKER_TOKENS: usize = 20;
 /// Max number of token sequences: a text may be contained in many tokens, or begin in them.
 const MAX_BREAKERS: usize = 1 << 16;
