@@ -21,12 +21,13 @@ pub struct AccessChoice {
     /// File with API keys, one per line, without comments.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Allow an address that other machines reach without any API key.
+    /// Serve other machines even without an API key. Without this, an address that they can reach
+    /// needs a key.
     #[arg(long)]
     pub no_api_key: bool,
     /// Accept this host name in requests; repeatable. Without API keys the server accepts only
-    /// localhost, addresses and the machine's own name. This keeps web pages from reaching it by
-    /// another name.
+    /// localhost, addresses and the machine's own name, so that a web page cannot reach it by DNS
+    /// rebinding.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     allowed_host: Vec<String>,
     // The text is help, not Markdown.

@@ -174,7 +174,7 @@ impl RemoveArgs {
             if let Some(name) = names.iter().find(|name| !entries.iter().any(|entry| name.has(entry))) {
                 let name = name.name;
                 return Err(Usage(format!(
-                    "no cached plan is of {name}, or has such an id; `ixc cache ls` lists them"
+                    "no cached plan has the id or the model file {name}; `ixc cache ls` lists all plans"
                 ))
                 .into());
             }

@@ -75,7 +75,7 @@ fn print_result(text: impl std::fmt::Display) {
 const FORMAT: &str = "ixc-conversation";
 /// The version of that format.
 const VERSION: u32 = 1;
-/// Description of such a file, so that other files are not overwritten.
+/// File kind of a saved conversation, so that no other file is overwritten.
 const CONVERSATION: Kind = Kind {
     name: "saved conversation",
     is: |head| head.windows(FORMAT.len()).any(|window| window == FORMAT.as_bytes()),

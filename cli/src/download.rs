@@ -76,7 +76,7 @@ pub fn fetch(name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Describes a model that a download did not bring.
+/// Returns the error text for a download that succeeded without the model's files.
 fn still_missing(model: &HubModel, by_hand: &str) -> String {
     let expected = match (&model.files, quantisation(model)) {
         (HubFiles::File(file), _) => format!("the file {file}"),
@@ -146,7 +146,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(is_program)
 }
 
-/// Returns a call as a shell takes it.
+/// Returns a call as a command line for a shell.
 fn shell_words(program: &str, arguments: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/:".contains(c);
     let word = |word: &String| match word.chars().all(is_plain) {

@@ -29,9 +29,9 @@ pub struct ExpertFiles {
     /// Write how often each expert was chosen, as JSON for --pin-experts or for plots.
     #[arg(long, value_name = "FILE")]
     expert_stats: Option<PathBuf>,
-    /// Keep the most used experts in memory, by this file of --expert-stats. They are read before
-    /// the first token. If --expert-stats names the same file, it may be missing at first, and its
-    /// counts grow with each run.
+    /// Keep the experts in memory that were used most by the counts in this file of --expert-stats.
+    /// They are read before the first token. If --expert-stats names the same file, it may be
+    /// missing at first, and its counts grow with each run.
     #[arg(long, value_name = "FILE")]
     pin_experts: Option<PathBuf>,
     /// Share of the expert memory for pinned experts, in percent [default: 50].

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ixc_files::{Guard, Kind, Output};
 
-/// Option to replace files of other kinds.
+/// Option to replace existing files of other kinds.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Force {
     /// Overwrite an existing file, even if it is of another kind.

@@ -15,7 +15,7 @@ struct Group {
     heading: &'static str,
     /// Options that the short help shows.
     common: &'static [&'static str],
-    /// Options that `--help` shows alone.
+    /// Options of the group that only `--help` shows, and not `-h`.
     rest: &'static [&'static str],
 }
 

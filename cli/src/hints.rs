@@ -63,7 +63,7 @@ pub fn of_remedy(remedy: Remedy) -> String {
         Remedy::ListModels => "`ixc inspect --support` lists all",
         Remedy::RecordTrace => "`ixc run --trace` writes one",
         Remedy::UseEmbeddings => "`ixc embed`, `ixc serve --embeddings` and `ixc compile --embeddings` take it",
-        Remedy::ServeEmbeddings => "or start the server with --embeddings",
+        Remedy::ServeEmbeddings => "`ixc serve --embeddings` serves the embeddings of any model",
         Remedy::AllowHost => "to add one, start the server with --allowed-host",
         Remedy::AllowOrigin => "to allow them, start the server with --allowed-origin",
         Remedy::SlotFolder => "start the server with --slot-save-path",

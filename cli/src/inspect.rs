@@ -78,7 +78,7 @@ struct FileReport {
     layers: Option<usize>,
     experts: Option<u64>,
     experts_used: Option<u64>,
-    /// The model's own draft layers, if it has some.
+    /// The model's own draft layers, if it has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     nextn: Option<NextnFacts>,
     vocabulary: Option<u64>,
@@ -395,7 +395,7 @@ fn show(out: &mut dyn Write, facts: &FileReport, tensors: bool) -> std::io::Resu
     }
     if let Some(Traffic { weights, cache_per_position }) = facts.read_per_token {
         let (weights, position) = (Bytes(weights), Bytes(cache_per_position));
-        writeln!(out, "token reads   {weights} of weights, {position} for each position before it")?;
+        writeln!(out, "token reads   {weights} of weights, {position} of KV cache for each earlier position")?;
     }
     let tokenizer = &facts.tokenizer;
     write!(out, "tokenizer     {}", Printable(tokenizer.model.as_deref().unwrap_or("(none)")))?;
@@ -413,15 +413,26 @@ fn show(out: &mut dyn Write, facts: &FileReport, tensors: bool) -> std::io::Resu
         writeln!(out, "format        {name:<8} {count:>5} {noun}  {size:>10}{unsupported}")?;
     }
     if tensors {
-        for tensor in &facts.tensors {
-            let (name, size) = (Printable(&tensor.name).to_string(), Bytes(tensor.bytes).to_string());
-            writeln!(
-                out,
-                "tensor        {name:<36} {:<8} {:?} {size} at {}:{:#x}",
-                tensor.format, tensor.dims, tensor.file, tensor.offset
-            )?;
-        }
+        show_tensors(out, facts)?;
     }
     writeln!(out, "supported     {}", if facts.supported { "yes" } else { "no" })?;
     facts.problems.iter().try_for_each(|problem| writeln!(out, "  because     {}", Printable(problem)))
+}
+
+/// Writes one line per tensor: name, format, dimensions, size and offset in the file. If the model
+/// has several files, the file's number precedes the offset.
+fn show_tensors(out: &mut dyn Write, facts: &FileReport) -> std::io::Result<()> {
+    let names: Vec<String> = facts.tensors.iter().map(|tensor| Printable(&tensor.name).to_string()).collect();
+    let name_width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
+    let format_width = facts.tensors.iter().map(|tensor| tensor.format.len()).max().unwrap_or_default();
+    for (tensor, name) in facts.tensors.iter().zip(&names) {
+        let file = if facts.files > 1 { format!("{}:", tensor.file) } else { String::new() };
+        let size = Bytes(tensor.bytes).to_string();
+        writeln!(
+            out,
+            "tensor        {name:<name_width$} {:<format_width$} {:?} {size} at {file}{:#x}",
+            tensor.format, tensor.dims, tensor.offset
+        )?;
+    }
+    Ok(())
 }

@@ -172,7 +172,7 @@ const OTHER_COMMANDS: [(&[&str], &str); 7] = [
     ),
     (
         &["list", "ls", "ps", "rm"],
-        "ixc keeps no models: MODEL is a file wherever it is; `ixc inspect MODEL` shows what is in one, and `ixc cache ls` the compiled plans",
+        "ixc keeps no models: MODEL is the path of a file; `ixc inspect MODEL` shows its contents, and `ixc cache ls` lists compiled plans",
     ),
     (&["imatrix"], "`ixc eval MODEL --text FILE --imatrix OUTPUT` writes an importance matrix"),
     (&["perplexity", "ppl"], "`ixc eval MODEL --text FILE` measures the perplexity of a text"),
@@ -265,7 +265,9 @@ fn with_suggestions(mut error: clap::Error) -> clap::Error {
     }
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     let word = word.clone();
-    if let Some((_, advice)) = OTHER_COMMANDS.iter().find(|(words, _)| words.contains(&&*word)) {
+    // The usage line of a subcommand's error has the subcommand's name before its options.
+    let is_first = matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(usage)) if usage.to_string().contains("ixc [OPTIONS]"));
+    if let Some((_, advice)) = OTHER_COMMANDS.iter().find(|(words, _)| is_first && words.contains(&&*word)) {
         return Cli::command().error(ErrorKind::InvalidSubcommand, format!("there is no command `{word}`: {advice}"));
     }
     // Suggest only commands with the same first letter: typing errors seldom change it, and
@@ -273,8 +275,11 @@ fn with_suggestions(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::Strings(alike)) = error.get(ContextKind::SuggestedSubcommand) {
         let first = word.chars().next();
         let alike: Vec<String> = alike.iter().filter(|name| name.chars().next() == first).cloned().collect();
-        let alike = if alike.is_empty() { ContextValue::None } else { ContextValue::Strings(alike) };
-        error.insert(ContextKind::SuggestedSubcommand, alike);
+        // clap prints an empty tip for an empty list.
+        match alike.is_empty() {
+            true => error.remove(ContextKind::SuggestedSubcommand),
+            false => error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(alike)),
+        };
     }
     error
 }
@@ -297,15 +302,21 @@ pub(crate) fn matches_of(name: &str) -> Option<(clap::Command, clap::ArgMatches)
 
 /// Prints clap's error, help or version text, and ends the program.
 pub(crate) fn exit(error: &clap::Error) -> ! {
-    if !error.use_stderr()
-        || invocation::arguments()
-            .iter()
-            .all(|argument| !argument.to_string_lossy().contains(output::is_terminal_control))
-    {
+    let text = error.render().to_string();
+    let has_control = || {
+        let mut arguments = invocation::arguments().into_iter();
+        arguments.any(|argument| argument.to_string_lossy().contains(output::is_terminal_control))
+    };
+    let is_wide = || {
+        let width = terminal::error_width();
+        width.is_some_and(|width| text.lines().any(|line| line.chars().count() > width))
+    };
+    if !error.use_stderr() || !(has_control() || is_wide()) {
         error.exit();
     }
-    // clap repeats the arguments unescaped. Escaping them removes clap's colours, too.
-    output::print_stderr(error.render().to_string().trim_end());
+    // clap repeats the arguments unescaped, and does not wrap errors. Escaping and wrapping remove
+    // clap's colours, too.
+    output::print_stderr(text.trim_end());
     std::process::exit(error.exit_code());
 }
 

@@ -259,7 +259,7 @@ struct Message {
     text: String,
     is_quoted: bool,
     several: bool,
-    /// History entry, which gives the same message when it is entered again.
+    /// History entry of the message. Entering the entry again gives the same message.
     history_entry: String,
 }
 

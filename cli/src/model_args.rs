@@ -86,8 +86,8 @@ pub struct ModelChoice {
     /// [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
-    /// Model file of a plan, if it moved: any shard of a split model. Without MODEL, this is the
-    /// model to run.
+    /// With a plan as MODEL: its model file, if that file was moved (any shard of a split model).
+    /// Without MODEL: the model to run.
     #[arg(short, long = "model", value_name = "FILE", value_parser = ModelName::parser())]
     model_file: Option<ModelName>,
     #[command(flatten)]
@@ -187,8 +187,8 @@ struct ExpertsChoice {
 /// Option for the queue depth of the drive.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct QueueChoice {
-    /// Reads of streamed experts in flight at once [default: as `ixc doctor --drive` measured, or a
-    /// short measurement].
+    /// Max number of outstanding reads of experts [default: the result of `ixc doctor --drive`, or
+    /// a short measurement].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     queue_depth: Option<u16>,
 }

@@ -21,7 +21,7 @@ pub const DEMO: &str = "demo";
 /// A model by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelName {
-    /// The built-in one.
+    /// The built-in demo model.
     Demo,
     /// A file.
     Path(PathBuf),
@@ -95,7 +95,7 @@ pub fn with_missing<T>(parse: impl FnOnce() -> T) -> (T, Vec<String>) {
 pub struct HubModel {
     /// The repository, `ORG/NAME`.
     pub repository: String,
-    /// Files of the model in it.
+    /// Files of the model in the repository.
     pub files: HubFiles,
 }
 
@@ -206,7 +206,9 @@ fn download_advice(name: &str) -> Option<String> {
         return Some(model.advice());
     }
     if name.starts_with("https://") || name.starts_with("http://") {
-        return Some(format!("ixc downloads nothing; `curl -LO {name}` fetches it, then give the file"));
+        return Some(format!(
+            "ixc downloads nothing from URLs; `curl -LO {name}` fetches the file, then pass its path as MODEL"
+        ));
     }
     if is_path(name) {
         return None;
@@ -218,7 +220,7 @@ fn download_advice(name: &str) -> Option<String> {
     match name.split('/').collect::<Vec<_>>()[..] {
         [one] if one.split_once(':').is_some_and(|(model, tag)| !model.is_empty() && !tag.is_empty()) => Some(
             "no such file, and ixc has no registry and downloads nothing: `hf download ORG/NAME --include \"*.gguf\"` \
-                  fetches a model from Hugging Face, then give the file"
+                  fetches a model from Hugging Face, then pass its file as MODEL"
                 .to_owned(),
         ),
         _ => None,
@@ -228,7 +230,7 @@ fn download_advice(name: &str) -> Option<String> {
 /// Options of llama.cpp that name a Hugging Face model. clap would read `-hf` as `-h`, and print
 /// the help.
 const HUB_OPTIONS: [&str; 6] = ["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "--hf"];
-/// Options among them that name a file.
+/// Options of llama.cpp that name a file in a Hugging Face repository.
 const FILE_OPTIONS: [&str; 2] = ["-hff", "--hf-file"];
 /// Options whose value may begin with a hyphen, because it is text.
 const TEXT_OPTIONS: [&str; 5] = ["-p", "--prompt", "--system", "--system-prompt", "--text"];

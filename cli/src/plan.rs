@@ -145,7 +145,7 @@ impl Args {
         Ok(Prediction { path, threads, target, needs, shape, drive, costs, routing, rows })
     }
 
-    /// Returns each budget, and the number of experts that it holds.
+    /// Returns each budget with the number of experts that fit in it.
     ///
     /// # Errors
     /// If a budget is too small.

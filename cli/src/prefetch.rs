@@ -13,9 +13,10 @@ use ixc_runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 /// Prefetching of streamed experts.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PrefetchChoice {
-    /// Experts to read ahead if not all fit in memory. `previous`: those of the token before.
-    /// `frequency`: the layer's most used ones. `router`: those that the next layer's router names
-    /// early. `auto`: whichever was measured to pay.
+    /// Prediction of the experts to read ahead, if not all fit in memory. `previous`: the experts
+    /// of the previous token. `frequency`: the layer's most used experts. `router`: the choice of
+    /// the next layer's router, computed one layer early. `auto`: the router or none, whichever is
+    /// faster in measurements during the run.
     #[arg(long, value_name = "HOW", default_value_t)]
     prefetch: StrategyChoice,
     /// Extra experts to predict per layer, beyond the number that a token uses. Early routers of a
@@ -51,8 +52,8 @@ impl PrefetchChoice {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct EarlyRouterChoice {
     /// Compile early routers if not all experts fit in memory. They run the next layer's router one
-    /// layer early, for --prefetch router or auto [default: router]. Runs that do not use them
-    /// compute them anyway.
+    /// layer early, for --prefetch router or auto [default: router]. They cost time even in runs
+    /// that do not use them.
     #[arg(long, value_name = "HOW", value_enum)]
     prefetch: Option<EarlyRouters>,
     /// Extra experts that early routers predict per layer, beyond the number that a token uses.

@@ -46,7 +46,7 @@ pub struct SamplingArgs {
     /// Probability of excluding the top tokens (XTC); 0 is off.
     #[arg(long, default_value_t = 0.0)]
     xtc_probability: f32,
-    /// Probability from which XTC excludes tokens; the least likely of them stays.
+    /// Minimum probability of tokens that XTC excludes; the least likely of these tokens stays.
     #[arg(long, default_value_t = 0.1)]
     xtc_threshold: f32,
     /// Penalty for tokens that continue a repetition (DRY); 0 is off.
@@ -61,8 +61,8 @@ pub struct SamplingArgs {
     /// Number of last tokens that DRY searches for repetitions; -1 for all.
     #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
     dry_penalty_last_n: i64,
-    /// Text that ends a repetition for DRY, instead of newline, colon, quote and asterisk;
-    /// repeatable, `none` for none.
+    /// Text at which DRY ends a repetition, in place of newline, colon, quote and asterisk;
+    /// repeatable. With `none`, no text ends a repetition.
     #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<String>,
     /// Range of the dynamic temperature: from --temp minus this number, if the next token is

@@ -20,7 +20,7 @@ pub struct ShiftChoice {
 }
 
 impl ShiftChoice {
-    /// Returns the way in which texts continue, or `None` if they end.
+    /// Returns how a text continues when the context is full; `None` if it ends.
     pub fn shift(self) -> Option<ContextShift> {
         self.context_shift.then_some(ContextShift { keep: self.keep })
     }

@@ -97,7 +97,7 @@ pub fn predictions(report: &Report) {
     used.chunks(STRATEGIES_ABREAST).for_each(scores);
 }
 
-/// Predictors next to each other in a table that fits in 80 columns.
+/// Number of predictors side by side in a table of 80 columns.
 const STRATEGIES_ABREAST: usize = 2;
 
 /// Prints a table of the scores of these predictors.

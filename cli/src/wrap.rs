@@ -24,7 +24,7 @@ const FENCE: &str = "```";
 pub enum Text {
     /// A command's report: lines of columns, with labels.
     Report,
-    /// Text of a model, which arrives in parts of words.
+    /// Text of a model. It arrives in pieces that may end within a word.
     Prose,
     /// Text for programs, which is not wrapped.
     Verbatim,

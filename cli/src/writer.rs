@@ -94,7 +94,7 @@ pub struct Writer<'a> {
     pub last: Option<Pace>,
 }
 
-/// Times of a text: of its prompt, and of the generated tokens.
+/// Times of one text: of the prompt, and of the generated tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub prefill: Phase,

@@ -300,7 +300,7 @@ fn plans_are_listed_and_removed() {
     assert_eq!((refused.status.code(), user.count()), (Some(2), 2));
     assert_eq!(
         stderr(&refused),
-        "error: no cached plan is of none.gguf, or has such an id; `ixc cache ls` lists them\n"
+        "error: no cached plan has the id or the model file none.gguf; `ixc cache ls` lists all plans\n"
     );
     let removed = stdout(user.ixc(&["cache", "rm", &id[..8]]));
     assert!(removed.starts_with("removed 1 plan, ") && user.count() == 1, "{removed}");

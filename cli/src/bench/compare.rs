@@ -107,8 +107,7 @@ pub fn compare(paths: &Pair, format: Format, out: &mut dyn Write) -> anyhow::Res
 /// Reads a document of `ixc bench --json`.
 fn document(path: &Path) -> anyhow::Result<Json> {
     let text = ixc_files::read_argument(path, MAX_BYTES).map_err(ixc_error::Error::from)?;
-    let wrong =
-        |what: &str| BadInput(format!("{}: {what}; `ixc bench --json` writes what is compared", path.display()));
+    let wrong = |what: &str| BadInput(format!("{}: {what}; expected the output of `ixc bench --json`", path.display()));
     let document: Json =
         serde_json::from_str(&text).map_err(|error| wrong(&format!("it is not a JSON document ({error})")))?;
     if document["schema"] != SCHEMA {

@@ -66,7 +66,7 @@ pub fn given_options(command: &clap::Command, matches: &ArgMatches) -> BTreeMap<
     given
 }
 
-/// Returns a value. For a path, returns a text that identifies the file's content.
+/// Returns the text of an option's value. For a path, the text identifies the file's content.
 fn text(arg: &Arg, value: &OsStr) -> String {
     let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
     let content = is_path.then(|| content(Path::new(value))).flatten();

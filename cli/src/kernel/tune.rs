@@ -65,7 +65,7 @@ pub struct Args {
     /// Rows of activations in a prefill step [default: 512, or the model's maximum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     rows: Option<u32>,
-    /// Minimum share of a step's time, 0 to 1, from which a product of a MODEL is tuned.
+    /// Minimum share of a step's time, 0 to 1. Products of a MODEL that take less are not tuned.
     #[arg(long, value_name = "PART", default_value_t = 0.03, value_parser = part, hide_short_help = true)]
     least: f64,
     /// File that the fastest tiling is added to [default: this machine's file in the user's cache
