@@ -1,8 +1,8 @@
 //! Checks of HTML pages for code that their `Content-Security-Policy` would silently block, and for
 //! code that would parse text as markup.
 
-/// Texts that no page may contain: text parsed as markup or code, and styles and handlers within
-/// markup.
+/// Texts that no page may contain: they parse strings as HTML or code, or put styles, scripts and
+/// URLs into HTML.
 const FORBIDDEN_TEXTS: [&str; 10] = [
     "innerHTML",
     "outerHTML",

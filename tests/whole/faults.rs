@@ -77,7 +77,8 @@ fn truncated_mapped_model_is_an_error_without_a_signal() {
     assert!(message.contains(says) && message.lines().count() == 1, "{message}");
 }
 
-/// Weights are packed at first use, read from the file, or read by kernels from the mapped file.
+/// A run ends with an error if its model file is overwritten. The cases read weights in three ways:
+/// packing at first use, reads from the file, and kernels that read the mapped file.
 #[test]
 fn model_overwritten_in_place_is_an_error() {
     let right = undisturbed(&[]);

@@ -93,14 +93,14 @@ struct Flipping {
     quartile: f64,
 }
 
-/// A flipped expert changes a recurrent state, and so every later position. The error over some
-/// positions then depends on when experts flipped by chance, and not on the size of rounding
-/// errors.
+/// Models with recurrent states and experts, and llama.cpp's errors on them. A flipped expert
+/// changes the recurrent state, and so all later positions. The mean error then depends mostly on
+/// the position of the first flip, and not on the size of rounding errors.
 ///
-/// At the last positions, llama.cpp's own error may exceed the file's limit, which is 1.25 times
-/// its error over all positions. The first quartile by position, which flips do not affect,
-/// replaces the error over all positions. Both numbers were measured by position, with the settings
-/// of the file's `default`.
+/// At the last positions, even llama.cpp's error exceeds the limit of the file in `expect/`, which
+/// is 1.25 times its error over all positions. The tests therefore compare the first quartile of
+/// the errors by position, because flips do not affect it. Both errors were measured with the
+/// settings `default` of that file.
 const FLIPPING: [Flipping; 2] = [
     Flipping { name: "models/qwen3next-q4_k_m.gguf", last: 0.0920, quartile: 0.0077 },
     Flipping { name: "models/qwen35moe-q4_k_m.gguf", last: 0.0600, quartile: 0.0097 },

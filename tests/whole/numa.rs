@@ -20,8 +20,8 @@ use ixc::runtime::processors::Machine;
 use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 
-/// Describes a machine with the processors of this one, divided among `count` nodes. Nodes beyond
-/// the processors have none. This machine may lack the nodes.
+/// Returns a topology that divides this machine's processors among `count` NUMA nodes. Nodes beyond
+/// the number of processors stay empty. The real machine may have fewer nodes.
 fn described(count: usize) -> Topology {
     let order = Machine::detect().unwrap().order();
     let node = |number: usize| {

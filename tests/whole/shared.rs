@@ -164,7 +164,8 @@ fn random_steps(name: String, plan: Plan<Kernel>, prompt: Vec<u32>, random: &mut
     found.copies - found.whole_copies
 }
 
-/// A cover of the golden models, half of them with a quantised KV cache.
+/// Sequences with shared pages give the same bits as sequences with separate memory. The models
+/// cover all kinds of states; every second model has a quantised KV cache.
 #[test]
 fn sharing_sequences_have_the_bits_of_separate_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

@@ -7,13 +7,13 @@ use ixc_ir::graph::op::OPS;
 use ixc_ir::graph::{Dim, Module, Operand, StateId, TokenOwner, Type, ValueId, WeightId};
 use ixc_ir::state::{Rollback, STATES};
 
-/// Returns one of a few random modules with a fault or change.
+/// Returns a random module with one random fault or change. The seed selects one of 20 modules.
 pub fn mutated_module(seed: u64) -> Module {
     mutate(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed))
 }
 
-/// Returns a copy with one random fault or change. Most copies do not verify, and none may cause a
-/// panic.
+/// Returns a copy of the module with one random fault or change. Most copies fail verification. No
+/// copy may cause a panic in the tested code.
 pub fn mutate(module: &Module, rng: &mut Random) -> Module {
     let mut module = module.clone();
     let (weights, states) = (module.weights.len() as u64 + 1, module.states.len() as u64 + 1);
