@@ -92,7 +92,8 @@ struct Course<'r> {
     entrants: Vec<Entrant<'r>>,
     /// Rows of the report; the row of peak memory is the last one.
     rows: Vec<Row>,
-    /// By index of an entrant: whether it failed or was left out, so that it runs no more.
+    /// Whether each entrant failed or was left out, so that it runs no more; by the entrant's
+    /// index.
     out: Vec<bool>,
 }
 

@@ -37,7 +37,7 @@ impl IxcCancel {
     }
 }
 
-/// Creates a switch.
+/// Creates a cancellation switch, which is not set.
 ///
 /// # Safety
 /// `cancel` is null or has room for a pointer.
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn ixc_cancel_new(cancel: *mut *mut IxcCancel) -> IxcStatu
     })
 }
 
-/// Sets a switch, or resets it.
+/// Sets a cancellation switch, or resets it.
 ///
 /// # Safety
 /// `cancel` is null or was not freed.

@@ -23,7 +23,7 @@ pub(crate) struct Locked<'a, T> {
     owner: &'a AtomicUsize,
 }
 
-/// Returns a number that no other thread has, and that is not 0.
+/// Returns an id of this thread that no other thread has; never 0.
 fn thread_mark() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };

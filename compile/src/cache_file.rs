@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 
 use crate::checksum::{add_checksum, remove_checksum};
 
-/// Max bytes of such a file.
+/// Max bytes of a file with measurements.
 const MAX_BYTES: u64 = 64 << 10;
 /// Time for which a measurement is valid, since drives get slower and machines change.
 const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);

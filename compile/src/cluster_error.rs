@@ -39,7 +39,7 @@ pub enum ClusterError {
         expected: &'static str,
     },
     /// A field is in the list of assumed fields, but it does not exist.
-    #[error("machines {name}: assumed has `{field}`, which is no field of a number")]
+    #[error("machines {name}: `assumed` lists `{field}`, which is not a numeric field")]
     AssumedField {
         /// Name of the machines.
         name: String,

@@ -51,7 +51,7 @@ fn file_in(folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Opens the model.
+/// Opens the built-in demo model.
 ///
 /// # Errors
 /// Never, as tests show.

@@ -29,7 +29,7 @@ const ROWS: [u32; 4] = [1, 3, 5, 8];
 /// Max bytes of buffers. The smallest number of rows is checked even if its buffers are larger.
 const MOST_BYTES: usize = 256 << 20;
 
-/// Agreement of an edited kernel's results with those of the kernel that it was made from.
+/// Agreement of an edited kernel's results with those of the original kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The results have the same bits.

@@ -88,7 +88,7 @@ pub struct Block {
     pub tile: f64,
     /// Cycles of the longest carried chain; 0 in code outside loops.
     pub chain: f64,
-    /// Register of that chain, if it has only one.
+    /// Register of the dependency chain, if the chain has only one.
     pub chain_register: Option<String>,
     /// Cycles from the first operand to the last result, if no other code ran.
     pub critical_path: u32,

@@ -19,13 +19,13 @@ use ixc_ir::kernel::{Affine, Atom, Inst, Kernel, Op, Stmt, Type};
 /// Work of one kernel call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Products of bytes.
+    /// Number of int8 multiplications.
     pub int8: u64,
-    /// Other integer operations.
+    /// Number of other integer operations.
     pub int: u64,
-    /// f32 operations.
+    /// Number of f32 operations.
     pub f32: u64,
-    /// Conversions, divisions, square roots.
+    /// Number of conversions, divisions and square roots.
     pub special: u64,
     /// Bytes loaded.
     pub read: u64,

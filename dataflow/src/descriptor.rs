@@ -379,7 +379,7 @@ pub enum Port {
     ReceiveParts {
         /// Slice of the first part.
         slice: Slice,
-        /// State with these parts.
+        /// The state that has these parts.
         state: u32,
     },
     /// A row of a rotary table, in its lane of the row's block of 16 ([`Port::PositionBlock`]).

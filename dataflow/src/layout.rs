@@ -115,9 +115,9 @@ pub struct Unit {
     pub first_outlet: u32,
     /// Routings whose ids the program computes, with the port and the bytes of a row.
     pub routed_ids: Vec<RoutedIds>,
-    /// Earlier programs that work on the same state in the same wave.
+    /// Earlier programs of the same wave that use the same state.
     pub before: Vec<u32>,
-    /// Later programs that work on the same state in the same wave.
+    /// Later programs of the same wave that use the same state.
     pub after: Vec<u32>,
 }
 
@@ -139,7 +139,7 @@ pub struct HostOutlet {
     pub outlet: Outlet,
     /// PE at which the stream enters the grid.
     pub entry: u32,
-    /// The wave of the program that receives it.
+    /// The wave of the receiving program.
     pub wave: u32,
 }
 

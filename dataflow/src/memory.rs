@@ -14,7 +14,7 @@ const MAX_ITEMS_IN_ERROR: usize = 8;
 pub struct MemoryUse<T> {
     /// The item.
     pub what: T,
-    /// Bytes that it takes.
+    /// Number of bytes of the item.
     pub bytes: u64,
 }
 

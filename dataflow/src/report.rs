@@ -171,9 +171,9 @@ pub struct Summary {
     pub pes: u64,
     /// Number of PEs that worked.
     pub working_pes: u64,
-    /// Products of bytes.
+    /// Number of int8 multiplications.
     pub int8_products: u64,
-    /// f32 operations.
+    /// Number of f32 operations.
     pub f32_operations: u64,
     /// Sum over bytes of the links that they crossed.
     pub byte_hops: u64,

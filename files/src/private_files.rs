@@ -96,7 +96,7 @@ pub enum NotOurs {
     /// A file with other names elsewhere.
     #[error("it has {names} names (hard links); remove this one, or choose another path")]
     Names {
-        /// Number of the file's names.
+        /// Number of the file's hard links.
         names: u64,
     },
 }

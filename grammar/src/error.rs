@@ -12,8 +12,9 @@ pub const MAX_DEPTH: usize = 256;
 pub const MAX_SCHEMA_DEPTH: usize = 120;
 /// Max bytes of a source in Lark; a GBNF grammar is longer in Lark.
 pub(crate) const MAX_LARK_BYTES: usize = 4 * MAX_BYTES;
-/// Max nesting of all lines of that Lark together, where each line counts at least one. Rules that
-/// name rules recurse through all of them. The compiler's stack has 16 KiB for each level.
+/// Max sum of the nesting depths of all lines of the generated Lark, where each line counts at
+/// least one. Rules that name rules recurse through all lines. The compiler's stack has 16 KiB for
+/// each level.
 pub(crate) const MAX_LARK_DEPTH: usize = 16 << 10;
 
 /// Processor time that the compiler of a grammar may take.

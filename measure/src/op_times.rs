@@ -32,7 +32,7 @@ pub struct Op {
     pub fed_by: Option<&'static str>,
     /// Share of that level's bandwidth; `None` for `L1`, which is not measured.
     pub share_of_feeding: Option<f64>,
-    /// Multiply-adds of each kind.
+    /// Multiply-adds, by the type of the factors.
     pub products: Products,
     /// Dominant kind of products, if the op consists of products.
     pub mostly: Option<&'static str>,

@@ -57,7 +57,7 @@ pub(crate) fn abort(status: u8) {
 pub(crate) struct Arrival {
     /// MPI's handle, with which the message is received once.
     pub message: ffi::MPI_Message,
-    /// The rank that sent it.
+    /// The sending rank.
     pub from: u32,
     /// Bytes of the message; `None` if MPI cannot count them.
     pub bytes: Option<usize>,

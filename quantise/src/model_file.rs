@@ -118,8 +118,8 @@ pub struct TensorPlan<'m> {
     pub tensor: &'m Tensor,
     /// New format; `None` if the bytes are copied unchanged.
     pub to: Option<Format>,
-    /// Whether the tensor's rows are too short for the blocks of the mix's format, so that it gets
-    /// another one.
+    /// Whether the tensor's rows are shorter than a block of the mix's format, so that the tensor
+    /// gets another format.
     pub shorter: bool,
 }
 

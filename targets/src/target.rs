@@ -58,7 +58,7 @@ pub struct TargetRow {
     pub features: Features,
     /// Caches of a core.
     pub caches: CacheRow,
-    /// CPUs that the target stands for.
+    /// CPUs for which the target is meant.
     pub about: &'static str,
 }
 

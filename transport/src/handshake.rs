@@ -41,7 +41,7 @@ pub enum HandshakeError {
     /// A rank introduces itself with other bytes.
     #[error("rank {rank} does not introduce itself as a rank of ixc")]
     Foreign {
-        /// The rank that sent them.
+        /// The sending rank.
         rank: u32,
     },
     /// The exchange of introductions failed.

@@ -20,7 +20,7 @@ const STARTERS: [Variables; 3] = [
     Variables { rank: "PMIX_RANK", ranks: "SLURM_NTASKS", local: "SLURM_NTASKS_PER_NODE" },
 ];
 
-/// The place of this process among those that were started together.
+/// Rank of this process, and the number of processes that were started together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// Number of this process.

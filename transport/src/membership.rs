@@ -31,7 +31,7 @@ const MESSAGES: u32 = 256;
 struct Member {
     /// Time of its last message.
     heard: Instant,
-    /// Whether it has left the group.
+    /// Whether the rank has left the group.
     has_left: bool,
 }
 

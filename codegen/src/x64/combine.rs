@@ -60,8 +60,8 @@ impl Selector<'_> {
         defers
     }
 
-    /// Takes the deferred op that defines a value, if `part` returns a part of it, and counts it as
-    /// used. Returns that part too.
+    /// Takes the deferred op that defines a value, if `part` accepts it, and counts it as used.
+    /// Also returns the result of `part`.
     fn take<T>(&mut self, value: ValueId, part: fn(DeferredOp) -> Option<T>) -> Option<(T, Deferred)> {
         let Value::Deferred(d) = self.values[value.index()] else { return None };
         let deferred = &mut self.deferred[d];

@@ -6,7 +6,7 @@
 
 use ixc_ir::kernel::Op;
 
-/// An op, by the function that selects it.
+/// The kind of an op: each variant has its own selection function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// An op without operands that defines a vector.

@@ -21,7 +21,7 @@ pub enum Value {
 /// A load that is deferred to its use.
 #[derive(Clone, Copy)]
 pub struct Pending {
-    /// The value that it defines.
+    /// The value that the load defines.
     pub owner: ValueId,
     /// Type of the value.
     pub ty: Type,
@@ -93,13 +93,13 @@ impl DeferredOp {
 /// An op that waits for its use.
 #[derive(Clone, Copy)]
 pub struct Deferred {
-    /// The value that it defines.
+    /// The value that the op defines.
     pub value: ValueId,
     /// The op.
     pub op: DeferredOp,
     /// Type of the result.
     pub ty: Type,
-    /// The operands.
+    /// The two operand values.
     pub operands: [ValueId; 2],
     /// Remaining uses.
     pub uses: u32,

@@ -29,11 +29,11 @@ const PALETTE: u8 = 1;
 const ROW_BYTES: usize = 16;
 const ROWS: usize = 48;
 
-/// Returns the pool entry of the configuration, if there are tiles. Fails if allocation could not
-/// avoid a copy of a tile.
+/// Adds the operand of `ldtilecfg` to the constant pool, and returns its index; `None` for a kernel
+/// without tiles.
 ///
 /// # Errors
-/// A tile would have to be copied.
+/// When register allocation left a copy between two tile registers.
 pub fn configuration(f: &mut Function, registers: &[u8], shapes: &Shapes) -> Result<Option<u32>, X64Error> {
     if shapes.iter().all(Option::is_none) {
         return Ok(None);

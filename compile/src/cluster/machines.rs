@@ -49,9 +49,9 @@ pub struct Machines {
     pub socket: Socket,
     /// Drive of a machine, which its sockets share.
     pub drive: Option<Drive>,
-    /// Link of a socket to the others of its machine.
+    /// Link between the sockets of a machine.
     pub inside: Link,
-    /// Link of a machine to the others.
+    /// Link between machines.
     pub between: Link,
 }
 

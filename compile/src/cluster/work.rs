@@ -81,7 +81,7 @@ impl WeightBytes {
     }
 }
 
-/// Weights by the values that dequantise them.
+/// Weights, by the values that hold their dequantised elements.
 struct Matrices<'f> {
     function: &'f Function,
     def_use: DefUse,

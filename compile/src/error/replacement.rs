@@ -64,7 +64,7 @@ pub enum ReplacementError {
     /// The interpreter stopped.
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
-    /// The results of an edited kernel are not those that its spec requires.
+    /// The results of an edited kernel violate its spec.
     #[error(
         "{}kernel {kernel} computes wrong results: with random inputs{}, {departure}",
         of_file(path.as_deref()), of_dims(dims)

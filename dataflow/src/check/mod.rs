@@ -39,7 +39,7 @@ use crate::routes::{self, RouteConflict};
 const MAX_INSTANCES: u64 = 1 << 25;
 /// Max arrival counters; each has 4 bytes.
 const MAX_ARRIVALS: u64 = 1 << 29;
-/// Max streams, programs, tensors and so on, each.
+/// Max number of streams, of programs, of tensors, and of the items of each other table.
 const MAX_ITEMS: usize = 1 << 20;
 /// Max bytes of a row.
 const MAX_ROW: u64 = 1 << 26;

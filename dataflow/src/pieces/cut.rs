@@ -67,7 +67,7 @@ pub(super) struct TaskCutter<'a> {
     whole: &'a Plan<KernelSpec>,
     /// Whether each buffer of `whole` is only read by sums over experts.
     summed: Vec<bool>,
-    /// New buffers of each buffer of `whole`; empty until it is written.
+    /// New buffers, by each buffer of `whole`; empty until a task writes the buffer.
     made: Vec<Vec<BufferId>>,
     buffers: Vec<ArenaBuffer>,
     ropes: Vec<RopeTable>,

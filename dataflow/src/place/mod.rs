@@ -111,7 +111,7 @@ pub enum PlaceError {
         bytes: u64,
         /// Bytes of slices of weights, and of keys and values.
         weights: u64,
-        /// Bytes of messages, with room for one row of each.
+        /// Bytes of messages on the PE, with room for one row of each message.
         messages: u64,
         /// Bytes of code.
         code: u64,

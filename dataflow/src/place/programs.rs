@@ -38,11 +38,11 @@ const NO_SITES: Sites = Sites { x: 0, y: 0, columns: Lattice::ONE, experts: Latt
 struct DescriptorBuilder<'a> {
     plan: &'a Plan<Kernel>,
     descriptor: Descriptor,
-    /// Tensors by buffer.
+    /// Index of each buffer's tensor in the descriptor, by the buffer's index in the plan.
     tensors: HashMap<u32, u32>,
-    /// Original buffers of copied rows.
+    /// Original buffer of each buffer that holds copied rows.
     copies: HashMap<u32, u32>,
-    /// Kernels by the plan's number.
+    /// Index of each kernel in the descriptor, by its index in the plan.
     kernels: HashMap<u32, u32>,
     ropes: HashMap<u32, u32>,
     division: Division,

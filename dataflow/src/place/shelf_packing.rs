@@ -121,7 +121,7 @@ struct Rest {
     height: u32,
 }
 
-/// Number of free spaces that are considered: those of the last blocks.
+/// Number of free spaces that the search tries: the most recent ones.
 const RESTS: usize = 12;
 
 fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<Place>, PlaceError> {

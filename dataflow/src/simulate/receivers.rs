@@ -34,7 +34,7 @@ pub(super) struct Segment {
     pub count: u32,
     pub port: u32,
     pub firing: u32,
-    /// Number of rows for which they have room.
+    /// Number of rows for which the receivers have room.
     pub rows: u32,
     /// Offset of the first one's slice in the row, and the distance to the next.
     pub start: u64,

@@ -2,7 +2,7 @@
 
 use ixc_ir::random::Random;
 
-/// Marks a missing number.
+/// Stands for a missing number.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A row: a token, or one of its slots.
@@ -25,7 +25,7 @@ pub(super) struct Routed {
     pub rows: Vec<Vec<u32>>,
     /// Number of tokens with known experts. These are the first tokens of the step.
     pub known: u32,
-    /// Bytes of each token's ids that were computed so far.
+    /// Number of bytes of expert ids that were computed so far, by token.
     pub made: Vec<u64>,
     /// Time when each token's ids were complete.
     pub at: Vec<u64>,

@@ -341,8 +341,8 @@ mod tests {
         found.is_some_and(|lexemes| lexemes.are_safe(&work).is_some())
     }
 
-    /// Returns rules that each have the previous one twice, so the last is `2^count` times the
-    /// text.
+    /// Returns rules in which each rule contains the previous one twice. The last rule is the text
+    /// `2^count` times.
     fn doubling_rules(text: &str, count: usize) -> String {
         let rules: String = (0..count).map(|i| format!("a{i} ::= a{0} a{0}\n", i + 1)).collect();
         format!("{rules}a{count} ::= {text}\n")

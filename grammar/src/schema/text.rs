@@ -64,7 +64,7 @@ impl Pattern {
         Ok(Pattern { plain: written(false)?, quoted: written(true)?, holds })
     }
 
-    /// Returns the pattern that all other texts satisfy.
+    /// Returns the complement of the pattern.
     pub fn negate(&self) -> Pattern {
         Pattern { holds: !self.holds, ..self.clone() }
     }
@@ -131,7 +131,7 @@ pub(super) fn is_whole_match(regex: &str, text: &str) -> bool {
     builder.to_regex(regex).is_match(text)
 }
 
-/// Returns an expression that matches exactly one text.
+/// Returns an expression that matches only this text.
 pub(super) fn literal(text: &str, quoted: bool) -> String {
     let mut out = String::new();
     text.chars().for_each(|c| character(c, quoted, &mut out));

@@ -253,7 +253,7 @@ pub struct Comparison {
     pub same: Mean,
     /// Mean of the difference between both models' probabilities of the next token.
     pub change: Mean,
-    /// Root of the mean square of that change.
+    /// Root of the mean square of the change in probability.
     pub change_rms: f64,
 }
 

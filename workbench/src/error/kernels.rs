@@ -78,7 +78,7 @@ pub enum KernelError {
     DifferentSignatures {
         /// The kernels.
         names: [String; 2],
-        /// Dims and buffers of each that the other lacks.
+        /// Dims and buffers of each kernel that the other kernel lacks.
         found: [Vec<String>; 2],
     },
     /// A kernel without a spec cannot be compared with the kernel of its spec.

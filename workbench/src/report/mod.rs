@@ -56,7 +56,7 @@ const PAGE: &str = include_str!("page.html");
 /// Mark of the page's generator.
 const GENERATOR: &str = r#"<meta name="generator" content="ixc inspect">"#;
 
-/// Kind of a file with such a page.
+/// File kind of a report page.
 pub const KIND: Kind = Kind {
     name: "page of a model or plan",
     is: |head| head.windows(GENERATOR.len()).any(|window| window == GENERATOR.as_bytes()),

@@ -92,7 +92,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts before all passes, or after the skipped ones.
+    /// Starts recording with the IR before the first pass that runs.
     pub fn new(start: &Ir) -> Watch {
         Watch { last: Lines::from_ir(start), ran: Vec::new() }
     }

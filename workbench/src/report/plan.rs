@@ -63,7 +63,7 @@ struct VariantView {
     kernel: u32,
     /// Dims, such as `groups = rows / 8`.
     dims: Vec<String>,
-    /// Kernel of bands, and kernel that combines parts.
+    /// The kernel for bands, and the kernel that combines parts.
     besides: Vec<u32>,
 }
 

@@ -28,7 +28,7 @@ pub struct Index {
     pub format: String,
     /// [`VERSION`].
     pub version: u64,
-    /// Version of the program that wrote it.
+    /// Version of `ixc` that wrote the bundle.
     pub ixc: String,
     /// The kernel's name.
     pub kernel: String,
@@ -146,7 +146,7 @@ impl BufferAccess {
         }
     }
 
-    /// Whether the kernel may write it.
+    /// Returns whether the kernel may write the buffer.
     pub fn is_written(self) -> bool {
         match self {
             BufferAccess::Write | BufferAccess::ReadWrite | BufferAccess::Scratch => true,

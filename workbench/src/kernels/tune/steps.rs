@@ -54,7 +54,7 @@ pub(super) struct Steps<'m> {
 struct Times {
     /// Seconds of a step.
     wall: f64,
-    /// Seconds of each of its stages.
+    /// Seconds of each stage of the step.
     stages: Vec<f64>,
 }
 
@@ -379,8 +379,7 @@ fn quartiles(values: Vec<f64>) -> Speedup {
     Speedup { median: at(&values, 0.5), low: at(&values, 0.25), high: at(&values, 0.75) }
 }
 
-/// Returns tokens that differ from each other, so that routers choose experts as they would for
-/// text.
+/// Returns different tokens, so that routers choose experts as they would for text.
 fn some_tokens(count: u32, vocabulary: u32) -> Vec<u32> {
     // Knuth's multiplicative hash.
     let hash = |index: u64| (index + 1).wrapping_mul(2_654_435_761) >> 7;

@@ -107,7 +107,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Creates the steps of such a model, for at most `rows` rows of activations.
+/// Creates the steps of a synthetic model, for at most `rows` rows of activations.
 ///
 /// # Errors
 /// If no model can have this shape, there is not enough memory, or the file cannot be written.
