@@ -31,7 +31,7 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-/// One work on one model.
+/// Row of the table: measurements of all engines for one work, on one model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The model's file.

@@ -102,9 +102,10 @@ impl Phase {
 /// Overlap of reading and computing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overlap {
-    /// Share of the time with at least one read in flight.
+    /// Share of the time with at least one outstanding read.
     pub reading: f64,
-    /// Share of that time in which threads did not wait for experts, averaged over the threads.
+    /// Share of the time with outstanding reads in which threads did not wait for experts, averaged
+    /// over the threads.
     pub hidden: f64,
 }
 

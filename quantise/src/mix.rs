@@ -137,7 +137,7 @@ impl<'m> Counter<'m> {
     }
 }
 
-/// Roles whose tensors are counted.
+/// Roles whose tensors are numbered, because rules of mixes depend on the number.
 const COUNTED_ROLES: [MatrixRole; 4] = [MatrixRole::Value, MatrixRole::Down, MatrixRole::Gate, MatrixRole::Up];
 
 /// Returns the layer in a tensor's name.

@@ -56,7 +56,8 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
     plan
 }
 
-/// Removes values from their registers. Returns the constants that inner loops hold now.
+/// Removes values from their registers. Returns the constants among them that inner loops now keep
+/// in new registers.
 pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> {
     // A table, because every operand is looked up. Registers created during the walk are never
     // spilled.

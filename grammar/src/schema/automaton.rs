@@ -50,7 +50,7 @@ pub(super) struct Automaton {
 }
 
 impl Automaton {
-    /// Returns whether each node can reach an end of the list by a part.
+    /// Returns whether the list can end after at least one more part, by node.
     fn reachable_ends(&self) -> Vec<bool> {
         let mut reaches_end = vec![false; self.nodes.len()];
         loop {

@@ -368,7 +368,7 @@ mod tests {
         assert!(by_groups < by_row / 2.0, "{by_groups} {by_row}");
     }
 
-    /// Few tries lose no more than many.
+    /// The search for a scale with few tries has the same error as a search with many tries.
     #[test]
     fn short_scale_search_matches_a_long_one() {
         const ROWS: usize = 24;
