@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `app` | state that all requests share |
 //! | `connection`, `connection_limit` | connections, their time limits, their number |
+//! | `lingering` | connections whose clients still send |
 //! | `admission` | checks of every request |
 //! | `client` | the client of a request, for work that ends when it leaves |
 //! | `host_names`, [`origins`] | names of the server, and origins of pages that may send requests |
@@ -58,6 +59,7 @@ mod error;
 mod experts;
 mod fields;
 mod host_names;
+mod lingering;
 mod local;
 mod metrics;
 mod model_list;

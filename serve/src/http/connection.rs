@@ -5,8 +5,8 @@
 //! than [`AppOptions::connections`]. Invariant: work for a client ends soon after the client has
 //! left, even if it had sent more requests.
 
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Write};
+use std::net::{Shutdown, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -26,6 +26,7 @@ use tower::ServiceExt;
 use crate::http::admission::Connection;
 use crate::http::app::AppOptions;
 use crate::http::connection_limit::{ConnectionLimit, ConnectionPermit, ConnectionState};
+use crate::http::lingering::{self, UnreadBody};
 
 /// Max bytes of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -76,13 +77,13 @@ pub(crate) async fn serve(
             biased;
             permit = limit.take(client.ip()) => permit,
             () = wait_for_end(&mut ending) => {
-                refuse(&stream, client, options, ENDING_MESSAGE);
+                refuse(stream, client, options, ENDING_MESSAGE);
                 break;
             }
         };
         match permit {
             Ok(permit) => begin(stream, client, permit),
-            Err(_) => refuse(&stream, client, options, CLIENT_LIMIT_MESSAGE),
+            Err(_) => refuse(stream, client, options, CLIENT_LIMIT_MESSAGE),
         }
     }
     // The system has accepted these connections, and would reset them together with the listener.
@@ -92,7 +93,7 @@ pub(crate) async fn serve(
             let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { continue };
             match limit.take(client.ip()).now_or_never() {
                 Some(Ok(permit)) => begin(stream, client, permit),
-                Some(Err(_)) | None => refuse(&stream, client, options, ENDING_MESSAGE),
+                Some(Err(_)) | None => refuse(stream, client, options, ENDING_MESSAGE),
             }
         }
     }
@@ -120,25 +121,31 @@ async fn answer(
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MAX_HEAD_BYTES);
     let of = Connection { client, state: Arc::clone(permit.state()) };
+    let unread = UnreadBody::default();
+    let watching = unread.clone();
     let service = router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(of.clone());
-        request
+        request.map(|body| watching.watch(body))
     });
     let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(service)));
     let served = async {
-        tokio::select! {
+        let result = tokio::select! {
             result = connection.as_mut() => result,
             () = wait_for_end(&mut ending) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
+        };
+        if let Err(error) = &result {
+            tracing::debug!(%error, "connection");
+            log_head(client, error, options);
+        }
+        if unread.is_set() || result.is_err_and(|error| error.is_parse()) {
+            lingering::drain(stream.clone()).await;
         }
     };
     tokio::select! {
-        result = served => if let Err(error) = result {
-            tracing::debug!(%error, "connection");
-            log_head(client, &error, options);
-        },
+        () = served => {},
         () = stream.wait_closed() => tracing::debug!("the client has gone"),
         () = permit.wait_for_revocation() => tracing::debug!("another connection has the place"),
     }
@@ -156,7 +163,7 @@ fn log_head(client: SocketAddr, error: &hyper::Error, options: &AppOptions) {
 }
 
 /// Refuses a connection.
-fn refuse(stream: &TcpStream, client: SocketAddr, options: &AppOptions, message: &str) {
+fn refuse(stream: TcpStream, client: SocketAddr, options: &AppOptions, message: &str) {
     let body =
         serde_json::json!({"error": {"message": message, "type": "unavailable_error", "param": null, "code": null}});
     let body = body.to_string();
@@ -166,8 +173,12 @@ fn refuse(stream: &TcpStream, client: SocketAddr, options: &AppOptions, message:
         body.len()
     );
     // The answer fits into the socket buffer of a new connection. If it does not, the client is not
-    // waited for.
-    let _ = stream.try_write(answer.as_bytes());
+    // waited for. The runtime may not know yet that it can write, so it is not asked.
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write_all(answer.as_bytes());
+        let _ = stream.shutdown(Shutdown::Write);
+        lingering::drop_received(&stream);
+    }
     options.log.iter().for_each(|log| log.write_refusal(client, StatusCode::SERVICE_UNAVAILABLE, message));
 }
 
@@ -200,6 +211,26 @@ impl SharedStream {
             sleep(CHECK_INTERVAL).await;
         }
         sleep(CHECK_INTERVAL).await;
+    }
+}
+
+impl AsyncRead for SharedStream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for SharedStream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.lock()).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_shutdown(context)
     }
 }
 
@@ -237,21 +268,25 @@ impl TimedStream {
 }
 
 impl AsyncRead for TimedStream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.lock()).poll_read(context, buffer)
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for TimedStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut *self.stream.lock()).poll_write(context, bytes);
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.check_stall(context, result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // hyper drops an answer's body before it writes and flushes its buffer, so a flush means
         // that the answer is complete.
-        let result = Pin::new(&mut *self.stream.lock()).poll_flush(context);
+        let result = Pin::new(&mut self.stream).poll_flush(context);
         if matches!(result, Poll::Ready(Ok(()))) {
             self.state.record_flush();
         }
@@ -259,7 +294,7 @@ impl AsyncWrite for TimedStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut *self.stream.lock()).poll_shutdown(context);
+        let result = Pin::new(&mut self.stream).poll_shutdown(context);
         self.check_stall(context, result)
     }
 }
