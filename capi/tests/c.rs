@@ -244,6 +244,22 @@ fn c_program_is_clean_under_valgrind() {
     succeeds(command.arg(program).arg(demo()).args([PROMPT, TARGET]));
 }
 
+#[test]
+fn model_file_that_is_cut_during_a_generation_is_an_error() {
+    let installed = Installed::new();
+    let program = installed.compile("cc", "tests/cut.c", Linkage::Shared, &[]);
+    // Kernels of both targets read the mapped file: `portable` in all steps, the other one while it
+    // packs weights.
+    for target in ["portable", TARGET] {
+        let model = installed.path("cut.gguf");
+        std::fs::copy(demo(), &model).unwrap();
+        let text = text_of(succeeds(installed.command(&program).arg(&model).arg(target)));
+        let is_error =
+            |line: &str| line.starts_with("failed: ") && line.contains("changed while in use: its length is 4096");
+        assert!(text.lines().count() == 2 && text.lines().all(is_error), "{target}: {text}");
+    }
+}
+
 /// Returns the text that the example programs continue.
 fn continued(limit: usize) -> String {
     let options = LoadOptions { run: engine::EngineOptions::default(), ..options() };

@@ -283,6 +283,7 @@ impl Args {
         let report = loop {
             let wanted = [next.len() as u32 - 1];
             let step = simulator.step(&next, &wanted).map_err(|error| ixc_error::Error::from(Box::new(error)))?;
+            model.gguf.check_readable().map_err(ixc_error::Error::from)?;
             cycles += step.report.cycles;
             let logits = step.logits.first().map_or(&[][..], Vec::as_slice);
             if let Some(engine) = &mut engine {

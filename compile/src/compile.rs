@@ -321,6 +321,7 @@ pub(crate) fn run_owned(
             let weights = FileWeights::new(&model.gguf, &module);
             let own = Context { facts: Some(facts(model, options, &weights)?), ..own };
             let left = manager::run_on(&module, rest, &own, watch)?;
+            model.gguf.check_readable()?;
             Ok((module, left))
         }
         ir if rest.is_empty() => Ok((Module::default(), ir)),
@@ -357,7 +358,9 @@ fn run_on(model: &Model, fused: &Module, options: &CompileOptions, passes: &[&st
     record_step_tokens(model, options);
     let facts = facts(model, options, &weights)?;
     let passes = passes.iter().map(|name| manager::find(name)).collect::<Result<Vec<_>, _>>()?;
-    Ok(manager::run_on(fused, &passes, &context(options, Some(facts)), None)?)
+    let left = manager::run_on(fused, &passes, &context(options, Some(facts)), None)?;
+    model.gguf.check_readable()?;
+    Ok(left)
 }
 
 /// Returns facts about a model that belong to a plan, but not to a graph.

@@ -79,6 +79,7 @@ impl Model {
             }
             other => other?,
         };
+        gguf.check_readable()?;
         tracing::info!(
             architecture = arch.hyper.architecture,
             layers = arch.hyper.layers.len(),
@@ -141,6 +142,7 @@ impl Model {
             let rows: Vec<u32> = (0..chunk.len() as u32).collect();
             logits.extend(interpreter.step(chunk, &positions, &rows)?);
         }
+        self.gguf.check_readable()?;
         Ok(logits)
     }
 }

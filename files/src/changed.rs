@@ -68,6 +68,11 @@ impl ChangedFile {
         ChangedFile::new(path, "file", "another file".into(), "the file that was read".into())
     }
 
+    /// Returns the error for a mapped file, a page of which cannot be read.
+    pub fn unreadable_page(path: &Path) -> ChangedFile {
+        ChangedFile::new(path, "mapping", "cut short, or its drive failed".into(), "readable".into())
+    }
+
     /// Returns the error for a file whose metadata can no longer be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> ChangedFile {
         ChangedFile::new(path, "handle", error.to_string(), "readable".into())

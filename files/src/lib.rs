@@ -10,6 +10,7 @@
 //! | [`output`] | outputs: opened before the work, complete or absent, never onto an input |
 //! | [`changed`] | detection of replaced or modified open files |
 //! | [`folder`] | folders that are complete or absent |
+//! | [`page_faults`] | pages of mapped files that cannot be read |
 //! | [`page`] | HTML pages with embedded data |
 //! | [`private_files`] | private files of this user, such as caches and the secret |
 //!
@@ -36,7 +37,6 @@
 //!
 //! Invariant: an output is never an input of its command, under any name or link.
 
-#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod changed;
@@ -45,6 +45,7 @@ pub mod identity;
 pub mod open;
 pub mod output;
 pub mod page;
+pub mod page_faults;
 pub mod private_files;
 pub mod space;
 pub mod text;
@@ -55,5 +56,6 @@ pub use identity::Identity;
 pub use open::open_direct;
 pub use open::{FileKind, NotRegular, io_class, is_not_regular, open_append, open_regular, open_unlinked};
 pub use output::{Guard, Kind, Output, OutputError, Place, atomic_write};
+pub use page_faults::FaultGuard;
 pub use private_files::Secret;
 pub use text::{NotUtf8, ReadError, STANDARD, read_argument, read_bytes, read_system, read_text, without_mark};

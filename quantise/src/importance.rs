@@ -269,6 +269,7 @@ fn read_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
         let (name, found) = check_means(name, all.collect())?;
         means.insert(name, found);
     }
+    gguf.check_readable().map_err(|error| error.to_string())?;
     match means.is_empty() {
         true => Err(format!("no tensor's name ends with {SUMS}")),
         false => Ok(means),

@@ -316,14 +316,15 @@ impl Plan<'_> {
                 })
             })?;
             // The files are checked before the output is renamed to its path.
-            files.check().map_err(|error| {
+            let unchanged = files.check().map_err(QuantiseError::from);
+            unchanged.and_then(|()| Ok(self.source.check_readable()?)).map_err(|error| {
                 let failed = io::Error::other(error.to_string());
                 changed = Some(error);
                 failed
             })
         });
         match (written, changed) {
-            (Err(_), Some(changed)) => Err(changed.into()),
+            (Err(_), Some(changed)) => Err(changed),
             (written, _) => Ok(written?),
         }
     }

@@ -16,6 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ixc_failure::Class;
+use ixc_files::FaultGuard;
 use ixc_files::changed::{ChangedFile, Identity};
 use ixc_ir::ngram;
 use ixc_ir::plan::{Ngram, RopeTable, RowInput, RowPosition};
@@ -142,15 +143,25 @@ struct MappedFile {
     file: File,
     /// Identity of the file when it was mapped.
     identity: Identity,
+    /// Guard of the mapping, which is dropped before it.
+    guard: FaultGuard,
     /// Mapping that holds the region.
     map: MmapRaw,
 }
 
+impl MappedFile {
+    fn new(file: &File, path: &Path, map: MmapRaw, identity: Identity) -> io::Result<MappedFile> {
+        let file = file.try_clone()?;
+        // SAFETY: the mapping is one of a file, read-only, and dropped after the guard.
+        let guard = unsafe { FaultGuard::new(map.as_ptr(), map.len()) };
+        Ok(MappedFile { path: path.to_owned(), file, identity, guard, map })
+    }
+}
+
 impl Mapped {
     /// Maps a whole file. Rust code never reads the mapping, so a change of the file while it is
-    /// mapped affects only results. [`Mapped::check_unchanged`] detects the change. A file that is
-    /// truncated meanwhile raises SIGBUS on access, as in every program that maps files. The
-    /// command line then ends with an error.
+    /// mapped affects only results. [`Mapped::check_unchanged`] detects the change. If a page cannot
+    /// be read, because the file was truncated or its drive failed, the region reads as zeros.
     ///
     /// # Errors
     /// If the system refuses.
@@ -161,7 +172,7 @@ impl Mapped {
             return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
         }
         // The address of the mapping does not change when its owner moves.
-        let source = MappedFile { path: path.to_owned(), file: file.try_clone()?, identity, map };
+        let source = MappedFile::new(file, path, map, identity)?;
         Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
 
@@ -173,7 +184,7 @@ impl Mapped {
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let identity = Identity::from_metadata(&file.metadata()?);
         let map = MmapOptions::new().offset(offset).len(length).map_raw_read_only(file)?;
-        let source = MappedFile { path: path.to_owned(), file: file.try_clone()?, identity, map };
+        let source = MappedFile::new(file, path, map, identity)?;
         Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
 
@@ -187,15 +198,19 @@ impl Mapped {
         self.source.as_ref().map(|source| source.identity)
     }
 
-    /// Checks that the file was not written to since it was mapped. A new file at the same path
-    /// does not count as a change.
+    /// Checks that the file was not written to since it was mapped, and that all pages could be
+    /// read. A new file at the same path does not count as a change.
     ///
     /// # Errors
     /// [`ChangedFile`].
     pub fn check_unchanged(&self) -> Result<(), ChangedFile> {
-        let Some(MappedFile { path, file, identity, .. }) = &self.source else { return Ok(()) };
+        let Some(MappedFile { path, file, identity, guard, .. }) = &self.source else { return Ok(()) };
         let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;
-        Identity::from_metadata(&now).check_same_bytes(*identity, path)
+        Identity::from_metadata(&now).check_same_bytes(*identity, path)?;
+        match guard.has_faulted() {
+            true => Err(ChangedFile::unreadable_page(path)),
+            false => Ok(()),
+        }
     }
 
     /// Releases the pages of a part, if the system allows it. They leave this process's memory. The

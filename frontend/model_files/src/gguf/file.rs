@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use ixc_files::FaultGuard;
 use ixc_ir::derived::{Derived, Indexed};
 use ixc_ir::format::Format;
 use memmap2::Mmap;
@@ -49,8 +50,8 @@ pub struct ShardFile {
 
 #[derive(Debug)]
 enum FileBacking {
-    /// A mapping, and the file for other readers.
-    Mapped(Mmap, File),
+    /// A mapping, its guard, which is dropped first, and the file for other readers.
+    Mapped(FaultGuard, Mmap, File),
     Memory(Cow<'static, [u8]>),
 }
 
@@ -131,7 +132,9 @@ impl Gguf {
         let metadata = metadata.unwrap_or_else(|| unreachable!("a model has at least one file"));
         let by_name = by_name(&tensors, &files, metadata.path())?;
         let own = tensors.len();
-        Ok(Gguf { files, metadata, tensors, own, derived: Vec::new(), constants: Vec::new(), by_name })
+        let gguf = Gguf { files, metadata, tensors, own, derived: Vec::new(), constants: Vec::new(), by_name };
+        gguf.check_readable()?;
+        Ok(gguf)
     }
 
     /// Presents files of another format with the keys and tensors of a GGUF file. A tensor's file
@@ -169,7 +172,9 @@ impl Gguf {
             }
         }
         let own = tensors.len();
-        Ok(Gguf { files, metadata, tensors, own, derived, constants, by_name })
+        let gguf = Gguf { files, metadata, tensors, own, derived, constants, by_name };
+        gguf.check_readable()?;
+        Ok(gguf)
     }
 
     /// Adds tensors that are derived from the model's files.
@@ -304,13 +309,32 @@ impl Gguf {
         &self.files
     }
 
+    /// Checks that all bytes could be read so far. A mapped file that was cut short, or whose drive
+    /// failed, reads as zeros. So this is checked after bytes were used.
+    ///
+    /// # Errors
+    /// When bytes of a file could not be read.
+    pub fn check_readable(&self) -> Result<(), GgufError> {
+        let has_faulted = |file: &&ShardFile| match &file.backing {
+            FileBacking::Mapped(guard, ..) => guard.has_faulted(),
+            FileBacking::Memory(_) => false,
+        };
+        match self.files.iter().find(has_faulted) {
+            Some(file) => {
+                let source = io::Error::other("it was cut short while it was in use, or its drive failed");
+                Err(GgufError::Io { path: file.path().into(), action: "read", source })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Returns further handles to the open files, by number. A file in memory has none.
     ///
     /// # Errors
     /// If the system has no more handles.
     pub fn handles(&self) -> io::Result<Vec<Option<File>>> {
         let handle = |file: &ShardFile| match &file.backing {
-            FileBacking::Mapped(_, file) => file.try_clone().map(Some),
+            FileBacking::Mapped(_, _, file) => file.try_clone().map(Some),
             FileBacking::Memory(_) => Ok(None),
         };
         self.files.iter().map(handle).collect()
@@ -360,8 +384,10 @@ impl ShardFile {
         // and used. Rust also requires that the file does not change meanwhile. The user must
         // ensure this, as with every mapped model (this is documented).
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map"))?;
+        // SAFETY: the mapping is one of a file, read-only, and dropped after the guard.
+        let guard = unsafe { FaultGuard::new(map.as_ptr(), map.len()) };
         let modified = modified.map(|time| (time.as_secs(), time.subsec_nanos()));
-        Ok(ShardFile::new(path.into(), FileBacking::Mapped(map, file), modified))
+        Ok(ShardFile::new(path.into(), FileBacking::Mapped(guard, map, file), modified))
     }
 
     fn new(path: Arc<Path>, backing: FileBacking, modified: Option<(u64, u32)>) -> ShardFile {
@@ -388,7 +414,7 @@ impl ShardFile {
     /// Returns all bytes of the file.
     pub fn data(&self) -> &[u8] {
         match &self.backing {
-            FileBacking::Mapped(map, _) => map,
+            FileBacking::Mapped(_, map, _) => map,
             FileBacking::Memory(bytes) => bytes,
         }
     }

@@ -354,7 +354,8 @@ fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
 /// Checks that the plan's model files are still the mapped ones, and unchanged.
 fn check_unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(), ChangedFile> {
     let mapped = plan.files.iter().zip(files).filter_map(|(file, mapped)| Some((file, mapped.identity()?)));
-    mapped.into_iter().try_for_each(|(file, identity)| identity.check(&folder.join(&file.path)))
+    mapped.into_iter().try_for_each(|(file, identity)| identity.check(&folder.join(&file.path)))?;
+    files.iter().try_for_each(Mapped::check_unchanged)
 }
 
 /// The weights that a group's blocks are packed from.

@@ -1,0 +1,95 @@
+//! The handler of SIGBUS.
+
+use std::cell::UnsafeCell;
+use std::sync::Once;
+use std::sync::atomic::Ordering;
+
+use super::table::{self, PageRange};
+
+/// The handler that was installed before.
+struct Previous(UnsafeCell<libc::sigaction>);
+
+// SAFETY: it is written before the handler is installed, and only read afterwards.
+unsafe impl Sync for Previous {}
+
+// SAFETY: all bytes of a `sigaction` may be zero: the default action, no mask, no flags.
+static PREVIOUS: Previous = Previous(UnsafeCell::new(unsafe { std::mem::zeroed() }));
+static INSTALL: Once = Once::new();
+
+/// Installs the handler once. If the system refuses, the signal keeps its effect.
+pub(super) fn install() {
+    INSTALL.call_once(|| {
+        // SAFETY: only this thread runs this function, once, and no handler of ours exists yet.
+        // The new action is complete, and its handler makes only async-signal-safe calls.
+        unsafe {
+            let previous = PREVIOUS.0.get();
+            if libc::sigaction(libc::SIGBUS, std::ptr::null(), previous) != 0 {
+                return;
+            }
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as usize;
+            action.sa_mask = (*previous).sa_mask;
+            // It runs on the thread's alternate stack, if there is one. Go requires this.
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
+        }
+    });
+}
+
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the system passes a valid pointer. The address is valid for this
+    // code.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    if code == libc::BUS_ADRERR && replace(address) {
+        return;
+    }
+    // SAFETY: the previous action is not written any more.
+    let previous = unsafe { *PREVIOUS.0.get() };
+    match previous.sa_sigaction {
+        libc::SIG_IGN if code <= 0 => {}
+        libc::SIG_IGN | libc::SIG_DFL => {
+            // SAFETY: both calls are async-signal-safe. A fault comes again after the return,
+            // and ends the process; a sent signal is sent again.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                if code <= 0 {
+                    libc::raise(signal);
+                }
+            }
+        }
+        address if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: with this flag the program has promised a function of this type.
+            let call: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                unsafe { std::mem::transmute(address) };
+            call(signal, info, context);
+        }
+        address => {
+            // SAFETY: without the flag the program has promised a function of this type.
+            let call: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(address) };
+            call(signal);
+        }
+    }
+}
+
+/// Replaces the guarded mapping at an address by zeros. Returns false if there is none, or if
+/// the system refuses.
+fn replace(address: usize) -> bool {
+    let mut slots = table::slots();
+    let found = slots.find_map(|slot| slot.range_with(address).map(|range| (slot, range)));
+    let Some((slot, PageRange { begin, end })) = found else { return false };
+    // Other threads may read the new zeros at once, so the mark comes first.
+    slot.has_faulted.store(true, Ordering::SeqCst);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let at = std::ptr::with_exposed_provenance_mut(begin);
+    // SAFETY: the guard's creator has promised that this range is a read-only mapping of a file.
+    // It is mapped, because the interrupted thread reads it. The interrupted code must find its
+    // error number unchanged.
+    unsafe {
+        let number = libc::__errno_location();
+        let before = *number;
+        let map = libc::mmap(at, end - begin, libc::PROT_READ, flags, -1, 0);
+        *number = before;
+        map != libc::MAP_FAILED
+    }
+}
