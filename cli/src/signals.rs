@@ -1,8 +1,7 @@
 //! Signals that would end the process without a message.
 //!
-//! A write beyond the limit of a file's size (`ulimit -f`) raises SIGXFSZ. The signal is ignored, so
-//! the write fails, and the command reports it. SIGBUS of a mapped file is handled by
-//! [`ixc_files::page_faults`].
+//! A write beyond the limit of a file's size (`ulimit -f`) raises SIGXFSZ. The signal is ignored.
+//! So the write fails, and the command reports it. [`ixc_files::page_faults`] handles SIGBUS.
 
 /// Ignores SIGXFSZ.
 pub fn install() {

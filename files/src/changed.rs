@@ -68,7 +68,7 @@ impl ChangedFile {
         ChangedFile::new(path, "file", "another file".into(), "the file that was read".into())
     }
 
-    /// Returns the error for a mapped file, a page of which cannot be read.
+    /// Returns the error for a mapped file with a page that cannot be read.
     pub fn unreadable_page(path: &Path) -> ChangedFile {
         ChangedFile::new(path, "mapping", "cut short, or its drive failed".into(), "readable".into())
     }

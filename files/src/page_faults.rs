@@ -5,7 +5,7 @@
 //! zeros. The read continues, and its result is useless:
 //!
 //! ```text
-//! a kernel reads a page ──▶ SIGBUS ──▶ handler: mark the mapping, map zeros ──▶ the kernel continues
+//! a kernel reads a page ──▶ SIGBUS ──▶ handler: mark the mapping, map zeros ──▶ the kernel goes on
 //!        end of the step: FaultGuard::has_faulted() ──▶ error
 //! ```
 //!

@@ -72,7 +72,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     }
 }
 
-/// Replaces the guarded mapping at an address by zeros. Returns false if there is none, or if
+/// Replaces the guarded mapping at an address by zeros. Returns false without such a mapping, or if
 /// the system refuses.
 fn replace(address: usize) -> bool {
     let mut slots = table::slots();

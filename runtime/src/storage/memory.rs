@@ -160,8 +160,8 @@ impl MappedFile {
 
 impl Mapped {
     /// Maps a whole file. Rust code never reads the mapping, so a change of the file while it is
-    /// mapped affects only results. [`Mapped::check_unchanged`] detects the change. If a page cannot
-    /// be read, because the file was truncated or its drive failed, the region reads as zeros.
+    /// mapped affects only results. [`Mapped::check_unchanged`] detects the change. The region has
+    /// zeros after a page could not be read: the file was truncated, or its drive failed.
     ///
     /// # Errors
     /// If the system refuses.
