@@ -242,6 +242,9 @@ fn requests_without_a_key_are_refused() {
         assert_eq!(server.ask("GET", "/v1/models", headers, "").0, expected, "{headers}");
     }
     assert_eq!(server.get("/metrics").0, 401);
+    // The answer comes before the server has read the body, and the client sends the body first.
+    let (status, text) = server.ask("POST", "/v1/completions", "", &"x".repeat(900_000));
+    assert!(status == 401 && text.contains("invalid_api_key"), "{status}: {text}");
     assert_eq!(server.get("/health").0, 200);
     for host in ["0.0.0.0", "::", "no.such.name.invalid"] {
         let refused = ixc(["serve", "demo", "--host", host, "--port", "0"]).output().unwrap();
