@@ -208,16 +208,59 @@ impl Machine {
     }
 }
 
+/// Upper bound of the numbers of CPUs on any machine. Kernels for x86-64 have at most 8192.
+const MAX_CPUS: usize = 1 << 16;
+/// Bits of a word of a set of CPUs.
+#[cfg(target_os = "linux")]
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// A set of CPUs in the form of the system. The C library's type has only 1024 bits, and a kernel
+/// with more CPU numbers refuses a set of that size. The kernel accepts larger sets than it needs.
+#[cfg(target_os = "linux")]
+struct CpuSet([u64; MAX_CPUS / WORD_BITS]);
+
+#[cfg(target_os = "linux")]
+impl CpuSet {
+    /// Returns the set of these CPUs.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for a number above all valid ones.
+    fn new(cpus: &[usize]) -> io::Result<CpuSet> {
+        let mut set = CpuSet([0; _]);
+        for &cpu in cpus {
+            let word = set.0.get_mut(cpu / WORD_BITS).ok_or(io::ErrorKind::InvalidInput)?;
+            *word |= 1 << (cpu % WORD_BITS);
+        }
+        Ok(set)
+    }
+
+    /// Reads a set with a call of the system, which gets the set's address and bytes.
+    fn read(call: impl FnOnce(*mut libc::cpu_set_t, usize) -> libc::c_int) -> Option<CpuSet> {
+        let mut set = CpuSet([0; _]);
+        let bytes = size_of_val(&set.0);
+        (call(set.0.as_mut_ptr().cast(), bytes) == 0).then_some(set)
+    }
+
+    /// Returns the numbers of the CPUs in the set.
+    fn cpus(&self) -> Vec<usize> {
+        let words = self.0.iter().enumerate();
+        let in_word = |(number, word): (usize, &u64)| {
+            let (begin, word) = (number * WORD_BITS, *word);
+            (0..WORD_BITS).filter(move |bit| word >> bit & 1 == 1).map(move |bit| begin + bit)
+        };
+        words.filter(|(_, word)| **word != 0).flat_map(in_word).collect()
+    }
+}
+
 /// Parses a list of numbers such as `0-3,8`.
 pub(crate) fn parse_list(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // Upper bound of the processors of any machine.
-        (last < 1 << 16).then_some(())?;
+        (last < MAX_CPUS).then_some(())?;
         cpus.extend(first..=last);
-        (cpus.len() <= 1 << 16).then_some(())?;
+        (cpus.len() <= MAX_CPUS).then_some(())?;
     }
     Some(cpus)
 }
@@ -225,13 +268,9 @@ pub(crate) fn parse_list(list: &str) -> Option<Vec<usize>> {
 /// Returns the CPUs that the calling thread may run on, if known.
 #[cfg(target_os = "linux")]
 pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
-    // SAFETY: a set of CPUs is an array of integers, and all bits 0 is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: 0 is this thread; the set has the given size.
-    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
-    // SAFETY: the numbers are in the set's range.
-    (result == 0)
-        .then(|| (0..8 * size_of::<libc::cpu_set_t>()).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+    // SAFETY: 0 is this thread; the set has the given number of bytes.
+    let set = CpuSet::read(|set, bytes| unsafe { libc::sched_getaffinity(0, bytes, set) })?;
+    Some(set.cpus())
 }
 
 /// Returns the CPUs that the calling thread may run on, if known.
@@ -278,15 +317,9 @@ pub fn bind(cpus: &[usize]) -> io::Result<()> {
 /// The system's error, also for an unknown thread.
 #[cfg(target_os = "linux")]
 pub fn bind_thread(thread: ThreadId, cpus: &[usize]) -> io::Result<()> {
-    let max = 8 * size_of::<libc::cpu_set_t>();
-    // SAFETY: a set of CPUs is an array of integers, and all bits 0 is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus.iter().filter(|&&cpu| cpu < max) {
-        // SAFETY: the number is in the set's range.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: 0 is the calling thread; the set has the given size.
-    match unsafe { libc::sched_setaffinity(thread.0, size_of::<libc::cpu_set_t>(), &set) } {
+    let set = CpuSet::new(cpus)?;
+    // SAFETY: 0 is the calling thread; the set has the given number of bytes.
+    match unsafe { libc::sched_setaffinity(thread.0, size_of_val(&set.0), set.0.as_ptr().cast()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -347,6 +380,26 @@ mod tests {
         assert_eq!(parse_list("x"), None);
         assert_eq!(parse_list("0-99999999"), None);
         assert_eq!(parse_list("0-65535,1"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn sets_have_more_numbers_than_those_of_the_c_library() {
+        let cpus = [0, 63, 64, 1023, 1024, 5000, MAX_CPUS - 1];
+        let set = CpuSet::new(&cpus).unwrap();
+        assert_eq!((set.cpus(), set.0[5000 / 64]), (cpus.to_vec(), 1 << (5000 % 64)));
+        assert_eq!(CpuSet::new(&[MAX_CPUS]).err().map(|error| error.kind()), Some(io::ErrorKind::InvalidInput));
+        // A kernel with 8192 CPU numbers refuses smaller sets, and writes the bytes of its own.
+        let kernel = |set: *mut libc::cpu_set_t, bytes: usize| {
+            if bytes * 8 < 8192 {
+                return -1;
+            }
+            // SAFETY: the set has these bytes.
+            unsafe { set.cast::<u64>().add(8191 / 64).write(1 << 63 | 1) };
+            0
+        };
+        assert_eq!(CpuSet::read(kernel).unwrap().cpus(), [8128, 8191]);
+        assert!(CpuSet::read(|_, _| -1).is_none());
     }
 
     #[test]
