@@ -7,8 +7,8 @@
 //! 1 node, 2 ranks      node 0 [ rank 0 | rank 1 ]
 //! ```
 //!
-//! - A node without memory lends its processors to the nearest node with memory. A node without
-//!   processors for this process gets no rank.
+//! - A node without memory for this process lends its processors to the nearest node with memory. A
+//!   node without processors for this process gets no rank.
 //! - With fewer ranks than nodes, adjacent nodes share a rank. Its memory is then interleaved.
 //! - With more ranks than nodes, the next rank gets the node with the most cores for each of its
 //!   ranks. The cores of a node are divided evenly, and threads of one core stay together.
@@ -121,7 +121,7 @@ pub fn processors_near(topology: &Topology, node: u32) -> Option<Vec<usize>> {
 /// cores are left out.
 fn domains(topology: &Topology) -> Vec<Domain> {
     let order = topology.machine.order();
-    let has_memory = |node: usize| topology.nodes.get(node).is_some_and(|node| node.memory_bytes > 0);
+    let has_memory = |node: usize| topology.nodes.get(node).is_some_and(Node::has_memory);
     let mut domains: Vec<Domain> =
         topology.nodes.iter().map(|node| Domain { nodes: vec![node.number], cores: Vec::new(), sharers: 1 }).collect();
     for (from, node) in topology.nodes.iter().enumerate() {

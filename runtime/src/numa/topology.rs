@@ -52,10 +52,19 @@ pub struct Node {
     pub processors: Vec<usize>,
     /// Bytes of its memory.
     pub memory_bytes: u64,
+    /// Whether this process may use its memory: control groups limit nodes (`cpuset.mems`).
+    pub is_allowed: bool,
     /// Bytes of its last-level caches, if known.
     pub l3_bytes: Option<u64>,
     /// Distances to all nodes, in their order. [`OWN_DISTANCE`] is that to itself.
     pub distances: Vec<u32>,
+}
+
+impl Node {
+    /// Returns whether the node has memory for this process.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.is_allowed && self.memory_bytes > 0
+    }
 }
 
 /// The nodes of a machine, in the order of their numbers, and its processors.
@@ -83,12 +92,16 @@ impl Topology {
         numbers.truncate(MAX_NODES);
         let mut nodes: Vec<Node> =
             numbers.iter().filter_map(|number| read_node(devices, *number, numbers.len())).collect();
+        if let Some(allowed) = read_system(&proc.join("self/status")).and_then(|status| allowed_nodes(&status)) {
+            nodes.iter_mut().for_each(|node| node.is_allowed = allowed.contains(&(node.number as usize)));
+        }
         if nodes.is_empty() {
             // A kernel without NUMA has one node.
             nodes.push(Node {
                 number: 0,
                 processors: machine.online.iter().map(|processor| processor.number).collect(),
                 memory_bytes: bytes_of(&read_system(&proc.join("meminfo"))?, "MemTotal:")?,
+                is_allowed: true,
                 l3_bytes: None,
                 distances: vec![OWN_DISTANCE],
             });
@@ -114,12 +127,12 @@ impl Topology {
         description.check(name)
     }
 
-    /// Returns the nodes with memory and with processors that this process may use.
+    /// Returns the nodes with memory and processors that this process may use.
     pub fn usable_nodes(&self) -> impl Iterator<Item = &Node> {
         let order = self.machine.order();
-        self.nodes.iter().filter(move |node| {
-            node.memory_bytes > 0 && node.processors.iter().any(|processor| order.contains(processor))
-        })
+        self.nodes
+            .iter()
+            .filter(move |node| node.has_memory() && node.processors.iter().any(|processor| order.contains(processor)))
     }
 
     /// Returns the distance between two nodes, by their positions in the list.
@@ -141,8 +154,16 @@ fn read_node(devices: &Path, number: usize, nodes: usize) -> Option<Node> {
         l3_bytes: l3_bytes(devices, &processors),
         processors,
         memory_bytes,
+        is_allowed: true,
         distances: distances.filter(|distances| distances.len() == nodes).unwrap_or_default(),
     })
+}
+
+/// Returns the nodes whose memory a process may use, from the text of its `/proc/PID/status`. The
+/// list has the limits of all control groups around the process.
+fn allowed_nodes(status: &str) -> Option<Vec<usize>> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"))?;
+    parse_list(list.trim()).filter(|allowed| !allowed.is_empty())
 }
 
 /// Returns the number of bytes in the line of a label: `Node 0 MemTotal:  32768 kB`.
@@ -179,6 +200,8 @@ struct Description {
     offline: Option<String>,
     /// Processors that the process may use; by default, all that are online.
     allowed: Option<String>,
+    /// Nodes whose memory the process may use; by default, all.
+    allowed_nodes: Option<String>,
     nodes: Vec<DescribedNode>,
 }
 
@@ -196,6 +219,8 @@ struct DescribedNode {
 
 /// A list of processors in a description.
 const LIST: &str = "a list of processors such as 0-3,8, all below 65536";
+/// A list of nodes in a description.
+const NODE_LIST: &str = "a list of nodes such as 0-1";
 
 impl Description {
     fn check(self, name: &str) -> Result<Topology, NumaError> {
@@ -212,6 +237,10 @@ impl Description {
         if !(1..=MAX_NODES).contains(&count) {
             return Err(value("the number of nodes".into(), count.to_string(), "1 to 1024"));
         }
+        let allowed_nodes = |text: String| {
+            parse_list(&text).ok_or_else(|| value("allowed_nodes".into(), format!("{text:?}"), NODE_LIST))
+        };
+        let allowed_nodes = self.allowed_nodes.map(allowed_nodes).transpose()?;
         let offline = list("offline", self.offline.as_deref().unwrap_or_default())?;
         let mut topology = Topology::default();
         let mut known = std::collections::BTreeSet::new();
@@ -246,7 +275,8 @@ impl Description {
                 let core = (u64::from(number), (at % cores.max(1)) as u64);
                 (!offline.contains(&processor)).then_some(Processor { number: processor, core, is_small: false })
             }));
-            topology.nodes.push(Node { number, processors, memory_bytes, l3_bytes, distances });
+            let is_allowed = allowed_nodes.as_ref().is_none_or(|allowed| allowed.contains(&(number as usize)));
+            topology.nodes.push(Node { number, processors, memory_bytes, is_allowed, l3_bytes, distances });
         }
         topology.machine.online.sort_unstable_by_key(|processor| processor.number);
         let online = topology.machine.online.iter().map(|processor| processor.number);
@@ -311,11 +341,18 @@ distances = [21, 10]
             number,
             processors: processors.into(),
             memory_bytes: 2 << 20,
+            is_allowed: true,
             l3_bytes: Some(32 << 20),
             distances: distances.into(),
         };
         assert_eq!(topology.nodes, [node(0, [0, 1], [10, 21]), node(2, [2, 3], [21, 10])]);
         assert_eq!((topology.machine.cores(), topology.machine.quota), (2, 3));
+        // A control group may limit memory to a node, while all processors are allowed.
+        write("proc/self/status", "Cpus_allowed_list:\t0-3\nMems_allowed:\t4\nMems_allowed_list:\t2\n");
+        let limited = read();
+        let allowed: Vec<bool> = limited.nodes.iter().map(|node| node.is_allowed).collect();
+        let usable: Vec<u32> = limited.usable_nodes().map(|node| node.number).collect();
+        assert_eq!((allowed, usable), (vec![false, true], vec![2]));
         std::fs::remove_dir_all(&root).unwrap();
     }
 
@@ -343,6 +380,11 @@ distances = [21, 10]
             ("[21, 10]", "[21, 256]", "10 to 255"),
             ("[21, 10]", "[10, 21]", "10 for the node itself"),
             ("number = 3", "number = 3\nhue = 1", "unknown field `hue`"),
+            (
+                "[[nodes]]\nnumber = 0",
+                "allowed_nodes = \"x\"\n[[nodes]]\nnumber = 0",
+                "allowed_nodes is \"x\"; it must be",
+            ),
             ("[[nodes]]\nnumber = 0", "threads_per_core = 3\n[[nodes]]\nnumber = 0", "multiple of threads_per_core"),
             ("[[nodes]]\nnumber = 0", "threads_per_core = 9\n[[nodes]]\nnumber = 0", "threads_per_core is 9"),
             ("[[nodes]]\nnumber = 0", "nodes = []\n[[nodes]]\nnumber = 0", "m: "),
