@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use ixc_compile::machine::system::{cgroup_left, memory};
 use ixc_runtime::engine::Engine;
 use ixc_runtime::homes::NodeUse;
 use ixc_runtime::load::LoadError;
@@ -21,13 +22,14 @@ pub struct NodesReport {
     nodes: Vec<Node>,
     /// A rank on each node, as `--numa cut` places them.
     places: Vec<RankPlace>,
-    /// Empty if they were not measured.
-    rates: Vec<NodeRate>,
+    /// Empty if they were not requested; the reason if they cannot be measured.
+    rates: Result<Vec<NodeRate>, NumaError>,
 }
 
 impl NodesReport {
     /// Reads the nodes of this machine, or of a description. The speeds of this machine are
-    /// measured on request. Returns `None` if the system does not list its processors.
+    /// measured on request, within the available memory. Returns `None` if the system does not list
+    /// its processors.
     pub fn new(description: Option<&Path>, measures: bool) -> anyhow::Result<Option<NodesReport>> {
         let topology = match description {
             Some(path) => Some(Topology::from_file(path).map_err(not_placed)?),
@@ -42,7 +44,8 @@ impl NodesReport {
         };
         // With one node, the speed is that of all memory, which is measured elsewhere.
         let measures = measures && description.is_none() && usable > 1;
-        let rates = if measures { bandwidth::measure(&topology)? } else { Vec::new() };
+        let available = || memory().available.into_iter().chain(cgroup_left()).min();
+        let rates = if measures { bandwidth::measure(&topology, available()) } else { Ok(Vec::new()) };
         Ok(Some(NodesReport { nodes: topology.nodes, places, rates }))
     }
 
@@ -53,7 +56,8 @@ impl NodesReport {
         json!({
             "nodes": self.nodes,
             "places": self.places.iter().enumerate().map(place).collect::<Vec<_>>(),
-            "bandwidth": self.rates.iter().map(rate).collect::<Vec<_>>(),
+            "bandwidth": self.rates.iter().flatten().map(rate).collect::<Vec<_>>(),
+            "bandwidth_refusal": self.rates.as_ref().err().map(NumaError::to_string),
         })
     }
 
@@ -71,9 +75,18 @@ impl NodesReport {
                 1 => String::new(),
                 _ => format!(", distances {}", distances.join(" ")),
             };
-            writeln!(out, "{label:<10} node {}: {}, {cpus}{l3}{distances}", node.number, Bytes(node.memory_bytes))?;
+            let limit = if node.is_allowed { "" } else { ", memory not allowed by the control group" };
+            let memory = Bytes(node.memory_bytes);
+            writeln!(out, "{label:<10} node {}: {memory}, {cpus}{l3}{distances}{limit}", node.number)?;
         }
-        for rates in self.rates.chunk_by(|a, b| a.to == b.to) {
+        let rates = match &self.rates {
+            Ok(rates) => &rates[..],
+            Err(error) => {
+                writeln!(out, "{:<10} speed of nodes not measured: {error}", "")?;
+                &[]
+            }
+        };
+        for rates in rates.chunk_by(|a, b| a.to == b.to) {
             let each = rates.iter().map(|rate| format!("node {} {:.1}", rate.from, rate.bytes_per_second / 1e9));
             let memory = rates.first().map_or(0, |rate| rate.to);
             let each: Vec<String> = each.collect();

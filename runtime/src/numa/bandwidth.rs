@@ -1,11 +1,12 @@
 //! Measured speed of reading the memory of each node by the processors of each node.
 
-use std::collections::TryReserveError;
 use std::hint::black_box;
-use std::sync::Barrier;
-use std::thread::scope;
+use std::io;
+use std::sync::{Barrier, OnceLock};
+use std::thread::{Builder, scope};
 use std::time::Instant;
 
+use super::error::NumaError;
 use super::home::{Home, HomeBinding};
 use super::placement::{RankPlace, place_ranks};
 use super::topology::Topology;
@@ -26,6 +27,8 @@ pub struct NodeRate {
 const MIN_BYTES: u64 = 64 << 20;
 /// Max bytes that are read.
 const MAX_BYTES: u64 = 1 << 30;
+/// Part of the available memory that is read.
+const MEMORY_PART: u64 = 4;
 /// Multiple of the last-level cache that is read.
 const CACHES: u64 = 4;
 /// Reads of all bytes; the fastest counts.
@@ -35,16 +38,17 @@ const MAX_NODES: usize = 8;
 /// Words that a thread adds at a time, so that sums are independent.
 const LANES: usize = 16;
 
-/// Measures the speed from each node with memory and processors to each.
+/// Measures the speed from each node with memory and processors to each. `available` is the memory
+/// that the system and the process's control groups leave, if known.
 ///
 /// # Errors
-/// If there is not enough memory.
-pub fn measure(topology: &Topology) -> Result<Vec<NodeRate>, TryReserveError> {
+/// If there is not enough memory, or a thread cannot be started.
+pub fn measure(topology: &Topology, available: Option<u64>) -> Result<Vec<NodeRate>, NumaError> {
     let nodes = topology.usable_nodes().count().clamp(1, MAX_NODES);
     let Ok(places) = place_ranks(topology, nodes, None) else { return Ok(Vec::new()) };
     let caches = topology.nodes.iter().filter_map(|node| node.l3_bytes).max().unwrap_or(0);
     let least = topology.usable_nodes().map(|node| node.memory_bytes).min().unwrap_or(0);
-    let bytes = caches.saturating_mul(CACHES).clamp(MIN_BYTES, MAX_BYTES).min(least / 4);
+    let bytes = bytes_to_read(caches, least, available)?;
     let mut rates = Vec::with_capacity(nodes * nodes);
     for to in &places {
         let words = {
@@ -58,21 +62,38 @@ pub fn measure(topology: &Topology) -> Result<Vec<NodeRate>, TryReserveError> {
         };
         for from in &places {
             let node = |place: &RankPlace| place.nodes.first().copied().unwrap_or(0);
-            let bytes_per_second = read(&words, &from.processors);
+            let bytes_per_second = read(&words, &from.processors, |thread| thread)?;
             rates.push(NodeRate { from: node(from), to: node(to), bytes_per_second });
         }
     }
     Ok(rates)
 }
 
-/// Reads words with a thread on each processor, and returns bytes per second.
-fn read(words: &[u64], on: &[usize]) -> f64 {
-    let barrier = Barrier::new(on.len());
+/// Returns the number of bytes to read: more than the caches have, and a part of the memory of each
+/// node and of the available memory.
+fn bytes_to_read(caches: u64, least_node: u64, available: Option<u64>) -> Result<u64, NumaError> {
+    let wanted = caches.saturating_mul(CACHES).clamp(MIN_BYTES, MAX_BYTES);
+    let limit = available.unwrap_or(u64::MAX).min(least_node);
+    if limit / MEMORY_PART < MIN_BYTES {
+        return Err(NumaError::LittleMemory { available: limit, needed: MIN_BYTES * MEMORY_PART });
+    }
+    Ok(wanted.min(limit / MEMORY_PART))
+}
+
+/// Reads words with a thread on each processor, and returns bytes per second. `builder` changes the
+/// settings of each thread.
+///
+/// # Errors
+/// If a thread cannot be started. The others then end without reading.
+fn read(words: &[u64], on: &[usize], builder: impl Fn(Builder) -> Builder) -> Result<f64, NumaError> {
     let part = words.len().div_ceil(on.len().max(1)).max(LANES);
-    let seconds: Vec<Vec<f64>> = scope(|scope| {
+    // Threads wait for this value: the barrier of their rounds, or `None` if not all have started.
+    let start = OnceLock::<Option<Barrier>>::new();
+    let seconds: io::Result<Vec<Vec<f64>>> = scope(|scope| {
         let thread = |(number, &processor): (usize, &usize)| {
-            let (barrier, part) = (&barrier, words.chunks(part).nth(number).unwrap_or_default());
-            scope.spawn(move || {
+            let (start, part) = (&start, words.chunks(part).nth(number).unwrap_or_default());
+            let rounds = move || {
+                let Some(barrier) = start.wait() else { return Vec::new() };
                 // An unbound thread measures a mixture of nodes.
                 let _ = processors::bind(&[processor]);
                 let round = |_| {
@@ -82,15 +103,20 @@ fn read(words: &[u64], on: &[usize]) -> f64 {
                     begin.elapsed().as_secs_f64()
                 };
                 (0..ROUNDS).map(round).collect::<Vec<f64>>()
-            })
+            };
+            builder(Builder::new()).spawn_scoped(scope, rounds)
         };
-        let threads: Vec<_> = on.iter().enumerate().map(thread).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        let threads: io::Result<Vec<_>> = on.iter().enumerate().map(thread).collect();
+        let barrier = threads.as_ref().ok().map(|threads| Barrier::new(threads.len()));
+        // No other code sets the value.
+        let _ = start.set(barrier);
+        Ok(threads?.into_iter().filter_map(|thread| thread.join().ok()).collect())
     });
+    let seconds = seconds.map_err(|source| NumaError::Thread { source })?;
     // A round ends with its last thread.
     let round = |number: usize| seconds.iter().filter_map(|thread| thread.get(number)).copied().fold(0.0, f64::max);
     let best = (0..ROUNDS as usize).map(round).fold(f64::INFINITY, f64::min);
-    size_of_val(words) as f64 / best.max(1e-9)
+    Ok(size_of_val(words) as f64 / best.max(1e-9))
 }
 
 /// Adds words. Overflow wraps, because the sum is of no interest.
@@ -113,11 +139,37 @@ mod tests {
     fn each_node_reads_each() {
         let topology = Topology::detect().unwrap();
         let nodes: Vec<u32> = topology.usable_nodes().map(|node| node.number).take(MAX_NODES).collect();
-        let rates = measure(&topology).unwrap();
+        let rates = measure(&topology, None).unwrap();
         let pairs: Vec<(u32, u32)> = rates.iter().map(|rate| (rate.to, rate.from)).collect();
         let expected: Vec<(u32, u32)> = nodes.iter().flat_map(|to| nodes.iter().map(|from| (*to, *from))).collect();
         assert!(rates.iter().all(|rate| rate.bytes_per_second > 1e6), "{rates:?}");
         assert!(pairs == expected, "{pairs:?}");
+    }
+
+    #[test]
+    fn a_thread_that_cannot_start_ends_the_others() {
+        let started = std::sync::atomic::AtomicUsize::new(0);
+        // No machine has memory for the stack of the third thread.
+        let builder = |builder: Builder| match started.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            2 => builder.stack_size(1 << 62),
+            _ => builder,
+        };
+        let result = read(&[1; 1000], &[0; 5], builder);
+        assert!(matches!(result, Err(NumaError::Thread { .. })), "{result:?}");
+        assert_eq!(started.into_inner(), 3);
+        assert!(read(&[1; 1000], &[0; 5], |builder| builder).unwrap() > 0.0);
+    }
+
+    #[test]
+    fn available_memory_and_caches_limit_the_bytes() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(bytes_to_read(0, 8 * GIB, None).unwrap(), MIN_BYTES);
+        assert_eq!(bytes_to_read(32 << 20, 8 * GIB, None).unwrap(), 128 << 20);
+        assert_eq!(bytes_to_read(GIB, 8 * GIB, Some(100 * GIB)).unwrap(), GIB);
+        assert_eq!(bytes_to_read(GIB, 8 * GIB, Some(GIB)).unwrap(), GIB / 4);
+        assert_eq!(bytes_to_read(GIB, GIB, Some(100 * GIB)).unwrap(), GIB / 4);
+        let little = bytes_to_read(GIB, 8 * GIB, Some(255 << 20)).unwrap_err();
+        assert!(matches!(little, NumaError::LittleMemory { available, needed } if available < needed), "{little}");
     }
 
     #[test]

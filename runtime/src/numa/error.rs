@@ -1,9 +1,14 @@
-//! Errors of descriptions of machines, and of places on NUMA nodes.
+//! Errors of descriptions of machines, of places on NUMA nodes, and of measuring their speed.
+
+use std::collections::TryReserveError;
+use std::io;
 
 use ixc_failure::{Class, Remedy};
 use ixc_files::ReadError;
+use ixc_ir::units::Bytes;
 
-/// The reason why a description is refused, or why threads and memory get no place.
+/// The reason why a description is refused, why threads and memory get no place, or why the speed
+/// of nodes is not measured.
 #[derive(Debug, thiserror::Error)]
 pub enum NumaError {
     /// The description cannot be read.
@@ -50,6 +55,23 @@ pub enum NumaError {
     /// Experts that are streamed or in mapped files are not copied.
     #[error("experts are not in memory; copies of weights on each NUMA node need all weights in memory")]
     MirrorStreamed,
+    /// Less memory is available than caches may have.
+    #[error("{} of memory are available; measuring the speed of NUMA nodes needs {}", Bytes(*available), Bytes(*needed))]
+    LittleMemory {
+        /// Available bytes.
+        available: u64,
+        /// Needed bytes.
+        needed: u64,
+    },
+    /// The system refuses memory.
+    #[error("no memory to measure the speed of NUMA nodes: {0}")]
+    NoMemory(#[from] TryReserveError),
+    /// The system starts no thread.
+    #[error("cannot start a thread for each processor of a NUMA node: {source}")]
+    Thread {
+        /// The system's error.
+        source: io::Error,
+    },
 }
 
 impl NumaError {
@@ -59,6 +81,7 @@ impl NumaError {
             NumaError::Read(error) => error.class(),
             NumaError::Toml { .. } | NumaError::Value { .. } => Class::Data,
             NumaError::NoProcessors => Class::Unavailable,
+            NumaError::LittleMemory { .. } | NumaError::NoMemory(_) | NumaError::Thread { .. } => Class::Failed,
             NumaError::NoRanks
             | NumaError::OneRank { .. }
             | NumaError::MirrorRanks { .. }
