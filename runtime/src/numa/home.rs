@@ -5,14 +5,15 @@
 //! nodes: if a node is full, pages come from another one. A strict binding would end the process.
 //!
 //! Containers often refuse to bind memory (`mbind`). Pages then lie on the node of the thread that
-//! first writes them, which is the same node because threads are bound.
+//! first writes them, which is the same node because threads are bound. The first refusal of a
+//! process is a warning.
 //!
 //! Invariant: leaving a home restores the processors that the thread had before.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use super::placement::RankPlace;
 use crate::processors::{allowed_cpus, bind};
@@ -42,12 +43,29 @@ impl Home {
         self.refusal.get_or_init(|| format!("{what} cannot be bound: {error}"));
     }
 
-    /// Binds a mapping to the nodes of this home, and moves the pages that it has.
-    pub(crate) fn bind_memory(&self, base: *mut u8, bytes: usize) {
-        if let Err(error) = system::bind_memory(base, bytes, &self.place.nodes) {
+    /// Binds a mapping to the nodes of this home.
+    pub(crate) fn bind_memory(&self, base: *mut u8, bytes: usize, pages: PresentPages) {
+        /// Ensures one warning for all mappings and ranks.
+        static WARNING: Once = Once::new();
+        if let Err(error) = system::bind_memory(base, bytes, &self.place.nodes, pages) {
             self.refuse("memory", &error);
+            WARNING.call_once(|| {
+                tracing::warn!(
+                    "memory is not bound to NUMA nodes: {error}; pages may lie on other nodes (a container needs \
+                     the capability SYS_NICE)"
+                );
+            });
         }
     }
+}
+
+/// Pages that a mapping has when it is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PresentPages {
+    /// They stay on their nodes. New mappings have none.
+    Stay,
+    /// They move to the new nodes.
+    Move,
 }
 
 thread_local! {
@@ -89,7 +107,7 @@ impl Drop for HomeBinding {
 
 /// Binds a new mapping to the home of the calling thread, if it has one.
 pub(crate) fn bind_new_memory(base: *mut u8, bytes: usize) {
-    HOME.with_borrow(|home| home.iter().for_each(|home| home.bind_memory(base, bytes)));
+    HOME.with_borrow(|home| home.iter().for_each(|home| home.bind_memory(base, bytes, PresentPages::Stay)));
 }
 
 /// Memory by node, as counted from some of its pages.
@@ -147,6 +165,7 @@ pub fn nodes_of(base: *const u8, bytes: u64) -> io::Result<NodeBytes> {
 mod system {
     use std::io;
 
+    use super::PresentPages;
     use crate::numa::topology::MAX_NODES;
 
     /// Flag of `mbind` that moves present pages: `MPOL_MF_MOVE` in `linux/mempolicy.h`.
@@ -160,7 +179,7 @@ mod system {
         usize::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn bind_memory(base: *mut u8, bytes: usize, nodes: &[u32]) -> io::Result<()> {
+    pub(super) fn bind_memory(base: *mut u8, bytes: usize, nodes: &[u32], pages: PresentPages) -> io::Result<()> {
         let mut set = [0u64; MAX_NODES / WORD_BITS];
         for &node in nodes {
             let word = set.get_mut(node as usize / WORD_BITS).ok_or(io::ErrorKind::InvalidInput)?;
@@ -168,7 +187,11 @@ mod system {
         }
         let policy = if nodes.len() == 1 { libc::MPOL_PREFERRED } else { libc::MPOL_INTERLEAVE };
         // The kernel takes the number of bits plus one.
-        let (max, flags) = (MAX_NODES + 1, MOVE_PAGES);
+        let max = MAX_NODES + 1;
+        let flags = match pages {
+            PresentPages::Stay => 0,
+            PresentPages::Move => MOVE_PAGES,
+        };
         // SAFETY: only the node of pages changes, not their contents. The set lives during the call
         // and has the stated number of bits.
         match unsafe { libc::syscall(libc::SYS_mbind, base, bytes, policy, set.as_ptr(), max, flags) } {
@@ -198,11 +221,13 @@ mod system {
 mod system {
     use std::io;
 
+    use super::PresentPages;
+
     pub(super) fn page_bytes() -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn bind_memory(_: *mut u8, _: usize, _: &[u32]) -> io::Result<()> {
+    pub(super) fn bind_memory(_: *mut u8, _: usize, _: &[u32], _: PresentPages) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::numa::home::{Home, HomeBinding};
+use crate::numa::home::{Home, HomeBinding, PresentPages};
 use crate::storage::memory::{Mapped, Memory, MemoryError, Region};
 use crate::storage::pack::Job;
 use crate::storage::weight_source::WeightSource;
@@ -293,7 +293,7 @@ impl Weights {
     pub(crate) fn copy_to(&mut self, homes: &[Arc<Home>], home_of_thread: &[usize]) -> Result<(), MemoryError> {
         let Some((first, others @ [_, ..])) = homes.split_first() else { return Ok(()) };
         let packed = self.packed.region();
-        first.bind_memory(packed.base(), packed.bytes() as usize);
+        first.bind_memory(packed.base(), packed.bytes() as usize, PresentPages::Move);
         for home in others {
             let _binding = HomeBinding::enter(home);
             let copy = Memory::zeroed("a copy of weights", packed.bytes(), true)?;
