@@ -32,10 +32,12 @@ impl Homes {
         Some(self.0.iter().map(|home| home.place.threads).sum()).filter(|threads| *threads > 0)
     }
 
-    /// Returns the position of the home of each thread.
-    pub(crate) fn of_threads(&self) -> Vec<usize> {
-        let threads = self.0.iter().enumerate().map(|(number, home)| std::iter::repeat_n(number, home.place.threads));
-        threads.flatten().collect()
+    /// Returns the position of the home of each of `threads` threads. Fewer threads than the homes
+    /// have are divided among all homes, so that they read memory at the speed of all nodes.
+    pub(crate) fn of_threads(&self, threads: usize) -> Vec<usize> {
+        let each = self.0.iter().enumerate().map(|(number, home)| std::iter::repeat_n(number, home.place.threads));
+        let all: Vec<usize> = each.flatten().collect();
+        (0..threads).filter_map(|thread| all.get(thread * all.len() / threads).copied()).collect()
     }
 
     /// Enters the only home, or a home on all nodes, where memory is interleaved.
@@ -56,7 +58,7 @@ impl Homes {
     /// The first error of the system.
     pub(crate) fn bind(&self, pool: &mut Pool) -> io::Result<()> {
         let sets: Vec<&[usize]> = self
-            .of_threads()
+            .of_threads(pool.threads())
             .into_iter()
             .filter_map(|home| self.0.get(home))
             .map(|home| &*home.place.processors)
@@ -124,5 +126,21 @@ impl RankMemory {
                 refusal: self.home.refusal().map(str::to_owned),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_divided_among_homes() {
+        let home = |threads| RankPlace { nodes: vec![0], processors: vec![0], threads };
+        let homes = Homes::at(vec![home(4), home(2)]);
+        assert_eq!(homes.of_threads(6), [0, 0, 0, 0, 1, 1]);
+        assert_eq!((homes.of_threads(3), homes.of_threads(2)), (vec![0, 0, 1], vec![0, 0]));
+        let equal = Homes::at(vec![home(2), home(2), home(2)]);
+        assert_eq!((equal.of_threads(3), equal.of_threads(1)), (vec![0, 1, 2], vec![0]));
+        assert_eq!((equal.of_threads(0), Homes::default().of_threads(2)), (vec![], vec![]));
     }
 }

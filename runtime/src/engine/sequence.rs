@@ -471,7 +471,8 @@ impl Engine {
     }
 
     /// Changes the number of threads of later steps, up to the number that the engine was loaded
-    /// with. Keeps the code and the packed weights.
+    /// with. Keeps the code and the packed weights. Threads are divided among the copies of weights
+    /// on NUMA nodes. If the model is divided among ranks, only the threads of rank 0 change.
     ///
     /// # Errors
     /// [`LoadError::Threads`] if the number is 0 or exceeds the scratch memory. Also fails if a
@@ -481,8 +482,10 @@ impl Engine {
             return Err(LoadError::Threads { found: threads });
         }
         let homes = self.loaded.homes.clone();
+        let home_of_thread = homes.of_threads(threads);
         let options = EngineOptions { threads: Some(threads), pin: self.loaded.pin, homes, ..EngineOptions::default() };
         (self.loaded.pool, self.loaded.pinned_processors) = options::pool(&options)?;
+        self.loaded.store.weights.assign_copies(&home_of_thread);
         self.loaded.thread_count = ThreadCount::new(threads, processors());
         self.loaded.stats.threads = threads;
         Ok(())

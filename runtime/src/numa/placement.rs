@@ -86,15 +86,18 @@ pub fn place_process(topology: &Topology, threads: Option<usize>) -> Result<Rank
     place_ranks(topology, 1, threads)?.pop().ok_or(NumaError::NoProcessors)
 }
 
-/// Returns the place of threads that share all nodes: a part of them on each. There are as many
-/// parts as nodes, or as threads if these are fewer.
+/// Returns the place of threads that share all nodes: a part of them on each. With fewer threads
+/// than nodes, each thread has a node, and the other nodes have no part.
 ///
 /// # Errors
 /// See [`place_ranks`].
 pub fn place_threads(topology: &Topology, threads: Option<usize>) -> Result<Vec<RankPlace>, NumaError> {
-    let nodes = domains(topology).len();
-    let mut places = place_ranks(topology, nodes.min(threads.unwrap_or(nodes)).max(1), None)?;
-    if let Some(threads) = threads {
+    let mut places = place_ranks(topology, domains(topology).len().max(1), None)?;
+    let own: usize = places.iter().map(|place| place.threads).sum();
+    // Each place has a thread, also if the quota is less than the number of nodes.
+    let threads = threads.unwrap_or(own.min(topology.machine.quota).max(1));
+    if threads != own {
+        places.truncate(threads.max(1));
         let count = places.len();
         for (number, place) in places.iter_mut().enumerate() {
             // The first parts get one more if the division leaves a rest.
@@ -294,6 +297,22 @@ mod tests {
             place_threads(&two, count).unwrap().iter().map(|place| place.threads).collect::<Vec<_>>()
         };
         assert_eq!((threads(None), threads(Some(5)), threads(Some(1))), (vec![4, 4], vec![3, 2], vec![1]));
+        // A single thread has the memory of its node, not that of both.
+        assert_eq!(place_threads(&two, Some(1)).unwrap(), [place(&[0], &[0, 1, 2, 3], 1)]);
+        let mut quota = two.clone();
+        quota.machine.quota = 1;
+        assert_eq!(place_threads(&quota, None).unwrap(), [place(&[0], &[0, 1, 2, 3], 1)]);
+        quota.machine.quota = 3;
+        assert_eq!(place_threads(&quota, None).unwrap().iter().map(|place| place.threads).sum::<usize>(), 2);
+    }
+
+    #[test]
+    fn a_control_group_may_limit_memory_to_some_nodes() {
+        let limited = machine(&[("0-1", 1), ("2-3", 1), ("4-5", 1), ("6-7", 1)], "allowed_nodes = \"1-2\"");
+        let expected = [place(&[1], &[0, 1, 2, 3], 4), place(&[2], &[4, 5, 6, 7], 4)];
+        assert_eq!(place_ranks(&limited, 2, None).unwrap(), expected);
+        let none = machine(&[("0-1", 1)], "allowed_nodes = \"\"");
+        assert!(matches!(place_ranks(&none, 1, None), Err(NumaError::NoProcessors)));
     }
 
     #[test]

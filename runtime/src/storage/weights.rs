@@ -302,8 +302,13 @@ impl Weights {
             unsafe { copy.region().base().copy_from_nonoverlapping(packed.base(), packed.bytes() as usize) };
             self.copies.push(copy);
         }
-        self.copy_of_thread = home_of_thread.to_vec();
+        self.assign_copies(home_of_thread);
         Ok(())
+    }
+
+    /// Assigns a copy to each thread. `home_of_thread` has the position of each thread's home.
+    pub(crate) fn assign_copies(&mut self, home_of_thread: &[usize]) {
+        self.copy_of_thread = home_of_thread.to_vec();
     }
 
     /// Returns the matrix of an expert, for a weight in blocks; empty for an unknown expert.

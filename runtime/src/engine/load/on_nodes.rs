@@ -44,7 +44,7 @@ pub(super) fn copy_to_homes(
 ) -> Result<(), LoadError> {
     let begin = Instant::now();
     pack_all(&mut store.weights, &store.files, pool, options.progress.as_deref())?;
-    store.weights.copy_to(options.homes.all(), &options.homes.of_threads())?;
+    store.weights.copy_to(options.homes.all(), &options.homes.of_threads(pool.threads()))?;
     record_phase(options, begin, "bring weights to NUMA nodes");
     Ok(())
 }
