@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 
 use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::engine::{Addition, EvictError, FIRST, RankCounts, SequenceId, StepError};
+use ixc_runtime::homes::NodeUse;
 use ixc_runtime::streaming::store::EvictionResult;
 
 use crate::Error;
@@ -109,6 +110,12 @@ impl Embedder {
     /// If another rank has ended.
     pub fn rank_counts(&mut self) -> Result<Vec<RankCounts>, StepError> {
         self.model.engine_mut().rank_counts()
+    }
+
+    /// Returns the use of NUMA nodes, as
+    /// [`Engine::node_use`](ixc_runtime::engine::Engine::node_use) does.
+    pub fn node_use(&self) -> Vec<NodeUse> {
+        self.model.engine().node_use()
     }
 
     /// Returns the pooling.

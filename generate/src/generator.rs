@@ -61,6 +61,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ixc_runtime::engine::{EvictError, FIRST, RankCounts, SequenceId, StepError};
+use ixc_runtime::homes::NodeUse;
 use ixc_runtime::sample::Sampler;
 use ixc_runtime::streaming::store::EvictionResult;
 use ixc_text::tokenizer::Tokenizer;
@@ -329,6 +330,12 @@ impl Generator {
     /// If another rank has ended.
     pub fn rank_counts(&mut self) -> Result<Vec<RankCounts>, StepError> {
         self.model.engine_mut().rank_counts()
+    }
+
+    /// Returns the use of NUMA nodes, as
+    /// [`Engine::node_use`](ixc_runtime::engine::Engine::node_use) does.
+    pub fn node_use(&self) -> Vec<NodeUse> {
+        self.model.engine().node_use()
     }
 
     /// Submits a request.

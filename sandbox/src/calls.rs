@@ -226,7 +226,7 @@ pub const ALLOWED: &[Group] = &[
         reason: "processors of threads, memory of states and its nodes, reads of streamed experts",
         roles: SERVING,
         general: calls![
-            SYS_sched_setaffinity SYS_mbind SYS_memfd_create SYS_mlock SYS_mlock2 SYS_munlock SYS_io_uring_enter
+            SYS_sched_setaffinity SYS_mbind SYS_move_pages SYS_memfd_create SYS_mlock SYS_mlock2 SYS_munlock SYS_io_uring_enter
         ],
         older: &[],
     },
@@ -353,6 +353,13 @@ pub const CONDITIONS: &[Condition] = &[
         test: Test::OneOf(&[0]),
         reason: "limits of this process",
         roles: ALL,
+    },
+    Condition {
+        call: call!(SYS_move_pages),
+        argument: 0,
+        test: Test::OneOf(&[0]),
+        reason: "nodes of pages of this process",
+        roles: SERVING,
     },
     Condition {
         call: call!(SYS_tgkill),

@@ -5,6 +5,7 @@ use ixc_failure::Remedy;
 use ixc_generate::generator::SlotStatus;
 use ixc_grammar::{GrammarError, GrammarSource};
 use ixc_runtime::engine::{RankCounts, StateBytes};
+use ixc_runtime::homes::NodeUse;
 use serde_json::Value;
 
 use crate::histogram::{self, Histogram};
@@ -312,6 +313,8 @@ pub struct Status {
     pub experts: Option<ExpertCounts>,
     /// Counters of each rank, if the model is divided.
     pub ranks: Vec<RankCounts>,
+    /// Memory of each rank, or of each copy of the weights, by NUMA node.
+    pub nodes: Vec<NodeUse>,
 }
 
 /// Distributions of request times in seconds, and of step sizes.

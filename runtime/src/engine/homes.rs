@@ -106,6 +106,18 @@ pub struct NodeUse {
     pub refusal: Option<String>,
 }
 
+impl NodeUse {
+    /// Returns the resident bytes on the nodes of the rank, if known.
+    pub fn local_bytes(&self) -> Option<u64> {
+        self.bytes.as_ref().ok().map(|bytes| bytes.on(&self.home))
+    }
+
+    /// Returns the resident bytes on other nodes, if known.
+    pub fn remote_bytes(&self) -> Option<u64> {
+        self.bytes.as_ref().ok().map(|bytes| bytes.all() - bytes.on(&self.home))
+    }
+}
+
 impl RankMemory {
     /// Returns the use of nodes by each kind of memory.
     pub(crate) fn node_use(&self) -> impl Iterator<Item = NodeUse> {

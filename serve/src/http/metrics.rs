@@ -21,6 +21,7 @@ use crate::http::app::App;
 use crate::model::{ExpertCounts, ModelFacts, Status};
 use crate::serving::Host;
 use ixc_runtime::engine::RankCounts;
+use ixc_runtime::homes::NodeUse;
 
 /// The format that Prometheus reads.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -45,6 +46,9 @@ type Number = fn(ModelState<'_>) -> Option<f64>;
 /// Function that returns a number of a rank.
 type RankNumber = fn(&RankCounts) -> f64;
 
+/// Function that returns a number of some memory of a rank; `None` if its nodes are unknown.
+type NodeNumber = fn(&NodeUse) -> Option<u64>;
+
 /// Kind and source of a metric.
 enum Of {
     /// A number that only grows.
@@ -57,6 +61,8 @@ enum Of {
     RankCounter(RankNumber),
     /// A number of each rank that may also fall, with a label `rank`.
     RankGauge(RankNumber),
+    /// Bytes of each kind of memory of each rank, with labels `rank` and `contents`.
+    NodeGauge(NodeNumber),
     Histogram(fn(&Status) -> &Histogram),
 }
 
@@ -64,7 +70,7 @@ impl Of {
     fn kind(&self) -> &'static str {
         match self {
             Of::Counter(_) | Of::Counters(..) | Of::RankCounter(_) => "counter",
-            Of::Gauge(_) | Of::RankGauge(_) => "gauge",
+            Of::Gauge(_) | Of::RankGauge(_) | Of::NodeGauge(_) => "gauge",
             Of::Histogram(_) => "histogram",
         }
     }
@@ -84,7 +90,7 @@ fn experts(state: ModelState<'_>, of: fn(&ExpertCounts) -> f64) -> Option<f64> {
     state.status.experts.as_ref().map(of)
 }
 
-use Of::{Counter, Counters, Gauge, RankCounter, RankGauge};
+use Of::{Counter, Counters, Gauge, NodeGauge, RankCounter, RankGauge};
 
 const METRICS: &[Metric] = &[
     metric(
@@ -295,6 +301,12 @@ const METRICS: &[Metric] = &[
         "Time of a rank in exchanges: until the others arrived, and until all bytes had.",
     ),
     metric("rank_memory_bytes", RankGauge(|rank| rank.memory_bytes as f64), "Resident memory of a rank's process."),
+    metric(
+        "numa_local_bytes",
+        NodeGauge(NodeUse::local_bytes),
+        "Resident memory of a rank, or of a copy of the weights, on its NUMA nodes.",
+    ),
+    metric("numa_remote_bytes", NodeGauge(NodeUse::remote_bytes), "Its resident memory on other NUMA nodes."),
 ];
 
 /// Answers with the text for Prometheus.
@@ -347,6 +359,15 @@ fn write_series(text: &mut String, name: &str, of: &Of, state: ModelState<'_>) {
             for (rank, counts) in state.status.ranks.iter().enumerate() {
                 let value = number(counts);
                 let _ = writeln!(text, "ixc:{name}{{model_name=\"{model}\",rank=\"{rank}\"}} {value}");
+            }
+        }
+        NodeGauge(number) => {
+            for of_rank in &state.status.nodes {
+                let (rank, contents) = (of_rank.rank, of_rank.what);
+                if let Some(value) = number(of_rank) {
+                    let labels = format!("model_name=\"{model}\",rank=\"{rank}\",contents=\"{contents}\"");
+                    let _ = writeln!(text, "ixc:{name}{{{labels}}} {value}");
+                }
             }
         }
         Of::Histogram(histogram) => {

@@ -1,18 +1,43 @@
-//! Counters of all ranks of a model, for `/metrics`.
+//! Counters of all ranks of a model, and their use of NUMA nodes, for `/metrics`.
 
 use std::time::{Duration, Instant};
 
 use ixc_runtime::engine::{RankCounts, StepError};
+use ixc_runtime::homes::NodeUse;
 
 use crate::model::Status;
 
 /// Min time between two collections, since each one costs messages.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time and number of steps of the last collection of counters.
+/// Min time between two queries of the nodes of pages. A query of a large model takes some
+/// milliseconds for each kind of its memory, and pages seldom change their nodes.
+const NODE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Collections of counters, and of the use of NUMA nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RankWatch {
+    counters: Collection,
+    nodes: Collection,
+}
+
+/// Time and number of steps of the last collection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Collection {
     last: Option<(Instant, u64)>,
+}
+
+impl Collection {
+    /// Returns whether steps ran since the last collection, and it is long enough ago. If so, a
+    /// collection begins.
+    fn begins(&mut self, now: Instant, steps: u64, interval: Duration) -> bool {
+        let is_due = |(time, before): (Instant, u64)| before != steps && now.duration_since(time) >= interval;
+        let begins = self.last.is_none_or(is_due);
+        if begins {
+            self.last = Some((now, steps));
+        }
+        begins
+    }
 }
 
 impl RankWatch {
@@ -23,14 +48,18 @@ impl RankWatch {
         status: &mut Status,
         collect: impl FnOnce() -> Result<Vec<RankCounts>, StepError>,
     ) {
-        let is_due = |(time, steps): (Instant, u64)| steps != status.steps && now.duration_since(time) >= INTERVAL;
-        if !self.last.is_none_or(is_due) {
-            return;
-        }
-        self.last = Some((now, status.steps));
         // If another rank has ended, the next step fails and is reported.
-        if let Ok(ranks) = collect() {
+        if self.counters.begins(now, status.steps, INTERVAL)
+            && let Ok(ranks) = collect()
+        {
             status.ranks = ranks;
+        }
+    }
+
+    /// Queries the use of NUMA nodes into a status, if steps ran since the last time.
+    pub(super) fn update_nodes(&mut self, now: Instant, status: &mut Status, query: impl FnOnce() -> Vec<NodeUse>) {
+        if self.nodes.begins(now, status.steps, NODE_INTERVAL) {
+            status.nodes = query();
         }
     }
 }

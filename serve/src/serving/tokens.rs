@@ -270,7 +270,9 @@ impl Work for Worker<'_> {
         let engine = self.generator.model().engine();
         self.status.experts = engine.stream().map(|cache| experts(&cache.stats()));
         self.status.states = engine.state_bytes();
-        self.rank_watch.update(Instant::now(), &mut self.status, || self.generator.rank_counts());
+        let now = Instant::now();
+        self.rank_watch.update(now, &mut self.status, || self.generator.rank_counts());
+        self.rank_watch.update_nodes(now, &mut self.status, || self.generator.node_use());
         self.shared.publish(&self.status);
     }
 

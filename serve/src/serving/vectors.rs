@@ -176,7 +176,9 @@ impl Work for Worker<'_> {
     fn publish(&mut self) {
         self.status.slots = self.embedder.slots().collect();
         self.status.active = self.status.slots.iter().filter(|slot| slot.has_request).count();
-        self.rank_watch.update(Instant::now(), &mut self.status, || self.embedder.rank_counts());
+        let now = Instant::now();
+        self.rank_watch.update(now, &mut self.status, || self.embedder.rank_counts());
+        self.rank_watch.update_nodes(now, &mut self.status, || self.embedder.node_use());
         self.shared.publish(&self.status);
     }
 
