@@ -1,9 +1,12 @@
 //! Ranks and copies of weights on NUMA nodes: the same bits on any topology, and the nodes of
 //! pages.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
+use crate::support::server::Server;
 use crate::support::{demo_model, engines, ixc, scratch, stderr, stdout};
 use ixc::compile;
 use ixc::model::Model;
@@ -15,6 +18,7 @@ use ixc::runtime::homes::NodeUse;
 use ixc::runtime::load::LoadError;
 use ixc::runtime::numa::Numa;
 use ixc::runtime::numa::error::NumaError;
+use ixc::runtime::numa::home::nodes_of;
 use ixc::runtime::numa::topology::Topology;
 use ixc::runtime::processors::Machine;
 use ixc::runtime::streaming::store::Config;
@@ -44,8 +48,8 @@ fn plans(ranks: u32, by: Division, experts: Option<u64>) -> PlanFile {
     PlanFile { other_ranks, ..PlanFile::new(plans.remove(0)) }
 }
 
-fn load(file: PlanFile, numa: Numa, topology: Option<Topology>, budget: u64) -> Result<Engine, LoadError> {
-    let options = engine::EngineOptions {
+fn options(numa: Numa, topology: Option<Topology>, budget: u64) -> engine::EngineOptions {
+    engine::EngineOptions {
         numa,
         topology: topology.map(Arc::new),
         threads: Some(2),
@@ -53,8 +57,11 @@ fn load(file: PlanFile, numa: Numa, topology: Option<Topology>, budget: u64) -> 
         stream: Config { budget, ..Config::default() },
         backend: engines::native(Target::AVX2),
         ..engine::EngineOptions::default()
-    };
-    Engine::load_file(file, Path::new(""), &options)
+    }
+}
+
+fn load(file: PlanFile, numa: Numa, topology: Option<Topology>, budget: u64) -> Result<Engine, LoadError> {
+    Engine::load_file(file, Path::new(""), &options(numa, topology, budget))
 }
 
 /// Returns the bits of the logits of a prompt and of a token after it, in two sequences.
@@ -127,6 +134,14 @@ fn copies_of_weights_give_the_bits_of_one() {
     for nodes in [1, 2] {
         let mut engine = load(file(), Numa::Mirror, Some(described(nodes)), 0).unwrap();
         assert!(bits(&mut engine) == expected, "{nodes} nodes");
+        // Fewer threads use the same copies.
+        engine.truncate(0);
+        engine.use_threads(1).unwrap();
+        let again = engines::bits(engine.step(&[1, 5, 9, 3, 7], &[0, 4]).unwrap());
+        assert!(expected.starts_with(&again), "{nodes} nodes, one thread");
+        let one = engine::EngineOptions { threads: Some(1), ..options(Numa::Mirror, Some(described(nodes)), 0) };
+        let one = Engine::load_file(file(), Path::new(""), &one).unwrap();
+        assert_eq!(one.node_use().len(), 1, "a node without threads has no copy");
         let uses = engine.node_use();
         // There are no more copies than threads.
         let copies = nodes.min(Machine::detect().unwrap().order().len());
@@ -145,6 +160,61 @@ fn copies_of_weights_give_the_bits_of_one() {
     let one = load(file(), Numa::Cut, Some(described(2)), 0);
     assert!(matches!(one, Err(LoadError::Numa(NumaError::OneRank { nodes: 2 }))), "{one:?}");
     assert!(bits(&mut load(file(), Numa::Auto, Some(described(2)), 0).unwrap()) == expected);
+}
+
+/// Makes the system refuse to bind memory in the processes of a command, as containers do.
+fn refuse_mbind(command: &mut Command) {
+    let statement =
+        |code: u32, jump_if_false: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: jump_if_false, k };
+    let mut filter = [
+        // The number of the call is the first field of the data.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_mbind as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    // SAFETY: the child makes only system calls that are allowed between fork and exec. The filter
+    // lives in the closure.
+    unsafe {
+        command.pre_exec(move || {
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            let mode = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            match libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_refusal_to_bind_memory_is_one_warning() {
+    let run = || ixc(["run", "demo", "-p", "one", "--raw", "-n", "4", "--temp", "0", "--numa", "mirror", "--stats"]);
+    let expected = run().output().unwrap();
+    let mut refused = run();
+    refuse_mbind(&mut refused);
+    let refused = refused.output().unwrap();
+    let message = stderr(&refused);
+    assert!(refused.status.success() && refused.stdout == expected.stdout, "{message}");
+    assert_eq!(message.matches("memory is not bound to NUMA nodes").count(), 1, "{message}");
+    for says in ["Operation not permitted", "a container needs the capability SYS_NICE"] {
+        assert!(message.contains(says), "{says}: {message}");
+    }
+}
+
+#[test]
+fn metrics_have_the_bytes_of_nodes() {
+    let own = [1u8; 100];
+    if let Err(why) = nodes_of(own.as_ptr(), own.len() as u64) {
+        return println!("NOT RUN: the system does not report nodes of pages: {why}");
+    }
+    // The server's sandbox allows the query, too.
+    let server = Server::start(&["--numa", "mirror"]);
+    let bytes = |name| server.metrics().sum(name, &[("rank", "0"), ("contents", "weights")]);
+    let (local, remote) = (bytes("ixc:numa_local_bytes"), bytes("ixc:numa_remote_bytes"));
+    assert!(local > 4e6 && remote == 0.0, "{local} {remote}");
+    assert!(!Server::start(&[]).get("/metrics").1.contains("numa"));
 }
 
 #[test]
@@ -170,6 +240,17 @@ fn the_program_divides_a_model_and_describes_nodes() {
             "           --numa cut: rank 1 on node 1, 4 threads on CPUs 4-7",
         ]
     );
+    let limited = format!("allowed_nodes = \"1\"\n{}", std::fs::read_to_string(&described).unwrap());
+    std::fs::write(&described, limited).unwrap();
+    let mut doctor = ixc(["doctor", "--no-bandwidth", "--topology"]);
+    doctor.arg(&described);
+    let report = stdout(doctor);
+    for line in [
+        "node 0: 16 GiB, CPUs 0-3, distances 10 21, memory not allowed by the control group\n",
+        "node 1: 16 GiB, CPUs 4-7, distances 21 10\n",
+    ] {
+        assert!(report.contains(line), "{report}");
+    }
     std::fs::write(&described, "nodes = 1").unwrap();
     let mut doctor = ixc(["doctor", "--no-bandwidth", "--topology"]);
     let refused = doctor.arg(&described).output().unwrap();
