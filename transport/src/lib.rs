@@ -8,6 +8,7 @@
 //! | [`link`] | point-to-point operations of a message library |
 //! | [`launch`] | the number that `mpirun` gave to this process |
 //! | [`handshake`] | comparison of versions before a run |
+//! | [`speed`] | measured speed of the links between ranks |
 //!
 //! A [`Transport`] has one operation, [`Transport::exchange`]. Sums and gathers are made of it, so
 //! their order and their bits do not depend on the transport.
@@ -48,6 +49,7 @@ pub mod local;
 mod membership;
 #[cfg(test)]
 mod memory;
+pub mod speed;
 mod sync;
 
 use ixc_failure::Class;
