@@ -12,6 +12,7 @@
 
 use std::path::Path;
 
+use ixc_files::Kind;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster_error::ClusterError;
@@ -23,6 +24,16 @@ pub const MACHINES: &[(&str, &str)] = &[
     ("xeon-8575c", include_str!("machines/xeon-8575c.toml")),
     ("round", include_str!("machines/round.toml")),
 ];
+
+/// First line of a written description.
+const HEAD: &str = "# Machines of ranks, written by ixc.";
+/// The kind of a written description.
+pub const KIND: Kind = Kind {
+    name: "description of machines",
+    is: |head| head.starts_with(HEAD.as_bytes()),
+    streams: true,
+    private: false,
+};
 
 /// Max bytes of a file; built-in files have about two thousand.
 const MAX_BYTES: u64 = 64 << 10;
@@ -189,6 +200,38 @@ impl Machines {
         all
     }
 
+    /// Returns the description as TOML, which [`parse`] reads.
+    pub fn toml(&self) -> String {
+        let list = |texts: &[String]| texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ");
+        let mut text = format!(
+            "{HEAD}\nname = {}\ndescription = {}\nsources = [{}]\nassumed = [{}]\n",
+            quoted(&self.name),
+            quoted(&self.description),
+            list(&self.sources),
+            list(&self.assumed)
+        );
+        self.machines.iter().for_each(|machines| text += &format!("machines = {machines}\n"));
+        text += &format!("sockets = {}\n", self.sockets);
+        let Socket { cores, memory_bytes, memory_bytes_per_second, memory_share, .. } = self.socket;
+        let Socket { int8_operations_per_second, float_operations_per_second, barrier_seconds, .. } = self.socket;
+        text += &format!(
+            "\n[socket]\ncores = {cores}\nmemory_bytes = {memory_bytes}\nmemory_bytes_per_second = {memory_bytes_per_second:?}\n\
+             memory_share = {memory_share:?}\nint8_operations_per_second = {int8_operations_per_second:?}\n\
+             float_operations_per_second = {float_operations_per_second:?}\nbarrier_seconds = {barrier_seconds:?}\n"
+        );
+        if let Some(Drive { bytes_per_second }) = self.drive {
+            text += &format!("\n[drive]\nbytes_per_second = {bytes_per_second:?}\n");
+        }
+        for (name, link) in [("inside", &self.inside), ("between", &self.between)] {
+            let Link { latency_seconds, message_seconds, bytes_per_second } = link;
+            text += &format!(
+                "\n[{name}]\nlatency_seconds = {latency_seconds:?}\nmessage_seconds = {message_seconds:?}\n\
+                 bytes_per_second = {bytes_per_second:?}\n"
+            );
+        }
+        text
+    }
+
     fn check(self) -> Result<Machines, ClusterError> {
         let numbers = self.numbers();
         if let Some(&NumberField { name: field, value: found, range }) =
@@ -202,6 +245,16 @@ impl Machines {
         }
         Ok(self)
     }
+}
+
+/// Returns a text as a TOML string.
+fn quoted(text: &str) -> String {
+    let escape = |c: char| match c {
+        '"' | '\\' => format!("\\{c}"),
+        c if c.is_control() => format!("\\u{:04X}", u32::from(c)),
+        c => c.to_string(),
+    };
+    format!("\"{}\"", text.chars().map(escape).collect::<String>())
 }
 
 /// Returns the path of the description's file, unless `name` is built in.
@@ -274,6 +327,23 @@ mod tests {
         }
         assert!(find("xeon").unwrap_err().to_string().contains("xeon-6980p, xeon-6980p-rdma, xeon-8575c, round"));
         assert!(find("no/such/file.toml").unwrap_err().to_string().contains("no/such/file.toml"));
+    }
+
+    #[test]
+    fn written_descriptions_are_read_again() {
+        for (name, _) in MACHINES {
+            let machines = Machines { machines: Some(3), ..find(name).unwrap() };
+            assert_eq!(parse("here", &machines.toml()).unwrap(), machines);
+            let odd = Machines {
+                name: "a \"b\" \\ \u{1b}\n\u{9f} é".to_owned(),
+                machines: None,
+                drive: None,
+                sources: Vec::new(),
+                ..machines
+            };
+            assert_eq!(parse("here", &odd.toml()).unwrap(), odd);
+            assert!((KIND.is)(odd.toml().as_bytes()));
+        }
     }
 
     #[test]
