@@ -16,7 +16,7 @@ use ixc_runtime::engine;
 use ixc_runtime::progress::ProgressCounter;
 use ixc_sandbox::Role;
 use ixc_serve::http::{LogFormat, RequestLog};
-use ixc_serve::service::{listen, serve};
+use ixc_serve::service::{LoadingServer, listen, serve};
 use ixc_serve::serving::{self, Host, ModelSource, Registry, gives_embeddings};
 use ixc_serve::supervisor::{Notifier, inherited_listener};
 use ixc_text::template::ChatTemplate;
@@ -237,6 +237,7 @@ impl Args {
         }
         // Listen before the model is loaded, which takes longer.
         let Endpoint { host, addresses, inherited } = endpoint;
+        let is_inherited = inherited.is_some();
         let address = format!("{}:{}", self.host, self.port);
         let refused = || ixc_error::Error::io(Path::new(&address), "listen on this address (--host, --port)");
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
@@ -249,7 +250,11 @@ impl Args {
         // to this line. Before it, they end the program at once.
         let (models, ended) = match &*sources {
             [source] => {
+                // Requests to the socket of a service manager wait, so that none is refused at a
+                // restart. The thread ends before the sandbox limits the others.
+                let loading = (!is_inherited).then(|| LoadingServer::start(&listener)).transpose()?;
                 let (model, speculation, is_chat) = self.load(source, options, &progress)?;
+                drop(loading);
                 record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
                 sandbox.map_or(Ok(()), |sandbox| sandbox.finish(Role::Server))?;
                 let ended = end_on_signal();

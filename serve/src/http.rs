@@ -13,6 +13,7 @@
 //! | `app` | state that all requests share |
 //! | `connection`, `connection_limit` | connections, their time limits, their number |
 //! | `lingering` | connections whose clients still send |
+//! | `loading` | answers while a model is loaded |
 //! | `admission` | checks of every request |
 //! | `client` | the client of a request, for work that ends when it leaves |
 //! | `host_names`, [`origins`] | names of the server, and origins of pages that may send requests |
@@ -60,6 +61,7 @@ mod experts;
 mod fields;
 mod host_names;
 mod lingering;
+pub(crate) mod loading;
 mod local;
 mod metrics;
 mod model_list;

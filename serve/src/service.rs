@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ixc_generate::Error as GenerationError;
@@ -28,6 +29,43 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(addresses)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// A server that answers every request with status 503 while a model is loaded. Dropping it ends
+/// its thread, so that a sandbox can limit all threads. Later connections wait for [`serve`].
+#[derive(Debug)]
+pub struct LoadingServer {
+    end: tokio::sync::watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LoadingServer {
+    /// Starts to answer the requests of a listener, which stays open.
+    ///
+    /// # Errors
+    /// When the system refuses a thread or a copy of the listener.
+    pub fn start(listener: &TcpListener) -> Result<LoadingServer, Error> {
+        let failed = || Error::io(Path::new("the server"), "run");
+        let listener = listener.try_clone().map_err(failed())?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed())?;
+        let (end, ending) = tokio::sync::watch::channel(false);
+        let answer = async move {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => http::loading::serve(listener, ending).await,
+                Err(error) => tracing::warn!(%error, "requests wait while the model is loaded"),
+            }
+        };
+        let thread = std::thread::Builder::new().name("loading".into()).spawn(move || runtime.block_on(answer));
+        Ok(LoadingServer { end, thread: Some(thread.map_err(failed())?) })
+    }
+}
+
+impl Drop for LoadingServer {
+    fn drop(&mut self) {
+        let _ = self.end.send(true);
+        // The thread has no result. A panic has printed its message.
+        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
+    }
 }
 
 /// Serves until `ended` is sent or dropped, SIGTERM comes, or a model can compute no further step.
@@ -92,4 +130,58 @@ async fn wait_for_sigterm() {
         return;
     }
     std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::serving::scripted::{Script, host};
+
+    fn connect(address: SocketAddr, request: &str) -> TcpStream {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        client
+    }
+
+    fn answer(mut client: TcpStream) -> String {
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn requests_are_refused_while_a_model_is_loaded() {
+        let listener = listen(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+        let address = listener.local_addr().unwrap();
+        let loading = LoadingServer::start(&listener).unwrap();
+        let body = "x".repeat(1 << 20);
+        let post =
+            |path: &str| format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        for (request, kind) in [
+            ("GET /health HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), "unavailable_error"),
+            (post("/v1/completions"), "unavailable_error"),
+            (post("/v1/messages"), "overloaded_error"),
+        ] {
+            let text = answer(connect(address, &request));
+            assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("\r\nretry-after: 2\r\n"), "{text}");
+            assert!(text.contains("Loading model") && text.contains(kind), "{text}");
+        }
+        // A client that sends nothing does not delay the end for long. A later one waits for the
+        // server of the model.
+        let idle = TcpStream::connect(address).unwrap();
+        drop(loading);
+        let later = connect(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let server = std::thread::spawn(move || {
+            let models = Registry::one(host("", Script::new()));
+            serve(models, listener, http::AppOptions::default(), Notifier::default(), ended).unwrap();
+        });
+        let text = answer(later);
+        assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+        drop((idle, end));
+        server.join().unwrap();
+    }
 }
