@@ -176,6 +176,13 @@ def deployment(release: Release) -> dict[str, Entry]:
     return {f"{folder}/{name}": entry for folder, entries in folders.items() for name, entry in entries.items()}
 
 
+def remove_release(folder: Path) -> None:
+    """Removes the files of an earlier release, which can have another version, from a folder."""
+    sums = folder / "SHA256SUMS"
+    for line in sums.read_text().splitlines() if sums.exists() else []:
+        folder.joinpath(line.split("  ")[1]).unlink(missing_ok=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("root", "gnu", "static", "out"):
@@ -225,6 +232,7 @@ def main() -> None:
     files["SHA256SUMS"] = "".join(listed).encode()
 
     given.out.mkdir(parents=True, exist_ok=True)
+    remove_release(given.out)
     # Git ignores the folder.
     given.out.joinpath(".gitignore").write_text("*\n")
     for name, content in files.items():
