@@ -157,7 +157,7 @@ mod tests {
         let listener = listen(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listener.local_addr().unwrap();
         let loading = LoadingServer::start(&listener).unwrap();
-        let body = "x".repeat(1 << 20);
+        let body = "x".repeat(1 << 19);
         let post =
             |path: &str| format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         for (request, kind) in [

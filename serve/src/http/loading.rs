@@ -7,11 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -19,37 +17,21 @@ use crate::http::app::AppOptions;
 use crate::http::connection;
 use crate::http::error::HttpError;
 
-/// Max bytes of a body that is read before the answer. A client that still sends when the
-/// connection closes may lose the answer.
-const MAX_BODY_BYTES: usize = 32 << 20;
-/// Time limit for the body.
-const BODY_TIME: Duration = Duration::from_secs(2);
+/// Time limit for open connections when the model is loaded.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// Answers requests until `ending` is set.
 pub(crate) async fn serve(listener: TcpListener, ending: watch::Receiver<bool>) {
-    let options = AppOptions { drain: BODY_TIME, ..AppOptions::default() };
+    let options = AppOptions { drain: DRAIN_TIME, ..AppOptions::default() };
     connection::serve(listener, Router::new().fallback(refuse), &options, ending).await;
 }
 
 /// Refuses a request, and closes its connection: the next one comes to the server of the model.
 async fn refuse(request: Request) -> Response {
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
-    let _ = tokio::time::timeout(BODY_TIME, skip(request.into_body())).await;
     let error =
         HttpError::invalid(None, "Loading model").with_status(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error");
     let mut response = HttpError::finish_response(error.into_response(), is_anthropic, &BTreeMap::new());
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
-}
-
-/// Reads a body, and drops its bytes.
-async fn skip(body: Body) {
-    let mut parts = body.into_data_stream();
-    let mut bytes = 0;
-    while let Some(Ok(part)) = parts.next().await {
-        bytes += part.len();
-        if bytes > MAX_BODY_BYTES {
-            return;
-        }
-    }
 }
