@@ -86,8 +86,8 @@ pub struct ModelChoice {
     /// [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
-    /// With a plan as MODEL: its model file, if that file was moved (any shard of a split model).
-    /// Without MODEL: the model to run.
+    /// Model file of a plan, if that file was moved: any shard of a split model. Without MODEL,
+    /// this is the model to run.
     #[arg(short, long = "model", value_name = "FILE", value_parser = ModelName::parser())]
     model_file: Option<ModelName>,
     #[command(flatten)]

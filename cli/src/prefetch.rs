@@ -15,8 +15,8 @@ use ixc_runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 pub struct PrefetchChoice {
     /// Prediction of the experts to read ahead, if not all fit in memory. `previous`: the experts
     /// of the previous token. `frequency`: the layer's most used experts. `router`: the choice of
-    /// the next layer's router, computed one layer early. `auto`: the router or none, whichever is
-    /// faster in measurements during the run.
+    /// the next layer's router, computed one layer early. `auto`: the best of these, by
+    /// measurements during the run, or none if tokens get no faster.
     #[arg(long, value_name = "HOW", default_value_t)]
     prefetch: StrategyChoice,
     /// Extra experts to predict per layer, beyond the number that a token uses. Early routers of a
