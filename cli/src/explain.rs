@@ -3,15 +3,20 @@
 
 use std::io::Write;
 
-use ixc_compile::compile::CompileTarget;
+use ixc_compile::cluster;
+use ixc_compile::compile::{CompileOptions, CompileTarget};
+use ixc_compile::model::Model;
 use ixc_compile::place;
 use ixc_dataflow::grids;
 use ixc_generate::explain;
 use ixc_passes::decision::Decision;
+use ixc_passes::options::OptionSet;
+use ixc_passes::shard::ShardOptions;
 use ixc_runtime::engine;
 use serde_json::{Value as Json, json};
 
 use super::Usage;
+use super::division::{DivisionOption, MachineChoice};
 use super::model_args::{MemoryChoice, ModelArgument};
 use super::output::{self, count_text, lines};
 use super::prefetch::PrefetchChoice;
@@ -30,6 +35,8 @@ use super::stage_choice::StageChoice;
                                              a run with 6 GiB
   ixc explain model.gguf --target dataflow:wse3 --pass place
                                              placement on a wafer
+  ixc explain model.gguf --ranks 4 --machines xeon-6980p --pass shard
+                                             division among ranks
   ixc explain model.gguf --target sapphire-rapids --json
   ixc explain                                the built-in demo model
 
@@ -50,6 +57,15 @@ pub struct Args {
     /// dataflow:GRID for a grid of processing elements.
     #[arg(long, default_value = "native")]
     target: CompileTarget,
+    /// Compile for this number of ranks: print the decision about the division, and the decisions
+    /// of rank 0. --memory is then that of one rank.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    ranks: Option<u32>,
+    /// Division of the model among ranks.
+    #[arg(long, value_enum, value_name = "DIVISION", default_value_t = DivisionOption::Auto, requires = "ranks")]
+    shard: DivisionOption,
+    #[command(flatten)]
+    machines: MachineChoice,
     #[command(flatten)]
     memory: MemoryChoice,
     #[command(flatten)]
@@ -67,9 +83,8 @@ impl Args {
         let target = match &self.target {
             CompileTarget::Processor(target) => *target,
             CompileTarget::Dataflow(name) => {
-                if self.memory.bytes().is_some() || self.stages.is_given()? {
-                    let problem =
-                        "--memory, experts, options of passes and edits apply to plans, not to a grid; leave them out";
+                if self.memory.bytes().is_some() || self.ranks.is_some() || self.stages.is_given()? {
+                    let problem = "--memory, --ranks, experts, options of passes and edits apply to plans, not to a grid; leave them out";
                     return Err(Usage(problem.to_owned()).into());
                 }
                 let grid = grids::find(name).map_err(ixc_error::Error::from)?;
@@ -87,8 +102,25 @@ impl Args {
         let model = self.model.open_for_display()?;
         let run =
             engine::EngineOptions { memory, prefetch: self.prefetch.settings(), ..engine::EngineOptions::default() };
-        let decisions = explain::decisions(&model, &options, &run)?;
+        let (options, division) = self.divided(options, &model)?;
+        let mut decisions: Vec<Decision> = division.into_iter().collect();
+        decisions.extend(explain::decisions(&model, &options, &run)?);
         Ok((decisions, model.arch.hyper.architecture.clone(), target.target.name().to_owned()))
+    }
+
+    /// Returns the options of rank 0, and the decision about the division if there was a choice.
+    fn divided(&self, options: CompileOptions, model: &Model) -> anyhow::Result<(CompileOptions, Option<Decision>)> {
+        let Some(ranks) = self.ranks else { return Ok((options, None)) };
+        let (by, decision) = match self.shard.division() {
+            Some(division) => (division, None),
+            None => {
+                let chosen = cluster::choose(&model.arch.module, &self.machines.machines()?, ranks);
+                let chosen = chosen.map_err(ixc_error::Error::from)?;
+                (chosen.division, Some(chosen.decision))
+            }
+        };
+        let shard = OptionSet::default().with(&ShardOptions { ranks, rank: 0, by });
+        Ok((CompileOptions { passes: shard.over(&options.passes), ..options }, decision))
     }
 
     /// Runs the command.

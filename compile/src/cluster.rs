@@ -33,9 +33,10 @@ pub mod work;
 
 use ixc_ir::graph::Module;
 use ixc_ir::graph::ranks::verify_ranks;
+use ixc_passes::decision::{Decision, RejectedAlternative};
 use ixc_passes::manager;
 use ixc_passes::pass::Context;
-use ixc_passes::shard::{Division, ShardOptions};
+use ixc_passes::shard::{self, Division, ShardOptions};
 use ixc_targets::Target;
 use serde::Serialize;
 
@@ -96,6 +97,8 @@ pub struct DivisionChoice {
     pub division: Division,
     /// Predicted times of all divisions, as a sentence.
     pub reason: String,
+    /// The choice as a decision of the pass `shard`, for explanations.
+    pub decision: Decision,
 }
 
 /// Returns the division with the least predicted time of decode, as `ranks` ranks of these machines
@@ -112,7 +115,25 @@ pub fn choose(module: &Module, machines: &Machines, ranks: u32) -> Result<Divisi
     let times = times.collect::<Vec<_>>().join(", ");
     let bound = comparison.decode.bound.words();
     let reason = format!("predicted time of a token on {ranks} ranks of {}: {times}; bound: {bound}", machines.name);
-    Ok(DivisionChoice { division: comparison.division, reason })
+    let decision = decision(&comparison, machines, ranks);
+    Ok(DivisionChoice { division: comparison.division, reason, decision })
+}
+
+/// Returns the choice of a division as a decision, with the predicted times of the others.
+fn decision(comparison: &Comparison, machines: &Machines, ranks: u32) -> Decision {
+    let division = comparison.division.word();
+    let rejected = comparison.compared.iter().filter(|row| row.division != division).map(|row| {
+        let why = match (row.seconds, &row.problem) {
+            (Some(seconds), _) => format!("{:.2} ms a token", seconds * 1e3),
+            (None, problem) => problem.clone().unwrap_or_default(),
+        };
+        RejectedAlternative::new(row.division, why)
+    });
+    let StepForecast { seconds, bound, .. } = &comparison.decode;
+    let (time, bound, name) = (seconds * 1e3, bound.words(), &machines.name);
+    let why = format!("{time:.2} ms a token on {ranks} ranks of {name}, as predicted; bound: {bound}");
+    let decision = Decision::new("the model", "", "division").chose(division).since(why).over_all(rejected);
+    Decision { pass: shard::PASS.name, ..decision }
 }
 
 /// Predicts the speed of a graph on several ranks.

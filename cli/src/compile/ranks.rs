@@ -72,7 +72,7 @@ impl Args {
             return Ok(RequestedDivision { division, reason: None });
         }
         let chosen = cluster::choose(&model.arch.module, &self.machines.machines()?, ranks);
-        let DivisionChoice { division, reason } = chosen.map_err(ixc_error::Error::from)?;
+        let DivisionChoice { division, reason, .. } = chosen.map_err(ixc_error::Error::from)?;
         Ok(RequestedDivision { division, reason: Some(reason) })
     }
 
