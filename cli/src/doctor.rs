@@ -25,6 +25,8 @@ use super::settings::arguments::current;
 use super::settings::report::SettingsReport;
 use super::wrap::wrap;
 
+mod ranks;
+
 /// Describes this machine: CPU features, the chosen target, memory bandwidth, what the system
 /// allows, and the options that variables and the configuration file set.
 #[derive(Debug, clap::Args)]
@@ -33,6 +35,7 @@ use super::wrap::wrap;
   ixc doctor -v                      missing features of targets
   ixc doctor --drive large.gguf      speed of its drive
   ixc doctor --topology nodes.toml   places of ranks on another machine
+  mpirun -n 4 ixc doctor --ranks     links between four ranks
   ixc doctor --json | jq .bandwidth")]
 pub struct Args {
     /// Print JSON.
@@ -50,12 +53,22 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
     #[command(flatten)]
+    links: ranks::LinkArgs,
+    #[command(flatten)]
     cache: CacheFolder,
 }
 
 impl Args {
+    /// Returns whether the command measures the links between ranks.
+    pub fn measures_links(&self) -> bool {
+        self.links.is_set()
+    }
+
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        if self.links.is_set() {
+            return self.links.run(self.json, out);
+        }
         let settings = settings_report();
         let machine = Machine::measure(&self)?;
         if self.json {

@@ -31,7 +31,7 @@ static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// If the program has no MPI, or if another rank has another version.
 pub fn join(command: &Command, connect: Option<Connect>) -> anyhow::Result<()> {
-    let Some(launch) = Launch::current().filter(|_| matches!(command, Command::Run(_) | Command::Serve(_))) else {
+    let Some(launch) = Launch::current().filter(|_| runs_on_ranks(command)) else {
         return Ok(());
     };
     let Some(connect) = connect else {
@@ -55,6 +55,15 @@ pub fn join(command: &Command, connect: Option<Connect>) -> anyhow::Result<()> {
         }
     }
     Ok(introduce(&**transport, build::version())?)
+}
+
+/// Returns whether the processes that `mpirun` started run a command together.
+fn runs_on_ranks(command: &Command) -> bool {
+    match command {
+        Command::Run(_) | Command::Serve(_) => true,
+        Command::Doctor(args) => args.measures_links(),
+        _ => false,
+    }
 }
 
 /// Returns the connection to the other ranks.
