@@ -125,6 +125,11 @@ impl PromptCache {
         let (root, counts) = (Level::default(), Arc::default());
         let mut cache =
             PromptCache { options, root, foreign_files: Vec::new(), clock: 0, counts, writer: None, lock: None };
+        if engine.is_divided() {
+            tracing::warn!("prompts of a model on several ranks are not cached: no rank has a whole page of them");
+            cache.options.folder = None;
+            return Ok(cache);
+        }
         if let Some(folder) = cache.options.folder.clone() {
             private_folder(&folder).map_err(Error::io(&folder, "keep prompts in"))?;
             if fs::metadata(&folder).is_ok_and(|there| there.permissions().mode() & 0o077 != 0) {
