@@ -40,8 +40,14 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0
 target=${CARGO_TARGET_DIR:-$root/target}
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
-# Paths of this machine would otherwise be in messages and line tables.
-portable="-C target-cpu=x86-64-v2 --remap-path-prefix=$root=/ixc --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$target=/target"
+# Paths of this machine would otherwise be in messages and line tables. The compiler names its own
+# library by the commit, but by a path where the component rust-src is installed.
+sysroot=$(rustc --print sysroot)
+rust_commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
+portable="-C target-cpu=x86-64-v2"
+for renamed in "$root=/ixc" "$cargo_home=/cargo" "$target=/target" "$sysroot/lib/rustlib/src/rust=/rustc/$rust_commit"; do
+  portable+=" --remap-path-prefix=$renamed"
+done
 # `--target` keeps these flags from build scripts and procedural macros, which cannot be static.
 triple=x86_64-unknown-linux-gnu
 old_glibc=$triple.2.17
