@@ -66,7 +66,9 @@ if [ -z "$library$is_trial" ]; then
 fi
 if [ -z "$wheel$is_trial" ]; then
   rm -rf "$target/release-wheel"
-  RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
+  # Not the folder of the program: maturin links by another script, so that each would build the
+  # crates of the other again.
+  RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-python \
     python/wheel "$target/release-wheel" --zig --target "$triple"
   wheel=$(echo "$target"/release-wheel/*.whl) uses_zig=yes
 fi
