@@ -180,7 +180,7 @@ def remove_release(folder: Path) -> None:
     """Removes the files of an earlier release, which can have another version, from a folder."""
     sums = folder / "SHA256SUMS"
     for line in sums.read_text().splitlines() if sums.exists() else []:
-        folder.joinpath(line.split("  ")[1]).unlink(missing_ok=True)
+        folder.joinpath(Path(line.split("  ")[1]).name).unlink(missing_ok=True)
 
 
 def main() -> None:
