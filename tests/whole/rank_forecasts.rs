@@ -127,6 +127,37 @@ fn invalid_machines_and_options_are_refused() {
 }
 
 #[test]
+fn the_division_among_ranks_is_explained() {
+    let explain = |more: &[&str]| {
+        let ranks = ["explain", "--target", "avx2", "--ranks", "2", "--machines", "round"];
+        stdout(ixc([&ranks, more].concat()))
+    };
+    let text = explain(&["--pass", "shard"]);
+    assert!(text.contains("\nshard: division of the model\n  chosen    "), "{text}");
+    assert!(text.contains(" ms a token on 2 ranks of round, as predicted; bound: "), "{text}");
+    assert_eq!(text.matches("\n  rejected  ").count(), 2, "{text}");
+    // A requested division has no alternative.
+    let requested = explain(&["--pass", "shard", "--shard", "layers"]);
+    assert!(requested.starts_with("0 decisions"), "{requested}");
+    // Other decisions are those of rank 0, which has half of the layers.
+    let layers = |text: String| [text.contains("layers 0-1"), text.contains("layers 0-3")];
+    assert_eq!(layers(explain(&["--pass", "tile", "--shard", "layers"])), [true, false]);
+}
+
+#[test]
+fn links_are_measured_between_processes_only() {
+    for (options, says) in [
+        (&["--ranks"][..], "run `mpirun -n 2 ixc doctor --ranks`"),
+        (&["-o", "machines.toml"], "--ranks"),
+        (&["--ranks", "--drive", "x"], "cannot be used with"),
+    ] {
+        let output = ixc(["doctor"].iter().chain(options)).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{options:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn page_of_a_forecast_is_self_contained() {
     let page = stdout(ixc(["simulate", "--ranks", "4", "--machines", "round", "--html", "-"]));
     let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
