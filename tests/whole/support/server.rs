@@ -67,7 +67,9 @@ impl Server {
         let mut command = ixc(["serve", "demo", "-q", "-t", "2", "--port", &port.to_string()]);
         let child = command.args(arguments).stderr(Stdio::null()).spawn().unwrap();
         let server = Server { child, address: format!("127.0.0.1:{port}") };
-        server.until("the port", |server| TcpStream::connect(&server.address).is_ok());
+        // Until the model is loaded, the status is 503.
+        let is_ready = |server: &Server| TcpStream::connect(&server.address).is_ok() && server.get("/health").0 == 200;
+        server.until("the model", is_ready);
         server
     }
 
