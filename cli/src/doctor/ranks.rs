@@ -208,10 +208,12 @@ fn typical(links: &[&LinkSpeed], message_seconds: Option<f64>) -> Option<Link> {
         all.sort_unstable_by(f64::total_cmp);
         all.get(all.len() / 2).copied()
     };
-    // A round of two ranks takes the latency and the time of one message.
-    let message_seconds = message_seconds.unwrap_or(0.0);
+    // A round of two ranks takes the latency and the time of one message. The time is too long if
+    // ranks share processors: then no more than half of the round counts.
+    let round = median(|link| link.short_seconds)?;
+    let message_seconds = message_seconds.unwrap_or(0.0).min(round / 2.0);
     Some(Link {
-        latency_seconds: (median(|link| link.short_seconds)? - message_seconds).max(0.0),
+        latency_seconds: round - message_seconds,
         message_seconds,
         bytes_per_second: median(LinkSpeed::bytes_per_second)?,
     })
