@@ -23,6 +23,7 @@ use ixc::runtime::numa::topology::Topology;
 use ixc::runtime::processors::Machine;
 use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
+use serde_json::json;
 
 /// Returns a topology that divides this machine's processors among `count` NUMA nodes. Nodes beyond
 /// the number of processors stay empty. The real machine may have fewer nodes.
@@ -211,10 +212,15 @@ fn metrics_have_the_bytes_of_nodes() {
     }
     // The server's sandbox allows the query, too.
     let server = Server::start(&["--numa", "mirror"]);
+    server.until("the use of nodes", |server| server.get("/metrics").1.contains("numa_local_bytes"));
     let bytes = |name| server.metrics().sum(name, &[("rank", "0"), ("contents", "weights")]);
     let (local, remote) = (bytes("ixc:numa_local_bytes"), bytes("ixc:numa_remote_bytes"));
     assert!(local > 4e6 && remote == 0.0, "{local} {remote}");
-    assert!(!Server::start(&[]).get("/metrics").1.contains("numa"));
+    let server = Server::start(&[]);
+    let (status, _) = server.post("/v1/completions", &json!({"prompt": "The", "max_tokens": 4}));
+    assert_eq!(status, 200);
+    server.until("the steps of the answer", |server| server.metric("n_decode_total") > 0.0);
+    assert!(!server.get("/metrics").1.contains("numa"));
 }
 
 #[test]

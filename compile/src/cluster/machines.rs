@@ -31,7 +31,8 @@ const HEAD: &str = "# Machines of ranks, written by ixc.";
 pub const KIND: Kind = Kind {
     name: "description of machines",
     is: |head| head.starts_with(HEAD.as_bytes()),
-    streams: true,
+    // The measured links are printed there.
+    streams: false,
     private: false,
 };
 
@@ -315,7 +316,7 @@ mod tests {
             ("bytes_per_second = 2e9", "bytes_per_second = 0.0", "inside.bytes_per_second is 0"),
             ("bytes_per_second = 2e9", "bytes_per_second = inf", "inside.bytes_per_second is inf"),
             ("latency_seconds = 1e-5", "latency_seconds = -1e-5", "inside.latency_seconds is -0.00001"),
-            ("assumed = []", "assumed = [\"socket.hue\"]", "assumed has `socket.hue`, which is no field"),
+            ("assumed = []", "assumed = [\"socket.hue\"]", "lists `socket.hue`, which is not a numeric field"),
             ("name = \"round\"", "name = 3", "invalid type"),
         ] {
             assert!(text.contains(from), "{from}");
