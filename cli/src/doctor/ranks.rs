@@ -44,14 +44,17 @@ impl LinkArgs {
                            `mpirun -n 2 ixc doctor --ranks`, with a program that has MPI";
             return Err(Usage(problem.to_owned()).into());
         };
-        let base = self.machines.machines()?;
-        let inputs: Vec<&Path> = self.machines.file().into_iter().collect();
+        // Other ranks may have no file of machines.
         let path = self.output.as_deref().filter(|_| !ranks::is_follower());
-        let file = path.map(|path| self.force.open(path, &machines::KIND, &inputs)).transpose()?;
+        let open = |path| {
+            let inputs: Vec<&Path> = self.machines.file().into_iter().collect();
+            anyhow::Ok((self.machines.machines()?, self.force.open(path, &machines::KIND, &inputs)?))
+        };
+        let file = path.map(open).transpose()?;
         let name = read_system(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
         let Some(speed) = measure(&*transport, name.trim())? else { return Ok(()) };
         let summary = LinkSummary::new(&speed);
-        if let Some(file) = file {
+        if let Some((base, file)) = file {
             let text = summary.description(&speed, base)?.toml();
             file.write(|out| out.write_all(text.as_bytes())).map_err(ixc_error::Error::from)?;
         }
