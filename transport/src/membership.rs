@@ -70,7 +70,9 @@ impl Membership {
 
     /// Reads control messages after the end of the group. Returns whether rank 0 has ended it, too.
     pub fn has_rank_0_ended(&mut self, link: &mut dyn Link, now: Instant) -> bool {
-        matches!(self.read_signs(link, now), Err(TransportError::Ended { by: 0, .. }))
+        // The end may have arrived before the failure of this rank.
+        let is_of_rank_0 = |end: &TransportError| matches!(end, TransportError::Ended { by: 0, .. });
+        self.end.as_ref().is_some_and(is_of_rank_0) || self.read_signs(link, now).is_err_and(|end| is_of_rank_0(&end))
     }
 
     /// Sets the reason why the group ended, unless it has ended before.
