@@ -26,11 +26,13 @@ pub struct NodeRate {
 /// Least bytes that are read: more than caches of most nodes have.
 const MIN_BYTES: u64 = 64 << 20;
 /// Max bytes that are read.
-const MAX_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 4 << 30;
 /// Part of the available memory that is read.
 const MEMORY_PART: u64 = 4;
 /// Multiple of the last-level cache that is read.
 const CACHES: u64 = 4;
+/// Least multiple of it. With less, the speed would be that of the cache.
+const LEAST_CACHES: u64 = 2;
 /// Reads of all bytes; the fastest counts.
 const ROUNDS: u32 = 3;
 /// Max nodes that are measured: the time grows with their square.
@@ -74,8 +76,9 @@ pub fn measure(topology: &Topology, available: Option<u64>) -> Result<Vec<NodeRa
 fn bytes_to_read(caches: u64, least_node: u64, available: Option<u64>) -> Result<u64, NumaError> {
     let wanted = caches.saturating_mul(CACHES).clamp(MIN_BYTES, MAX_BYTES);
     let limit = available.unwrap_or(u64::MAX).min(least_node);
-    if limit / MEMORY_PART < MIN_BYTES {
-        return Err(NumaError::LittleMemory { available: limit, needed: MIN_BYTES * MEMORY_PART });
+    let least = caches.saturating_mul(LEAST_CACHES).max(MIN_BYTES);
+    if limit / MEMORY_PART < least {
+        return Err(NumaError::LittleMemory { available: limit, needed: least.saturating_mul(MEMORY_PART) });
     }
     Ok(wanted.min(limit / MEMORY_PART))
 }
@@ -165,11 +168,13 @@ mod tests {
         const GIB: u64 = 1 << 30;
         assert_eq!(bytes_to_read(0, 8 * GIB, None).unwrap(), MIN_BYTES);
         assert_eq!(bytes_to_read(32 << 20, 8 * GIB, None).unwrap(), 128 << 20);
-        assert_eq!(bytes_to_read(GIB, 8 * GIB, Some(100 * GIB)).unwrap(), GIB);
-        assert_eq!(bytes_to_read(GIB, 8 * GIB, Some(GIB)).unwrap(), GIB / 4);
-        assert_eq!(bytes_to_read(GIB, GIB, Some(100 * GIB)).unwrap(), GIB / 4);
-        let little = bytes_to_read(GIB, 8 * GIB, Some(255 << 20)).unwrap_err();
-        assert!(matches!(little, NumaError::LittleMemory { available, needed } if available < needed), "{little}");
+        assert_eq!(bytes_to_read(GIB, 100 * GIB, Some(100 * GIB)).unwrap(), 4 * GIB);
+        assert_eq!(bytes_to_read(GIB, 100 * GIB, Some(8 * GIB)).unwrap(), 2 * GIB);
+        assert_eq!(bytes_to_read(GIB / 8, GIB, Some(100 * GIB)).unwrap(), GIB / 4);
+        for (caches, available) in [(0, 255 << 20), (GIB, 7 * GIB)] {
+            let little = bytes_to_read(caches, 8 * GIB, Some(available)).unwrap_err();
+            assert!(matches!(little, NumaError::LittleMemory { available, needed } if available < needed), "{little}");
+        }
     }
 
     #[test]
