@@ -20,7 +20,7 @@
 //! 0 1 2 3 4 5 6 7                                 order of their use: siblings last
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::str::FromStr;
@@ -153,8 +153,9 @@ impl Machine {
 
     /// Returns a part of the machine, as if it were a machine of its own.
     pub fn within(&self, processors: &[usize]) -> Machine {
-        let online = self.online.iter().copied().filter(|online| processors.contains(&online.number)).collect();
-        let allowed = self.allowed.iter().copied().filter(|allowed| processors.contains(allowed)).collect();
+        let part: BTreeSet<usize> = processors.iter().copied().collect();
+        let online = self.online.iter().copied().filter(|online| part.contains(&online.number)).collect();
+        let allowed = self.allowed.iter().copied().filter(|allowed| part.contains(allowed)).collect();
         Machine { online, allowed, ..*self }
     }
 
@@ -163,8 +164,8 @@ impl Machine {
     /// sequence.
     pub fn order(&self) -> Vec<usize> {
         let mut in_core: BTreeMap<(u64, u64), usize> = BTreeMap::new();
-        let usable = self.online.iter().filter(|processor| self.allowed.contains(&processor.number));
-        let mut order: Vec<_> = usable
+        let mut order: Vec<_> = self
+            .usable()
             .map(|processor| {
                 let siblings = in_core.entry(processor.core).or_default();
                 *siblings += 1;
@@ -175,10 +176,15 @@ impl Machine {
         order.into_iter().map(|(.., number)| number).collect()
     }
 
+    /// Returns the processors that are online and allowed.
+    fn usable(&self) -> impl Iterator<Item = &Processor> {
+        let allowed: BTreeSet<usize> = self.allowed.iter().copied().collect();
+        self.online.iter().filter(move |processor| allowed.contains(&processor.number))
+    }
+
     /// Returns the number of cores with at least one processor for this process.
     pub fn cores(&self) -> usize {
-        let usable = self.online.iter().filter(|processor| self.allowed.contains(&processor.number));
-        let mut cores: Vec<_> = usable.map(|processor| processor.core).collect();
+        let mut cores: Vec<_> = self.usable().map(|processor| processor.core).collect();
         cores.sort_unstable();
         cores.dedup();
         cores.len()

@@ -37,7 +37,7 @@ impl Homes {
     pub(crate) fn of_threads(&self, threads: usize) -> Vec<usize> {
         let each = self.0.iter().enumerate().map(|(number, home)| std::iter::repeat_n(number, home.place.threads));
         let all: Vec<usize> = each.flatten().collect();
-        (0..threads).filter_map(|thread| all.get(thread * all.len() / threads).copied()).collect()
+        (0..threads).filter_map(|thread| all.get((2 * thread + 1) * all.len() / (2 * threads)).copied()).collect()
     }
 
     /// Enters the only home, or a home on all nodes, where memory is interleaved.
@@ -150,9 +150,9 @@ mod tests {
         let home = |threads| RankPlace { nodes: vec![0], processors: vec![0], threads };
         let homes = Homes::at(vec![home(4), home(2)]);
         assert_eq!(homes.of_threads(6), [0, 0, 0, 0, 1, 1]);
-        assert_eq!((homes.of_threads(3), homes.of_threads(2)), (vec![0, 0, 1], vec![0, 0]));
+        assert_eq!((homes.of_threads(3), homes.of_threads(2)), (vec![0, 0, 1], vec![0, 1]));
         let equal = Homes::at(vec![home(2), home(2), home(2)]);
-        assert_eq!((equal.of_threads(3), equal.of_threads(1)), (vec![0, 1, 2], vec![0]));
+        assert_eq!((equal.of_threads(3), equal.of_threads(1)), (vec![0, 1, 2], vec![1]));
         assert_eq!((equal.of_threads(0), Homes::default().of_threads(2)), (vec![], vec![]));
     }
 }

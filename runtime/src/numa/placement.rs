@@ -13,6 +13,8 @@
 //! - With more ranks than nodes, the next rank gets the node with the most cores for each of its
 //!   ranks. The cores of a node are divided evenly, and threads of one core stay together.
 
+use std::collections::{HashMap, HashSet};
+
 use super::error::NumaError;
 use super::topology::{Node, Topology};
 
@@ -94,8 +96,8 @@ pub fn place_process(topology: &Topology, threads: Option<usize>) -> Result<Rank
 pub fn place_threads(topology: &Topology, threads: Option<usize>) -> Result<Vec<RankPlace>, NumaError> {
     let mut places = place_ranks(topology, domains(topology).len().max(1), None)?;
     let own: usize = places.iter().map(|place| place.threads).sum();
-    // Each place has a thread, also if the quota is less than the number of nodes.
-    let threads = threads.unwrap_or(own.min(topology.machine.quota).max(1));
+    let processors: usize = places.iter().map(|place| place.processors.len()).sum();
+    let threads = threads.unwrap_or(processors.min(topology.machine.quota).max(1));
     if threads != own {
         places.truncate(threads.max(1));
         let count = places.len();
@@ -127,6 +129,8 @@ fn domains(topology: &Topology) -> Vec<Domain> {
     let has_memory = |node: usize| topology.nodes.get(node).is_some_and(Node::has_memory);
     let mut domains: Vec<Domain> =
         topology.nodes.iter().map(|node| Domain { nodes: vec![node.number], cores: Vec::new(), sharers: 1 }).collect();
+    let core_of: HashMap<usize, (u64, u64)> =
+        topology.machine.online.iter().map(|online| (online.number, online.core)).collect();
     for (from, node) in topology.nodes.iter().enumerate() {
         // The first of the nearest nodes; distance to itself is the least.
         let nearest = (0..topology.nodes.len()).filter(|to| has_memory(*to));
@@ -134,15 +138,13 @@ fn domains(topology: &Topology) -> Vec<Domain> {
         else {
             continue;
         };
-        let own = order.iter().copied().filter(|processor| node.processors.contains(processor));
-        let core = |number: usize| topology.machine.online.iter().find(|online| online.number == number);
-        let first = home.cores.len();
-        for processor in own {
-            let same = |core_processors: &&mut Vec<usize>| {
-                let other = core_processors.first().and_then(|other| core(*other));
-                other.zip(core(processor)).is_some_and(|(other, own)| other.core == own.core)
-            };
-            match home.cores.iter_mut().skip(first).find(same) {
+        let own: HashSet<usize> = node.processors.iter().copied().collect();
+        // Position of each core of this node.
+        let mut positions: HashMap<(u64, u64), usize> = HashMap::new();
+        for processor in order.iter().copied().filter(|processor| own.contains(processor)) {
+            let Some(core) = core_of.get(&processor) else { continue };
+            let position = *positions.entry(*core).or_insert(home.cores.len());
+            match home.cores.get_mut(position) {
                 Some(core) => core.push(processor),
                 None => home.cores.push(vec![processor]),
             }
@@ -303,7 +305,7 @@ mod tests {
         quota.machine.quota = 1;
         assert_eq!(place_threads(&quota, None).unwrap(), [place(&[0], &[0, 1, 2, 3], 1)]);
         quota.machine.quota = 3;
-        assert_eq!(place_threads(&quota, None).unwrap().iter().map(|place| place.threads).sum::<usize>(), 2);
+        assert_eq!(place_threads(&quota, None).unwrap().iter().map(|place| place.threads).sum::<usize>(), 3);
     }
 
     #[test]
