@@ -306,7 +306,11 @@ const METRICS: &[Metric] = &[
         NodeGauge(NodeUse::local_bytes),
         "Resident memory of a rank, or of a copy of the weights, on its NUMA nodes.",
     ),
-    metric("numa_remote_bytes", NodeGauge(NodeUse::remote_bytes), "Its resident memory on other NUMA nodes."),
+    metric(
+        "numa_remote_bytes",
+        NodeGauge(NodeUse::remote_bytes),
+        "Resident memory of a rank, or of a copy of the weights, on other NUMA nodes.",
+    ),
 ];
 
 /// Answers with the text for Prometheus.
