@@ -17,8 +17,9 @@
  * for tokens, texts and facts do not wait for other calls. A function that frees a handle must be
  * the last that uses it.
  *
- * Signals. The first opened model installs a handler of SIGBUS, so that a model file that is cut
- * short gives an error. Other faults go to the handler that was installed before.
+ * Signals. On Linux, the first model that is opened from a file installs a handler of SIGBUS, so
+ * that a model file that is cut short gives an error. Other faults go to the handler that was
+ * installed before.
  *
  * Texts are UTF-8. A length counts bytes. IXC_TERMINATED in its place means that the text ends
  * with 0. Texts without a length end with 0.

@@ -2,6 +2,7 @@
 //! checked by valgrind and AddressSanitizer, and compared with Rust.
 
 use std::ops::ControlFlow;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -14,6 +15,8 @@ use ixc::session::Session;
 use ixc::{compile, runtime::engine, targets::Target};
 use tempfile::TempDir;
 
+/// Number of the signal on Linux.
+const SIGBUS: i32 = 7;
 const PROMPT: &str = "The borrow checker";
 const COMPILERS: [&str; 2] = ["gcc", "clang"];
 /// Target of the tests. Valgrind knows its instructions, and every CPU of the tests has it.
@@ -258,6 +261,17 @@ fn model_file_that_is_cut_during_a_generation_is_an_error() {
             |line: &str| line.starts_with("failed: ") && line.contains("changed while in use: its length is 4096");
         assert!(text.lines().count() == 2 && text.lines().all(is_error), "{target}: {text}");
     }
+}
+
+#[test]
+fn handler_for_one_signal_runs_once() {
+    let installed = Installed::new();
+    let program = installed.compile("cc", "tests/bus.c", Linkage::Shared, &[]);
+    let (model, file) = (installed.path("own.gguf"), installed.path("page"));
+    std::fs::copy(demo(), &model).unwrap();
+    std::fs::write(&file, [0; 4096]).unwrap();
+    let output = installed.command(&program).arg(&model).arg(&file).output().unwrap();
+    assert_eq!((output.status.signal(), &*output.stdout), (Some(SIGBUS), &b"own handler\n"[..]), "{output:?}");
 }
 
 /// Returns the text that the example programs continue.

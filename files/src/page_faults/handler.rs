@@ -47,17 +47,68 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // SAFETY: the previous action is not written any more.
     let previous = unsafe { *PREVIOUS.0.get() };
     match previous.sa_sigaction {
-        libc::SIG_IGN if code <= 0 => {}
-        libc::SIG_IGN | libc::SIG_DFL => {
-            // SAFETY: both calls are async-signal-safe. A fault comes again after the return,
-            // and ends the process; a sent signal is sent again.
-            unsafe {
-                libc::signal(signal, libc::SIG_DFL);
-                if code <= 0 {
-                    libc::raise(signal);
-                }
+        libc::SIG_IGN if is_sent(code) => {}
+        libc::SIG_IGN | libc::SIG_DFL => end(signal, code),
+        address => {
+            let is_for_one_signal = previous.sa_flags & libc::SA_RESETHAND != 0;
+            if is_for_one_signal {
+                // SAFETY: the call is async-signal-safe. The system does this before the handler.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            call(address, &previous, signal, info, context);
+            // The handler has restored the default action, so that the signal ends the process.
+            if !is_for_one_signal && is_sent(code) && has_default_action(signal) {
+                end(signal, code);
             }
         }
+    }
+}
+
+/// Returns whether the signal was sent, and does not come again after the handler. A fault does,
+/// unless the system only announces broken memory.
+fn is_sent(code: libc::c_int) -> bool {
+    code <= 0 || code == libc::BUS_MCEERR_AO
+}
+
+/// Ends the process by the signal. A fault comes again after the return; a sent signal is sent
+/// again.
+fn end(signal: libc::c_int, code: libc::c_int) {
+    // SAFETY: both calls are async-signal-safe.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        if is_sent(code) {
+            libc::raise(signal);
+        }
+    }
+}
+
+fn has_default_action(signal: libc::c_int) -> bool {
+    // SAFETY: all bytes of a `sigaction` may be zero, and the call is async-signal-safe.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0 && now.sa_sigaction == libc::SIG_DFL
+    }
+}
+
+/// Calls the previous handler. With `SA_NODEFER`, the signal is not blocked meanwhile.
+fn call(
+    handler: libc::sighandler_t,
+    previous: &libc::sigaction,
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    if previous.sa_flags & libc::SA_NODEFER != 0 {
+        // SAFETY: all bytes of a set may be zero, and the calls are async-signal-safe. The system
+        // restores the mask after the handler.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        }
+    }
+    match handler {
         address if previous.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: with this flag the program has promised a function of this type.
             let call: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =

@@ -320,3 +320,19 @@ fn any_shard_opens_all() {
     let renamed = dir.write("other.gguf", &shard(0, 3, "t0"));
     assert!(Gguf::open(&renamed).unwrap_err().to_string().contains("-00001-of-00003.gguf"));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn cut_file_reads_as_zeros_and_is_an_error() {
+    let folder = Folder::new("cut");
+    let path = folder.write("model.gguf", &good().f32_tensor("large", &[1 << 16], &vec![1.0; 1 << 16]));
+    let gguf = Gguf::open(&path).unwrap();
+    let large = gguf.tensor("large").unwrap();
+    assert!(gguf.check_readable().is_ok());
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    // The first page is still in the file, but the whole mapping is replaced.
+    assert!(gguf.tensor_data(large).iter().all(|byte| *byte == 0));
+    let error = gguf.check_readable().unwrap_err();
+    assert!(error.to_string().contains("cut short"), "{error}");
+    assert_eq!(error.class(), Class::Io);
+}
