@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Instant;
 
 use ixc_codegen::module::Module;
+use ixc_files::changed::ChangedFile;
 use ixc_ir::derived::Indexed;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
@@ -108,9 +109,19 @@ pub(crate) struct LoadedPlan {
 
 impl LoadedPlan {
     /// Returns the identity of saved states.
-    pub(crate) fn identity(&self) -> Identity {
-        let weights = || identity::of_weights(&self.samples, &self.store.files);
-        Identity { plan: self.plan_digest, weights: *self.weights_digest.get_or_init(weights) }
+    ///
+    /// # Errors
+    /// If a file of weights changed before its bytes were read.
+    pub(crate) fn identity(&self) -> Result<Identity, ChangedFile> {
+        let weights = match self.weights_digest.get() {
+            Some(digest) => *digest,
+            None => {
+                let digest = identity::of_weights(&self.samples, &self.store.files);
+                self.store.files.iter().try_for_each(Mapped::check_unchanged)?;
+                *self.weights_digest.get_or_init(|| digest)
+            }
+        };
+        Ok(Identity { plan: self.plan_digest, weights })
     }
 
     /// Unbinds threads that were bound automatically ([`Pin::Auto`]).

@@ -3,6 +3,7 @@
 use std::io;
 
 use ixc_failure::Class;
+use ixc_files::changed::ChangedFile;
 use ixc_files::io_class;
 use ixc_transport::TransportError;
 
@@ -18,6 +19,9 @@ pub enum SavedError {
         /// The system's error.
         source: io::Error,
     },
+    /// A file of weights changed, so that the model is not known any more.
+    #[error(transparent)]
+    Changed(#[from] ChangedFile),
     /// The file is not a saved state.
     #[error(
         "is not a saved state: begins with \"{}\", expected \"{}\"",
@@ -171,6 +175,7 @@ impl SavedError {
         match self {
             SavedError::Io { source } => io_class(source),
             SavedError::Transport(error) => error.class(),
+            SavedError::Changed(error) => error.class(),
             SavedError::Magic { .. }
             | SavedError::NoState
             | SavedError::Divided

@@ -40,6 +40,7 @@ use std::io::{Read, Write};
 use std::ops::Range;
 
 use ixc_files::Kind;
+use ixc_files::changed::ChangedFile;
 use ixc_ir::plan::{ATTENTION_BLOCK, State};
 
 use crate::engine::sample::{MAX_RECENT, SamplerState};
@@ -415,7 +416,10 @@ pub struct LoadedSequence {
 impl Engine {
     /// Returns the plan and weights that saved states belong to. The first call reads some bytes of
     /// each weight.
-    pub fn identity(&self) -> Identity {
+    ///
+    /// # Errors
+    /// If a file of weights changed before its bytes were read.
+    pub fn identity(&self) -> Result<Identity, ChangedFile> {
         self.loaded.identity()
     }
 
@@ -449,7 +453,7 @@ impl Engine {
         let mut copies: Vec<u32> = states.copies().map(|(position, _)| position).filter(|&at| at < held).collect();
         copies.extend(has_copies(states.declared_states()).then_some(held));
         Ok(SavedHeader {
-            identity: self.identity(),
+            identity: self.identity()?,
             before: Digest::default(),
             positions: 0..held,
             tokens: tokens.to_vec(),
@@ -466,7 +470,7 @@ impl Engine {
 
     /// Restores this rank's part of a saved sequence; see [`Engine::load_state`].
     fn load_part(&mut self, id: SequenceId, input: &mut dyn Read, bytes: u64) -> Result<LoadedSequence, SavedError> {
-        let facts = SavedHeader::read(input, bytes, &self.identity(), &self.engine_identity())?;
+        let facts = SavedHeader::read(input, bytes, &self.identity()?, &self.engine_identity())?;
         if facts.positions.start != 0 {
             return Err(SavedError::From { found: facts.positions.start, expected: 0 });
         }

@@ -26,7 +26,7 @@ impl Engine {
         let sequence = self.saved_sequence(id)?;
         let positions = self.page_positions(sequence.position(), first, tokens)?;
         let facts = SavedHeader {
-            identity: self.identity(),
+            identity: self.identity()?,
             before,
             tokens: tokens.to_vec(),
             firsts: sequence.states.firsts(&positions),
@@ -58,7 +58,7 @@ impl Engine {
             return Ok(None);
         }
         let facts = SavedHeader {
-            identity: self.identity(),
+            identity: self.identity()?,
             before,
             tokens: tokens.to_vec(),
             firsts: Vec::new(),
@@ -103,7 +103,7 @@ impl Engine {
     /// See [`SavedError`]. Fails if the bytes are of another model, cut short, or damaged before
     /// the cache slots.
     pub fn saved_facts(&self, input: &mut dyn std::io::Read, bytes: u64) -> Result<SavedHeader, SavedError> {
-        SavedHeader::read(input, bytes, &self.identity(), &self.engine_identity())
+        SavedHeader::read(input, bytes, &self.identity()?, &self.engine_identity())
     }
 
     /// Returns whether these consecutive pages have all that a sequence needs to continue at
@@ -152,7 +152,7 @@ impl Engine {
         position: u32,
     ) -> Result<(), SavedError> {
         self.saved_sequence(id)?;
-        let (identity, of) = (self.identity(), self.engine_identity());
+        let (identity, of) = (self.identity()?, self.engine_identity());
         let read = |mut bytes: &[u8]| -> Result<(SavedHeader, usize), SavedError> {
             let all = bytes.len();
             let facts = SavedHeader::read(&mut bytes, all as u64, &identity, &of)?;
