@@ -124,7 +124,7 @@ pub async fn serve(
         std::future::pending::<()>().await;
     });
     let router = router(models, options.clone(), stopping);
-    connection::serve(listener, router, &options, closing).await;
+    connection::serve(listener, router, &options, connection::Queue::Answer, closing).await;
 }
 
 fn router(models: Arc<Registry>, options: AppOptions, ending: watch::Receiver<bool>) -> Router {

@@ -39,6 +39,18 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const LAST_READ: Duration = Duration::from_secs(1);
 /// Time in which connections take requests after the listener was closed.
 const LAST_REQUESTS: Duration = Duration::from_millis(500);
+/// Max number of queued connections that are accepted when the server ends. Linux has at most 4096
+/// by default.
+const MAX_QUEUE: usize = 4096;
+
+/// Treatment of connections that the system has queued when the server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// The listener closes, so they are answered.
+    Answer,
+    /// Another server with the same socket answers them.
+    Leave,
+}
 /// Message for a client that has too many connections.
 const CLIENT_LIMIT_MESSAGE: &str = "all connections that one client may have are in use; try again later";
 /// Message for a client that finds no free connection while the server ends.
@@ -50,6 +62,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     options: &AppOptions,
+    queue: Queue,
     mut ending: watch::Receiver<bool>,
 ) {
     let limit = Arc::new(ConnectionLimit::new(options.connections));
@@ -88,8 +101,10 @@ pub(crate) async fn serve(
     }
     // The system has accepted these connections, and would reset them together with the listener.
     // They are accepted without the runtime, which may not know of them yet.
-    if let Ok(listener) = listener.into_std() {
-        while let Ok((stream, client)) = listener.accept() {
+    if let (Queue::Answer, Ok(listener)) = (queue, listener.into_std()) {
+        for (stream, client) in std::iter::from_fn(|| listener.accept().ok()).take(MAX_QUEUE) {
+            // Clients that connect meanwhile must not delay the answers.
+            tokio::task::yield_now().await;
             let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { continue };
             match limit.take(client.ip()).now_or_never() {
                 Some(Ok(permit)) => begin(stream, client, permit),

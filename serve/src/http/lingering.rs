@@ -4,7 +4,8 @@
 //! loses an answer that it has not read yet. So the server closes only its own side, and reads and
 //! drops the rest of the request for a short time.
 //!
-//! Invariant: such a connection ends within [`MAX_TIME`], and after at most [`MAX_BYTES`].
+//! Invariant: such a connection ends within [`MAX_TIME`], after [`MAX_PAUSE`] without a byte, and
+//! after at most [`MAX_BYTES`]. Another connection may take its place earlier.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,9 +20,11 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Max time in which the rest of a request is read.
-const MAX_TIME: Duration = Duration::from_secs(1);
-/// Max bytes of a request that are read after its answer.
-const MAX_BYTES: usize = 1 << 20;
+const MAX_TIME: Duration = Duration::from_secs(10);
+/// Max time without a byte. A client of which nothing comes has read its answer, or never will.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// Max bytes of a request that are read after its answer: more than a body may have.
+const MAX_BYTES: usize = 48 << 20;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 16 << 10;
 
@@ -87,7 +90,11 @@ pub(crate) async fn drain(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let (mut bytes, mut left) = (vec![0; READ_BYTES], MAX_BYTES);
         while left > 0 {
             let mut part = ReadBuf::new(&mut bytes);
-            poll_fn(|context| Pin::new(&mut stream).poll_read(context, &mut part)).await?;
+            let filled = poll_fn(|context| Pin::new(&mut stream).poll_read(context, &mut part));
+            match tokio::time::timeout(MAX_PAUSE, filled).await {
+                Ok(filled) => filled?,
+                Err(_) => break,
+            }
             let read = part.filled().len();
             left = if read == 0 { 0 } else { left.saturating_sub(read) };
         }
@@ -132,7 +139,7 @@ mod tests {
         let router = Router::new().route("/", post(async || (StatusCode::UNAUTHORIZED, "refused")));
         let (_end, ending) = watch::channel(false);
         let server = tokio::spawn(async move {
-            connection::serve(listener, router, &AppOptions::default(), ending).await;
+            connection::serve(listener, router, &AppOptions::default(), connection::Queue::Answer, ending).await;
         });
         let client = move || {
             let mut client = std::net::TcpStream::connect(address)?;
@@ -152,9 +159,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn client_with_an_unread_body_gets_the_whole_answer() {
-        const BYTES: usize = MAX_BYTES - (1 << 16);
+        const BYTES: usize = 3 << 20;
         let plain = request(&format!("Content-Length: {BYTES}"), &vec![b'x'; BYTES]);
-        let part = [b"10000\r\n", &[b'x'; 1 << 16][..], b"\r\n"].concat().repeat(8);
+        let part = [b"10000\r\n", &[b'x'; 1 << 16][..], b"\r\n"].concat().repeat(40);
         let chunked = request("Transfer-Encoding: chunked", &[&part[..], b"0\r\n\r\n"].concat());
         for sent in [plain, chunked] {
             let text = answer(sent).await.unwrap();
@@ -167,7 +174,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn endless_body_is_cut_off() {
-        let bytes = 64 << 20;
+        let bytes = 2 * MAX_BYTES;
         let error = answer(request(&format!("Content-Length: {bytes}"), &vec![b'x'; bytes])).await.unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{error}");
     }

@@ -18,12 +18,12 @@ use crate::http::connection;
 use crate::http::error::HttpError;
 
 /// Time limit for open connections when the model is loaded.
-const DRAIN_TIME: Duration = Duration::from_secs(2);
+const DRAIN_TIME: Duration = Duration::from_millis(200);
 
 /// Answers requests until `ending` is set.
 pub(crate) async fn serve(listener: TcpListener, ending: watch::Receiver<bool>) {
     let options = AppOptions { drain: DRAIN_TIME, ..AppOptions::default() };
-    connection::serve(listener, Router::new().fallback(refuse), &options, ending).await;
+    connection::serve(listener, Router::new().fallback(refuse), &options, connection::Queue::Leave, ending).await;
 }
 
 /// Refuses a request, and closes its connection: the next one comes to the server of the model.
