@@ -6,14 +6,13 @@ use std::time::Duration;
 use std::{fmt, mem, thread};
 
 use ixc_transport::TransportError;
+use ixc_transport::linked::REPORTED;
 use mpi::environment::Universe;
 
 use crate::library::abort;
 
 /// Time in which MPI must end after all ranks left.
 const END: Duration = Duration::from_secs(8);
-/// Time in which rank 0, or the rank that ended the group, reports the reason.
-const REPORT: Duration = Duration::from_secs(3);
 /// Time in which MPI must end all processes after a failure. `mpirun` then ends the others.
 const ABORT: Duration = Duration::from_secs(1);
 /// Exit status of a rank that ends because of another rank, or of the network (`EX_IOERR`).
@@ -70,7 +69,7 @@ pub(crate) fn end_process(error: &TransportError) {
     match error {
         // `mpirun` ends all processes after the first one. The reporting rank and the one that
         // ended the group must be earlier.
-        TransportError::Ended { .. } => thread::sleep(REPORT),
+        TransportError::Ended { .. } => thread::sleep(REPORTED),
         // MPI hangs in another call.
         TransportError::Stuck { .. } => {}
         // A stopped process does not end by itself: MPI ends all of them, unless it hangs.

@@ -24,6 +24,10 @@ const UPDATE: Duration = Duration::from_millis(50);
 const FAREWELL: Duration = Duration::from_millis(300);
 /// Time in which rank 0 reports the failure of another rank. Then that rank reports it itself.
 const CONFIRMATION: Duration = Duration::from_secs(2);
+/// Time after which the failure of another rank has been reported, also on a busy machine: the
+/// farewell, the confirmation, and waiting for the link before and between.
+pub const REPORTED: Duration =
+    FAREWELL.saturating_mul(3).saturating_add(CONFIRMATION).saturating_add(Duration::from_secs(1));
 /// Time that a rank leaves to each lower one to end the group first. With many ranks it is less.
 const PRECEDENCE: Duration = Duration::from_millis(300);
 /// Max time that a rank leaves to all lower ones together.
@@ -114,6 +118,10 @@ impl<L: Link> Shared<L> {
     /// Informs the other ranks and the handler about a failure, once.
     fn fail(&self, error: &TransportError) {
         self.failure.call_once(|| {
+            // From now on, only this thread reads messages about the end.
+            if let Some(mut state) = self.lock_soon() {
+                state.membership.set_end(error.clone());
+            }
             match error {
                 TransportError::Ended { reason, .. } if self.must_report() => {
                     (self.handler.report)(error);
@@ -165,8 +173,12 @@ impl<L: Link> Shared<L> {
         while begin.elapsed() < CONFIRMATION {
             let Some(mut state) = self.lock_soon() else { return false };
             let State { link, membership, .. } = &mut *state;
-            if membership.has_rank_0_ended(link, Instant::now()) {
+            let now = Instant::now();
+            if membership.has_rank_0_ended(link, now) {
                 return true;
+            }
+            if !membership.is_near(0, now) {
+                return false;
             }
             drop(state);
             thread::sleep(SLEEP);

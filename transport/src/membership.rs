@@ -87,6 +87,12 @@ impl Membership {
         }
     }
 
+    /// Returns whether a rank has sent a message lately, so that it will probably answer soon.
+    pub fn is_near(&self, rank: u32, now: Instant) -> bool {
+        let member = self.members.get(rank as usize);
+        member.is_some_and(|member| now.saturating_duration_since(member.heard) < HEARTBEAT.saturating_mul(3))
+    }
+
     /// Returns whether a rank left the group, and its last messages had time to arrive.
     pub fn left_before(&self, rank: u32, now: Instant) -> bool {
         let member = self.members.get(rank as usize);
