@@ -340,6 +340,7 @@ mod tests {
                 machines: None,
                 drive: None,
                 sources: Vec::new(),
+                assumed: machines.assumed.iter().filter(|field| !field.starts_with("drive.")).cloned().collect(),
                 ..machines
             };
             assert_eq!(parse("here", &odd.toml()).unwrap(), odd);

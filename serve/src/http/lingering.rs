@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Max time in which the rest of a request is read.
 const MAX_TIME: Duration = Duration::from_secs(10);
-/// Max time without a byte. A client of which nothing comes has read its answer, or never will.
+/// Max time without a byte. A client that sends nothing has read its answer, or never will.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Max bytes of a request that are read after its answer: more than a body may have.
 const MAX_BYTES: usize = 48 << 20;
