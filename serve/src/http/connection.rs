@@ -335,7 +335,7 @@ mod tests {
         let router = Router::new().route("/", get(answer));
         let options = AppOptions { connections: 1, drain: Duration::from_millis(10), ..AppOptions::default() };
         let (end, ending) = watch::channel(false);
-        let server = tokio::spawn(async move { serve(listener, router, &options, ending).await });
+        let server = tokio::spawn(async move { serve(listener, router, &options, Queue::Answer, ending).await });
         let client = TcpStream::connect(address).await.unwrap();
         client.writable().await.unwrap();
         client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -355,7 +355,7 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let router = Router::new().route("/", get(async || "answered"));
             let (end, ending) = watch::channel(false);
-            let run = async move { serve(listener, router, &AppOptions::default(), ending).await };
+            let run = async move { serve(listener, router, &AppOptions::default(), Queue::Answer, ending).await };
             let connect = |_| {
                 let mut client = std::net::TcpStream::connect(address).unwrap();
                 client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -477,7 +477,10 @@ mod tests {
             };
             let router = Router::new().route("/", get(answer));
             let (_end, ending) = watch::channel(false);
-            let server = tokio::spawn(async move { serve(listener, router, &AppOptions::default(), ending).await });
+            let server =
+                tokio::spawn(
+                    async move { serve(listener, router, &AppOptions::default(), Queue::Answer, ending).await },
+                );
             let client = TcpStream::connect(address).await.unwrap();
             let bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1 + further);
             let mut rest = &bytes[..];
