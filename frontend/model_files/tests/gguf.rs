@@ -330,6 +330,7 @@ fn cut_file_reads_as_zeros_and_is_an_error() {
     let large = gguf.tensor("large").unwrap();
     assert!(gguf.check_readable().is_ok());
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    assert_eq!(gguf.tensor_data(large).last(), Some(&0));
     // The first page is still in the file, but the whole mapping is replaced.
     assert!(gguf.tensor_data(large).iter().all(|byte| *byte == 0));
     let error = gguf.check_readable().unwrap_err();
