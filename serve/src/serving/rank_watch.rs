@@ -58,7 +58,9 @@ impl RankWatch {
 
     /// Queries the use of NUMA nodes into a status, if steps ran since the last time.
     pub(super) fn update_nodes(&mut self, now: Instant, status: &mut Status, query: impl FnOnce() -> Vec<NodeUse>) {
-        if self.nodes.begins(now, status.steps, NODE_INTERVAL) {
+        // The first steps write states and activations, which have no pages before.
+        let interval = if self.nodes.last.is_some_and(|(_, steps)| steps == 0) { INTERVAL } else { NODE_INTERVAL };
+        if self.nodes.begins(now, status.steps, interval) {
             status.nodes = query();
         }
     }
@@ -67,6 +69,25 @@ impl RankWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_are_queried_again_soon_after_the_first_steps() {
+        let (mut watch, mut status, begin) = (RankWatch::default(), Status::default(), Instant::now());
+        let mut queried = |milliseconds, steps| {
+            let mut queried = false;
+            status.steps = steps;
+            watch.update_nodes(begin + Duration::from_millis(milliseconds), &mut status, || {
+                queried = true;
+                Vec::new()
+            });
+            queried
+        };
+        assert_eq!(
+            [(0, 0), (500, 1), (1000, 2), (9000, 3)].map(|(at, steps)| queried(at, steps)),
+            [true, false, true, false]
+        );
+        assert_eq!([(61_000, 3), (62_000, 3), (63_000, 4)].map(|(at, steps)| queried(at, steps)), [true, false, false]);
+    }
 
     #[test]
     fn counters_are_collected_after_steps_once_a_second() {
