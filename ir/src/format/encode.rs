@@ -230,7 +230,8 @@ impl Encoder {
                 return unsafe { self.row_by_avx2(x, importance, out) };
             }
         }
-        self.row::<Any<8>>(x, importance, out);
+        // A register has four numbers here. More lanes would only repeat the code.
+        self.row::<Any<4>>(x, importance, out);
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -249,7 +250,7 @@ impl Encoder {
         };
         let (out, out_left) = out.split_at_mut(wide / self.format.block_len() * self.format.block_bytes());
         self.row::<Avx512>(x, own, out);
-        self.row::<Avx2>(x_left, own_left, out_left);
+        self.row_by_avx2(x_left, own_left, out_left);
     }
 
     #[cfg(target_arch = "x86_64")]
