@@ -11,6 +11,12 @@ pub struct KernelBuilder {
     open: Vec<Vec<Stmt>>,
 }
 
+/// Variable of a loop whose body is not finished, and the values that the loop carries.
+struct OpenLoop {
+    var: VarId,
+    inner: Vec<ValueId>,
+}
+
 impl KernelBuilder {
     /// Starts a kernel without parameters or statements.
     pub fn new(name: impl Into<String>) -> KernelBuilder {
@@ -209,16 +215,28 @@ impl KernelBuilder {
         inits: &[ValueId],
         body: impl FnOnce(&mut KernelBuilder, VarId, &[ValueId]) -> Vec<ValueId>,
     ) -> Vec<ValueId> {
+        let opened = self.open_loop(name, inits);
+        let next = body(self, opened.var, &opened.inner);
+        self.close_loop(opened, trip.into(), inits, &next)
+    }
+
+    /// Begins a loop. Not generic: the code would be repeated for each of several hundred bodies.
+    fn open_loop(&mut self, name: &str, inits: &[ValueId]) -> OpenLoop {
         let var = self.var(name);
-        let inner: Vec<ValueId> = inits.iter().map(|&init| self.value(self.ty(init))).collect();
+        let inner = inits.iter().map(|&init| self.value(self.ty(init))).collect();
         self.open.push(Vec::new());
-        let next = body(self, var, &inner);
+        OpenLoop { var, inner }
+    }
+
+    /// Adds an open loop with its trip count and next values. Returns the values after the loop.
+    fn close_loop(&mut self, opened: OpenLoop, trip: Affine, inits: &[ValueId], next: &[ValueId]) -> Vec<ValueId> {
+        let OpenLoop { var, inner } = opened;
         let statements = self.open.pop().unwrap_or_default();
         let results: Vec<ValueId> = inits.iter().map(|&init| self.value(self.ty(init))).collect();
         let carries = (0..inits.len())
             .map(|i| Carry { inner: inner[i], init: inits[i], next: next[i], result: results[i] })
             .collect();
-        self.push(Stmt::For(For { var, trip: trip.into(), carries, body: statements }));
+        self.push(Stmt::For(For { var, trip, carries, body: statements }));
         results
     }
 
