@@ -294,7 +294,7 @@ impl Row {
     fn new(model: &LoadedModel, work: Work, traffic: Option<Traffic>, rates: Vec<f64>) -> Row {
         let Work { depth, test, tokens } = work;
         let mut sorted = rates.clone();
-        sorted.sort_by(f64::total_cmp);
+        sorted.sort_unstable_by(f64::total_cmp);
         let middle = sorted.len() / 2;
         let median = match sorted.len() % 2 {
             0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
@@ -343,6 +343,6 @@ impl Row {
 
 /// Returns the median.
 fn median_of(mut all: Vec<f64>) -> Option<f64> {
-    all.sort_by(f64::total_cmp);
+    all.sort_unstable_by(f64::total_cmp);
     all.get(all.len() / 2).copied()
 }

@@ -37,7 +37,7 @@ pub(super) fn models_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
             found.push(path);
         }
     }
-    found.sort();
+    found.sort_unstable();
     Ok(found)
 }
 

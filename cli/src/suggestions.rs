@@ -49,7 +49,7 @@ fn near_files(folder: &Path, name: &str) -> Vec<PathBuf> {
             Some((file_distance(name, &found)?, found))
         })
         .collect();
-    near.sort();
+    near.sort_unstable();
     near.into_iter().map(|(_, found)| folder.join(found)).collect()
 }
 

@@ -134,7 +134,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
         .filter_map(Result::ok)
         .map(|entry| entry.path())
         .collect();
-    paths.sort();
+    paths.sort_unstable();
     paths
 }
 

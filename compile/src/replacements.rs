@@ -184,7 +184,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
             files.push(path);
         }
     }
-    files.sort();
+    files.sort_unstable();
     match files.len() {
         0 => Err(ReplacementError::NoFiles { path: folder.to_owned() }.into()),
         found if found > MAX_FILES => {

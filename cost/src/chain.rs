@@ -99,7 +99,7 @@ pub fn carried_chain(block: &[Node]) -> CarriedChain {
         written.extend(node.writes.iter().filter(|r| !written.contains(r)).copied().collect::<Vec<_>>());
     }
     live_in.retain(|register| written.contains(register));
-    live_in.sort();
+    live_in.sort_unstable();
     let matrix: Vec<Vec<Option<u32>>> = live_in
         .iter()
         .map(|&from| {

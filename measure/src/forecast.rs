@@ -320,7 +320,7 @@ fn bytes(weight: &ixc_ir::graph::Weight) -> u64 {
 
 /// Returns the lower quartile.
 fn lower_quartile(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
+    all.sort_unstable_by(f64::total_cmp);
     all.get(all.len() / 4).copied().unwrap_or(0.0)
 }
 

@@ -47,7 +47,7 @@ impl Ratio {
         }
         let (a, b) = (&a[..a.len().min(MAX_MEASUREMENTS)], &b[..b.len().min(MAX_MEASUREMENTS)]);
         let mut ratios: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b / a)).collect();
-        ratios.sort_by(f64::total_cmp);
+        ratios.sort_unstable_by(f64::total_cmp);
         let middle = ratios.len() / 2;
         let median = match ratios.len() % 2 {
             0 => (ratios[middle - 1] * ratios[middle]).sqrt(),

@@ -258,7 +258,7 @@ impl<'f> Attempt<'f> {
         }
         let mut order: Vec<Vreg> = (0..self.ranges.len() as u32).map(Vreg).collect();
         order.retain(|v| !self.ranges[v.index()].0.is_empty() && self.registers[v.index()] == NONE);
-        order.sort_by_key(|v| (self.ranges[v.index()].0[0].0, *v));
+        order.sort_unstable_by_key(|v| (self.ranges[v.index()].0[0].0, *v));
         for v in order {
             if !self.is_spilled[v.index()] {
                 self.place(v)?;

@@ -526,7 +526,7 @@ impl Encoder<'_> {
         }
         // Constants that are memory operands, wide ones first.
         let mut used: Vec<u32> = self.out.iter().filter_map(|p| p.pool).collect();
-        used.sort_by_key(|id| (std::cmp::Reverse(self.f.pool[*id as usize].len()), *id));
+        used.sort_unstable_by_key(|id| (std::cmp::Reverse(self.f.pool[*id as usize].len()), *id));
         used.dedup();
         // Displacements are always 32 bits wide, so a first encoding gives the length of the code.
         let length = self.bytes(&used, 0)?.0.len();

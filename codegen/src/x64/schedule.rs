@@ -49,7 +49,7 @@ pub fn reduce_pressure(f: &mut Function) {
             });
         }
         let mut order: Vec<usize> = (0..block.insts.len()).collect();
-        order.sort_by_key(|&i| (behind[i], i));
+        order.sort_unstable_by_key(|&i| (behind[i], i));
         block.insts = order.into_iter().map(|i| block.insts[i]).collect();
         for inst in &block.insts {
             inst.for_each(|v, _| written[v.index()] = None);

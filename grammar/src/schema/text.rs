@@ -166,7 +166,7 @@ pub(super) fn texts(pattern: &str, max: usize) -> Option<Vec<String>> {
         }
         all.extend(texts);
     }
-    all.sort();
+    all.sort_unstable();
     all.dedup();
     (all.len() <= max).then_some(all)
 }

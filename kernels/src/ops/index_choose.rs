@@ -89,7 +89,7 @@ impl Definition for IndexChoose {
             return self.reference_of_blocks(&scores, &words, every as usize, local as usize);
         }
         let mut order: Vec<usize> = (0..scores.len()).filter(|&p| scores[p] > i32::MIN).collect();
-        order.sort_by_key(|&p| (std::cmp::Reverse(scores[p]), p));
+        order.sort_unstable_by_key(|&p| (std::cmp::Reverse(scores[p]), p));
         let mut expected = vec![0i32; words.len()];
         for &p in order.iter().take(self.chosen as usize) {
             expected[p / 32] |= 1 << (p % 32);
@@ -112,7 +112,7 @@ impl IndexChoose {
         let highest = |block: &[i32]| block.iter().copied().max().unwrap_or(i32::MIN).min(i32::MAX - 1);
         let highest: Vec<i32> = scores.chunks(every).take(first_local).map(highest).collect();
         let mut order: Vec<usize> = (0..highest.len()).collect();
-        order.sort_by_key(|&block| (std::cmp::Reverse(highest[block]), block));
+        order.sort_unstable_by_key(|&block| (std::cmp::Reverse(highest[block]), block));
         order.truncate(self.chosen as usize / every - local);
         for p in 0..words.len() * 32 {
             let expected = p < seen && (p / every >= first_local || order.contains(&(p / every)));

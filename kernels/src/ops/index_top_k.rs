@@ -228,7 +228,7 @@ impl Definition for IndexTopK {
         let expected = top_k.min(whole);
         close(format_args!("the number of chosen positions"), count as f64, expected as f64, 0.0)?;
         let mut falling: Vec<f64> = scores.iter().map(|(score, _)| *score).collect();
-        falling.sort_by(|a, b| b.total_cmp(a));
+        falling.sort_unstable_by(|a, b| b.total_cmp(a));
         let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (p, (score, size)) in scores.iter().enumerate() {
             // The choice depends on differences of the sums over d products and over heads.
@@ -310,7 +310,7 @@ impl IndexTopK {
         close(format_args!("the number of chosen blocks"), count as f64, expected as f64, 0.0)?;
         let scores: Vec<(f64, f64)> = (0..first_local).map(score).collect();
         let mut falling: Vec<f64> = scores.iter().map(|(score, _)| *score).collect();
-        falling.sort_by(|a, b| b.total_cmp(a));
+        falling.sort_unstable_by(|a, b| b.total_cmp(a));
         let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (block, (score, size)) in scores.iter().enumerate() {
             // The choice depends on differences of sums of d products.

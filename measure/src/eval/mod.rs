@@ -273,7 +273,7 @@ pub fn summary(pieces: &[PieceScores]) -> Option<Summary> {
         let mut sorted: Vec<f64> =
             compared.iter().flat_map(|piece| &piece.divergence).map(|&nats| f64::from(nats)).collect();
         let divergence = Mean::from_values(sorted.iter().copied());
-        sorted.sort_by(f64::total_cmp);
+        sorted.sort_unstable_by(f64::total_cmp);
         let (other, other_error) = perplexity(Mean::from_values(right));
         let change = both.clone().map(|(own, right)| (-own).exp() - (-right).exp());
         Comparison {

@@ -80,7 +80,7 @@ impl Candidates {
             .enumerate()
             .map(|(i, &id)| {
                 let mut nodes: Vec<Node> = graph[id].nodes.clone();
-                nodes.sort();
+                nodes.sort_unstable();
                 let nodes = nodes.into_iter().map(|node| {
                     let children = node.children().iter().map(|&c| index[&graph.find(c)]).collect::<Vec<_>>();
                     let cost = cost(&node);

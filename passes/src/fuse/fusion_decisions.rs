@@ -209,7 +209,7 @@ fn description(head: &Head) -> String {
 /// Returns a description of the nodes of a class, each once.
 fn describe_nodes(graph: &Graph, class: Id) -> String {
     let mut all: Vec<String> = graph[class].nodes.iter().map(|node| description(&node.head)).collect();
-    all.sort();
+    all.sort_unstable();
     all.dedup();
     all.join(" or ")
 }

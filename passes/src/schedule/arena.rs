@@ -158,7 +158,7 @@ pub(super) fn place(
         })?);
     }
     let mut order: Vec<usize> = (0..drafts.len()).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
+    order.sort_unstable_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
     let mut offsets = vec![0u64; drafts.len()];
     // Placed buffers by the steps in which they are live: few buffers are live in a step.
     let steps = lives.iter().flatten().map(|(_, last)| last + 1).max().unwrap_or(0);

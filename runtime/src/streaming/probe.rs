@@ -211,7 +211,7 @@ pub(super) fn rates(
         }
     }
     let rate = |(depth, mut all): (usize, Vec<f64>)| {
-        all.sort_by(f64::total_cmp);
+        all.sort_unstable_by(f64::total_cmp);
         let (low, high) = (all.len().saturating_sub(1) / 2, all.len() / 2);
         let at = |index: usize| all.get(index).copied().unwrap_or(0.0);
         Rate {

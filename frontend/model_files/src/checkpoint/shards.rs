@@ -61,7 +61,7 @@ impl Shards {
             Some(value) => {
                 let weight_map = weight_map(&index, &value)?;
                 let mut names: Vec<Box<str>> = weight_map.values().cloned().collect();
-                names.sort();
+                names.sort_unstable();
                 names.dedup();
                 (names, Some(weight_map))
             }
@@ -190,7 +190,7 @@ fn files_of_machines(folder: &Path) -> Vec<(Box<str>, Option<u64>)> {
             Some((name.into(), machine))
         })
         .collect();
-    files.sort();
+    files.sort_unstable();
     files
 }
 

@@ -146,7 +146,7 @@ pub(super) fn file(path: &Path, bytes: &[u8]) -> Option<GgufError> {
 pub(super) fn folder(path: &Path) -> GgufError {
     let entries = fs::read_dir(path).into_iter().flatten().take(FILES).filter_map(Result::ok);
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    files.sort();
+    files.sort_unstable();
     let ends = |end: &str| files.iter().filter(|file| file.extension().is_some_and(|found| found == end)).count();
     let models: Vec<&PathBuf> = files.iter().filter(|file| file.extension().is_some_and(|end| end == "gguf")).collect();
     let (what, advice) = match models.as_slice() {

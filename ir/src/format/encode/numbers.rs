@@ -78,7 +78,7 @@ struct Table {
 impl Table {
     fn from_numbers(numbers: &[f32]) -> Table {
         let mut sorted = numbers.to_vec();
-        sorted.sort_by(f32::total_cmp);
+        sorted.sort_unstable_by(f32::total_cmp);
         sorted.dedup();
         let steps = sorted.windows(2).map(|two| ((two[0] + two[1]) / 2.0, two[1] - two[0])).collect();
         let mut codes = Box::new([0; BYTES]);
