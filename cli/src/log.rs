@@ -10,9 +10,11 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
 
 use super::output::Colours;
 use super::{Usage, output};
@@ -59,7 +61,8 @@ impl Log {
         output::set_colours(self.color);
         let filter = self.filter()?;
         // Warnings alone need no dates.
-        let dated = self.log_file.is_some() || filter.max_level_hint().is_none_or(|level| level > LevelFilter::WARN);
+        let level = Layer::<Registry>::max_level_hint(&filter);
+        let dated = self.log_file.is_some() || level.is_none_or(|level| level > LevelFilter::WARN);
         let colours = self.log_file.is_none() && output::colours();
         let writer = match &self.log_file {
             Some(path) => {
@@ -69,31 +72,28 @@ impl Log {
             }
             None => BoxMakeWriter::new(io::stderr),
         };
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours);
+        let log = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
         // If standard error is closed, a message about a failed write would panic.
         let log = log.log_internal_errors(false);
-        if dated {
-            log.init()
-        } else {
-            log.without_time().init()
-        }
+        let log = if dated { log.boxed() } else { log.without_time().boxed() };
+        Registry::default().with(log).with(filter).init();
         Ok(())
     }
 
-    fn filter(&self) -> anyhow::Result<EnvFilter> {
+    fn filter(&self) -> anyhow::Result<Targets> {
         let level = match self.verbose {
-            0 if self.quiet => "error",
-            0 => "warn",
-            1 => "info",
-            2 => "debug",
-            _ => "trace",
+            0 if self.quiet => LevelFilter::ERROR,
+            0 => LevelFilter::WARN,
+            1 => LevelFilter::INFO,
+            2 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
         };
         let said = self.quiet || self.verbose > 0;
         let Some(variable) = std::env::var_os(VARIABLE).filter(|filter| !said && !filter.is_empty()) else {
-            return Ok(EnvFilter::new(level));
+            return Ok(Targets::new().with_default(level));
         };
         let shown = variable.to_string_lossy();
-        variable.to_str().and_then(|filter| EnvFilter::try_new(filter).ok()).ok_or_else(|| {
+        variable.to_str().and_then(|filter| filter.trim_matches(',').parse().ok()).ok_or_else(|| {
             let expected =
                 "expected a level (error, warn, info, debug, trace) or filters such as ixc_runtime=debug,warn";
             Usage(format!("{VARIABLE} is {shown:?}, which is not a filter; {expected}")).into()
