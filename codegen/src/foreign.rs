@@ -5,9 +5,7 @@
 //! except its author's claims, so calling it is unsafe.
 
 use iced_x86::{Decoder, DecoderOptions};
-
-use dynasmrt::AssemblyOffset;
-use dynasmrt::mmap::ExecutableBuffer;
+use memmap2::Mmap;
 
 use crate::module::{CodegenError, executable};
 use crate::thunk::{ConventionError, Thunk};
@@ -31,7 +29,7 @@ pub fn features(code: &[u8]) -> Features {
 /// Foreign machine code in executable memory, at the start of a page.
 #[derive(Debug)]
 pub struct ForeignCode {
-    memory: ExecutableBuffer,
+    memory: Mmap,
     thunk: Thunk,
 }
 
@@ -42,7 +40,7 @@ impl ForeignCode {
     /// [`CodegenError::ExecutableMemory`].
     pub fn new(code: &[u8]) -> Result<ForeignCode, CodegenError> {
         let no_memory = |source| CodegenError::ExecutableMemory { source };
-        let thunk = Thunk::new(cpu::present(), features(code).has(Feature::AmxTile)).map_err(no_memory)?;
+        let thunk = Thunk::for_machine(cpu::present(), features(code).has(Feature::AmxTile));
         Ok(ForeignCode { memory: executable(code).map_err(no_memory)?, thunk })
     }
 
@@ -57,7 +55,7 @@ impl ForeignCode {
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn call(&self, buffers: &mut [Vec<u8>], dims: &[i64]) -> Result<(), ConventionError> {
         let pointers: Vec<*mut u8> = buffers.iter_mut().map(|buffer| buffer.as_mut_ptr()).collect();
-        let start = self.memory.ptr(AssemblyOffset(0));
+        let start = self.memory.as_ptr();
         // SAFETY: the caller guarantees these requirements.
         unsafe { self.thunk.call(start, pointers.as_ptr(), dims.as_ptr()) }
     }

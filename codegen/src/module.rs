@@ -26,8 +26,8 @@
 use std::io;
 use std::marker::PhantomData;
 
-use dynasmrt::AssemblyOffset;
-use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
+use memmap2::{Mmap, MmapMut};
+
 use ixc_ir::kernel::call::{CallError, check_buffer_count, check_dims};
 use ixc_ir::kernel::verify::verify;
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
@@ -105,7 +105,7 @@ pub struct Module {
     target: Target,
     /// Registration with gdb; dropped together with the code.
     _registered: Option<profile::gdb::GdbRegistration>,
-    memory: ExecutableBuffer,
+    memory: Mmap,
     kernels: Vec<ModuleKernel>,
 }
 
@@ -154,7 +154,7 @@ impl Module {
             });
         }
         let memory = executable(&code).map_err(|source| CodegenError::ExecutableMemory { source })?;
-        let begin = memory.ptr(AssemblyOffset(0)) as u64;
+        let begin = memory.as_ptr() as u64;
         let known = kernels.iter().zip(&placed).map(|(kernel, own)| profile::PlacedKernel {
             kernel,
             artifact: &own.artifact,
@@ -195,7 +195,7 @@ impl Module {
     pub unsafe fn call(&self, kernel: usize, buffers: &[*mut u8], dims: &[i64]) {
         let kernel = &self.kernels[kernel];
         debug_assert_eq!((buffers.len(), dims.len()), (kernel.buffers.len(), kernel.dims.len()));
-        let start = self.memory.ptr(AssemblyOffset(kernel.offset));
+        let start = self.memory[kernel.offset..].as_ptr();
         // SAFETY: the code at this offset belongs to a kernel with this signature. Its memory is
         // executable and lives as long as `self`, and generated code follows the calling
         // convention. `Module::compile` checked that this machine has the target's features.
@@ -292,9 +292,9 @@ pub fn check_arguments(
 }
 
 /// Copies code into memory, then makes the memory executable and no longer writable.
-pub(crate) fn executable(code: &[u8]) -> io::Result<ExecutableBuffer> {
-    let mut memory = MutableBuffer::new(code.len().max(1))?;
-    memory.set_len(code.len().max(1));
+pub(crate) fn executable(code: &[u8]) -> io::Result<Mmap> {
+    // A mapping without bytes is an error.
+    let mut memory = MmapMut::map_anon(code.len().max(1))?;
     memory[..code.len()].copy_from_slice(code);
     memory.make_exec()
 }

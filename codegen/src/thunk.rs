@@ -17,15 +17,11 @@
 //! pop r15 … rbx; ret
 //! ```
 
-use std::io;
+#[cfg(target_arch = "x86_64")]
+use std::arch::naked_asm;
 
-use dynasmrt::mmap::ExecutableBuffer;
-use dynasmrt::x64::X64Relocation;
-use dynasmrt::{AssemblyOffset, DynasmApi, VecAssembler, dynasm};
 use ixc_failure::Class;
 use ixc_targets::{Feature, Features};
-
-use crate::module::executable;
 
 /// Value of the callee-saved registers when the code begins; unlikely to occur by chance.
 const SAVED_VALUE: i64 = 0x5a5a_c3c3_6969_0ff1;
@@ -52,87 +48,131 @@ impl ConventionError {
     }
 }
 
+/// Function of a thunk. It calls the entry with buffers and dims, and writes the report.
+#[cfg(target_arch = "x86_64")]
+type Call = unsafe extern "sysv64" fn(*const u8, *const *mut u8, *const i64, *mut [u64; REPORTED.len()]);
+
 /// A thunk for code of this convention:
 /// `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.
 #[derive(Debug)]
 pub(crate) struct Thunk {
-    memory: ExecutableBuffer,
+    #[cfg(target_arch = "x86_64")]
+    function: Call,
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! thunk {
+    ($(#[doc = $doc:literal])* $name:ident $($restore:literal),*) => {
+        $(#[doc = $doc])*
+        #[unsafe(naked)]
+        unsafe extern "sysv64" fn $name(
+            entry: *const u8,
+            buffers: *const *mut u8,
+            dims: *const i64,
+            report: *mut [u64; REPORTED.len()],
+        ) {
+            // rdi: entry, rsi: buffers, rdx: dims, rcx: report.
+            naked_asm!(
+                "push rbx",
+                "push rbp",
+                "push r12",
+                "push r13",
+                "push r14",
+                "push r15",
+                "push rcx",
+                // Two slots of eight bytes: MXCSR, and padding that aligns the stack.
+                "sub rsp, 16",
+                "stmxcsr [rsp]",
+                "mov rax, rdi",
+                "mov rdi, rsi",
+                "mov rsi, rdx",
+                "movabs rbx, {saved}",
+                "mov rbp, rbx",
+                "mov r12, rbx",
+                "mov r13, rbx",
+                "mov r14, rbx",
+                "mov r15, rbx",
+                "call rax",
+                "mov rax, [rsp + 16]",
+                "movabs rcx, {saved}",
+                "xor rbx, rcx",
+                "xor rbp, rcx",
+                "xor r12, rcx",
+                "xor r13, rcx",
+                "xor r14, rcx",
+                "xor r15, rcx",
+                "mov [rax], rbx",
+                "mov [rax + 8], rbp",
+                "mov [rax + 16], r12",
+                "mov [rax + 24], r13",
+                "mov [rax + 32], r14",
+                "mov [rax + 40], r15",
+                "stmxcsr [rsp + 8]",
+                "mov ecx, [rsp + 8]",
+                "xor ecx, [rsp]",
+                "and ecx, {control}",
+                "mov [rax + 48], rcx",
+                "pushfq",
+                "pop rcx",
+                "and ecx, {direction}",
+                "mov [rax + 56], rcx",
+                "cld",
+                "ldmxcsr [rsp]",
+                $($restore,)*
+                "add rsp, 24",
+                "pop r15",
+                "pop r14",
+                "pop r13",
+                "pop r12",
+                "pop rbp",
+                "pop rbx",
+                "ret",
+                saved = const SAVED_VALUE,
+                control = const CONTROL,
+                direction = const DIRECTION,
+            )
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+thunk! {
+    /// The thunk of machines without AVX.
+    without_vectors
+}
+
+#[cfg(target_arch = "x86_64")]
+thunk! {
+    /// The thunk of machines with AVX.
+    with_vectors "vzeroupper"
+}
+
+#[cfg(target_arch = "x86_64")]
+thunk! {
+    /// The thunk of code that uses tiles. The bytes are `tilerelease`, which not every assembler
+    /// knows.
+    with_tiles ".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0", "vzeroupper"
 }
 
 impl Thunk {
-    /// Builds a thunk for a machine with these features. `tiles` states whether the code uses
+    /// Returns the thunk of a machine with these features. `tiles` states whether the code uses
     /// tiles.
-    pub(crate) fn new(present: Features, tiles: bool) -> io::Result<Thunk> {
-        let mut ops = VecAssembler::<X64Relocation>::new(0);
-        // rdi: entry, rsi: buffers, rdx: dims, rcx: report.
-        dynasm!(ops
-            ; .arch x64
-            ; push rbx
-            ; push rbp
-            ; push r12
-            ; push r13
-            ; push r14
-            ; push r15
-            ; push rcx
-            // Two slots of eight bytes: MXCSR, and padding that aligns the stack.
-            ; sub rsp, 16
-            ; stmxcsr [rsp]
-            ; mov rax, rdi
-            ; mov rdi, rsi
-            ; mov rsi, rdx
-            ; mov rbx, QWORD SAVED_VALUE
-            ; mov rbp, rbx
-            ; mov r12, rbx
-            ; mov r13, rbx
-            ; mov r14, rbx
-            ; mov r15, rbx
-            ; call rax
-            ; mov rax, [rsp + 16]
-            ; mov rcx, QWORD SAVED_VALUE
-            ; xor rbx, rcx
-            ; xor rbp, rcx
-            ; xor r12, rcx
-            ; xor r13, rcx
-            ; xor r14, rcx
-            ; xor r15, rcx
-            ; mov [rax], rbx
-            ; mov [rax + 8], rbp
-            ; mov [rax + 16], r12
-            ; mov [rax + 24], r13
-            ; mov [rax + 32], r14
-            ; mov [rax + 40], r15
-            ; stmxcsr [rsp + 8]
-            ; mov ecx, [rsp + 8]
-            ; xor ecx, [rsp]
-            ; and ecx, CONTROL
-            ; mov [rax + 48], rcx
-            ; pushfq
-            ; pop rcx
-            ; and ecx, DIRECTION
-            ; mov [rax + 56], rcx
-            ; cld
-            ; ldmxcsr [rsp]
-        );
-        if tiles && present.has(Feature::AmxTile) {
-            // tilerelease; the assembler does not know it.
-            dynasm!(ops ; .arch x64 ; .bytes [0xc4, 0xe2, 0x78, 0x49, 0xc0]);
-        }
-        if present.has(Feature::Avx) {
-            dynasm!(ops ; .arch x64 ; vzeroupper);
-        }
-        dynasm!(ops
-            ; .arch x64
-            ; add rsp, 24
-            ; pop r15
-            ; pop r14
-            ; pop r13
-            ; pop r12
-            ; pop rbp
-            ; pop rbx
-            ; ret
-        );
-        let code = ops.finalize().map_err(io::Error::other)?;
-        Ok(Thunk { memory: executable(&code)? })
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn for_machine(present: Features, tiles: bool) -> Thunk {
+        let function: Call = if tiles && present.has(Feature::AmxTile) {
+            with_tiles
+        } else if present.has(Feature::Avx) {
+            with_vectors
+        } else {
+            without_vectors
+        };
+        Thunk { function }
+    }
+
+    /// Returns a thunk that cannot be called: another processor does not run such code.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn for_machine(_present: Features, _tiles: bool) -> Thunk {
+        Thunk {}
     }
 
     /// Calls code that begins at `entry`.
@@ -150,13 +190,10 @@ impl Thunk {
         buffers: *const *mut u8,
         dims: *const i64,
     ) -> Result<(), ConventionError> {
-        type Call = unsafe extern "sysv64" fn(*const u8, *const *mut u8, *const i64, *mut [u64; REPORTED.len()]);
         let mut report = [0; REPORTED.len()];
-        // SAFETY: `new` wrote a function of this type, in memory that lives as long as `self`.
-        let thunk: Call = unsafe { std::mem::transmute(self.memory.ptr(AssemblyOffset(0))) };
         // SAFETY: the thunk keeps the convention and writes eight numbers to `report`; the caller
         // guarantees the rest.
-        unsafe { thunk(entry, buffers, dims, &raw mut report) };
+        unsafe { (self.function)(entry, buffers, dims, &raw mut report) };
         let changed: Vec<&str> =
             REPORTED.into_iter().zip(report).filter(|(_, changed)| *changed != 0).map(|(name, _)| name).collect();
         if changed.is_empty() { Ok(()) } else { Err(ConventionError { changed }) }
@@ -168,15 +205,16 @@ mod tests {
     use ixc_targets::cpu;
 
     use super::*;
+    use crate::module::executable;
 
     /// Calls code that takes no buffers, then calls an empty function, which must find the state
     /// restored.
     fn changed_registers(code: &[u8]) -> Vec<&'static str> {
-        let thunk = Thunk::new(cpu::present(), false).unwrap();
+        let thunk = Thunk::for_machine(cpu::present(), false);
         let run = |code: &[u8]| {
             let memory = executable(code).unwrap();
             // SAFETY: each of these codes returns and changes only registers.
-            unsafe { thunk.call(memory.ptr(AssemblyOffset(0)), std::ptr::null(), std::ptr::null()) }
+            unsafe { thunk.call(memory.as_ptr(), std::ptr::null(), std::ptr::null()) }
         };
         let result = run(code);
         assert_eq!(run(&[0xc3]), Ok(()));
