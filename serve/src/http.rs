@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `app` | state that all requests share |
 //! | `connection`, `connection_limit` | connections, their time limits, their number |
-//! | `lingering` | connections whose clients still send |
+//! | `lingering`, `refusals` | connections whose clients still send; refused ones |
 //! | `loading` | answers while a model is loaded |
 //! | `admission` | checks of every request |
 //! | `client` | the client of a request, for work that ends when it leaves |
@@ -72,6 +72,7 @@ mod output_format;
 mod page;
 mod probabilities;
 mod prompts;
+mod refusals;
 pub mod request_fields;
 pub mod request_log;
 mod response_tools;

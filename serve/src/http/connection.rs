@@ -5,8 +5,8 @@
 //! than [`AppOptions::connections`]. Invariant: work for a client ends soon after the client has
 //! left, even if it had sent more requests.
 
-use std::io::{self, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -27,6 +27,7 @@ use crate::http::admission::Connection;
 use crate::http::app::AppOptions;
 use crate::http::connection_limit::{ConnectionLimit, ConnectionPermit, ConnectionState};
 use crate::http::lingering::{self, UnreadBody};
+use crate::http::refusals::Refusals;
 
 /// Max bytes of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -66,6 +67,7 @@ pub(crate) async fn serve(
     mut ending: watch::Receiver<bool>,
 ) {
     let limit = Arc::new(ConnectionLimit::new(options.connections));
+    let refusals = Refusals::new();
     let (stop, stopping) = watch::channel(false);
     let begin = |stream: TcpStream, client: SocketAddr, permit: ConnectionPermit| {
         let (router, options, stopping) = (router.clone(), options.clone(), stopping.clone());
@@ -90,13 +92,13 @@ pub(crate) async fn serve(
             biased;
             permit = limit.take(client.ip()) => permit,
             () = wait_for_end(&mut ending) => {
-                refuse(stream, client, options, ENDING_MESSAGE);
+                refusals.refuse(stream, client, options, ENDING_MESSAGE);
                 break;
             }
         };
         match permit {
             Ok(permit) => begin(stream, client, permit),
-            Err(_) => refuse(stream, client, options, CLIENT_LIMIT_MESSAGE),
+            Err(_) => refusals.refuse(stream, client, options, CLIENT_LIMIT_MESSAGE),
         }
     }
     // The system has accepted these connections, and would reset them together with the listener.
@@ -108,12 +110,13 @@ pub(crate) async fn serve(
             let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { continue };
             match limit.take(client.ip()).now_or_never() {
                 Some(Ok(permit)) => begin(stream, client, permit),
-                Some(Err(_)) | None => refuse(stream, client, options, ENDING_MESSAGE),
+                Some(Err(_)) | None => refusals.refuse(stream, client, options, ENDING_MESSAGE),
             }
         }
     }
-    // Requests of these and of idle connections may be on their way.
-    let _ = tokio::time::timeout(LAST_REQUESTS, limit.wait_until_empty()).await;
+    // Requests of these, of refused and of idle connections may be on their way.
+    let are_closed = async { tokio::join!(limit.wait_until_empty(), refusals.wait_until_closed()) };
+    let _ = tokio::time::timeout(LAST_REQUESTS, are_closed).await;
     let _ = stop.send(true);
     if tokio::time::timeout(options.drain, limit.wait_until_empty()).await.is_err() {
         tracing::warn!("connections were closed because they did not end in time");
@@ -147,6 +150,11 @@ async fn answer(
         let result = tokio::select! {
             result = connection.as_mut() => result,
             () = wait_for_end(&mut ending) => {
+                // An idle connection has received the rest of its last request, or hyper would have
+                // closed it.
+                if permit.state().is_idle() {
+                    unread.clear();
+                }
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -175,26 +183,6 @@ fn log_head(client: SocketAddr, error: &hyper::Error, options: &AppOptions) {
     if error.is_parse() {
         options.log.iter().for_each(|log| log.write_refusal(client, status, &error.to_string()));
     }
-}
-
-/// Refuses a connection.
-fn refuse(stream: TcpStream, client: SocketAddr, options: &AppOptions, message: &str) {
-    let body =
-        serde_json::json!({"error": {"message": message, "type": "unavailable_error", "param": null, "code": null}});
-    let body = body.to_string();
-    let answer = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 2\r\nconnection: close\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    // The answer fits into the socket buffer of a new connection. If it does not, the client is not
-    // waited for. The runtime may not know yet that it can write, so it is not asked.
-    if let Ok(mut stream) = stream.into_std() {
-        let _ = stream.write_all(answer.as_bytes());
-        let _ = stream.shutdown(Shutdown::Write);
-        lingering::drop_received(&stream);
-    }
-    options.log.iter().for_each(|log| log.write_refusal(client, StatusCode::SERVICE_UNAVAILABLE, message));
 }
 
 /// Waits until the server ends.
@@ -380,6 +368,41 @@ mod tests {
                 assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("answered"), "{text}");
             }
         }
+    }
+
+    /// Checks that an idle connection does not delay the end of the server, although its last
+    /// request was answered before its body was read.
+    #[tokio::test]
+    async fn a_body_that_was_read_late_does_not_delay_the_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = |Extension(of): Extension<Connection>| async move {
+            drop(RequestGuard::new(of.state));
+            "refused"
+        };
+        let router = Router::new().route("/", axum::routing::post(answer));
+        let limit = Arc::new(ConnectionLimit::new(1));
+        let permit = limit.take(address.ip()).await.unwrap();
+        let state = Arc::clone(permit.state());
+        let client = TcpStream::connect(address).await.unwrap();
+        let (stream, from) = listener.accept().await.unwrap();
+        let (end, ending) = watch::channel(false);
+        let served = tokio::spawn(async move {
+            super::answer(stream, from, &permit, router, &AppOptions::default(), ending).await;
+        });
+        client.writable().await.unwrap();
+        client.try_write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody").unwrap();
+        client.readable().await.unwrap();
+        while !state.is_idle() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!served.is_finished(), "the connection stays open");
+        end.send(true).unwrap();
+        // The end needs no timer. A wait for the rest of the body would be one of seconds.
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(served.is_finished());
     }
 
     /// Checks that another connection waits while a slow client reads its answer on the only

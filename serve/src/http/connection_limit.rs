@@ -83,6 +83,11 @@ impl ConnectionState {
         }
     }
 
+    /// Returns whether the connection waits for the head of a request.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lock().phase == Phase::Idle
+    }
+
     /// Sets the time at which the request must have ended, `None` for no limit.
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
         self.lock().deadline = deadline;

@@ -38,6 +38,11 @@ impl UnreadBody {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Records that no byte of the body is missing.
+    pub(crate) fn clear(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
     /// Wraps the body of the connection's next request.
     pub(crate) fn watch(&self, body: Incoming) -> WatchedBody {
         WatchedBody { body, has_ended: false, unread: self.clone() }
