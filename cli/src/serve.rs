@@ -243,28 +243,39 @@ impl Args {
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
         let serving_options = self.serving_options(&sources[0].name, template)?;
         let local = listener.local_addr().map_err(refused())?;
-        // The sandbox limits which files can be opened.
-        let log = log::writer()?;
+        // The sandbox limits which files can be opened. The threads of the first log end before that.
+        let (early_writer, writer) = (log::writer()?, log::writer()?);
         let sandbox = self.begin_sandbox(&options, &sources)?;
         // Signals drain the server from the line that announces it, because a supervisor may react
         // to this line. Before it, they end the program at once.
-        let (models, ended) = match &*sources {
+        let (models, log, ended) = match &*sources {
             [source] => {
                 // Requests to the socket of a service manager wait, so that none is refused at a
                 // restart. The thread ends before the sandbox limits the others.
-                let loading = (!is_inherited).then(|| LoadingServer::start(&listener)).transpose()?;
+                let refuse = |log| (!is_inherited).then(|| LoadingServer::start(&listener, log)).transpose();
+                let loading = refuse(self.log_format.request_log(early_writer)?)?;
                 let (model, speculation, is_chat) = self.load(source, options, &progress)?;
                 drop(loading);
                 record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
                 sandbox.map_or(Ok(()), |sandbox| sandbox.finish(Role::Server))?;
+                // The prompt cache takes time, too. This thread starts with all limits.
+                let log = self.log_format.request_log(writer)?;
+                let loading = refuse(log.clone())?;
+                let announcement = self.announcement(&source.name, &model, local);
+                let host = Host::new(model, speculation, serving_options)?;
+                drop(loading);
                 let ended = end_on_signal();
-                self.announce_model(&source.name, &model, local, is_chat);
-                (Registry::one(Host::new(model, speculation, serving_options)?), ended)
+                note!("{announcement}");
+                if is_chat {
+                    self.point_browsers(local);
+                }
+                (Registry::one(host), log, ended)
             }
             _ => {
                 sandbox.map_or(Ok(()), |sandbox| sandbox.finish(Role::Loader))?;
+                let log = self.log_format.request_log(writer)?;
                 let ended = end_on_signal();
-                (self.registry(sources, options, serving_options, local)?, ended)
+                (self.registry(sources, options, serving_options, local)?, log, ended)
             }
         };
         let server_options = ixc_serve::http::AppOptions {
@@ -273,7 +284,7 @@ impl Args {
             origins: self.access.origins(),
             keys,
             defaults: self.defaults(),
-            log: self.log_format.request_log(log)?,
+            log,
             advice: self.advice(),
             drain_delay: Duration::from_secs(self.drain_delay),
             per_key_parallel: self.per_key_parallel.map(|requests| requests as usize),
@@ -405,14 +416,11 @@ impl Args {
         Ok((model, speculation, !embeddings))
     }
 
-    /// Prints the address and the limits of the only model.
-    fn announce_model(&self, name: &str, model: &LoadedModel, local: SocketAddr, is_chat: bool) {
+    /// Describes the address and the limits of the only model.
+    fn announcement(&self, name: &str, model: &LoadedModel, local: SocketAddr) -> String {
         let parallel = count_text(self.parallel.into(), "request");
         let (threads, context) = (count_text(model.threads() as u64, "thread"), self.context_words(model));
-        note!("ixc: {name} on http://{local}, {parallel} at once in {context}, {threads}");
-        if is_chat {
-            self.point_browsers(local);
-        }
+        format!("ixc: {name} on http://{local}, {parallel} at once in {context}, {threads}")
     }
 
     /// Returns several models, which are loaded at their first requests, and prints their names.

@@ -11,7 +11,7 @@ use ixc_generate::Error as GenerationError;
 use ixc_generate::expert_use::ExpertUse;
 
 use crate::Error;
-use crate::http;
+use crate::http::{self, RequestLog};
 use crate::serving::Registry;
 use crate::supervisor::Notifier;
 
@@ -31,8 +31,9 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// A server that answers every request with status 503 while a model is loaded. Dropping it ends
-/// its thread, so that a sandbox can limit all threads. Later connections wait for [`serve`].
+/// A server that answers every request with status 503 while a model or a prompt cache is loaded.
+/// Dropping it ends its thread, so that a sandbox can limit all threads. Later connections wait for
+/// [`serve`].
 #[derive(Debug)]
 pub struct LoadingServer {
     end: tokio::sync::watch::Sender<bool>,
@@ -40,18 +41,18 @@ pub struct LoadingServer {
 }
 
 impl LoadingServer {
-    /// Starts to answer the requests of a listener, which stays open.
+    /// Starts to answer and log the requests of a listener, which stays open.
     ///
     /// # Errors
     /// When the system refuses a thread or a copy of the listener.
-    pub fn start(listener: &TcpListener) -> Result<LoadingServer, Error> {
+    pub fn start(listener: &TcpListener, log: Option<Arc<RequestLog>>) -> Result<LoadingServer, Error> {
         let failed = || Error::io(Path::new("the server"), "run");
         let listener = listener.try_clone().map_err(failed())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed())?;
         let (end, ending) = tokio::sync::watch::channel(false);
         let answer = async move {
             match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => http::loading::serve(listener, ending).await,
+                Ok(listener) => http::loading::serve(listener, log, ending).await,
                 Err(error) => tracing::warn!(%error, "requests wait while the model is loaded"),
             }
         };
@@ -136,9 +137,30 @@ async fn wait_for_sigterm() {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
+    use std::sync::Mutex;
 
     use super::*;
     use crate::serving::scripted::{Script, host};
+
+    /// Lines of a log, shared with its writer.
+    #[derive(Clone, Default)]
+    struct SharedLines(Arc<Mutex<Vec<u8>>>);
+
+    impl SharedLines {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl Write for SharedLines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     fn connect(address: SocketAddr, request: &str) -> TcpStream {
         let mut client = TcpStream::connect(address).unwrap();
@@ -156,7 +178,9 @@ mod tests {
     fn requests_are_refused_while_a_model_is_loaded() {
         let listener = listen(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listener.local_addr().unwrap();
-        let loading = LoadingServer::start(&listener).unwrap();
+        let lines = SharedLines::default();
+        let log = RequestLog::new(http::LogFormat::Text, lines.clone()).unwrap();
+        let loading = LoadingServer::start(&listener, Some(Arc::new(log))).unwrap();
         let body = "x".repeat(1 << 19);
         let post =
             |path: &str| format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -173,6 +197,11 @@ mod tests {
         // server of the model.
         let idle = TcpStream::connect(address).unwrap();
         drop(loading);
+        // The last owner of the log has written all lines.
+        let written = lines.text();
+        let of_requests: Vec<&str> = written.lines().filter(|line| line.ends_with(": Loading model")).collect();
+        let has = |request: &str| of_requests.iter().filter(|line| line.contains(request)).count() == 1;
+        assert!(of_requests.len() == 3 && has(" GET /health 503 ") && has(" POST /v1/messages 503 "), "{written}");
         let later = connect(address, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let (end, ended) = tokio::sync::oneshot::channel();
         let server = std::thread::spawn(move || {

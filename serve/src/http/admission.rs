@@ -31,7 +31,7 @@ use crate::http::app::{App, AppOptions};
 use crate::http::bodies::ReadBody;
 use crate::http::connection_limit::{ConnectionState, Phase, RequestGuard};
 use crate::http::error::HttpError;
-use crate::http::request_log::Line;
+use crate::http::request_log::{Line, RequestLog};
 use crate::http::{client, host_names, origins};
 
 /// Paths that need no key; their requests have no body.
@@ -94,22 +94,28 @@ impl Drop for TrackedBody {
     }
 }
 
-/// Answers a request, writes its log line, and marks its connection as in use.
+/// Answers a request as [`track`] does. Closes its connection if the server ends.
 pub(crate) async fn track_request(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let connection = request.extensions().get::<Connection>().cloned();
-    let client = connection.as_ref().map(|connection| connection.client);
-    let state = connection.map(|connection| connection.state);
-    let request_guard = state.clone().map(RequestGuard::new);
-    let mut line = app.options.log.as_ref().map(|log| Line::new(log, &request, client));
-    let mut response = match &line {
-        Some(line) => line.scope(next.run(request)).await,
-        None => next.run(request).await,
-    };
+    let mut response = track(app.options.log.as_ref(), request, next).await;
     if app.is_ending() {
         // The client's next request opens a connection, which a load balancer gives to another
         // server.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    response
+}
+
+/// Answers a request, writes its log line, and marks its connection as in use.
+pub(crate) async fn track(log: Option<&Arc<RequestLog>>, request: Request, next: Next) -> Response {
+    let connection = request.extensions().get::<Connection>().cloned();
+    let client = connection.as_ref().map(|connection| connection.client);
+    let state = connection.map(|connection| connection.state);
+    let request_guard = state.clone().map(RequestGuard::new);
+    let mut line = log.map(|log| Line::new(log, &request, client));
+    let mut response = match &line {
+        Some(line) => line.scope(next.run(request)).await,
+        None => next.run(request).await,
+    };
     // Responses without a handler, such as refusals and pages, also count as answers, even if the
     // request's body has not arrived.
     state.iter().for_each(|state| state.enter(Phase::Answering));
