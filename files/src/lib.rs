@@ -38,6 +38,7 @@
 //! Invariant: an output is never an input of its command, under any name or link.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(unsafe_code)]
 
 pub mod changed;
 pub mod folder;
@@ -45,6 +46,7 @@ pub mod identity;
 pub mod open;
 pub mod output;
 pub mod page;
+#[expect(unsafe_code, reason = "handlers of signals are unsafe")]
 pub mod page_faults;
 pub mod private_files;
 pub mod space;
@@ -56,6 +58,6 @@ pub use identity::Identity;
 pub use open::open_direct;
 pub use open::{FileKind, NotRegular, io_class, is_not_regular, open_append, open_regular, open_unlinked};
 pub use output::{Guard, Kind, Output, OutputError, Place, atomic_write};
-pub use page_faults::FaultGuard;
+pub use page_faults::{FaultGuard, SignalStack};
 pub use private_files::Secret;
 pub use text::{NotUtf8, ReadError, STANDARD, read_argument, read_bytes, read_system, read_text, without_mark};

@@ -11,7 +11,8 @@
 //!
 //! The first guard installs the handler. For all other addresses it calls the handler that was
 //! installed before it. A handler that the program installs later must do the same. A thread that
-//! blocks SIGBUS is not protected: the system ends the process.
+//! blocks SIGBUS is not protected: the system ends the process. A thread that reads a mapping has a
+//! [`SignalStack`], because its own stack for handlers may be too small.
 //!
 //! Invariant: a reader of a guarded mapping checks [`FaultGuard::has_faulted`] after its last read,
 //! and before the result is used.
@@ -19,11 +20,28 @@
 
 #[cfg(target_os = "linux")]
 mod handler;
+#[cfg(target_os = "linux")]
+mod signal_stack;
 mod table;
 
 use std::sync::atomic::Ordering;
 
+#[cfg(target_os = "linux")]
+pub use signal_stack::SignalStack;
 use table::{PageRange, Slot};
+
+/// A stack for signal handlers of one thread: only Linux needs one.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug, Default)]
+pub struct SignalStack;
+
+#[cfg(not(target_os = "linux"))]
+impl SignalStack {
+    /// Runs some work.
+    pub fn run<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        work()
+    }
+}
 
 /// Guard of a mapped file.
 #[derive(Debug)]

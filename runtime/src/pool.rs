@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use crate::processors::{self, ThreadId};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::thread::{Builder, JoinHandle};
-use crate::sync::{Arc, Condvar, Mutex, PoisonError, hint, spin_rounds};
+use crate::sync::{Arc, Condvar, Mutex, PoisonError, SignalStack, hint, spin_rounds};
 
 /// Max threads.
 pub const MAX_THREADS: usize = 1024;
@@ -264,6 +264,8 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// Processors to which the caller is bound while it runs a job; empty if it is not bound.
     caller_processors: Vec<usize>,
+    /// Stack of the caller for signal handlers while it runs a job.
+    caller_stack: SignalStack,
 }
 
 impl std::fmt::Debug for Pool {
@@ -287,11 +289,14 @@ impl Pool {
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let mut pool = Pool { shared, workers: Vec::new(), caller_processors: Vec::new() };
+        let mut pool =
+            Pool { shared, workers: Vec::new(), caller_processors: Vec::new(), caller_stack: SignalStack::default() };
         for thread in 1..threads {
             let shared = Arc::clone(&pool.shared);
             // On failure the pool is dropped, which ends the started threads.
-            let worker = Builder::new().name(format!("ixc-{thread}")).spawn(move || work(&shared, thread))?;
+            let worker = Builder::new()
+                .name(format!("ixc-{thread}"))
+                .spawn(move || SignalStack::default().run(|| work(&shared, thread)))?;
             pool.workers.push(worker);
         }
         Ok(pool)
@@ -363,7 +368,7 @@ impl Pool {
             shared.running.0.store(starts.len(), Ordering::Release);
         }
         starts.iter().for_each(|start| start.0.advance());
-        let caller_processor = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let caller_processor = self.caller_stack.run(|| catch_unwind(AssertUnwindSafe(|| job(0))));
         loop {
             // `done` is read before `running`, and again in each round. A worker decrements
             // `running` before it advances `done`, so `done` may still advance for the previous
