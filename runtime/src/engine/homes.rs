@@ -12,6 +12,9 @@ use crate::pool::Pool;
 use crate::processors::{Machine, PinRefusal};
 use crate::storage::pages::NamedRegions;
 
+/// Last threads of each home that alternate with those of other homes.
+const ALTERNATING: usize = 4;
+
 /// Homes of an engine's threads; empty if the system chooses processors and memory.
 #[derive(Clone, Debug, Default)]
 pub struct Homes(Vec<Arc<Home>>);
@@ -34,10 +37,22 @@ impl Homes {
 
     /// Returns the position of the home of each of `threads` threads. Fewer threads than the homes
     /// have are divided among all homes, so that they read memory at the speed of all nodes.
+    ///
+    /// Neighbours have one home, because they meet first at barriers. Only the last threads of the
+    /// homes alternate, because steps leave out the last threads of all when processors are busy.
     pub(crate) fn of_threads(&self, threads: usize) -> Vec<usize> {
         let each = self.0.iter().enumerate().map(|(number, home)| std::iter::repeat_n(number, home.place.threads));
         let all: Vec<usize> = each.flatten().collect();
-        (0..threads).filter_map(|thread| all.get((2 * thread + 1) * all.len() / (2 * threads)).copied()).collect()
+        let homes: Vec<usize> =
+            (0..threads).filter_map(|thread| all.get((2 * thread + 1) * all.len() / (2 * threads)).copied()).collect();
+        let mut later = vec![0; self.0.len()];
+        let mut ordered: Vec<(usize, usize)> = Vec::with_capacity(homes.len());
+        for home in homes.into_iter().rev() {
+            ordered.push((ALTERNATING.saturating_sub(later[home]), home));
+            later[home] += 1;
+        }
+        ordered.sort_unstable();
+        ordered.into_iter().map(|(_, home)| home).collect()
     }
 
     /// Enters the only home, or a home on all nodes, where memory is interleaved.
@@ -149,10 +164,16 @@ mod tests {
     fn threads_are_divided_among_homes() {
         let home = |threads| RankPlace { nodes: vec![0], processors: vec![0], threads };
         let homes = Homes::at(vec![home(4), home(2)]);
-        assert_eq!(homes.of_threads(6), [0, 0, 0, 0, 1, 1]);
+        assert_eq!(homes.of_threads(6), [0, 0, 0, 1, 0, 1]);
         assert_eq!((homes.of_threads(3), homes.of_threads(2)), (vec![0, 0, 1], vec![0, 1]));
         let equal = Homes::at(vec![home(2), home(2), home(2)]);
         assert_eq!((equal.of_threads(3), equal.of_threads(1)), (vec![0, 1, 2], vec![1]));
+        let large = Homes::at(vec![home(24), home(24)]).of_threads(48);
+        assert_eq!(large[..40], [[0; 20], [1; 20]].concat());
+        for left_out in 0..=8 {
+            let of_first = large[..48 - left_out].iter().filter(|home| **home == 0).count();
+            assert_eq!(of_first, 24 - left_out / 2, "{left_out} threads left out");
+        }
         assert_eq!((equal.of_threads(0), Homes::default().of_threads(2)), (vec![], vec![]));
     }
 }
