@@ -115,7 +115,7 @@ pub fn note(engine: &Engine) {
         let on = on.join(", ");
         let of = if engine.is_divided() { "rank" } else { "copy" };
         match (&bytes, refusal) {
-            (Ok(bytes), _) if bytes.all() == 0 => {}
+            (Ok(bytes), None) if bytes.all() == 0 => {}
             (Ok(bytes), refusal) => {
                 let (local, all) = (bytes.on(&home), bytes.all());
                 let refusal = refusal.map_or(String::new(), |why| format!("; {why}"));
