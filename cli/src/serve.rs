@@ -243,7 +243,8 @@ impl Args {
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
         let serving_options = self.serving_options(&sources[0].name, template)?;
         let local = listener.local_addr().map_err(refused())?;
-        // The sandbox limits which files can be opened. The threads of the first log end before that.
+        // The sandbox limits which files can be opened. Before its last limits, the thread of the
+        // first log ends.
         let (early_writer, writer) = (log::writer()?, log::writer()?);
         let sandbox = self.begin_sandbox(&options, &sources)?;
         // Signals drain the server from the line that announces it, because a supervisor may react

@@ -51,7 +51,7 @@ struct Restore(libc::stack_t);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        // SAFETY: it was the thread's stack before, and nothing has replaced it in its owner's view.
+        // SAFETY: it was the thread's stack before, and its owner does not know of the change.
         unsafe { libc::sigaltstack(&raw const self.0, null_mut()) };
     }
 }

@@ -3,7 +3,7 @@
 //! The client may send its request after the answer. If the connection were closed, the system
 //! would reset it, and the client would lose the answer. So the rest of the request is read.
 //!
-//! Invariant: a refusal never waits for a client, and at most [`MAX_REFUSED`] connections stay open.
+//! Invariant: a refusal never waits for a client. At most [`MAX_REFUSED`] connections stay open.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr};

@@ -11,7 +11,7 @@ pub const fn spin_rounds(_: u32) -> u32 {
     1
 }
 
-/// A stack for signal handlers. The scheduler's threads share one of the system, and get no signals.
+/// A stack for signal handlers. The scheduler's threads get no signals.
 #[derive(Debug, Default)]
 pub struct SignalStack;
 
