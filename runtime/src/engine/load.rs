@@ -48,6 +48,7 @@ use crate::watchdog::Watchdog;
 
 mod budget;
 mod on_nodes;
+mod sources;
 
 pub use crate::error::load::LoadError;
 pub use crate::model_files::{is_source, locate, use_files};
@@ -57,6 +58,7 @@ pub use budget::SPARE_BYTES;
 pub(crate) use budget::{RunSize, fixed_bytes, for_experts, needed_process_bytes, resident, resident_bytes};
 use budget::{budget, for_recorder, stream_config};
 use on_nodes::{copies_bytes, copies_weights, copy_to_homes};
+use sources::Sources;
 
 /// A loaded plan: the data that steps need.
 #[derive(Debug)]
@@ -414,29 +416,6 @@ fn in_memory(streamed: Option<&[bool]>, number: usize, weight: &PlanWeight) -> b
     let made = weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
     let copied = streamed.is_some() && !matches!(weight.file, WeightFile::Blocks { .. });
     !is_streamed(streamed, number) && weight.bytes > 0 && (made || copied)
-}
-
-/// The files that weights are read from.
-struct Sources<'a> {
-    files: &'a [Mapped],
-    derived_tensors: DerivedTensors,
-    /// The plan's own file.
-    own: Option<&'a Mapped>,
-}
-
-impl Sources<'_> {
-    /// Returns a weight's bytes as stored, and the number of their file if they lie in one file.
-    fn source(&self, weight: &PlanWeight) -> Result<(Option<WeightSource>, usize), LoadError> {
-        let (file, number) = match weight.file {
-            WeightFile::Source(file) => (&self.files[file as usize], file as usize),
-            WeightFile::Plan | WeightFile::Blocks { .. } => (self.own.ok_or(LoadError::NoWeights)?, self.files.len()),
-            WeightFile::Derived(derived) => {
-                return Ok((self.derived_tensors.part(derived, weight.offset, weight.bytes), usize::MAX));
-            }
-        };
-        let place = weight.span().and_then(|bytes| file.region().part(weight.offset, bytes));
-        Ok((place.map(WeightSource::Mapped), number))
-    }
 }
 
 fn packed_bytes(weight: &PlanWeight) -> u64 {
