@@ -1,6 +1,29 @@
 //! Result of lowering one kernel, and the errors that prevent it.
+//!
+//! A process that loads the same kernels many times can share their artifacts. Lowering is
+//! deterministic, so that shared artifacts are equal to new ones:
+//!
+//! ```
+//! use ixc_codegen::artifact::{Artifact, share_artifacts};
+//! use ixc_ir::kernel::{KernelBuilder, Type};
+//! use ixc_targets::Target;
+//!
+//! let mut b = KernelBuilder::new("copy_f32x8");
+//! let (x, y) = (b.read("x", 32), b.write("y", 32));
+//! let value = b.load(Type::f32(8), x, 0);
+//! b.store(y, 0, value);
+//! let kernel = b.finish();
+//! let lower = || Artifact::generate(&kernel, Target::AVX2, false).unwrap();
+//!
+//! let new = lower();
+//! share_artifacts();
+//! let (first, shared) = (lower(), lower());
+//! assert_eq!((first.bytes(), shared.bytes()), (new.bytes(), new.bytes()));
+//! ```
 
+use std::collections::HashMap;
 use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
@@ -64,6 +87,41 @@ impl CodegenError {
     }
 }
 
+/// Artifacts by name and target of their kernels. A name may stand for several kernels.
+#[derive(Default)]
+struct SharedArtifacts {
+    count: usize,
+    by_name: HashMap<(String, Target), Vec<(Kernel, Artifact)>>,
+}
+
+static SHARED: OnceLock<Mutex<SharedArtifacts>> = OnceLock::new();
+
+/// Max shared artifacts. One takes about 100 KB together with its kernel.
+const MAX_SHARED: usize = 2_000;
+
+/// Keeps artifacts in memory from now on, and reuses them for equal kernels. It takes up to 200 MB.
+///
+/// This is for tests: they load plans of a few models hundreds of times.
+pub fn share_artifacts() {
+    SHARED.get_or_init(Mutex::default);
+}
+
+impl SharedArtifacts {
+    fn find(&self, kernel: &Kernel, target: Target) -> Option<Artifact> {
+        let known = self.by_name.get(&(kernel.name.clone(), target))?;
+        known.iter().find(|(other, _)| other == kernel).map(|(_, artifact)| artifact.clone())
+    }
+
+    fn add(&mut self, kernel: &Kernel, target: Target, artifact: &Artifact) {
+        if self.count == MAX_SHARED {
+            self.by_name.clear();
+            self.count = 0;
+        }
+        self.count += 1;
+        self.by_name.entry((kernel.name.clone(), target)).or_default().push((kernel.clone(), artifact.clone()));
+    }
+}
+
 /// Result of lowering one kernel, for listings and statistics.
 #[derive(Clone, Debug)]
 pub enum Artifact {
@@ -75,11 +133,25 @@ pub enum Artifact {
 
 impl Artifact {
     /// Generates the code of a verified kernel. With `with_text`, also keeps listings that cost
-    /// extra time.
+    /// extra time. Without, returns a shared artifact if there is one ([`share_artifacts`]).
     ///
     /// # Errors
     /// [`CodegenError::X64`] or [`CodegenError::Portable`].
     pub fn generate(kernel: &Kernel, target: Target, with_text: bool) -> Result<Artifact, CodegenError> {
+        let Some(shared) = SHARED.get().filter(|_| !with_text) else {
+            return Artifact::lower(kernel, target, with_text);
+        };
+        // The lock is not held during lowering, because other threads lower other kernels.
+        let locked = || shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(artifact) = locked().find(kernel, target) {
+            return Ok(artifact);
+        }
+        let artifact = Artifact::lower(kernel, target, with_text)?;
+        locked().add(kernel, target, &artifact);
+        Ok(artifact)
+    }
+
+    fn lower(kernel: &Kernel, target: Target, with_text: bool) -> Result<Artifact, CodegenError> {
         Ok(match (target.isa().lowering, with_text) {
             (Lowering::X64, _) => {
                 let refused = |source| CodegenError::X64 { kernel: kernel.name.clone(), source };
@@ -133,5 +205,46 @@ impl Artifact {
                 format!("; {} ({} bytes)\n{listing}", code.name, code.bytes.len())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_ir::kernel::{KernelBuilder, Type};
+
+    use super::*;
+
+    /// Returns a kernel that copies eight floats from an offset.
+    fn copy(name: &str, offset: i64) -> Kernel {
+        let mut b = KernelBuilder::new(name);
+        let (x, y) = (b.read("x", 64), b.write("y", 32));
+        let value = b.load(Type::f32(8), x, offset);
+        b.store(y, 0, value);
+        b.finish()
+    }
+
+    #[test]
+    fn different_kernels_of_one_name_share_no_artifact() {
+        share_artifacts();
+        let kernels = [0, 32].map(|offset| copy("copy", offset));
+        let own = kernels.each_ref().map(|kernel| Artifact::lower(kernel, Target::AVX2, false).unwrap());
+        assert_ne!(own[0].bytes(), own[1].bytes());
+        for _ in 0..2 {
+            for (kernel, own) in kernels.iter().zip(&own) {
+                assert_eq!(Artifact::generate(kernel, Target::AVX2, false).unwrap().bytes(), own.bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn shared_artifacts_are_limited() {
+        let kernels = ["first", "last"].map(|name| copy(name, 0));
+        let artifact = Artifact::lower(&kernels[0], Target::AVX2, false).unwrap();
+        let mut shared = SharedArtifacts::default();
+        (0..MAX_SHARED).for_each(|_| shared.add(&kernels[0], Target::AVX2, &artifact));
+        assert!(shared.find(&kernels[0], Target::AVX2).is_some());
+        assert!(shared.find(&kernels[0], Target::AVX512).is_none());
+        shared.add(&kernels[1], Target::AVX2, &artifact);
+        assert!(shared.find(&kernels[0], Target::AVX2).is_none() && shared.find(&kernels[1], Target::AVX2).is_some());
     }
 }

@@ -1,6 +1,7 @@
 //! A transformer of one layer with routed experts, as a plan made by hand. The plan has every kind
 //! of step, buffer source and input.
 
+use ixc_codegen::artifact::share_artifacts;
 use ixc_kernels::generator::blocks;
 use ixc_kernels::{
     Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, Heads, KernelSpec, Linear,
@@ -447,8 +448,10 @@ pub fn plan_for(folder: &Path, target: Target) -> Plan<Kernel> {
     plan_of(folder, target, Factors::F32)
 }
 
-/// Makes the plan for a target, with factors of a format.
+/// Makes the plan for a target, with factors of a format. From now on, engines of this process share
+/// code: all tests load the same few kernels.
 pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
+    share_artifacts();
     let (mut plan, bytes) = specs(factors);
     std::fs::write(folder.join("tiny.weights"), bytes).unwrap();
     plan.target = target.name().into();

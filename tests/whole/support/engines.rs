@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ixc::codegen::artifact::share_artifacts;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::runtime::engine::{self, BackendKind, Engine};
@@ -10,8 +11,10 @@ use ixc::runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 
-/// Returns the backend that runs a target's kernels on this machine.
+/// Returns the backend that runs a target's kernels on this machine. From now on, engines of this
+/// process share code: it takes most of the time of a test, and most tests load the same models.
 pub fn native(target: Target) -> BackendKind {
+    share_artifacts();
     if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
 }
 

@@ -3,8 +3,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use ixc_codegen::module::{CodegenError, Module};
-use ixc_codegen::x64;
+use ixc_codegen::artifact::Artifact;
+use ixc_codegen::module::Module;
 use ixc_emulator::{Program, Slice};
 use ixc_ir::kernel::{Kernel, interpret};
 use ixc_targets::{Lowering, Target};
@@ -53,12 +53,12 @@ impl Backend {
             return Err(LoadError::NotEmulated { target });
         }
         let emulated = kernels.iter().map(|kernel| {
-            let name = || kernel.name.clone();
-            let compiled = x64::compile(kernel, target).map_err(|source| CodegenError::X64 { kernel: name(), source });
-            let compiled = compiled.map_err(Box::new).map_err(LoadError::Codegen)?;
+            let artifact = Artifact::generate(kernel, target, false).map_err(Box::new).map_err(LoadError::Codegen)?;
+            let Artifact::X64(compiled) = artifact else { return Err(LoadError::NotEmulated { target }) };
             let code = [&compiled.code[..], &compiled.constants].concat();
             let program = Program::new(&code, compiled.code_bytes, target.features());
-            let program = program.map_err(|fault| LoadError::Fault { kernel: name(), source: Box::new(fault) })?;
+            let program =
+                program.map_err(|fault| LoadError::Fault { kernel: kernel.name.clone(), source: Box::new(fault) })?;
             let buffers = kernel.buffers.iter().map(|buffer| (buffer.name.clone(), buffer.kind.may_store())).collect();
             Ok(EmulatedCode { program, buffers })
         });
