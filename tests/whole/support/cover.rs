@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ixc::compile::{CompileOptions, specs};
 use ixc::ir::graph::{Attr, Op};
@@ -75,19 +75,22 @@ pub fn cover_on<'m>(models: &'m [Golden], targets: &[Target]) -> Vec<(&'m Golden
 
 /// Returns the features of a model's plan, found once for all tests.
 fn features_of(golden: &Golden, target: Target) -> Features {
-    static KNOWN: Mutex<BTreeMap<(PathBuf, &str), Features>> = Mutex::new(BTreeMap::new());
+    type Known = BTreeMap<(PathBuf, &'static str), Arc<OnceLock<Features>>>;
+    static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
     let key = (golden.model.clone(), target.name());
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-    known.unwrap_or_else(|| {
+    // If one test fails to compile the model, the next test tries again.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = known.entry(key).or_default().clone();
+    drop(known);
+    let find = || {
         let options = CompileOptions { target: Some(target), ..CompileOptions::default() };
         let model = Model::open(&golden.model).unwrap();
         let (module, plan) = specs(&model, &options).unwrap_or_else(|error| panic!("{}: {error}", golden.name()));
         let ops = module.functions.iter().flat_map(|function| &function.ops).map(of_op);
         let features = ops.chain(plan.kernels.iter().map(of_spec)).chain(plan.steps.iter().flat_map(of_step));
-        let features = Features::new(features.collect());
-        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(key, features.clone());
-        features
-    })
+        Features::new(features.collect())
+    };
+    own.get_or_init(find).clone()
 }
 
 fn of_op(op: &Op) -> String {
