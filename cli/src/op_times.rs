@@ -1,7 +1,8 @@
-//! Table of the time of a generation by op, for `--stats` ([`ixc_measure::op_times`]).
+//! Tables of the time of a generation by op and by kernel, for `--stats`
+//! ([`ixc_measure::op_times`]).
 
 use ixc_generate::timing::{Phase, StreamCounts};
-use ixc_measure::op_times::{Op, ops, others};
+use ixc_measure::op_times::{KernelRow, Op, kernels, ops, others};
 use ixc_measure::roofline::Roofline;
 use ixc_runtime::stats::{ExchangeCounts, Stats};
 use serde_json::{Value as Json, json};
@@ -9,14 +10,15 @@ use serde_json::{Value as Json, json};
 use super::output::{Bytes, Printable, count_text};
 use super::stats_line::{Label, stat};
 
-/// Min share of the time for which an op gets a row. The longest op always gets one, since threads
-/// on a busy machine may do little but wait.
+/// Min share of the time for which an op or kernel gets a row. The longest op always gets one,
+/// since threads on a busy machine may do little but wait.
 const MIN_SHARE: f64 = 0.01;
 
-/// Prints the time of a phase by op, in rows that add up to the total. Rates are computed as if all
-/// threads worked on the op during its time.
+/// Prints the time of a phase by op, in rows that add up to the total, and by kernel. Rates are
+/// computed as if all threads worked on the op during its time.
 pub fn note(part: Label, phase: &Phase, stats: &Stats, limits: Option<&Roofline>) {
     lines(phase, stats, limits).iter().for_each(|line| part.print(line));
+    kernel_lines(phase, stats).iter().for_each(|line| part.print(line));
     if stats.reduced > 0 {
         let (steps, threads) = (count_text(stats.steps, "step"), stats.threads);
         part.print(format_args!(
@@ -81,27 +83,60 @@ fn row(op: &Op) -> String {
 /// machine's limit.
 const HEAD: &str = "   time op                     GB/s   of limit      GOP/s   of limit";
 
+/// Column heads of kernels: share of the time, seconds of all threads, and calls.
+const KERNEL_HEAD: &str = "   time seconds    calls  kernel  ops";
+
 /// Returns a head, and the rows of the longest ops and of the time outside of ops, the longest
 /// first. They add up to the whole time. Returns nothing if no time was measured.
 fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String> {
     let (ops, others) = (ops(stats, limits), others(phase, stats));
-    let times = ops.iter().map(|op| op.seconds).chain(others.iter().map(|(_, seconds)| *seconds));
-    let total: f64 = times.sum();
+    let longest = ops.first().map(|op| op.seconds);
+    let mut rows: Vec<TimeRow> = ops.iter().map(|op| TimeRow { seconds: op.seconds, text: row(op) }).collect();
+    rows.extend(others.iter().map(|(time, seconds)| TimeRow { seconds: *seconds, text: time.name().to_owned() }));
+    rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    table(HEAD, rows, longest, thread_seconds(phase, stats))
+}
+
+/// Returns a head, and the rows of the longest kernels, the longest first. Returns nothing if no
+/// kernel was timed.
+fn kernel_lines(phase: &Phase, stats: &Stats) -> Vec<String> {
+    let kernels = kernels(stats);
+    let Some(longest) = kernels.first().map(|kernel| kernel.seconds) else { return Vec::new() };
+    let row = |KernelRow { kernel, ops, calls, seconds, .. }: &KernelRow| TimeRow {
+        seconds: *seconds,
+        text: format!("{seconds:>7.3} {calls:>8}  {}  {}", Printable(kernel), Printable(&ops.join(", "))),
+    };
+    table(KERNEL_HEAD, kernels.iter().map(row).collect(), Some(longest), thread_seconds(phase, stats))
+}
+
+/// A row of a table, and its time in seconds, summed over threads.
+struct TimeRow {
+    seconds: f64,
+    text: String,
+}
+
+/// Returns the time of all threads in a phase: in ops, and outside of ops.
+fn thread_seconds(phase: &Phase, stats: &Stats) -> f64 {
+    let ops: f64 = stats.tasks.iter().map(|task| task.work.time.as_secs_f64()).sum();
+    ops + others(phase, stats).iter().map(|(_, seconds)| seconds).sum::<f64>()
+}
+
+/// Returns a head, and sorted rows with their share of the total. Rows that are shorter than the
+/// min share and than `longest` become one row. Returns nothing if no time was measured.
+fn table(head: &str, rows: Vec<TimeRow>, longest: Option<f64>, total: f64) -> Vec<String> {
     if total <= 0.0 {
         return Vec::new();
     }
-    let least = ops.first().map_or(f64::INFINITY, |longest| longest.seconds).min(MIN_SHARE * total);
-    let mut rows: Vec<(f64, String)> = ops.iter().map(|op| (op.seconds, row(op))).collect();
-    rows.extend(others.iter().map(|(time, seconds)| (*seconds, time.name().to_owned())));
-    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let least = longest.unwrap_or(f64::INFINITY).min(MIN_SHARE * total);
     let (long, short): (Vec<_>, Vec<_>) =
-        rows.into_iter().filter(|(time, _)| *time > 0.0).partition(|(time, _)| *time >= least);
-    let rest: f64 = short.iter().map(|(time, _)| time).sum();
-    let rest = (!short.is_empty()).then(|| (rest, count_text(short.len() as u64, "shorter row")));
-    let percent = |time: f64| 100.0 * time / total;
+        rows.into_iter().filter(|row| row.seconds > 0.0).partition(|row| row.seconds >= least);
+    let rest = (!short.is_empty()).then(|| TimeRow {
+        seconds: short.iter().map(|row| row.seconds).sum(),
+        text: count_text(short.len() as u64, "shorter row"),
+    });
     let rows = long.into_iter().chain(rest);
-    let rows = rows.map(|(time, line)| format!("{:5.1} % {}", percent(time), line.trim_end()));
-    std::iter::once(HEAD.to_owned()).chain(rows).collect()
+    let rows = rows.map(|row| format!("{:5.1} % {}", 100.0 * row.seconds / total, row.text.trim_end()));
+    std::iter::once(head.to_owned()).chain(rows).collect()
 }
 
 /// Returns a phase with its times, as JSON.
@@ -119,6 +154,7 @@ pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
         "barriers": stats.barriers.checked_div(stats.threads as u64),
         "thread_seconds": stats.wall.as_secs_f64() * stats.threads as f64,
         "ops": ops(stats, limits),
+        "kernels": kernels(stats),
         "thread_seconds_besides": others,
         "streamed": { "bytes": bytes, "requested": requested, "kept": kept, "busy_seconds": busy, "stall_seconds": stall },
     })
@@ -128,8 +164,45 @@ pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
 mod tests {
     use super::*;
     use ixc_measure::roofline::{CacheRate, ProductRate};
-    use ixc_runtime::stats::{TaskTime, Work};
+    use ixc_runtime::stats::{KernelTime, TaskTime, Work};
     use std::time::Duration;
+
+    #[test]
+    fn kernel_table_sums_ops_and_lists_the_slowest_first() {
+        let kernel = |kernel: &str, op: &str, milliseconds, items| KernelTime {
+            kernel: kernel.into(),
+            op: op.into(),
+            work: Work { time: Duration::from_millis(milliseconds), items, ..Work::default() },
+        };
+        let stats = Stats {
+            threads: 2,
+            wall: Duration::from_secs(1),
+            kernels: vec![
+                kernel("rms_norm_f32", "rms_norm", 4, 96),
+                kernel("gemv_q4_k_r16_a8_super_t16n256k256", "linear.qkv", 100, 64),
+                kernel("gemv_q6_k_r16", "linear", 500, 1024),
+                kernel("gemv_q4_k_r16_a8_super_t16n256k256", "expert.down", 300, 512),
+                kernel("add_f32", "add", 0, 0),
+            ],
+            ..Stats::default()
+        };
+        let phase = Phase { tokens: 8, seconds: 1.0, ..Phase::default() };
+        assert_eq!(
+            kernel_lines(&phase, &stats),
+            [
+                "   time seconds    calls  kernel  ops",
+                " 25.0 %   0.500     1024  gemv_q6_k_r16  linear",
+                " 20.0 %   0.400      576  gemv_q4_k_r16_a8_super_t16n256k256  expert.down, linear.qkv",
+                "  0.2 % 1 shorter row",
+            ]
+        );
+        assert_eq!(kernel_lines(&phase, &Stats { kernels: Vec::new(), ..stats.clone() }), [""; 0]);
+        let facts = facts(&phase, &stats, None);
+        let slowest = serde_json::json!({
+            "kernel": "gemv_q6_k_r16", "ops": ["linear"], "calls": 1024, "seconds": 0.5, "share": 0.25
+        });
+        assert_eq!((&facts["kernels"][0], facts["kernels"].as_array().unwrap().len()), (&slowest, 4));
+    }
 
     #[test]
     fn time_table_sums_ops_of_layers_and_shows_shares() {

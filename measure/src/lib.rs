@@ -8,7 +8,7 @@
 //! | [`forecast`] | forecast of tokens per second for a memory budget, without a run |
 //! | [`ratio`] | ratio of two sets of measurements, with its interval |
 //! | [`comparison`] | comparison of two measurements of speed, beyond noise |
-//! | [`op_times`] | time of a generation by op |
+//! | [`op_times`] | time of a generation by op and by kernel |
 //! | [`roofline`] | peak rates of a machine |
 //! | [`streaming`] | rates of streamed experts, next to the drive's own and the forecast |
 //! | [`npy`] | NumPy files |

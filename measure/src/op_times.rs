@@ -1,10 +1,11 @@
 //! Time of a generation by op: share of the time, bytes read, operations, and how near the rates
-//! are to the machine's peak.
+//! are to the machine's peak. Also its time by kernel.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use ixc_generate::timing::Phase;
-use ixc_runtime::stats::{Stats, Work};
+use ixc_runtime::stats::{KernelTime, Stats, Work};
 use serde::Serialize;
 
 use crate::roofline::Roofline;
@@ -13,17 +14,17 @@ use crate::roofline::Roofline;
 /// to the time in which threads worked on the op, as if all threads did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Op {
-    /// Mnemonic.
+    /// Mnemonic of the op.
     pub op: String,
     /// Seconds, summed over threads.
     pub seconds: f64,
     /// Share of the time of all threads, 0 to 1.
     pub share: f64,
-    /// Items that ran.
+    /// Items of work that ran.
     pub items: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Bytes per second.
+    /// Bytes read per second.
     pub bytes_per_second: f64,
     /// Share of the memory's measured bandwidth. It is above 1 if the bytes come from caches.
     pub share_of_bandwidth: Option<f64>,
@@ -42,7 +43,7 @@ pub struct Op {
     pub share_of_peak: Option<f64>,
 }
 
-/// Multiply-adds.
+/// Number of multiply-adds, by the type of their factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Products {
     /// Products of bytes.
@@ -66,6 +67,44 @@ pub fn ops(stats: &Stats, limits: Option<&Roofline>) -> Vec<Op> {
         ops.into_iter().map(|(op, work)| Op::from_work(op, &work, stats.threads, total, limits)).collect();
     ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     ops
+}
+
+/// Time of a kernel over all ops that call it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct KernelRow {
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Mnemonics of the ops, the slowest first.
+    pub ops: Vec<String>,
+    /// Calls, summed over threads.
+    pub calls: u64,
+    /// Seconds, summed over threads.
+    pub seconds: f64,
+    /// Share of the time of all threads, 0 to 1.
+    pub share: f64,
+}
+
+/// Returns the kernels that ran, the slowest first.
+pub fn kernels(stats: &Stats) -> Vec<KernelRow> {
+    let mut by_op: Vec<&KernelTime> = stats.kernels.iter().collect();
+    by_op.sort_by_key(|entry| Reverse(entry.work.time));
+    let mut kernels: BTreeMap<&str, (Work, Vec<String>)> = BTreeMap::new();
+    for KernelTime { kernel, op, work } in by_op {
+        let (sum, ops) = kernels.entry(kernel).or_default();
+        *sum += *work;
+        ops.push(op.clone());
+    }
+    let total = stats.wall.as_secs_f64() * stats.threads as f64;
+    let mut kernels: Vec<KernelRow> = kernels
+        .into_iter()
+        .map(|(kernel, (work, ops))| {
+            let seconds = work.time.as_secs_f64();
+            let share = if total > 0.0 { seconds / total } else { 0.0 };
+            KernelRow { kernel: kernel.to_owned(), ops, calls: work.items, seconds, share }
+        })
+        .collect();
+    kernels.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    kernels
 }
 
 impl Op {

@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
 
+use std::time::Duration;
+
 use ixc_codegen::module::CodegenError;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{KernelId, Output, Plan, Step};
@@ -277,7 +279,18 @@ fn statistics_name_every_task() {
     let items = |label: &str| stats.tasks.iter().find(|task| task.label == label).map(|task| task.work.items);
     assert_eq!((items("embed"), items("head"), items("q")), (Some(50), Some(5), Some(2 * 4 + 2 * 2)));
     assert!(stats.tasks.iter().all(|task| task.work.time <= stats.wall * 2));
-    assert_eq!(engine.take_stats().steps, 0);
+    // Kernels divide the work of their op's tasks.
+    let sum = |op: &str| {
+        let tasks = stats.tasks.iter().filter(|task| task.label.split_whitespace().next() == Some(op));
+        tasks.map(|task| (task.work.items, task.work.time)).fold((0, Duration::ZERO), |a, b| (a.0 + b.0, a.1 + b.1))
+    };
+    for op in ["embed", "head", "q"] {
+        let kernels = stats.kernels.iter().filter(|kernel| kernel.op == op).map(|kernel| kernel.work);
+        let work = kernels.fold((0, Duration::ZERO), |sum, work| (sum.0 + work.items, sum.1 + work.time));
+        assert_eq!(work, sum(op), "{op}");
+    }
+    let after = engine.take_stats();
+    assert!(after.steps == 0 && after.kernels.is_empty(), "{after:?}");
 }
 
 #[test]

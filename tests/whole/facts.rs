@@ -151,6 +151,10 @@ fn stats_are_printed_as_json_on_request() {
         assert!(linear["share_of_peak"].as_f64().unwrap() > 0.0, "{linear}");
         let shares: f64 = ops.iter().map(|op| op["share"].as_f64().unwrap()).sum();
         assert!(shares > 0.0 && shares <= 1.001, "{shares}");
+        // Kernels divide the time of the ops.
+        let kernels = part["kernels"].as_array().unwrap();
+        let sum = |rows: &[Json]| -> f64 { rows.iter().map(|row| row["seconds"].as_f64().unwrap()).sum() };
+        assert!((sum(kernels) - sum(ops)).abs() < 1e-6 && sum(ops) > 0.0, "{part:#}");
         // Ops are sorted by time, the longest first.
         let seconds: Vec<f64> = ops.iter().map(|op| op["seconds"].as_f64().unwrap()).collect();
         assert!(seconds.is_sorted_by(|a, b| a >= b), "{seconds:?}");

@@ -1,6 +1,6 @@
-//! Statistics of the time of steps: in each task, in packing weights, and at barriers. Time at a
-//! barrier has three parts: waiting for the last thread, waiting for the work of that thread alone,
-//! and meeting.
+//! Statistics of the time of steps: in each task and kernel, in packing weights, and at barriers.
+//! Time at a barrier has three parts: waiting for the last thread, waiting for the work of that
+//! thread alone, and meeting.
 //!
 //! Each thread has its own [`Clock`]; [`Stats`] is their sum. Measuring takes two readings of the
 //! system's clock for each share of work that a thread takes, below 1 % of a step.
@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ixc_ir::kernel::products::Products;
+use ixc_ir::plan::KernelId;
 
 use crate::program::Program;
 
@@ -20,6 +21,17 @@ pub struct TaskTime {
     /// The task's label.
     pub label: String,
     /// The work of the task's items.
+    pub work: Work,
+}
+
+/// The time of a kernel in the tasks of one op.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// The kernel's name.
+    pub kernel: String,
+    /// The op: the first word of the tasks' labels.
+    pub op: String,
+    /// The work of the kernel. Each item is one call.
     pub work: Work,
 }
 
@@ -104,8 +116,10 @@ pub struct Stats {
     pub packing: Duration,
     /// Tasks in the plan's order; tasks with the same label are added.
     pub tasks: Vec<TaskTime>,
-    /// For each of the plan's steps, the time in its kernels and the wait for the last thread after
-    /// it, summed over threads. It is the step's wall time multiplied by the number of threads.
+    /// Kernels that ran, once for each op that called them.
+    pub kernels: Vec<KernelTime>,
+    /// Time in the kernels of each of the plan's steps, and the wait for the last thread after it,
+    /// summed over threads. It is the step's wall time multiplied by the number of threads.
     pub stages: Vec<Duration>,
     /// Exchanges of this rank.
     pub exchanged: ExchangeCounts,
@@ -123,11 +137,18 @@ pub(crate) fn end<'c>(clocks: impl Iterator<Item = &'c Mutex<Clock>>, stage: usi
     }
 }
 
+/// The work of one kernel in a task.
+#[derive(Clone, Copy, Debug)]
+struct KernelWork {
+    kernel: KernelId,
+    work: Work,
+}
+
 /// The times of one thread.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    /// The work of each task of the whole plan.
-    tasks: Vec<Work>,
+    /// The work of each task of the whole plan, by kernel. A task has few kernels.
+    tasks: Vec<Vec<KernelWork>>,
     /// Time of waiting for the last thread after each stage.
     waits: Vec<Duration>,
     imbalance: Duration,
@@ -144,13 +165,15 @@ impl Clock {
     pub fn new(program: &Program) -> Clock {
         let tasks = program.stages.iter().map(|stage| stage.tasks.len()).sum();
         let waits = vec![Duration::ZERO; program.stages.len()];
-        Clock { tasks: vec![Work::default(); tasks], waits, ..Clock::default() }
+        Clock { tasks: vec![Vec::new(); tasks], waits, ..Clock::default() }
     }
 
-    /// Adds work to a task.
-    pub fn work(&mut self, task: usize, work: Work) {
-        if let Some(entry) = self.tasks.get_mut(task) {
-            *entry += work;
+    /// Adds work of a kernel to a task.
+    pub fn work(&mut self, task: usize, kernel: KernelId, work: Work) {
+        let Some(kernels) = self.tasks.get_mut(task) else { return };
+        match kernels.iter_mut().find(|entry| entry.kernel == kernel) {
+            Some(entry) => entry.work += work,
+            None => kernels.push(KernelWork { kernel, work }),
         }
     }
 
@@ -185,12 +208,22 @@ impl Clock {
         stats.stages.resize(program.stages.len(), Duration::ZERO);
         for (i, (stage, sum)) in program.stages.iter().zip(&mut stats.stages).enumerate() {
             let tasks = self.tasks.iter().skip(stage.first_task).take(stage.tasks.len());
-            *sum += tasks.map(|work| work.time).sum::<Duration>() + self.waits.get(i).copied().unwrap_or_default();
+            *sum += tasks.flatten().map(|entry| entry.work.time).sum::<Duration>();
+            *sum += self.waits.get(i).copied().unwrap_or_default();
         }
+        self.add_tasks_to(program, stats);
+        self.add_kernels_to(program, stats);
+    }
+
+    fn add_tasks_to(&self, program: &Program, stats: &mut Stats) {
         let labels = program.stages.iter().flat_map(|stage| &stage.tasks).map(|task| &task.label);
         let mut known: HashMap<String, usize> =
             stats.tasks.iter().enumerate().map(|(i, entry)| (entry.label.clone(), i)).collect();
-        for (label, &work) in labels.zip(&self.tasks) {
+        for (label, kernels) in labels.zip(&self.tasks) {
+            let work = kernels.iter().fold(Work::default(), |mut sum, entry| {
+                sum += entry.work;
+                sum
+            });
             match known.get(label.as_str()).and_then(|&i| stats.tasks.get_mut(i)) {
                 Some(entry) => entry.work += work,
                 None => {
@@ -201,11 +234,25 @@ impl Clock {
         }
     }
 
+    fn add_kernels_to(&self, program: &Program, stats: &mut Stats) {
+        let labels = program.stages.iter().flat_map(|stage| &stage.tasks).map(|task| task.label.as_str());
+        for (label, kernels) in labels.zip(&self.tasks) {
+            let op = label.split_whitespace().next().unwrap_or_default();
+            for &KernelWork { kernel, work } in kernels {
+                let Some(kernel) = program.kernels.get(kernel.0 as usize).map(|kernel| &kernel.name) else { continue };
+                match stats.kernels.iter_mut().find(|entry| entry.op == op && entry.kernel == *kernel) {
+                    Some(entry) => entry.work += work,
+                    None => stats.kernels.push(KernelTime { kernel: kernel.clone(), op: op.to_owned(), work }),
+                }
+            }
+        }
+    }
+
     /// Resets all times to 0.
     pub fn reset(&mut self) {
         let (tasks, waits) = (std::mem::take(&mut self.tasks), std::mem::take(&mut self.waits));
         *self = Clock { tasks, waits, ..Clock::default() };
-        self.tasks.fill(Work::default());
+        self.tasks.iter_mut().for_each(Vec::clear);
         self.waits.fill(Duration::ZERO);
     }
 }

@@ -140,13 +140,13 @@ impl Pass<'_> {
             let (rows, bytes) = (group.chunk_rows.min(group.rows), work.map_or(0, |work| work.bytes));
             let variant = &stage.tasks[group.task].variants[group.variant];
             let bands = variant.bands.as_ref().filter(|_| group.banded);
-            let kernel = bands.map_or(variant.kernel, |bands| bands.kernel).0;
-            self.trace(begin, Work::Task { task, kernel, expert, items: stop - at, rows, bytes });
+            let kernel = bands.map_or(variant.kernel, |bands| bands.kernel);
+            self.trace(begin, Work::Task { task, kernel: kernel.0, expert, items: stop - at, rows, bytes });
             if let (Some(clock), Some(begin), Some(work)) = (clock.as_deref_mut(), begin, work) {
                 // The time that items spent packing weights is subtracted from their kernel time.
                 let packing = self.store.weights.take_packing(thread);
                 let time = begin.elapsed().saturating_sub(packing);
-                clock.work(stage.first_task + group.task, stats::Work { time, ..work });
+                clock.work(stage.first_task + group.task, kernel, stats::Work { time, ..work });
                 clock.pack(packing);
             }
             at = stop;
