@@ -19,7 +19,27 @@ struct Group {
     rest: &'static [&'static str],
 }
 
+/// All groups, in the order of `--help`.
 const GROUPS: [Group; 10] = [
+    Group {
+        heading: "Model",
+        common: &["threads", "ctx"],
+        rest: &[
+            "model",
+            "download",
+            "target",
+            "pin",
+            "numa",
+            "mlock",
+            "no-pack",
+            "no-check",
+            "emulate",
+            "weights",
+            "no-cache",
+            "cache-dir",
+            "cache-limit",
+        ],
+    },
     Group {
         heading: "Server",
         common: &["host", "port", "api-key", "api-key-file", "embeddings", "models-dir"],
@@ -41,25 +61,6 @@ const GROUPS: [Group; 10] = [
             "slot-save-path",
             "sandbox",
             "pooling",
-        ],
-    },
-    Group {
-        heading: "Model",
-        common: &["threads", "ctx"],
-        rest: &[
-            "model",
-            "download",
-            "target",
-            "pin",
-            "numa",
-            "mlock",
-            "no-pack",
-            "no-check",
-            "emulate",
-            "weights",
-            "no-cache",
-            "cache-dir",
-            "cache-limit",
         ],
     },
     Group {
@@ -131,6 +132,7 @@ const GROUPS: [Group; 10] = [
             "spec-always",
         ],
     },
+    Group { heading: "Output", common: &["output", "json"], rest: &["force"] },
     Group {
         heading: "For kernel developers",
         common: &[],
@@ -148,20 +150,26 @@ const GROUPS: [Group; 10] = [
             "emit",
         ],
     },
-    Group { heading: "Output", common: &["output", "json"], rest: &["force"] },
     Group { heading: "Messages", common: &["stats", "quiet"], rest: &["verbose", "color", "log-file"] },
 ];
 
-/// Adds headings to the options of commands with many options.
+/// Adds headings to the options of commands with many options, in the order of [`GROUPS`].
 pub fn with_headings(command: Command) -> Command {
     let many = has_many(&command);
     let command = command.mut_subcommands(with_headings);
     if !many {
         return command;
     }
-    command.mut_args(|arg| match group_of(&arg) {
-        Some(group) => arg.help_heading(group.heading),
-        None => arg,
+    // Headings are printed in the order of their first options.
+    let mut sorted: Vec<Arg> = command.get_arguments().cloned().collect();
+    sorted.sort_by_key(|arg| group_number(arg).map_or(0, |number| number + 1));
+    let mut sorted = sorted.into_iter();
+    command.mut_args(|arg| {
+        let arg = sorted.next().unwrap_or(arg);
+        match group_of(&arg) {
+            Some(group) => arg.help_heading(group.heading),
+            None => arg,
+        }
     })
 }
 
@@ -216,9 +224,14 @@ fn has_many(command: &Command) -> bool {
     command.get_arguments().filter(|arg| arg.get_long().is_some()).count() > MANY
 }
 
-fn group_of(arg: &Arg) -> Option<&'static Group> {
+/// Returns the position in [`GROUPS`] of the group that an option belongs to.
+fn group_number(arg: &Arg) -> Option<usize> {
     let long = arg.get_long()?;
-    GROUPS.iter().find(|group| group.common.contains(&long) || group.rest.contains(&long))
+    GROUPS.iter().position(|group| group.common.contains(&long) || group.rest.contains(&long))
+}
+
+fn group_of(arg: &Arg) -> Option<&'static Group> {
+    group_number(arg).and_then(|number| GROUPS.get(number))
 }
 
 fn is_common(group: &Group, arg: &Arg) -> bool {
