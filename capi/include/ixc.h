@@ -443,7 +443,7 @@ ixc_status ixc_embed(ixc_embedder *embedder, const char *const *texts, const siz
 /* ---- Routed experts ----------------------------------------------------------------------- */
 
 /* The id of an expert that another process computes. */
-#define IXC_NOBODY (-1)
+#define IXC_NO_EXPERT (-1)
 
 /* A model's routed experts. */
 typedef struct ixc_moe ixc_moe;

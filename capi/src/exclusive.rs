@@ -18,7 +18,7 @@ pub(crate) struct Exclusive<T> {
 }
 
 /// The lock of a value.
-pub(crate) struct Locked<'a, T> {
+pub(crate) struct LockGuard<'a, T> {
     value: MutexGuard<'a, T>,
     owner: &'a AtomicUsize,
 }
@@ -40,7 +40,7 @@ impl<T> Exclusive<T> {
     ///
     /// # Errors
     /// When this thread has the lock, or an earlier call panicked with it.
-    pub fn lock(&self, what: &str) -> Result<Locked<'_, T>, Failure> {
+    pub fn lock(&self, what: &str) -> Result<LockGuard<'_, T>, Failure> {
         // Only this thread writes its own mark, so it reads it if it has the lock.
         if self.owner.load(Ordering::Relaxed) == thread_mark() {
             return Err(Failure::usage(format!("{what} is in use by this thread: a callback may not call it")));
@@ -50,18 +50,18 @@ impl<T> Exclusive<T> {
             Failure { status: IxcStatus::Panic, text }
         })?;
         self.owner.store(thread_mark(), Ordering::Relaxed);
-        Ok(Locked { value, owner: &self.owner })
+        Ok(LockGuard { value, owner: &self.owner })
     }
 }
 
-impl<T> Drop for Locked<'_, T> {
+impl<T> Drop for LockGuard<'_, T> {
     fn drop(&mut self) {
         // The lock itself is released after the mark is cleared.
         self.owner.store(0, Ordering::Relaxed);
     }
 }
 
-impl<T> Deref for Locked<'_, T> {
+impl<T> Deref for LockGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -69,7 +69,7 @@ impl<T> Deref for Locked<'_, T> {
     }
 }
 
-impl<T> DerefMut for Locked<'_, T> {
+impl<T> DerefMut for LockGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }

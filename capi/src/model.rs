@@ -16,7 +16,7 @@ use ixc::text::tokenizer::Tokenizer;
 
 use crate::arguments::{HandlePlace, SizedStruct, free, not_null, optional_string, read_struct, string, write_sized};
 use crate::error::{Failure, IxcStatus, catch_failure, status};
-use crate::exclusive::{Exclusive, Locked};
+use crate::exclusive::{Exclusive, LockGuard};
 
 /// `IXC_NO_TOKEN`.
 const NO_TOKEN: u32 = u32::MAX;
@@ -90,7 +90,7 @@ pub(crate) struct Running {
 
 impl Shared {
     /// Waits until no other call uses the model.
-    pub fn lock(&self) -> Result<Locked<'_, Running>, Failure> {
+    pub fn lock(&self) -> Result<LockGuard<'_, Running>, Failure> {
         let mut running = self.running.lock("the model")?;
         let freed = std::mem::take(&mut *self.freed.lock().unwrap_or_else(PoisonError::into_inner));
         for id in freed {

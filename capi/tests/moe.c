@@ -45,7 +45,7 @@ int main(int count, char **arguments) {
         }
         for (size_t i = 0; i < slots; i++) {
             size_t row = i / of.used, slot = i % of.used;
-            ids[i] = row % 3 == slot % 3 ? IXC_NOBODY : (int32_t)((row + slot) % of.experts);
+            ids[i] = row % 3 == slot % 3 ? IXC_NO_EXPERT : (int32_t)((row + slot) % of.experts);
             weights[i] = (float)(1 + slot) / 4.0f;
         }
         ixc_job *one = ixc_moe_submit(moe, of.layer, IXC_F32, rows, ids, weights, ROWS);

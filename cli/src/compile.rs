@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ixc_architectures::Parts;
-use ixc_compile::compile::{CompileOptions, CompileTarget, Compiled, TargetName, compile, passes_to, stop_after};
+use ixc_compile::compile::{Compilation, CompileOptions, CompileTarget, TargetName, compile, passes_to, stop_after};
 use ixc_compile::dump::{self, Outcome};
 use ixc_compile::model::Model;
 use ixc_compile::place;
@@ -214,7 +214,7 @@ impl Stages {
     }
 
     /// Writes the stages, and returns their paths.
-    fn write(self, model: &Model, compiled: &Compiled) -> anyhow::Result<Vec<PathBuf>> {
+    fn write(self, model: &Model, compiled: &Compilation) -> anyhow::Result<Vec<PathBuf>> {
         let mut written = Vec::new();
         for (stage, output) in self.outputs {
             let (path, text) =
@@ -318,7 +318,7 @@ impl Args {
         let options = CompileOptions { recording: Some(Arc::clone(&recording)), ..self.options(target)? };
         passes_to(&options, Some(last.name))?;
         let is_final = manager::names().last() == Some(&last.name);
-        let result: Result<Option<Compiled>, ixc_error::Error> = match self.memory.bytes() {
+        let result: Result<Option<Compilation>, ixc_error::Error> = match self.memory.bytes() {
             // From `residency` on, the passes need the memory for experts, which is computed from
             // the budget and the complete plan.
             Some(memory) => {

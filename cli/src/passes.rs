@@ -6,7 +6,7 @@
 //! ```
 
 use ixc_ir::format::Format;
-use ixc_passes::cache::{self, Cached};
+use ixc_passes::cache::{self, CacheFormat};
 use ixc_passes::error::PassError;
 use ixc_passes::manager::{self, PASSES};
 use ixc_passes::options::{OptionSet, OptionValue};
@@ -64,11 +64,11 @@ fn read_formats(text: &str) -> Result<Formats, String> {
 
 fn read_cache(text: &str) -> Result<cache::CacheOptions, String> {
     let (keys, values) = text.split_once(',').unwrap_or((text, text));
-    let read = |text: &str| Cached::read(text.trim()).filter(|format| format.0.is_some());
+    let read = |text: &str| CacheFormat::read(text.trim()).filter(|format| format.0.is_some());
     match (read(keys), read(values)) {
         (Some(keys), Some(values)) => Ok(cache::CacheOptions { keys, values }),
         _ => {
-            let names: Vec<&str> = Cached::formats().map(Format::name).collect();
+            let names: Vec<&str> = CacheFormat::formats().map(Format::name).collect();
             Err(format!("expected {}, or such a format of keys, a comma and one of values", names.join(", ")))
         }
     }

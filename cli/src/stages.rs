@@ -1,7 +1,7 @@
 //! Stages between a model and its machine code, as text, for `dump` and `compile --emit`.
 
 use clap::ValueEnum;
-use ixc_compile::compile::{Compiled, assembly};
+use ixc_compile::compile::{Compilation, assembly};
 use ixc_compile::model::Model;
 use ixc_compile::select::{self, Selection};
 use ixc_files::Kind;
@@ -72,7 +72,7 @@ impl Stage {
     pub fn text(
         self,
         model: &Model,
-        compiled: &Compiled,
+        compiled: &Compilation,
         kernel: Option<&str>,
         selection: &Selection,
     ) -> anyhow::Result<String> {

@@ -125,9 +125,9 @@ impl SharedArtifacts {
 /// Result of lowering one kernel, for listings and statistics.
 #[derive(Clone, Debug)]
 pub enum Artifact {
-    /// From [`crate::x64`].
-    X64(x64::Compiled),
-    /// From [`crate::portable`].
+    /// Machine code from [`crate::x64`].
+    X64(x64::CompiledKernel),
+    /// Machine code from [`crate::portable`].
     Portable(portable::Code),
 }
 

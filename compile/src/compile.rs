@@ -141,7 +141,7 @@ impl CompileOptions {
 
 /// Result of a compilation.
 #[derive(Clone, Debug)]
-pub struct Compiled {
+pub struct Compilation {
     /// The graph after all passes; empty if the compilation started from later IR.
     pub fused: Module,
     /// The plan.
@@ -156,7 +156,7 @@ pub struct Compiled {
 ///
 /// # Errors
 /// When the graph needs an operation that no kernel has.
-pub fn compile(model: &Model, options: &CompileOptions) -> Result<Compiled, Error> {
+pub fn compile(model: &Model, options: &CompileOptions) -> Result<Compilation, Error> {
     let begin = Instant::now();
     let (fused, plan) = specs(model, options)?;
     finish(fused, with_kernels(plan, options.target())?, options, begin)
@@ -172,13 +172,13 @@ pub fn finish(
     mut plan: Plan<Kernel>,
     options: &CompileOptions,
     begin: Instant,
-) -> Result<Compiled, Error> {
+) -> Result<Compilation, Error> {
     let replaced = options.kernels.put_into(&mut plan)?;
     let target = options.target().name();
     tracing::info!(kernels = plan.kernels.len(), target, elapsed = ?begin.elapsed(), "plan made");
     let tuned = options.tuned.as_ref().map(|tuned| (tuned::weights(&fused), tuned.path.clone()));
     let tuned = tuned.filter(|(weights, _)| *weights > 0);
-    Ok(Compiled { fused, plan, replaced, tuned })
+    Ok(Compilation { fused, plan, replaced, tuned })
 }
 
 /// Generates the kernels of a plan of specs.

@@ -30,7 +30,7 @@ use ixc_targets::Target;
 use serde_json::{Value as Json, json};
 
 use crate::Error;
-use crate::compile::{CompileOptions, Compiled};
+use crate::compile::{Compilation, CompileOptions};
 use crate::excerpt::Excerpt;
 use crate::model::Model;
 use crate::recording::RecordedPass;
@@ -60,7 +60,7 @@ pub fn read_stop(path: &Path) -> Result<Stop, Error> {
 #[derive(Clone, Debug)]
 pub enum Outcome<'c> {
     /// A plan.
-    Plan(&'c Compiled),
+    Plan(&'c Compilation),
     /// No plan: compilation stopped after a pass.
     Stopped,
     /// No plan: compilation failed with this error.
@@ -93,7 +93,7 @@ pub fn write(
             put(&folder, &file_of(Some(name)), text.as_bytes())?;
         }
     }
-    if let Outcome::Plan(Compiled { plan, replaced, .. }) = outcome {
+    if let Outcome::Plan(Compilation { plan, replaced, .. }) = outcome {
         put(&folder, "index.json", &pretty(&index(plan)))?;
         folder.folder("kernels")?;
         for kernel in kernels(specs(passes, start), plan, replaced, options.target())? {

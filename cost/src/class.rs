@@ -29,7 +29,7 @@ macro_rules! classes {
             }
 
             /// Returns a description of the instructions in the class.
-            pub const fn about(self) -> &'static str {
+            pub const fn description(self) -> &'static str {
                 match self { $(Class::$variant => $doc),* }
             }
         }

@@ -12,7 +12,7 @@ use ixc_codegen::line::Line;
 
 /// A decoded instruction with the IR statement that it comes from.
 #[derive(Clone, Copy, Debug)]
-pub struct Decoded {
+pub struct DecodedInstruction {
     /// The instruction; its address is its offset in the code.
     pub instruction: Instruction,
     /// The statement, counted in the order of the kernel's text.
@@ -20,13 +20,13 @@ pub struct Decoded {
 }
 
 /// Decodes the whole code.
-pub fn decode(code: &[u8], lines: &[Line]) -> Vec<Decoded> {
+pub fn decode(code: &[u8], lines: &[Line]) -> Vec<DecodedInstruction> {
     Decoder::with_ip(64, code, 0, DecoderOptions::NONE)
         .into_iter()
         .map(|instruction| {
             let offset = instruction.ip();
             let line = lines.binary_search_by_key(&offset, |line| u64::from(line.offset)).ok().map(|at| lines[at]);
-            Decoded { instruction, origin: line.and_then(|line| line.origin) }
+            DecodedInstruction { instruction, origin: line.and_then(|line| line.origin) }
         })
         .collect()
 }
@@ -49,7 +49,7 @@ pub struct FoundLoop {
 }
 
 /// Finds the loops, each before its inner loops. `is_loop` returns whether a statement is a `for`.
-pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<FoundLoop> {
+pub fn find(code: &[DecodedInstruction], is_loop: impl Fn(u32) -> bool) -> Vec<FoundLoop> {
     let mut loops: Vec<FoundLoop> = Vec::new();
     for (last, decoded) in code.iter().enumerate() {
         let i = &decoded.instruction;
@@ -88,7 +88,7 @@ pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<FoundLoop> {
 }
 
 /// Returns the decrement of a loop's counter, from the last sum before its jump.
-fn step(body: &[Decoded]) -> i64 {
+fn step(body: &[DecodedInstruction]) -> i64 {
     let last = body.iter().rev().take(4).map(|d| &d.instruction).find(|i| {
         matches!(i.mnemonic(), Mnemonic::Dec | Mnemonic::Sub | Mnemonic::Add | Mnemonic::Cmp | Mnemonic::Test)
     });

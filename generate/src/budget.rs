@@ -32,7 +32,7 @@ use ixc_runtime::program::MAX_CONTEXT;
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
-use ixc_compile::compile::{CompileOptions, Compiled, DECIDES, GeneratedKernels, finish, specs, with_kernels};
+use ixc_compile::compile::{Compilation, CompileOptions, DECIDES, GeneratedKernels, finish, specs, with_kernels};
 use ixc_compile::machine::system;
 use ixc_compile::model::Model;
 use ixc_compile::prefix::Prefix;
@@ -135,7 +135,7 @@ pub fn compile_within(
     model: &Model,
     options: &CompileOptions,
     run: &engine::EngineOptions,
-) -> Result<(Compiled, Option<u64>), Error> {
+) -> Result<(Compilation, Option<u64>), Error> {
     match FirstPlan::new(model, options, run)? {
         FirstPlan::Streamed { compiled, memory, .. } => Ok((*compiled, Some(memory))),
         FirstPlan::Resident(resident) => resident.compile_within_budget(model, options, run),
@@ -145,7 +145,7 @@ pub fn compile_within(
 /// First plan that a model is compiled to.
 pub(crate) enum FirstPlan {
     /// The plan with streamed experts, for a budget that the experts alone exceed.
-    Streamed { compiled: Box<Compiled>, memory: u64, min_expert_bytes: u64 },
+    Streamed { compiled: Box<Compilation>, memory: u64, min_expert_bytes: u64 },
     /// The plan with all weights in memory, which shows whether they fit.
     Resident(Box<ResidentPlan>),
 }
@@ -198,7 +198,7 @@ impl Start {
         options: &CompileOptions,
         run: &engine::EngineOptions,
         memory: u64,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<Compilation, Error> {
         let options = CompileOptions { expert_memory: Some(memory), ..options.clone() };
         let (plan, decisions) = record_decisions(&options, |options| {
             let (fused, plan) = self.prefix.specs(model, options)?;
@@ -292,7 +292,7 @@ impl ResidentPlan {
         model: &Model,
         options: &CompileOptions,
         run: &engine::EngineOptions,
-    ) -> Result<(Compiled, Option<u64>), Error> {
+    ) -> Result<(Compilation, Option<u64>), Error> {
         let split = self.memory(options, run)?;
         Ok((self.with(model, options, &split)?, split.memory))
     }
@@ -306,7 +306,7 @@ impl ResidentPlan {
         model: &Model,
         options: &CompileOptions,
         split: &MemorySplit,
-    ) -> Result<Compiled, Error> {
+    ) -> Result<Compilation, Error> {
         if let Some(record) = &options.decisions {
             record.extend(std::mem::take(&mut self.early));
         }
@@ -322,7 +322,11 @@ impl ResidentPlan {
 
     /// Returns the plan of the same model with other options of memory and packing, and the kernels
     /// that it does not use.
-    pub(crate) fn again(self, model: &Model, options: &CompileOptions) -> Result<(Compiled, GeneratedKernels), Error> {
+    pub(crate) fn again(
+        self,
+        model: &Model,
+        options: &CompileOptions,
+    ) -> Result<(Compilation, GeneratedKernels), Error> {
         let ResidentPlan { begin, prefix, plan, specs: resident, mut generated, .. } = self;
         generated.add(resident, plan.kernels);
         let (fused, plan) = match prefix {

@@ -34,7 +34,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use ixc_ir::plan::NOBODY;
+use ixc_ir::plan::NO_EXPERT;
 use ixc_runtime::engine;
 use ixc_runtime::execute::ExecuteError;
 pub use ixc_runtime::expert_layers::Rows;
@@ -285,7 +285,7 @@ impl Moe {
     /// [`NOBODY`]. A machine that has only these experts uses this.
     pub fn own_ids(ids: &[i32], first: i32, count: i32) -> Vec<i32> {
         let own = |id: i32| id >= first && id < first.saturating_add(count);
-        ids.iter().map(|&id| if own(id) { id } else { NOBODY }).collect()
+        ids.iter().map(|&id| if own(id) { id } else { NO_EXPERT }).collect()
     }
 }
 

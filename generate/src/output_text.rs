@@ -90,7 +90,7 @@ pub struct StopStrings {
     /// Withheld text.
     withheld: String,
     /// Index of the string that was found.
-    found: Option<usize>,
+    match_index: Option<usize>,
 }
 
 impl From<Arc<[String]>> for StopStrings {
@@ -112,14 +112,14 @@ impl StopStrings {
 
     /// Adds a piece. Returns the text that certainly precedes any of the strings.
     pub fn push(&mut self, text: &str) -> String {
-        if self.found.is_some() {
+        if self.match_index.is_some() {
             return String::new();
         }
         self.withheld.push_str(text);
         let found =
             self.strings.iter().enumerate().filter_map(|(i, string)| Some((self.withheld.find(string.as_str())?, i)));
         if let Some((at, which)) = found.min() {
-            self.found = Some(which);
+            self.match_index = Some(which);
             self.withheld.truncate(at);
             return std::mem::take(&mut self.withheld);
         }
@@ -131,12 +131,12 @@ impl StopStrings {
 
     /// Returns whether one of the strings was found.
     pub fn stopped(&self) -> bool {
-        self.found.is_some()
+        self.match_index.is_some()
     }
 
     /// Returns the string that was found.
     pub fn stop_string(&self) -> Option<&str> {
-        self.strings.get(self.found?).map(String::as_str)
+        self.strings.get(self.match_index?).map(String::as_str)
     }
 
     /// Ends the text. Returns what was withheld; nothing follows one of the strings.

@@ -43,7 +43,7 @@ pub use element::Element;
 pub use groups::{Groups, Order, View, Zeros};
 pub use indexed::Indexed;
 pub use integers::Integers;
-pub use scales::{Coded, ScaleKind, Scales};
+pub use scales::{CodedScales, ScaleKind, Scales};
 pub use tiles::Tiles;
 
 /// Maximum rows of a transposed matrix that are read together. With bf16, a column of this many
@@ -219,13 +219,13 @@ struct Tile {
 
 /// A tensor that is computed from stored tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Derived {
+pub struct Derivation {
     /// Format of the tensor's rows.
     pub format: Format,
     /// Numbers of a row.
     pub columns: u64,
     /// Number of neighbouring pieces that together have all columns of a row.
-    pub beside: u32,
+    pub pieces_per_row: u32,
     /// Pieces in order of rows. Of neighbouring pieces, the leftmost comes first.
     pub pieces: Vec<Piece>,
 }
@@ -253,10 +253,10 @@ pub(super) struct Slots<'o> {
 /// not exist.
 pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 
-impl Derived {
+impl Derivation {
     /// Returns a vector of numbers that no file stores. Each element names the first four bytes of
     /// the first file as its source, and ignores their content.
-    pub fn of_numbers(numbers: &[f32]) -> Derived {
+    pub fn of_numbers(numbers: &[f32]) -> Derivation {
         let one = || vec![Axis { len: 1, stride: 0 }];
         let piece = |&number: &f32| Piece {
             extent: Extent { file: 0, offset: 0, bytes: 4 },
@@ -269,12 +269,12 @@ impl Derived {
             change: Change::Number(number),
         };
         let pieces: Vec<Piece> = numbers.iter().map(piece).collect();
-        Derived { format: Format::F32, columns: pieces.len() as u64, beside: pieces.len() as u32, pieces }
+        Derivation { format: Format::F32, columns: pieces.len() as u64, pieces_per_row: pieces.len() as u32, pieces }
     }
 
     /// Returns the number of bytes of all rows, or `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
-        let mut leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));
+        let mut leftmost = self.pieces.iter().step_by((self.pieces_per_row as usize).max(1));
         let rows = leftmost.try_fold(0u64, |rows, piece| rows.checked_add(len(&piece.rows)?))?;
         rows.checked_mul(self.format.row_bytes(self.columns)?)
     }
@@ -295,7 +295,7 @@ impl Derived {
             rows = rows.saturating_add(piece.row_count());
             rows
         };
-        let ends = self.pieces.iter().step_by((self.beside as usize).max(1)).map(end).collect();
+        let ends = self.pieces.iter().step_by((self.pieces_per_row as usize).max(1)).map(end).collect();
         Indexed { derived: self, ends }
     }
 }

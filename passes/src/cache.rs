@@ -37,17 +37,17 @@ pass_options! {
     /// Options of the pass.
     pub struct CacheOptions for "cache" {
         #[doc = "Format of keys: f16, q8_0, q4_0, or keep for the format in the graph."]
-        pub keys: Cached = Cached::default(),
+        pub keys: CacheFormat = CacheFormat::default(),
         #[doc = "The format of values: f16, q8_0 or q4_0; keep leaves it as the graph has it."]
-        pub values: Cached = Cached::default(),
+        pub values: CacheFormat = CacheFormat::default(),
     }
 }
 
 /// A format of keys or values; `None` keeps the graph's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cached(pub Option<Format>);
+pub struct CacheFormat(pub Option<Format>);
 
-impl Cached {
+impl CacheFormat {
     /// Returns all formats that keys or values may have.
     pub fn formats() -> impl Iterator<Item = Format> {
         FORMATS.iter().map(|row| row.format).filter(|format| is_cached(*format))
@@ -57,13 +57,13 @@ impl Cached {
 /// The word that keeps the graph's format.
 const KEEP: &str = "keep";
 
-impl OptionValue for Cached {
+impl OptionValue for CacheFormat {
     const EXPECTED: &'static str = "f16, q8_0, q4_0 or keep";
 
-    fn read(text: &str) -> Option<Cached> {
+    fn read(text: &str) -> Option<CacheFormat> {
         match text {
-            KEEP => Some(Cached(None)),
-            name => Some(Cached(Some(Cached::formats().find(|format| format.name() == name)?))),
+            KEEP => Some(CacheFormat(None)),
+            name => Some(CacheFormat(Some(CacheFormat::formats().find(|format| format.name() == name)?))),
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn cache_pass_sets_key_and_value_formats_only() {
-        let read = |text: &str| Cached::read(text).unwrap();
+        let read = |text: &str| CacheFormat::read(text).unwrap();
         let asked = CacheOptions { keys: read("q8_0"), values: read("q4_0") };
         let expected = [
             "state @kv.0 : paged q8_0[2, S, 32], q4_0[2, S, 64]",
@@ -132,15 +132,15 @@ mod tests {
         assert_eq!(states(module(32), asked).unwrap(), expected);
         let kept = CacheOptions { keys: read("keep"), values: read("f16") };
         assert_eq!(states(module(80), kept).unwrap()[0], "state @kv.0 : paged f16[2, S, 80], f16[2, S, 64]");
-        assert_eq!(Cached::read("f32"), None);
-        for format in Cached::formats() {
-            assert!(Cached::EXPECTED.contains(format.name()) && read(format.name()).text() == format.name());
+        assert_eq!(CacheFormat::read("f32"), None);
+        for format in CacheFormat::formats() {
+            assert!(CacheFormat::EXPECTED.contains(format.name()) && read(format.name()).text() == format.name());
         }
     }
 
     #[test]
     fn heads_of_partial_cache_blocks_are_refused() {
-        let asked = CacheOptions { keys: Cached::read("q8_0").unwrap(), values: Cached::default() };
+        let asked = CacheOptions { keys: CacheFormat::read("q8_0").unwrap(), values: CacheFormat::default() };
         let error = states(module(80), asked).unwrap_err().to_string();
         assert_eq!(
             error,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ixc_ir::derived::Derived;
+use ixc_ir::derived::Derivation;
 use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::WeightSource;
 use ixc_ir::plan::{Plan, Pooling, SourceFile};
@@ -120,7 +120,7 @@ pub struct PlanProperties<'a> {
     pub files: Vec<SourceFile>,
     /// Tensors computed from parts of the files. Locations of weights refer to them by index, after
     /// the files.
-    pub derived: Vec<Derived>,
+    pub derived: Vec<Derivation>,
     /// Tokenizer and chat template, as the frontend encodes them.
     pub tokenizer: Vec<u8>,
     /// Source of the weights; read only for frequency factors of rotations, a few hundred bytes.

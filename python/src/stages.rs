@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ixc::architectures::Parts;
 use ixc::budget::compile_within;
-use ixc::compile::{CompileOptions, Compiled, assembly, stop_after};
+use ixc::compile::{Compilation, CompileOptions, assembly, stop_after};
 use ixc::files::{Guard, Output};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::PlanWeight;
@@ -54,7 +54,7 @@ pub(crate) fn compile(
 /// packs any.
 fn write(
     output: Output,
-    compiled: &Compiled,
+    compiled: &Compilation,
     model: &Model,
     threads: Option<usize>,
     self_contained: bool,

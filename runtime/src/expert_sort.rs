@@ -14,7 +14,7 @@
 //! Invariant: every value in `tokens` is below the number of tokens, and every value in `slots` is
 //! below the number of routed rows. Both are index inputs of kernels.
 
-use ixc_ir::plan::NOBODY;
+use ixc_ir::plan::NO_EXPERT;
 
 /// Row of a slot without a routed row.
 const NO_ROW: u32 = u32::MAX;
@@ -69,7 +69,7 @@ impl Bucket {
     /// # Errors
     /// Same as [`Bucket::sort`].
     pub fn sort_given(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
-        self.sort_but(&|id| id == NOBODY.cast_unsigned(), ids, top_k, experts, next)?;
+        self.sort_but(&|id| id == NO_EXPERT.cast_unsigned(), ids, top_k, experts, next)?;
         for slots in self.slots.chunks_mut(top_k.max(1) as usize) {
             let first = slots.iter().copied().find(|&row| row != NO_ROW).unwrap_or(0);
             slots.iter_mut().filter(|row| **row == NO_ROW).for_each(|row| *row = first);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn unassigned_slots_have_no_rows() {
-        let nobody = NOBODY.cast_unsigned();
+        let nobody = NO_EXPERT.cast_unsigned();
         let mut bucket = Bucket::default();
         let ids = [nobody, 2, nobody, nobody, 1, 2];
         bucket.sort_given(&ids, 2, 3, &mut Vec::new()).unwrap();

@@ -13,7 +13,7 @@ use crate::source::{code, words};
 
 /// A parameter without a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unnamed {
+pub struct UnnamedParameter {
     /// Line of the function's name, from 1.
     pub line: usize,
     /// Name of the function.
@@ -80,7 +80,7 @@ pub fn tuple_aliases(text: &str) -> Vec<TupleAlias> {
 ///
 /// # Panics
 /// If the text ends within a literal.
-pub fn unnamed_parameters_in(text: &str) -> Vec<Unnamed> {
+pub fn find_unnamed_parameters(text: &str) -> Vec<UnnamedParameter> {
     let code = code(text);
     let Numbered { lines, words } = Numbered::from_code(&code);
     let mut found = Vec::new();
@@ -93,7 +93,7 @@ pub fn unnamed_parameters_in(text: &str) -> Vec<Unnamed> {
             continue;
         }
         let patterns = patterns(&rest[1..group(rest)]);
-        found.extend(patterns.into_iter().map(|pattern| Unnamed {
+        found.extend(patterns.into_iter().map(|pattern| UnnamedParameter {
             line: lines[at + 1],
             function: words[at + 1].to_owned(),
             pattern,
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn unnamed_parameters(text: &str) -> Vec<String> {
-        unnamed_parameters_in(text)
+        find_unnamed_parameters(text)
             .into_iter()
             .map(|one| format!("{} {} {}", one.line, one.function, one.pattern))
             .collect()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_testing::bless;
 use ixc_testing::modules::{ROOTS, sources};
-use ixc_testing::parameters::{tuple_aliases, unnamed_parameters_in};
+use ixc_testing::parameters::{find_unnamed_parameters, tuple_aliases};
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -24,7 +24,7 @@ fn findings() -> BTreeMap<&'static str, Vec<String>> {
         for file in sources(&workspace().join(root)) {
             let shown = file.strip_prefix(workspace()).unwrap_or(&file).display().to_string();
             let text = fs::read_to_string(&file).unwrap();
-            let found = unnamed_parameters_in(&text);
+            let found = find_unnamed_parameters(&text);
             of_crate.extend(found.iter().map(|one| format!("{shown}:{}: {}: {}", one.line, one.function, one.pattern)));
             let found = tuple_aliases(&text);
             of_crate.extend(found.iter().map(|one| format!("{shown}:{}: {}: {}", one.line, one.name, one.tuple)));

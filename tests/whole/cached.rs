@@ -8,7 +8,7 @@ use crate::support::engines::{bits, load, logits};
 use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::{Golden, ixc, read_npy, scratch, shared, stderr, stdout};
 use ixc::architectures::FileWeights;
-use ixc::compile::{CompileOptions, Compiled, compile};
+use ixc::compile::{Compilation, CompileOptions, compile};
 use ixc::ir::format::Format::{self, F16, F32, Q4K, Q8_0};
 use ixc::ir::graph::interpret::Interpreter;
 use ixc::model::Model;
@@ -55,7 +55,7 @@ fn compiled_code_with_quantised_cache_matches_the_graph() {
         let native = target.missing().is_empty();
         let (tokens, name) = (if native { &all[..] } else { &all[..35] }, target.name());
         for (kv, noise) in CACHES {
-            let Compiled { fused, plan, .. } = compile(&model, &options(target, kv)).unwrap();
+            let Compilation { fused, plan, .. } = compile(&model, &options(target, kv)).unwrap();
             let (positions, rows): (Vec<u32>, Vec<u32>) = (0..tokens.len() as u32).map(|i| (i, i)).unzip();
             let file = FileWeights::new(&model.gguf, &fused);
             let right = Interpreter::new(&fused, &file).unwrap().step(tokens, &positions, &rows).unwrap();

@@ -7,7 +7,7 @@ use crate::support::engines::{bits, load, load_reading_ahead, logits, native};
 use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::{ixc, stderr, stdout};
 use ixc::architectures::FileWeights;
-use ixc::compile::{CompileOptions, Compiled, compile};
+use ixc::compile::{Compilation, CompileOptions, compile};
 use ixc::ir::format::Format::{F16, F32, Q4K};
 use ixc::ir::graph::OpKind;
 use ixc::ir::graph::interpret::Interpreter;
@@ -68,7 +68,7 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
                 defer,
                 ..CompileOptions::default()
             };
-            let Compiled { fused, plan, .. } = compile(&model, &options).unwrap();
+            let Compilation { fused, plan, .. } = compile(&model, &options).unwrap();
             let splits = fused.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertSplit).count();
             assert_eq!((splits, plan.buckets, plan.expert_groups.len()), (2, 5, 0));
             let weights = FileWeights::new(&model.gguf, &fused);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::measure::{Measured, measured};
 use crate::support::{demo_model, ixc, scratch, stdout};
-use ixc::ir::derived::{Axis, Change as Made, Derived, Element, Extent, Piece};
+use ixc::ir::derived::{Axis, Change as Made, Derivation, Element, Extent, Piece};
 use ixc::ir::kernel::{Affine, For, Kernel, Stmt, VarId};
 use ixc::ir::plan::decode;
 use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeTable, RowCount, State, Step, WeightFile};
@@ -73,7 +73,7 @@ fn derived(plan: &mut Plan<Kernel>, file: u32, offset: u64) -> usize {
         change: Made::Keep,
     };
     let format = plan.weights[at].stored;
-    plan.derived.push(Derived { format, columns, beside: 1, pieces: vec![piece] });
+    plan.derived.push(Derivation { format, columns, pieces_per_row: 1, pieces: vec![piece] });
     (plan.weights[at].file, plan.weights[at].offset) = (WeightFile::Derived(number), 0);
     at
 }

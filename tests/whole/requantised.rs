@@ -9,7 +9,7 @@ use crate::support::engines::{bits, load, logits, native};
 use crate::support::made::{BASE, ExpertParameters, ModelParameters};
 use crate::support::{Golden, ixc, read_npy, scratch, shared, stderr, stdout};
 use ixc::architectures::FileWeights;
-use ixc::compile::{CompileOptions, Compiled, compile};
+use ixc::compile::{Compilation, CompileOptions, compile};
 use ixc::ir::format::Format::{self, Bf16, F16, F32, Q4K, Q6K, Q8_0};
 use ixc::ir::graph::interpret::Interpreter;
 use ixc::model::Model;
@@ -86,7 +86,7 @@ fn requantised_code_matches_the_graph_within_format_error() {
             println!("{name}: {:?}", native(target));
             for (weights, noise) in WEIGHTS {
                 let what = format!("{name}, model {i}, {weights}");
-                let Compiled { fused, plan, .. } = compile(&model, &options(target, weights)).unwrap();
+                let Compilation { fused, plan, .. } = compile(&model, &options(target, weights)).unwrap();
                 let by_rows = plan.weights.iter().filter(|weight| weight.format.has_row_scale()).count();
                 assert!(by_rows >= 8, "{what}: {by_rows} weights");
                 let (positions, rows): (Vec<u32>, Vec<u32>) = (0..tokens.len() as u32).map(|i| (i, i)).unzip();

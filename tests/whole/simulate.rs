@@ -234,8 +234,8 @@ fn faults_planted_in_a_placed_model_are_detected() {
         let mut cut = sound.clone();
         let gone = cut.streams.remove(stream);
         match (Machine::new(cut), gone.to) {
-            (Err(CheckError::NothingSent { .. }), End::Program(_)) => faults.insert("port"),
-            (Err(CheckError::NobodyTakes { .. }), _) => faults.insert("sender"),
+            (Err(CheckError::NoSendingStream { .. }), End::Program(_)) => faults.insert("port"),
+            (Err(CheckError::NoTakingStream { .. }), _) => faults.insert("sender"),
             (Err(CheckError::Coverage { fault: Fault::Missing, .. }), _) => faults.insert("bytes"),
             (found, _) => panic!("stream {stream}, {gone:?}: {:?}", found.map(drop)),
         };

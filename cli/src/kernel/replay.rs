@@ -54,7 +54,7 @@ impl Args {
             let buffers: Vec<Json> = index
                 .buffers
                 .iter()
-                .zip(&replayed.found)
+                .zip(&replayed.buffers)
                 .map(|(buffer, bytes)| {
                     let crc = format!("{:08x}", crc32fast::hash(bytes));
                     json!({ "name": buffer.name, "kind": buffer.kind, "bytes": bytes.len(), "crc32": crc })

@@ -19,7 +19,7 @@ use super::codes::{
     PCMPGTD_VEX, PMADDWD, PMOVM2D, POR, PSLLW, PSRAW, PSRLW, PXOR, evex,
 };
 use super::families::{Bitwise, Comparison};
-use super::locations::{Deferred, DeferredOp, Read, Value};
+use super::locations::{DeferredOp, DeferredValue, Read, Value};
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 use super::uses::Consumer;
@@ -55,14 +55,14 @@ impl Selector<'_> {
         if defers {
             self.values[value.index()] = Value::Deferred(self.deferred.len());
             let (ty, origin) = (inst.ty, self.origin);
-            self.deferred.push(Deferred { value, op, ty, operands: [a, b], uses, origin });
+            self.deferred.push(DeferredValue { value, op, ty, operands: [a, b], uses, origin });
         }
         defers
     }
 
     /// Takes the deferred op that defines a value, if `part` accepts it, and counts it as used.
     /// Also returns the result of `part`.
-    fn take<T>(&mut self, value: ValueId, part: fn(DeferredOp) -> Option<T>) -> Option<(T, Deferred)> {
+    fn take<T>(&mut self, value: ValueId, part: fn(DeferredOp) -> Option<T>) -> Option<(T, DeferredValue)> {
         let Value::Deferred(d) = self.values[value.index()] else { return None };
         let deferred = &mut self.deferred[d];
         let part = part(deferred.op)?;
@@ -75,7 +75,7 @@ impl Selector<'_> {
 
     /// Emits a deferred op as a separate instruction.
     pub fn make(&mut self, d: usize) -> Vreg {
-        let Deferred { op, ty, operands: [a, b], origin, .. } = self.deferred[d];
+        let DeferredValue { op, ty, operands: [a, b], origin, .. } = self.deferred[d];
         let origin = std::mem::replace(&mut self.origin, origin);
         let register = match op {
             DeferredOp::Bitwise(op) => self.two_bitwise(op, ty, a, b),
@@ -92,7 +92,7 @@ impl Selector<'_> {
     /// Selects `and`, `or` and `xor`, merged with a deferred bitwise op if possible.
     pub fn bitwise(&mut self, op: Bitwise, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         for (inner, other) in [(a, b), (b, a)] {
-            if let Some((first, Deferred { operands: [a, b], .. })) = self.take(inner, DeferredOp::bitwise) {
+            if let Some((first, DeferredValue { operands: [a, b], .. })) = self.take(inner, DeferredOp::bitwise) {
                 return self.ternary(bitwise(op, bitwise(first, A, B), C), ty, [a, b, other]);
             }
         }
@@ -201,7 +201,7 @@ impl Selector<'_> {
     /// Adds 32-bit integers where one operand is a deferred dot product; `None` if neither is.
     pub fn add_dot(&mut self, ty: Type, a: ValueId, b: ValueId) -> Option<Vreg> {
         for (dot, other) in [(a, b), (b, a)] {
-            if let Some(((), Deferred { operands: [a, b], .. })) = self.take(dot, DeferredOp::dot2_s16) {
+            if let Some(((), DeferredValue { operands: [a, b], .. })) = self.take(dot, DeferredOp::dot2_s16) {
                 let swap = self.in_memory(a, Read::lanes32(ty.bytes().max(16)));
                 let (a, b) = if swap { (b, a) } else { (a, b) };
                 return self.accumulate(DPWSSD, ty, other, a, b);

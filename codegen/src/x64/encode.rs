@@ -20,7 +20,7 @@ use iced_x86::{
 use super::allocate::Allocation;
 use super::codes::{FMADD132PS, FMADD213PS, FMADD231PS, MOVAPS, MOVUPS, PCMPEQD_VEX, PTERNLOGD, PXOR, evex};
 use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Role, Vreg, Width};
-use super::{Compiled, Stats, X64Error};
+use super::{CompiledKernel, Stats, X64Error};
 use crate::line::Line;
 use ixc_targets::instruction;
 
@@ -82,7 +82,7 @@ struct Encoder<'f> {
 ///
 /// # Errors
 /// If iced-x86 refuses an instruction.
-pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compiled, X64Error> {
+pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<CompiledKernel, X64Error> {
     let mut frame = 0;
     let mut slots = vec![0; f.slots.len()];
     // Wide slots first, so that each is aligned to its size within the frame.
@@ -514,7 +514,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    fn finish(mut self, name: &str) -> Result<Compiled, X64Error> {
+    fn finish(mut self, name: &str) -> Result<CompiledKernel, X64Error> {
         self.fence()?;
         for (i, pending) in (0..).zip(&mut self.out) {
             let instruction = &mut pending.instruction;
@@ -544,7 +544,7 @@ impl Encoder<'_> {
             // Execution never reaches the padding, `int3`.
             code.resize(start, 0xcc);
         }
-        Ok(Compiled { name: name.to_string(), code, code_bytes: length, constants, lines, stats: self.stats })
+        Ok(CompiledKernel { name: name.to_string(), code, code_bytes: length, constants, lines, stats: self.stats })
     }
 
     fn bytes(&mut self, used: &[u32], constants: u64) -> Result<(Vec<u8>, Vec<u32>), X64Error> {

@@ -28,7 +28,7 @@ use iced_x86::{
 use ixc_ir::kernel::print::statement_text;
 use ixc_ir::kernel::{For, Kernel, Stmt};
 
-use super::Compiled;
+use super::CompiledKernel;
 use crate::line::Line;
 
 /// Finished code of any lowering, the input of a listing.
@@ -46,9 +46,9 @@ pub struct FinishedCode<'c> {
     pub lines: &'c [Line],
 }
 
-impl<'c> From<&'c Compiled> for FinishedCode<'c> {
-    fn from(compiled: &'c Compiled) -> FinishedCode<'c> {
-        let Compiled { name, code, code_bytes, constants, lines, .. } = compiled;
+impl<'c> From<&'c CompiledKernel> for FinishedCode<'c> {
+    fn from(compiled: &'c CompiledKernel) -> FinishedCode<'c> {
+        let CompiledKernel { name, code, code_bytes, constants, lines, .. } = compiled;
         FinishedCode { name, code: &code[..*code_bytes], constants, constants_at: code.len(), lines }
     }
 }
@@ -103,7 +103,7 @@ impl SymbolResolver for Labels {
     }
 }
 
-impl Compiled {
+impl CompiledKernel {
     /// Disassembles the kernel.
     pub fn listing(&self) -> Vec<ListedInstruction> {
         FinishedCode::from(self).listing()

@@ -92,7 +92,7 @@ impl DeferredOp {
 
 /// An op that waits for its use.
 #[derive(Clone, Copy)]
-pub struct Deferred {
+pub struct DeferredValue {
     /// The value that the op defines.
     pub value: ValueId,
     /// The op.

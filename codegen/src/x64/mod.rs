@@ -168,7 +168,7 @@ pub struct Stats {
 
 /// A compiled kernel: position-independent, to be placed at a multiple of 64 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiled {
+pub struct CompiledKernel {
     /// The kernel's name.
     pub name: String,
     /// Instructions, padded up to the constants.
@@ -226,7 +226,7 @@ fn lower_with(
 ///
 /// # Errors
 /// See [`lower`]; also if the encoder rejects an instruction.
-pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
+pub fn compile(kernel: &Kernel, target: Target) -> Result<CompiledKernel, X64Error> {
     let (function, allocation) = lower(kernel, target)?;
     let compiled = encode::encode(&kernel.name, &function, &allocation)?;
     let stats = compiled.stats;

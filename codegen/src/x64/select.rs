@@ -19,7 +19,7 @@ use ixc_ir::kernel::{Address, Affine, Atom, DimId, Kernel, Stmt, ValueId};
 use super::address::{Addresses, Key, MAX_TERMS, SplitKey};
 use super::codes::Codes;
 use super::constants::place;
-use super::locations::{Deferred, Numbers, Pending, Value};
+use super::locations::{DeferredValue, Numbers, Pending, Value};
 use super::machine::{BlockId, Class, Function, Inst, LoopId, Mem, Opcode, Rm, Vreg, Width};
 use super::uses::Uses;
 use super::{X64Error, limit};
@@ -92,7 +92,7 @@ pub struct Selector<'k> {
     /// Loads that are deferred to their use.
     pub(super) pending: Vec<Option<Pending>>,
     /// Ops that are deferred to their use.
-    pub(super) deferred: Vec<Deferred>,
+    pub(super) deferred: Vec<DeferredValue>,
     pub(super) addresses: Addresses,
     /// The current statement.
     pub(super) origin: u32,

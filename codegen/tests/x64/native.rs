@@ -2,7 +2,7 @@
 //! that any access out of bounds faults. Uses the emulator if this CPU lacks the target's features.
 
 use ixc_codegen::module::{Artifact, CodegenError, Module};
-use ixc_codegen::x64::{self, Compiled};
+use ixc_codegen::x64::{self, CompiledKernel};
 use ixc_emulator::{Program, Slice};
 use ixc_ir::kernel::{BufferKind, Kernel, Op};
 use ixc_targets::Target;
@@ -85,7 +85,7 @@ pub enum Engine {
     /// On this CPU.
     Native(Module),
     /// In the emulator, because the CPU lacks a feature.
-    Emulated(Vec<(Compiled, Program)>),
+    Emulated(Vec<(CompiledKernel, Program)>),
 }
 
 impl Engine {
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Returns the x86-64 lowering's result for a kernel.
-    pub fn compiled(&self, kernel: usize) -> Option<&Compiled> {
+    pub fn compiled(&self, kernel: usize) -> Option<&CompiledKernel> {
         match self {
             Engine::Native(module) => match &module.kernels()[kernel].artifact {
                 Artifact::X64(compiled) => Some(compiled),
@@ -153,7 +153,7 @@ impl Engine {
     }
 }
 
-fn emulated(kernel: &Kernel, target: Target) -> (Compiled, Program) {
+fn emulated(kernel: &Kernel, target: Target) -> (CompiledKernel, Program) {
     let compiled = x64::compile(kernel, target).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
     let code = [&compiled.code[..], &compiled.constants].concat();
     let program = Program::new(&code, compiled.code_bytes, target.features());

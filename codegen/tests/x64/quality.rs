@@ -1,18 +1,18 @@
 //! Quality of the generated code: no spills and no unnecessary moves, as in hand-written code.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
-use ixc_codegen::x64::{self, Compiled, listing};
+use ixc_codegen::x64::{self, CompiledKernel, listing};
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId, interpret};
 use ixc_targets::Target;
 
 use super::native::{Engine, Guard, targets};
 use ixc_ir::random::Random;
 
-fn compile(kernel: &Kernel) -> Compiled {
+fn compile(kernel: &Kernel) -> CompiledKernel {
     compile_for(kernel, Target::AVX2)
 }
 
-pub fn compile_for(kernel: &Kernel, target: Target) -> Compiled {
+pub fn compile_for(kernel: &Kernel, target: Target) -> CompiledKernel {
     let compiled = x64::compile(kernel, target).unwrap_or_else(|error| panic!("{error}"));
     println!("{}\n{:?}", listing::text(&compiled, kernel), compiled.stats);
     compiled

@@ -60,7 +60,7 @@ fn table() -> String {
     out += &format!("| slots per cycle | {} |\n", slots.join(" | "));
     for &class in Class::ALL {
         let cells = models.map(|model| cell(model, model.row(class)));
-        out += &format!("| {class:?}: {} | {} |\n", class.about(), cells.join(" | "));
+        out += &format!("| {class:?}: {} | {} |\n", class.description(), cells.join(" | "));
     }
     out
 }

@@ -109,7 +109,7 @@ pub enum CheckError {
     },
     /// A port receives a tensor that no stream sends to it.
     #[error("{program}: port {port} receives {tensor}, but no stream sends it")]
-    NothingSent {
+    NoSendingStream {
         /// The program.
         program: String,
         /// Number of the port.
@@ -119,7 +119,7 @@ pub enum CheckError {
     },
     /// A stream goes to a program without a port for it.
     #[error("stream {stream} sends {tensor} to {program}, which has no port for it")]
-    NobodyReceives {
+    NoReceivingPort {
         /// Number of the stream.
         stream: usize,
         /// The tensor.
@@ -129,7 +129,7 @@ pub enum CheckError {
     },
     /// A port sends a tensor that no stream takes.
     #[error("{program}: port {port} sends {tensor}, but no stream takes it")]
-    NobodyTakes {
+    NoTakingStream {
         /// The program.
         program: String,
         /// Number of the port.
@@ -178,9 +178,9 @@ impl CheckError {
             | CheckError::Malformed { .. }
             | CheckError::Kernel { .. }
             | CheckError::Outside { .. }
-            | CheckError::NothingSent { .. }
-            | CheckError::NobodyReceives { .. }
-            | CheckError::NobodyTakes { .. }
+            | CheckError::NoSendingStream { .. }
+            | CheckError::NoReceivingPort { .. }
+            | CheckError::NoTakingStream { .. }
             | CheckError::NotSent { .. }
             | CheckError::Coverage { .. }
             | CheckError::Memory(_)

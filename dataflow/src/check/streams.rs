@@ -86,7 +86,7 @@ fn ends(d: &Descriptor) -> Result<Ends, CheckError> {
             let received = TensorUse { program: to, tensor: stream.tensor };
             if !receives.contains(&received) {
                 let (tensor, program) = (tensor_name(d, stream.tensor), program_name(d, to as usize));
-                return Err(CheckError::NobodyReceives { stream: number, tensor, program });
+                return Err(CheckError::NoReceivingPort { stream: number, tensor, program });
             }
             ends.brought.insert(received);
         }
@@ -137,7 +137,7 @@ fn completeness(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
                 && !ends.brought.contains(&TensorUse { program: number as u32, tensor: slice.tensor })
             {
                 let tensor = tensor_name(d, slice.tensor);
-                return Err(CheckError::NothingSent { program: program(), port, tensor });
+                return Err(CheckError::NoSendingStream { program: program(), port, tensor });
             }
             // The ids of a routing determine which instances fire, even if no program receives
             // them.
@@ -146,7 +146,7 @@ fn completeness(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
                 && !ids.contains(&slice.tensor)
             {
                 let tensor = tensor_name(d, slice.tensor);
-                return Err(CheckError::NobodyTakes { program: program(), port, tensor });
+                return Err(CheckError::NoTakingStream { program: program(), port, tensor });
             }
         }
     }

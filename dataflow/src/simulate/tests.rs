@@ -244,18 +244,18 @@ fn missing_receives_and_streams_are_reported() {
     let mut descriptor = chain("tiny", &[(1, 0), (3, 0)]);
     descriptor.streams.push(stream(0, End::Host, End::Program(1)));
     let error = Machine::new(descriptor).unwrap_err();
-    assert!(matches!(&error, CheckError::NobodyReceives { stream: 3, .. }), "{error}");
+    assert!(matches!(&error, CheckError::NoReceivingPort { stream: 3, .. }), "{error}");
 
     let mut descriptor = chain("tiny", &[(1, 0), (3, 0)]);
     descriptor.streams[1].to = End::Host;
     let error = Machine::new(descriptor).unwrap_err();
-    assert!(matches!(&error, CheckError::NothingSent { port: 0, .. }), "{error}");
+    assert!(matches!(&error, CheckError::NoSendingStream { port: 0, .. }), "{error}");
 
     let mut descriptor = chain("tiny", &[(1, 0), (3, 0)]);
     descriptor.streams[1] = stream(0, End::Host, End::Program(1));
     descriptor.programs[1].ports[0] = Port::Receive(slice(0, 2));
     let error = Machine::new(descriptor).unwrap_err();
-    assert!(matches!(&error, CheckError::NobodyTakes { port: 1, .. }), "{error}");
+    assert!(matches!(&error, CheckError::NoTakingStream { port: 1, .. }), "{error}");
 
     // The second program sends bytes that the third already receives.
     let mut descriptor = chain("tiny", &[(1, 0), (3, 0), (5, 0)]);
@@ -537,7 +537,7 @@ fn descriptors_with_dangling_references_are_refused() {
         match Machine::new(descriptor) {
             Ok(_) => panic!("`{says}` was taken"),
             Err(error) if says == "no stream brings them" => {
-                assert!(matches!(error, CheckError::NobodyReceives { .. }), "{error}");
+                assert!(matches!(error, CheckError::NoReceivingPort { .. }), "{error}");
             }
             Err(error) => assert!(error.to_string().contains(says), "`{says}`: {error}"),
         }

@@ -1,6 +1,6 @@
 //! Compiled kernels run in the emulator, compared with the interpreter.
 
-use ixc_codegen::x64::{self, Compiled, X64Error};
+use ixc_codegen::x64::{self, CompiledKernel, X64Error};
 use ixc_emulator::{Program, Slice};
 use ixc_ir::kernel::{BufferKind, Kernel, Op, interpret};
 use ixc_targets::Target;
@@ -43,7 +43,7 @@ fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
     (kernel, program)
 }
 
-fn decode(compiled: &Compiled, target: Target) -> Program {
+fn decode(compiled: &CompiledKernel, target: Target) -> Program {
     let code = [&compiled.code[..], &compiled.constants].concat();
     let program = Program::new(&code, compiled.code_bytes, target.features());
     program.unwrap_or_else(|e| panic!("{}: {e}", compiled.name))

@@ -24,7 +24,7 @@ use std::time::Duration;
 use ixc_sandbox::support::Support;
 use ixc_sandbox::{Role, files, filter, process};
 
-use crate::launcher::{Channel, HELPER_VARIABLE, Launched, launch};
+use crate::launcher::{Channel, HELPER_VARIABLE, LaunchedHelper, launch};
 
 /// Max bytes read of a helper's standard error.
 const MAX_COMPLAINT_BYTES: u64 = 16 << 10;
@@ -136,7 +136,7 @@ impl HelperProcess {
         let refused =
             |error: io::Error| Death::Start { reason: format!("cannot start {}: {error}", program.display()) };
         if let Some(launched) = launch(argument) {
-            let Launched { stdin, stdout, stderr, channel } = launched.map_err(refused)?;
+            let LaunchedHelper { stdin, stdout, stderr, channel } = launched.map_err(refused)?;
             return Ok(HelperProcess { stdin, stdout, stderr, process: Process::Launched(channel) });
         }
         let mut child = Command::new(program)

@@ -57,7 +57,7 @@ pub struct HelperJob {
 
 /// A helper that the launcher started.
 #[derive(Debug)]
-pub(crate) struct Launched {
+pub(crate) struct LaunchedHelper {
     pub(crate) stdin: PipeWriter,
     pub(crate) stdout: PipeReader,
     pub(crate) stderr: PipeReader,
@@ -116,7 +116,7 @@ pub fn start(program: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If the launcher has ended, or the system refuses pipes.
-pub(crate) fn launch(job: &str) -> Option<io::Result<Launched>> {
+pub(crate) fn launch(job: &str) -> Option<io::Result<LaunchedHelper>> {
     LAUNCHER.get().map(|launcher| {
         let (input, stdin) = io::pipe()?;
         let (stdout, output) = io::pipe()?;
@@ -124,7 +124,7 @@ pub(crate) fn launch(job: &str) -> Option<io::Result<Launched>> {
         let (channel, watcher) = UnixStream::pair()?;
         let passed = [input.as_raw_fd(), output.as_raw_fd(), errors.as_raw_fd(), watcher.as_raw_fd()];
         send(launcher, job.as_bytes(), passed)?;
-        Ok(Launched { stdin, stdout, stderr, channel: Channel(channel) })
+        Ok(LaunchedHelper { stdin, stdout, stderr, channel: Channel(channel) })
     })
 }
 

@@ -9,7 +9,7 @@ use ixc_text::chat::{Parser, Part, TextParameters};
 use ixc_text::template::{ChatTemplate, Conversation, Json, Message};
 use ixc_text::tokenizer::Tokenizer;
 
-use super::tools::{Rendered, ToolUse, render_with_tools};
+use super::tools::{RenderedChat, ToolUse, render_with_tools};
 use crate::Error;
 use crate::loaded_model::{check_prompt, with_bos};
 
@@ -63,7 +63,7 @@ impl PromptMaker<'_> {
     pub fn prompt(&self, conversation: &Conversation, tools: ToolUse) -> Result<ChatPrompt, Error> {
         let &PromptMaker { tokenizer, template, renderer, context, trained_context } = self;
         let rendered = render_with_tools(tokenizer, template, renderer, conversation, tools)?;
-        let Rendered { text, mut values, format } = rendered;
+        let RenderedChat { text, mut values, format } = rendered;
         check_prompt(tokenizer, context, trained_context, &text)?;
         let tokens = with_bos(tokenizer, tokenizer.encode_rendered(&text, &values)?);
         // The parser needs the tools' parameters before it reads any part of the answer.

@@ -26,7 +26,7 @@ impl ToolUse {
 
 /// A rendered conversation.
 #[derive(Debug)]
-pub(super) struct Rendered<'t> {
+pub(super) struct RenderedChat<'t> {
     /// Text of the prompt. Names of control tokens in messages are altered in it.
     pub text: String,
     /// The values that the template inserted into the text. [`Tokenizer::encode_rendered`] turns
@@ -46,7 +46,7 @@ pub(super) fn render_with_tools<'t>(
     renderer: Option<&Path>,
     conversation: &Conversation,
     tools: ToolUse,
-) -> Result<Rendered<'t>, Error> {
+) -> Result<RenderedChat<'t>, Error> {
     let render = |conversation: &Conversation| render(tokenizer, template, renderer, conversation.clone());
     let own = format_of(template.source());
     let wanted = if tools.is_enforced { own.for_calls() } else { own };
@@ -60,7 +60,7 @@ pub(super) fn render_with_tools<'t>(
         Err(_) => false,
     };
     if presents && wanted.name == own.name {
-        return rendered.map(|(text, values)| Rendered { text, values, format: own });
+        return rendered.map(|(text, values)| RenderedChat { text, values, format: own });
     }
     let format = own.for_calls();
     if format.call_frame("").is_none() {
@@ -72,5 +72,5 @@ pub(super) fn render_with_tools<'t>(
         // Report the error of the conversation with tools.
         false => render(&described.with_calls_as_text(format)).or_else(|error| rendered.and(Err(error)))?,
     };
-    Ok(Rendered { text, values, format })
+    Ok(RenderedChat { text, values, format })
 }

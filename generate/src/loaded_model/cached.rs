@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc_compile::Error as CompileError;
-use ixc_compile::compile::{self, Compiled};
+use ixc_compile::compile::{self, Compilation};
 use ixc_compile::model::Model;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
@@ -72,8 +72,8 @@ impl ModelCache {
         resident: Option<ResidentPlan>,
         wanted: &compile::CompileOptions,
         run: &engine::EngineOptions,
-    ) -> Result<(Compiled, Option<u64>), Error> {
-        let count = |compiled: &Compiled| compiled.tuned.as_ref().map_or(0, |(weights, _)| *weights);
+    ) -> Result<(Compilation, Option<u64>), Error> {
+        let count = |compiled: &Compilation| compiled.tuned.as_ref().map_or(0, |(weights, _)| *weights);
         if run.experts == ExpertStore::Map {
             let (compiled, memory) = super::compile_for(model, resident, wanted, run)?;
             self.write(Residency::Mapped, &compiled.plan, 0, count(&compiled));

@@ -13,7 +13,7 @@ use ixc_runtime::streaming::drive::DriveOptions;
 use crate::Error;
 use crate::budget::{self, ResidentPlan};
 use crate::drive;
-use ixc_compile::compile::{self, Compiled};
+use ixc_compile::compile::{self, Compilation};
 use ixc_compile::model::Model;
 
 /// Compiles a model for a run with the options `run`, and returns the plan and the memory budget.
@@ -26,7 +26,7 @@ pub(crate) fn compile_for(
     resident: Option<ResidentPlan>,
     wanted: &compile::CompileOptions,
     run: &engine::EngineOptions,
-) -> Result<(Compiled, Option<u64>), Error> {
+) -> Result<(Compilation, Option<u64>), Error> {
     match run.experts {
         ExpertStore::Stream => match resident {
             Some(resident) => resident.compile_within_budget(model, wanted, run),

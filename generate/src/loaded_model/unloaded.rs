@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ixc_architectures::Nextn;
 use ixc_compile::Error as CompileError;
-use ixc_compile::compile::{Compiled, decode_tokenizer};
+use ixc_compile::compile::{Compilation, decode_tokenizer};
 use ixc_compile::model::{Input, Model};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
@@ -238,7 +238,7 @@ fn compile(
         None => compile_for(model, resident, &wanted, &options.run)?,
     };
     options.run.trace.iter().for_each(|trace| trace.phase(begin, "compile"));
-    let Compiled { plan, replaced, tuned, .. } = compiled;
+    let Compilation { plan, replaced, tuned, .. } = compiled;
     let file = PlanFile { model_files: model.handles()?, ..PlanFile::new(plan) };
     Ok(CompiledModel { file, memory, replaced, tuned })
 }

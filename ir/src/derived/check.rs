@@ -1,6 +1,6 @@
 //! Checks of derived tensors, which may be in hostile plans.
 
-use super::{Change, Derived, Element, Extent, MAX_AXES, Piece, ScaleKind, Scales, Tiles, groups, last, len, tiles};
+use super::{Change, Derivation, Element, Extent, MAX_AXES, Piece, ScaleKind, Scales, Tiles, groups, last, len, tiles};
 use crate::format::Format;
 
 /// Reason why a derived tensor is invalid.
@@ -36,7 +36,7 @@ pub enum DerivedError {
     },
 }
 
-impl Derived {
+impl Derivation {
     /// Checks that every element lies inside files with these lengths, and that properties of
     /// pieces agree.
     ///
@@ -58,25 +58,25 @@ impl Derived {
 
     /// Checks that pieces side by side have equal numbers of rows, and together a row's columns.
     fn check_beside(&self) -> Result<(), DerivedError> {
-        let beside = self.beside as usize;
+        let pieces_per_row = self.pieces_per_row as usize;
         let wrong = |piece, what| Err(DerivedError::Shape { piece, what });
-        if beside == 0 || !self.pieces.len().is_multiple_of(beside) {
+        if pieces_per_row == 0 || !self.pieces.len().is_multiple_of(pieces_per_row) {
             return wrong(self.pieces.len(), "the number of pieces is not a multiple of the pieces side by side");
         }
-        if beside > 1 && self.format.tail_bytes() > 0 {
+        if pieces_per_row > 1 && self.format.tail_bytes() > 0 {
             return wrong(0, "pieces side by side in a format with one scale for the whole row");
         }
         let block = self.format.block_len() as u64;
-        for (number, group) in self.pieces.chunks_exact(beside).enumerate() {
+        for (number, group) in self.pieces.chunks_exact(pieces_per_row).enumerate() {
             let columns = group.iter().try_fold(0u64, |columns, piece| {
-                let own = piece.column_count().filter(|own| beside == 1 || own.is_multiple_of(block))?;
+                let own = piece.column_count().filter(|own| pieces_per_row == 1 || own.is_multiple_of(block))?;
                 columns.checked_add(own)
             });
             if columns != Some(self.columns) {
-                return wrong(number * beside, "columns do not match the derived tensor");
+                return wrong(number * pieces_per_row, "columns do not match the derived tensor");
             }
             if group.iter().any(|piece| len(&piece.rows) != len(&group[0].rows)) {
-                return wrong(number * beside, "rows do not match the pieces next to it");
+                return wrong(number * pieces_per_row, "rows do not match the pieces next to it");
             }
         }
         Ok(())
@@ -85,7 +85,7 @@ impl Derived {
 
 /// Check of a piece.
 struct Check<'a> {
-    derived: &'a Derived,
+    derived: &'a Derivation,
     /// Number of the piece.
     number: usize,
     piece: &'a Piece,
@@ -137,7 +137,7 @@ impl Check<'_> {
     fn elements(&self, elements: u64) -> Result<(), DerivedError> {
         let (piece, format) = (self.piece, self.derived.format);
         let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&format);
-        if piece.change == Change::Unit && (self.derived.beside > 1 || !is_float) {
+        if piece.change == Change::Unit && (self.derived.pieces_per_row > 1 || !is_float) {
             return self.wrong("rows normalised to length 1 must be whole rows of plain numbers");
         }
         if piece.groups.is_some() && !matches!(piece.element, Element::Integer(_)) {

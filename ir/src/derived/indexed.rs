@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-use super::{Axis, Change, Derived, Element, Extent, Fetch, Piece, at, groups, tiles};
+use super::{Axis, Change, Derivation, Element, Extent, Fetch, Piece, at, groups, tiles};
 
 /// A derived tensor, with the end of the rows of each piece, or of each set of pieces side by side.
 #[derive(Clone, Debug)]
 pub struct Indexed {
-    pub(super) derived: Derived,
+    pub(super) derived: Derivation,
     pub(super) ends: Vec<u64>,
 }
 
 impl std::ops::Deref for Indexed {
-    type Target = Derived;
+    type Target = Derivation;
 
-    fn deref(&self) -> &Derived {
+    fn deref(&self) -> &Derivation {
         &self.derived
     }
 }
@@ -24,8 +24,8 @@ impl Indexed {
     fn adjacent_pieces(&self, row: u64) -> Option<(&[Piece], u64)> {
         let number = self.ends.partition_point(|end| *end <= row);
         let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        let beside = self.derived.beside as usize;
-        Some((self.pieces.get(number.checked_mul(beside)?..)?.get(..beside)?, first))
+        let pieces_per_row = self.derived.pieces_per_row as usize;
+        Some((self.pieces.get(number.checked_mul(pieces_per_row)?..)?.get(..pieces_per_row)?, first))
     }
 
     /// Reads the bytes from `offset` on, which must be whole blocks of rows. Returns false if they

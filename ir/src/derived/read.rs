@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::scales::scale;
-use super::{Change, Derived, Element, Extent, Fetch, Part, Piece, Slots, Tile, at, groups, store, tiles};
+use super::{Change, Derivation, Element, Extent, Fetch, Part, Piece, Slots, Tile, at, groups, store, tiles};
 use crate::format::Format;
 
 /// Number of elements that are converted at a time.
@@ -12,7 +12,7 @@ pub(super) const CHUNK: u64 = 2048;
 /// derived rows. In each row, 32 columns of bf16 fill one cache line of 64 bytes.
 const TILE_COLUMNS: usize = 32;
 
-impl Derived {
+impl Derivation {
     /// Reads a part of a piece's row, from an element's column on.
     pub(super) fn row(&self, piece: &Piece, row: u64, mut column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         if piece.change == Change::Unit {
@@ -43,7 +43,7 @@ impl Derived {
     /// be read.
     fn with_unit_length(&self, piece: &Piece, row: u64, fetch: &Fetch<'_>) -> Option<Piece> {
         let plain = Piece { change: Change::Keep, ..piece.clone() };
-        let numbers = Derived { format: Format::F32, columns: self.columns, beside: 1, pieces: Vec::new() };
+        let numbers = Derivation { format: Format::F32, columns: self.columns, pieces_per_row: 1, pieces: Vec::new() };
         let (mut squares, mut part) = (0.0, vec![0u8; 4 * CHUNK.min(self.columns) as usize]);
         for column in (0..self.columns).step_by(CHUNK as usize) {
             let part = &mut part[..4 * (self.columns - column).min(CHUNK) as usize];

@@ -30,7 +30,7 @@ pub enum ScaleKind {
     /// with the codes.
     OfBlock,
     /// Codes of one byte, for scales that are quantised themselves.
-    Coded(Box<Coded>),
+    Coded(Box<CodedScales>),
 }
 
 /// Quantised scales: each code stands for a number, which is multiplied by the scale of its block
@@ -40,7 +40,7 @@ pub enum ScaleKind {
 /// scale[i] = numbers[code[i]] * scales[i / block] + more
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Coded {
+pub struct CodedScales {
     /// The 256 numbers of the codes, `f32`.
     pub numbers: Extent,
     /// The scales of scales, `f32`.
@@ -54,7 +54,7 @@ pub struct Coded {
 /// Number of codes of a byte.
 const CODES: u64 = 256;
 
-impl Coded {
+impl CodedScales {
     /// Whether all codes have numbers, and `count` codes have scales.
     fn is_whole(&self, count: u64) -> bool {
         let scales = count.checked_div(self.block).map(|_| count.div_ceil(self.block));

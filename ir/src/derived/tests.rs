@@ -25,7 +25,7 @@ fn piece(element: Element, extent: Extent, rows: &[(u64, u64)], columns: &[(u64,
 }
 
 /// Reads all bytes, `step` at a time.
-fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
+fn read(derived: &Derivation, file: &[u8], step: usize) -> Vec<u8> {
     derived.check(&[file.len() as u64]).unwrap();
     let fetch = |_: u32, offset: u64, out: &mut [u8]| {
         out.copy_from_slice(&file[offset as usize..][..out.len()]);
@@ -42,7 +42,7 @@ fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
 #[test]
 fn constant_numbers_need_no_file() {
     let numbers = [0.5, -3.25, f32::MIN_POSITIVE];
-    let vector = Derived::of_numbers(&numbers);
+    let vector = Derivation::of_numbers(&numbers);
     assert_eq!((vector.check(&[4]), vector.bytes()), (Ok(()), Some(12)));
     assert!(vector.check(&[3]).is_err() && vector.check(&[]).is_err());
     let expected: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -77,7 +77,7 @@ fn transposed_block_parts_keep_their_numbers() {
         groups: None,
         change: Change::Keep,
     };
-    let derived = Derived { format: Format::F32, columns: kept, beside: 1, pieces: vec![piece] };
+    let derived = Derivation { format: Format::F32, columns: kept, pieces_per_row: 1, pieces: vec![piece] };
     derived.check(&[file.len() as u64]).unwrap();
     let fetch = |_: u32, offset: u64, out: &mut [u8]| {
         out.copy_from_slice(&file[offset as usize..][..out.len()]);
@@ -99,7 +99,7 @@ fn transposed_block_parts_keep_their_numbers() {
     // A part of a row.
     let mut out = [0; 4];
     assert!(indexed.read(8, &mut out, &fetch) && out == expected[8..12]);
-    let wrong = Derived { format: Format::Q8_0, ..derived.clone() };
+    let wrong = Derivation { format: Format::Q8_0, ..derived.clone() };
     assert!(wrong.check(&[file.len() as u64]).is_err());
     assert!(derived.check(&[file.len() as u64 - 1]).is_err());
 }
@@ -113,7 +113,7 @@ fn rows_are_reordered_and_concatenated() {
     let turned = Piece { change: Change::PlusOne, ..turned };
     let change = Change::Times([3.0, 2.0]);
     let last = Piece { first: 21, change, ..piece(Element::F16, extent(0, 48), &[], &[(3, 1)]) };
-    let derived = Derived { format: Format::F32, columns: 3, beside: 1, pieces: vec![turned, last] };
+    let derived = Derivation { format: Format::F32, columns: 3, pieces_per_row: 1, pieces: vec![turned, last] };
     let rows: Vec<f32> = [0, 2, 1, 3, 4, 6, 5, 7]
         .iter()
         .flat_map(|r| (0..3).map(move |c| (3 * r + c + 1) as f32))
@@ -125,10 +125,10 @@ fn rows_are_reordered_and_concatenated() {
     }
     assert_eq!(derived.with_index().place(0, 12), None);
     // The rows as stored, from row 2 on.
-    let plain = Derived {
+    let plain = Derivation {
         format: Format::F16,
         columns: 3,
-        beside: 1,
+        pieces_per_row: 1,
         pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
     };
     let plain = plain.with_index();
@@ -145,7 +145,7 @@ fn derived_rows_are_normalised_to_length_one() {
     let file: Vec<u8> = numbers.clone().flat_map(f32::to_le_bytes).collect();
     let extent = extent(0, file.len() as u64);
     let rows = Piece { change: Change::Unit, ..piece(Element::F32, extent, &[(3, columns)], &[(columns, 1)]) };
-    let derived = Derived { format: Format::F32, columns, beside: 1, pieces: vec![rows.clone()] };
+    let derived = Derivation { format: Format::F32, columns, pieces_per_row: 1, pieces: vec![rows.clone()] };
     let numbers: Vec<f32> = numbers.collect();
     let right = numbers.chunks_exact(columns as usize).flat_map(|row| {
         let length = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
@@ -156,14 +156,18 @@ fn derived_rows_are_normalised_to_length_one() {
         assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
     }
     assert_eq!(derived.with_index().place(0, 12), None);
-    let refused = |derived: Derived| derived.check(&[file.len() as u64]).unwrap_err().to_string();
+    let refused = |derived: Derivation| derived.check(&[file.len() as u64]).unwrap_err().to_string();
     let halves: Vec<Piece> =
         (0..2).map(|half| Piece { first: half, columns: vec![Axis { len: 1, stride: 1 }], ..rows.clone() }).collect();
-    let said = refused(Derived { format: Format::F32, columns: 2, beside: 2, pieces: halves });
+    let said = refused(Derivation { format: Format::F32, columns: 2, pieces_per_row: 2, pieces: halves });
     assert!(said.contains("must be whole rows"), "{said}");
     let turned = piece(Element::F32, extent, &[(columns, 1)], &[(3, columns)]);
-    let turned =
-        Derived { format: Format::F32, columns: 3, beside: 1, pieces: vec![Piece { change: Change::Unit, ..turned }] };
+    let turned = Derivation {
+        format: Format::F32,
+        columns: 3,
+        pieces_per_row: 1,
+        pieces: vec![Piece { change: Change::Unit, ..turned }],
+    };
     let row: Vec<f32> = [0, columns, 2 * columns].map(|i| numbers[i as usize]).to_vec();
     let factor = (1.0 / row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()) as f32;
     let first: Vec<u8> = row.iter().flat_map(|x| (x * factor).to_le_bytes()).collect();
@@ -174,7 +178,7 @@ fn derived_rows_are_normalised_to_length_one() {
 fn columns_are_transposed() {
     let file: Vec<u8> = (0..6u16).flat_map(u16::to_le_bytes).collect();
     let pieces = vec![piece(Element::Bf16, extent(0, 12), &[(3, 1)], &[(2, 3)])];
-    let derived = Derived { format: Format::Bf16, columns: 2, beside: 1, pieces };
+    let derived = Derivation { format: Format::Bf16, columns: 2, pieces_per_row: 1, pieces };
     let right: Vec<u8> = [0u16, 3, 1, 4, 2, 5].iter().flat_map(|x| x.to_le_bytes()).collect();
     assert_eq!(read(&derived, &file, 2), right);
     assert_eq!(read(&derived, &file, 12), right);
@@ -214,7 +218,7 @@ fn transposed_tile_reads_match_single_elements() {
             let mut transposed = piece(element, whole, &[], &[(6, 150)]);
             transposed.rows = views.clone();
             let pieces = vec![transposed];
-            let derived = Derived { format, columns: 6, beside: 1, pieces };
+            let derived = Derivation { format, columns: 6, pieces_per_row: 1, pieces };
             let each = format.block_bytes();
             // A read of one row's part never uses a tile.
             let right = read(&derived, &file, each);
@@ -261,7 +265,7 @@ fn rows_of_many_pieces_are_found_without_a_scan() {
     let count = 1u64 << 20;
     let one = Piece { columns: axes(&[(1, 1)]), ..piece(Element::F32, extent(0, 4), &[], &[]) };
     let pieces = vec![one; count as usize];
-    let derived = Derived { format: Format::F32, columns: 1, beside: 1, pieces }.with_index();
+    let derived = Derivation { format: Format::F32, columns: 1, pieces_per_row: 1, pieces }.with_index();
     let fetch = |_: u32, _: u64, out: &mut [u8]| {
         out.fill(7);
         true
@@ -308,7 +312,8 @@ fn scales_follow_the_stored_position() {
         scales: Some(scales.clone()),
         ..piece(Element::F8E4m3, extent(0, 15), &[], &[(4, 1)])
     };
-    let derived = Derived { format: Format::F32, columns: 4, beside: 1, pieces: vec![row(2), row(1), row(0)] };
+    let derived =
+        Derivation { format: Format::F32, columns: 4, pieces_per_row: 1, pieces: vec![row(2), row(1), row(0)] };
     let right: Vec<u8> =
         [3.0f32, 3.0, 4.0, 4.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
     assert_eq!(read(&derived, &file, 48), right);
@@ -331,7 +336,7 @@ fn adjacent_block_scales_are_separated() {
         let own = Scales { extent: whole, kind: ScaleKind::OfBlock, block_rows: 1, block_columns: 1, columns: 1 };
         let piece = piece(element, extent(0, len as u64), &[(2, 1)], &[]);
         let pieces = vec![Piece { scales: Some(own.clone()), ..piece }];
-        let derived = Derived { format, columns: len as u64, beside: 1, pieces };
+        let derived = Derivation { format, columns: len as u64, pieces_per_row: 1, pieces };
         derived.check(&[file.len() as u64]).unwrap();
         let made = read(&derived, &file, format.block_bytes());
         let codes: Vec<u8> = (0..scales.len())
@@ -347,19 +352,19 @@ fn adjacent_block_scales_are_separated() {
 
 #[test]
 fn pieces_outside_the_file_are_refused() {
-    let good = Derived {
+    let good = Derivation {
         format: Format::F16,
         columns: 3,
-        beside: 1,
+        pieces_per_row: 1,
         pieces: vec![piece(Element::F16, extent(0, 48), &[(8, 3)], &[(3, 1)])],
     };
     good.check(&[48]).unwrap();
-    let with = |change: &dyn Fn(&mut Derived)| {
+    let with = |change: &dyn Fn(&mut Derivation)| {
         let mut bad = good.clone();
         change(&mut bad);
         bad.check(&[48]).map_err(|error| error.to_string())
     };
-    let piece_of = |change: &dyn Fn(&mut Piece)| with(&|derived: &mut Derived| change(&mut derived.pieces[0]));
+    let piece_of = |change: &dyn Fn(&mut Piece)| with(&|derived: &mut Derivation| change(&mut derived.pieces[0]));
     let says =
         |found: Result<(), String>, says: &str| assert!(found.clone().unwrap_err().contains(says), "{found:?}: {says}");
     says(piece_of(&|p| p.extent.file = 1), "in file 1; the model has 1 file");
@@ -410,7 +415,7 @@ fn four_bit_codes_decode_exactly() {
         at
     };
     let plain = (add(&bytes(&of_blocks)), ScaleKind::Number(Element::F32));
-    let coded = Coded { numbers: add(&bytes(&numbers)), scales: add(&bytes(&nested)), block: 2, more };
+    let coded = CodedScales { numbers: add(&bytes(&numbers)), scales: add(&bytes(&nested)), block: 2, more };
     let coded = (add(&codes), ScaleKind::Coded(Box::new(coded)));
     let of_codes: Vec<f32> =
         (0..5).map(|block| numbers[usize::from(codes[block])] * nested[block / 2] + more).collect();
@@ -421,8 +426,12 @@ fn four_bit_codes_decode_exactly() {
             let mut piece = piece(element, stored, &[(ROWS, COLUMNS)], &[(COLUMNS, 1)]);
             let (extent, kind) = (*extent, kind.clone());
             piece.scales = Some(Scales { extent, kind, block_rows: 1, block_columns: 64, columns: count });
-            let derived =
-                |format, columns, piece: &Piece| Derived { format, columns, beside: 1, pieces: vec![piece.clone()] };
+            let derived = |format, columns, piece: &Piece| Derivation {
+                format,
+                columns,
+                pieces_per_row: 1,
+                pieces: vec![piece.clone()],
+            };
             let right: Vec<f32> = (0..count).map(|at| book[usize::from(code(at))] * scales[at as usize / 64]).collect();
             let single = derived(Format::F32, COLUMNS, &piece);
             for step in [4, 4 * 3, 4 * COLUMNS as usize, 4 * count as usize] {
@@ -452,7 +461,7 @@ fn four_bit_codes_decode_exactly() {
             let kind = |kind: ScaleKind| said(&|piece| scales(piece, &|of| of.kind = kind.clone()));
             assert!(kind(ScaleKind::Number(Element::Nf4)).contains("scales that are not numbers of two or four bytes"));
             if let ScaleKind::Coded(coded) = piece.scales.as_ref().unwrap().kind.clone() {
-                let coded = |change: &dyn Fn(&mut Coded)| {
+                let coded = |change: &dyn Fn(&mut CodedScales)| {
                     let mut bad = (*coded).clone();
                     change(&mut bad);
                     kind(ScaleKind::Coded(Box::new(bad)))
@@ -474,7 +483,8 @@ fn stored_blocks_are_copied() {
     let file: Vec<u8> = (0..2 * rows * block).map(|i| (i * 7 % 251) as u8).collect();
     let stored = Element::Stored(Format::Q8_0);
     let second = Piece { first: 1, ..piece(stored, extent(0, file.len() as u64), &[(3, 2)], &[(1, 1)]) };
-    let derived = |piece: Piece| Derived { format: Format::Q8_0, columns: 32, beside: 1, pieces: vec![piece] };
+    let derived =
+        |piece: Piece| Derivation { format: Format::Q8_0, columns: 32, pieces_per_row: 1, pieces: vec![piece] };
     let expected: Vec<u8> = file.chunks(block).skip(1).step_by(2).flatten().copied().collect();
     for step in [block, 2 * block, 3 * block] {
         assert_eq!(read(&derived(second.clone()), &file, step), expected);
@@ -490,7 +500,7 @@ fn stored_blocks_are_copied() {
     assert_eq!(halves.place(block as u64, 2 * block as u64), None);
     let refused = [
         derived(Piece { change: Change::PlusOne, ..second.clone() }),
-        Derived { format: Format::F32, ..derived(second.clone()) },
+        Derivation { format: Format::F32, ..derived(second.clone()) },
         derived(Piece { first: 2, ..second.clone() }),
         derived(Piece { element: Element::Stored(Format::Q4_0), ..second }),
     ];

@@ -168,7 +168,7 @@ pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Axis, Derived, Element, ScaleKind, Scales};
+    use super::super::{Axis, Derivation, Element, ScaleKind, Scales};
     use super::*;
 
     /// Packs a matrix as kt-kernel does: block by block, band by band, tile by tile. Each row's
@@ -246,7 +246,7 @@ mod tests {
         integers.iter().map(|q| matrix.scales[row as usize] * f32::from(*q)).collect()
     }
 
-    fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
+    fn read(derived: &Derivation, file: &[u8], step: usize) -> Vec<u8> {
         let fetch = |_: u32, offset: u64, out: &mut [u8]| {
             out.copy_from_slice(&file[offset as usize..][..out.len()]);
             true
@@ -268,7 +268,7 @@ mod tests {
             let matrices = [matrix(bits, [160, columns], 1), matrix(bits, [64, columns], 2)];
             let mut file = vec![1, 2, 3];
             let pieces = matrices.iter().map(|matrix| piece(matrix, &mut file)).collect();
-            let derived = Derived { format, columns, beside: 1, pieces };
+            let derived = Derivation { format, columns, pieces_per_row: 1, pieces };
             derived.check(&[file.len() as u64]).unwrap();
             let expected: Vec<f32> = matrices
                 .iter()
@@ -309,7 +309,7 @@ mod tests {
             let matrices = [1, 2, 3, 4].map(|seed| matrix(bits, [96, columns], seed));
             let mut file = Vec::new();
             let pieces = matrices.iter().map(|matrix| piece(matrix, &mut file)).collect();
-            let derived = Derived { format, columns: 2 * columns, beside: 2, pieces };
+            let derived = Derivation { format, columns: 2 * columns, pieces_per_row: 2, pieces };
             derived.check(&[file.len() as u64]).unwrap();
             let row_bytes = format.row_bytes(2 * columns).unwrap() as usize;
             let all = read(&derived, &file, 192 * row_bytes);
@@ -345,7 +345,7 @@ mod tests {
                     .to_string()
                     .contains("rows do not match the pieces next to it")
             );
-            let bad = Derived { format: if bits == 4 { Format::I4Row } else { Format::I8Row }, ..derived };
+            let bad = Derivation { format: if bits == 4 { Format::I4Row } else { Format::I8Row }, ..derived };
             assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("one scale for the whole row"));
         }
     }
@@ -359,7 +359,7 @@ mod tests {
             let Element::Tiled(mut tiles) = piece.element else { unreachable!("it is in tiles") };
             change(&mut piece, &mut tiles);
             piece.element = if piece.element == good.element { Element::Tiled(tiles) } else { piece.element };
-            let derived = Derived { format: Format::I8Row, columns: 128, beside: 1, pieces: vec![piece] };
+            let derived = Derivation { format: Format::I8Row, columns: 128, pieces_per_row: 1, pieces: vec![piece] };
             derived.check(&[file.len() as u64]).map_err(|error| error.to_string())
         };
         with(&|_, _| ()).unwrap();

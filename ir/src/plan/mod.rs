@@ -37,11 +37,11 @@ mod weight;
 
 use serde::{Deserialize, Serialize};
 
-use crate::derived::Derived;
+use crate::derived::Derivation;
 
 pub use choice::{CHOSEN_BLOCK, ChoiceUnit, PositionChoice};
 pub use dim::{DimError, DimExpr, DimInput};
-pub use output::{ExpertLayer, HiddenRows, NOBODY, Output, Pooling};
+pub use output::{ExpertLayer, HiddenRows, NO_EXPERT, Output, Pooling};
 pub use ranks::{Exchange, MAX_RANKS, RankDivision, Ranks, adds_in_pieces};
 pub use rope::{LongFrequencies, RopeTable, Temperature};
 pub use row_input::{RowBase, RowInput, RowInputError, RowPosition};
@@ -295,7 +295,7 @@ pub struct Plan<K> {
     /// Model files.
     pub files: Vec<SourceFile>,
     /// Tensors that are computed from parts of those files.
-    pub derived: Vec<Derived>,
+    pub derived: Vec<Derivation>,
     /// Weights.
     pub weights: Vec<PlanWeight>,
     /// Bytes of the weights after the plan in the plan's file, or 0.

@@ -53,7 +53,7 @@ pub struct HiddenRows {
 
 /// Id of an empty slot in a row's expert ids: the row has no expert in this slot, or the expert
 /// runs on another machine.
-pub const NOBODY: i32 = -1;
+pub const NO_EXPERT: i32 = -1;
 
 /// The routed experts of one layer, run separately: [`Output::Experts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
 
 use super::heads::{Heads, Operands, Scores, Window};
-use super::online_softmax::{Attended, CacheBuffers, OfHead, attended, attended_in, kernel_with_entries};
+use super::online_softmax::{AttentionSums, CacheBuffers, OfHead, attended, attended_in, kernel_with_entries};
 use super::request::{AttentionRequest, Entries, ItemDivision, KernelOffer, Lookahead, Reason};
 use crate::catalogue::{Row, row};
 use crate::generator::blocks;
@@ -132,7 +132,7 @@ impl Definition for AttentionEntries {
             let from = (own + 1).saturating_sub(window as usize).max(first);
             let sink = if scores.sinks { Some(input.floats("sinks")?[h]) } else { None };
             let places = from - first..own + 1 - first;
-            let Attended { mut max, mut sum, mut acc } =
+            let AttentionSums { mut max, mut sum, mut acc } =
                 attended(&input, q, dv, Cache::default(), &scores, places, OfHead { sink, slope: None })?;
             if !seen.is_empty() {
                 let (keys, values, cache) = ("entry_keys", "entry_values", Cache::default());

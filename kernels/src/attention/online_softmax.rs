@@ -59,7 +59,7 @@ use crate::generator::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::generator::math;
 use crate::generator::quantise::Scale;
 use crate::generator::vectors::for_vectors;
-pub use reference::{Attended, CacheBuffers, OfHead, attended, attended_in};
+pub use reference::{AttentionSums, CacheBuffers, OfHead, attended, attended_in};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;

@@ -6,7 +6,7 @@ use ixc_ir::plan::Division;
 
 use super::combine::AttentionCombine;
 use super::heads::{Heads, Operands, Scores};
-use super::online_softmax::{Attended, OfHead, attended, kernel};
+use super::online_softmax::{AttentionSums, OfHead, attended, kernel};
 use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
 use super::whole;
 use crate::catalogue::{Row, row};
@@ -99,7 +99,7 @@ impl Definition for AttentionPart {
             let sink = if scores.sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
             let slope = if scores.slopes { Some(input.floats("slopes")?[h]) } else { None };
             let of_head = OfHead { sink, slope };
-            let Attended { max, sum, acc } =
+            let AttentionSums { max, sum, acc } =
                 attended(&input, &q[h * d..][..d], dv, cache, &scores, 0..own + 1 - first, of_head)?;
             let part = &part[h * (dv + 2)..][..dv + 2];
             close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;

@@ -4,7 +4,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimInput;
 
 use super::heads::{Heads, Operands, Scores};
-use super::online_softmax::{Attended, MAX_ITEM_ROWS, OfHead, attended, kernel};
+use super::online_softmax::{AttentionSums, MAX_ITEM_ROWS, OfHead, attended, kernel};
 use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
 use crate::catalogue::{Row, row};
 use crate::generator::blocks;
@@ -106,7 +106,8 @@ impl Definition for Attention {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let [sink, slope] = [&sinks, &slopes].map(|of| of.as_ref().map(|of| of[h]));
                 let of_head = OfHead { sink, slope };
-                let Attended { sum, acc, .. } = attended(&input, q, dv, cache, &scores, 0..own as usize + 1, of_head)?;
+                let AttentionSums { sum, acc, .. } =
+                    attended(&input, q, dv, cache, &scores, 0..own as usize + 1, of_head)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -6,7 +6,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
 use super::heads::{Heads, Operands, Scores, Window};
-use super::online_softmax::{Attended, MAX_ITEM_ROWS, OfHead, attended, kernel};
+use super::online_softmax::{AttentionSums, MAX_ITEM_ROWS, OfHead, attended, kernel};
 use super::request::{AttentionRequest, ItemDivision, KernelOffer, Reason};
 use super::whole::{self, QUERIES};
 use crate::catalogue::{Row, row};
@@ -131,7 +131,7 @@ impl Definition for AttentionWindow {
                 let from = (self.window().first(own as u64) as usize).max(first);
                 let [sink, slope] = [&sinks, &slopes].map(|of| of.as_ref().map(|of| of[h]));
                 let of_head = OfHead { sink, slope };
-                let Attended { sum, acc, .. } =
+                let AttentionSums { sum, acc, .. } =
                     attended(&input, q, dv, cache, &scores, from - first..last + 1 - first, of_head)?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];

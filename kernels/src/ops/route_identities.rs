@@ -4,7 +4,7 @@
 //! Slots are processed one at a time, in order: a row has about a dozen.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::NOBODY;
+use ixc_ir::plan::NO_EXPERT;
 
 use crate::catalogue::{Row, row};
 use crate::generator::definition::Definition;
@@ -53,7 +53,7 @@ impl Definition for RouteIdentities {
         let (ids, p) = (b.read("ids", bytes), b.read("p", bytes));
         let (own, weights, passed) = (b.write("own", bytes), b.write("weights", bytes), b.write("passed", 4));
         let (int, float) = (Type::i32(1), Type::f32(1));
-        let (count, nobody) = (b.splat_int(int, i64::from(experts)), b.splat_int(int, i64::from(NOBODY)));
+        let (count, nobody) = (b.splat_int(int, i64::from(experts)), b.splat_int(int, i64::from(NO_EXPERT)));
         let none = b.splat_f32(1, 0.0);
         let sum = b.for_carry("slot", i64::from(n), &[none], |b, slot, sum| {
             let (id, weight) = (b.load(int, ids, slot * 4), b.load(float, p, slot * 4));
@@ -73,7 +73,7 @@ impl Definition for RouteIdentities {
         let (input, output) = (run.input(), run.output());
         let is_own = |id: i32| i64::from(id) < i64::from(self.experts);
         let slots = || input.ints("ids").and_then(|ids| Ok(ids.into_iter().zip(input.floats("p")?)));
-        let own: Vec<u8> = slots()?.flat_map(|(id, _)| if is_own(id) { id } else { NOBODY }.to_le_bytes()).collect();
+        let own: Vec<u8> = slots()?.flat_map(|(id, _)| if is_own(id) { id } else { NO_EXPERT }.to_le_bytes()).collect();
         equal("own", output.get("own")?, &own)?;
         for (slot, ((id, p), found)) in slots()?.zip(output.floats("weights")?).enumerate() {
             close(format_args!("weights[{slot}]"), found, if is_own(id) { p } else { 0.0 }, 0.0)?;

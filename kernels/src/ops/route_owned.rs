@@ -3,7 +3,7 @@
 //! Slots are processed one at a time, in order: a row has about a dozen.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::NOBODY;
+use ixc_ir::plan::NO_EXPERT;
 
 use crate::catalogue::{Row, row};
 use crate::generator::definition::Definition;
@@ -55,7 +55,7 @@ impl Definition for RouteOwned {
         let (own, weights) = (b.write("own", bytes), b.write("weights", bytes));
         let (int, float) = (Type::i32(1), Type::f32(1));
         let (start, count) = (b.splat_int(int, i64::from(first)), b.splat_int(int, i64::from(experts)));
-        let (nobody, none) = (b.splat_int(int, i64::from(NOBODY)), b.splat_f32(1, 0.0));
+        let (nobody, none) = (b.splat_int(int, i64::from(NO_EXPERT)), b.splat_f32(1, 0.0));
         b.for_each("slot", i64::from(n), |b, slot| {
             let (id, weight) = (b.load(int, ids, slot * 4), b.load(float, p, slot * 4));
             let relative = b.op(Op::ISub, int, &[id, start]);
@@ -78,7 +78,7 @@ impl Definition for RouteOwned {
             (0..i64::from(self.experts)).contains(&own).then_some(own as i32)
         };
         let ids = input.ints("ids")?;
-        let own: Vec<u8> = ids.iter().flat_map(|id| relative(*id).unwrap_or(NOBODY).to_le_bytes()).collect();
+        let own: Vec<u8> = ids.iter().flat_map(|id| relative(*id).unwrap_or(NO_EXPERT).to_le_bytes()).collect();
         equal("own", output.get("own")?, &own)?;
         let slots = ids.into_iter().zip(input.floats("p")?).zip(output.floats("weights")?);
         for (slot, ((id, p), found)) in slots.enumerate() {

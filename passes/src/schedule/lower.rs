@@ -45,7 +45,7 @@ mod weights;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ixc_ir::derived::Derived;
+use ixc_ir::derived::Derivation;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::def_use::DefUse;
@@ -238,7 +238,7 @@ pub(super) struct Lowering<'a> {
     pub(super) tasks: Tasks,
     pub(super) plan_weights: Vec<PlanWeight>,
     /// Vectors that no file stores, with their numbers among the plan's weights.
-    made: Vec<(Derived, u32)>,
+    made: Vec<(Derivation, u32)>,
     pub(super) ropes: Vec<RopeTable>,
     /// States, in the order of the module.
     pub(super) states: Vec<State>,

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{BufferId, NOBODY, Output, Plan};
+use ixc_ir::plan::{BufferId, NO_EXPERT, Output, Plan};
 
 use crate::execute::{self, ExecuteError};
 use crate::executor::sequences::Piece;
@@ -100,7 +100,7 @@ pub enum LayerError {
         used: u32,
     },
     /// The id does not name an expert.
-    #[error("id {slot} of row {row} is {id}; expected an expert from 0 to {}, or {NOBODY} for no expert", .experts - 1)]
+    #[error("id {slot} of row {row} is {id}; expected an expert from 0 to {}, or {NO_EXPERT} for no expert", .experts - 1)]
     Expert {
         /// Number of the row.
         row: usize,
@@ -213,7 +213,7 @@ impl ExpertLayers {
         }
         for (at, (&id, &weight)) in ids.iter().zip(weights).enumerate() {
             let (row, slot) = (at / used, at % used);
-            if id == NOBODY {
+            if id == NO_EXPERT {
                 continue;
             }
             if u32::try_from(id).is_ok_and(|id| id < layer.experts) {
@@ -240,7 +240,7 @@ impl ExpertLayers {
         let mut sums = vec![0.0; count * width];
         // Rows without an expert here are 0 already.
         let own: Vec<usize> =
-            (0..count).filter(|&row| ids[row * used..][..used].iter().any(|&id| id != NOBODY)).collect();
+            (0..count).filter(|&row| ids[row * used..][..used].iter().any(|&id| id != NO_EXPERT)).collect();
         let (mut own_rows, mut own_ids, mut own_weights) = (Vec::new(), Vec::new(), Vec::new());
         for some in own.chunks(self.loaded.program.max_tokens as usize) {
             own_rows.clear();
@@ -250,7 +250,7 @@ impl ExpertLayers {
                 rows.push(row, width, &mut own_rows);
                 let slots = row * used..(row + 1) * used;
                 own_ids.extend_from_slice(&ids[slots.clone()]);
-                let weight = |(&id, &weight): (&i32, &f32)| if id == NOBODY { 0.0 } else { weight };
+                let weight = |(&id, &weight): (&i32, &f32)| if id == NO_EXPERT { 0.0 } else { weight };
                 own_weights.extend(ids[slots.clone()].iter().zip(&weights[slots]).map(weight));
             }
             self.run_some(&layer, &own_rows, &own_ids, &own_weights)?;

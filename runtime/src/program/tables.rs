@@ -1,7 +1,7 @@
 //! The checks of a plan's tables: derived tensors, weights, rotary tables, states, buffers and
 //! routings.
 
-use ixc_ir::derived::Derived;
+use ixc_ir::derived::Derivation;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{
     ATTENTION_BLOCK, ArenaBuffer, BufferId, Plan, PlanWeight, RopeTable, RowCount, State, StateField, Step, WeightFile,
@@ -29,7 +29,7 @@ pub(super) struct DerivedSizes {
 /// Checks each derived tensor once, because many weights may use the same one.
 pub(super) fn check_derived(plan: &Plan<Kernel>) -> Result<Vec<DerivedSizes>> {
     let lengths: Vec<u64> = plan.files.iter().map(|file| file.bytes).collect();
-    let made = |(number, derived): (usize, &Derived)| {
+    let made = |(number, derived): (usize, &Derivation)| {
         let checked = derived.check(&lengths).map_err(|error| Problem::Derived { error });
         at(&format!("derived tensor {number}"), checked)?;
         Ok(DerivedSizes { bytes: derived.bytes().unwrap_or(0), stored: derived.stored_bytes() })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ixc_ir::derived::{Derived, Indexed};
+use ixc_ir::derived::{Derivation, Indexed};
 
 use crate::storage::memory::{Mapped, Region};
 
@@ -40,8 +40,8 @@ pub(crate) struct DerivedTensors {
 }
 
 impl DerivedTensors {
-    pub(crate) fn new(derived: &[Derived], files: &[Mapped]) -> DerivedTensors {
-        let made = |derived: &Derived| (Arc::new(derived.clone().with_index()), derived.bytes());
+    pub(crate) fn new(derived: &[Derivation], files: &[Mapped]) -> DerivedTensors {
+        let made = |derived: &Derivation| (Arc::new(derived.clone().with_index()), derived.bytes());
         DerivedTensors {
             derived: derived.iter().map(made).collect(),
             files: files.iter().map(Mapped::region).collect(),

@@ -74,12 +74,12 @@ pub enum KernelError {
         names: Vec<String>,
     },
     /// Two kernels with different dims or buffers cannot be compared.
-    #[error("kernels with different signatures cannot be compared:{}", otherwise(names, found))]
+    #[error("kernels with different signatures cannot be compared:{}", otherwise(names, unmatched))]
     DifferentSignatures {
         /// The kernels.
         names: [String; 2],
         /// Dims and buffers of each kernel that the other kernel lacks.
-        found: [Vec<String>; 2],
+        unmatched: [Vec<String>; 2],
     },
     /// A kernel without a spec cannot be compared with the kernel of its spec.
     #[error("{name} has no spec: name another kernel to compare it with, or put the line \"; spec: ...\" before it")]
@@ -247,12 +247,12 @@ impl KernelError {
     }
 }
 
-fn otherwise(names: &[String; 2], found: &[Vec<String>; 2]) -> String {
-    let line = |(name, found): (&String, &Vec<String>)| {
-        let found = if found.is_empty() { "nothing else".to_owned() } else { found.join(", ") };
-        format!("\n  {name} has {found}")
+fn otherwise(names: &[String; 2], unmatched: &[Vec<String>; 2]) -> String {
+    let line = |(name, parts): (&String, &Vec<String>)| {
+        let parts = if parts.is_empty() { "nothing else".to_owned() } else { parts.join(", ") };
+        format!("\n  {name} has {parts}")
     };
-    names.iter().zip(found).map(line).collect()
+    names.iter().zip(unmatched).map(line).collect()
 }
 
 fn nearest(near: &[&'static str]) -> String {

@@ -50,7 +50,7 @@ pub fn check_same_signature(a: &TargetKernel, b: &TargetKernel) -> Result<(), Er
     Err(KernelError::DifferentSignatures {
         names: [a.kernel.name.clone(), b.kernel.name.clone()],
         // Both kernels have the same items, but in another order.
-        found: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
+        unmatched: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
     }
     .into())
 }

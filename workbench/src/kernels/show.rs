@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use ixc_codegen::module::{Artifact, CodegenError};
-use ixc_codegen::x64::{self, Compiled, Stats, X64Error};
+use ixc_codegen::x64::{self, CompiledKernel, Stats, X64Error};
 use ixc_ir::kernel::Kernel;
 
 use super::KernelError;
@@ -112,7 +112,7 @@ fn hex(bytes: &[u8], start: usize) -> String {
 ///
 /// # Errors
 /// [`KernelError::NotOurs`] for `portable`; also see [`compile`].
-pub fn compile_x64(chosen: &TargetKernel, what: &'static str) -> Result<Compiled, Error> {
+pub fn compile_x64(chosen: &TargetKernel, what: &'static str) -> Result<CompiledKernel, Error> {
     match compile(chosen)? {
         Artifact::X64(compiled) => Ok(compiled),
         Artifact::Portable(_) => Err(KernelError::NotOurs { what, target: chosen.target.name() }.into()),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
-use ixc_codegen::x64::{self, Compiled};
+use ixc_codegen::x64::{self, CompiledKernel};
 use ixc_cost::{self as cost, Block, CpuModel, Report};
 use ixc_ir::kernel::print::statement_lines;
 use ixc_ir::kernel::products::Counter;
@@ -232,7 +232,7 @@ fn label(text: &str) -> Option<&str> {
     name.get(..end)
 }
 
-fn analyse(compiled: &Compiled, kernel: &Kernel, model: &'static CpuModel) -> Report {
+fn analyse(compiled: &CompiledKernel, kernel: &Kernel, model: &'static CpuModel) -> Report {
     cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, kernel, model)
 }
 

@@ -7,7 +7,7 @@
 //! attn_k_b  [plain, r, heads]                 // row j of a head: column j of its rows for keys
 //! ```
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError, Tensor};
 
 use crate::hyper::{LatentLengths, latent_lengths};
@@ -50,6 +50,7 @@ fn transpose(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> 
         groups: None,
         change: Change::Keep,
     };
-    let derived = Derived { format: element.scaled_format(), columns: plain, beside: 1, pieces: vec![piece] };
+    let derived =
+        Derivation { format: element.scaled_format(), columns: plain, pieces_per_row: 1, pieces: vec![piece] };
     Ok(DerivedTensor { name, dims: vec![plain, rank, heads], derived })
 }

@@ -11,7 +11,7 @@
 //! No file has the weights of the scan, so they are derived ([`tensors`]). The scan is in
 //! `ir/src/graph/recurrent/ssm_scan.rs`.
 
-use ixc_ir::derived::Derived;
+use ixc_ir::derived::Derivation;
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Unary, ValueId};
 use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError};
@@ -109,8 +109,8 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
             vec![numbers::constant(0.0, 1, heads)],
         ];
         for (name, pieces) in WEIGHTS.into_iter().zip(all) {
-            let beside = pieces.len() as u32;
-            let derived = Derived { format: Format::F32, columns: heads, beside, pieces };
+            let pieces_per_row = pieces.len() as u32;
+            let derived = Derivation { format: Format::F32, columns: heads, pieces_per_row, pieces };
             made.push(DerivedTensor { name: format!("{prefix}{name}"), dims: vec![heads], derived });
         }
     }

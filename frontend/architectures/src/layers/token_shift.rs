@@ -11,7 +11,7 @@
 //! No file has these taps, so they are derived. Vectors that files fuse into one tensor are
 //! derived, too ([`tensors`]).
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Unary, ValueId};
 use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError};
@@ -94,10 +94,10 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
     if width == 0 || gguf.tensor("output_norm.weight").is_none_or(|norm| norm.dims() != [width]) {
         return Ok(made);
     }
-    let derived = Derived {
+    let derived = Derivation {
         format: Format::F32,
         columns: 2,
-        beside: 2,
+        pieces_per_row: 2,
         pieces: vec![numbers::constant(1.0, width, 1), numbers::constant(-1.0, width, 1)],
     };
     made.push(DerivedTensor { name: TAPS.into(), dims: vec![2, width], derived });
@@ -127,7 +127,7 @@ pub(crate) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTens
                 groups: None,
                 change: Change::Keep,
             };
-            let derived = Derived { format: Format::F32, columns: len, beside: 1, pieces: vec![piece] };
+            let derived = Derivation { format: Format::F32, columns: len, pieces_per_row: 1, pieces: vec![piece] };
             made.push(DerivedTensor { name: format!("{prefix}{name}"), dims: vec![len], derived });
         }
     }

@@ -6,7 +6,7 @@
 //! leaves them unchanged, and llama.cpp does not divide them. The size of the vocabulary identifies
 //! the model, unless our key `norm_head` is set. Rows of length 1 stay unchanged.
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError};
 
 use crate::architecture::Architecture;
@@ -58,6 +58,6 @@ fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, Gguf
         groups: None,
         change: Change::Unit,
     };
-    let derived = Derived { format: element.unit_format(), columns, beside: 1, pieces: vec![piece] };
+    let derived = Derivation { format: element.unit_format(), columns, pieces_per_row: 1, pieces: vec![piece] };
     Ok(vec![DerivedTensor { name: format!("{UNIT_HEAD}.weight"), dims: vec![columns, rows], derived }])
 }

@@ -4,7 +4,7 @@
 //! `IMGIMG`, are never generated: their logits have a bias. (transformers `chameleon`; llama.cpp
 //! identifies them by their ids, 4 to 8,195.)
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_ir::format::Format;
 use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError, StringArray};
 
@@ -73,6 +73,6 @@ fn image_token_bias(gguf: &Gguf) -> Result<Vec<DerivedTensor>, GgufError> {
     };
     let pieces: Vec<Piece> = runs.iter().map(piece).collect();
     let columns = runs.iter().map(|(_, len)| len).sum();
-    let derived = Derived { format: Format::F32, columns, beside: pieces.len() as u32, pieces };
+    let derived = Derivation { format: Format::F32, columns, pieces_per_row: pieces.len() as u32, pieces };
     Ok(vec![DerivedTensor { name: NAME.to_owned(), dims: vec![columns], derived }])
 }

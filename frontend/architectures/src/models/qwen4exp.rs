@@ -24,7 +24,7 @@
 mod ngrams;
 mod runs;
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Unary, ValueId};
@@ -254,10 +254,10 @@ fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufErro
     for norm in gguf.tensors() {
         let Some(layer) = norm.name().strip_suffix(KEY_NORM) else { continue };
         let length = norm.dims().first().copied().unwrap_or(0);
-        let derived = Derived {
+        let derived = Derivation {
             format: Format::F32,
             columns: length,
-            beside: 1,
+            pieces_per_row: 1,
             pieces: vec![numbers::constant(0.0, run, length)],
         };
         made.push(DerivedTensor { name: format!("{layer}indexer.{MEAN}.weight"), dims: vec![length, run], derived });
@@ -286,7 +286,7 @@ fn taps_in_singles(gguf: &Gguf) -> Result<Vec<DerivedTensor>, GgufError> {
             groups: None,
             change: Change::Keep,
         };
-        let derived = Derived { format: Format::F32, columns: taps, beside: 1, pieces: vec![piece] };
+        let derived = Derivation { format: Format::F32, columns: taps, pieces_per_row: 1, pieces: vec![piece] };
         made.push(DerivedTensor { name: format!("{layer}{TAPS_IN_SINGLES}"), dims: vec![taps, channels], derived });
     }
     Ok(made)

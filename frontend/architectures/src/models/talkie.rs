@@ -11,7 +11,7 @@
 //! x += layer_output_scale * e
 //! ```
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_ir::graph::ValueId;
 use ixc_model_files::gguf::{DerivedTensor, Gguf, GgufError, Tensor};
 
@@ -84,7 +84,12 @@ fn gains(gguf: &Gguf, architecture: &str) -> Result<Vec<DerivedTensor>, GgufErro
             groups: None,
             change: Change::Keep,
         };
-        let derived = Derived { format: Element::F32.scaled_format(), columns: length, beside: 1, pieces: vec![piece] };
+        let derived = Derivation {
+            format: Element::F32.scaled_format(),
+            columns: length,
+            pieces_per_row: 1,
+            pieces: vec![piece],
+        };
         Some(DerivedTensor { name, dims: vec![length, heads], derived })
     };
     Ok(gguf.tensors().filter_map(of_layer).collect())

@@ -6,7 +6,7 @@
 //! // NumPy: reshape(heads, 2, half, n).swapaxes(1, 2).reshape(rows, n)
 //! ```
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Groups, Order, Piece, Scales, View, Zeros};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Groups, Order, Piece, Scales, View, Zeros};
 use ixc_ir::format::Format;
 
 /// A view of a stored tensor.
@@ -361,7 +361,7 @@ impl Array {
 /// Concatenates arrays to a derived tensor; also returns its dimensions in `ne` order. If
 /// `is_stacked`, each array becomes a separate matrix; otherwise their rows form one matrix. `None`
 /// if shapes or types differ.
-pub(super) fn concatenate(arrays: &[Array], is_stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
+pub(super) fn concatenate(arrays: &[Array], is_stacked: bool, format: Format) -> Option<(Derivation, Vec<u64>)> {
     let first = arrays.first()?;
     let element = first.element?;
     let mut shape = first.shape();
@@ -382,7 +382,7 @@ pub(super) fn concatenate(arrays: &[Array], is_stacked: bool, format: Format) ->
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
     // Vectors are concatenated to one longer vector.
-    let beside = if tail.is_empty() && !is_stacked { u32::try_from(arrays.len()).ok()? } else { 1 };
+    let pieces_per_row = if tail.is_empty() && !is_stacked { u32::try_from(arrays.len()).ok()? } else { 1 };
     shape.reverse();
-    Some((Derived { format, columns, beside, pieces }, shape))
+    Some((Derivation { format, columns, pieces_per_row, pieces }, shape))
 }

@@ -22,7 +22,7 @@
 //! The numbers are rounded to `dtype` of the JSON, because bitsandbytes rounds them so before it
 //! multiplies. All files must have the same `quant_map`; this is checked.
 
-use ixc_ir::derived::{Coded, Element, ScaleKind, Scales};
+use ixc_ir::derived::{CodedScales, Element, ScaleKind, Scales};
 use serde::Deserialize;
 
 use super::array::Array;
@@ -140,7 +140,7 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
             self::numbers(shards, &numbers, 256, u64::MAX)?;
             let extent = |name: &str| require(shards, name).map(StoredTensor::extent);
             let (numbers, scales) = (extent(&numbers)?, extent(&nested)?);
-            ScaleKind::Coded(Box::new(Coded { numbers, scales, block, more: more as f32 }))
+            ScaleKind::Coded(Box::new(CodedScales { numbers, scales, block, more: more as f32 }))
         }
         _ => {
             let found = format!("{:?} of {}", scales.entry.shape, scales.entry.dtype.name);

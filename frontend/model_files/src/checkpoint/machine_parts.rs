@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::derived::{Axis, Change, Derived, Piece};
+use ixc_ir::derived::{Axis, Change, Derivation, Piece};
 
 use super::error::CheckpointError;
 use super::families::Family;
@@ -117,7 +117,7 @@ fn stack_experts(
     }
     let nothing = || shards.wrong(&name, "empty".to_owned(), "a tensor of the model");
     let format = element.ok_or_else(nothing)?.scaled_format();
-    let beside = if by_columns { machines as u32 } else { 1 };
+    let pieces_per_row = if by_columns { machines as u32 } else { 1 };
     let dims = vec![columns, rows, sizes.experts];
-    Ok(StackedExperts { name, derived: Derived { format, columns, beside, pieces }, dims })
+    Ok(StackedExperts { name, derived: Derivation { format, columns, pieces_per_row, pieces }, dims })
 }

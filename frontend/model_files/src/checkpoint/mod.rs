@@ -72,7 +72,7 @@ mod word_pieces;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ixc_ir::derived::{Change, Derived, Element, Indexed};
+use ixc_ir::derived::{Change, Derivation, Element, Indexed};
 use ixc_ir::format::Format;
 
 use crate::gguf::{Gguf, Metadata, Tensor, TensorType};
@@ -290,7 +290,7 @@ fn place_tensors(
 ) -> Result<(Vec<Tensor>, Vec<Indexed>), CheckpointError> {
     let lengths = shards.lengths();
     let (mut tensors, mut all) = (Vec::with_capacity(made.len() + packed.len()), Vec::new());
-    let checked = |name: &str, derived: &Derived| {
+    let checked = |name: &str, derived: &Derivation| {
         let wrong = |source| CheckpointError::Derived { path: shards.folder.clone(), tensor: name.into(), source };
         derived.check(&lengths).map_err(wrong)
     };

@@ -23,7 +23,7 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Piece, ScaleKind, Scales, Tiles};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Piece, ScaleKind, Scales, Tiles};
 use ixc_ir::format::{FORMATS, Format};
 
 use super::error::{CheckpointError, PackedFault};
@@ -81,7 +81,7 @@ const FOR_TRAINING: &str = "_bwd_exps";
 pub(super) struct StackedExperts {
     /// Name in GGUF files.
     pub name: String,
-    pub derived: Derived,
+    pub derived: Derivation,
     /// Dimensions in `ne` order.
     pub dims: Vec<u64>,
 }
@@ -219,10 +219,14 @@ fn stack_experts(
             pieces.push(node_piece(tiles, packing, weight, scale));
         }
     }
-    let beside = if split_dim == SplitDim::Columns { nodes as u32 } else { 1 };
-    let format = packing.format(beside == 1);
+    let pieces_per_row = if split_dim == SplitDim::Columns { nodes as u32 } else { 1 };
+    let format = packing.format(pieces_per_row == 1);
     let dims = vec![columns, rows, sizes.experts];
-    Ok(StackedExperts { name: format!("{name}.weight"), derived: Derived { format, columns, beside, pieces }, dims })
+    Ok(StackedExperts {
+        name: format!("{name}.weight"),
+        derived: Derivation { format, columns, pieces_per_row, pieces },
+        dims,
+    })
 }
 
 /// Returns one node's part as a piece.

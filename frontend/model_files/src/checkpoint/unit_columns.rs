@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::derived::Derived;
+use ixc_ir::derived::Derivation;
 use ixc_ir::format::Format;
 
 use super::TensorGroup;
@@ -51,7 +51,7 @@ pub(super) fn norm(
     }
     let divided =
         numbers.iter().zip(squares).map(|(x, square)| (f64::from(*x) / (square.sqrt() + LENGTH_EPSILON)) as f32);
-    let derived = Derived::of_numbers(&divided.collect::<Vec<f32>>());
+    let derived = Derivation::of_numbers(&divided.collect::<Vec<f32>>());
     let dims = vec![derived.columns];
     Ok(StackedExperts { name: NORM.to_owned(), derived, dims })
 }

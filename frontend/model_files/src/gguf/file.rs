@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use ixc_files::FaultGuard;
-use ixc_ir::derived::{Derived, Indexed};
+use ixc_ir::derived::{Derivation, Indexed};
 use ixc_ir::format::Format;
 use memmap2::Mmap;
 
@@ -82,7 +82,7 @@ pub struct DerivedTensor {
     /// Dimensions of the tensor.
     pub dims: Vec<u64>,
     /// Parts of files from which the tensor is derived.
-    pub derived: Derived,
+    pub derived: Derivation,
 }
 
 impl Gguf {
@@ -223,7 +223,7 @@ impl Gguf {
     }
 
     /// Returns the derived tensors.
-    pub fn derived_tensors(&self) -> impl ExactSizeIterator<Item = &Derived> {
+    pub fn derived_tensors(&self) -> impl ExactSizeIterator<Item = &Derivation> {
         self.derived.iter().map(|derived| &**derived)
     }
 

@@ -1,6 +1,6 @@
 use half::{bf16, f16};
 
-use super::super::Derived;
+use super::super::Derivation;
 use super::*;
 
 const ROWS_OF_ALL: u64 = 80;
@@ -63,7 +63,7 @@ fn scale(row: u64, group: u64) -> f32 {
 struct Case {
     name: &'static str,
     file: Vec<u8>,
-    derived: Derived,
+    derived: Derivation,
     zeros: bool,
     middle: f32,
 }
@@ -111,7 +111,8 @@ fn case(name: &'static str, laid: Laid<'_>) -> Case {
     let groups = Some(Box::new(Groups { scales, zeros, order: None }));
     let element = Element::Integer(integers);
     let piece = Piece { extent, element, first: 0, rows, columns, scales: None, groups, change: Change::Keep };
-    let derived = Derived { format: element.scaled_format(), columns: COLUMNS_OF_ALL, beside: 1, pieces: vec![piece] };
+    let derived =
+        Derivation { format: element.scaled_format(), columns: COLUMNS_OF_ALL, pieces_per_row: 1, pieces: vec![piece] };
     Case { name, file, derived, zeros: has_zeros, middle }
 }
 
@@ -215,7 +216,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn read(derived: &Derived, file: &[u8], offset: usize, out: &mut [u8]) -> bool {
+fn read(derived: &Derivation, file: &[u8], offset: usize, out: &mut [u8]) -> bool {
     let fetch = |_: u32, offset: u64, out: &mut [u8]| {
         out.copy_from_slice(&file[offset as usize..][..out.len()]);
         true
@@ -304,7 +305,7 @@ fn ternary_values_become_two_bit_blocks() {
         change: Change::Keep,
     };
     for format in [Format::Tq2_0, Format::F16] {
-        let derived = Derived { format, columns: COLUMNS, beside: 1, pieces: vec![piece.clone()] };
+        let derived = Derivation { format, columns: COLUMNS, pieces_per_row: 1, pieces: vec![piece.clone()] };
         derived.check(&[file.len() as u64]).unwrap();
         let mut all = vec![0; derived.bytes().unwrap() as usize];
         assert!(read(&derived, &file, 0, &mut all));
@@ -329,7 +330,7 @@ fn transposed_integers_become_the_same_numbers() {
         let groups = turned.groups.as_mut().unwrap();
         let views = [Some(&mut groups.scales), groups.zeros.as_mut().map(|zeros| &mut zeros.view)];
         views.into_iter().flatten().for_each(|view| std::mem::swap(&mut view.rows, &mut view.columns));
-        let turned = Derived { format: Format::F32, columns: ROWS_OF_ALL, beside: 1, pieces: vec![turned] };
+        let turned = Derivation { format: Format::F32, columns: ROWS_OF_ALL, pieces_per_row: 1, pieces: vec![turned] };
         turned.check(&[file.len() as u64]).unwrap();
         let mut out = vec![0; right.len() * 4];
         assert!(read(&turned, &file, 0, &mut out), "{name}");
@@ -339,7 +340,7 @@ fn transposed_integers_become_the_same_numbers() {
             // Blocks have the nearest halves as scales.
             assert!((x - right).abs() <= right.abs().max(0.01) / 512.0, "{name}: {row}, {column}: {x}, {right}");
         }
-        let blocks = Derived { format: derived.format, ..turned };
+        let blocks = Derivation { format: derived.format, ..turned };
         assert!(blocks.check(&[file.len() as u64]).is_err(), "{name}");
     }
 }
@@ -453,7 +454,7 @@ fn integers_that_lie_far_apart_are_read_one_by_one() {
         groups: Some(Box::new(Groups { scales, zeros: None, order: None })),
         change: Change::Keep,
     };
-    let derived = Derived { format: Format::Q4_0, columns: 32, beside: 1, pieces: vec![piece] };
+    let derived = Derivation { format: Format::Q4_0, columns: 32, pieces_per_row: 1, pieces: vec![piece] };
     derived.check(&[file.len() as u64]).unwrap();
     let (mut out, mut x) = ([0; 36], [0f32; 64]);
     assert!(read(&derived, &file, 0, &mut out));
@@ -465,12 +466,12 @@ fn integers_that_lie_far_apart_are_read_one_by_one() {
 fn inconsistent_groups_are_refused() {
     let all = cases();
     let of = |name: &str| all.iter().find(|case| case.name == name).unwrap();
-    let said = |case: &Case, change: &dyn Fn(&mut Derived)| {
+    let said = |case: &Case, change: &dyn Fn(&mut Derivation)| {
         let mut bad = case.derived.clone();
         change(&mut bad);
         bad.check(&[case.file.len() as u64]).unwrap_err().to_string()
     };
-    let groups = |derived: &mut Derived, change: &dyn Fn(&mut Groups)| {
+    let groups = |derived: &mut Derivation, change: &dyn Fn(&mut Groups)| {
         change(derived.pieces[0].groups.as_mut().unwrap());
     };
     let (plain, with_zeros) = (of("GPTQ"), of("AWQ"));
@@ -488,7 +489,7 @@ fn inconsistent_groups_are_refused() {
     assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].stride = u64::MAX)).contains("outside of their tensor"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.file = 1)).contains("in file 1"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.offset = u64::MAX)).contains("available bytes"));
-    let without = |d: &mut Derived| {
+    let without = |d: &mut Derivation| {
         (d.pieces[0].element, d.format) = (Element::Integer(Integers::Four), Format::Q4_0);
     };
     assert!(said(with_zeros, &without).contains("zero points that are"));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::call::Call;
 use super::{InterpretError, Value, math};
 use crate::graph::attrs::{RouteAttrs, RouteScore};
-use crate::plan::NOBODY;
+use crate::plan::NO_EXPERT;
 
 /// Returns the range of elements of each row of a matrix. A row without slots has an empty range.
 fn row_ranges(dims: &[usize]) -> impl Iterator<Item = Range<usize>> {
@@ -76,9 +76,9 @@ pub(super) fn route_given(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     let (mut ids, mut p) = (call.ints("ids").to_vec(), call.f32s("p")?.into_owned());
     for row in row_ranges(&dims) {
         let (ids, p) = (&mut ids[row.clone()], &mut p[row]);
-        let first = ids.iter().copied().find(|&id| id != NOBODY).unwrap_or(0);
+        let first = ids.iter().copied().find(|&id| id != NO_EXPERT).unwrap_or(0);
         for (id, p) in ids.iter_mut().zip(p) {
-            if *id == NOBODY {
+            if *id == NO_EXPERT {
                 (*id, *p) = (first, 0.0);
             }
             call.index("expert", *id, experts)?;

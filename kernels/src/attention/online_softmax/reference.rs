@@ -44,7 +44,7 @@ pub struct CacheBuffers {
 
 /// Result of a query's attention before the division by the sum of weights.
 #[derive(Clone, Debug)]
-pub struct Attended {
+pub struct AttentionSums {
     /// Maximum of the scores.
     pub max: f64,
     /// Sum of the weights.
@@ -63,7 +63,7 @@ pub fn attended(
     scores: &Scores,
     places: Range<usize>,
     of_head: OfHead,
-) -> Result<Attended, Mismatch> {
+) -> Result<AttentionSums, Mismatch> {
     let buffers = CacheBuffers { keys: "keys", values: "values", dv, cache };
     attended_in(input, buffers, q, scores, &places.collect::<Vec<_>>(), of_head)
 }
@@ -77,7 +77,7 @@ pub fn attended_in(
     scores: &Scores,
     places: &[usize],
     OfHead { sink, slope }: OfHead,
-) -> Result<Attended, Mismatch> {
+) -> Result<AttentionSums, Mismatch> {
     let CacheBuffers { keys, values, dv, cache } = buffers;
     let (of_keys, of_values) = (cache.keys(q.len() as u32), cache.values(dv as u32));
     let (d, q) = (q.len(), multiplied(&of_keys, q, scores.scale.value()));
@@ -92,5 +92,5 @@ pub fn attended_in(
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
     let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
     let acc = (0..dv).map(|e| places.iter().zip(&weights).map(|(&p, weight)| weight * value(p, e)).sum()).collect();
-    Ok(Attended { max, sum, acc })
+    Ok(AttentionSums { max, sum, acc })
 }

@@ -1,6 +1,6 @@
 //! Weights of the plan: the formats and tilings of products, and vectors that no file stores.
 
-use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Place, Shard, Weight, WeightId};
 use ixc_ir::plan::{PlanWeight, WeightFile};
@@ -92,7 +92,7 @@ impl Lowering<'_> {
             None => (WeightFile::Source(place.file), self.facts.files.get(place.file as usize).map(|file| file.bytes)),
             Some(number) => (
                 WeightFile::Derived(fit("number of derived tensors", number as u64)?),
-                self.facts.derived.get(number).and_then(Derived::bytes),
+                self.facts.derived.get(number).and_then(Derivation::bytes),
             ),
         };
         let available = available.unwrap_or(0);
@@ -151,7 +151,7 @@ impl Lowering<'_> {
         let available = match file {
             WeightFile::Source(file) => self.facts.files.get(file as usize).map(|file| file.bytes),
             WeightFile::Derived(number) => match (number as usize).checked_sub(self.facts.derived.len()) {
-                None => self.facts.derived.get(number as usize).and_then(Derived::bytes),
+                None => self.facts.derived.get(number as usize).and_then(Derivation::bytes),
                 Some(made) => self.made.get(made).and_then(|(derived, _)| derived.bytes()),
             },
             WeightFile::Plan | WeightFile::Blocks { .. } => None,
@@ -169,7 +169,7 @@ impl Lowering<'_> {
 
     /// Adds a vector that no file stores. Equal numbers share one vector.
     pub(in crate::schedule) fn made_vector(&mut self, name: String, numbers: &[f32]) -> Result<u32, ScheduleError> {
-        let derived = Derived::of_numbers(numbers);
+        let derived = Derivation::of_numbers(numbers);
         if let Some((_, id)) = self.made.iter().find(|(of, _)| *of == derived) {
             return Ok(*id);
         }
@@ -227,7 +227,7 @@ fn contiguous(weight: &Weight, shard: &Shard) -> Option<u64> {
 }
 
 /// Returns the derived tensor with the blocks of a slice, unchanged. Its views count blocks.
-fn blocks_of(weight: &Weight, shard: &Shard, place: Place) -> Option<Derived> {
+fn blocks_of(weight: &Weight, shard: &Shard, place: Place) -> Option<Derivation> {
     let (stored, (&last, lead)) = (weight.stored_format(), weight.shape.split_last()?);
     let element = match Element::from_format(stored) {
         Element::Block(format) => Element::Stored(format),
@@ -258,7 +258,7 @@ fn blocks_of(weight: &Weight, shard: &Shard, place: Place) -> Option<Derived> {
             piece(range.start / block, rows, (range.end - range.start) / block)
         };
         let pieces: Vec<Piece> = shard.ranges.iter().map(columns).collect();
-        return Some(Derived { format: stored, columns: last, beside: pieces.len() as u32, pieces });
+        return Some(Derivation { format: stored, columns: last, pieces_per_row: pieces.len() as u32, pieces });
     }
     let width = last / block;
     let inner: u64 = lead.get(dim + 1..)?.iter().try_fold(1u64, |product, &n| product.checked_mul(n))?;
@@ -275,5 +275,5 @@ fn blocks_of(weight: &Weight, shard: &Shard, place: Place) -> Option<Derived> {
             parts.map(|(at, range)| rows(range, one, at * stride)).collect()
         }
     };
-    Some(Derived { format: stored, columns: last, beside: 1, pieces })
+    Some(Derivation { format: stored, columns: last, pieces_per_row: 1, pieces })
 }

@@ -18,7 +18,7 @@ pub const MAX_STEPS: u64 = 1 << 32;
 #[derive(Clone, Debug)]
 pub struct ReplayResult {
     /// Buffers after the call.
-    pub found: Vec<Vec<u8>>,
+    pub buffers: Vec<Vec<u8>>,
     /// The first element that differs.
     pub difference: Option<Difference>,
     /// Executed instructions, if they were counted.
@@ -67,11 +67,11 @@ pub fn engine(native: bool) -> Engine {
     if native { Engine::Native } else { Engine::Emulator }
 }
 
-fn compare(bundle: &Bundle, found: Vec<Vec<u8>>, instructions: Option<u64>) -> ReplayResult {
-    let pairs = bundle.index.buffers.iter().zip(bundle.expected.iter().zip(&found));
+fn compare(bundle: &Bundle, buffers: Vec<Vec<u8>>, instructions: Option<u64>) -> ReplayResult {
+    let pairs = bundle.index.buffers.iter().zip(bundle.expected.iter().zip(&buffers));
     let difference = pairs.filter_map(|(buffer, (expected, found))| {
         difference(&buffer.name, Some(buffer.elements.elem()), expected.as_ref()?, found)
     });
     let difference = difference.into_iter().next();
-    ReplayResult { difference, found, instructions }
+    ReplayResult { difference, buffers, instructions }
 }
