@@ -37,9 +37,9 @@ const EXTRA: u32 = 8;
 
 /// Measurements of a run.
 struct Run {
-    /// Milliseconds per token.
+    /// Time of a token, in milliseconds.
     token: f64,
-    /// Bytes read per token.
+    /// Bytes that a token reads.
     bytes: f64,
     /// Number of chosen experts that had to be read, before or after they were chosen: one entry
     /// per token and layer.

@@ -34,7 +34,7 @@ pub struct Report {
 /// Row of the table: measurements of all engines for one work, on one model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The model's file.
+    /// File of the model.
     pub model: String,
     /// Number of threads.
     pub threads: usize,

@@ -42,13 +42,13 @@ pub enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// All prefills.
+    /// Prompts of all lengths.
     Prefill,
     /// Decode from an empty context.
     Decode,
     /// Decode at a depth.
     Depth(usize),
-    /// One token.
+    /// The first token after the start of a program.
     FirstToken,
     /// Layers of experts.
     Layer,

@@ -266,7 +266,7 @@ impl<'o> Assembler<'o> {
         self.is_stopped = unsafe { on_text(self.options.user, &piece) } != 0;
     }
 
-    /// Ends the answer.
+    /// Ends the answer after its last token, and returns its last parts.
     fn finish(mut self, token: u32, end: &End) -> Answer {
         let deltas = self.text.end(end);
         self.extend(deltas, token);

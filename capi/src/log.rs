@@ -41,7 +41,7 @@ fn number(level: &Level) -> c_int {
     (1..).zip(&LEVELS).find(|(_, other)| *other == level).map_or(0, |(number, _)| number)
 }
 
-/// Receiver of all messages.
+/// Subscriber that passes all log messages to the callback.
 struct Receiver;
 
 /// Writer of a message's fields as one line.

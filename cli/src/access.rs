@@ -10,7 +10,7 @@ use super::BadInput;
 /// Max bytes of a key file.
 const MAX_KEY_BYTES: u64 = 1 << 20;
 
-/// The options of access.
+/// Options that decide who may send requests: API keys, hosts and origins.
 #[derive(Debug, clap::Args)]
 pub struct AccessChoice {
     /// API key that requests must send (Authorization: Bearer KEY). Other users can read it on the

@@ -53,7 +53,7 @@ pub struct BatchContext<'a> {
     pub defaults: Defaults,
     pub force: Force,
     pub begin: Instant,
-    /// Other input files.
+    /// Input files of other options, which the output must not overwrite.
     pub inputs: Vec<&'a Path>,
 }
 
@@ -92,7 +92,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Answers the requests.
+    /// Answers the requests of the batch file.
     pub fn answer(mut self, around: BatchContext<'_>) -> anyhow::Result<()> {
         let BatchContext { model, speculation, mut record, template, shift, defaults, force, begin, inputs } = around;
         record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
@@ -133,7 +133,7 @@ impl Files {
     }
 }
 
-/// Returns a progress line.
+/// Returns the progress line of a batch.
 fn progress_text(progress: Progress, started: Instant) -> String {
     let Progress { answered, failed, skipped, generated_tokens, .. } = progress;
     let rate = generated_tokens as f64 / started.elapsed().as_secs_f64().max(1e-3);

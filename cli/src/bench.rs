@@ -99,7 +99,7 @@ pub struct Args {
 const PREFILL: &str = "prefill";
 const DECODE: &str = "decode";
 
-/// Work to measure.
+/// One kind of work to measure: a prompt or generated tokens.
 #[derive(Clone, Copy)]
 struct Work {
     /// Tokens in the KV cache before the test.
@@ -341,7 +341,7 @@ impl Row {
     }
 }
 
-/// Returns the median.
+/// Returns the median of the numbers; `None` without numbers.
 fn median_of(mut all: Vec<f64>) -> Option<f64> {
     all.sort_unstable_by(f64::total_cmp);
     all.get(all.len() / 2).copied()

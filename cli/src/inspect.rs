@@ -93,7 +93,7 @@ struct FileReport {
     problems: Vec<String>,
 }
 
-/// Draft layers.
+/// Facts about the model's own draft layers.
 #[derive(Serialize)]
 struct NextnFacts {
     layers: u64,

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Max wait for a token, as a multiple of the slowest token's time.
 const SLOWER: u32 = 3;
 
-/// Text in generation.
+/// Text that is being generated, and the times of its tokens.
 struct Text {
     /// Whether Ctrl-C was pressed.
     is_interrupted: bool,

@@ -50,7 +50,7 @@ pub enum InputMessage {
     End,
 }
 
-/// One line.
+/// Result of reading one line: its text, a cleared line, or the end of the input.
 enum Line {
     Text(String),
     Cleared,

@@ -205,8 +205,8 @@ impl QueueChoice {
 enum Experts {
     /// Read from the drive when needed, within the memory budget.
     Stream,
-    /// In the mapped file: the kernel's page cache decides, with hints about coming experts. Only a
-    /// control group limits memory.
+    /// Experts stay in the mapped file. The kernel's page cache decides which are in memory, with
+    /// hints about coming experts. Only a control group limits memory.
     Map,
 }
 

@@ -16,7 +16,7 @@ pub struct PerfChoice {
     perf: Vec<Perf>,
 }
 
-/// A profile.
+/// Value of `--perf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Perf {
     /// Names and addresses of kernels.

@@ -97,7 +97,7 @@ struct Report<'f> {
     seconds: f64,
 }
 
-/// A tensor.
+/// A row of the report: one tensor.
 #[derive(Serialize)]
 struct Row<'f> {
     name: &'f str,

@@ -45,7 +45,7 @@ pub struct Wrapper {
     /// Pending word, whose end has not arrived.
     word: String,
     word_width: usize,
-    /// Between two fences.
+    /// Whether the text is code, between two fences.
     is_code: bool,
     /// Whether the output is inside a word that is wider than a line. The terminal breaks such a
     /// word.

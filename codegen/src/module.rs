@@ -53,7 +53,7 @@ pub enum ArgumentError {
     /// The kernel number is out of range.
     #[error("there is no kernel {kernel}; the module has {kernels} kernels")]
     Kernel {
-        /// The requested number.
+        /// The requested number of a kernel.
         kernel: usize,
         /// Number of kernels in the module.
         kernels: usize,
@@ -78,9 +78,9 @@ pub enum ArgumentError {
         name: String,
         /// Byte offset of the value.
         offset: usize,
-        /// The value.
+        /// The index that is too large.
         value: u32,
-        /// The exclusive bound.
+        /// Exclusive upper bound of the indices.
         below: i64,
     },
 }

@@ -11,14 +11,14 @@ use serde::Serialize;
 use ixc_architectures::architectures;
 use ixc_targets::TARGETS;
 
-/// A build.
+/// Identity of this build: version, commit and date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Build {
     /// The version of `ixc`.
     pub version: &'static str,
     /// The commit, in hexadecimal, shortened.
     pub commit: Option<&'static str>,
-    /// `YYYY-MM-DD`.
+    /// Date of the commit, as `YYYY-MM-DD`.
     pub date: Option<&'static str>,
 }
 

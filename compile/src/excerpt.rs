@@ -28,7 +28,7 @@ pub struct Excerpt {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// Problem.
+    /// Description of the problem at this line.
     pub problem: String,
     /// The line, or the part of it near the column, and the number of characters before the column
     /// in it.

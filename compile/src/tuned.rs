@@ -44,7 +44,7 @@ const VERSION: u64 = 1;
 /// Max size of a file in bytes, enough for a few thousand rows.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A file.
+/// Contents of a file of tuned tilings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredTuning {
@@ -88,9 +88,9 @@ pub struct Row {
 pub struct Speedup {
     /// Median of the rounds.
     pub median: f64,
-    /// Lower bound.
+    /// Lower bound of the interval of the ratio.
     pub low: f64,
-    /// Upper bound.
+    /// Upper bound of the interval of the ratio.
     pub high: f64,
 }
 
@@ -117,7 +117,7 @@ impl From<Speedup> for [f64; 3] {
 /// Choices from a file, and their origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedFile {
-    /// The file.
+    /// File with the tuned tilings.
     pub path: PathBuf,
     /// Whether the user named the file. The file in the user's folder applies only to this machine.
     is_named: bool,

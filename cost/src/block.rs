@@ -15,7 +15,7 @@ pub const TILE_DOT_CYCLES: f64 = 16.0;
 /// and `writes` are counted in addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Mix {
-    /// Tile products.
+    /// Products of tiles.
     pub tile_dot: u32,
     /// Other tile instructions.
     pub tile_other: u32,

@@ -149,7 +149,7 @@ classes! {
 pub enum Width {
     /// No vector register.
     Scalar,
-    /// Up to 16 bytes.
+    /// Registers of 16 bytes, or less.
     X,
     /// 32 bytes.
     Y,

@@ -53,7 +53,7 @@ impl CostSource {
 /// One port or unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
-    /// The letter that rows use.
+    /// Character that names the port in the cost rows.
     pub key: char,
     /// Name of the port in reports.
     pub name: &'static str,
@@ -90,7 +90,7 @@ impl Row {
 pub enum Wide {
     /// The form does not exist, or has no model.
     None,
-    /// These µops.
+    /// µops in the notation of the documentation, such as `01` for ports 0 and 1.
     Uops(&'static str),
     /// The µops of the narrow form, executed by the CPU's method for 64 bytes: [`CpuModel::wide`].
     AsNarrow,
@@ -114,11 +114,11 @@ pub const fn same(class: Class, uops: &'static str, latency: u32, wide_latency: 
 /// Method of a CPU for vectors of 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WideVectors {
-    /// Not supported.
+    /// The CPU has no vectors of 64 bytes.
     None,
-    /// Not split.
+    /// Vectors are executed in one piece: each µop takes a port once.
     Whole,
-    /// In two halves: each µop takes a port twice.
+    /// Vectors are executed in two halves: each µop takes a port twice.
     Halves,
 }
 
@@ -148,9 +148,9 @@ pub struct CpuModel {
 /// it occupies a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uop {
-    /// The ports.
+    /// Ports that can execute the µop, one bit each.
     pub ports: u32,
-    /// The cycles.
+    /// Cycles for which the µop occupies its port.
     pub cycles: u32,
 }
 

@@ -21,7 +21,7 @@ use super::model::Uop;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load(BTreeMap<u32, u64>);
 
-/// The most even assignment.
+/// Load of the ports after the most even assignment of µops.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pressure {
     /// Cycles of the busiest ports.

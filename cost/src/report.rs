@@ -157,7 +157,7 @@ pub enum KernelCostError {
 /// Cycles of a whole kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelCost {
-    /// The dims.
+    /// Values of the kernel's dims.
     pub dims: Vec<i64>,
     /// Cycles if every loop runs at its bound, and loops run one after the other.
     pub cycles: f64,

@@ -373,7 +373,8 @@ pub enum Port {
     /// A slice of the same row of a tensor. If the program is routed and the tensor is not, it is
     /// the row of the slot's token.
     Receive(Slice),
-    /// The slices of all slots of the row's token, one after the other, from a routed tensor.
+    /// The slices of all expert slots of the row's token, one after the other. They are received
+    /// from a routed tensor.
     ReceiveSlots(Slice),
     /// The slices of all parts that the row sees, one after the other.
     ReceiveParts {
@@ -412,7 +413,7 @@ pub enum Port {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The host, outside an edge.
+    /// The host, which is connected to one edge of the grid.
     Host,
     /// The instances of one of [`Descriptor::programs`].
     Program(u32),

@@ -7,9 +7,9 @@ use ixc_ir::plan::{ATTENTION_BLOCK, DimError, DimExpr, DimInput, KEY_LANES};
 pub(crate) struct Firing {
     /// Positions of a part of the program's state; [`KEY_LANES`] without a state.
     pub positions: u32,
-    /// The instance's part.
+    /// Number of the part that the instance computes.
     pub part: u32,
-    /// The row's position.
+    /// Position of the row's token.
     pub position: u32,
     /// Number of parts that the program receives; 1 if it receives none.
     pub parts: u32,

@@ -16,7 +16,7 @@ use crate::descriptor::{Axis, Descriptor, End, Port, Program, Route, Slice};
 /// Parts of a received slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The row.
+    /// The slice of one row.
     Row,
     /// One row for each slot of a routing.
     Slots {
@@ -69,7 +69,7 @@ pub struct Outlet {
     pub consumers: Vec<Consumer>,
     /// Whether the host receives the rows.
     pub host: bool,
-    /// The port.
+    /// Number of the port in the program.
     pub port: u32,
     /// The routing whose ids select the instances of the consumers that receive a message, if the
     /// consumers are routed.
@@ -229,7 +229,7 @@ pub struct InstancePlace {
 }
 
 impl Unit {
-    /// Returns the number of instances.
+    /// Returns the number of instances of all programs.
     pub fn instances(&self) -> u32 {
         self.experts * self.columns * self.parts
     }

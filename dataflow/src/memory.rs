@@ -12,7 +12,7 @@ const MAX_ITEMS_IN_ERROR: usize = 8;
 /// Use of memory by an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryUse<T> {
-    /// The item.
+    /// Item that occupies the bytes.
     pub what: T,
     /// Number of bytes of the item.
     pub bytes: u64,

@@ -76,7 +76,7 @@ pub struct Network {
     hop: u64,
     read: u64,
     write: u64,
-    /// By PE and direction.
+    /// Use of each link, by PE and direction.
     links: Vec<LinkUse>,
     /// Ramps from and to each PE.
     ramps: Vec<[LinkUse; 2]>,

@@ -36,7 +36,7 @@ struct Cells {
     side: u32,
     width: u32,
     height: u32,
-    /// Max share of used memory on a PE of the square.
+    /// Max share of used memory on a PE, for each square of PEs.
     memory: Vec<f32>,
     /// Mean share of time in which the PEs worked.
     work: Vec<f32>,

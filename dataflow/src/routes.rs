@@ -35,13 +35,13 @@ pub struct RouteConflict {
 /// A direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To larger x.
+    /// Direction of larger x.
     East,
-    /// To smaller x.
+    /// Direction of smaller x.
     West,
-    /// To smaller y.
+    /// Direction of smaller y.
     North,
-    /// To larger y.
+    /// Direction of larger y.
     South,
 }
 

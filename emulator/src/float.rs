@@ -122,7 +122,7 @@ fn sqrt<T: Float>(r: &mut Vector, b: &Vector, op: &Op, host: impl Fn(T) -> T) {
 #[derive(Clone, Copy)]
 struct Signs {
     product: bool,
-    /// For even lanes and for odd ones.
+    /// Whether the addend is negated, in even lanes and in odd ones.
     addend: [bool; 2],
 }
 

@@ -44,9 +44,9 @@ pub(crate) struct Op {
     /// Registers that must be defined. Bits 0 to 15 are general registers, 16 to 47 vectors, 48 to
     /// 55 masks, and the rest tiles.
     pub reads: u64,
-    /// Registers that become defined.
+    /// Registers that become defined, with the bits of `reads`.
     pub writes: u64,
-    /// Registers that become undefined.
+    /// Registers that become undefined, with the bits of `reads`.
     pub lost: u64,
     /// Flags that must be defined, in the decoder's numbering.
     pub flags_read: u8,

@@ -16,7 +16,7 @@
 /// A rounding mode, with its number in MXCSR and in immediates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the nearest, ties to even.
+    /// The nearest number; ties go to the even one.
     Nearest,
     /// Towards minus infinity.
     Down,
@@ -52,11 +52,11 @@ pub const F64: Format = Format { fraction: 52, exponent: 11 };
 /// A finite number: `mantissa · 2^exponent`, negative if `negative`.
 #[derive(Clone, Copy, Debug)]
 pub struct Finite {
-    /// Sign.
+    /// Whether the number is negative.
     pub negative: bool,
-    /// Mantissa, 0 for zero.
+    /// Mantissa as an integer; 0 for zero.
     pub mantissa: u128,
-    /// Power of two.
+    /// Power of two that multiplies the mantissa.
     pub exponent: i32,
 }
 

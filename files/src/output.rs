@@ -184,7 +184,7 @@ impl OutputError {
 /// itself, see [`Place::take`].
 #[derive(Debug)]
 pub struct Place {
-    /// Path from the user.
+    /// Path as the user wrote it.
     given_path: PathBuf,
     /// Path with links followed.
     path: PathBuf,

@@ -51,7 +51,7 @@ pub enum ReadError {
     Encoding {
         /// The file.
         path: PathBuf,
-        /// The encoding.
+        /// Error with the name of the encoding.
         source: NotUtf8,
     },
     /// The file is not a text.
@@ -92,7 +92,7 @@ const OTHER_MARKS: [(&[u8], &str); 4] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the text begins with the byte order mark of {encoding}; expected UTF-8 (save it as UTF-8)")]
 pub struct NotUtf8 {
-    /// The encoding.
+    /// Name of the encoding that the byte order mark announces.
     pub encoding: &'static str,
 }
 

@@ -103,7 +103,7 @@ pub struct QueueDepth {
     pub file: PathBuf,
     /// Reads in flight.
     pub depth: usize,
-    /// Origin of the number.
+    /// Reason for this number of reads in flight.
     pub origin: DepthOrigin,
     /// The drive's rate in bytes per second with this many reads of [`CHUNK`] bytes, if known.
     pub rate: Option<f64>,

@@ -37,12 +37,12 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Count of tokens that chose each expert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertUse {
-    /// [`SCHEMA`].
+    /// Name and version of the file's format: [`SCHEMA`].
     schema: String,
     /// Tokens of all steps.
     #[serde(default)]
     pub tokens: u64,
-    /// By layer with experts, then by expert: tokens that chose it.
+    /// Number of tokens that chose each expert, by layer with experts, then by expert.
     pub chosen: Vec<Vec<u64>>,
     /// Name of one weight for each layer: the first of its experts' weights.
     #[serde(default)]

@@ -82,7 +82,8 @@ pub const PROMPT_ROWS: usize = 256;
 /// Parts of a prompt, except the last, are multiples of this number of tokens. States that are
 /// computed in chunks then round the same way.
 const PROMPT_PART: usize = 64;
-/// Unit of parts in shorter steps: the length of a chunk of recurrent states, in tokens.
+/// Prompt parts in shorter steps are multiples of this number of tokens: the length of a chunk of
+/// recurrent states.
 const CHUNK: usize = 16;
 /// If other requests are active, a step waits for masks for the time of the last step divided by
 /// this number.

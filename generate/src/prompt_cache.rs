@@ -309,7 +309,7 @@ impl PromptCache {
         loaded.is_ok()
     }
 
-    /// Removes a page with all later ones, and the points of its level.
+    /// Removes a page with all later ones, and the state copies of its level.
     fn forget(&mut self, path: &[usize]) {
         let Some((&last, before)) = path.split_last() else { return };
         let folder = self.options.folder.clone();

@@ -12,12 +12,12 @@ use ixc_runtime::engine::Engine;
 use ixc_runtime::streaming::store::ExpertCache;
 use ixc_runtime::streaming::store::stats::GroupStats;
 
-/// Tokens and their time.
+/// Tokens of a prompt or of generated text, and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Phase {
     /// Number of tokens.
     pub tokens: usize,
-    /// Seconds.
+    /// Time of these tokens, in seconds.
     pub seconds: f64,
     /// Seconds that packing of weights on first use took, averaged over the threads.
     pub packing: f64,
@@ -118,7 +118,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins now.
+    /// Starts to measure a phase now.
     pub fn new(engine: &Engine) -> Meter {
         let before = engine.stream().map(StreamCounts::from_cache).unwrap_or_default();
         Meter { begin: Instant::now(), packing: engine.packing_time(), before }

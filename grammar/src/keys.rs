@@ -183,7 +183,7 @@ impl JsonPosition {
 enum Effect {
     /// The token completes a duplicate key.
     Twice,
-    /// After the token, the current key may become a duplicate.
+    /// The current key may become a duplicate after the token.
     Near,
     Free,
 }
@@ -194,7 +194,7 @@ impl Keys {
         Keys { words, begin, place: JsonPosition::default(), open: Vec::new(), is_narrow }
     }
 
-    /// Reads an accepted token.
+    /// Updates the position in the JSON by the text of an accepted token.
     pub fn accept(&mut self, token: u32) {
         let words = self.words.clone();
         match self.begin.as_mut().map(|wait| wait.text_after_reasoning(token, words.get(token))) {

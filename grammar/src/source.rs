@@ -19,7 +19,7 @@ pub enum GrammarSource {
     /// Lark in the form of llguidance:
     /// <https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>.
     Lark(String),
-    /// llama.cpp's grammars:
+    /// GBNF, the grammars of llama.cpp:
     /// <https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>.
     Gbnf(String),
 }
@@ -43,7 +43,7 @@ pub struct Frame {
 #[derive(Clone, Debug)]
 pub(crate) struct LarkSource {
     pub lark: String,
-    /// For schemas: the text before the JSON, and whether a schema restricts names.
+    /// Text before the JSON, and whether a schema restricts names; `None` for other grammars.
     pub keys: Option<(ReasoningMarks, bool)>,
 }
 

@@ -21,7 +21,7 @@
 //! Numbers are rounded only if they do not fit the derived format: FP8 numbers times their scales,
 //! as `f32`, become the nearest `bf16`.
 //!
-//! Invariant: after [`Derived::check`], reads stay inside the files.
+//! Invariant: after [`Derivation::check`], reads stay inside the files.
 
 mod check;
 mod element;
@@ -138,9 +138,9 @@ pub struct Piece {
     pub first: u64,
     /// Digits of a row's number, the slowest first.
     pub rows: Vec<Axis>,
-    /// Digits of a column's number, the slowest first.
+    /// Digits of a column's number in a mixed base, the slowest digit first.
     pub columns: Vec<Axis>,
-    /// Scales.
+    /// Scales of the elements; `None` without scales.
     pub scales: Option<Scales>,
     /// Scales of integers.
     pub groups: Option<Box<Groups>>,

@@ -60,7 +60,7 @@ pub struct Row {
 /// Difference between the settings of two measurements.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Path of the field.
+    /// Path of the field that differs.
     pub what: String,
     /// Value of the first measurement.
     pub a: Json,
@@ -75,7 +75,7 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     /// Rows that both documents have.
     pub rows: Vec<Row>,
-    /// Descriptions of the other rows.
+    /// Descriptions of the rows that only one document has.
     pub missing: Vec<String>,
 }
 

@@ -28,9 +28,9 @@ pub const MAX_MEASUREMENTS: usize = 500;
 pub struct Ratio {
     /// Median over all pairs.
     pub median: f64,
-    /// Lower bound.
+    /// Lower bound of the interval.
     pub low: f64,
-    /// Upper bound.
+    /// Upper bound of the interval.
     pub high: f64,
     /// Confidence of the interval, 0 to 1: at least [`CONFIDENCE`], or the max for few
     /// measurements.

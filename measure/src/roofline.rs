@@ -26,7 +26,7 @@ pub struct Roofline {
 pub struct CacheRate {
     /// The name: `L3` or `L2`.
     pub level: &'static str,
-    /// Bytes per second.
+    /// Bytes that all threads read per second.
     pub bytes_per_second: f64,
 }
 
@@ -35,7 +35,7 @@ pub struct CacheRate {
 pub struct ProductRate {
     /// Type of the factors: `int8`, `bf16` or `f32`.
     pub of: &'static str,
-    /// Operations per second.
+    /// Operations of all threads per second.
     pub operations_per_second: f64,
 }
 

@@ -73,11 +73,11 @@ pub struct PhaseComparison {
 /// Time of a token and of its parts alone, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenTime {
-    /// The measured time.
+    /// Measured time of a token, in seconds.
     pub seconds: f64,
-    /// Computing alone.
+    /// Time of a token without reads, in seconds.
     pub compute: f64,
-    /// Reading alone.
+    /// Time of a token's reads alone, in seconds.
     pub reading: f64,
 }
 
@@ -86,7 +86,7 @@ pub struct TokenTime {
 pub struct ForecastRates {
     /// The forecast of `ixc plan`.
     pub predicted: f64,
-    /// The measured rate.
+    /// Measured rate of decode, in tokens per second.
     pub measured: f64,
 }
 

@@ -24,7 +24,7 @@ pub struct Draft {
     pub layers: Vec<usize>,
 }
 
-/// A step of a draft.
+/// Work of a draft that threads share without a barrier.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DraftStep {
     /// Work of the step, as positions in [`Draft::work`].
@@ -119,7 +119,7 @@ pub enum Resource {
 /// A task or another step, with the resources that it reads and writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// The work itself.
+    /// The kind of work, and its data.
     pub what: WorkItem,
     /// Resources that the work reads. The work waits for their writers.
     pub reads: Vec<Resource>,

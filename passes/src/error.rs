@@ -213,7 +213,7 @@ pub enum ScheduleError {
         what: String,
         /// Value of the number, as text because it may exceed 64 bits.
         value: String,
-        /// Maximum.
+        /// Max value of the number.
         limit: u64,
     },
     /// The module's text gives no location in a file for a weight.

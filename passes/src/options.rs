@@ -122,7 +122,7 @@ pub enum OptionError {
     /// Text without `=`.
     #[error("{found:?} is not an option of a pass; expected PASS.KEY=VALUE, such as {example}")]
     Form {
-        /// The text.
+        /// Text of the whole option.
         found: String,
         /// A valid example.
         example: String,
@@ -130,7 +130,7 @@ pub enum OptionError {
     /// No pass has the option.
     #[error("no pass has an option {found:?}; the options are {}", known.join(", "))]
     Unknown {
-        /// The key.
+        /// The unknown key.
         found: String,
         /// All options.
         known: Vec<String>,
@@ -140,7 +140,7 @@ pub enum OptionError {
     Value {
         /// The key.
         key: String,
-        /// The value.
+        /// Text of the value.
         found: String,
         /// Description of valid text.
         expected: &'static str,

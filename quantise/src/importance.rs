@@ -47,8 +47,8 @@ fn floats_as_bytes(floats: &[f32]) -> Vec<u8> {
 /// piece of a text.
 #[derive(Clone, Debug, Default)]
 pub struct ActivationSums {
-    /// By tensor: its number of columns plus one, and the sums. For each expert, these are the sums
-    /// of its columns and its number of rows.
+    /// Sums by tensor, with the tensor's number of columns plus one. For each expert, these are the
+    /// sums of its columns and its number of rows.
     sums: BTreeMap<String, (usize, Vec<f64>)>,
     pieces: u32,
 }
@@ -131,7 +131,7 @@ pub enum ImportanceError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Reason.
+        /// Reason why the file is invalid.
         problem: String,
     },
     /// The matrix belongs to another model.

@@ -17,13 +17,13 @@ use ixc_ir::format::Format;
 /// Role of a matrix in the model, from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixRole {
-    /// Embedding of tokens.
+    /// Embedding of tokens (`token_embd`).
     Embedding,
     /// Output matrix, or the embedding if it is also the output matrix.
     Head,
-    /// Queries.
+    /// Weights of queries (`attn_q`).
     Query,
-    /// Keys.
+    /// Weights of keys (`attn_k`).
     Key,
     /// Values, or their source (`attn_kv_b`), or queries, keys and values in one matrix.
     Value,
@@ -35,7 +35,7 @@ pub enum MatrixRole {
     Up,
     /// Down projection of a feed-forward network.
     Down,
-    /// Anything else.
+    /// Any other tensor.
     Other,
 }
 
@@ -148,32 +148,33 @@ fn layer(name: &str) -> Option<usize> {
 /// Condition of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleCondition {
-    /// Always.
+    /// The rule holds for all tensors.
     Always,
-    /// In the first and the last eighth of the layers, and in every third layer between.
+    /// The matrix is in the first or the last eighth of the layers, or in every third layer
+    /// between.
     MoreBits,
-    /// In the first of this many equal parts of the layers.
+    /// The matrix is in the first of this many equal parts of the layers.
     First(usize),
-    /// In the same layers as `First`, but only without an importance matrix.
+    /// The matrix is in the layers of `First`, and there is no importance matrix.
     FirstWithout(usize),
-    /// In the same layers as `First`, but only with an importance matrix.
+    /// The matrix is in the layers of `First`, and there is an importance matrix.
     FirstWith(usize),
-    /// In the first layers, this many.
+    /// The matrix is in the first layers, this many.
     Layers(usize),
-    /// If four or more query heads share a key head.
+    /// Four or more query heads share a key head.
     Grouped,
-    /// If the matrix belongs to one of several experts.
+    /// The matrix belongs to one of several experts.
     Experts,
-    /// In models with eight experts, whose attention is small compared with the experts.
+    /// The model has eight experts, and its attention is small compared with them.
     FewExperts,
-    /// In the first of this many equal parts of the layers; in models with eight experts, also in
-    /// the layers of `MoreBits`.
+    /// The matrix is in the first of this many equal parts of the layers. In models with eight
+    /// experts, it may also be in the layers of `MoreBits`.
     FirstOrFewExperts(usize),
-    /// If four or more query heads share a key head, or there are four or more experts.
+    /// Four or more query heads share a key head, or there are four or more experts.
     GroupedOrExperts,
-    /// Without an importance matrix.
+    /// The rule holds only without an importance matrix.
     Without,
-    /// In all but the first and the last eighth of the layers.
+    /// The matrix is in all but the first and the last eighth of the layers.
     Inner,
 }
 
@@ -235,7 +236,7 @@ pub struct Rule {
 /// A mix: the default format, and rules for exceptions.
 #[derive(Debug)]
 pub struct Mix {
-    /// Name.
+    /// Name of the mix, such as `Q4_K_M`.
     pub name: &'static str,
     /// `general.file_type` of files with this mix.
     pub file_type: u32,
@@ -440,10 +441,10 @@ pub static MIXES: &[Mix] = &[
     mix("TQ1_0", 36, Tq1_0, Q6K, &[rule(Embedding, Always, Q4K)]),
 ];
 
-/// With this many experts, attention is a small part of the model, and its keys and values get more
-/// bits.
+/// Number of experts with which attention is a small part of the model. Its keys and values then
+/// get more bits.
 const FEW_EXPERTS: u64 = 8;
-/// With at least this many experts, values are a small part of the model.
+/// Min number of experts with which values are a small part of the model.
 const SOME_EXPERTS: u64 = 4;
 /// Models with this many layers share keys between many heads (Llama 2 and 3 with 70 B parameters).
 /// Their values are small, and get more bits.

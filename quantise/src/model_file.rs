@@ -80,7 +80,7 @@ pub enum QuantiseError {
     NotMade {
         /// The tensor.
         tensor: String,
-        /// The format.
+        /// The requested format.
         to: Format,
     },
 }

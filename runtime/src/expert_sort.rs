@@ -62,7 +62,7 @@ impl Bucket {
         self.sort_but(&|_| false, ids, top_k, experts, next)
     }
 
-    /// Sorts ids like [`Bucket::sort`], but also allows [`NOBODY`], the id of experts on other
+    /// Sorts ids like [`Bucket::sort`], but also allows [`NO_EXPERT`], the id of experts on other
     /// machines. A slot with this id has no routed row. In [`Bucket::slots`] such a slot has the
     /// row of the token's first slot with a row, or else row 0. The slot's weight must be 0.
     ///

@@ -31,7 +31,7 @@ impl StopFlag {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Ends the running step.
+    /// Raises the flag that ends the running step.
     pub(crate) fn raise(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

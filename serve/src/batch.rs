@@ -57,7 +57,7 @@ fn max_line_bytes() -> u64 {
     Local::body_bytes() as u64
 }
 
-/// Endpoint, with its names of some fields.
+/// HTTP path of a batch's requests, with the names of some fields.
 struct Endpoint {
     path: &'static str,
     /// Names of the field with the max number of tokens.

@@ -138,7 +138,7 @@ fn content(constraint: &Constraint, schemas: &mut Vec<Value>) -> String {
     }
 }
 
-/// Returns texts in sequence.
+/// Returns a grammar of texts in sequence.
 fn words(tokenizer: &Tokenizer, texts: &[String]) -> String {
     texts.iter().map(|text| word(tokenizer, text)).collect::<Vec<_>>().join(" ")
 }

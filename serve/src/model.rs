@@ -104,7 +104,7 @@ pub enum Constraint {
     Json(Value),
     /// A text that a regular expression matches as a whole, after any reasoning.
     Regex(String),
-    /// At least one call of these tools, each with the schema of its parameters.
+    /// The answer has at least one call of these tools, each with the schema of its parameters.
     Calls {
         /// Names and schemas.
         tools: Vec<(String, Value)>,

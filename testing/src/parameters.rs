@@ -2,11 +2,11 @@
 //! does not see the names of the fields.
 //!
 //! ```
-//! use ixc_testing::parameters::{Unnamed, unnamed_parameters_in};
+//! use ixc_testing::parameters::{UnnamedParameter, find_unnamed_parameters};
 //!
-//! let found = unnamed_parameters_in("fn area(scale: u64, (rows, columns): (u64, u64)) {}");
+//! let found = find_unnamed_parameters("fn area(scale: u64, (rows, columns): (u64, u64)) {}");
 //! let pattern = "(rows, columns)".to_owned();
-//! assert_eq!(found, [Unnamed { line: 1, function: "area".to_owned(), pattern }]);
+//! assert_eq!(found, [UnnamedParameter { line: 1, function: "area".to_owned(), pattern }]);
 //! ```
 
 use crate::source::{code, words};

@@ -61,7 +61,7 @@ use link::LinkError;
 pub struct Outgoing<'b> {
     /// The rank that receives the message, other than the sender.
     pub to: u32,
-    /// The message.
+    /// Bytes of the message.
     pub bytes: &'b [u8],
 }
 

@@ -27,7 +27,7 @@ pub enum ConfigError {
     /// The file is not TOML.
     #[error("{line}: invalid TOML: {problem}")]
     Syntax {
-        /// Line.
+        /// Line of the configuration file.
         line: FileLine,
         /// Message of the TOML parser.
         problem: String,

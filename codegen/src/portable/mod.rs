@@ -124,9 +124,9 @@ pub enum PortableError {
         kernel: String,
         /// The counted thing, such as `instructions`.
         what: &'static str,
-        /// The count.
+        /// Number of these things in the kernel.
         found: usize,
-        /// The limit.
+        /// Max number of these things.
         max: usize,
     },
     /// Cranelift rejected its input.
@@ -144,7 +144,7 @@ pub enum PortableError {
     RuntimeCall {
         /// Name of the kernel.
         kernel: String,
-        /// The library functions.
+        /// Names of the library functions that the code would call.
         calls: String,
     },
 }
@@ -171,9 +171,9 @@ const VERIFY: bool = cfg!(any(test, not(debug_assertions)));
 /// library.
 #[derive(Clone, Copy)]
 struct Features {
-    /// `fma`.
+    /// Whether this CPU has fused multiply-adds (`fma`).
     fma: bool,
-    /// `nearest`.
+    /// Whether this CPU can round to the nearest integer (`nearest`).
     round: bool,
     /// `swizzle`, and `shuffle` with most masks.
     shuffle_bytes: bool,

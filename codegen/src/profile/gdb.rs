@@ -11,7 +11,7 @@ const NOTHING: u32 = 0;
 const ADDED: u32 = 1;
 const REMOVED: u32 = 2;
 
-/// `jit_code_entry`.
+/// A file in gdb's list: `jit_code_entry` of its JIT interface.
 #[repr(C)]
 struct Entry {
     next: *mut Entry,
@@ -20,7 +20,7 @@ struct Entry {
     bytes: u64,
 }
 
-/// `jit_descriptor`.
+/// The list of files: `jit_descriptor` of gdb's JIT interface.
 #[repr(C)]
 struct Descriptor {
     version: u32,

@@ -25,7 +25,7 @@ use memmap2::{Mmap, MmapOptions};
 use super::sources::Sources;
 use super::{NamedKernel, PlacedKernel, ProfileError, io_error, lines, unwind};
 
-/// `JiTD`.
+/// First number of a jitdump file: the text `JiTD`.
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
 const HEADER_BYTES: u32 = 40;

@@ -58,7 +58,7 @@ pub enum TileDot {
 /// An op that computes a register from its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Computation {
-    /// Consecutive lanes.
+    /// Takes consecutive lanes of a vector.
     Slice,
     Combine(CombineOp),
     SwapPairs,

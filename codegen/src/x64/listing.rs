@@ -42,7 +42,7 @@ pub struct FinishedCode<'c> {
     pub constants: &'c [u8],
     /// Offset of the constants.
     pub constants_at: usize,
-    /// One line per instruction.
+    /// Origin of each instruction.
     pub lines: &'c [Line],
 }
 

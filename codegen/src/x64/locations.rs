@@ -8,9 +8,9 @@ use super::machine::{Mem, Vreg};
 /// Location of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
-    /// Not defined yet, or all uses are past.
+    /// No location: the value is not defined yet, or all uses are past.
     Undefined,
-    /// In a register.
+    /// A virtual register.
     Register(Vreg),
     /// A deferred load.
     Pending(usize),

@@ -141,18 +141,18 @@ impl Width {
 /// Access of an instruction to an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Read.
+    /// The instruction reads the operand.
     Use,
     /// Written; the old value is lost.
     Def,
-    /// Read, then written.
+    /// The instruction reads the operand, and then writes it.
     Update,
 }
 
 /// Base of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// A pointer.
+    /// A virtual register with a pointer.
     Reg(Vreg),
     /// A slot of the frame, for a spilled value or for a vector that is read element by element.
     Slot(u32),

@@ -76,7 +76,7 @@ pub enum X64Error {
     Unsupported {
         /// The target.
         target: Target,
-        /// The value.
+        /// The value with this type.
         value: ValueId,
         /// The value's type.
         ty: Type,
@@ -84,7 +84,7 @@ pub enum X64Error {
     /// The target has no lowering for an op.
     #[error("{} on {ty} has no lowering for this target", op.row().mnemonic)]
     NoLowering {
-        /// The op.
+        /// Op that the target lacks.
         op: Op,
         /// Type of the op's result.
         ty: Type,
@@ -124,9 +124,9 @@ pub enum X64Error {
     TooLarge {
         /// The counted thing, such as `instructions`.
         what: &'static str,
-        /// The count.
+        /// Number of these things in the kernel.
         found: usize,
-        /// The limit.
+        /// Max number of these things.
         max: usize,
     },
     /// The target lacks an instruction: a bug of the lowering, found before the code can run.
@@ -177,7 +177,7 @@ pub struct CompiledKernel {
     pub code_bytes: usize,
     /// Constants, placed directly after the code.
     pub constants: Vec<u8>,
-    /// One per instruction.
+    /// Origin of each instruction.
     pub lines: Vec<Line>,
     /// Statistics of the compilation.
     pub stats: Stats,

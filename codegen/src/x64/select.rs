@@ -28,9 +28,10 @@ use ixc_targets::{Feature, Target};
 /// Location of the computation of pointers and sizes that vary only with dims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Once, at the entry: fewest instructions.
+    /// The values are computed once, at the entry. This takes the fewest instructions.
     Entry,
-    /// At each use outside innermost loops, and before innermost loops: fewest registers.
+    /// The values are computed at each use outside innermost loops, and before innermost loops.
+    /// This takes the fewest registers.
     Use,
 }
 
@@ -85,7 +86,7 @@ pub struct Selector<'k> {
     pub(super) values: Vec<Value>,
     /// Pool entries of values that are constants.
     pub(super) constants: Vec<Option<u32>>,
-    /// The register of each pool entry, without a definition so far.
+    /// Register of each pool entry. The constant is not loaded into it yet.
     pub(super) shared: Vec<(u32, Vreg)>,
     /// Users of each value.
     pub(super) uses: Uses,

@@ -19,10 +19,10 @@ pub enum Eviction {
     Slot(u32),
     /// A constant of the pool.
     Constant {
-        /// Index in the pool.
+        /// Number of the constant in the pool.
         id: u32,
-        /// If inner loops must hold the constant instead: the loop around which a register held it
-        /// before (`None`: the whole function).
+        /// Loop around which a register held the constant before, if inner loops must hold it
+        /// instead (`None`: the whole function).
         held: Option<Option<LoopId>>,
     },
 }

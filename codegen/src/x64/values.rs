@@ -4,7 +4,7 @@
 //!   allows. A store, a loop, or a use that needs a register makes it a separate instruction.
 //! - On targets with EVEX, a `load_splat` of 32 bits is also deferred: its use reads `{1to16}`.
 //! - An op that can be one instruction with its only use is deferred as
-//!   [`Deferred`](super::locations::Deferred) ([`super::combine`]).
+//!   [`DeferredValue`](super::locations::DeferredValue) ([`super::combine`]).
 //!
 //! Invariant: deferred ops are emitted before control flow, so that their registers are defined
 //! wherever the value is in scope.

@@ -57,7 +57,7 @@ pub struct Machines {
     pub machines: Option<u32>,
     /// Sockets of a machine.
     pub sockets: u32,
-    /// A socket.
+    /// Properties of one socket.
     pub socket: Socket,
     /// Drive of a machine, which its sockets share.
     pub drive: Option<Drive>,
@@ -87,7 +87,7 @@ pub struct Socket {
     pub barrier_seconds: f64,
 }
 
-/// A drive.
+/// Speed of a machine's drive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drive {

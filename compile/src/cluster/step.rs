@@ -309,7 +309,7 @@ impl RankClock {
     }
 }
 
-/// Rates of a rank.
+/// Rates at which a rank computes and reads.
 struct Rates<'m> {
     machines: &'m Machines,
     /// Share of experts that are not in memory.

@@ -55,7 +55,7 @@ pub enum TunedError {
         "the user's folder only holds choices for the target of this machine; name a file for the choices for {target}"
     )]
     NoPlace {
-        /// The target.
+        /// Target of the choices.
         target: &'static str,
     },
     /// The environment names no folder for tuned choices.

@@ -18,7 +18,7 @@ pub struct Feature {
 /// A target, and the features for it that this machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TargetState {
-    /// Name.
+    /// Name of the target.
     pub name: &'static str,
     /// Features that this machine lacks; empty if it can run the target.
     pub missing: Vec<String>,

@@ -20,7 +20,7 @@ impl Probe {
     }
 }
 
-/// Memory, in bytes.
+/// Sizes of memory and their limit, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Total memory of the machine.

@@ -21,9 +21,9 @@ pub struct Selection {
 /// Inclusive range of layers: `3`, `0-5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerRange {
-    /// The first.
+    /// Number of the first layer.
     pub first: u64,
-    /// The last.
+    /// Number of the last layer, included.
     pub last: u64,
 }
 
@@ -59,7 +59,7 @@ pub enum SelectError {
     /// No item has a matching name.
     #[error("no item has the name {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
     NoName {
-        /// The pattern.
+        /// Pattern of the option.
         pattern: String,
         /// Names that resemble the pattern.
         near: Vec<String>,
@@ -192,7 +192,7 @@ pub fn ranges(layers: &BTreeSet<u64>) -> String {
 
 /// Min similarity of suggested names, 0 to 1.
 const ALIKE: f32 = 0.6;
-/// Max number of suggestions.
+/// Max number of similar names that an error suggests.
 const NEAR: usize = 5;
 /// Max characters of a name, and max number of names, in the search for suggestions.
 const COMPARED: (usize, usize) = (64, 4096);

@@ -84,7 +84,7 @@ impl Cache {
         true
     }
 
-    /// Removes the line.
+    /// Removes a line from its set. Returns its state, if the line was in the cache.
     fn take(&mut self, line: u64) -> Option<Line> {
         let set = self.set(line);
         let at = set.iter().position(|packed| packed >> 1 == line)?;

@@ -37,7 +37,7 @@ pub enum LevelsError {
     TooLong {
         /// Min lines that the kernel touches.
         touches: u64,
-        /// The limit.
+        /// Max number of lines for which caches are simulated.
         most: u64,
     },
 }
@@ -97,7 +97,7 @@ pub struct LoopLevels {
     pub depth: u32,
     /// Lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
-    /// Total cycles.
+    /// Cycles of the loop, all iterations together.
     pub cycles: f64,
     /// The bound; `None` if the loop does not run.
     pub bound: Option<LevelBound>,

@@ -114,7 +114,7 @@ pub struct CacheWalk<'a> {
     traffic: BTreeMap<usize, [[u64; 4]; Kind::ALL.len()]>,
     /// Open stretches. The innermost is last; the first is the code outside of loops.
     open: Vec<OpenStretch>,
-    /// For each open loop of the kernel IR, whether the machine code also has the loop.
+    /// Whether the machine code also has the loop, for each open loop of the kernel IR.
     owns: Vec<bool>,
 }
 

@@ -19,7 +19,7 @@ pub enum StartError {
     /// The text has no `=`.
     #[error("{found:?} is not BUFFER=LEVEL; expected for example w=memory")]
     Form {
-        /// The text.
+        /// The text without `=`.
         found: String,
     },
     /// The level does not exist.

@@ -20,9 +20,9 @@ const INDEX_BYTES: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// TILELOADD.
+    /// Load of a tile: `tileloadd`.
     TileLoad,
-    /// TILESTORED.
+    /// Store of a tile: `tilestored`.
     TileStore,
     /// A load of a vector, an element or an index.
     Load,

@@ -25,7 +25,7 @@ pub(super) struct Block {
     pub(super) inner: u32,
     /// Number of lines: experts, or heads.
     pub(super) outer: u32,
-    /// State whose parts are the lanes, if any.
+    /// State that is divided among the lanes; `None` without one.
     pub(super) state: Option<u32>,
 }
 

@@ -71,7 +71,7 @@ pub enum SimulateError {
     /// A deadlock: there is work left, but no event.
     #[error("deadlock in wave {wave} at cycle {cycle}: {waiting} instances wait: {}", chain.join("; "))]
     Deadlock {
-        /// The wave.
+        /// Number of the wave.
         wave: u32,
         /// Cycle at which the wave stopped.
         cycle: u64,
@@ -95,7 +95,7 @@ pub enum SimulateError {
         expert: u32,
         /// Part.
         part: u32,
-        /// The firing.
+        /// Row of the firing.
         row: u32,
         /// Received bytes.
         found: u64,

@@ -41,7 +41,7 @@ pub(super) enum Why {
     Room,
     /// The last message arrived; it had waited for a routing.
     Routing,
-    /// The PE became free.
+    /// The last message had arrived; the PE was busy with another firing.
     Busy,
     /// An earlier program on its state fired.
     State,

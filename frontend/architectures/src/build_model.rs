@@ -74,7 +74,7 @@ pub enum Nextn {
     Absent,
     /// The whole model. It returns hidden states of all tokens in addition to logits.
     Fed,
-    /// Only the first draft layer. It returns hidden states for its next draft.
+    /// The graph has only the first draft layer. It returns hidden states for its next draft.
     Alone,
 }
 

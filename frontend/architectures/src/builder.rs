@@ -37,9 +37,9 @@ use super::hyper::{Defaults, DraftInput, Hyper, Keys};
 /// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bias {
-    /// If the file has one.
+    /// The bias is used if the file has one.
     Optional,
-    /// Always.
+    /// The bias must be in the file.
     Required,
 }
 

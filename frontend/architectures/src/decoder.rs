@@ -125,16 +125,16 @@ pub(super) struct Queries {
 pub(super) enum LayerMatrix {
     /// `attn_qkv`: queries, keys and values.
     QueriesKeysValues,
-    /// `attn_q`.
+    /// Queries: `attn_q`.
     Queries,
-    /// `attn_k`.
+    /// Keys: `attn_k`.
     Keys,
-    /// `attn_v`.
+    /// Values: `attn_v`.
     Values {
         /// Rows of keys, before norm and RoPE.
         keys: ValueId,
     },
-    /// `attn_output`.
+    /// Output projection: `attn_output`.
     Output,
     /// `ffn_down` of a dense network or a shared expert.
     Down,

@@ -99,9 +99,9 @@ pub struct Hyper {
 /// Factors on the residual stream and on logits; 1 everywhere for most models.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scales {
-    /// On rows of the embedding table.
+    /// Factor on rows of the embedding table.
     pub embedding: f64,
-    /// On the output of a block, before it is added to the stream.
+    /// Factor on the output of a block, before it is added to the stream.
     pub residual: f64,
     /// Divisor of logits.
     pub logit: f64,

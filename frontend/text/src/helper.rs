@@ -41,7 +41,7 @@ pub struct Limits {
     pub stack_bytes: u64,
     /// Memory in addition to the stack.
     pub memory_bytes: u64,
-    /// Processor time.
+    /// Max processor time, in seconds.
     pub cpu_seconds: u64,
     /// Niceness, from 0 to 19.
     pub niceness: i32,
@@ -52,7 +52,7 @@ pub struct Limits {
 pub enum Death {
     /// The system did not start the helper.
     Start {
-        /// Why.
+        /// Reason why the helper did not start.
         reason: String,
     },
     /// The system refused memory.

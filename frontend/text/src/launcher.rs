@@ -32,7 +32,7 @@ pub(crate) const HELPER_VARIABLE: &str = "IXC_RENDERING";
 
 /// Max length of a job's name.
 const NAME_BYTES: usize = 64;
-/// Message of a launcher that has limited itself.
+/// Message that a launcher sends after it has set its limits.
 const READY: &[u8] = b"ready";
 /// Max failures of the system in a row before the launcher ends.
 const MAX_FAILURES: u32 = 100;

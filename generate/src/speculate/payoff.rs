@@ -69,7 +69,7 @@ pub(super) struct DraftLimit {
     pub(super) max_tokens: usize,
 }
 
-/// Measurements.
+/// Measured times and acceptance, from which the gain of drafts is predicted.
 #[derive(Debug)]
 pub(super) struct Payoff {
     /// Seconds of a step by rows, and the step of the last measurement.

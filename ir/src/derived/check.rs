@@ -83,7 +83,7 @@ impl Derivation {
     }
 }
 
-/// Check of a piece.
+/// Check of one piece of a derived tensor.
 struct Check<'a> {
     derived: &'a Derivation,
     /// Number of the piece.

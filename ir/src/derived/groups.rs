@@ -82,7 +82,7 @@ pub struct Order {
 /// Zero points, which are subtracted from integers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Zeros {
-    /// Integers of four bits.
+    /// Location of the zero points, which are stored as integers of four bits.
     pub view: View,
     /// Difference between a zero point and its stored number, modulo 16. Early GPTQ files store
     /// each zero point minus one.
@@ -165,7 +165,7 @@ impl Groups {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct GroupElements {
     scale: u64,
-    /// Not used if the groups have no zero points.
+    /// Index of the zero point. It is not used if the groups have no zero points.
     zero: u64,
 }
 

@@ -47,7 +47,7 @@ pub struct CodedScales {
     pub scales: Extent,
     /// Number of scales that share one outer scale.
     pub block: u64,
-    /// Addend of each scale.
+    /// Number that is added to each scale.
     pub more: f32,
 }
 

@@ -327,13 +327,13 @@ pub struct ScaleCodes {
 /// Place of the bits of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleBits {
-    /// In a plane.
+    /// One bit plane has all bits.
     Plane(Plane),
-    /// In a plane with other codes, or other bits, between them.
+    /// One bit plane has the bits, with other codes or other bits between them.
     Spread(Plane, Spread),
-    /// In two planes, the low bits first.
+    /// Two bit planes have the bits, the low ones first.
     Planes(Plane, Plane),
-    /// In 16-bit words, one field above the other.
+    /// Words of 16 bits have the bits, one field above the other.
     Words {
         /// Field that holds the words.
         field: &'static str,
@@ -427,9 +427,9 @@ const ZERO: u8 = 128;
 /// Addend of all elements with a common scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Minimum {
-    /// No addend.
+    /// Elements have no addend.
     None,
-    /// The field `m`.
+    /// The number in the field `m`.
     Half,
     /// Minus `dmin` times the integer minimum that is stored with the scale.
     Scaled,
@@ -438,7 +438,7 @@ pub enum Minimum {
 /// Storage of codes in a file's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
-    /// In planes.
+    /// Codes are in bit planes.
     Planes,
     /// Indices of a grid.
     Grid(&'static Grid),

@@ -20,7 +20,7 @@ pub use crate::rope_style::RopeStyle;
 /// Scaling of RoPE to positions beyond the context that the model was trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeScaling {
-    /// No scaling.
+    /// Frequencies are not scaled.
     None,
     /// Angles are divided by `factor`.
     Linear,

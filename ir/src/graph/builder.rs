@@ -71,9 +71,9 @@ pub struct RopeFactors {
 pub struct LinearPart {
     /// The rows in the activation format of `w`.
     pub x: ValueId,
-    /// Weight.
+    /// Weight that the rows are multiplied by.
     pub w: WeightId,
-    /// Bias.
+    /// Bias of the result; `None` without one.
     pub bias: Option<WeightId>,
 }
 

@@ -124,7 +124,7 @@ pub fn cut(module: &Module, layer_of: &dyn Fn(&str) -> Option<u64>) -> Result<Mo
 /// Ops between the input rows and the sum over the experts, and their inputs.
 #[derive(Default)]
 struct Part {
-    /// Positions of the ops.
+    /// Positions of the ops in the function.
     ops: BTreeSet<usize>,
     /// Rows that the ops take.
     rows: BTreeSet<ValueId>,

@@ -151,7 +151,7 @@ pub struct UnmatchedCollective {
     pub function: String,
     /// Number of the collective in the function, from 0.
     pub at: usize,
-    /// The collective, or the end of the function.
+    /// Collective of this rank, or the end of its function.
     pub found: String,
     /// Expected collective.
     pub expected: String,

@@ -33,10 +33,10 @@ use super::{Attr, DefUse, Function, Module, Op, OpKind, Operand, ValueId};
 /// Location of a new op. Ops inserted at the same location keep the order of insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Before the op at this position. A position equal to the number of ops means the function's
-    /// end.
+    /// Place before the op at this position. A position equal to the number of ops means the
+    /// function's end.
     Before(usize),
-    /// After the op at this position.
+    /// Place after the op at this position.
     After(usize),
 }
 

@@ -50,7 +50,7 @@ pub enum TypeError {
         op: &'static str,
         /// Number in the op table.
         expected: usize,
-        /// Actual number.
+        /// Number of operands that the op has.
         found: usize,
     },
     /// Too many attributes, or too few.
@@ -60,7 +60,7 @@ pub enum TypeError {
         op: &'static str,
         /// Number in the op table.
         expected: usize,
-        /// Actual number.
+        /// Number of results that the op has.
         found: usize,
     },
     /// An operand that the type rule rejects.

@@ -117,7 +117,7 @@ pub enum Problem {
         op: &'static str,
         /// Number in the op table.
         expected: usize,
-        /// Actual number.
+        /// Number of results that the op has.
         found: usize,
     },
     /// A result with another type than the type rule gives.
@@ -159,7 +159,7 @@ pub enum Problem {
     /// More states than any model has.
     #[error("the module has {states} states; the maximum is {max}")]
     ManyStates {
-        /// Actual number.
+        /// Number of states that the module has.
         states: usize,
         /// Maximum number.
         max: usize,

@@ -85,7 +85,7 @@ pub enum InterpretError {
         buffer: String,
         /// Offset of the value.
         offset: i64,
-        /// The value.
+        /// The index that the buffer holds.
         found: u32,
         /// The exclusive upper bound.
         below: i64,
@@ -95,7 +95,7 @@ pub enum InterpretError {
     Trip {
         /// Loop variable.
         var: String,
-        /// The number.
+        /// Number of iterations, which is negative.
         trip: i64,
     },
     /// A `select` whose mask has a lane that is neither all ones nor all zeros.

@@ -82,9 +82,9 @@ pub enum Problem {
     TooMany {
         /// `dims`, `values`, `nested loops`…
         what: &'static str,
-        /// Actual number.
+        /// Number of these items in the kernel.
         found: usize,
-        /// The limit.
+        /// Max number of these items.
         max: usize,
     },
     /// A name that is not allowed.
@@ -112,7 +112,7 @@ pub enum Problem {
     Id {
         /// `value`, `variable`, `dim`, `buffer`.
         what: &'static str,
-        /// The id.
+        /// The id that does not exist.
         found: u32,
         /// Number of values, variables, dims or buffers in the kernel.
         count: usize,
@@ -190,7 +190,7 @@ pub enum Problem {
     Coefficient {
         /// `coefficient` or `constant`.
         what: &'static str,
-        /// The number.
+        /// The number that is too large.
         found: i64,
         /// Largest magnitude.
         max: i64,

@@ -66,7 +66,7 @@ pub struct ExpertLayer {
     pub steps: u32,
     /// Input rows: f32 `[T, n]`.
     pub rows: BufferId,
-    /// Expert ids of the rows: i32 `[T, used]`, [`NOBODY`] in slots that are not computed here.
+    /// Expert ids of the rows: i32 `[T, used]`, [`NO_EXPERT`] in slots that are not computed here.
     pub ids: BufferId,
     /// The experts' weights: f32 `[T, used]`.
     pub weights: BufferId,

@@ -65,7 +65,7 @@ pub enum Exchange {
     },
     /// Sends rows to a rank.
     Send {
-        /// The rows.
+        /// The rows to send.
         rows: BufferId,
         /// The receiving rank.
         to: u32,

@@ -123,10 +123,10 @@ pub struct Split {
     /// the contiguous parts, the argument `argument`, and scratch. Its dim is the number of parts,
     /// or of blocks.
     pub combine: KernelId,
-    /// In plans for grids of processing elements: a kernel that combines one slice of the parts
-    /// into the same slice of the result, with the bits of `combine`. It has the buffers and dims
-    /// of `combine`, in smaller sizes. Engines only check the number of its dims and its access to
-    /// each buffer.
+    /// Kernel that combines one slice of the parts into the same slice of the result, with the bits
+    /// of `combine`. Only plans for grids of processing elements have it. It has the buffers and
+    /// dims of `combine`, in smaller sizes. Engines only check the number of its dims and its
+    /// access to each buffer.
     pub alone: Option<KernelId>,
 }
 
@@ -162,7 +162,7 @@ pub enum Step {
         alone: u32,
     },
     /// Sorts the rows of a routing by expert. Fills the inputs of `bucket` from `top_k` ids of each
-    /// token. Checks that each id is an expert, or [`NOBODY`](super::NOBODY) where `nobody`
+    /// token. Checks that each id is an expert, or [`NO_EXPERT`](super::NO_EXPERT) where `nobody`
     /// allows it.
     Bucket {
         /// The routing.
@@ -175,7 +175,7 @@ pub enum Step {
         top_k: u32,
         /// Number of experts.
         experts: u32,
-        /// Whether a slot may be [`NOBODY`](super::NOBODY). Such a slot has no routed row and
+        /// Whether a slot may be [`NO_EXPERT`](super::NO_EXPERT). Such a slot has no routed row and
         /// weight 0. Slots of expert layers that run separately may always be empty.
         nobody: bool,
     },

@@ -7,12 +7,12 @@ use crate::format::Format;
 /// Location of a weight's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightFile {
-    /// In one of [`Plan::files`](super::Plan::files).
+    /// A file of [`Plan::files`](super::Plan::files).
     Source(u32),
-    /// In the plan's own file, after the plan. The offset counts from the first byte of the weights
-    /// in that file.
+    /// The plan's own file, after the plan. The offset counts from the first byte of the weights in
+    /// that file.
     Plan,
-    /// In the plan's own file, in blocks of a group of experts. The offset is that of the first
+    /// The plan's own file, in blocks of a group of experts. The offset is that of the first
     /// expert's matrix; the matrix of expert `e` lies `e * stride` bytes later.
     Blocks {
         /// Bytes from one block to the next.

@@ -107,8 +107,8 @@ struct Scratch {
     acc: i64,
     /// A vector of sums of weights for each query.
     sums: i64,
-    /// For each query: the maximum, the factor that rescales earlier sums for a new maximum, and
-    /// the row's position.
+    /// Offset of three numbers for each query: the maximum, the factor that rescales earlier sums
+    /// for a new maximum, and the row's position.
     stats: i64,
     /// Bytes of `stats` for a query.
     stats_bytes: i64,

@@ -42,7 +42,7 @@ pub struct AttentionRequest {
 /// Positions after the row's position that a row sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookahead {
-    /// No position.
+    /// A row sees no position after its own.
     Nothing,
     /// This number of positions. A row sees the same number of positions before its own.
     Positions(u32),
@@ -64,7 +64,7 @@ pub struct Entries {
 /// A kernel that can compute a request, with the sizes of its items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelOffer {
-    /// The kernel.
+    /// Spec of the kernel.
     pub spec: KernelSpec,
     /// Max rows of an item.
     pub row_chunk: u32,

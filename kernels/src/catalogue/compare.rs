@@ -23,7 +23,7 @@ pub struct Difference {
     pub offset: usize,
     /// Expected bytes of the element.
     pub expected: Vec<u8>,
-    /// Bytes found.
+    /// Bytes of the element in the result.
     pub found: Vec<u8>,
     /// Number of elements that differ.
     pub different: usize,

@@ -35,7 +35,7 @@ pub enum InputError {
     /// The buffers exceed the memory limit.
     #[error("the buffers need more than {most} bytes; use smaller sizes or fewer rows")]
     TooLarge {
-        /// The limit.
+        /// Max bytes of all buffers.
         most: u64,
     },
     /// An index buffer that has no valid value.
@@ -43,7 +43,7 @@ pub enum InputError {
     NoIndex {
         /// The buffer.
         name: String,
-        /// The bound.
+        /// Exclusive upper bound of the values.
         below: i64,
     },
 }

@@ -103,7 +103,7 @@ impl Cache {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
     format: Format,
-    /// Elements of a position.
+    /// Elements of keys or values of one position.
     pub(crate) width: i64,
     keys: bool,
 }
@@ -221,7 +221,7 @@ impl Blocks {
         first / run * run * self.codes_per_byte() + first % run + part * run
     }
 
-    /// Returns the offset in a panel of a dword of all positions' keys.
+    /// Returns the offset in a panel of keys of dword number `dword` of all positions.
     pub(crate) fn dword(&self, dword: i64) -> i64 {
         self.codes.first() as i64 + dword * STRIP * 4
     }

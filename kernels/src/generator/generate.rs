@@ -29,7 +29,7 @@ pub enum GenerateError {
     Signature {
         /// The kernel's name.
         kernel: String,
-        /// The differing part.
+        /// The part of the spec that differs.
         what: &'static str,
     },
 }

@@ -136,7 +136,7 @@ pub enum BindError {
     Unknown {
         /// The kernel's name.
         kernel: String,
-        /// The name.
+        /// Name that occurs twice.
         name: &'static str,
         /// Names that the kernel has.
         expected: Vec<&'static str>,

@@ -52,15 +52,15 @@ pub enum SpecError {
     /// The first word names no kind of kernel.
     #[error("there is no kind of kernel \"{found}\"; the kinds are {}", kinds())]
     Kind {
-        /// The word.
+        /// The first word of the spec.
         found: String,
     },
     /// A field that the kind does not have.
     #[error("{kind} has no field \"{found}\"; its fields are {}", fields.join(", "))]
     Field {
-        /// The kind.
+        /// Kind of kernel.
         kind: &'static str,
-        /// The field.
+        /// Name of the unknown field.
         found: String,
         /// Fields of a spec of this kind, in the order of its text.
         fields: Vec<&'static str>,
@@ -68,15 +68,15 @@ pub enum SpecError {
     /// A field that occurs twice.
     #[error("field {field} is given twice")]
     Twice {
-        /// The field.
+        /// Name of the repeated field.
         field: String,
     },
     /// A field that is missing.
     #[error("{kind} needs {field}={expected}")]
     Missing {
-        /// The kind.
+        /// Kind of kernel.
         kind: &'static str,
-        /// The field.
+        /// Name of the missing field.
         field: &'static str,
         /// Description of valid values.
         expected: String,
@@ -84,9 +84,9 @@ pub enum SpecError {
     /// A value that the field cannot have.
     #[error("{field} is \"{found}\"; expected {expected}")]
     Value {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// The value.
+        /// Value of the field in the text.
         found: String,
         /// Description of valid values.
         expected: String,

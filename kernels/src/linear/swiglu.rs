@@ -58,7 +58,7 @@ spec! {
         pub bend: Option<Bits>,
         /// Whether the gate has a bias.
         pub gate_bias: bool,
-        /// Whether up has a bias.
+        /// Whether the matrix `up` has a bias.
         pub up_bias: bool,
         /// Kernel of the products.
         pub strategy as "shape": MatmulStrategy,

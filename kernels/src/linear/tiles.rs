@@ -169,8 +169,8 @@ fn x_parts(x: Format) -> i64 {
     }
 }
 
-/// Returns the offset in a row of activations of part `part` of the columns from `column` on, a
-/// multiple of 32.
+/// Returns an offset in a row of activations: of the columns from `column` on, a multiple of 32.
+/// Activations of two bf16 have a high part (0) and a low part (1).
 fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     let (len, bytes) = (x.block_len() as i64, x.block_bytes() as i64);
     let field = match (x.codec(), part) {
@@ -334,7 +334,7 @@ impl Chunk<'_> {
         });
     }
 
-    /// Returns the columns of the chunk in rows of x, from this row on.
+    /// Returns the location of the activations, from this row on, at the first column of the chunk.
     fn x(&self, row: Affine) -> Source {
         let Product { k, x, x_format, .. } = *self.product;
         let bytes = row_bytes(x_format, k);

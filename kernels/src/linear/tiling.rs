@@ -72,25 +72,25 @@ pub enum TilingError {
         "unknown word {found:?}; expected rows=N, or a kernel with its limit and its rows: gemv<=5/5x16, gemm/96, tiles/256"
     )]
     Word {
-        /// The word.
+        /// The unknown word.
         found: String,
     },
     /// No kernel has this name.
     #[error("there is no kernel {found:?}; there are {}", MatmulStrategy::expected_text())]
     Kernel {
-        /// The name.
+        /// The unknown name of a kernel.
         found: String,
     },
     /// Text that is not a number, or a number out of range.
     #[error("{found:?} is not a number from 1 to {}", u32::MAX - 1)]
     Number {
-        /// The text.
+        /// Text in place of the number.
         found: String,
     },
     /// Text that is not a pace.
     #[error("{found:?} is not a prefetch distance and an unrolling; expected {}", <Pace as Value>::expected_text())]
     Pace {
-        /// The text.
+        /// Text in place of the pace.
         found: String,
     },
     /// A part that does not begin with its rows.

@@ -22,7 +22,7 @@ spec! {
     pub struct Compress "compress" {
         /// Elements of a row.
         pub d: u32,
-        /// Elements that a call computes, of one slice.
+        /// Number of elements that a call computes, from one slice of the row.
         pub n: u32,
         /// Positions that a row compresses.
         pub every: u32,

@@ -44,7 +44,7 @@ pub enum RecordError {
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,
-        /// The fault.
+        /// Description of the fault.
         problem: String,
     },
 }

@@ -200,7 +200,7 @@ impl PieceScores {
 /// Mean with its standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Mean {
-    /// The mean.
+    /// Mean of the samples.
     pub mean: f64,
     /// Standard error, for independent positions.
     pub error: f64,

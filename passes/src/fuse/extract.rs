@@ -64,7 +64,7 @@ const MAX_ROUNDS: usize = 8;
 pub(crate) type Choice = HashMap<Id, Node>;
 
 struct Candidates {
-    /// By class index: nodes with their children as class indices, and their cost.
+    /// Nodes by class index, with their children as class indices, and their cost.
     nodes: Vec<Vec<(Node, Vec<usize>, u64)>>,
     ids: Vec<Id>,
     index: HashMap<Id, usize>,

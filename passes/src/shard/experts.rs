@@ -23,7 +23,7 @@ use ixc_ir::graph::{Op, OpKind, OpView, Operand, ValueId, view};
 use super::emit::{DimCut, Emitter, part};
 use crate::error::ShardError;
 
-/// Routings of a function.
+/// Routings of a function, and their ids.
 struct Routings {
     /// Routed experts, by the value with their ids.
     by_ids: HashMap<ValueId, Routed>,

@@ -55,8 +55,7 @@ struct Crossings {
     /// Whether each rank can compute the value itself: from parameters and weights, without
     /// products.
     anywhere: Vec<bool>,
-    /// For each value, the ops before which it crosses: from the op after its definition to its
-    /// last use.
+    /// Ops before which each value crosses: from the op after its definition to its last use.
     spans: Vec<Option<Range<usize>>>,
 }
 

@@ -9,7 +9,7 @@ pub struct ColumnSplit {
     pub tile: u64,
     /// First weight row of the tiles.
     pub first: u64,
-    /// Number of tiles.
+    /// Number of tiles of this size.
     pub columns: u64,
 }
 

@@ -5,7 +5,7 @@
 //! run(3, rows, ids, weights) ─▶ for each row: sum of (weight x result) over its experts of layer 3
 //! ```
 //!
-//! Ids equal to [`NOBODY`] are skipped. If the experts lie on several machines, each row goes to
+//! Ids equal to [`NO_EXPERT`] are skipped. If the experts lie on several machines, each row goes to
 //! all of them, and their results are added. A row without an expert on this machine is 0, and
 //! nothing is computed for it.
 //!
@@ -84,7 +84,7 @@ pub enum LayerError {
     Length {
         /// Name of the slice's elements.
         what: &'static str,
-        /// Length found.
+        /// Number of elements in the slice.
         found: usize,
         /// Number of rows, from the ids.
         rows: usize,
@@ -106,7 +106,7 @@ pub enum LayerError {
         row: usize,
         /// Position of the id in its row.
         slot: usize,
-        /// The id.
+        /// The id that is out of range.
         id: i32,
         /// Number of experts.
         experts: u32,
@@ -118,7 +118,7 @@ pub enum LayerError {
         row: usize,
         /// Position of the weight in its row.
         slot: usize,
-        /// The weight.
+        /// The weight that is not finite.
         weight: f32,
     },
     /// A pass failed: experts cannot be read, the plan is wrong, or the runtime has a bug.

@@ -122,9 +122,9 @@ pub enum StepError {
     /// A slice has another length than the vocabulary.
     #[error("found {found} logits or probabilities; the vocabulary has {expected} tokens")]
     Vocabulary {
-        /// Length found.
+        /// Length of the slice.
         found: usize,
-        /// Length expected.
+        /// Size of the vocabulary.
         expected: u32,
     },
     /// A pass failed: experts cannot be read, the plan is wrong, or the runtime has a bug.

@@ -31,8 +31,8 @@ pub struct Sliding {
     base: u32,
     /// Number of cache slots that memory has room for.
     place_capacity: u32,
-    /// For each of [`RowInput::of_places`]: its number for each row of a step. Cache slots count
-    /// from `base` on.
+    /// Number of each row of a step, for each of [`RowInput::of_places`]. Cache slots count from
+    /// `base` on.
     rows: Memory,
     max_tokens: u32,
 }

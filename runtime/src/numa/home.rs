@@ -62,9 +62,9 @@ impl Home {
 /// Pages that a mapping has when it is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PresentPages {
-    /// They stay on their nodes. New mappings have none.
+    /// The pages stay on their nodes. New mappings have no pages.
     Stay,
-    /// They move to the new nodes.
+    /// The pages move to the new nodes.
     Move,
 }
 

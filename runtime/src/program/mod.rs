@@ -226,7 +226,7 @@ pub struct Routing {
     pub experts: u32,
     /// The location of the expert ids.
     pub ids: Ids,
-    /// Whether ids may be [`NOBODY`](ixc_ir::plan::NOBODY): the caller passes them, or the plan
+    /// Whether ids may be [`NO_EXPERT`](ixc_ir::plan::NO_EXPERT): the caller passes them, or the plan
     /// allows it.
     pub partial: bool,
 }
@@ -247,19 +247,19 @@ pub struct Ids {
 pub struct Stage {
     /// Tasks, whose items form one work list.
     pub tasks: Vec<Task>,
-    /// For each task, the sliding-window state whose memory its kernels count positions in, if any.
+    /// Sliding-window state in whose memory the kernels of each task count positions, if any.
     pub sliding: Vec<Option<u32>>,
-    /// For each task, the index's choice of the positions that its rows see, if any. Kernels then
-    /// count positions within the chosen list.
+    /// The index's choice of the positions that rows of each task see, if any. Kernels then count
+    /// positions within the chosen list.
     pub listed: Vec<Option<PositionChoice>>,
-    /// For each task, the number of later positions that rows attend to; `None` for causal
-    /// attention, `u32::MAX` for the whole text.
+    /// Number of later positions that rows of each task attend to; `None` for causal attention,
+    /// `u32::MAX` for the whole text.
     pub whole: Vec<Option<u32>>,
-    /// For each task, whether its items process the rows of sequences or additions separately.
+    /// Whether items of each task process the rows of sequences or additions separately.
     pub separation: Vec<RowSeparation>,
     /// Number of tasks in all stages before.
     pub first_task: usize,
-    /// For each task, the layout of its partial results; empty if it has none.
+    /// Layout of the partial results of each task; empty if it has none.
     pub parts: Vec<PartPlace>,
     /// Max rows with which the last thread to arrive at the barrier before the stage runs it alone.
     pub alone: u32,
@@ -272,17 +272,19 @@ pub struct Stage {
 /// Rule for separating the rows of different additions (tokens added to a sequence) in a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSeparation {
-    /// Never: the result of a row does not depend on other rows.
+    /// Rows are never separated: the result of a row does not depend on other rows.
     Never,
-    /// If additions must be bit-exact and tiles would multiply the rows together. Tiles round
-    /// differently from vectors; vectors give the same bits for any number of rows.
+    /// Rows are separated if additions must be bit-exact and tiles would multiply the rows
+    /// together. Tiles round differently from vectors; vectors give the same bits for any number of
+    /// rows.
     Tiles,
-    /// If additions must be bit-exact: this task rounds differently with many rows than with few.
+    /// Rows are separated if additions must be bit-exact: this task rounds differently with many
+    /// rows than with few.
     Exact,
-    /// Always: the task reads states or counts positions, or it sums in another order with many
-    /// rows and separation costs little.
+    /// Rows are always separated: the task reads states or counts positions, or it sums in another
+    /// order with many rows and separation costs little.
     Always,
-    /// Always, but with all rows of a sequence together: the task changes a state, row by row in
+    /// Rows of different sequences are always separated: the task changes a state, row by row in
     /// their order.
     Sequence,
 }

@@ -95,7 +95,7 @@ pub struct BlockError {
     pub block: BlockId,
     /// Name of the wrong field.
     pub what: &'static str,
-    /// Value found.
+    /// Value in the block's header.
     pub found: u64,
     /// Value that the plan requires.
     pub expected: u64,

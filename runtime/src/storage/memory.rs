@@ -345,13 +345,13 @@ pub struct Inputs {
     _memory: Memory,
     /// Token ids.
     pub tokens: Region,
-    /// For each input that is computed from positions: its number for each row.
+    /// Number of each row, for each input that is computed from positions.
     rows: Vec<(RowInput, Region)>,
-    /// For each n-gram table: the row that each token selects together with the tokens before it.
+    /// Table row that each token selects together with the tokens before it, for each n-gram table.
     pub ngrams: Vec<(Ngram, Region)>,
     /// Rows whose logits are requested.
     pub output_rows: Region,
-    /// For each routing: token of each routed row, and routed row of each token's slot.
+    /// Token of each routed row, and routed row of each token's slot, for each routing.
     pub routed: Vec<(Region, Region)>,
 }
 

@@ -155,7 +155,7 @@ pub(crate) struct Pool {
     held: AtomicU64,
     mappings: AtomicU64,
     max_mappings: u64,
-    /// Min mean number of shared pages of each column.
+    /// Min number of shared pages of a column, averaged over the columns.
     min_pages: u64,
     refusal: Mutex<Option<Refusal>>,
 }

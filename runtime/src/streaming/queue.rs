@@ -50,7 +50,7 @@ pub(super) struct ReadPiece {
 /// Result of cancelling a job. `saved` bytes will not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
-    /// Not cancelled: the job is not a predicted one, or all of its reads have started.
+    /// The job was not cancelled: it is not a predicted one, or all of its reads have started.
     No,
     /// Cancelled; the job ends when its outstanding reads have ended.
     Ending {

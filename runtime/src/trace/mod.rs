@@ -117,13 +117,13 @@ pub(crate) struct Read {
 /// Stage of the block in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Being read.
+    /// The block is being read.
     Loading,
-    /// In staging memory.
+    /// The block is in staging memory.
     Arrived,
     /// Being packed by a thread.
     Packing,
-    /// Readable by kernels.
+    /// Kernels can read the block.
     Resident,
 }
 

@@ -18,7 +18,7 @@ use crate::http::error::HttpError;
 /// memory.
 pub(crate) const SMALL_BODY: usize = 64 << 10;
 
-/// The bounds of bodies.
+/// Bounds of the memory for request bodies.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     /// Max bytes of one body.

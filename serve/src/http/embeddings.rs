@@ -26,7 +26,7 @@ use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Refusal};
 /// Max texts of a request, as in OpenAI's interface.
 const MAX_INPUTS: usize = 2048;
 
-/// Body of an answer.
+/// Body of an answer with embeddings.
 #[derive(Serialize)]
 pub(crate) struct List {
     object: &'static str,

@@ -38,9 +38,9 @@ impl NumberField {
     pub(crate) const LOGPROBS: NumberField = integer("logprobs", 0.0, MAX_LOGPROBS);
     pub(crate) const N_PROBS: NumberField = integer("n_probs", 0.0, MAX_LOGPROBS);
     pub(crate) const MIN_KEEP: NumberField = integer("min_keep", 0.0, 0.0);
-    /// For embeddings; the model checks the upper bound.
+    /// Length of embeddings; the model checks the upper bound.
     pub(crate) const DIMENSIONS: NumberField = integer("dimensions", 1.0, MAX_DIMENSIONS);
-    /// For experts; the model checks the number of the layer.
+    /// Number of a layer with experts; the model checks it.
     pub(crate) const LAYER: NumberField = integer("layer", 0.0, MAX_LAYERS);
     pub(crate) const MIN_TOKENS: NumberField = integer("min_tokens", 0.0, MAX_ANSWER_TOKENS);
 

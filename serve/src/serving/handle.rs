@@ -49,7 +49,7 @@ pub struct Handle {
 pub enum PollResult {
     /// An event.
     Event(Event),
-    /// No new event.
+    /// No event has arrived.
     Nothing,
     /// The request is over.
     Over,

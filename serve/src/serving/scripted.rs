@@ -55,7 +55,7 @@ impl Script {
         self.open.lock().unwrap().iter().all(UnboundedSender::is_closed)
     }
 
-    /// Returns the last request.
+    /// Returns the last request that arrived.
     pub(crate) fn request(&self) -> Option<Request> {
         self.request.lock().unwrap().clone()
     }

@@ -185,7 +185,7 @@ pub enum KernelError {
     /// The results of two kernels differ.
     #[error("results of {} and {} differ", names[0], names[1])]
     Unequal {
-        /// The kernels.
+        /// Names of the two kernels.
         names: [String; 2],
     },
     /// A result differs from the interpreter's.

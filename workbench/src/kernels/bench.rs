@@ -36,14 +36,14 @@ const MAX_BYTES: usize = 1 << 30;
 pub enum MemoryLevel {
     /// The caches, if the buffers fit.
     Caches,
-    /// In memory.
+    /// The weights are read from memory.
     Memory,
 }
 
 /// Seconds per call: the median of the rounds and their spread.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Seconds {
-    /// Median.
+    /// Median over the rounds.
     pub median: f64,
     /// Fastest round.
     pub min: f64,

@@ -88,7 +88,7 @@ pub enum Comparison {
 pub struct Candidate {
     /// Candidate in the form of a tuned choice: `x16@2048/2`, `rows=16 gemm/48`.
     pub what: String,
-    /// Spec.
+    /// Spec of the kernel.
     pub spec: String,
     /// Seconds, or cycles, for the whole weight and one row of activations.
     pub cost: f64,

@@ -21,11 +21,11 @@ pub const NUMBER: &str = "#";
 /// Position in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Section {
-    /// Before all layers.
+    /// The part before all layers.
     In,
     /// A layer.
     Layer(u32),
-    /// After all layers.
+    /// The part after all layers.
     Out,
 }
 

@@ -34,9 +34,9 @@ type Definition = Option<(Section, usize)>;
 pub struct Graph {
     /// Pass that produced the graph; `None` for the graph from the frontend.
     after: Option<&'static str>,
-    /// Ops.
+    /// Ops of the graph, with equal layers folded.
     folded: FoldedSections<OpLine>,
-    /// For each section, the definitions of its values from other sections.
+    /// Definitions of each section's values from other sections.
     from: Vec<Vec<Definition>>,
     /// Parameters and their types.
     parameters: Vec<(String, String)>,
@@ -200,7 +200,7 @@ impl Graph {
     }
 }
 
-/// Ops of a graph.
+/// Counts the ops of a graph.
 pub fn ops(module: &Module) -> usize {
     module.functions.iter().map(|function| function.ops.len()).sum()
 }

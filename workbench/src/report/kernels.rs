@@ -54,9 +54,9 @@ pub struct KernelView {
 struct Loop {
     label: String,
     depth: u32,
-    /// Statement of the loop.
+    /// Number of the loop's statement in the kernel IR.
     statement: Option<u32>,
-    /// Offsets of its first and last instruction.
+    /// Offsets of the loop's first and last instruction.
     code: Option<(u32, u32)>,
     instructions: u32,
     /// Numbers of instructions by kind: tile products, dot products, float products, other vector
@@ -179,7 +179,7 @@ impl KernelView {
     }
 }
 
-/// Returns a call with the dims of its spec.
+/// Returns the rows of a call of at most 8 rows, and its dims by the spec.
 fn of_spec(spec: &KernelSpec) -> Vec<(u32, Vec<i64>)> {
     let rows = spec.max_rows().min(8);
     vec![(rows, spec.dims_of_rows(rows))]

@@ -103,7 +103,7 @@ struct GroupView {
 pub struct Tensor {
     pub name: String,
     pub format: String,
-    /// Outermost first.
+    /// Dimensions, outermost first.
     pub shape: Vec<u64>,
     pub bytes: u64,
     /// Position in the file.

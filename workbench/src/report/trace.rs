@@ -43,7 +43,7 @@ pub struct TraceView {
     /// Number of steps with one token, and tokens of the other steps.
     one_steps: usize,
     long_tokens: u64,
-    /// Work of the threads.
+    /// Time of the threads, by kind of work.
     work: Vec<Work>,
     /// Kernels that ran, if the trace contains them.
     kernels: Vec<KernelTime>,
@@ -63,7 +63,7 @@ struct Work {
     task: bool,
     decode: f64,
     prefill: f64,
-    /// Events, and their items.
+    /// Number of events of this work.
     events: u64,
     items: u64,
     /// Bytes read, in steps of one token and in longer ones, if the trace contains them.
@@ -87,7 +87,7 @@ struct Residency {
     held: Vec<Vec<f32>>,
     /// Bytes read in each interval.
     read: Vec<u64>,
-    /// For each group and expert, the share of the time in which it was in memory.
+    /// Share of the time in which each expert was in memory, by group and expert.
     experts: Vec<Vec<f32>>,
     reads: u64,
     bytes: u64,

@@ -31,7 +31,7 @@ impl RopePositions {
 pub(crate) struct Compression<'a> {
     /// Rows whose weighted mean is the result.
     pub kv: ValueId,
-    /// Logits of their weights.
+    /// Logits of the weights of the rows `kv`.
     pub gate: ValueId,
     /// Name of the weight that is added to these logits, by position in a run.
     pub ape: &'a str,

@@ -31,7 +31,7 @@ pub(crate) enum GroupScore {
 pub(crate) struct GateUp {
     /// Gates, before the activation.
     pub gate: ValueId,
-    /// Rows that gates multiply.
+    /// Rows of the matrix `up`, which are multiplied by the gates.
     pub up: ValueId,
 }
 

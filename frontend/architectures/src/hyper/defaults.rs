@@ -92,7 +92,7 @@ impl Norms {
     }
 }
 
-/// Sizes from which default factors may follow.
+/// Sizes of the model from which an architecture derives default factors.
 #[derive(Clone, Copy, Debug)]
 pub struct Widths {
     /// Number of layers.
@@ -157,13 +157,13 @@ impl LayerParts {
 /// Condition for RoPE. Without RoPE, its keys are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeUse {
-    /// Always.
+    /// Layers always have RoPE.
     Always,
-    /// Unless `rope.scaling.finetuned` is false.
+    /// Layers have RoPE unless `rope.scaling.finetuned` is false.
     IfFinetuned,
-    /// Unless the model has ALiBi.
+    /// Layers have RoPE unless the model has ALiBi.
     WithoutAlibi,
-    /// Never.
+    /// No layer has RoPE.
     Never,
 }
 

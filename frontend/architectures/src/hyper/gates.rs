@@ -11,9 +11,9 @@ const SHARED_LIMIT: &str = "swiglu_clamp_shexp";
 /// Limits of gates and up in a layer's networks; 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// In routed experts.
+    /// Limit in routed experts.
     pub routed: f64,
-    /// In shared experts, and in the dense network.
+    /// Limit in shared experts, and in the dense network.
     pub shared: f64,
 }
 

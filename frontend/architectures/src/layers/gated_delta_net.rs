@@ -21,7 +21,7 @@ use crate::hyper::Ssm;
 struct Projections {
     /// Queries, keys and values, before the convolution.
     qkv: ValueId,
-    /// Gates of the result.
+    /// Gates that multiply the result.
     z: ValueId,
     beta: ValueId,
     alpha: ValueId,

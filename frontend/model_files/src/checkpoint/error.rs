@@ -215,7 +215,7 @@ pub enum HeaderFault {
     /// Offsets that are not ascending, or outside of the file.
     #[error("data_offsets are {begin} to {end}; the file has {limit} bytes of data")]
     Offsets {
-        /// First byte.
+        /// Offset of the first byte in the data.
         begin: u64,
         /// End, exclusive.
         end: u64,

@@ -65,15 +65,15 @@ pub(super) struct LayerConfig {
 pub(super) struct Factors {
     pub embedding: f32,
     pub logits: f32,
-    /// On the input of attention, on its keys, and on its output.
+    /// Factor on the input of attention, on its keys, and on its output.
     pub attention: f32,
     pub key: f32,
     pub attention_out: f32,
-    /// On the gates of feed-forward networks, and on their output.
+    /// Factor on the gates of feed-forward networks, and on their output.
     pub gate: f32,
     pub down: f32,
-    /// On the input of state spaces, on their gates, values, keys, queries and steps, and on their
-    /// output.
+    /// Factor on the input of state spaces, on their gates, values, keys, queries and steps, and on
+    /// their output.
     pub ssm: f32,
     pub ssm_parts: [f32; 5],
     pub ssm_out: f32,

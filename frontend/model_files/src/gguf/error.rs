@@ -294,7 +294,7 @@ pub enum Fault {
     /// `general.alignment` is not a valid alignment.
     #[error("alignment is {found}; must be a power of two from {min} to {max}")]
     Alignment {
-        /// The value.
+        /// Value of `general.alignment`.
         found: u32,
         /// Smallest allowed.
         min: u32,

@@ -313,7 +313,7 @@ fn place_tensors(
 struct Cursor<'a> {
     path: &'a Arc<Path>,
     bytes: &'a [u8],
-    /// Never beyond the end of `bytes`.
+    /// Offset of the next byte to read. It is never beyond the end of `bytes`.
     at: usize,
     place: Place,
 }

@@ -35,7 +35,7 @@ const NAMES: [&str; 2] = ["name", "tool_name"];
 const IDS: [&str; 2] = ["id", "tool_call_id"];
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
 const CALL_MEMBER: &str = "function";
-/// Member with the type, and the type of calls.
+/// Name of the member with the type, whose value for calls is [`KIND_OF_CALLS`].
 const KIND: &str = "type";
 const KIND_OF_CALLS: &str = "function";
 

@@ -19,11 +19,11 @@ use super::grammar::{Grammar, Id, ParameterTag, pair};
 pub(super) enum State {
     /// The answer.
     Content,
-    /// Thinking.
+    /// Reasoning before the answer.
     Reasoning,
-    /// Between the markers of a section of calls; text outside of the calls is content.
+    /// Text between the markers of a section of calls. Text outside of the calls is content.
     Section,
-    /// A call.
+    /// A tool call.
     Call,
     /// Header with the recipient and the channel of a message, in harmony and Muse Glimmer.
     Header,

@@ -19,10 +19,10 @@ pub(super) enum Grammar {
     Objects,
     /// `[{N: {…}}]`, or one such object without the list. N is the tool's name.
     Keyed,
-    /// Like the inner grammar, including the bracket at the end of its marker. Only calls of
-    /// available tools are accepted, because nothing else distinguishes them from an answer.
+    /// A call as in the inner grammar, including the bracket at the end of its marker. Only calls
+    /// of available tools are accepted, because nothing else distinguishes them from an answer.
     Bare(&'static Grammar),
-    /// Only the arguments; the header of the message has the name.
+    /// A call that has only the arguments. The header of the message has the name.
     Arguments,
     /// Name, separator, and arguments as JSON; or like `Objects`.
     Named { separator: &'static str, id: Id },
@@ -82,10 +82,10 @@ pub(super) enum Id {
     Numbered,
     /// The id stands in place of the name: `functions.N:0`.
     Whole,
-    /// Before the name and this separator.
+    /// The id precedes the name, with this separator between them.
     Before(&'static str),
-    /// After the name and `mark`: letters and digits, `length` of them. Mistral's templates refuse
-    /// other ids.
+    /// The id follows the name and `mark`. It has letters and digits, `length` of them. Mistral's
+    /// templates refuse other ids.
     After { mark: &'static str, length: usize },
 }
 

@@ -49,16 +49,16 @@ pub(super) struct CallStream {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Before the arguments.
+    /// The text before the arguments of a call.
     #[default]
     CallHead,
-    /// In JSON arguments.
+    /// The JSON of the arguments.
     Json(JsonState),
-    /// Between two calls of a list.
+    /// The text between two calls of a list.
     Tail,
-    /// Between the parameters of this tool.
+    /// The text between two parameters of this tool.
     Members { tool: String, count: usize },
-    /// In the value of a parameter.
+    /// The value of a parameter.
     TagValue(TagValue),
     /// The remaining text of the call is not streamed.
     Off,

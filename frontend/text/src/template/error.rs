@@ -51,7 +51,7 @@ pub enum TemplateError {
     Invalid {
         /// Line of the template.
         line: Option<usize>,
-        /// Fault.
+        /// Reason why the template is invalid.
         reason: String,
     },
     /// The template refused the conversation with `raise_exception`.

@@ -8,7 +8,7 @@ pub enum TokenizerError {
     /// A key has an invalid value.
     #[error("key \"{key}\" {found}; expected {expected}")]
     Invalid {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Value of the key as a verb phrase: `is 8`, `has 7 elements`.
         found: String,

@@ -8,17 +8,17 @@ pub const SCORES: &str = "tokenizer.ggml.scores";
 pub const TYPES: &str = "tokenizer.ggml.token_type";
 /// Merges of a BPE vocabulary.
 pub const MERGES: &str = "tokenizer.ggml.merges";
-/// Beginning of a sequence.
+/// Id of the token that begins a sequence.
 pub const BOS: &str = "tokenizer.ggml.bos_token_id";
-/// End of a sequence.
+/// Id of the token that ends a sequence.
 pub const EOS: &str = "tokenizer.ggml.eos_token_id";
-/// End of a turn.
+/// Id of the token that ends a turn.
 pub const EOT: &str = "tokenizer.ggml.eot_token_id";
-/// End of a message.
+/// Id of the token that ends a message.
 pub const EOM: &str = "tokenizer.ggml.eom_token_id";
-/// Unknown token.
+/// Id of the token for unknown text.
 pub const UNK: &str = "tokenizer.ggml.unknown_token_id";
-/// Padding.
+/// Id of the padding token.
 pub const PAD: &str = "tokenizer.ggml.padding_token_id";
 /// Keys whose token ends generation if the file has them.
 pub const FIM_ENDS: [&str; 3] =

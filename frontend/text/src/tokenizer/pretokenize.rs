@@ -61,7 +61,7 @@ enum Stage {
 /// Words that are tokens as a whole, regardless of merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WholeWords {
-    /// No words.
+    /// No word is a token before its merges.
     Never,
     /// All words (`ignore_merges`).
     Always,
@@ -82,11 +82,11 @@ pub enum Alphabet {
 /// Condition for a BOS at the start of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bos {
-    /// If the file states it.
+    /// BOS is added only if the file states it.
     IfStated,
-    /// Unless the file states otherwise.
+    /// BOS is added unless the file states otherwise.
     UnlessStated,
-    /// Always, because early Gemma 4 files wrongly disable BOS.
+    /// BOS is always added, because early Gemma 4 files wrongly disable it.
     Always,
 }
 
@@ -232,8 +232,8 @@ impl PreTokenizer {
     }
 }
 
-/// Converts a published pattern to the form in the rows; also returns whether it splits runs of
-/// white space after it.
+/// Converts a published pattern to the form of the table. Also returns whether the pattern ended
+/// with the usual rule for runs of white space, which the result lacks.
 fn published_pattern(pattern: &str) -> (bool, String) {
     // Contractions in any case: the engine here does not have such groups.
     const CONTRACTIONS: [(&str, &str); 3] = [
@@ -414,7 +414,7 @@ mod tests {
         #[derive(serde::Deserialize)]
         struct Vectors {
             texts: Vec<String>,
-            /// For each name and text, the number of characters of each word.
+            /// Number of characters of each word, by name and text.
             words: std::collections::BTreeMap<String, Vec<Vec<usize>>>,
         }
         let vectors: Vectors = serde_json::from_str(include_str!("../../tests/vectors/pretokenizers.json")).unwrap();

@@ -89,17 +89,17 @@ const TOKEN_TYPES: [TokenType; 7] = [
 /// Tokens with a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecialIds {
-    /// Beginning of sequence.
+    /// Token that begins a sequence.
     pub bos: Option<u32>,
-    /// End of sequence.
+    /// Token that ends a sequence.
     pub eos: Option<u32>,
-    /// End of turn.
+    /// Token that ends a turn.
     pub eot: Option<u32>,
-    /// End of message.
+    /// Token that ends a message.
     pub eom: Option<u32>,
-    /// Unknown.
+    /// Token for unknown text.
     pub unk: Option<u32>,
-    /// Padding.
+    /// Padding token.
     pub pad: Option<u32>,
     /// Fill-in-the-middle padding, and separators of repositories and files: each ends generation.
     pub fim_ends: Vec<u32>,
@@ -108,7 +108,7 @@ pub struct SpecialIds {
 /// Vocabulary as in the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenizerSpec {
-    /// Algorithm.
+    /// Algorithm of the vocabulary.
     pub model: ModelKind,
     /// Name of the pre-tokenizer (BPE); empty if the file has none.
     pub pre_tokenizer: String,

@@ -15,7 +15,7 @@ const NO_TOKEN: u32 = u32::MAX;
 pub struct Spm {
     /// Score of each token as a merge priority.
     priorities: Vec<u32>,
-    /// `<0x00>` to `<0xFF>`.
+    /// Ids of the tokens `<0x00>` to `<0xFF>`, which stand for single bytes.
     byte_ids: Vec<Option<u32>>,
     longest: usize,
 }

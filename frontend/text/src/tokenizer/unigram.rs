@@ -28,7 +28,7 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 pub struct Unigram {
     /// Tokens of text, sorted by text; a prefix precedes longer texts.
     tokens: Vec<UnigramPiece>,
-    /// `<0x00>` to `<0xFF>`.
+    /// Ids of the tokens `<0x00>` to `<0xFF>`, which stand for single bytes.
     byte_ids: Vec<Option<u32>>,
 }
 

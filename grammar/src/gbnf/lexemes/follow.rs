@@ -6,11 +6,11 @@ use super::{Lexemes, RuleForm, WorkLimit};
 
 /// Lexemes that begin rules, and lexemes that follow lexemes.
 pub(super) struct Follow {
-    /// For each rule, the lexemes with which it can begin, and whether it can be empty.
+    /// Lexemes with which each rule can begin, and whether the rule can be empty.
     pub first: BTreeMap<usize, (BTreeSet<usize>, bool)>,
-    /// For each rule, the lexemes that can follow it.
+    /// Lexemes that can follow each rule.
     rule_follow: BTreeMap<usize, BTreeSet<usize>>,
-    /// For each lexeme, the lexemes that can follow it.
+    /// Lexemes that can follow each lexeme.
     pub lexeme_follow: Vec<BTreeSet<usize>>,
     changed: bool,
 }

@@ -87,7 +87,7 @@ pub(super) struct Entries {
     lattice: &'static Lattice,
     /// Number of each place: positive, then negative.
     numbers: [[f32; PLACES]; 2],
-    /// The largest number.
+    /// The largest number of a place.
     most: f32,
     /// Number of elements whose signs are chosen together.
     span: usize,

@@ -22,7 +22,7 @@ const TRIAL_LANES: usize = 2;
 
 /// The numbers that codes stand for.
 pub(super) struct Numbers {
-    /// Number of each code.
+    /// Number that each code stands for.
     pub of: Vec<f32>,
     /// Least and largest number.
     integers: Integers,

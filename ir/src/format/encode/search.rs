@@ -489,7 +489,8 @@ impl Encoder {
 }
 
 impl ScaleRange {
-    /// Returns the integer of the extreme scale.
+    /// Returns the integer of the scale with the largest magnitude: the least one if it is
+    /// negative, otherwise the largest.
     fn of_extreme(&self) -> f32 {
         if self.least < 0.0 { self.least } else { self.most }
     }

@@ -11,7 +11,7 @@ use crate::graph::{Function, Op, Operand, StateId, TokenOwner, Type, ValueId, We
 pub(super) struct PlaceLists<'a> {
     /// Dimensions; the last one is the length of a list.
     pub(super) dims: &'a [usize],
-    /// Numbers of places.
+    /// The lists, one after the other.
     pub(super) places: &'a [i32],
 }
 

@@ -98,7 +98,7 @@ pub enum InterpretError {
     Weight {
         /// Name of the weight.
         name: String,
-        /// Reason.
+        /// Reason why the source could not be read.
         source: SourceError,
     },
     /// A weight with too many bytes, or too few.
@@ -131,7 +131,7 @@ pub enum InterpretError {
         op: &'static str,
         /// `id`, `row`, `expert` or `position`.
         what: &'static str,
-        /// The number.
+        /// The number outside its range.
         found: i64,
         /// Exclusive upper bound of the number.
         bound: usize,

@@ -10,9 +10,9 @@ use super::{DimError, DimExpr, DimInput, MAX_OPS, Op, Operator};
 
 /// Place of an operator in text.
 enum Notation {
-    /// Between its operands, with its precedence.
+    /// Operator between its operands, with its precedence.
     Infix(char, u8),
-    /// Before its operands.
+    /// Function name before its operands.
     Call(&'static str),
 }
 

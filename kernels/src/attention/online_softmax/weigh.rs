@@ -16,7 +16,7 @@ struct Columns {
     lanes: u16,
 }
 
-/// Lines to prefetch.
+/// Lines of keys or values to prefetch while earlier ones are used.
 struct Ahead {
     at: Affine,
     lines: i64,

@@ -170,8 +170,8 @@ impl Panels {
         });
     }
 
-    /// Stores values of two positions that share a row of a tile. If a value is two bf16, `parts`
-    /// divides it.
+    /// Stores values of two positions that share a row of a tile. `parts` divides a value into two
+    /// bf16 numbers, if panels have both.
     fn put_values(
         &self,
         b: &mut KernelBuilder,

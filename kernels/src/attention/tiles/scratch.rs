@@ -30,10 +30,11 @@ pub(super) struct Places {
     pub(super) maxima: i64,
     /// The position of each query's row.
     pub(super) own: i64,
-    /// With a window, the first position that each query's row sees, which may be below 0.
+    /// Offset of the first position that each query's row sees, with a window. This position may be
+    /// below 0.
     pub(super) seen: i64,
-    /// With slopes: each query's slope times log2 e. `places` has the position of each query's row,
-    /// as f32.
+    /// Offset of each query's slope times log2 e, with slopes. `places` has the position of each
+    /// query's row, as f32.
     pub(super) slopes: i64,
     pub(super) places: i64,
     /// Factors that rescale earlier sums for new maxima, for the queries of a pair.

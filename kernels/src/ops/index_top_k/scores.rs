@@ -31,7 +31,7 @@ impl Blocks {
         Ok(self)
     }
 
-    /// Returns the number of [`BLOCK`]s in a block of positions.
+    /// Returns the number of blocks of the cache ([`BLOCK`] positions) in a block of the index.
     fn runs(&self) -> i64 {
         i64::from(self.every / ATTENTION_BLOCK)
     }

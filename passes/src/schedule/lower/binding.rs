@@ -83,8 +83,7 @@ pub(super) enum Binding {
     /// them.
     Ngram(Ngram),
     Positions,
-    /// For each row, the position of its sequence's last row in the step; only attention reads
-    /// them.
+    /// Position of the last row of each row's sequence in the step. Only attention reads it.
     Ends,
     /// Positions of a rotation: each is rounded down to a multiple of `every`; `back` rotates in
     /// the other direction.

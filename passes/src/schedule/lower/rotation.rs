@@ -26,7 +26,7 @@ pub(super) struct Rotation<'r> {
 }
 
 impl Rotation<'_> {
-    /// Creates a rotation by each position.
+    /// Creates a forward rotation in which each position has its own angle.
     pub(super) fn each(rope: &RopeAttrs) -> Rotation<'_> {
         Rotation { rope, every: 1, back: false }
     }

@@ -150,29 +150,29 @@ pub enum FormatError {
     /// The file is not a plan.
     #[error("is not a plan: begins with \"{}\", expected \"{}\"", found.escape_ascii(), MAGIC.escape_ascii())]
     Magic {
-        /// The first bytes.
+        /// First bytes of the file.
         found: Vec<u8>,
     },
     /// The plan has another version.
     #[error("is a plan of version {found}, this build reads version {VERSION}; compile the model again")]
     Version {
-        /// The version found.
+        /// Version of the file.
         found: u32,
     },
     /// The file ends too early.
     #[error("is cut short: {} of {}; copy it again, or compile the model again", Bytes(*found), Bytes(*expected))]
     Truncated {
-        /// Bytes found.
+        /// Length of the file, in bytes.
         found: u64,
-        /// Bytes expected.
+        /// Length that the header states, in bytes.
         expected: u64,
     },
     /// The file has bytes after its expected end.
     #[error("has {found} bytes, but its header has a length of {expected}")]
     Trailing {
-        /// Bytes found.
+        /// Length of the file, in bytes.
         found: u64,
-        /// Bytes expected.
+        /// Length that the header states, in bytes.
         expected: u64,
     },
     /// The payload is longer than the limit.

@@ -83,7 +83,7 @@ pub enum CommandError {
     /// The message announces too many bytes.
     #[error("rank 0 sent a command of {found} bytes; the limit is {MAX_BYTES}")]
     Length {
-        /// The length found.
+        /// Length that the message announces, in bytes.
         found: usize,
     },
     /// The message is not a command.

@@ -155,7 +155,7 @@ impl SamplerSettings {
 pub struct SettingsError {
     /// The setting's name.
     pub setting: &'static str,
-    /// The value found.
+    /// Value of the setting.
     pub found: f64,
     /// Min value.
     pub min: f64,
@@ -173,7 +173,7 @@ impl SettingsError {
 /// A number among the settings, with its name in llama-server's requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Number {
-    /// The name.
+    /// Name of the setting.
     pub name: &'static str,
     /// Min value.
     pub min: f64,

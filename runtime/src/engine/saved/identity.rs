@@ -31,9 +31,9 @@ impl fmt::Display for Digest {
 /// The plan and weights that a state belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The plan.
+    /// Digest of the plan.
     pub plan: Digest,
-    /// The weights.
+    /// Digest of the weights.
     pub weights: Digest,
 }
 

@@ -333,7 +333,7 @@ impl SavedHeader {
         copy_bytes(states, position == self.positions.end)
     }
 
-    /// Returns the position of a point; `None` for a whole state or a page.
+    /// Returns the position of a copy that is saved alone; `None` for a whole state or a page.
     pub fn point(&self) -> Option<u32> {
         self.copies.last().copied().filter(|_| self.firsts.is_empty())
     }

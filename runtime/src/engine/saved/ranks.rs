@@ -140,7 +140,7 @@ struct PartReader<'t> {
     piece: Vec<u8>,
     /// Bytes of the piece that have been read.
     read: usize,
-    /// Bytes after the piece.
+    /// Bytes of the rank's part after this piece.
     rest: u64,
 }
 

@@ -72,7 +72,7 @@ impl fmt::Display for Strategy {
 pub enum StrategyChoice {
     /// No prediction.
     Off,
-    /// Always this strategy.
+    /// This strategy is always used.
     Always(Strategy),
     /// The strategy that saves time by measurement, or none.
     #[default]
@@ -223,11 +223,11 @@ pub struct Report {
     pub tallies: Vec<(Strategy, Vec<Tally>)>,
 }
 
-/// A predicted expert.
+/// Prediction of one expert.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     expert: u32,
-    /// Probability at that time.
+    /// Probability of the expert when it was predicted.
     probability: f64,
     /// Whether the expert was in memory at that time.
     resident: bool,

@@ -101,9 +101,9 @@ pub struct EvictionResult {
 /// State of a requested block.
 #[derive(Clone, Copy, Debug)]
 pub enum State {
-    /// In memory until its release.
+    /// The block is in memory until its release.
     Ready(Region),
-    /// Not in memory yet: call [`ExpertCache::wait`].
+    /// The block is not in memory yet: call [`ExpertCache::wait`].
     Coming,
 }
 

@@ -33,17 +33,17 @@ use crate::trace::{self, Stage};
 
 #[derive(Clone, Debug)]
 pub enum Phase {
-    /// Not in memory.
+    /// The block is not in memory.
     Empty,
     /// Requested, without a slot or a staging buffer yet.
     Waiting,
-    /// Submitted to the drive.
+    /// The block's reads are submitted to the drive.
     Reading,
-    /// Raw, in staging memory.
+    /// The block is in staging memory, in the file's layout.
     Arrived,
     /// Being packed by a thread.
     Packing,
-    /// In its slot, in the layout that kernels read.
+    /// The block is in its slot, in the layout that kernels read.
     Ready,
     /// Requested, but its read or packing failed.
     Failed(StreamError),
@@ -52,13 +52,13 @@ pub enum Phase {
 struct Entry {
     phase: Phase,
     pins: u32,
-    /// In a shadow slot: not requested since its read.
+    /// Whether the block is in a shadow slot: it was not requested since its read.
     shadow: bool,
     /// Predicted for a future request.
     expected: bool,
     /// Certain to be requested later, regardless of earlier requests of its group.
     announced: bool,
-    /// Never evicted for another block; not managed by a replacement policy.
+    /// Whether the block is never evicted for another block. No replacement policy manages it.
     kept: bool,
     /// Cancelled during its read. It becomes `Empty` when the outstanding reads have ended.
     ending: bool,

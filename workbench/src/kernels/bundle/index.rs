@@ -80,7 +80,7 @@ pub struct Dim {
     pub value: i64,
     /// Smallest allowed value.
     pub lo: i64,
-    /// Largest.
+    /// Largest allowed value.
     pub hi: i64,
 }
 
@@ -106,7 +106,7 @@ pub struct Buffer {
     pub bytes: u64,
     /// Type of the elements, for reports; bytes if types are mixed.
     pub elements: Elements,
-    /// For index buffers: every 32-bit value is below this bound.
+    /// Bound of an index buffer: every 32-bit value is below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<i64>,
     /// Contents before the call; `None` if the buffer is filled with [`Buffer::fill`].
@@ -126,7 +126,7 @@ pub enum BufferAccess {
     Read,
     /// Write the buffer.
     Write,
-    /// Both.
+    /// Read and write the buffer.
     ReadWrite,
     /// Scratch memory of the kernel.
     Scratch,

@@ -41,7 +41,7 @@ pub(super) enum Replacement {
     Like,
     /// The statement's last operand of the same type, or else zeros.
     Last,
-    /// Zeros.
+    /// Zeros in place of the operand.
     Zero,
 }
 

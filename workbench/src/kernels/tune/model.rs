@@ -55,7 +55,7 @@ pub enum Event<'e> {
 /// A product of the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kernel {
-    /// Spec.
+    /// Spec of the kernel.
     pub spec: String,
     /// Number of rows of activations in the timed steps: 1 for decode.
     pub rows: u32,
@@ -66,10 +66,10 @@ pub struct Kernel {
 /// Measurement of whole steps with some choices.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepComparison {
-    /// The choices.
+    /// Texts of the choices: a tiling for each product.
     pub choices: Vec<String>,
-    /// For steps of a prompt, and of a token: the seconds of a step, and the speed relative to
-    /// steps without the choices, with its bounds ([`ixc_measure::ratio`]).
+    /// Seconds of a step, and its speed relative to steps without the choices, with bounds
+    /// ([`ixc_measure::ratio`]). The rows are for steps of a prompt, and of a token.
     pub rows: Vec<Candidate>,
     /// Whether some steps are faster and none is slower, by more than the spread.
     pub is_faster: bool,
