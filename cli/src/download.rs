@@ -50,9 +50,7 @@ pub fn fetch(name: &str) -> anyhow::Result<()> {
     let calls = calls(&model);
     let by_hand = || calls.iter().map(|call| shell_words(PROGRAMS[0], call)).collect::<Vec<_>>().join("; ");
     if model.repository.starts_with('-') {
-        return Err(
-            Usage(format!("{name} is not a name of Hugging Face's: expected ORG/NAME or ORG/NAME:QUANT")).into()
-        );
+        return Err(Usage(format!("{name} is not a Hugging Face name: expected ORG/NAME or ORG/NAME:QUANT")).into());
     }
     let Some(program) = PROGRAMS.iter().find_map(|program| Some((*program, in_path(program)?))) else {
         return Err(Usage(format!(

@@ -130,7 +130,7 @@ fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Eng
     engine.remove_sequence(used);
 }
 
-/// A cover of the golden models continues from whole states, and from pages with points.
+/// A cover of the golden models continues from whole states, and from pages with state copies.
 #[test]
 fn saved_states_of_golden_models_continue_with_equal_bits() {
     let mut points = 0;

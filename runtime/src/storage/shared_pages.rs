@@ -126,7 +126,7 @@ impl Column {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The system has no anonymous files, or forbids them for this process.
-    #[error("the system has no memory for sequences to share: {0}")]
+    #[error("sequences need an anonymous file to share memory, and the system refused one: {0}")]
     NoFile(String),
     /// The system refuses to write or map shared pages.
     #[error("the system refused to share a sequence's memory: {0}")]
