@@ -8,11 +8,11 @@
 # the C library and the wheel, to try the packaging. Otherwise cargo builds:
 #
 #   gnu      the program for glibc 2.17 and later
+#   static   the same program without shared libraries, for any Linux; needs glibc 2.36 here
 #   library  the C library for glibc 2.17 and later: libixc_capi.so and libixc_capi.a
 #   wheel    the Python package for glibc 2.17 and later
-#   static   the program without shared libraries, for any Linux; needs glibc 2.36 here
 #
-# The first three need `pip install -r release/requirements.txt`.
+# They need `pip install -r release/requirements.txt`.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -48,36 +48,31 @@ portable="-C target-cpu=x86-64-v2"
 for renamed in "$root=/ixc" "$cargo_home=/cargo" "$target=/target" "$sysroot/lib/rustlib/src/rust=/rustc/$rust_commit"; do
   portable+=" --remap-path-prefix=$renamed"
 done
-# `--target` keeps these flags from build scripts and procedural macros, which cannot be static.
+# `--target` keeps these flags from build scripts and procedural macros.
 triple=x86_64-unknown-linux-gnu
-old_glibc=$triple.2.17
+built=$target/release-files
 uses_zig=''
+# All parts have one folder, linker and set of flags, so that Cargo shares crates between them.
+shared() {
+  uses_zig=yes
+  RUSTFLAGS=$portable CARGO_TARGET_DIR=$built CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$root/release/linker "$@"
+}
 
-if [ -z "$gnu" ]; then
-  RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
-    cargo zigbuild --profile dist --locked --package ixc --bin ixc --target "$old_glibc"
-  gnu=$target/release-gnu/$triple/dist/ixc uses_zig=yes
+if [ -z "$wheel$is_trial" ]; then
+  rm -rf "$built/wheel"
+  shared python/wheel "$built/wheel" --target "$triple"
+  wheel=$(echo "$built"/wheel/*.whl)
+fi
+if [ -z "$gnu" ] || [ -z "$static" ]; then
+  # Naming the wheel's package selects the features of its crates, which are then not built again.
+  STATIC_PROGRAM=$built/ixc-static shared \
+    cargo build --profile dist --locked --package ixc --package ixc-python --bin ixc --target "$triple"
+  gnu=${gnu:-$built/$triple/dist/ixc} static=${static:-$built/ixc-static}
 fi
 if [ -z "$library$is_trial" ]; then
-  # Not `dist`: it makes the static library 246 MB large.
-  RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-gnu \
-    cargo zigbuild --release --locked --package ixc-capi --target "$old_glibc"
-  library=$target/release-gnu/$triple/release uses_zig=yes
-fi
-if [ -z "$wheel$is_trial" ]; then
-  rm -rf "$target/release-wheel"
-  # Not the folder of the program: maturin links by another script, so that each would build the
-  # crates of the other again.
-  RUSTFLAGS=$portable CARGO_TARGET_DIR=$target/release-python \
-    python/wheel "$target/release-wheel" --zig --target "$triple"
-  wheel=$(echo "$target"/release-wheel/*.whl) uses_zig=yes
-fi
-if [ -z "$static" ]; then
-  # Packed relocations take 17 KB in place of 1.2 MB. The program applies them itself, by code of
-  # glibc 2.36 and later; loaders of older systems cannot, so the other files have plain ones.
-  RUSTFLAGS="$portable -C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs" CARGO_TARGET_DIR=$target/release-static \
-    cargo build --profile dist --locked --package ixc --bin ixc --target "$triple"
-  static=$target/release-static/$triple/dist/ixc
+  # Without the Rust library, which cannot be optimised across crates.
+  shared cargo rustc --profile dist --locked --package ixc-capi --lib --crate-type cdylib,staticlib --target "$triple"
+  library=$built/$triple/dist
 fi
 more=()
 [ -n "$is_trial" ] || more=(--library "$library" --wheel "$wheel")
