@@ -448,8 +448,8 @@ pub fn plan_for(folder: &Path, target: Target) -> Plan<Kernel> {
     plan_of(folder, target, Factors::F32)
 }
 
-/// Makes the plan for a target, with factors of a format. From now on, engines of this process share
-/// code: all tests load the same few kernels.
+/// Makes the plan for a target, with factors of a format. From now on, engines of this process
+/// share code: all tests load the same few kernels.
 pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
     share_artifacts();
     let (mut plan, bytes) = specs(factors);
