@@ -162,7 +162,11 @@ pub fn with_headings(command: Command) -> Command {
     }
     // Headings are printed in the order of their first options.
     let mut sorted: Vec<Arg> = command.get_arguments().cloned().collect();
-    sorted.sort_by_key(|arg| group_number(arg).map_or(0, |number| number + 1));
+    sorted.sort_by_key(|arg| match group_number(arg) {
+        Some(number) => number + 1,
+        None if arg.get_help_heading().is_some() => GROUPS.len() + 1,
+        None => 0,
+    });
     let mut sorted = sorted.into_iter();
     command.mut_args(|arg| {
         let arg = sorted.next().unwrap_or(arg);
