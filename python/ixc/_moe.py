@@ -70,7 +70,7 @@ def _whole(name: str, array: NDArray[Any]) -> NDArray[np.int32]:
         raise UsageError(f"{name} has the type {array.dtype}; expected integers")
     if array.size and (int(array.min()) < -(2**31) or int(array.max()) >= 2**31):
         raise UsageError(f"{name} has a number that no i32 holds")
-    return array.astype(np.int32)
+    return array.astype(np.int32, copy=False)
 
 
 class Job:

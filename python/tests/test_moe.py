@@ -65,6 +65,12 @@ class MoETest(unittest.TestCase):
         turned = self.rows.T.copy().T
         self.assertEqual(self.experts(turned, self.ids, self.weights).tobytes(), self.sums.tobytes())
 
+    def test_rows_may_change_after_submit(self):
+        rows, ids = self.rows.copy(), self.ids.astype(np.int32)
+        job = self.experts.submit(rows, ids, self.weights)
+        rows[:], ids[:] = 0, -1
+        self.assertEqual(job.wait().tobytes(), self.sums.tobytes())
+
     def test_wrong_tensors_are_exceptions(self):
         rows, ids, weights = self.rows, self.ids, self.weights
         wrong = [
