@@ -14,7 +14,10 @@ const END_LETTERS: usize = 2;
 /// a third of its letters.
 pub fn is_near(typed: &str, known: &str) -> bool {
     let (typed, known) = (typed.to_lowercase(), known.to_lowercase());
-    distance(&typed, &known) <= typed.chars().count() / 3
+    let (letters, known_letters) = (typed.chars().count(), known.chars().count());
+    let limit = letters / 3;
+    // The distance is at least the difference of lengths. Files can have names of many KB.
+    letters.abs_diff(known_letters) <= limit && distance(&typed, &known) <= limit
 }
 
 /// Returns the known word that is most similar to a typed one, if any is probably meant.
@@ -99,6 +102,8 @@ mod tests {
         {
             assert_eq!(is_near(typed, known), near, "{typed} {known}");
         }
+        // Comparing all letters would take gigabytes.
+        assert!(!is_near(&"x".repeat(1 << 26), "prompt"));
     }
 
     #[test]
