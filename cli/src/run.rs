@@ -106,8 +106,8 @@ pub struct Args {
     /// slower.
     #[arg(long)]
     emulate: bool,
-    /// Print statistics to standard error: time per op and kernel, memory and rates. With json, they
-    /// are one line of JSON for each text.
+    /// Print statistics to standard error: time per op and kernel, memory and rates. With json,
+    /// they are one line of JSON for each text.
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     stats: Option<StatsFormat>,
     // The text is help, not Markdown.

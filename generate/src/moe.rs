@@ -250,8 +250,8 @@ impl Moe {
     }
 
     /// Submits rows to a layer's experts, and returns at once. Each row has as many `ids` and
-    /// `weights` as the layer uses ([`Layer::used`]). An id of [`NO_EXPERT`] is skipped, whatever its
-    /// weight.
+    /// `weights` as the layer uses ([`Layer::used`]). An id of [`NO_EXPERT`] is skipped, whatever
+    /// its weight.
     ///
     /// # Errors
     /// [`Error::Layer`] if there is no such layer, lengths do not match, an id is not an expert's,

@@ -226,8 +226,8 @@ pub struct Routing {
     pub experts: u32,
     /// The location of the expert ids.
     pub ids: Ids,
-    /// Whether ids may be [`NO_EXPERT`](ixc_ir::plan::NO_EXPERT): the caller passes them, or the plan
-    /// allows it.
+    /// Whether ids may be [`NO_EXPERT`](ixc_ir::plan::NO_EXPERT): the caller passes them, or the
+    /// plan allows it.
     pub partial: bool,
 }
 
