@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ixc_transport::handshake::introduce;
-use ixc_transport::{Incoming, Outgoing, Transport, TransportError};
+use ixc_transport::{Incoming, Outgoing, Receipt, Transport, TransportError};
 
 /// Variable with a folder, into which each rank writes its process id.
 const FOLDER: &str = "IXC_TEST_RANKS";
@@ -91,10 +91,31 @@ fn exchange(transport: &dyn Transport, length: usize, round: u32) -> Result<(), 
     Ok(())
 }
 
+/// Exchanges two messages with each other rank. Both travel at the same time.
+fn exchange_in_halves(transport: &dyn Transport, length: usize) -> Result<(), String> {
+    let rank = transport.rank();
+    let others: Vec<u32> = (0..transport.ranks()).filter(|other| *other != rank).collect();
+    for half in 0..2 {
+        let own = vec![rank as u8 + half; length];
+        let outgoing: Vec<_> = others.iter().map(|to| Outgoing { to: *to, bytes: &own }).collect();
+        let incoming = others.iter().map(|from| Receipt { from: *from, bytes: vec![0; length] }).collect();
+        transport.begin(&outgoing, incoming).map_err(text)?;
+    }
+    for half in 0..2 {
+        for Receipt { from, bytes } in transport.finish().map_err(text)? {
+            if !bytes.iter().all(|found| *found == from as u8 + half) {
+                return Err(format!("half {half} of {length} bytes from rank {from} has other bytes"));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn check(transport: &dyn Transport) -> Result<(), String> {
     let sizes = [0, 1, 7, 1 << 10, 1 << 16, (1 << 16) + 1, 1 << 20, (16 << 20) + 5, 3];
     for (round, length) in (0..).zip(sizes) {
         exchange(transport, length, round)?;
+        exchange_in_halves(transport, length)?;
     }
     let begin = Instant::now();
     for round in 0..MEASURED {

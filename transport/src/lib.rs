@@ -11,7 +11,8 @@
 //! | [`speed`] | measured speed of the links between ranks |
 //!
 //! A [`Transport`] has one operation, [`Transport::exchange`]. Sums and gathers are made of it, so
-//! their order and their bits do not depend on the transport.
+//! their order and their bits do not depend on the transport. [`Transport::begin`] and
+//! [`Transport::finish`] are its two halves, between which a rank computes.
 //!
 //! ```
 //! use ixc_transport::{Incoming, Outgoing, Transport, local};
@@ -40,6 +41,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod control;
+mod frames;
 pub mod handshake;
 mod header;
 pub mod launch;
@@ -74,10 +76,27 @@ pub struct Incoming<'b> {
     pub bytes: &'b mut [u8],
 }
 
+/// Memory for a message from another rank. The transport owns it while an exchange is open.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// The rank that sends the message, other than the receiver.
+    pub from: u32,
+    /// Memory for the message, which must have exactly this length.
+    pub bytes: Vec<u8>,
+}
+
+impl Receipt {
+    /// Returns the message as that of an exchange.
+    pub fn incoming(&mut self) -> Incoming<'_> {
+        Incoming { from: self.from, bytes: &mut self.bytes }
+    }
+}
+
 /// One rank's connection to the others.
 ///
 /// Messages from one rank to another arrive in the order in which they were sent. Threads of a rank
-/// do not call [`Transport::exchange`] at the same time: the order of messages would be undefined.
+/// do not call [`Transport::exchange`], [`Transport::begin`] or [`Transport::finish`] at the same
+/// time: the order of messages would be undefined.
 pub trait Transport: Send + Sync + std::fmt::Debug {
     /// Returns the number of this rank, below [`Transport::ranks`].
     fn rank(&self) -> u32;
@@ -87,11 +106,26 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
 
     /// Sends and receives messages. All of them travel at the same time, so ranks that send to each
     /// other do not wait for each other. Returns when all have arrived. There is no limit of time
-    /// while the other ranks live: a rank may wait hours for the next request.
+    /// while the other ranks live: a rank may wait hours for the next request. Messages of open
+    /// exchanges arrive first.
     ///
     /// # Errors
     /// Fails if another rank has ended or no longer answers, or if a message has another length.
     fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError>;
+
+    /// Begins an exchange. Its messages travel while this rank computes, until
+    /// [`Transport::finish`]. Several exchanges may be open. The transport copies the messages.
+    ///
+    /// # Errors
+    /// Fails if another rank has ended, or if a message cannot be sent.
+    fn begin(&self, outgoing: &[Outgoing<'_>], incoming: Vec<Receipt>) -> Result<(), TransportError>;
+
+    /// Finishes the oldest open exchange, and returns its messages. Returns no messages if no
+    /// exchange is open.
+    ///
+    /// # Errors
+    /// See [`Transport::exchange`].
+    fn finish(&self) -> Result<Vec<Receipt>, TransportError>;
 
     /// Ends the group: pending and later exchanges of all ranks fail with
     /// [`TransportError::Ended`].
@@ -231,19 +265,20 @@ fn last_words() -> &'static str {
     if std::thread::panicking() { "it panicked; this is a bug" } else { FINISHED }
 }
 
-/// Checks that all messages go to and come from other ranks that exist.
+/// Checks that all messages go to and come from other ranks that exist. `senders` are the ranks of
+/// the messages that arrive.
 ///
 /// # Errors
 /// Fails for the first message that does not.
 pub fn check_peers(
     transport: &dyn Transport,
     outgoing: &[Outgoing<'_>],
-    incoming: &[Incoming<'_>],
+    senders: impl IntoIterator<Item = u32>,
 ) -> Result<(), TransportError> {
     let (rank, ranks) = (transport.rank(), transport.ranks());
-    let peers = outgoing.iter().map(|message| message.to).chain(incoming.iter().map(|message| message.from));
-    peers
-        .into_iter()
+    let receivers = outgoing.iter().map(|message| message.to);
+    receivers
+        .chain(senders)
         .find(|peer| *peer == rank || *peer >= ranks)
         .map_or(Ok(()), |peer| Err(TransportError::Peer { rank, peer, ranks }))
 }

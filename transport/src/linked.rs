@@ -1,23 +1,22 @@
 //! The transport between processes, over any [`Link`].
 //!
 //! Messages have headers that are checked, and large ones are divided. A thread of its own sends
-//! heartbeats while this rank computes, or waits hours for a request.
+//! heartbeats while this rank computes, or waits hours for a request. That thread also receives the
+//! messages of open exchanges: MPI moves large messages only while a process calls it.
 
 use std::fmt;
 use std::sync::TryLockError;
 use std::time::Duration;
 
 use crate::control::Control;
-use crate::header::Header;
-use crate::link::{Channel, Link, LinkError};
+use crate::frames::{OpenExchange, Pending, State};
+use crate::link::Link;
 use crate::membership::{Membership, SILENCE, SUSPENDED};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Instant, Mutex, MutexGuard, Once, PoisonError};
-use crate::{FINISHED, Incoming, Outgoing, Transport, TransportError, check_peers, last_words};
+use crate::{FINISHED, Incoming, Outgoing, Receipt, Transport, TransportError, check_peers, last_words};
 
-/// Max bytes of a frame's contents.
-const FRAME: usize = 16 << 20;
 /// Time between two updates of the membership.
 const UPDATE: Duration = Duration::from_millis(50);
 /// Time in which the end of the group is sent to the others.
@@ -73,17 +72,6 @@ struct Shared<L> {
     failure: Once,
     /// Whether a rank has reported the failure.
     is_reported: AtomicBool,
-}
-
-/// Link and membership. One thread at a time uses them.
-#[derive(Debug)]
-struct State<L> {
-    link: L,
-    membership: Membership,
-    /// Frames sent to each rank.
-    sent: Vec<u64>,
-    /// Frames received from each rank.
-    received: Vec<u64>,
 }
 
 /// A rank in a group of processes.
@@ -230,18 +218,21 @@ impl<L: Link> Shared<L> {
         }
     }
 
-    /// Sends heartbeats until the transport is closed.
+    /// Sends heartbeats and moves messages of open exchanges, until the transport is closed.
     fn send_heartbeats(&self) {
         let mut before = Instant::now();
+        let mut is_open = false;
         while !self.stops.load(Ordering::Relaxed) {
-            thread::sleep(UPDATE);
+            thread::park_timeout(if is_open { NAP } else { UPDATE });
             let now = Instant::now();
             let pause = now.saturating_duration_since(before);
             before = now;
             let end = match self.state.try_lock() {
                 Ok(mut state) => {
                     self.update(&mut state, now);
-                    state.membership.end().cloned()
+                    let moved = state.move_open(self.rank);
+                    is_open = !state.open.is_empty();
+                    moved.err().or_else(|| state.membership.end().cloned())
                 }
                 // A thread exchanges messages and updates the membership, or the link hangs.
                 Err(_) => self.hang(now, pause),
@@ -272,61 +263,6 @@ impl<L> Shared<L> {
     }
 }
 
-impl<L: Link> State<L> {
-    /// Sends a message in frames.
-    fn send(&mut self, message: &Outgoing<'_>) -> Result<(), LinkError> {
-        let sent = &mut self.sent[message.to as usize];
-        let message_bytes = message.bytes.len() as u64;
-        // A message without bytes has one frame, too.
-        let mut rest = message.bytes;
-        loop {
-            let (frame, later) = rest.split_at(rest.len().min(FRAME));
-            let header = Header { sequence: *sent, message_bytes };
-            self.link.send(message.to, Channel::Data, &header.encode(), frame)?;
-            *sent += 1;
-            rest = later;
-            if rest.is_empty() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Receives the next frame of a message after `done` bytes. Returns the
-    /// number of bytes that arrived; `None` if no frame has.
-    fn receive(&mut self, rank: u32, message: &mut Incoming<'_>, done: usize) -> Result<Option<usize>, TransportError> {
-        let (from, expected) = (message.from, message.bytes.len());
-        let room = &mut message.bytes[done..];
-        let frame_bytes = room.len().min(FRAME);
-        let sequence = self.received[from as usize];
-        let length = |found| TransportError::Length { rank, from, found, expected: expected as u64 };
-        let mut checked = Ok(());
-        let mut take = |_, frame: &[u8]| {
-            checked = match Header::split(frame) {
-                None => Err(length(0)),
-                Some((header, _)) if header.sequence != sequence => {
-                    Err(TransportError::Sequence { rank, from, found: header.sequence, expected: sequence })
-                }
-                Some((header, _)) if header.message_bytes != expected as u64 => Err(length(header.message_bytes)),
-                Some((_, contents)) if contents.len() != frame_bytes => Err(length((done + contents.len()) as u64)),
-                Some((_, contents)) => {
-                    room[..frame_bytes].copy_from_slice(contents);
-                    Ok(())
-                }
-            };
-        };
-        let limit = Header::BYTES + frame_bytes;
-        match self.link.receive(Some(from), Channel::Data, limit, &mut take) {
-            Ok(true) => {}
-            Ok(false) => return Ok(None),
-            Err(LinkError::Oversized { bytes, .. }) => return Err(length(bytes.saturating_sub(Header::BYTES as u64))),
-            Err(error) => return Err(error.of_rank(rank)),
-        }
-        checked?;
-        self.received[from as usize] += 1;
-        Ok(Some(frame_bytes))
-    }
-}
-
 impl<L: Link + 'static> LinkedTransport<L> {
     /// Returns the transport over a link. The handler is called once if another rank or the link
     /// fails.
@@ -335,11 +271,10 @@ impl<L: Link + 'static> LinkedTransport<L> {
     /// Fails if the system refuses a thread for heartbeats.
     pub fn new(link: L, handler: FailureHandler) -> std::io::Result<LinkedTransport<L>> {
         let (rank, ranks, begin) = (link.rank(), link.ranks(), Instant::now());
-        let frames = vec![0; ranks as usize];
         let membership = Membership::new(ranks, begin);
         let shared = Arc::new(Shared {
             rank,
-            state: Mutex::new(State { link, membership, sent: frames.clone(), received: frames }),
+            state: Mutex::new(State::new(link, membership)),
             answered: AtomicU64::new(0),
             updated: AtomicU64::new(0),
             begin,
@@ -355,25 +290,73 @@ impl<L: Link + 'static> LinkedTransport<L> {
 
     /// Exchanges messages; see [`Transport::exchange`].
     fn exchange_checked(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError> {
-        let link_error = |error: LinkError| error.of_rank(self.rank);
+        let state = self.send_all(outgoing)?;
+        let mut pending = Pending::new(incoming.len());
+        let received = self.wait_for(state, |state| {
+            state.receive_open(self.rank)?;
+            let before: Vec<u32> = state.open.iter().flat_map(OpenExchange::senders).collect();
+            if !before.is_empty() {
+                return Ok(before);
+            }
+            state.receive_all(self.rank, incoming, &mut pending)?;
+            Ok(pending.senders(incoming.iter().map(|message| message.from)).collect())
+        });
+        received.map(drop)
+    }
+
+    /// Begins an exchange; see [`Transport::begin`].
+    fn begin_checked(&self, outgoing: &[Outgoing<'_>], incoming: Vec<Receipt>) -> Result<(), TransportError> {
+        let mut state = self.send_all(outgoing)?;
+        if let Some(error) = state.membership.end() {
+            return Err(error.clone());
+        }
+        state.open.push_back(OpenExchange::new(incoming));
+        drop(state);
+        self.wake_heartbeats();
+        Ok(())
+    }
+
+    /// Finishes the oldest open exchange; see [`Transport::finish`].
+    fn finish_checked(&self) -> Result<Vec<Receipt>, TransportError> {
+        let mut state = self.wait_for(self.shared.lock(), |state| {
+            state.receive_open(self.rank)?;
+            Ok(state.open.front().map(OpenExchange::senders).unwrap_or_default())
+        })?;
+        Ok(state.open.pop_front().map(OpenExchange::into_messages).unwrap_or_default())
+    }
+
+    /// Sends messages, and returns the locked state.
+    fn send_all(&self, outgoing: &[Outgoing<'_>]) -> Result<MutexGuard<'_, State<L>>, TransportError> {
         let mut state = self.shared.lock();
         for message in outgoing {
-            state.send(message).map_err(link_error)?;
+            state.send(message).map_err(|error| error.of_rank(self.rank))?;
         }
-        let mut pending = Pending::new(incoming.len());
+        Ok(state)
+    }
+
+    /// Waits until all messages have arrived. `receive` takes those that have, and returns the
+    /// senders of the others. Also waits until all messages are sent, unless later exchanges are
+    /// open: the thread for heartbeats then continues to send.
+    fn wait_for<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State<L>>,
+        mut receive: impl FnMut(&mut State<L>) -> Result<Vec<u32>, TransportError>,
+    ) -> Result<MutexGuard<'s, State<L>>, TransportError> {
         let mut round = 0;
         loop {
             // Messages that were sent before the group ended still arrive.
-            state.receive_all(self.rank, incoming, &mut pending)?;
-            if pending.is_empty() && state.link.has_sent_all().map_err(link_error)? {
-                return Ok(());
+            let senders = receive(&mut state)?;
+            if senders.is_empty()
+                && (state.link.has_sent_all().map_err(|error| error.of_rank(self.rank))? || state.open.len() > 1)
+            {
+                return Ok(state);
             }
             let now = Instant::now();
             self.shared.update(&mut state, now);
             if let Some(error) = state.membership.end() {
                 return Err(error.clone());
             }
-            if let Some(by) = pending.senders(incoming).find(|from| state.membership.left_before(*from, now)) {
+            if let Some(by) = senders.into_iter().find(|from| state.membership.left_before(*from, now)) {
                 return Err(TransportError::Ended { by, reason: FINISHED.to_owned() });
             }
             drop(state);
@@ -381,6 +364,12 @@ impl<L: Link + 'static> LinkedTransport<L> {
             round = round.saturating_add(1);
             state = self.shared.lock();
         }
+    }
+
+    /// Wakes the thread for heartbeats, which sleeps for long while no exchange is open.
+    fn wake_heartbeats(&self) {
+        let heartbeats = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
+        heartbeats.iter().for_each(|heartbeats| heartbeats.thread().unpark());
     }
 
     /// Waits for the end of the group by a lower rank. All ranks often fail for the same reason,
@@ -425,6 +414,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
     /// Ends the thread for heartbeats.
     fn stop_heartbeats(&self) {
         self.shared.stops.store(true, Ordering::Relaxed);
+        self.wake_heartbeats();
         let thread = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A failure handler may drop the transport on that thread, which cannot wait for itself.
         if let Some(thread) = thread.filter(|heartbeats| heartbeats.thread().id() != thread::current().id()) {
@@ -450,57 +440,6 @@ fn wait(round: u32) {
     }
 }
 
-/// Progress of the messages that an exchange receives.
-#[derive(Debug)]
-struct Pending {
-    /// Bytes of each message that arrived; `None` if the message is complete.
-    arrived: Vec<Option<usize>>,
-}
-
-impl Pending {
-    fn new(messages: usize) -> Pending {
-        Pending { arrived: vec![Some(0); messages] }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.arrived.iter().all(Option::is_none)
-    }
-
-    /// Returns the senders of incomplete messages.
-    fn senders<'m>(&'m self, incoming: &'m [Incoming<'_>]) -> impl Iterator<Item = u32> + 'm {
-        self.arrived.iter().zip(incoming).filter(|(arrived, _)| arrived.is_some()).map(|(_, message)| message.from)
-    }
-
-    /// Returns the arrived bytes of a message if its frames are the next ones of its sender.
-    fn next_of(&self, place: usize, incoming: &[Incoming<'_>]) -> Option<usize> {
-        let from = incoming[place].from;
-        let arrived = self.arrived[place]?;
-        let waits = (0..place).any(|other| self.arrived[other].is_some() && incoming[other].from == from);
-        (!waits).then_some(arrived)
-    }
-}
-
-impl<L: Link> State<L> {
-    /// Receives the frames that have arrived.
-    fn receive_all(
-        &mut self,
-        rank: u32,
-        incoming: &mut [Incoming<'_>],
-        pending: &mut Pending,
-    ) -> Result<(), TransportError> {
-        for place in 0..incoming.len() {
-            while let Some(before) = pending.next_of(place, incoming) {
-                let message = &mut incoming[place];
-                let Some(bytes) = self.receive(rank, message, before)? else { break };
-                let arrived = before + bytes;
-                pending.arrived[place] = (arrived < message.bytes.len()).then_some(arrived);
-                self.membership.heard(message.from, Instant::now());
-            }
-        }
-        Ok(())
-    }
-}
-
 impl<L: Link + 'static> Transport for LinkedTransport<L> {
     fn rank(&self) -> u32 {
         self.rank
@@ -511,8 +450,17 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
     }
 
     fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError> {
-        check_peers(self, outgoing, incoming)?;
+        check_peers(self, outgoing, incoming.iter().map(|message| message.from))?;
         self.exchange_checked(outgoing, incoming).inspect_err(|error| self.shared.fail(error))
+    }
+
+    fn begin(&self, outgoing: &[Outgoing<'_>], incoming: Vec<Receipt>) -> Result<(), TransportError> {
+        check_peers(self, outgoing, incoming.iter().map(|message| message.from))?;
+        self.begin_checked(outgoing, incoming).inspect_err(|error| self.shared.fail(error))
+    }
+
+    fn finish(&self) -> Result<Vec<Receipt>, TransportError> {
+        self.finish_checked().inspect_err(|error| self.shared.fail(error))
     }
 
     fn end(&self, reason: &str) {

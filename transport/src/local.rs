@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use crate::{Incoming, Outgoing, Transport, TransportError, check_peers, last_words};
+use crate::{Incoming, Outgoing, Receipt, Transport, TransportError, check_peers, last_words};
 
 /// Messages on their way, and the end of the group.
 #[derive(Debug, Default)]
@@ -13,6 +13,13 @@ struct Messages {
     queues: Vec<VecDeque<Vec<u8>>>,
     /// The rank that ended the group, and its reason.
     ended: Option<(u32, String)>,
+}
+
+/// An exchange that has begun.
+#[derive(Debug)]
+struct OpenExchange {
+    incoming: Vec<Receipt>,
+    has_arrived: bool,
 }
 
 /// Memory that the ranks of a group share.
@@ -39,6 +46,8 @@ impl Shared {
 pub struct LocalTransport {
     rank: u32,
     shared: Arc<Shared>,
+    /// Open exchanges, the oldest first.
+    open: Mutex<VecDeque<OpenExchange>>,
 }
 
 /// Returns the transports of a group, one for each rank.
@@ -46,12 +55,64 @@ pub fn group(ranks: u32) -> Vec<LocalTransport> {
     let queues = (0..ranks as usize * ranks as usize).map(|_| VecDeque::new()).collect();
     let messages = Mutex::new(Messages { queues, ended: None });
     let shared = Arc::new(Shared { ranks, messages, changed: Condvar::new() });
-    (0..ranks).map(|rank| LocalTransport { rank, shared: shared.clone() }).collect()
+    (0..ranks).map(|rank| LocalTransport { rank, shared: shared.clone(), open: Mutex::default() }).collect()
 }
 
 impl LocalTransport {
     fn queue(&self, from: u32, to: u32) -> usize {
         from as usize * self.shared.ranks as usize + to as usize
+    }
+
+    fn open(&self) -> MutexGuard<'_, VecDeque<OpenExchange>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, outgoing: &[Outgoing<'_>]) -> Result<(), TransportError> {
+        let mut messages = self.shared.lock();
+        if let (Some((by, reason)), [_, ..]) = (&messages.ended, outgoing) {
+            return Err(TransportError::Ended { by: *by, reason: reason.clone() });
+        }
+        for message in outgoing {
+            let queue = self.queue(self.rank, message.to);
+            messages.queues[queue].push_back(message.bytes.to_vec());
+        }
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits for a message.
+    fn receive(&self, message: &mut Incoming<'_>) -> Result<(), TransportError> {
+        let queue = self.queue(message.from, self.rank);
+        let mut messages = self.shared.lock();
+        let bytes = loop {
+            // A message that was sent before the group ended still arrives.
+            if let Some(bytes) = messages.queues[queue].pop_front() {
+                break bytes;
+            }
+            if let Some((by, reason)) = &messages.ended {
+                return Err(TransportError::Ended { by: *by, reason: reason.clone() });
+            }
+            messages = self.shared.changed.wait(messages).unwrap_or_else(PoisonError::into_inner);
+        };
+        if bytes.len() != message.bytes.len() {
+            return Err(TransportError::Length {
+                rank: self.rank,
+                from: message.from,
+                found: bytes.len() as u64,
+                expected: message.bytes.len() as u64,
+            });
+        }
+        message.bytes.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// Waits for the messages of an open exchange, unless they have arrived.
+    fn receive_open(&self, open: &mut OpenExchange) -> Result<(), TransportError> {
+        if !open.has_arrived {
+            open.incoming.iter_mut().try_for_each(|receipt| self.receive(&mut receipt.incoming()))?;
+            open.has_arrived = true;
+        }
+        Ok(())
     }
 }
 
@@ -65,39 +126,23 @@ impl Transport for LocalTransport {
     }
 
     fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError> {
-        check_peers(self, outgoing, incoming)?;
-        let mut messages = self.shared.lock();
-        if let (Some((by, reason)), [_, ..]) = (&messages.ended, outgoing) {
-            return Err(TransportError::Ended { by: *by, reason: reason.clone() });
-        }
-        for message in outgoing {
-            let queue = self.queue(self.rank, message.to);
-            messages.queues[queue].push_back(message.bytes.to_vec());
-        }
-        self.shared.changed.notify_all();
-        for message in incoming {
-            let queue = self.queue(message.from, self.rank);
-            let bytes = loop {
-                // A message that was sent before the group ended still arrives.
-                if let Some(bytes) = messages.queues[queue].pop_front() {
-                    break bytes;
-                }
-                if let Some((by, reason)) = &messages.ended {
-                    return Err(TransportError::Ended { by: *by, reason: reason.clone() });
-                }
-                messages = self.shared.changed.wait(messages).unwrap_or_else(PoisonError::into_inner);
-            };
-            if bytes.len() != message.bytes.len() {
-                return Err(TransportError::Length {
-                    rank: self.rank,
-                    from: message.from,
-                    found: bytes.len() as u64,
-                    expected: message.bytes.len() as u64,
-                });
-            }
-            message.bytes.copy_from_slice(&bytes);
-        }
+        check_peers(self, outgoing, incoming.iter().map(|message| message.from))?;
+        self.send(outgoing)?;
+        self.open().iter_mut().try_for_each(|open| self.receive_open(open))?;
+        incoming.iter_mut().try_for_each(|message| self.receive(message))
+    }
+
+    fn begin(&self, outgoing: &[Outgoing<'_>], incoming: Vec<Receipt>) -> Result<(), TransportError> {
+        check_peers(self, outgoing, incoming.iter().map(|message| message.from))?;
+        self.send(outgoing)?;
+        self.open().push_back(OpenExchange { incoming, has_arrived: false });
         Ok(())
+    }
+
+    fn finish(&self) -> Result<Vec<Receipt>, TransportError> {
+        let Some(mut open) = self.open().pop_front() else { return Ok(Vec::new()) };
+        self.receive_open(&mut open)?;
+        Ok(open.incoming)
     }
 
     fn end(&self, reason: &str) {
@@ -140,6 +185,24 @@ mod tests {
             second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut found }]).unwrap();
             assert_eq!(found, [byte]);
         }
+    }
+
+    #[test]
+    fn open_exchanges_arrive_in_their_order() {
+        let [first, second] = pair();
+        let one = |byte| [Receipt { from: 0, bytes: vec![byte] }];
+        for byte in [1, 2] {
+            first.begin(&[Outgoing { to: 1, bytes: &[byte] }], Vec::new()).unwrap();
+            second.begin(&[], one(0).into()).unwrap();
+        }
+        first.exchange(&[Outgoing { to: 1, bytes: &[3] }], &mut []).unwrap();
+        let mut found = [0];
+        second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut found }]).unwrap();
+        assert_eq!((second.finish().unwrap(), second.finish().unwrap(), found), (one(1).into(), one(2).into(), [3]));
+        assert_eq!(second.finish(), Ok(Vec::new()));
+        second.begin(&[], one(0).into()).unwrap();
+        first.end("the drive is full");
+        assert_eq!(second.finish(), Err(TransportError::Ended { by: 0, reason: "the drive is full".to_owned() }));
     }
 
     #[test]

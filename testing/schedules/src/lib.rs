@@ -14,6 +14,8 @@ pub mod sync;
 
 #[path = "../../../transport/src/control.rs"]
 mod control;
+#[path = "../../../transport/src/frames.rs"]
+mod frames;
 #[path = "../../../transport/src/header.rs"]
 mod header;
 #[path = "../../../transport/src/linked.rs"]
@@ -55,7 +57,7 @@ mod numa {
 
 use std::ops::Range;
 
-pub use ixc_transport::{Incoming, Outgoing, Transport, TransportError, check_peers, link};
+pub use ixc_transport::{Incoming, Outgoing, Receipt, Transport, TransportError, check_peers, link};
 
 /// Reason of a rank that ends as planned.
 const FINISHED: &str = "it is finished";

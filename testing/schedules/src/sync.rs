@@ -39,6 +39,11 @@ pub mod thread {
         now.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
         yield_now();
     }
+
+    /// Sleeps, also if another thread wakes this one: a schedule may be that late.
+    pub fn park_timeout(time: Duration) {
+        sleep(time);
+    }
 }
 
 /// A time of the simulated clock.

@@ -17,7 +17,7 @@ use ixc_schedules::streaming::queue::Wake;
 use ixc_schedules::streaming::store::{Config as CacheConfig, ExpertCache, State};
 use ixc_schedules::streaming::{Block, BlockEncoding, BlockId, Extent};
 use ixc_schedules::sync::{Arc, Condvar, Mutex, thread};
-use ixc_schedules::{Incoming, Outgoing, Transport, TransportError, Work, linked_group, local};
+use ixc_schedules::{Incoming, Outgoing, Receipt, Transport, TransportError, Work, linked_group, local};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
@@ -247,6 +247,39 @@ fn exchange_rounds(transport: &dyn Transport) {
     transport.close().unwrap();
 }
 
+/// Exchanges numbers between all ranks in two exchanges that are open at the same time, and closes
+/// the transport.
+fn exchange_in_halves(transport: &dyn Transport) {
+    let (rank, ranks) = (transport.rank(), transport.ranks());
+    let peers: Vec<u32> = (0..ranks).filter(|peer| *peer != rank).collect();
+    let receipts = |bytes: &dyn Fn(u32) -> Vec<u8>| -> Vec<Receipt> {
+        peers.iter().map(|from| Receipt { from: *from, bytes: bytes(*from) }).collect()
+    };
+    for half in 0..2 {
+        let own = [rank as u8, half];
+        let outgoing: Vec<_> = peers.iter().map(|peer| Outgoing { to: *peer, bytes: &own }).collect();
+        transport.begin(&outgoing, receipts(&|_| vec![9; 2])).unwrap();
+        thread::yield_now();
+    }
+    for half in 0..2 {
+        assert_eq!(transport.finish().unwrap(), receipts(&|from| vec![from as u8, half]));
+    }
+    transport.close().unwrap();
+}
+
+/// Ends the group on one rank while another one has an open exchange. It gets the reason.
+fn end_of_an_open_exchange(ranks: Vec<Box<dyn Transport>>) {
+    let [first, second] = <[_; 2]>::try_from(ranks).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || first.end("the drive is full"));
+        scope.spawn(move || {
+            let begun = second.begin(&[], vec![Receipt { from: 0, bytes: vec![0] }]);
+            let error = begun.and_then(|()| second.finish()).unwrap_err();
+            assert_eq!(error, TransportError::Ended { by: 0, reason: "the drive is full".to_owned() });
+        });
+    });
+}
+
 /// Ends the group on one rank while another one waits for a message. It gets the reason.
 fn end_while_another_waits(ranks: Vec<Box<dyn Transport>>) {
     let [first, second] = <[_; 2]>::try_from(ranks).unwrap();
@@ -263,22 +296,26 @@ fn local_group(ranks: u32) -> Vec<Box<dyn Transport>> {
     local::group(ranks).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
 }
 
-fn exchange_in_threads(ranks: Vec<Box<dyn Transport>>) {
+fn exchange_in_threads(ranks: Vec<Box<dyn Transport>>, exchange: fn(&dyn Transport)) {
     thread::scope(|scope| {
         for transport in ranks {
-            scope.spawn(move || exchange_rounds(&*transport));
+            scope.spawn(move || exchange(&*transport));
         }
     });
 }
 
 #[test]
 fn local_transport_exchanges_and_ends() {
-    schedules(|| exchange_in_threads(local_group(3)));
+    schedules(|| exchange_in_threads(local_group(3), exchange_rounds));
+    schedules(|| exchange_in_threads(local_group(3), exchange_in_halves));
+    schedules(|| end_of_an_open_exchange(local_group(2)));
     schedules(|| end_while_another_waits(local_group(2)));
 }
 
 #[test]
 fn linked_transport_exchanges_and_ends() {
-    schedules(|| exchange_in_threads(linked_group(2)));
+    schedules(|| exchange_in_threads(linked_group(2), exchange_rounds));
+    schedules(|| exchange_in_threads(linked_group(2), exchange_in_halves));
+    schedules(|| end_of_an_open_exchange(linked_group(2)));
     schedules(|| end_while_another_waits(linked_group(2)));
 }

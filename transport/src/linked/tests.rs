@@ -1,4 +1,7 @@
 use super::*;
+use crate::frames::FRAME;
+use crate::header::Header;
+use crate::link::Channel;
 use crate::memory::{MemoryLink, links};
 
 fn transport(link: MemoryLink) -> LinkedTransport<MemoryLink> {
@@ -57,6 +60,68 @@ fn two_messages_of_one_rank_arrive_in_their_order() {
     let mut incoming = [Incoming { from: 0, bytes: &mut one }, Incoming { from: 0, bytes: &mut two }];
     second.exchange(&[], &mut incoming).unwrap();
     assert_eq!((one, two), ([1, 1], [2]));
+}
+
+#[test]
+fn open_exchanges_arrive_in_their_order_with_one_between() {
+    std::thread::scope(|scope| {
+        for transport in group(3) {
+            scope.spawn(move || {
+                let rank = transport.rank();
+                let others: Vec<u32> = (0..3).filter(|other| *other != rank).collect();
+                let receipts = |bytes: &dyn Fn(u32) -> Vec<u8>| -> Vec<Receipt> {
+                    others.iter().map(|from| Receipt { from: *from, bytes: bytes(*from) }).collect()
+                };
+                let lengths = [4096, FRAME + 1];
+                for length in lengths {
+                    let own = vec![rank as u8; length];
+                    let outgoing: Vec<_> = others.iter().map(|to| Outgoing { to: *to, bytes: &own }).collect();
+                    transport.begin(&outgoing, receipts(&|_| vec![9; length])).unwrap();
+                }
+                let next = (rank + 1) % 3;
+                let mut found = [9];
+                let mut incoming = [Incoming { from: (rank + 2) % 3, bytes: &mut found }];
+                transport.exchange(&[Outgoing { to: next, bytes: &[rank as u8] }], &mut incoming).unwrap();
+                assert_eq!(u32::from(found[0]), (rank + 2) % 3);
+                for length in lengths {
+                    let found = transport.finish().unwrap();
+                    assert!(found == receipts(&|from| vec![from as u8; length]), "{length} bytes");
+                }
+                assert_eq!(transport.finish(), Ok(Vec::new()));
+                transport.close().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_hostile_message_of_an_open_exchange_ends_the_group_while_this_rank_computes() {
+    let [link, mut hostile] = links(2).try_into().unwrap();
+    let (sender, failures) = std::sync::mpsc::channel();
+    let sender = Mutex::new(sender);
+    let react = move |error: &TransportError| sender.lock().unwrap().send(error.clone()).unwrap();
+    let handler = FailureHandler { report: Box::new(|_| {}), react: Box::new(react) };
+    let transport = LinkedTransport::new(link, handler).unwrap();
+    transport.begin(&[], vec![Receipt { from: 1, bytes: vec![0; 4] }]).unwrap();
+    let header = Header { sequence: 0, message_bytes: 5 }.encode();
+    hostile.send(0, Channel::Data, &header, &[0; 5]).unwrap();
+    // The thread for heartbeats finds it.
+    let expected = TransportError::Length { rank: 0, from: 1, found: 5, expected: 4 };
+    assert_eq!(failures.recv().unwrap(), expected);
+    assert_eq!(transport.finish(), Err(expected));
+}
+
+#[test]
+fn an_open_exchange_with_a_rank_that_ends_fails() {
+    let [first, second] = pair();
+    let receipt = || vec![Receipt { from: 0, bytes: vec![0] }];
+    first.begin(&[Outgoing { to: 1, bytes: &[7] }], Vec::new()).unwrap();
+    second.begin(&[], receipt()).unwrap();
+    second.begin(&[], receipt()).unwrap();
+    first.end("the drive is full");
+    // The message was sent before.
+    assert_eq!(second.finish(), Ok(vec![Receipt { from: 0, bytes: vec![7] }]));
+    assert_eq!(second.finish(), Err(TransportError::Ended { by: 0, reason: "the drive is full".to_owned() }));
 }
 
 #[test]
