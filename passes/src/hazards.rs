@@ -76,6 +76,7 @@ fn label(what: &WorkItem) -> String {
 fn exchange_name(exchange: Exchange) -> &'static str {
     match exchange {
         Exchange::Sum { .. } => "add parts of all ranks",
+        Exchange::SumHalves { .. } => "add parts of all ranks in halves",
         Exchange::Gather { .. } => "gather parts of all ranks",
         Exchange::Send { .. } => "send to a rank",
         Exchange::Receive { .. } => "receive from a rank",

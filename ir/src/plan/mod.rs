@@ -42,7 +42,7 @@ use crate::derived::Derivation;
 pub use choice::{CHOSEN_BLOCK, ChoiceUnit, PositionChoice};
 pub use dim::{DimError, DimExpr, DimInput};
 pub use output::{ExpertLayer, HiddenRows, NO_EXPERT, Output, Pooling};
-pub use ranks::{Exchange, MAX_RANKS, RankDivision, Ranks, adds_in_pieces};
+pub use ranks::{Exchange, Halves, MAX_RANKS, RankDivision, Ranks, adds_in_pieces};
 pub use rope::{LongFrequencies, RopeTable, Temperature};
 pub use row_input::{RowBase, RowInput, RowInputError, RowPosition};
 pub use state::{State, StateField};

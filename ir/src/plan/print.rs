@@ -12,7 +12,7 @@
 use std::fmt::Write;
 
 use super::{
-    BufferId, Division, Exchange, ExpertLayer, HiddenRows, Input, Leaves, Ngram, Output, Plan, Ranks, RowAxis,
+    BufferId, Division, Exchange, ExpertLayer, Halves, HiddenRows, Input, Leaves, Ngram, Output, Plan, Ranks, RowAxis,
     RowCount, Source, State, Step, Task, Temperature, WeightFile,
 };
 
@@ -180,6 +180,12 @@ fn write_step<K>(
             write!(out, "step {i}: ")?;
             match *exchange {
                 Exchange::Sum { part, sum } => writeln!(out, "add {} of all ranks to {}", name(part), name(sum)),
+                Exchange::SumHalves { part, sum, halves: Halves { rows, before, after } } => writeln!(
+                    out,
+                    "add {} of all ranks to {}, in halves from {rows} tokens, with {before} before and {after} after",
+                    name(part),
+                    name(sum)
+                ),
                 Exchange::Gather { part, whole } => {
                     writeln!(out, "gather {} of all ranks in {}", name(part), name(whole))
                 }

@@ -77,6 +77,49 @@ pub enum Exchange {
         /// The sending rank.
         from: u32,
     },
+    /// Adds the parts of all ranks as [`Exchange::Sum`] does, with the same bits. Steps with enough
+    /// tokens do so in two halves, each while the ranks compute the other half.
+    SumHalves {
+        /// The part of this rank, in rows of tokens.
+        part: BufferId,
+        /// The sum, in rows of the same length.
+        sum: BufferId,
+        /// The steps that compute the halves one after the other.
+        halves: Halves,
+    },
+}
+
+/// Division of the steps around a sum into halves of their rows. All are
+/// [`Step::Run`](super::Step::Run) over tokens, and read of other steps only their own rows.
+///
+/// ```text
+/// steps before      first half of the rows
+///   begin the sum of the first half
+/// steps before      second half
+///   begin the sum of the second half, finish that of the first
+/// steps after       first half
+///   finish the sum of the second half
+/// steps after       second half
+/// ```
+///
+/// The items of a step (kernel calls) are the same as without halves. An item before the sum
+/// belongs to the first half if the sum of that half needs one of its rows. An item after the sum
+/// does if all its rows are in that half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halves {
+    /// Min tokens of a step for halves. With fewer, ranks exchange all rows at once.
+    pub rows: u32,
+    /// Number of steps directly before the sum.
+    pub before: u32,
+    /// Number of steps directly after the sum.
+    pub after: u32,
+}
+
+impl Halves {
+    /// Returns the number of rows of the first half.
+    pub fn first_rows(tokens: u32) -> u32 {
+        tokens / 2
+    }
 }
 
 /// Bytes that arrive in the time of another round of messages: about 150 us between machines over
@@ -96,7 +139,7 @@ impl Exchange {
     /// Returns the buffer that this rank sends, if any.
     pub fn sent_buffer(self) -> Option<BufferId> {
         match self {
-            Exchange::Sum { part, .. } | Exchange::Gather { part, .. } => Some(part),
+            Exchange::Sum { part, .. } | Exchange::SumHalves { part, .. } | Exchange::Gather { part, .. } => Some(part),
             Exchange::Send { rows, .. } => Some(rows),
             Exchange::Receive { .. } => None,
         }
@@ -105,7 +148,7 @@ impl Exchange {
     /// Returns the buffer that the exchange writes, if any.
     pub fn result(self) -> Option<BufferId> {
         match self {
-            Exchange::Sum { sum, .. } => Some(sum),
+            Exchange::Sum { sum, .. } | Exchange::SumHalves { sum, .. } => Some(sum),
             Exchange::Gather { whole, .. } => Some(whole),
             Exchange::Send { .. } => None,
             Exchange::Receive { rows, .. } => Some(rows),
@@ -115,9 +158,17 @@ impl Exchange {
     /// Returns the only other rank that takes part, or `None` if all ranks do.
     pub fn peer(self) -> Option<u32> {
         match self {
-            Exchange::Sum { .. } | Exchange::Gather { .. } => None,
+            Exchange::Sum { .. } | Exchange::SumHalves { .. } | Exchange::Gather { .. } => None,
             Exchange::Send { to, .. } => Some(to),
             Exchange::Receive { from, .. } => Some(from),
+        }
+    }
+
+    /// Returns the division into halves of the rows, if any.
+    pub fn halves(self) -> Option<Halves> {
+        match self {
+            Exchange::SumHalves { halves, .. } => Some(halves),
+            Exchange::Sum { .. } | Exchange::Gather { .. } | Exchange::Send { .. } | Exchange::Receive { .. } => None,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The checks of a plan's steps: tasks, division by positions, arguments, logits and softmax.
-//! Checks of chosen cache slots are in `chosen.rs`.
+//! Checks of chosen cache slots are in `chosen.rs`, those of sums in halves in `halves.rs`.
 
 mod chosen;
+mod halves;
 
 use std::ops::Range;
 
@@ -9,10 +10,11 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::ngram;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, Bands, BucketId, BufferId, DimExpr, DimInput, HiddenRows, Input, KernelId, Leaves, Ngram,
-    Output, Plan, RowAxis, RowCount, Source, Split, Step, Task, Variant,
+    ATTENTION_BLOCK, Arg, Bands, BucketId, BufferId, DimExpr, DimInput, Halves, HiddenRows, Input, KernelId, Leaves,
+    Ngram, Output, Plan, RowAxis, RowCount, Source, Split, Step, Task, Variant,
 };
 
+use super::halves::{OpenHalves, add_action, begin_sum, finish_sum};
 use super::tables::{shorten, slots};
 use super::{
     Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_PARTS, MAX_WIDTH, Parameter,
@@ -71,16 +73,6 @@ fn rows_ahead(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> 
     }
 }
 
-/// Adds an action after the last stage.
-fn add_action(stages: &mut Vec<Stage>, then: BarrierAction) {
-    if stages.is_empty() {
-        stages.push(Stage::default());
-    }
-    if let Some(stage) = stages.last_mut() {
-        stage.then.push(then);
-    }
-}
-
 pub(super) struct Checker<'a> {
     pub(super) plan: &'a Plan<Kernel>,
     pub(super) kernels: &'a [Signature],
@@ -98,6 +90,8 @@ impl Checker<'_> {
         let (mut filled, mut first_task, mut requests) = (0..0, 0, 0);
         // Number of the layer's requests without a release so far.
         let mut open = 0i64;
+        // The first step that a sum in halves may divide, and the steps after the last such sum.
+        let (mut free, mut halves) = (0, None::<OpenHalves>);
         for (i, step) in self.plan.steps.iter().enumerate() {
             if layers.peek().is_some_and(|layer| layer.start == i) {
                 // This empty stage holds the actions before the layer's first task.
@@ -130,6 +124,9 @@ impl Checker<'_> {
                     let places = Stage { sliding, listed, whole, separation, ..Stage::default() };
                     stages.push(Stage { tasks, first_task, parts, alone, ..places });
                     first_task += count;
+                    if let Some(open) = halves.take_if(|open| open.last == i) {
+                        finish_sum(&mut stages, &open, &mut first_task);
+                    }
                 }
                 Step::Bucket { bucket, .. } => {
                     add_action(&mut stages, BarrierAction::Sort(*bucket));
@@ -150,7 +147,12 @@ impl Checker<'_> {
                     open -= 1;
                 }
                 Step::Exchange(exchange) => {
-                    add_action(&mut stages, BarrierAction::Exchange(*exchange));
+                    if let Some(Halves { after, .. }) = exchange.halves() {
+                        free = at(&format!("step {i}"), self.check_halves(i, *exchange, free))?;
+                        halves = begin_sum(&mut stages, *exchange, i + after as usize, &mut first_task);
+                    } else {
+                        add_action(&mut stages, BarrierAction::Exchange(*exchange));
+                    }
                     // No action runs after the last stage, so an empty stage follows.
                     if i + 1 == self.plan.steps.len() {
                         stages.push(Stage { first_task, ..Stage::default() });

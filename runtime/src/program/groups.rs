@@ -201,7 +201,9 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
                 | BarrierAction::Predict { .. }
                 | BarrierAction::Announce { .. }
                 | BarrierAction::Repeat { .. }
-                | BarrierAction::Exchange(_) => {}
+                | BarrierAction::Exchange(_)
+                | BarrierAction::BeginSum(_)
+                | BarrierAction::FinishSum(_) => {}
             }
         }
     }

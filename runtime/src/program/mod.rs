@@ -22,6 +22,7 @@
 //!   [`crate::storage::blocks`];
 //! - exchanges are with ranks that exist, of buffers with equal rows, and not in loops over
 //!   experts;
+//! - steps that compute halves of the rows are in one sum each, and their buffers are apart;
 //! - weights in another format than the kernels' can be packed from their stored format.
 //!
 //! The check does not prove that an item's slices lie inside their buffers. This depends on the
@@ -31,6 +32,7 @@ mod check;
 mod error;
 mod extents;
 mod groups;
+pub mod halves;
 mod inputs;
 mod layers;
 mod limits;
@@ -47,6 +49,7 @@ use ixc_ir::plan::{
 use crate::storage::blocks::BlockShape;
 pub use error::{PlanError, Problem};
 use groups::CheckedGroups;
+use halves::{StageHalf, SumHalf};
 use inputs::InputKinds;
 pub use layers::Layer;
 pub use limits::MAX_LAYERS;
@@ -267,6 +270,8 @@ pub struct Stage {
     pub then: Vec<BarrierAction>,
     /// Position in [`Program::windows`] of the window whose loop contains this stage.
     pub window: Option<u32>,
+    /// The half of the rows that this stage computes, if not all.
+    pub half: Option<StageHalf>,
 }
 
 /// Rule for separating the rows of different additions (tokens added to a sequence) in a task.
@@ -329,6 +334,11 @@ pub enum BarrierAction {
     Release(u32),
     /// Exchanges rows with other ranks.
     Exchange(Exchange),
+    /// Begins the sum of a half of the rows. Does nothing in steps with too few tokens for halves.
+    BeginSum(SumHalf),
+    /// Finishes the sum of a half of the rows. With too few tokens for halves, the action of the
+    /// first half adds all rows.
+    FinishSum(SumHalf),
 }
 
 /// A group of experts.

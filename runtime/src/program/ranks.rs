@@ -46,7 +46,7 @@ fn exchange(plan: &Plan<Kernel>, exchange: Exchange) -> Result<(), Problem> {
     let (Some(sent), Some(result)) = (sent, result) else { return Ok(()) };
     let times = match exchange {
         Exchange::Gather { .. } => u64::from(ranks),
-        Exchange::Sum { .. } | Exchange::Send { .. } | Exchange::Receive { .. } => 1,
+        Exchange::Sum { .. } | Exchange::SumHalves { .. } | Exchange::Send { .. } | Exchange::Receive { .. } => 1,
     };
     let fits = sent.row_bytes.checked_mul(times) == Some(result.row_bytes) && sent.rows == result.rows;
     if fits && is_apart(plan, sent, result) {
@@ -74,10 +74,15 @@ fn is_apart(plan: &Plan<Kernel>, a: &ArenaBuffer, b: &ArenaBuffer) -> bool {
 /// Checks that no exchange is inside a loop over streamed experts. Ranks run such loops a different
 /// number of times.
 pub(super) fn check_loops(stages: &[Stage]) -> Result<(), PlanError> {
+    let is_exchange = |then: &BarrierAction| {
+        matches!(then, BarrierAction::Exchange(_) | BarrierAction::BeginSum(_) | BarrierAction::FinishSum(_))
+    };
     let inside = stages.windows(2).position(|pair| {
         let is_inside = pair[0].window.is_some() && pair[0].window == pair[1].window;
-        is_inside && pair[0].then.iter().any(|then| matches!(then, BarrierAction::Exchange(_)))
+        is_inside && pair[0].then.iter().any(is_exchange)
     });
+    // A loop may run some stages of a half again, but not the sum.
+    let inside = inside.or(stages.iter().position(|stage| stage.window.is_some() && stage.half.is_some()));
     match inside {
         None => Ok(()),
         Some(stage) => at(
@@ -106,7 +111,7 @@ pub(super) fn exchange_bytes(plan: &Plan<Kernel>) -> u64 {
 fn message_bytes(exchange: Exchange, peers: u64, size: impl Fn(BufferId) -> u64) -> u64 {
     match exchange {
         // The parts of other ranks, their copies, and a copy of the own part for each other rank.
-        Exchange::Sum { part, .. } | Exchange::Gather { part, .. } => {
+        Exchange::Sum { part, .. } | Exchange::SumHalves { part, .. } | Exchange::Gather { part, .. } => {
             size(part).saturating_mul(peers).saturating_mul(1 + MESSAGE_COPIES)
         }
         // A copy, because the rows are in the plan's own buffers.

@@ -33,6 +33,10 @@ fn are_alike(a: &Position<'_>, b: &Position<'_>) -> bool {
         | (Some(Exchange::Gather { part: of_a, .. }), Some(Exchange::Gather { part: of_b, .. })) => {
             a.rows(of_a) == b.rows(of_b)
         }
+        (
+            Some(Exchange::SumHalves { part: of_a, halves: halves_a, .. }),
+            Some(Exchange::SumHalves { part: of_b, halves: halves_b, .. }),
+        ) => a.rows(of_a) == b.rows(of_b) && halves_a.rows == halves_b.rows,
         _ => false,
     }
 }
@@ -56,7 +60,7 @@ pub(super) fn check(plans: &[&Plan<Kernel>]) -> Result<(), RanksError> {
     while let Some(rank) = pending.pop() {
         let (first, Some(head)) = (&positions[0], positions[rank].head()) else { continue };
         match head {
-            Exchange::Sum { .. } | Exchange::Gather { .. } => {
+            Exchange::Sum { .. } | Exchange::SumHalves { .. } | Exchange::Gather { .. } => {
                 if positions.iter().all(|other| are_alike(first, other)) {
                     positions.iter_mut().for_each(|position| position.next += 1);
                     pending = (0..positions.len()).collect();

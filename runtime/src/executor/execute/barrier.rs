@@ -18,6 +18,7 @@ use super::items::Group;
 use super::{ExecuteError, Pass};
 use crate::expert_sort::Bucket;
 use crate::experts::Experts;
+use crate::program::halves::Half;
 use crate::program::{BarrierAction, Ids, Stage};
 use crate::stats::Clock;
 use crate::storage::memory::INDEX_BYTES;
@@ -110,6 +111,10 @@ impl Pass<'_> {
 
     /// Returns whether the last thread to arrive at the barrier before a stage runs it alone.
     fn is_alone(&self, stage: &Stage) -> bool {
+        // The first half has all rows.
+        if stage.half.is_some_and(|half| half.half == Half::Second && !self.has_halves(half.rows)) {
+            return true;
+        }
         // Stages that repeat for experts that arrive late wait for these experts. All threads share
         // that work.
         let repeats = stage.window.is_some() && self.store.experts.is_some();
@@ -173,6 +178,8 @@ impl Pass<'_> {
             }
             BarrierAction::Release(group) => self.store.experts.iter().for_each(|experts| experts.end(group)),
             BarrierAction::Exchange(exchange) => self.exchange(exchange)?,
+            BarrierAction::BeginSum(half) => self.begin_sum(half)?,
+            BarrierAction::FinishSum(half) => self.finish_sum(half)?,
         }
         Ok(None)
     }
@@ -226,6 +233,6 @@ fn action_work(then: BarrierAction) -> Work {
         BarrierAction::Request { group, .. } => Work::Request(group),
         BarrierAction::Announce { group, .. } | BarrierAction::Predict { group, .. } => Work::Predict(group),
         BarrierAction::Release(group) => Work::Release(group),
-        BarrierAction::Exchange(_) => Work::Exchange,
+        BarrierAction::Exchange(_) | BarrierAction::BeginSum(_) | BarrierAction::FinishSum(_) => Work::Exchange,
     }
 }

@@ -4,6 +4,10 @@
 //! Its bits therefore depend neither on the transport nor on the method. Large parts of more than
 //! two ranks are summed in pieces: each rank adds one piece, and sends the sum to the others.
 //!
+//! The sum of a half of the rows begins at one barrier and finishes at a later one. Between them,
+//! the transport owns copies of the part and memory for the parts of other ranks, so that kernels
+//! and messages never use the same memory.
+//!
 //! Invariant: lengths come from this rank's plan and step alone. The transport refuses a message of
 //! any other length.
 
@@ -12,10 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ixc_ir::plan::{BufferId, Exchange, adds_in_pieces};
-use ixc_transport::{Incoming, Outgoing, Transport, TransportError, reason};
+use ixc_ir::plan::{BufferId, Exchange, Halves, adds_in_pieces};
+use ixc_transport::{Incoming, Outgoing, Receipt, Transport, TransportError, reason};
 
 use super::{ExecuteError, Pass};
+use crate::program::halves::{Half, SumHalf};
 use crate::stats::ExchangeCounts;
 
 /// Bytes of a float.
@@ -27,6 +32,8 @@ pub(crate) struct RankLink {
     pub(crate) transport: Arc<dyn Transport>,
     /// Memory for the parts of other ranks.
     received: Mutex<Vec<u8>>,
+    /// Memory for the messages of sums in halves, while none is open.
+    spare: Mutex<Vec<Vec<u8>>>,
     traffic: Traffic,
 }
 
@@ -42,9 +49,27 @@ struct Traffic {
     taken: Mutex<ExchangeCounts>,
 }
 
+impl Traffic {
+    /// Counts messages of this rank.
+    fn count(&self, outgoing: &[Outgoing<'_>]) {
+        let bytes: usize = outgoing.iter().map(|message| message.bytes.len()).sum();
+        self.messages.fetch_add(outgoing.len() as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Adds the time of a call of the transport.
+    fn time<T>(&self, call: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        let result = call();
+        let waited = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(waited, Ordering::Relaxed);
+        result
+    }
+}
+
 impl RankLink {
     pub(crate) fn new(transport: Arc<dyn Transport>) -> RankLink {
-        RankLink { transport, received: Mutex::default(), traffic: Traffic::default() }
+        RankLink { transport, received: Mutex::default(), spare: Mutex::default(), traffic: Traffic::default() }
     }
 
     /// Ends the group after a failure of this rank. The failure of another rank has ended it.
@@ -76,14 +101,49 @@ impl RankLink {
     }
 
     fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError> {
-        let bytes: usize = outgoing.iter().map(|message| message.bytes.len()).sum();
-        self.traffic.messages.fetch_add(outgoing.len() as u64, Ordering::Relaxed);
-        self.traffic.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        let begin = Instant::now();
-        let exchanged = self.transport.exchange(outgoing, incoming);
-        let waited = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.traffic.waited.fetch_add(waited, Ordering::Relaxed);
-        exchanged
+        self.traffic.count(outgoing);
+        self.traffic.time(|| self.transport.exchange(outgoing, incoming))
+    }
+
+    /// Returns whether the ranks add a part of this many bytes in pieces.
+    fn has_pieces(&self, part: usize) -> bool {
+        adds_in_pieces(self.transport.ranks(), part as u64)
+    }
+
+    /// Returns the bytes of a part that this rank sends to another one.
+    fn sent_bytes(&self, part: usize, to: u32) -> Range<usize> {
+        if self.has_pieces(part) { piece(part / FLOAT_BYTES, to, self.transport.ranks()) } else { 0..part }
+    }
+
+    /// Begins to add the parts of all ranks.
+    fn begin_sum(&self, part: &[u8]) -> Result<(), TransportError> {
+        let sent = |to| Outgoing { to, bytes: &part[self.sent_bytes(part.len(), to)] };
+        let outgoing: Vec<Outgoing<'_>> = self.peers().map(sent).collect();
+        let bytes = self.sent_bytes(part.len(), self.transport.rank()).len();
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut receipt = |from| {
+            let mut memory = spare.pop().unwrap_or_default();
+            memory.resize(bytes, 0);
+            Receipt { from, bytes: memory }
+        };
+        let incoming = self.peers().map(&mut receipt).collect();
+        self.traffic.count(&outgoing);
+        self.traffic.time(|| self.transport.begin(&outgoing, incoming))
+    }
+
+    /// Finishes the oldest sum that has begun. `part` has the part of this rank.
+    fn finish_sum(&self, part: &[u8], sum: &mut [u8]) -> Result<(), TransportError> {
+        let receipts = self.traffic.time(|| self.transport.finish())?;
+        let own = self.transport.rank();
+        let range = self.sent_bytes(part.len(), own);
+        let mut parts: Vec<&[u8]> = receipts.iter().map(|receipt| &*receipt.bytes).collect();
+        parts.insert((own as usize).min(parts.len()), &part[range.clone()]);
+        add(&parts, &mut sum[range]);
+        self.spare
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(receipts.into_iter().map(|receipt| receipt.bytes));
+        if self.has_pieces(part.len()) { self.share_pieces(sum) } else { Ok(()) }
     }
 
     /// Sends `part` to all other ranks, and passes the parts of all ranks to `use_parts`, in their
@@ -105,7 +165,7 @@ impl RankLink {
 
     /// Adds the parts of all ranks.
     fn sum(&self, part: &[u8], sum: &mut [u8]) -> Result<(), TransportError> {
-        if adds_in_pieces(self.transport.ranks(), part.len() as u64) {
+        if self.has_pieces(part.len()) {
             return self.sum_pieces(part, sum);
         }
         self.share(part, |parts| add(parts, sum))
@@ -127,11 +187,19 @@ impl RankLink {
         let mut parts: Vec<&[u8]> = incoming.iter().map(|message| &*message.bytes).collect();
         parts.insert(own as usize, &part[own_piece.clone()]);
         add(&parts, &mut sum[own_piece.clone()]);
+        drop(memory);
+        self.share_pieces(sum)
+    }
+
+    /// Sends the own piece of a sum to all other ranks, and receives their pieces.
+    fn share_pieces(&self, sum: &mut [u8]) -> Result<(), TransportError> {
+        let (own, ranks) = (self.transport.rank(), self.transport.ranks());
+        let floats = sum.len() / FLOAT_BYTES;
         // All pieces of the sum, in the order of the ranks.
         let mut pieces: Vec<&mut [u8]> = Vec::with_capacity(ranks as usize);
         let mut rest = sum;
         for rank in 0..ranks {
-            let (first, others) = rest.split_at_mut(piece(rank).len());
+            let (first, others) = rest.split_at_mut(piece(floats, rank, ranks).len());
             pieces.push(first);
             rest = others;
         }
@@ -180,12 +248,18 @@ fn add(parts: &[&[u8]], sum: &mut [u8]) {
     }
 }
 
+/// The buffers of an exchange: the rows that this rank sends, and the memory of its result.
+struct ExchangeBuffers<'m> {
+    sent: &'m [u8],
+    result: &'m mut [u8],
+}
+
 impl Pass<'_> {
-    /// Makes an exchange. Only one thread calls this, while all others wait at the barrier.
-    pub(super) fn exchange(&self, exchange: Exchange) -> Result<(), ExecuteError> {
-        let Some(link) = &self.store.ranks else { return Err(ExecuteError::NoRanks) };
+    /// Returns the buffers of an exchange. Only one thread calls this, while all others wait at the
+    /// barrier.
+    fn exchange_buffers(&self, sent: Option<BufferId>, result: Option<BufferId>) -> ExchangeBuffers<'_> {
         let region = |buffer: BufferId| self.arena(buffer.0 as usize);
-        let (sent, result) = (exchange.sent_buffer().map(region), exchange.result().map(region));
+        let (sent, result) = (sent.map(region), result.map(region));
         // SAFETY: the regions lie in the arena, which is mapped and initialised. All other threads
         // of this rank wait at the barrier. The program's check found that both regions are apart.
         let sent: &[u8] =
@@ -194,6 +268,17 @@ impl Pass<'_> {
         let result: &mut [u8] = result.map_or(&mut [], |result| unsafe {
             std::slice::from_raw_parts_mut(result.base(), result.bytes() as usize)
         });
+        ExchangeBuffers { sent, result }
+    }
+
+    fn link(&self) -> Result<&RankLink, ExecuteError> {
+        self.store.ranks.as_ref().ok_or(ExecuteError::NoRanks)
+    }
+
+    /// Makes an exchange. Only one thread calls this, while all others wait at the barrier.
+    pub(super) fn exchange(&self, exchange: Exchange) -> Result<(), ExecuteError> {
+        let link = self.link()?;
+        let ExchangeBuffers { sent, result } = self.exchange_buffers(exchange.sent_buffer(), exchange.result());
         // All ranks have the same numbers of rows, so all skip the same exchanges.
         if sent.is_empty() && result.is_empty() {
             return Ok(());
@@ -201,12 +286,50 @@ impl Pass<'_> {
         link.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
         let row = |buffer: BufferId| self.program.buffers[buffer.0 as usize].row_bytes as usize;
         match exchange {
-            Exchange::Sum { .. } => link.sum(sent, result)?,
+            Exchange::Sum { .. } | Exchange::SumHalves { .. } => link.sum(sent, result)?,
             Exchange::Gather { part, .. } => link.gather(sent, row(part), result)?,
             Exchange::Send { to, .. } => link.exchange(&[Outgoing { to, bytes: sent }], &mut [])?,
             Exchange::Receive { from, .. } => link.exchange(&[], &mut [Incoming { from, bytes: result }])?,
         }
         Ok(())
+    }
+
+    /// Begins the sum of a half of the rows, in steps with halves. Only one thread calls this, as
+    /// for [`Pass::exchange`].
+    pub(super) fn begin_sum(&self, sum: SumHalf) -> Result<(), ExecuteError> {
+        if self.has_halves(sum.rows) {
+            let link = self.link()?;
+            let ExchangeBuffers { sent, .. } = self.exchange_buffers(Some(sum.part), None);
+            link.begin_sum(&sent[self.half_bytes(sum.half, sent.len())])?;
+        }
+        Ok(())
+    }
+
+    /// Finishes the sum of a half of the rows, or of all rows at the end of the first half. Only
+    /// one thread calls this, as for [`Pass::exchange`].
+    pub(super) fn finish_sum(&self, sum: SumHalf) -> Result<(), ExecuteError> {
+        let SumHalf { half, part, sum: result, rows } = sum;
+        match (self.has_halves(rows), half) {
+            (false, Half::First) => self.exchange(Exchange::Sum { part, sum: result }),
+            (false, Half::Second) => Ok(()),
+            (true, half) => {
+                let link = self.link()?;
+                let ExchangeBuffers { sent, result } = self.exchange_buffers(Some(part), Some(result));
+                link.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
+                let bytes = self.half_bytes(half, sent.len());
+                Ok(link.finish_sum(&sent[bytes.clone()], &mut result[bytes])?)
+            }
+        }
+    }
+
+    /// Returns the bytes of a half of the rows in a buffer of this step.
+    fn half_bytes(&self, half: Half, bytes: usize) -> Range<usize> {
+        let tokens = self.counts.tokens.max(1);
+        let first = bytes / tokens as usize * Halves::first_rows(tokens) as usize;
+        match half {
+            Half::First => 0..first,
+            Half::Second => first..bytes,
+        }
     }
 }
 
@@ -236,6 +359,30 @@ mod tests {
         threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
     }
 
+    /// Returns the sums of two halves that are open at the same time.
+    fn halved_sums(ranks: u32, floats: usize) -> Vec<Vec<u8>> {
+        let links = local::group(ranks).into_iter().map(|transport| RankLink::new(Arc::new(transport)));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = links
+                .enumerate()
+                .map(|(rank, link)| {
+                    scope.spawn(move || {
+                        let mut sum = vec![0; floats * FLOAT_BYTES];
+                        let part = part(rank as u32, floats);
+                        let middle = floats / 2 * FLOAT_BYTES;
+                        let halves = [0..middle, middle..part.len()];
+                        halves.iter().for_each(|half| link.begin_sum(&part[half.clone()]).unwrap());
+                        for half in halves {
+                            link.finish_sum(&part[half.clone()], &mut sum[half]).unwrap();
+                        }
+                        sum
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
     #[test]
     fn sums_add_in_the_order_of_ranks_with_and_without_pieces() {
         for (ranks, floats) in [(1, 5), (2, 40_001), (3, 7), (3, 100_003), (4, 40_000)] {
@@ -243,6 +390,8 @@ mod tests {
             let mut expected = vec![0; floats * FLOAT_BYTES];
             add(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut expected);
             assert!(sums(ranks, floats).iter().all(|sum| *sum == expected), "{ranks} ranks, {floats} floats");
+            let halves = halved_sums(ranks, floats);
+            assert!(halves.iter().all(|sum| *sum == expected), "{ranks} ranks, {floats} floats in halves");
         }
     }
 }

@@ -24,24 +24,24 @@ use crate::trace::Work;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     /// Numbers of the first item in the stage, and of the first item after the group.
-    start: u64,
-    end: u64,
-    task: usize,
-    variant: usize,
-    expert: u32,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) task: usize,
+    pub(super) variant: usize,
+    pub(super) expert: u32,
     /// The piece of the step with these rows; 0 if the rows are of all pieces.
-    piece: u32,
-    first_row: u64,
-    rows: u64,
-    chunk_rows: u64,
-    chunks: u64,
+    pub(super) piece: u32,
+    pub(super) first_row: u64,
+    pub(super) rows: u64,
+    pub(super) chunk_rows: u64,
+    pub(super) chunks: u64,
     /// Whether consecutive items have the same rows and other columns. Otherwise they have the same
     /// column and other rows.
-    by_rows: bool,
+    pub(super) by_rows: bool,
     /// Whether items are bands of columns.
-    banded: bool,
+    pub(super) banded: bool,
     /// Division of the positions among the parts of an item.
-    span: Span,
+    pub(super) span: Span,
 }
 
 /// The task that several items belong to, its kernel, and the kernel's arguments.
@@ -170,8 +170,16 @@ impl Pass<'_> {
         })
     }
 
-    /// Numbers the items of a stage, one for each column and chunk, and returns their number.
+    /// Numbers the items of a stage, one for each column and chunk, and returns their number. For a
+    /// stage that computes a half of the rows, they are the items of that half.
     fn columns(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
+        let all = self.all_columns(stage, groups);
+        stage.half.map_or(all, |half| self.columns_of_half(half, groups))
+    }
+
+    /// Numbers the items of all rows of a stage, one for each column and chunk, and returns their
+    /// number.
+    pub(super) fn all_columns(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
         groups.clear();
         let mut end = 0u64;
         for (number, task) in stage.tasks.iter().enumerate() {

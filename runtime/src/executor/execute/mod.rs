@@ -22,6 +22,7 @@ mod barrier;
 mod buffers;
 mod exchange;
 mod gather;
+mod halves;
 mod item;
 mod items;
 mod parts;
