@@ -23,10 +23,11 @@
 //! arguments into the order of each kernel's signature. [`steps`] puts a task into the earliest
 //! step after all writes that it reads. The number of barriers is then minimal: the length of the
 //! longest chain of tasks that are worth sharing ([`single_thread`]). [`arena`] lets buffers with
-//! disjoint lifetimes share bytes.
+//! disjoint lifetimes share bytes. Sums of ranks can travel in halves of their rows (`halves`).
 
 pub mod arena;
 pub mod bind;
+mod halves;
 pub mod lower;
 pub mod single_thread;
 pub mod steps;

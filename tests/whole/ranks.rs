@@ -11,9 +11,10 @@ use ixc::ir::graph::Module;
 use ixc::ir::graph::interpret::ranks::RankInterpreter;
 use ixc::ir::graph::interpret::{Interpreter, Value, WeightSource};
 use ixc::ir::kernel::Kernel;
-use ixc::ir::plan::{BufferId, Exchange, Plan, Step};
+use ixc::ir::plan::{BufferId, Exchange, Halves, Plan, Step};
 use ixc::model::Model;
 use ixc::passes::manager;
+use ixc::passes::options::OptionSet;
 use ixc::passes::pass::Context;
 use ixc::passes::shard::{Division, ShardOptions};
 use ixc::ranks::compile_ranks;
@@ -51,6 +52,11 @@ fn graph(model: &Model, options: &ShardOptions, passes: &[&str]) -> Module {
 
 /// Returns the arguments of each step: token ids, positions and output rows.
 fn steps(vocabulary: u32) -> Vec<[Vec<u32>; 3]> {
+    steps_of(STEPS, vocabulary)
+}
+
+/// Returns the arguments of steps with these numbers of rows.
+fn steps_of(rows: [usize; 3], vocabulary: u32) -> Vec<[Vec<u32>; 3]> {
     let mut before = 0;
     let step = |rows: usize| {
         let positions: Vec<u32> = (before..).take(rows).collect();
@@ -58,7 +64,7 @@ fn steps(vocabulary: u32) -> Vec<[Vec<u32>; 3]> {
         let ids = positions.iter().map(|i| (i * i * 7 + i * 3 + 1) % vocabulary).collect();
         [ids, positions, (0..rows as u32).collect()]
     };
-    STEPS.map(step).into()
+    rows.map(step).into()
 }
 
 /// Returns the logits that the interpreted ranks return. All ranks that return any must agree.
@@ -119,7 +125,13 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
 
 /// Compiles the plans of all ranks, with experts streamed from the drive if `experts` limits them.
 fn plans(model: &Model, ranks: u32, by: Division, experts: Option<u64>) -> PlanFile {
-    let options = compile::CompileOptions { target: Some(Target::AVX2), expert_memory: experts, ..Default::default() };
+    plans_with(model, ranks, by, experts, OptionSet::default())
+}
+
+/// Compiles the plans of all ranks with options of passes.
+fn plans_with(model: &Model, ranks: u32, by: Division, experts: Option<u64>, passes: OptionSet) -> PlanFile {
+    let target = Some(Target::AVX2);
+    let options = compile::CompileOptions { target, expert_memory: experts, passes, ..Default::default() };
     let mut plans = compile_ranks(model, &options, &engine::EngineOptions::default(), ranks, by).unwrap();
     let other_ranks = plans.split_off(1);
     PlanFile { other_ranks, ..PlanFile::new(plans.remove(0)) }
@@ -219,6 +231,94 @@ fn engines_of_ranks_give_the_logits_of_one_engine() {
             }
         }
     }
+}
+
+/// Compiles the plans of all ranks, with sums in halves of the rows from `rows` tokens on.
+fn plans_in_halves(model: &Model, ranks: u32, by: Division, experts: Option<u64>, rows: u32) -> PlanFile {
+    let mut passes = OptionSet::default();
+    manager::set(&mut passes, &format!("steps.halves={rows}")).unwrap();
+    plans_with(model, ranks, by, experts, passes)
+}
+
+/// Returns the divisions of the sums of a plan.
+fn halves(plan: &Plan<Kernel>) -> Vec<Halves> {
+    let halves = plan.steps.iter().filter_map(|step| match step {
+        Step::Exchange(exchange) => exchange.halves(),
+        _ => None,
+    });
+    halves.collect()
+}
+
+#[test]
+fn sums_in_halves_of_the_rows_change_no_bit() {
+    // With 150 rows, each half has several chunks of rows. A step with 1 row has no halves.
+    const ROWS: [usize; 3] = [150, 1, 7];
+    for path in models() {
+        let model = Model::open(&path).unwrap();
+        let name = path.file_stem().unwrap().to_string_lossy();
+        let steps = steps_of(ROWS, model.arch.hyper.vocabulary as u32);
+        for (ranks, by, experts) in [
+            (2, Division::Experts, None),
+            (2, Division::Experts, Some(1)),
+            (2, Division::Tensors, None),
+            (3, Division::Tensors, None),
+        ] {
+            let how = format!("{name}, {ranks} ranks by {}, streamed: {}", by.word(), experts.is_some());
+            let budget = experts.map_or(0, |_| u64::from(ranks) * EXPERTS);
+            let run = |file: PlanFile| {
+                let mut engine = load(file, 2, budget).unwrap();
+                let logits = engine_logits(&mut engine, &steps);
+                (logits, engine.take_stats().exchanged.messages)
+            };
+            let (expected, messages) = run(plans(&model, ranks, by, experts));
+            let file = plans_in_halves(&model, ranks, by, experts, 7);
+            let halves = halves(&file.plan);
+            // Weights of some models cannot be cut by columns. Their ranks exchange rows of products.
+            assert!(by == Division::Tensors || halves.iter().any(|halves| halves.after > 0), "{how}: {halves:?}");
+            let (found, in_halves) = run(file);
+            assert!(found == expected, "{how}: other bits in halves");
+            assert!(halves.is_empty() || in_halves > messages, "{how}: no halves in {messages} messages");
+        }
+    }
+}
+
+#[test]
+fn hostile_plans_with_sums_in_halves_are_refused() {
+    let model = Model::open(&demo_model()).unwrap();
+    let refused = |expected: &str, rank: usize, edit: &dyn Fn(&mut Plan<Kernel>, usize)| {
+        let mut file = plans_in_halves(&model, 2, Division::Experts, None, 7);
+        let plan = if rank == 0 { &mut file.plan } else { &mut file.other_ranks[0] };
+        let is_in_halves = |step: &Step| matches!(step, Step::Exchange(exchange) if exchange.halves().is_some_and(|halves| halves.after > 0));
+        let at = plan.steps.iter().position(is_in_halves).unwrap();
+        edit(plan, at);
+        let error = load(file, 1, 0).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}; expected {expected}");
+    };
+    let halves = |edit: fn(&mut Halves)| {
+        move |plan: &mut Plan<Kernel>, at: usize| match &mut plan.steps[at] {
+            Step::Exchange(Exchange::SumHalves { halves, .. }) => edit(halves),
+            step => panic!("{step:?}"),
+        }
+    };
+    refused("tokens from which a sum has halves is 1", 0, &halves(|halves| halves.rows = 1));
+    refused("steps before a sum in halves is 4294967295", 0, &halves(|halves| halves.before = u32::MAX));
+    refused("expected tasks that compute each token from its own rows", 0, &halves(|halves| halves.before += 1));
+    refused(
+        "expected steps around a sum that no other sum divides into halves",
+        0,
+        &halves(|halves| halves.before = 64),
+    );
+    refused("does not match those of the other ranks", 1, &halves(|halves| halves.rows += 1));
+    refused("expected memory of its own for each buffer", 0, &|plan, at| {
+        let Step::Exchange(exchange) = plan.steps[at] else { panic!("no exchange") };
+        let Step::Run { tasks, .. } = &plan.steps[at + 1] else { panic!("no tasks") };
+        let sum = exchange.result().unwrap();
+        let written = tasks[0].args.iter().filter_map(|arg| arg.source.arena()).find(|buffer| *buffer != sum).unwrap();
+        plan.buffers[written.0 as usize].offset = plan.buffers[sum.0 as usize].offset;
+    });
+    refused("expected only tasks in the steps that compute halves of the rows", 0, &|plan, at| {
+        plan.steps.insert(at, plan.steps[at].clone());
+    });
 }
 
 /// Returns an engine's saved first sequence.

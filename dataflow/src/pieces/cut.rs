@@ -24,7 +24,7 @@ use super::Partition;
 /// # Errors
 /// See [`run`], and the passes `steps` and `arena`.
 pub fn plan(draft: &Draft, partition: &Partition, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
-    let context = context.clone().with(&steps::StepsOptions { alone: None });
+    let context = context.clone().with(&steps::StepsOptions { alone: None, halves: None });
     arena::run(steps::run(run(draft, partition)?, &context)?, &context)
 }
 

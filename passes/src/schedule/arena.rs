@@ -3,9 +3,11 @@
 //! A buffer lives from the first step that writes it to the last that reads it, both included.
 //! Tasks of one step run in any order, so two buffers of one step never overlap. Steps that read
 //! the experts of a group can run for some experts and again for others. A buffer that one of these
-//! steps accesses is therefore live during all of them. Buffers are placed largest first, each at
-//! the lowest free offset. For nested lifetimes like those of a layer, the arena is then close to
-//! the largest sum of buffers alive at once.
+//! steps accesses is therefore live during all of them. The same holds for steps that compute
+//! halves of their rows one after the other.
+//!
+//! Buffers are placed largest first, each at the lowest free offset. For nested lifetimes like
+//! those of a layer, the arena is then close to the largest sum of buffers alive at once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +16,7 @@ use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, ExpertLayer, Plan, RowAxis, 
 use ixc_ir::units::Bytes;
 use ixc_kernels::KernelSpec;
 
-use super::{Draft, Resource, ScheduleError, Work, WorkItem, steps};
+use super::{Draft, Resource, ScheduleError, Work, WorkItem, halves, steps};
 use crate::decision::Decision;
 use crate::draft::DraftStep;
 use crate::error::PassError;
@@ -82,7 +84,8 @@ pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: Bu
         let Some((first, last)) = *life else { continue };
         alive[first..=last].iter_mut().for_each(|alive| alive.push(buffer));
     }
-    for (first, last) in windows(work, steps) {
+    let halves = halves::sides(work, steps).map(|steps| (steps.start, steps.end.saturating_sub(1)));
+    for (first, last) in windows(work, steps).chain(halves) {
         let mut met = alive[first..=last].concat();
         met.sort_unstable();
         met.dedup();

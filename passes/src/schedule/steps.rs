@@ -60,6 +60,8 @@ pass_options! {
     pub struct StepsOptions for "steps" {
         #[doc = "Bytes that one thread processes while all threads meet: if sharing a step saves less, one thread runs it alone; `none` shares all steps."]
         pub alone: Option<u64> = Some(MEETING_BYTES),
+        #[doc = "Tokens of a step from which ranks add their parts in two halves of the rows: the messages of one half travel while the ranks compute the other; `none` adds all rows at once."]
+        pub halves: Option<u64> = None,
     }
 }
 
@@ -68,7 +70,7 @@ pass_options! {
 /// # Errors
 /// The work ends with a request or release of experts, without computation after it.
 pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
-    let StepsOptions { alone } = context.options.get();
+    let StepsOptions { alone, halves } = context.options.get();
     let mut steps = Vec::new();
     for (number, part) in draft.parts().collect::<Vec<_>>().into_iter().enumerate() {
         let own = self::steps(&draft.plan, &draft.work[part.clone()], alone);
@@ -82,6 +84,9 @@ pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> 
     if ends_with_residency(&draft.work, &steps) {
         let problem = "experts evicted at the end of a step; a step must end with its logits".to_string();
         return Err(ScheduleError::Unsupported { op: "expert.evict", problem }.into());
+    }
+    if let Some(rows) = halves {
+        super::halves::divide(&mut draft, &steps, fit("tokens of `steps.halves`", rows)?.max(2), context);
     }
     if context.records_decisions() {
         tell(&draft, &steps, alone, context);

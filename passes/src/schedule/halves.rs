@@ -1,0 +1,134 @@
+//! Sums of ranks in halves of the rows: the messages of one half travel while the ranks compute the
+//! other half.
+//!
+//! Needs: steps. Leaves: each sum over tokens as [`Exchange::SumHalves`], with the nearest steps on
+//! both sides up to a product, because a product takes longer than other tasks. Steps between the
+//! sum and that product must compute each token from its own rows:
+//!
+//! ```text
+//! step 7: run                                       linear attn_output            halves
+//! step 8: add parts of all ranks, in halves         with 1 before and 2 after
+//! step 9: run, alone with 1 row                     norm, quantise                halves
+//! step 10: run                                      linear ffn_gate, ffn_up       halves
+//! step 11: run                                      linear ffn_down               halves of the next sum
+//! ```
+//!
+//! The bits are those without halves, because a step has the same kernel calls. The rule depends on
+//! no size, so that all ranks divide the same sums.
+
+use std::ops::Range;
+
+use ixc_ir::plan::{BufferId, Exchange, Halves, Plan, RowAxis, RowCount, Source, Step, Task};
+use ixc_ir::units::count_text;
+use ixc_kernels::KernelSpec;
+
+use crate::decision::Decision;
+use crate::draft::{Draft, DraftStep, Work, WorkItem};
+use crate::pass::Context;
+
+/// Max steps on each side of a sum.
+const MAX_STEPS: usize = 16;
+
+/// Divides the sums of a draft. Steps with at least `rows` tokens use the halves.
+pub(super) fn divide(draft: &mut Draft, steps: &[DraftStep], rows: u32, context: &Context<'_>) {
+    // The first step that no earlier sum divides.
+    let mut free = 0;
+    for at in 0..steps.len() {
+        let Some((item, part, sum)) = sum_at(draft, &steps[at]) else { continue };
+        let before = nearest(draft, steps, (free..at).rev());
+        let after = nearest(draft, steps, at + 1..steps.len());
+        free = at + 1 + after;
+        let halves = Halves { rows, before: before as u32, after: after as u32 };
+        context.decide(|| decision(draft, part, halves));
+        draft.work[item].what = WorkItem::Exchange(Step::Exchange(Exchange::SumHalves { part, sum, halves }));
+    }
+}
+
+/// Returns the steps on each side of sums in halves, and the sums.
+pub(super) fn sides(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = Range<usize>> {
+    let halves = |step: &DraftStep| {
+        step.work.iter().find_map(|&i| match &work[i].what {
+            WorkItem::Exchange(Step::Exchange(exchange)) => exchange.halves(),
+            _ => None,
+        })
+    };
+    let sums = steps.iter().enumerate().filter_map(move |(at, step)| Some((at, halves(step)?)));
+    let end = steps.len();
+    sums.flat_map(move |(at, Halves { before, after, .. })| {
+        [at.saturating_sub(before as usize)..at + 1, at..(at + 1).saturating_add(after as usize).min(end)]
+    })
+}
+
+/// Returns the work, the part and the sum of a step that adds rows of tokens.
+fn sum_at(draft: &Draft, step: &DraftStep) -> Option<(usize, BufferId, BufferId)> {
+    let [item] = step.work[..] else { return None };
+    match draft.work[item].what {
+        WorkItem::Exchange(Step::Exchange(Exchange::Sum { part, sum })) => {
+            [part, sum].iter().all(|buffer| is_of_tokens(&draft.plan, *buffer)).then_some((item, part, sum))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the number of steps up to the first one with a product; 0 if a step before it needs
+/// other rows.
+fn nearest(draft: &Draft, steps: &[DraftStep], order: impl Iterator<Item = usize>) -> usize {
+    for (count, at) in (1..=MAX_STEPS).zip(order) {
+        let mut has_product = false;
+        for &item in &steps[at].work {
+            let WorkItem::Task(task) = &draft.work[item].what else { return 0 };
+            if !reads_own_rows(&draft.plan, task) {
+                return 0;
+            }
+            has_product |= is_product(&draft.plan, task);
+        }
+        if has_product {
+            return count;
+        }
+    }
+    0
+}
+
+fn is_of_tokens(plan: &Plan<KernelSpec>, buffer: BufferId) -> bool {
+    plan.buffers.get(buffer.0 as usize).is_some_and(|buffer| buffer.rows == RowCount::Tokens)
+}
+
+/// Returns whether a task computes each token from its own rows, and uses no state.
+fn reads_own_rows(plan: &Plan<KernelSpec>, task: &Task) -> bool {
+    let is_own = |source: Source, row_stride: u64| match source {
+        Source::Arena(buffer) => {
+            let buffer = plan.buffers.get(buffer.0 as usize);
+            buffer.is_some_and(|buffer| buffer.rows == RowCount::Tokens && buffer.row_bytes == row_stride)
+        }
+        Source::Weight(_) | Source::Rope(_) | Source::Scratch | Source::Input(_) => true,
+        Source::State { .. } | Source::Chosen { .. } => false,
+    };
+    task.rows == RowAxis::Tokens
+        && task.variants.iter().all(|variant| variant.split.is_none())
+        && task.args.iter().all(|arg| is_own(arg.source, arg.row_stride))
+}
+
+/// Returns whether a task reads a matrix of more than one row, column by column.
+fn is_product(plan: &Plan<KernelSpec>, task: &Task) -> bool {
+    task.args.iter().any(|arg| match arg.source {
+        Source::Weight(weight) => {
+            arg.column_stride > 0 && plan.weights.get(weight as usize).is_some_and(|weight| weight.shape.len() > 1)
+        }
+        _ => false,
+    })
+}
+
+fn decision(draft: &Draft, part: BufferId, halves: Halves) -> Decision {
+    let name = draft.plan.buffers.get(part.0 as usize).map_or("", |buffer| buffer.name.as_str());
+    let Halves { rows, before, after } = halves;
+    let chosen = format!("in halves from {}", count_text(rows.into(), "token"));
+    let why = match (before, after) {
+        (0, 0) => "the messages of the halves travel together; no step near the sum can compute a half".to_owned(),
+        _ => format!(
+            "the messages of one half travel while {} before and {} after compute the other",
+            count_text(before.into(), "step"),
+            count_text(after.into(), "step")
+        ),
+    };
+    Decision::new("all_reduce", name, "rows").chose(chosen).over("all rows at once", why)
+}
