@@ -83,8 +83,8 @@ fn row(op: &Op) -> String {
 /// machine's limit.
 const HEAD: &str = "   time op                     GB/s   of limit      GOP/s   of limit";
 
-/// Column heads of kernels: share of the time, seconds of all threads, and calls.
-const KERNEL_HEAD: &str = "   time seconds    calls  kernel  ops";
+/// Column heads of kernels: share of the time, and calls.
+const KERNEL_HEAD: &str = "   time    calls  kernel  ops";
 
 /// Returns a head, and the rows of the longest ops and of the time outside of ops, the longest
 /// first. They add up to the whole time. Returns nothing if no time was measured.
@@ -104,9 +104,17 @@ fn kernel_lines(phase: &Phase, stats: &Stats) -> Vec<String> {
     let Some(longest) = kernels.first().map(|kernel| kernel.seconds) else { return Vec::new() };
     let row = |KernelRow { kernel, ops, calls, seconds, .. }: &KernelRow| TimeRow {
         seconds: *seconds,
-        text: format!("{seconds:>7.3} {calls:>8}  {}  {}", Printable(kernel), Printable(&ops.join(", "))),
+        text: format!("{calls:>8}  {}  {}", Printable(kernel), Printable(&ops_text(ops))),
     };
     table(KERNEL_HEAD, kernels.iter().map(row).collect(), Some(longest), thread_seconds(phase, stats))
+}
+
+/// Returns the slowest op of a kernel, and the number of others.
+fn ops_text(ops: &[String]) -> String {
+    match ops {
+        [slowest, others @ ..] if !others.is_empty() => format!("{slowest}, {} more", others.len()),
+        _ => ops.concat(),
+    }
 }
 
 /// A row of a table, and its time in seconds, summed over threads.
@@ -190,9 +198,9 @@ mod tests {
         assert_eq!(
             kernel_lines(&phase, &stats),
             [
-                "   time seconds    calls  kernel  ops",
-                " 25.0 %   0.500     1024  gemv_q6_k_r16  linear",
-                " 20.0 %   0.400      576  gemv_q4_k_r16_a8_super_t16n256k256  expert.down, linear.qkv",
+                "   time    calls  kernel  ops",
+                " 25.0 %     1024  gemv_q6_k_r16  linear",
+                " 20.0 %      576  gemv_q4_k_r16_a8_super_t16n256k256  expert.down, 1 more",
                 "  0.2 % 1 shorter row",
             ]
         );
