@@ -64,6 +64,9 @@ if [ -z "$wheel$is_trial" ]; then
   wheel=$(echo "$built"/wheel/*.whl)
 fi
 if [ -z "$gnu" ] || [ -z "$static" ]; then
+  # Cargo knows only the first of the linker's two files.
+  [ "$built/ixc-static" -nt release/linker ] ||
+    CARGO_TARGET_DIR=$built cargo clean --quiet --profile dist --package ixc --target "$triple"
   # Naming the wheel's package selects the features of its crates, which are then not built again.
   STATIC_PROGRAM=$built/ixc-static shared \
     cargo build --profile dist --locked --package ixc --package ixc-python --bin ixc --target "$triple"
