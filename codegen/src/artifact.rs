@@ -87,17 +87,19 @@ impl CodegenError {
     }
 }
 
-/// Artifacts by name and target of their kernels. A name may stand for several kernels.
+/// Artifacts by the text and the target of their kernels. The text has the bits of floats, which
+/// comparisons of kernels do not: zeros of both signs are equal.
 #[derive(Default)]
 struct SharedArtifacts {
-    count: usize,
-    by_name: HashMap<(String, Target), Vec<(Kernel, Artifact)>>,
+    /// Bytes of all texts and artifacts.
+    bytes: usize,
+    by_text: HashMap<(String, Target), Artifact>,
 }
 
 static SHARED: OnceLock<Mutex<SharedArtifacts>> = OnceLock::new();
 
-/// Max shared artifacts. One takes about 100 KB together with its kernel.
-const MAX_SHARED: usize = 2_000;
+/// Max bytes of shared artifacts with the texts of their kernels.
+const MAX_SHARED: usize = 200_000_000;
 
 /// Keeps artifacts in memory from now on, and reuses them for equal kernels. It takes up to 200 MB.
 ///
@@ -107,18 +109,13 @@ pub fn share_artifacts() {
 }
 
 impl SharedArtifacts {
-    fn find(&self, kernel: &Kernel, target: Target) -> Option<Artifact> {
-        let known = self.by_name.get(&(kernel.name.clone(), target))?;
-        known.iter().find(|(other, _)| other == kernel).map(|(_, artifact)| artifact.clone())
-    }
-
-    fn add(&mut self, kernel: &Kernel, target: Target, artifact: &Artifact) {
-        if self.count == MAX_SHARED {
-            self.by_name.clear();
-            self.count = 0;
+    fn add(&mut self, key: (String, Target), artifact: &Artifact) {
+        let bytes = key.0.len() + artifact.bytes().concat().len();
+        if self.bytes + bytes > MAX_SHARED {
+            *self = SharedArtifacts::default();
         }
-        self.count += 1;
-        self.by_name.entry((kernel.name.clone(), target)).or_default().push((kernel.clone(), artifact.clone()));
+        self.bytes += bytes;
+        self.by_text.insert(key, artifact.clone());
     }
 }
 
@@ -143,11 +140,12 @@ impl Artifact {
         };
         // The lock is not held during lowering, because other threads lower other kernels.
         let locked = || shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(artifact) = locked().find(kernel, target) {
-            return Ok(artifact);
+        let key = (kernel.to_string(), target);
+        if let Some(artifact) = locked().by_text.get(&key) {
+            return Ok(artifact.clone());
         }
         let artifact = Artifact::lower(kernel, target, with_text)?;
-        locked().add(kernel, target, &artifact);
+        locked().add(key, &artifact);
         Ok(artifact)
     }
 
@@ -238,13 +236,13 @@ mod tests {
 
     #[test]
     fn shared_artifacts_are_limited() {
-        let kernels = ["first", "last"].map(|name| copy(name, 0));
-        let artifact = Artifact::lower(&kernels[0], Target::AVX2, false).unwrap();
+        let artifact = Artifact::lower(&copy("copy", 0), Target::AVX2, false).unwrap();
         let mut shared = SharedArtifacts::default();
-        (0..MAX_SHARED).for_each(|_| shared.add(&kernels[0], Target::AVX2, &artifact));
-        assert!(shared.find(&kernels[0], Target::AVX2).is_some());
-        assert!(shared.find(&kernels[0], Target::AVX512).is_none());
-        shared.add(&kernels[1], Target::AVX2, &artifact);
-        assert!(shared.find(&kernels[0], Target::AVX2).is_none() && shared.find(&kernels[1], Target::AVX2).is_some());
+        let mut add = |name: &str, bytes: usize| {
+            shared.bytes += bytes;
+            shared.add((name.to_owned(), Target::AVX2), &artifact);
+            shared.by_text.len()
+        };
+        assert_eq!([add("first", 0), add("second", 0), add("third", MAX_SHARED), add("fourth", 0)], [1, 2, 1, 2]);
     }
 }

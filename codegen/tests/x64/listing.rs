@@ -177,6 +177,27 @@ fn every_listing_assembles_to_its_bytes() {
     });
 }
 
+/// Checks that a kernel compiled twice has the same bytes, as [`ixc_codegen::artifact`] promises.
+#[test]
+fn kernels_compiled_twice_have_the_same_bytes() {
+    let mut count = 0;
+    for target in [Target::AVX2, Target::AVX512, Target::AMX] {
+        for row in ROWS {
+            let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
+            let Ok(compiled) = x64::compile(&kernel, target) else { continue };
+            let again = x64::compile(&kernel, target).unwrap();
+            assert!((compiled.code, compiled.constants) == (again.code, again.constants), "{}", kernel.name);
+            count += 1;
+        }
+    }
+    assert!(count > ROWS.len(), "{count} kernels");
+    for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
+        let Ok(kernel) = generate(&row.spec().unwrap(), Target::PORTABLE) else { continue };
+        let [first, again] = [(); 2].map(|()| Artifact::generate(&kernel, Target::PORTABLE, false).unwrap());
+        assert!(first.bytes() == again.bytes(), "{}", kernel.name);
+    }
+}
+
 /// Checks that llvm-mca accepts listings unchanged, if it knows the instructions.
 #[test]
 fn llvm_mca_accepts_unchanged_listings() {
