@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ixc run -p Hello -v                                what is done (info); -vv and -vvv print more
-//! IXC_LOG=ixc_runtime=debug,warn ixc run -p Hello    filters, as those of the crate env_logger
+//! IXC_LOG=ixc_runtime=debug,warn ixc run -p Hello    a level for each crate, and one for others
 //! ```
 
 use std::fs::File;
@@ -93,12 +93,27 @@ impl Log {
             return Ok(Targets::new().with_default(level));
         };
         let shown = variable.to_string_lossy();
-        variable.to_str().and_then(|filter| filter.trim_matches(',').parse().ok()).ok_or_else(|| {
+        variable.to_str().and_then(targets).ok_or_else(|| {
             let expected =
                 "expected a level (error, warn, info, debug, trace) or filters such as ixc_runtime=debug,warn";
             Usage(format!("{VARIABLE} is {shown:?}, which is not a filter; {expected}")).into()
         })
     }
+}
+
+/// Parses levels and `target=level`, between commas. Returns `None` for a target that no module can
+/// have, because the parser of [`Targets`] would accept it, and it would match nothing.
+fn targets(filter: &str) -> Option<Targets> {
+    let parts: Vec<&str> = filter.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    let may_be_target = |target: &str| target.chars().all(|c| c.is_ascii_alphanumeric() || "_-:".contains(c));
+    let is_known = |part: &&str| match part.split_once('=') {
+        Some((target, level)) => may_be_target(target) && !level.is_empty(),
+        None => may_be_target(part),
+    };
+    if !parts.iter().all(is_known) {
+        return None;
+    }
+    parts.join(",").parse().ok()
 }
 
 /// Opens the destination of other logs: the file of `--log-file`, or standard error; `None` with

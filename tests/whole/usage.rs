@@ -105,10 +105,13 @@ fn log_filter_selects_messages_and_must_be_valid() {
         (output.status.code(), stderr(&output))
     };
     assert_eq!(run(&[], ""), (Some(0), String::new()));
-    let (status, said) = run(&[], "bogus===");
-    assert!(status == Some(2) && said.contains("IXC_LOG is \"bogus===\", which is not a filter"), "{said}");
+    for refused in ["bogus===", "warn;debug", "[step]=debug", "ixc_runtime="] {
+        let (status, said) = run(&[], refused);
+        let expected = format!("IXC_LOG is {refused:?}, which is not a filter");
+        assert!(status == Some(2) && said.contains(&expected), "{said}");
+    }
     let dated = |line: &str| line.len() > 20 && line.as_bytes()[4] == b'-' && line.as_bytes()[10] == b'T';
-    for said in [run(&[], "ixc_runtime=debug").1, run(&["-vv"], "").1, run(&["-vv"], "warn").1] {
+    for said in [run(&[], " warn,, ixc_runtime=debug ").1, run(&["-vv"], "").1, run(&["-vv"], "warn").1] {
         assert!(said.lines().any(|line| dated(line) && line.contains("kernels ready")), "{said}");
     }
     // With `-q`, only the statistics and errors remain.
