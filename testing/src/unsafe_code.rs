@@ -103,7 +103,9 @@ fn item(rest: &[&str]) -> Option<(Kind, Option<String>)> {
         Some("(") => None,
         Some("extern") => {
             let at = rest.iter().position(|word| *word == "fn")?;
-            name(at + 1).map(|name| (Kind::Function, Some(name)))
+            // A macro names its functions by a variable.
+            let variable = || name(at + 2).filter(|_| rest.get(at + 1) == Some(&"$")).map(|name| format!("${name}"));
+            name(at + 1).or_else(variable).map(|name| (Kind::Function, Some(name)))
         }
         _ => Some((Kind::Block, None)),
     }
@@ -258,6 +260,13 @@ fn late() {
     let nothing = 1;
     let far = unsafe { g() }; // unsafe in a comment
 }
+macro_rules! named {
+    ($name:ident) => {
+        /// # Safety
+        /// As its code.
+        unsafe extern "sysv64" fn $name(x: *const u8) {}
+    };
+}
 #[cfg(test)]
 mod tests { fn t() { unsafe { g() } } }
 "#;
@@ -272,6 +281,7 @@ mod tests { fn t() { unsafe { g() } } }
                 (Kind::Implementation, "<T> Send for Cell<T>", 14, "it has no state."),
                 (Kind::Block, "late", 18, "all of it."),
                 (Kind::Block, "late", 21, ""),
+                (Kind::Function, "$name", 27, "As its code."),
             ]
         );
     }
