@@ -64,6 +64,9 @@ pub(crate) struct Thunk {
 macro_rules! thunk {
     ($(#[doc = $doc:literal])* $name:ident $($restore:literal),*) => {
         $(#[doc = $doc])*
+        ///
+        /// # Safety
+        /// `entry` is a function of these arguments that returns, and `report` can be written.
         #[unsafe(naked)]
         unsafe extern "sysv64" fn $name(
             entry: *const u8,
