@@ -122,7 +122,8 @@ mod tests {
 
     /// A handler that needs more stack than the standard library's threads have.
     extern "C" fn deep_handler(_: libc::c_int) {
-        let room = black_box([1u8; 48 << 10]);
+        let mut room = [0u8; 20 << 10];
+        black_box(&mut room);
         PLACE.store(room.as_ptr().addr(), Ordering::SeqCst);
     }
 
