@@ -102,8 +102,8 @@ mod tests {
         {
             assert_eq!(is_near(typed, known), near, "{typed} {known}");
         }
-        // Comparing all letters would take gigabytes.
-        assert!(!is_near(&"x".repeat(1 << 26), "prompt"));
+        // A comparison of all letters would take a hundred megabytes.
+        assert!(!is_near(&"x".repeat(1 << 20), "prompt"));
     }
 
     #[test]
