@@ -12,7 +12,8 @@ use crate::pool::Pool;
 use crate::processors::{Machine, PinRefusal};
 use crate::storage::pages::NamedRegions;
 
-/// Last threads of each home that alternate with those of other homes.
+/// Last threads of each home that alternate with those of other homes. In a home with fewer threads
+/// all of them alternate.
 const ALTERNATING: usize = 4;
 
 /// Homes of an engine's threads; empty if the system chooses processors and memory.
@@ -38,8 +39,9 @@ impl Homes {
     /// Returns the position of the home of each of `threads` threads. Fewer threads than the homes
     /// have are divided among all homes, so that they read memory at the speed of all nodes.
     ///
-    /// Neighbours have one home, because they meet first at barriers. Only the last threads of the
-    /// homes alternate, because steps leave out the last threads of all when processors are busy.
+    /// Neighbours have one home, because they meet first at barriers. The last [`ALTERNATING`]
+    /// threads of each home alternate, because steps leave out the last threads of all when
+    /// processors are busy. So in homes with few threads, neighbours may have different homes.
     pub(crate) fn of_threads(&self, threads: usize) -> Vec<usize> {
         let each = self.0.iter().enumerate().map(|(number, home)| std::iter::repeat_n(number, home.place.threads));
         let all: Vec<usize> = each.flatten().collect();
@@ -87,7 +89,7 @@ impl Homes {
         match &self.0[..] {
             [] => machine,
             [home] => machine.within(&home.place.processors),
-            // Threads of several homes are bound in the order of homes.
+            // `bind` binds each thread to the processors of its home.
             [..] => machine,
         }
     }
