@@ -150,13 +150,17 @@ async fn answer(
         let result = tokio::select! {
             result = connection.as_mut() => result,
             () = wait_for_end(&mut ending) => {
-                // An idle connection has received the rest of its last request, or hyper would have
-                // closed it.
-                if permit.state().is_idle() {
-                    unread.clear();
+                // After an early answer, hyper's next poll receives the rest of the request, or
+                // closes the connection. So an idle connection that stays open has received it.
+                if let Some(result) = connection.as_mut().now_or_never() {
+                    result
+                } else {
+                    if permit.state().is_idle() {
+                        unread.clear();
+                    }
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
                 }
-                connection.as_mut().graceful_shutdown();
-                connection.await
             }
         };
         if let Err(error) = &result {
