@@ -65,6 +65,9 @@ pub struct AppOptions {
     pub request_timeout: Option<Duration>,
     /// Time limit for a client to read more of an answer.
     pub write_stall: Duration,
+    /// Time limit for a client to send more of a request that was answered before its end. A client
+    /// that sends nothing has read its answer, or never will.
+    pub rest_stall: Duration,
     /// Time between the signal to stop and the end of accepting requests. Load balancers learn from
     /// `/health` in this time that the server stops.
     pub drain_delay: Duration,
@@ -91,6 +94,7 @@ impl Default for AppOptions {
             per_key_parallel: None,
             request_timeout: None,
             write_stall: seconds(30),
+            rest_stall: seconds(2),
             drain_delay: Duration::ZERO,
             drain: seconds(30),
         }

@@ -168,7 +168,7 @@ async fn answer(
             log_head(client, error, options);
         }
         if unread.is_set() || result.is_err_and(|error| error.is_parse()) {
-            lingering::drain(stream.clone()).await;
+            lingering::drain(stream.clone(), options.rest_stall).await;
         }
     };
     tokio::select! {

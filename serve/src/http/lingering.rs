@@ -4,8 +4,8 @@
 //! loses an answer that it has not read yet. So the server closes only its own side, and reads and
 //! drops the rest of the request for a short time.
 //!
-//! Invariant: such a connection ends within [`MAX_TIME`], after [`MAX_PAUSE`] without a byte, and
-//! after at most [`MAX_BYTES`]. Another connection may take its place earlier.
+//! Invariant: such a connection ends within [`MAX_TIME`], after a pause without a byte, and after
+//! at most [`MAX_BYTES`]. Another connection may take its place earlier.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,8 +21,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Max time in which the rest of a request is read.
 const MAX_TIME: Duration = Duration::from_secs(10);
-/// Max time without a byte. A client that sends nothing has read its answer, or never will.
-const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Max bytes of a request that are read after its answer: more than a body may have.
 const MAX_BYTES: usize = 48 << 20;
 /// Bytes that are read at a time.
@@ -88,15 +86,15 @@ impl Drop for WatchedBody {
 }
 
 /// Closes the server's side of a connection. Then reads and drops bytes until the client closes its
-/// side, within the limits of this module.
-pub(crate) async fn drain(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+/// side, within the limits of this module, or sends nothing for `max_pause`.
+pub(crate) async fn drain(mut stream: impl AsyncRead + AsyncWrite + Unpin, max_pause: Duration) {
     let read_rest = async {
         poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
         let (mut bytes, mut left) = (vec![0; READ_BYTES], MAX_BYTES);
         while left > 0 {
             let mut part = ReadBuf::new(&mut bytes);
             let filled = poll_fn(|context| Pin::new(&mut stream).poll_read(context, &mut part));
-            match tokio::time::timeout(MAX_PAUSE, filled).await {
+            match tokio::time::timeout(max_pause, filled).await {
                 Ok(filled) => filled?,
                 Err(_) => break,
             }

@@ -44,8 +44,9 @@ impl Refusals {
             return lingering::drop_received(&stream);
         };
         let Ok(stream) = TcpStream::from_std(stream) else { return };
+        let max_pause = options.rest_stall;
         tokio::spawn(async move {
-            lingering::drain(stream).await;
+            lingering::drain(stream, max_pause).await;
             drop(place);
         });
     }
@@ -72,6 +73,7 @@ fn refusal(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::io::{self, Read};
+    use std::time::Duration;
 
     use axum::routing::get;
     use axum::{Extension, Router};
@@ -95,7 +97,8 @@ mod tests {
             std::future::pending::<()>()
         };
         let router = Router::new().route("/", get(answer));
-        let options = AppOptions { connections: 1, drain: std::time::Duration::ZERO, ..AppOptions::default() };
+        let (drain, rest_stall) = (Duration::ZERO, Duration::from_secs(60));
+        let options = AppOptions { connections: 1, drain, rest_stall, ..AppOptions::default() };
         let (end, ending) = watch::channel(false);
         let server = tokio::spawn(async move {
             connection::serve(listener, router, &options, connection::Queue::Answer, ending).await;
@@ -107,7 +110,7 @@ mod tests {
         let late = tokio::task::spawn_blocking(move || {
             let mut client = std::net::TcpStream::connect(address)?;
             client.peek(&mut [0])?;
-            let body = vec![b'x'; 4 << 20];
+            let body = vec![b'x'; 256 << 10];
             write!(client, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len())?;
             client.write_all(&body)?;
             let mut text = String::new();
