@@ -1,9 +1,10 @@
 //! Connections. The accept loop is implemented here, because request heads have a time limit, and
 //! so do clients that do not read their answers.
 //!
-//! Invariant: a connection whose client neither sends nor reads is closed, and there are never more
-//! than [`AppOptions::connections`]. Invariant: work for a client ends soon after the client has
-//! left, even if it had sent more requests.
+//! Invariant: a connection whose client neither sends nor reads is closed. There are at most
+//! [`AppOptions::connections`], and in addition 64 refused ones at most ([`Refusals`]).
+//! Invariant: work for a client ends soon after the client has left, even if it had sent more
+//! requests.
 
 use std::io;
 use std::net::SocketAddr;

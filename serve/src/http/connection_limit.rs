@@ -259,7 +259,7 @@ impl Drop for ConnectionPermit {
 }
 
 /// Returns the address that stands for a client: an IPv6 network of 64 bits is one client.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

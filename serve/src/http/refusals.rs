@@ -3,32 +3,71 @@
 //! The client may send its request after the answer. If the connection were closed, the system
 //! would reset it, and the client would lose the answer. So the rest of the request is read.
 //!
-//! Invariant: a refusal never waits for a client. At most [`MAX_REFUSED`] connections stay open.
+//! Invariant: a refusal never waits for a client. At most [`MAX_REFUSED`] connections stay open,
+//! and at most [`MAX_OF_CLIENT`] of one client.
 
 use std::io::Write;
-use std::net::{Shutdown, SocketAddr};
-use std::sync::Arc;
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http::app::AppOptions;
+use crate::http::connection_limit::network;
 use crate::http::lingering;
 
 /// Max refused connections that wait for the rest of their requests. Further ones are closed at
 /// once, and their clients may lose the answer.
 const MAX_REFUSED: u32 = 64;
+/// Max number of these connections that one client has, so that places remain for other clients.
+const MAX_OF_CLIENT: usize = MAX_REFUSED as usize / 4;
 
 /// Refused connections whose clients may still be sending a request. They have no place among the
 /// connections, so there are at most [`MAX_REFUSED`].
 #[derive(Debug)]
-pub(crate) struct Refusals(Arc<Semaphore>);
+pub(crate) struct Refusals {
+    places: Arc<Semaphore>,
+    clients: Clients,
+}
+
+/// Client of each refused connection that is open.
+type Clients = Arc<Mutex<Vec<IpAddr>>>;
+
+/// Place of a refused connection. Dropping it frees the place.
+struct Place {
+    client: IpAddr,
+    clients: Clients,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = clients.iter().position(|client| *client == self.client) {
+            clients.swap_remove(at);
+        }
+    }
+}
 
 impl Refusals {
     /// Makes an empty set.
     pub(crate) fn new() -> Refusals {
-        Refusals(Arc::new(Semaphore::new(MAX_REFUSED as usize)))
+        Refusals { places: Arc::new(Semaphore::new(MAX_REFUSED as usize)), clients: Clients::default() }
+    }
+
+    /// Takes a place for a connection of a client; `None` if the limit of the client or of all
+    /// connections is reached.
+    fn take_place(&self, client: IpAddr) -> Option<Place> {
+        let client = network(client);
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.iter().filter(|other| **other == client).count() >= MAX_OF_CLIENT {
+            return None;
+        }
+        let permit = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        clients.push(client);
+        Some(Place { client, clients: Arc::clone(&self.clients), _permit: permit })
     }
 
     /// Refuses a connection. Never waits for its client.
@@ -38,8 +77,7 @@ impl Refusals {
         // not waited for. The runtime may not know yet that it can write, so it is not asked.
         let Ok(mut stream) = stream.into_std() else { return };
         let _ = stream.write_all(refusal(message).as_bytes());
-        let place = Arc::clone(&self.0).try_acquire_owned();
-        let Ok(place) = place else {
+        let Some(place) = self.take_place(client.ip()) else {
             let _ = stream.shutdown(Shutdown::Write);
             return lingering::drop_received(&stream);
         };
@@ -54,7 +92,7 @@ impl Refusals {
     /// Waits until all refused connections are closed.
     pub(crate) async fn wait_until_closed(&self) {
         // The result is an error only for a closed semaphore.
-        let _ = self.0.acquire_many(MAX_REFUSED).await;
+        let _ = self.places.acquire_many(MAX_REFUSED).await;
     }
 }
 
@@ -84,6 +122,19 @@ mod tests {
     use crate::http::admission::Connection;
     use crate::http::connection;
     use crate::http::connection_limit::Phase;
+
+    /// Checks that a client gets at most a quarter of the places, and that a place becomes free.
+    #[test]
+    fn a_client_leaves_places_to_others() {
+        let refusals = Refusals::new();
+        let take_all = |last: u8| -> Vec<Place> {
+            std::iter::from_fn(|| refusals.take_place([192, 0, 2, last].into())).take(MAX_REFUSED as usize).collect()
+        };
+        let mut places: Vec<Vec<Place>> = (0..5).map(take_all).collect();
+        assert_eq!(places.iter().map(Vec::len).collect::<Vec<_>>(), [16, 16, 16, 16, 0]);
+        places.remove(1);
+        assert_eq!((take_all(0).len(), take_all(4).len()), (0, MAX_OF_CLIENT));
+    }
 
     /// Checks that a refused client gets the answer even if it sends its request later.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
