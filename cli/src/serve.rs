@@ -243,25 +243,26 @@ impl Args {
         let listener = inherited.map_or_else(|| listen(&addresses), Ok).map_err(refused())?;
         let serving_options = self.serving_options(&sources[0].name, template)?;
         let local = listener.local_addr().map_err(refused())?;
-        // The sandbox limits which files can be opened. Before its last limits, the thread of the
-        // first log ends.
-        let (early_writer, writer) = (log::writer()?, log::writer()?);
-        let sandbox = self.begin_sandbox(&options, &sources)?;
+        // The sandbox limits which files can be opened.
+        let writer = log::writer()?;
         // Signals drain the server from the line that announces it, because a supervisor may react
         // to this line. Before it, they end the program at once.
         let (models, log, ended) = match &*sources {
             [source] => {
                 // Requests to the socket of a service manager wait, so that none is refused at a
-                // restart. The thread ends before the sandbox limits the others.
+                // restart. The server's thread ends before the sandbox limits the others. That of
+                // its log does, too, unless its output is blocked for a second.
                 let refuse = |log| (!is_inherited).then(|| LoadingServer::start(&listener, log)).transpose();
+                let early_writer = log::writer()?;
+                let sandbox = self.begin_sandbox(&options, &sources)?;
                 let loading = refuse(self.log_format.request_log(early_writer)?)?;
                 let (model, speculation, is_chat) = self.load(source, options, &progress)?;
                 drop(loading);
                 record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
                 sandbox.map_or(Ok(()), |sandbox| sandbox.finish(Role::Server))?;
-                // The prompt cache takes time, too. This thread starts with all limits.
+                // Loading a prompt cache takes time, too. This thread starts with all limits.
                 let log = self.log_format.request_log(writer)?;
-                let loading = refuse(log.clone())?;
+                let loading = self.prompt_cache.as_ref().map_or(Ok(None), |_| refuse(log.clone()))?;
                 let announcement = self.announcement(&source.name, &model, local);
                 let host = Host::new(model, speculation, serving_options)?;
                 drop(loading);
@@ -273,6 +274,7 @@ impl Args {
                 (Registry::one(host), log, ended)
             }
             _ => {
+                let sandbox = self.begin_sandbox(&options, &sources)?;
                 sandbox.map_or(Ok(()), |sandbox| sandbox.finish(Role::Loader))?;
                 let log = self.log_format.request_log(writer)?;
                 let ended = end_on_signal();
