@@ -11,8 +11,11 @@
 //!
 //! The first guard installs the handler. For all other addresses it calls the handler that was
 //! installed before it. A handler that the program installs later must do the same. A thread that
-//! blocks SIGBUS is not protected: the system ends the process. A thread that reads a mapping has a
-//! [`SignalStack`], because its own stack for handlers may be too small.
+//! blocks SIGBUS is not protected: the system ends the process.
+//!
+//! A thread's own stack for handlers may be too small. So threads have a [`SignalStack`] while they
+//! compute a step, follow another rank of the process, encode tensors, or open and load an
+//! `UnloadedModel`. Other readers have only their own stack.
 //!
 //! Invariant: a reader of a guarded mapping checks [`FaultGuard::has_faulted`] after its last read,
 //! and before the result is used.

@@ -13,7 +13,7 @@ use std::thread::{self, Scope};
 
 use ixc_failure::{Class, Remedy};
 use ixc_files::changed::{ChangedFile, Identity};
-use ixc_files::{Output, OutputError, open_regular};
+use ixc_files::{Output, OutputError, SignalStack, open_regular};
 use ixc_ir::format::Format;
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
@@ -499,7 +499,7 @@ impl<'p> EncoderThreads<'p> {
                     let _ = done.send(encoded);
                 }
             };
-            thread::Builder::new().spawn_scoped(scope, work)?;
+            thread::Builder::new().spawn_scoped(scope, move || SignalStack::default().run(work))?;
         }
         let max_in_progress = threads * PARTS_AHEAD;
         Ok(EncoderThreads {

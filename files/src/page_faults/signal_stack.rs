@@ -2,7 +2,7 @@
 //!
 //! The system writes all registers on this stack before it calls a handler. With AMX these take
 //! 11 KiB. The standard library gives each thread a stack of the least size that the system allows,
-//! so little of it remains for handlers. Threads that read mapped files therefore get a larger one.
+//! so little of it remains for handlers. Threads that read much of a mapped file get a larger one.
 //!
 //! Invariant: a thread has the stack only while [`SignalStack::run`] works, and has its previous
 //! stack afterwards.

@@ -7,6 +7,7 @@ use ixc_architectures::Nextn;
 use ixc_compile::Error as CompileError;
 use ixc_compile::compile::{Compilation, decode_tokenizer};
 use ixc_compile::model::{Input, Model};
+use ixc_files::SignalStack;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_model_files::gguf::Gguf;
@@ -70,6 +71,11 @@ impl UnloadedModel {
     /// # Errors
     /// When the file is missing, malformed or not supported, or the options are not for it.
     pub fn open(path: Option<&Path>, options: &LoadOptions) -> Result<UnloadedModel, Error> {
+        SignalStack::default().run(|| UnloadedModel::read_files(path, options))
+    }
+
+    /// Opens a model or a plan on the thread's current signal stack.
+    fn read_files(path: Option<&Path>, options: &LoadOptions) -> Result<UnloadedModel, Error> {
         let (gguf, path) = match path {
             None => (ixc_compile::demo::open()?, Path::new(ixc_compile::demo::NAME)),
             Some(path) => match Input::open(path)? {
@@ -155,6 +161,11 @@ impl UnloadedModel {
     /// # Errors
     /// When the model cannot be compiled, or this machine cannot run the plan.
     pub fn load(self, options: &LoadOptions) -> Result<LoadedModel, Error> {
+        SignalStack::default().run(|| self.load_contents(options))
+    }
+
+    /// Loads the model or plan on the thread's current signal stack.
+    fn load_contents(self, options: &LoadOptions) -> Result<LoadedModel, Error> {
         match self.0 {
             Contents::Plan { file, folder, replaced } => {
                 let model = LoadedModel::of_plan_file(*file, &folder, options)?;

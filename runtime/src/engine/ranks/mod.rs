@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ixc_failure::Class;
+use ixc_files::SignalStack;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan, Ranks, SourceFile};
 use ixc_transport::{Transport, local, reason};
@@ -198,7 +199,7 @@ fn all_here(mut file: PlanFile, folder: &Path, options: &EngineOptions) -> Resul
                 Err(error) => transport.end(&reason(&error)),
             }
         };
-        let thread = std::thread::Builder::new().name(name).spawn(run);
+        let thread = std::thread::Builder::new().name(name).spawn(move || SignalStack::default().run(run));
         followers.push(thread.map_err(|source| LoadError::Thread { source })?);
     }
     let joined = join(file, folder, &own_options, &Link { transport: &own, digest, begun: Some(begun), memory });
