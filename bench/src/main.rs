@@ -64,7 +64,7 @@ enum Command {
     },
     /// Prints the table of a JSON file that `compare` wrote.
     Table {
-        /// The plan file to write.
+        /// JSON file that `compare` wrote.
         file: PathBuf,
     },
 }

@@ -10,8 +10,8 @@ use serde_json::{Value as Json, json};
 use super::output::{Bytes, Printable, count_text};
 use super::stats_line::{Label, stat};
 
-/// Min share of the time for which an op or kernel gets a row. The longest op always gets one,
-/// since threads on a busy machine may do little but wait.
+/// Min share of the time for which an op or kernel gets a row. The longest op and the longest
+/// kernel always get one, since threads on a busy machine may do little but wait.
 const MIN_SHARE: f64 = 0.01;
 
 /// Prints the time of a phase by op, in rows that add up to the total, and by kernel. Rates are

@@ -1,7 +1,7 @@
 //! Result of lowering one kernel, and the errors that prevent it.
 //!
 //! A process that loads the same kernels many times can share their artifacts. Lowering is
-//! deterministic, so that shared artifacts are equal to new ones:
+//! deterministic, so shared artifacts are equal to new ones:
 //!
 //! ```
 //! use ixc_codegen::artifact::{Artifact, share_artifacts};

@@ -413,7 +413,7 @@ pub enum Port {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The host, which is connected to one edge of the grid.
+    /// The host, which exchanges data with the grid over its edges (`io.edges`).
     Host,
     /// The instances of one of [`Descriptor::programs`].
     Program(u32),

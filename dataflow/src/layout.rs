@@ -229,7 +229,7 @@ pub struct InstancePlace {
 }
 
 impl Unit {
-    /// Returns the number of instances of all programs.
+    /// Returns the number of instances of the program.
     pub fn instances(&self) -> u32 {
         self.experts * self.columns * self.parts
     }

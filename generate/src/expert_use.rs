@@ -79,7 +79,7 @@ pub enum ExpertUseError {
     /// A damaged or edited file.
     #[error("{path}: {source}")]
     Damaged {
-        /// The file.
+        /// File with the counts.
         path: String,
         /// The failed check.
         source: ChecksumError,
@@ -87,7 +87,7 @@ pub enum ExpertUseError {
     /// The file is not JSON of the expected form.
     #[error("{path}: is not a record of expert use: {source}")]
     Json {
-        /// The file.
+        /// File with the counts.
         path: String,
         /// The fault and its position.
         source: serde_json::Error,
@@ -95,7 +95,7 @@ pub enum ExpertUseError {
     /// The file is of another kind or version.
     #[error("{path}: has schema {found:?}, expected {SCHEMA:?}")]
     Schema {
-        /// The file.
+        /// File with the counts.
         path: String,
         /// Start of the schema in the file.
         found: String,

@@ -183,7 +183,7 @@ impl JsonPosition {
 enum Effect {
     /// The token completes a duplicate key.
     Twice,
-    /// The current key may become a duplicate after the token.
+    /// After the token, the current key can still become a duplicate.
     Near,
     Free,
 }

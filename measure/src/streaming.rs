@@ -86,7 +86,7 @@ pub struct TokenTime {
 pub struct ForecastRates {
     /// The forecast of `ixc plan`.
     pub predicted: f64,
-    /// Measured rate of decode, in tokens per second.
+    /// Measured rate of the phase, in tokens per second.
     pub measured: f64,
 }
 

@@ -159,7 +159,7 @@ pub enum RuleCondition {
     FirstWithout(usize),
     /// The matrix is in the layers of `First`, and there is an importance matrix.
     FirstWith(usize),
-    /// The matrix is in the first layers, this many.
+    /// The matrix is in one of the first layers; the number of these layers.
     Layers(usize),
     /// Four or more query heads share a key head.
     Grouped,

@@ -104,8 +104,8 @@ fn layer_output_scale_is_required_in_each_layer() {
     assert_eq!(refused("talkie", &[], Some(missing)), format!("tensor \"{missing}\" is missing"));
 }
 
-/// RWKV's layers have a head for each key of a row, whatever number of heads files state, and a
-/// recurrent state each.
+/// Checks that the number of RWKV's heads follows from the size of a row, whatever the file states.
+/// Each layer has a recurrent state.
 #[test]
 fn heads_of_rwkv_follow_from_their_size() {
     let Model { hyper, module, .. } = built("rwkv7", &[]);

@@ -105,9 +105,9 @@ pub enum RanksError {
     Functions {
         /// The rank.
         rank: usize,
-        /// Names in its graph.
+        /// Names of the functions in this rank's graph.
         found: String,
-        /// Names in the graph of rank 0.
+        /// Names of the functions in the graph of rank 0.
         expected: String,
     },
     /// A function with other parameters than that of rank 0.
@@ -122,7 +122,7 @@ pub enum RanksError {
         /// Types on rank 0.
         expected: String,
     },
-    /// A graph of another rank, or of a group of another size.
+    /// A graph that was made for another rank, or for another number of ranks.
     #[error("rank {rank}: @{function} is of rank {} of {}; expected rank {rank} of {ranks}", found.rank, found.ranks)]
     Group {
         /// The rank.

@@ -60,7 +60,7 @@ pub enum TypeError {
         op: &'static str,
         /// Number in the op table.
         expected: usize,
-        /// Number of results that the op has.
+        /// Number of attributes that the op has.
         found: usize,
     },
     /// An operand that the type rule rejects.

@@ -169,8 +169,8 @@ fn x_parts(x: Format) -> i64 {
     }
 }
 
-/// Returns an offset in a row of activations: of the columns from `column` on, a multiple of 32.
-/// Activations of two bf16 have a high part (0) and a low part (1).
+/// Returns the offset of columns `column`.. in a row of activations; `column` is a multiple of 32.
+/// `part` selects the high (0) or low (1) half of two bf16.
 fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     let (len, bytes) = (x.block_len() as i64, x.block_bytes() as i64);
     let field = match (x.codec(), part) {

@@ -345,7 +345,7 @@ pub struct Inputs {
     _memory: Memory,
     /// Token ids.
     pub tokens: Region,
-    /// Number of each row, for each input that is computed from positions.
+    /// Values of each input that is computed from positions, one for each row.
     rows: Vec<(RowInput, Region)>,
     /// Table row that each token selects together with the tokens before it, for each n-gram table.
     pub ngrams: Vec<(Ngram, Region)>,

@@ -10,7 +10,7 @@ pub enum BatchError {
     /// Another program writes to the file.
     #[error("{}: another batch writes to it", path.display())]
     Busy {
-        /// The file.
+        /// Output file of the batch, with its answers.
         path: PathBuf,
     },
     /// A line of the file answers a request that the batch does not have.
@@ -19,7 +19,7 @@ pub enum BatchError {
         path.display()
     )]
     Other {
-        /// The file.
+        /// Output file of the batch, with its answers.
         path: PathBuf,
         /// Number of the line, from 1.
         line: u64,
@@ -29,7 +29,7 @@ pub enum BatchError {
     /// A line is not an answer of a batch.
     #[error("{}: line {line} is not an answer of a batch: {problem}", path.display())]
     Malformed {
-        /// The file.
+        /// Output file of the batch, with its answers.
         path: PathBuf,
         /// Number of the line, from 1.
         line: u64,

@@ -44,7 +44,7 @@ pub struct KernelView {
     bytes: usize,
     spills: Option<usize>,
     loops: Vec<Loop>,
-    /// CPU of the cycle counts of loops.
+    /// CPU whose cost model counts the cycles of loops.
     cpu: Option<&'static str>,
     calls: Vec<Call>,
 }

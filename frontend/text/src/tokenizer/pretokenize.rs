@@ -61,7 +61,7 @@ enum Stage {
 /// Words that are tokens as a whole, regardless of merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WholeWords {
-    /// No word is a token before its merges.
+    /// Merges apply to every word.
     Never,
     /// All words (`ignore_merges`).
     Always,

@@ -383,13 +383,13 @@ pub struct CachedRows<'a> {
 /// Head counts and sizes of an attention op.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key heads.
+    /// Number of key heads.
     pub kv_heads: usize,
-    /// Elements of a query and a key.
+    /// Number of elements of a head's query, and of its key.
     pub key: usize,
-    /// Elements of a value.
+    /// Number of elements of a head's value.
     pub value: usize,
 }
 

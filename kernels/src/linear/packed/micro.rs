@@ -478,9 +478,8 @@ fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) 
     });
 }
 
-/// Returns the initial value of the sum of a scale's columns: minus `zero` times the activations'
-/// sums, because weights are stored with `zero` added. The columns are unit `unit` of `units` in a
-/// sub-block.
+/// Returns the start of the sum for one unit of a sub-block's columns: minus `zero` times the sum
+/// of their activations. Weights are stored with `zero` added. `unit` of `units` selects the unit.
 pub fn zero_point(b: &mut KernelBuilder, row: &RowBlock, unit: i64, units: i64, zero: u8, lanes: u16) -> ValueId {
     let part = Part { lanes, index: 0, permutes: false };
     // The negated zero point for the unit's sums of 16 columns, and 0 for other sums.

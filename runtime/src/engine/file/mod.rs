@@ -164,7 +164,7 @@ pub enum FormatError {
     Truncated {
         /// Length of the file, in bytes.
         found: u64,
-        /// Length that the header states, in bytes.
+        /// Min length of the file, in bytes: of the header, or by the header.
         expected: u64,
     },
     /// The file has bytes after its expected end.

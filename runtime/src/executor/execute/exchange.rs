@@ -5,8 +5,8 @@
 //! two ranks are summed in pieces: each rank adds one piece, and sends the sum to the others.
 //!
 //! The sum of a half of the rows begins at one barrier and finishes at a later one. Between them,
-//! the transport owns copies of the part and memory for the parts of other ranks, so that kernels
-//! and messages never use the same memory.
+//! the transport owns copies of the part, and memory for the parts of other ranks. Kernels and
+//! messages never use the same memory.
 //!
 //! Invariant: lengths come from this rank's plan and step alone. The transport refuses a message of
 //! any other length.

@@ -1,6 +1,6 @@
 //! Items of a half of the rows, around a sum of ranks in halves ([`crate::program::halves`]).
 //!
-//! The items are those of all rows, so that halves change no bit. A half has whole chunks of rows:
+//! The items are those of all rows, so halves change no bit. A half has whole chunks of rows:
 //!
 //! ```text
 //! 10 rows, halves of 5; the steps before the sum have chunks of 4 and 3 rows, that after it of 4

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Memory that became zero because its pages were released.
 #[derive(Debug)]
 pub(crate) enum ZeroedMemory {
-    /// No memory is available.
+    /// No memory became zero.
     Nothing,
     /// All memory of the sequence.
     All,
