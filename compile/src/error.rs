@@ -76,7 +76,7 @@ pub enum Error {
     /// A file does not name the pass to continue from.
     #[error("{}: {source}", path.display())]
     Stop {
-        /// The file.
+        /// File to continue from.
         path: PathBuf,
         /// The problem.
         source: Box<StopError>,
@@ -135,7 +135,7 @@ pub enum Error {
     /// The path of the model file is not UTF-8, so that a plan cannot name it.
     #[error("{}: the path is not UTF-8; a plan can only hold paths in UTF-8; rename the file or its folder", path.display())]
     PathNotUtf8 {
-        /// The path.
+        /// Path of the model file.
         path: PathBuf,
     },
     /// A token id outside the vocabulary.
@@ -170,7 +170,7 @@ pub enum Error {
     /// A file other than a model could not be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// The file.
+        /// File that could not be read or written.
         path: PathBuf,
         /// The attempted action.
         action: &'static str,

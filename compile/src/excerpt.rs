@@ -22,7 +22,7 @@ const SHOWN: usize = 120;
 /// Error in the text of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
-    /// The file.
+    /// File with the error.
     pub path: PathBuf,
     /// Line, from 1.
     pub line: usize,

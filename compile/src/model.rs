@@ -18,7 +18,7 @@ use crate::Error;
 /// Model file with its graph and vocabulary.
 #[derive(Debug)]
 pub struct Model {
-    /// The file.
+    /// Contents of the model file: keys and tensors.
     pub gguf: Gguf,
     /// Hyperparameters and graph.
     pub arch: ixc_architectures::Model,

@@ -45,7 +45,7 @@ pub enum WeightError {
     /// A file is not the expected one.
     #[error("{path}: {what} is {found:#x}; the descriptor expects {expected:#x}")]
     OtherModel {
-        /// The file.
+        /// Model file that was opened.
         path: String,
         /// Differing property.
         what: &'static str,

@@ -50,7 +50,7 @@ pub enum DataError {
     /// A kernel cannot be called.
     #[error("kernel {kernel}: {source}")]
     Argument {
-        /// The kernel.
+        /// Name of the kernel.
         kernel: String,
         /// The reason.
         source: ArgumentError,
@@ -58,7 +58,7 @@ pub enum DataError {
     /// The interpreter refuses a kernel.
     #[error("kernel {kernel}: {source}")]
     Interpret {
-        /// The kernel.
+        /// Name of the kernel.
         kernel: String,
         /// The reason.
         source: InterpretError,

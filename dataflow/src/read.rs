@@ -31,7 +31,7 @@ pub enum ReadError {
     /// The text is not a descriptor.
     #[error("{} is not a descriptor: {source}", path.display())]
     Json {
-        /// The file.
+        /// File that was expected to be a descriptor.
         path: PathBuf,
         /// The problem, and its place.
         source: serde_json::Error,

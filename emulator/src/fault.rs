@@ -160,7 +160,7 @@ pub enum FaultKind {
     /// The call took more steps than allowed.
     #[error("more than {limit} instructions: an endless loop?")]
     StepLimit {
-        /// The limit.
+        /// Max number of instructions of a call.
         limit: u64,
     },
     /// The emulator does not support the arguments.

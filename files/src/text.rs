@@ -33,7 +33,7 @@ pub enum ReadError {
     /// The system returned an error, or the file is not regular.
     #[error("{}: cannot read: {source}", path.display())]
     Io {
-        /// The file.
+        /// File that cannot be read.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
@@ -41,15 +41,15 @@ pub enum ReadError {
     /// The file is longer than the limit.
     #[error("{}: has more than {max} bytes, the maximum for this file", path.display())]
     TooLong {
-        /// The file.
+        /// File that is too long.
         path: PathBuf,
-        /// The limit.
+        /// Max length of this file, in bytes.
         max: u64,
     },
     /// The text has another encoding.
     #[error("{}: {source}", path.display())]
     Encoding {
-        /// The file.
+        /// File with the other encoding.
         path: PathBuf,
         /// Error with the name of the encoding.
         source: NotUtf8,
@@ -57,7 +57,7 @@ pub enum ReadError {
     /// The file is not a text.
     #[error("{}: byte {at:#x} is not UTF-8 text", path.display())]
     NotText {
-        /// The file.
+        /// File that is not a text.
         path: PathBuf,
         /// First byte that is not UTF-8.
         at: usize,

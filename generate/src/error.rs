@@ -165,7 +165,7 @@ pub enum Error {
     /// A saved sequence cannot be written or restored.
     #[error("{}: {source}", path.display())]
     Saved {
-        /// The file.
+        /// File of the saved sequence.
         path: PathBuf,
         /// The reason.
         source: Box<SavedError>,

@@ -25,7 +25,7 @@ pub enum Error {
     /// The forecast needs the speed of the drive, and reads of this file cannot measure it.
     #[error("{}: cannot measure the speed of the drive with this file; expected a regular file on a block device", path.display())]
     NoDrive {
-        /// The file.
+        /// File that cannot measure the drive.
         path: PathBuf,
     },
     /// The plan holds all weights itself, but the model file is needed.

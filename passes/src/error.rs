@@ -20,7 +20,7 @@ pub enum PassError {
     /// No pass has this name.
     #[error("there is no pass {name:?}; the passes are {}", known.join(", "))]
     Unknown {
-        /// The name.
+        /// Unknown name.
         name: String,
         /// Names of all passes.
         known: Vec<&'static str>,

@@ -138,7 +138,7 @@ pub enum OptionError {
     /// A value that the option cannot have.
     #[error("{key} is {found:?}; expected {expected}")]
     Value {
-        /// The key.
+        /// Key of the option.
         key: String,
         /// Text of the value.
         found: String,

@@ -34,7 +34,7 @@ pub struct TunedChoice {
     pub weight: Weight,
     /// Weight rows of an item, if chosen; only for the kernel for most rows.
     pub rows: Option<u64>,
-    /// The kernel.
+    /// Kernel to which the choice applies.
     pub strategy: MatmulStrategy,
     /// Max rows of activations of an item, if chosen.
     pub row_chunk: Option<u32>,
@@ -49,7 +49,7 @@ pub struct TunedChoice {
 pub struct WeightKernel {
     /// The weight.
     pub weight: Weight,
-    /// The kernel.
+    /// Kernel for products with the weight.
     pub strategy: MatmulStrategy,
 }
 

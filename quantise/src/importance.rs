@@ -129,7 +129,7 @@ pub enum ImportanceError {
     /// The file is not a valid importance matrix.
     #[error("{}: is not an importance matrix: {problem}", path.display())]
     Malformed {
-        /// The file.
+        /// File that was expected to be an importance matrix.
         path: PathBuf,
         /// Reason why the file is invalid.
         problem: String,
@@ -137,7 +137,7 @@ pub enum ImportanceError {
     /// The matrix belongs to another model.
     #[error("{}: has {found} columns for {tensor}; expected {matrices} x {columns}, the matrices and their columns", path.display())]
     Shape {
-        /// The file.
+        /// File of the importance matrix.
         path: PathBuf,
         /// The tensor.
         tensor: String,

@@ -55,7 +55,7 @@ impl Call {
 /// Calls with one reason.
 #[derive(Debug)]
 pub struct Group {
-    /// The name.
+    /// Name of the group.
     pub name: &'static str,
     /// Reason for the outcome.
     pub reason: &'static str,

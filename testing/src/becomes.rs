@@ -27,7 +27,7 @@ pub fn setting_values<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'
 /// A test case.
 #[derive(Debug)]
 pub struct Example {
-    /// The file.
+    /// File of the test case.
     pub path: PathBuf,
     /// Text before `// becomes`; line numbers count from here.
     pub input: String,

@@ -35,7 +35,7 @@ pub enum Error {
     /// The file is not a trace.
     #[error("{}: is not a trace: {source}", path.display())]
     Trace {
-        /// The file.
+        /// File that was expected to be a trace.
         path: PathBuf,
         /// The problem, with its position.
         source: serde_json::Error,

@@ -37,7 +37,7 @@ pub enum ConfigError {
     UnknownKey {
         /// Line.
         line: FileLine,
-        /// The key.
+        /// Key that is neither an option nor a command.
         key: FileKey,
         /// Command of the table.
         scope: String,
@@ -49,7 +49,7 @@ pub enum ConfigError {
     WrongType {
         /// Line.
         line: FileLine,
-        /// The key.
+        /// Key of the option.
         key: FileKey,
         /// Value in the file, by type.
         found: String,

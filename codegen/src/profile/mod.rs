@@ -56,7 +56,7 @@ pub enum ProfileError {
     /// A system call failed.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Profile that was read or written.
         path: PathBuf,
         /// The attempted action.
         action: &'static str,

@@ -77,7 +77,7 @@ pub fn select(kernel: &Kernel, target: Target, placement: Placement) -> Result<F
 
 /// State of the selection of one kernel.
 pub struct Selector<'k> {
-    /// The kernel.
+    /// Kernel whose instructions are selected.
     pub kernel: &'k Kernel,
     /// The resulting function.
     pub f: Function,

@@ -29,7 +29,7 @@ pub enum ReplacementError {
     /// A file with a kernel that the plan does not have.
     #[error("{}: the plan has no kernel \"{name}\"; it has {}", path.display(), some(names))]
     Unused {
-        /// The file.
+        /// File of the kernel.
         path: PathBuf,
         /// Name of the kernel.
         name: String,
@@ -72,7 +72,7 @@ pub enum ReplacementError {
     Departs {
         /// The file of a kernel that replaces another.
         path: Option<PathBuf>,
-        /// The kernel.
+        /// Name of the edited kernel.
         kernel: String,
         /// Dims with their values.
         dims: Vec<String>,

@@ -10,7 +10,7 @@ pub enum TunedError {
     /// The file is not a file of tuned choices.
     #[error("{}: is not a file of tuned choices: {problem}; `ixc kernel tune` writes one", path.display())]
     Malformed {
-        /// The file.
+        /// File that was expected to have tuned choices.
         path: PathBuf,
         /// The fault.
         problem: String,
@@ -18,7 +18,7 @@ pub enum TunedError {
     /// The file is damaged, or was edited.
     #[error("{}: its rows have CRC-32 {found}, expected {expected}: the file is damaged; `ixc kernel tune` writes a new one", path.display())]
     Checksum {
-        /// The file.
+        /// Damaged file of tuned choices.
         path: PathBuf,
         /// CRC-32 of the rows.
         found: String,
@@ -28,7 +28,7 @@ pub enum TunedError {
     /// The file was made for other conditions, such as another target.
     #[error("{}: was tuned for {key} {found}; expected {expected}; `ixc kernel tune` writes a file for it", path.display())]
     Other {
-        /// The file.
+        /// File of tuned choices for other conditions.
         path: PathBuf,
         /// The first key that differs.
         key: &'static str,
@@ -40,7 +40,7 @@ pub enum TunedError {
     /// An invalid row.
     #[error("{}: row {row} is {found:?}; expected {expected}", path.display())]
     Row {
-        /// The file.
+        /// File of tuned choices with the row.
         path: PathBuf,
         /// Number of the row, from 1.
         row: usize,

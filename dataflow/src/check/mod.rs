@@ -80,7 +80,7 @@ pub enum CheckError {
     /// A kernel cannot be parsed or verified.
     #[error("kernel {name}: {source}")]
     Kernel {
-        /// The kernel.
+        /// Name of the kernel.
         name: String,
         /// The reason.
         source: Box<ParseError>,

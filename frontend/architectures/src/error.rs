@@ -18,7 +18,7 @@ pub enum ArchError {
         path.display(), quote(found), among(found, known)
     )]
     UnknownArchitecture {
-        /// The file.
+        /// Model file with the architecture.
         path: Box<Path>,
         /// Architecture in the file.
         found: Box<str>,
@@ -28,7 +28,7 @@ pub enum ArchError {
     /// A tensor has another shape than the hyperparameters require.
     #[error("{}: tensor \"{}\" has dimensions {found:?}; must be {expected:?}", path.display(), quote(tensor))]
     Shape {
-        /// The file.
+        /// Model file with the tensor.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
@@ -40,7 +40,7 @@ pub enum ArchError {
     /// A vector for elementwise operations is not F32.
     #[error("{}: tensor \"{}\" has type {found}; vectors must be F32", path.display(), quote(tensor))]
     VectorType {
-        /// The file.
+        /// Model file with the tensor.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
@@ -50,7 +50,7 @@ pub enum ArchError {
     /// A table of expert numbers has another type than I32.
     #[error("{}: tensor \"{}\" has type {found}; a table of experts must be I32", path.display(), quote(tensor))]
     TableType {
-        /// The file.
+        /// Model file with the tensor.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
@@ -60,7 +60,7 @@ pub enum ArchError {
     /// A table of expert numbers has an invalid one.
     #[error("{}: tensor \"{}\" names expert {found}; the model has {count} experts, numbered from 0", path.display(), quote(tensor))]
     TableId {
-        /// The file.
+        /// Model file with the tensor.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
@@ -72,7 +72,7 @@ pub enum ArchError {
     /// A tensor of one number that is not finite, or has another shape.
     #[error("{}: tensor \"{}\" is {found}; it must be one finite number", path.display(), quote(tensor))]
     Scalar {
-        /// The file.
+        /// Model file with the tensor.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
@@ -85,7 +85,7 @@ pub enum ArchError {
         path.display(), quote(tensor)
     )]
     UnusedTensor {
-        /// The file.
+        /// Model file with the tensor.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
@@ -98,7 +98,7 @@ pub enum ArchError {
         path.display()
     )]
     NotCausal {
-        /// The file.
+        /// Model file of the encoder.
         path: Box<Path>,
         /// The architecture.
         architecture: &'static str,
@@ -106,7 +106,7 @@ pub enum ArchError {
     /// The model's own layers cannot draft.
     #[error("{}: {problem}", path.display())]
     Nextn {
-        /// The file.
+        /// Model file whose layers cannot draft.
         path: Box<Path>,
         /// Reason.
         problem: NextnProblem,
@@ -114,7 +114,7 @@ pub enum ArchError {
     /// Keys and tensors agree, but an op with them is invalid.
     #[error("{}: cannot build the graph of the model: {source}", path.display())]
     Graph {
-        /// The file.
+        /// Model file of the graph.
         path: Box<Path>,
         /// The op and its type error.
         source: Box<TypeError>,

@@ -11,7 +11,7 @@ pub enum DerivedError {
     File {
         /// Number of the piece.
         piece: usize,
-        /// The file.
+        /// Number of the missing file.
         file: u32,
         /// Number of files.
         files: usize,

@@ -37,7 +37,7 @@ pub enum Node {
 /// Use of a value by a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// The value.
+    /// Value that the node uses.
     pub value: ValueId,
     /// Number of the op's operand, or of the function's result.
     pub operand: usize,

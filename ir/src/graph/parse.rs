@@ -58,7 +58,7 @@ pub enum ParseProblem {
     Unknown {
         /// `op`, `format`, `value` or `weight`.
         what: &'static str,
-        /// The name.
+        /// Name without a definition.
         name: String,
     },
     /// A name that is already used.
@@ -66,7 +66,7 @@ pub enum ParseProblem {
     Duplicate {
         /// `value`, `weight`, `attribute`.
         what: &'static str,
-        /// The name.
+        /// Name that is used twice.
         name: String,
     },
     /// A missing attribute.

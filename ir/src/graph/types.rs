@@ -102,7 +102,7 @@ pub enum TypeError {
     /// A second weight of the same name.
     #[error("there is a weight @{name} already; names must be unique")]
     DuplicateWeight {
-        /// The name.
+        /// Name that both weights have.
         name: String,
     },
     /// A state that does not fit its kind.
@@ -116,7 +116,7 @@ pub enum TypeError {
     /// A second state of the same name.
     #[error("there is a state @{name} already; names must be unique")]
     DuplicateState {
-        /// The name.
+        /// Name that both states have.
         name: String,
     },
     /// A type that no value may have.

@@ -79,7 +79,7 @@ pub enum Problem {
     /// A name that is not allowed.
     #[error("{name:?} is not a name; expected a letter or _, then letters, digits, '_', '.', '$', '-', at most 256")]
     Name {
-        /// The name.
+        /// Invalid name.
         name: String,
     },
     /// A name that is already used.
@@ -87,7 +87,7 @@ pub enum Problem {
     Duplicate {
         /// `function` or `value`.
         what: &'static str,
-        /// The name.
+        /// Name that is used twice.
         name: String,
     },
     /// A value that the function does not have.
@@ -101,13 +101,13 @@ pub enum Problem {
     /// A value that is used before its definition.
     #[error("{value} is used before anything defines it")]
     Undefined {
-        /// The value.
+        /// Value that is used too early.
         value: String,
     },
     /// A value with two definitions.
     #[error("{value} is defined already; a value is defined once")]
     Redefined {
-        /// The value.
+        /// Value that is defined twice.
         value: String,
     },
     /// An op that defines too many values, or too few.
@@ -125,7 +125,7 @@ pub enum Problem {
     ResultType {
         /// Mnemonic.
         op: &'static str,
-        /// The value.
+        /// Result with the wrong type.
         value: String,
         /// Actual type.
         found: String,

@@ -55,7 +55,7 @@ pub enum ParseProblem {
     Unknown {
         /// `op`, `value`, `buffer`, `dim or variable`.
         what: &'static str,
-        /// The name.
+        /// Name without a definition.
         name: String,
     },
     /// A name that is already used.
@@ -63,7 +63,7 @@ pub enum ParseProblem {
     Duplicate {
         /// `value`, `buffer`, `dim or variable`.
         what: &'static str,
-        /// The name.
+        /// Name that is used twice.
         name: String,
     },
     /// Too many nested loops.

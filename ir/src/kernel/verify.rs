@@ -96,7 +96,7 @@ pub enum Problem {
     /// A name that is already used.
     #[error("name %{name} is taken; dims and variables must have unique names, and so must buffers")]
     Duplicate {
-        /// The name.
+        /// Name that is used twice.
         name: String,
     },
     /// A dim with an invalid range.
@@ -125,7 +125,7 @@ pub enum Problem {
         Type::MAX_BYTES
     )]
     InvalidType {
-        /// The value.
+        /// Number of the value.
         value: u32,
         /// Type of the value.
         ty: Type,

@@ -46,7 +46,7 @@ pub struct Variant {
     pub up_to_rows: u32,
     /// Maximum rows of an item.
     pub row_chunk: u32,
-    /// The kernel.
+    /// Number of the variant's kernel.
     pub kernel: KernelId,
     /// Dims of the kernel.
     pub dims: Vec<DimExpr>,

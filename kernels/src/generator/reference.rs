@@ -47,7 +47,7 @@ pub enum Mismatch {
 /// A run of a kernel: contents of its buffers before and after.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// The kernel.
+    /// Kernel that ran.
     pub kernel: &'a Kernel,
     /// Values of the dims.
     pub dims: &'a [i64],

@@ -27,7 +27,7 @@ use ixc_ir::plan::DimExpr;
 pub struct NamedValue<T> {
     /// Name of the buffer or dim.
     pub name: &'static str,
-    /// The value.
+    /// Value of the buffer or dim.
     pub value: T,
 }
 

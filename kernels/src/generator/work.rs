@@ -62,7 +62,7 @@ pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
 /// A kernel with values for its dims.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// The kernel.
+    /// Kernel that is called.
     pub kernel: &'a Kernel,
     /// Values of the dims.
     pub dims: &'a [i64],

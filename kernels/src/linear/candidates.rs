@@ -169,7 +169,7 @@ impl Reuse {
 /// A kernel and the sizes of its items, for a weight's products.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// The kernel.
+    /// Kernel for the products of the weight.
     pub strategy: MatmulStrategy,
     /// Weight rows of an item.
     pub rows: u64,

@@ -10,7 +10,7 @@ use crate::KernelSpec;
 pub struct ProductCut {
     /// The weight, with the properties that its products depend on.
     pub weight: Weight,
-    /// The kernel.
+    /// Kernel for the product.
     pub strategy: MatmulStrategy,
     /// Weight rows of an item.
     pub tile: u32,

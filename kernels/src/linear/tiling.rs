@@ -41,7 +41,7 @@ pub struct RowTiles {
 /// A kernel for a range of rows of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// The kernel.
+    /// Kernel for these rows.
     pub strategy: MatmulStrategy,
     /// Max rows for which the kernel is used; `u32::MAX` for any number.
     pub up_to_rows: u32,

@@ -12,7 +12,7 @@ pub enum RecordError {
     /// The file cannot be opened, read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Record that cannot be opened, read or written.
         path: PathBuf,
         /// The attempted action.
         action: &'static str,
@@ -22,13 +22,13 @@ pub enum RecordError {
     /// Another program writes to the record.
     #[error("{}: another evaluation writes to this record; wait for its end, or name another file", path.display())]
     Busy {
-        /// The file.
+        /// Record to which another program writes.
         path: PathBuf,
     },
     /// The record belongs to another evaluation.
     #[error("{}: is the record of another evaluation: its {key} is {found}; expected {wanted}", path.display())]
     Other {
-        /// The file.
+        /// Record of the other evaluation.
         path: PathBuf,
         /// The first key that differs.
         key: String,
@@ -40,7 +40,7 @@ pub enum RecordError {
     /// The file is not a valid record.
     #[error("{}: line {line} is {problem}", path.display())]
     Malformed {
-        /// The file.
+        /// Invalid record.
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,

@@ -39,7 +39,7 @@ pub struct KernelChoice {
     pub up_to_rows: u32,
     /// Max rows of an item.
     pub row_chunk: u32,
-    /// The kernel.
+    /// Spec of the chosen kernel.
     pub spec: KernelSpec,
     /// Division of its items by positions, if any.
     pub parts: Option<Parts>,

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! step 7: run                                     linear attn_output            halves
-//! step 8: add parts of all ranks, in halves         with 1 before and 2 after
+//! step 8: add parts of all ranks, in halves       with 1 before and 2 after
 //! step 9: run, alone with 1 row                   norm, quantise                halves
 //! step 10: run                                    linear ffn_gate, ffn_up       halves
 //! step 11: run                                    linear ffn_down               halves of the next sum

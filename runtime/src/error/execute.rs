@@ -41,7 +41,7 @@ pub enum ExecuteError {
     /// The step exceeded its time limit.
     #[error("the step exceeded its time limit of {} s", limit.as_secs_f64())]
     Deadline {
-        /// The limit.
+        /// Time limit of the step.
         limit: Duration,
     },
     /// A thread panicked, which is a bug.
@@ -75,7 +75,7 @@ impl ExecuteError {
 pub struct ItemError {
     /// The task's label.
     pub task: String,
-    /// The kernel.
+    /// Name of the item's kernel.
     pub kernel: String,
     /// The problem.
     #[source]

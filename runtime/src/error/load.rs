@@ -81,7 +81,7 @@ pub enum LoadError {
     /// A model file cannot be opened or read.
     #[error("model file {}: {source}", path.display())]
     ModelFile {
-        /// The file.
+        /// Model file that cannot be opened or read.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -109,7 +109,7 @@ pub enum LoadError {
         path.display()
     )]
     OtherModel {
-        /// The file.
+        /// Model file with other contents.
         path: PathBuf,
         /// The property that differs.
         what: &'static str,
@@ -121,7 +121,7 @@ pub enum LoadError {
     /// A plan names a file that is no model file.
     #[error("model file {}: it does not begin like GGUF or safetensors", path.display())]
     NotAModel {
-        /// The file.
+        /// File that is no model file.
         path: PathBuf,
     },
     /// A plan does not identify its model file.
@@ -130,7 +130,7 @@ pub enum LoadError {
         path.display()
     )]
     PartOfHeader {
-        /// The file.
+        /// Model file of the plan.
         path: PathBuf,
         /// Bytes that the checksum covers.
         found: u64,

@@ -68,7 +68,7 @@ pub enum Treatment {
 /// A field of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// The name.
+    /// Name of the field.
     pub name: &'static str,
     /// Interfaces with this field.
     pub interfaces: &'static [Interface],

@@ -105,7 +105,7 @@ pub fn scratch(name: &str) -> PathBuf {
 /// A golden model and its expected results.
 #[derive(Clone)]
 pub struct Golden {
-    /// The file.
+    /// Path of the model file.
     pub model: PathBuf,
     /// Contents of the model's file of expectations.
     pub expect: Json,

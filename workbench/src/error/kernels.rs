@@ -84,13 +84,13 @@ pub enum KernelError {
     /// A kernel without a spec cannot be compared with the kernel of its spec.
     #[error("{name} has no spec: name another kernel to compare it with, or put the line \"; spec: ...\" before it")]
     NoSpec {
-        /// The kernel.
+        /// Name of the kernel.
         name: String,
     },
     /// A kernel that cannot be tuned.
     #[error("{spec} cannot be tuned: {why}")]
     NotTuned {
-        /// The kernel.
+        /// Spec of the kernel, or architecture of its model.
         spec: String,
         /// The reason.
         why: String,
@@ -106,13 +106,13 @@ pub enum KernelError {
     /// The kernel to reduce does not fail.
     #[error("{kernel} has no failure to reduce: it compiles, runs and gives the interpreter's results")]
     NoFailure {
-        /// The kernel.
+        /// Name of the kernel that does not fail.
         kernel: String,
     },
     /// A kernel of a plan or of an unusual spec breaks a rule of the IR.
     #[error("kernel {kernel}: {source}")]
     Verify {
-        /// The kernel.
+        /// Name of the invalid kernel.
         kernel: String,
         /// The broken rule and its position.
         source: VerifyError,
@@ -123,7 +123,7 @@ pub enum KernelError {
     /// Dims of a kernel without a spec do not follow from the number of rows.
     #[error("the dims of {kernel} cannot be computed from a number of rows; state the dims in this order: {}", dims.join(", "))]
     NeedsDims {
-        /// The kernel.
+        /// Name of the kernel without a spec.
         kernel: String,
         /// Names of the kernel's dims.
         dims: Vec<String>,
@@ -131,7 +131,7 @@ pub enum KernelError {
     /// More rows than the kernel takes in a call.
     #[error("{kernel} takes at most {max} rows in a call; {found} were requested")]
     TooManyRows {
-        /// The kernel.
+        /// Name of the kernel.
         kernel: String,
         /// Requested number of rows.
         found: u32,
@@ -171,7 +171,7 @@ pub enum KernelError {
     /// The emulator stopped generated code: a bug of the lowering, or of the emulator.
     #[error("{kernel}: the emulator stopped it: {fault}")]
     Fault {
-        /// The kernel.
+        /// Name of the stopped kernel.
         kernel: String,
         /// Position and reason.
         fault: Fault,
@@ -191,7 +191,7 @@ pub enum KernelError {
     /// A result differs from the interpreter's.
     #[error("{kernel} on {engine} differs from the interpreter: {difference}")]
     Differs {
-        /// The kernel.
+        /// Name of the kernel with the wrong result.
         kernel: String,
         /// Name of the engine that ran the kernel.
         engine: &'static str,
@@ -287,7 +287,7 @@ pub enum BundleError {
         "file name \"{name}\": names here are letters, digits, `_`, `-` and `.`, do not start with `.`, and have at most {max} characters"
     )]
     Name {
-        /// The name.
+        /// Invalid file name.
         name: String,
         /// Max characters of a name.
         max: usize,
@@ -297,21 +297,21 @@ pub enum BundleError {
     TooMuch {
         /// The counted items.
         what: &'static str,
-        /// The count.
+        /// Number of items in the folder.
         found: u64,
-        /// The limit.
+        /// Max number of items.
         max: u64,
     },
     /// The path is a link, a folder or a device.
     #[error("{}: is not a regular file", path.display())]
     NotAFile {
-        /// The path.
+        /// Path of the link, folder or device.
         path: PathBuf,
     },
     /// The length of a file differs from the index.
     #[error("{}: has {found} bytes; the index says {expected}", path.display())]
     Length {
-        /// The file.
+        /// File with the wrong length.
         path: PathBuf,
         /// Length in bytes.
         found: u64,
@@ -321,7 +321,7 @@ pub enum BundleError {
     /// The checksum of a file differs from the index.
     #[error("{}: CRC-32 is {found}; the index says {expected}: the file is damaged", path.display())]
     Checksum {
-        /// The file.
+        /// Damaged file.
         path: PathBuf,
         /// CRC-32 of the file.
         found: String,
@@ -333,7 +333,7 @@ pub enum BundleError {
     Value {
         /// Name of the value.
         what: String,
-        /// The value.
+        /// Value in the index.
         found: String,
         /// Description of a valid value.
         expected: String,

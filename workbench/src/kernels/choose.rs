@@ -42,7 +42,7 @@ pub struct TargetKernel {
     pub rows: u32,
     /// Target of the kernel.
     pub target: Target,
-    /// The kernel.
+    /// Kernel in IR form.
     pub kernel: Kernel,
 }
 

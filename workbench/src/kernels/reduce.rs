@@ -89,7 +89,7 @@ impl Counts {
 /// Kernel with the values of its dims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailingKernel {
-    /// The kernel.
+    /// Kernel that fails.
     pub kernel: Kernel,
     /// Values of the kernel's dims.
     pub dims: Vec<i64>,

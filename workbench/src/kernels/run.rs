@@ -48,7 +48,7 @@ pub enum Sizes {
 /// A kernel with its inputs.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The kernel.
+    /// Kernel to run, with its target.
     pub chosen: TargetKernel,
     /// Values of the kernel's dims.
     pub dims: Vec<i64>,

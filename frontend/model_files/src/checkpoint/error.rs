@@ -20,7 +20,7 @@ pub enum CheckpointError {
     /// A text that is not JSON, or has an unexpected structure.
     #[error("{}: {source}", path.display())]
     Json {
-        /// The file.
+        /// File with the text.
         path: Box<Path>,
         /// Fault and its position in the text.
         source: serde_json::Error,
@@ -28,9 +28,9 @@ pub enum CheckpointError {
     /// A key of a JSON file is missing, or its value has another type.
     #[error("{}: key \"{}\" is {found}; expected {expected}", path.display(), quote(key))]
     Key {
-        /// The file.
+        /// JSON file.
         path: Box<Path>,
-        /// The key.
+        /// Key that is missing, or has the value.
         key: Box<str>,
         /// Type of the value.
         found: Box<str>,
@@ -97,7 +97,7 @@ pub enum CheckpointError {
     /// A file that is not valid safetensors.
     #[error("{}: {}{fault}", path.display(), tensor.as_deref().map(|name| format!("tensor \"{}\": ", quote(name))).unwrap_or_default())]
     Malformed {
-        /// The file.
+        /// Invalid safetensors file.
         path: Box<Path>,
         /// Name of the malformed tensor, if the fault concerns one.
         tensor: Option<Box<str>>,

@@ -20,7 +20,7 @@ pub enum GgufError {
     /// Error of the operating system.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// The file.
+        /// File of the failed operation.
         path: Box<Path>,
         /// Operation that failed.
         action: &'static str,
@@ -30,13 +30,13 @@ pub enum GgufError {
     /// The path names a directory, a pipe or a device.
     #[error("{}: not a regular file", path.display())]
     NotAFile {
-        /// The path.
+        /// Path of the directory, pipe or device.
         path: Box<Path>,
     },
     /// A folder, or a file of a type that is often mistaken for a model.
     #[error("{}: is {what}; ixc reads GGUF files and folders of safetensors: {advice}", path.display())]
     Foreign {
-        /// The path.
+        /// Path of the folder or file.
         path: Box<Path>,
         /// Type of the file.
         what: &'static str,
@@ -48,7 +48,7 @@ pub enum GgufError {
     /// The first bytes do not identify a model format that `ixc` reads.
     #[error("{}: is not a GGUF file, a plan or the folder of a model ({})", path.display(), beginning(found))]
     NotModel {
-        /// The file.
+        /// File of an unknown format.
         path: Box<Path>,
         /// First bytes, at most eight; empty if the file is empty.
         found: Box<[u8]>,
@@ -56,7 +56,7 @@ pub enum GgufError {
     /// The file ends before the end of its last tensor: an incomplete download or copy.
     #[error("{}: is cut short: {} of {}; download or copy it again", path.display(), Bytes(*bytes), Bytes(*expected))]
     CutShort {
-        /// The file.
+        /// Incomplete model file.
         path: Box<Path>,
         /// Size of the file in bytes.
         bytes: u64,
@@ -66,7 +66,7 @@ pub enum GgufError {
     /// Bytes that are not valid GGUF.
     #[error("{}: byte {offset:#x}: {place}{fault}", path.display())]
     Malformed {
-        /// The file.
+        /// Invalid GGUF file.
         path: Box<Path>,
         /// Byte offset of the fault.
         offset: u64,
@@ -90,9 +90,9 @@ pub enum GgufError {
     /// A key is missing.
     #[error("{}: key \"{}\" is missing; expected {expected}", path.display(), quote(key))]
     KeyMissing {
-        /// The file.
+        /// Model file without the key.
         path: Box<Path>,
-        /// The key.
+        /// Name of the missing key.
         key: Box<str>,
         /// Expected type of the value.
         expected: &'static str,
@@ -100,9 +100,9 @@ pub enum GgufError {
     /// A key has a value of another type.
     #[error("{}: key \"{}\" is {found}; expected {expected}", path.display(), quote(key))]
     KeyType {
-        /// The file.
+        /// Model file with the key.
         path: Box<Path>,
-        /// The key.
+        /// Name of the key.
         key: Box<str>,
         /// Type of the value.
         found: Box<str>,
@@ -112,9 +112,9 @@ pub enum GgufError {
     /// A key has an invalid value.
     #[error("{}: key \"{}\" is {found}; must be {limit}", path.display(), quote(key))]
     KeyValue {
-        /// The file.
+        /// Model file with the key.
         path: Box<Path>,
-        /// The key.
+        /// Name of the key.
         key: Box<str>,
         /// Value.
         found: Box<str>,
@@ -124,7 +124,7 @@ pub enum GgufError {
     /// A tensor is missing.
     #[error("{}: tensor \"{}\" is missing", path.display(), quote(tensor))]
     TensorMissing {
-        /// The file.
+        /// Model file without the tensor.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
@@ -135,7 +135,7 @@ pub enum GgufError {
         path.display(), quote(tensor), supported_types()
     )]
     UnsupportedType {
-        /// The file.
+        /// Model file with the tensor.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,

@@ -73,7 +73,7 @@ pub enum FileError {
     /// The system refused.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Plan file of the failed operation.
         path: PathBuf,
         /// The operation that failed.
         action: &'static str,
@@ -86,7 +86,7 @@ pub enum FileError {
     /// The file's content is not a plan.
     #[error("{}: {source}", path.display())]
     Format {
-        /// The file.
+        /// File that was expected to be a plan.
         path: PathBuf,
         /// The problem with its bytes.
         source: FormatError,
@@ -97,7 +97,7 @@ pub enum FileError {
         path.display(), part.display()
     )]
     Space {
-        /// The file.
+        /// Plan file to write.
         path: PathBuf,
         /// The unfinished file.
         part: PathBuf,

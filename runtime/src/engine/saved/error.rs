@@ -128,7 +128,7 @@ pub enum SavedError {
     Number {
         /// Name of the number.
         what: String,
-        /// The number.
+        /// Value of the number.
         found: u64,
         /// The values expected.
         expected: String,
