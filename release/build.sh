@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 if [ -n "$(git status --porcelain)" ]; then
-  echo "The checkout has changes, so that no commit describes it: commit them first." >&2
+  echo "The checkout has changes, so no commit describes it: commit them first." >&2
   exit 1
 fi
 commit=$(git rev-parse HEAD)

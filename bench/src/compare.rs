@@ -92,7 +92,7 @@ struct Course<'r> {
     entrants: Vec<Entrant<'r>>,
     /// Rows of the report; the row of peak memory is the last one.
     rows: Vec<Row>,
-    /// Whether each entrant failed or was left out, so that it runs no more; by the entrant's
+    /// Whether each entrant failed or was left out, so it runs no more; by the entrant's
     /// index.
     out: Vec<bool>,
 }

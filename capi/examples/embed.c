@@ -24,7 +24,7 @@ int main(int count, char **arguments) {
     if (ixc_embed(embedder, texts, NULL, number, NULL, vectors, number * width, &needed) != IXC_OK)
         return failed("embed");
     for (size_t text = 0; text < number; text++) {
-        /* Vectors of this model have length 1, so that the dot product is the cosine. */
+        /* Vectors of this model have length 1, so the dot product is the cosine. */
         double product = 0;
         for (size_t i = 0; i < width; i++) product += (double)vectors[i] * vectors[text * width + i];
         printf("%.4f %s\n", product, texts[text]);

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn ixc_embedder_width(embedder: *const IxcEmbedder) -> usi
 /// # Safety
 /// `embedder` is null or open; all arrays have as many elements as the header requires. `cancel` is
 /// null or was not freed.
-#[allow(clippy::too_many_arguments, reason = "C has no slices, so that each is two arguments")]
+#[allow(clippy::too_many_arguments, reason = "C has no slices, so each is two arguments")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_embed(
     embedder: *mut IxcEmbedder,

@@ -132,7 +132,7 @@ pub enum Error {
         /// The plan.
         path: PathBuf,
     },
-    /// The path of the model file is not UTF-8, so that a plan cannot name it.
+    /// The path of the model file is not UTF-8, so a plan cannot name it.
     #[error("{}: the path is not UTF-8; a plan can only hold paths in UTF-8; rename the file or its folder", path.display())]
     PathNotUtf8 {
         /// Path of the model file.

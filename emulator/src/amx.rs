@@ -396,7 +396,7 @@ impl Tiles {
     }
 
     /// Executes `TILELOADD` and `TILELOADDT1`: loads row `r` from `base + r · stride`. Addresses
-    /// wrap at 2⁶⁴, so that a stride may be negative. `read` is called once for each row.
+    /// wrap at 2⁶⁴, so a stride may be negative. `read` is called once for each row.
     ///
     /// # Errors
     /// Fails if the tile cannot be loaded, or if `read` fails. The start row of the configuration

@@ -1,7 +1,7 @@
 //! Lane arithmetic of AVX512-FP16: half-precision values as 16 bits.
 //!
 //! Functions compute one lane of a half-precision instruction. Every operation is exact in integers
-//! and rounded once, so that double rounding cannot occur. A finite half is a multiple of 2⁻²⁴
+//! and rounded once, so double rounding cannot occur. A finite half is a multiple of 2⁻²⁴
 //! below 2⁴⁰. A product of two is a multiple of 2⁻⁴⁸ below 2³², and their sum fits 128 bits.
 //! Quotients and roots record whether there is a remainder.
 //!

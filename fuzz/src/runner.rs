@@ -99,7 +99,7 @@ fn wait(mut command: Command, time: Duration) -> io::Result<Output> {
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
         if is_done.recv_timeout(time) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            // The child was not waited for yet, so that this is still its number.
+            // The child was not waited for yet, so this is still its number.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     });
@@ -162,7 +162,7 @@ pub fn fuzz(target: &Target, options: &RunnerOptions) -> io::Result<Report> {
 }
 
 impl Report {
-    /// Returns whether no case ran, so that the absence of findings means nothing.
+    /// Returns whether no case ran, so the absence of findings means nothing.
     pub fn is_idle(&self) -> bool {
         self.counts.cases == 0 && self.findings.is_empty()
     }

@@ -193,7 +193,7 @@ pub enum Error {
     /// Invalid rows for experts, or experts that cannot be read.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// A step panicked, so that its requests have no results.
+    /// A step panicked, so its requests have no results.
     #[error("the engine failed at this step; the server's log says where")]
     StepPanicked,
     /// The thread that runs experts has ended.

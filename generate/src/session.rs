@@ -260,7 +260,7 @@ impl Session {
     /// [`more_additions`](ixc_runtime::engine::EngineOptions::more_additions).
     ///
     /// # Errors
-    /// [`Error::NoSpeculation`] if states cannot be truncated, so that rejected drafts could not be
+    /// [`Error::NoSpeculation`] if states cannot be truncated, so rejected drafts could not be
     /// removed.
     pub fn speculate(&mut self, speculation: Speculation) -> Result<(), Error> {
         self.generator.speculate(speculation)

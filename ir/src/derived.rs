@@ -236,7 +236,7 @@ pub(super) struct Part {
     pub rows: Range<u64>,
     /// Columns: whole blocks of the format.
     pub columns: Range<u64>,
-    /// Whether the part includes the ends of its rows, so that their tails are read too.
+    /// Whether the part includes the ends of its rows, so their tails are read too.
     pub ends: bool,
 }
 

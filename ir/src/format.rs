@@ -14,7 +14,7 @@
 //!
 //! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row ([`packed`]).
 //! It follows from the codec of its unpacked format and needs no hand-written row. Its sizes count
-//! one row's share, so that `n` rows take `n * row_bytes`, for whole strips. Its fields describe a
+//! one row's share, so `n` rows take `n * row_bytes`, for whole strips. Its fields describe a
 //! strip's block, which has 16 shares.
 //!
 //! ```text
@@ -495,7 +495,7 @@ impl Format {
         self.packed_format().is_some() || self.unpacked_format().is_some()
     }
 
-    /// Whether all elements of a row share a scale, so that a row must be quantised as a whole.
+    /// Whether all elements of a row share a scale, so a row must be quantised as a whole.
     pub fn has_row_scale(self) -> bool {
         match self.codec() {
             Codec::Quants(quants) => match quants.scales {

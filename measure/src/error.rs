@@ -56,7 +56,7 @@ pub enum Error {
         /// Sizes of both vocabularies.
         vocabularies: [usize; 2],
     },
-    /// A logit is not finite, so that the prediction cannot be scored.
+    /// A logit is not finite, so the prediction cannot be scored.
     #[error("piece {piece}, position {position}: a logit is not finite; expected finite logits at all positions")]
     LogitsNotFinite {
         /// Index of the piece.

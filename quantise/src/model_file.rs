@@ -118,7 +118,7 @@ pub struct TensorPlan<'m> {
     pub tensor: &'m Tensor,
     /// New format; `None` if the bytes are copied unchanged.
     pub to: Option<Format>,
-    /// Whether the tensor's rows are shorter than a block of the mix's format, so that the tensor
+    /// Whether the tensor's rows are shorter than a block of the mix's format, so the tensor
     /// gets another format.
     pub shorter: bool,
 }

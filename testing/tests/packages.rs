@@ -62,7 +62,7 @@ fn packages_can_be_published_in_an_order() {
     assert!(manifests.len() > 20, "packages to publish: {:?}", manifests.keys());
     for (name, manifest) in &manifests {
         // Dependencies of the workspace have a version. Those with a path in a manifest have none,
-        // so that cargo leaves them out.
+        // so cargo leaves them out.
         let needed = manifest.lines().filter(|line| line.contains("workspace = true"));
         let needed = needed.filter_map(|line| line.split(['.', ' ']).next());
         let needed = needed.filter(|other| folders.contains_key(*other) && *other != "ixc-testing");

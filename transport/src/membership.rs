@@ -87,7 +87,7 @@ impl Membership {
         }
     }
 
-    /// Returns whether a rank has sent a message lately, so that it will probably answer soon.
+    /// Returns whether a rank has sent a message lately, so it will probably answer soon.
     pub fn is_near(&self, rank: u32, now: Instant) -> bool {
         let member = self.members.get(rank as usize);
         member.is_some_and(|member| now.saturating_duration_since(member.heard) < HEARTBEAT.saturating_mul(3))
@@ -120,7 +120,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Leaves the group. This is the last message of this rank, so that the others read all of
+    /// Leaves the group. This is the last message of this rank, so the others read all of
     /// them.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
             call(address, &previous, signal, info, context);
-            // The handler has restored the default action, so that the signal ends the process.
+            // The handler has restored the default action, so the signal ends the process.
             if !is_for_one_signal && is_sent(code) && has_default_action(signal) {
                 end(signal, code);
             }

@@ -92,7 +92,7 @@ pub(super) fn add(range: PageRange) -> &'static Slot {
     let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let is_free = |slot: &&'static Slot| slot.begin.load(Ordering::SeqCst) == 0;
     let slot = slots().find(is_free).unwrap_or_else(|| {
-        // The last block has no next one, and the lock is taken, so that this one is stored.
+        // The last block has no next one, and the lock is taken, so this one is stored.
         let last = blocks().last().unwrap_or(&TABLE);
         &last.next.get_or_init(|| Box::new(Block::new())).slots[0]
     });

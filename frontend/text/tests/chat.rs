@@ -66,7 +66,7 @@ const CASES: &[Case] = &[
     // Not calls: they become content, and the text around them is kept. The last one is a call.
     ("qwen3", "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>",
      "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>", &["call_0 f {}"]),
-    // Arguments of a known tool are streamed, so that a call without its end stays a call. Other
+    // Arguments of a known tool are streamed, so a call without its end stays a call. Other
     // tools: text.
     ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut </tool_call> off", "", "", &["call_0 f {\"a\": \"cut </tool_call> off"]),
     ("qwen3", "", "<tool_call>{\"name\": \"h\", \"arguments\": {\"a\": \"cut </tool_call> off", "",

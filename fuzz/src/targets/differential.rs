@@ -20,7 +20,7 @@ use crate::Outcome;
 use crate::small_models::{SmallModel, small_model};
 
 /// Max normalised error of compiled code relative to the graph's interpreter. Weights are in f32,
-/// so that only the order of sums and approximations of functions differ.
+/// so only the order of sums and approximations of functions differ.
 const MAX_ERROR: f64 = 1e-6;
 /// Positions of the context of schedules.
 const CONTEXT: u64 = 64;

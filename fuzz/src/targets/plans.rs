@@ -28,7 +28,7 @@ pub fn file(input: &[u8]) -> Outcome {
     // The bytes are compared, because a plan with a NaN does not equal itself.
     let again = file::decode(&encoded).expect("an encoded plan can be decoded");
     assert!(file::encode(&again).is_ok_and(|bytes| bytes == encoded), "another encoding differs");
-    // The plan's files are absent, so that loading ends with an error.
+    // The plan's files are absent, so loading ends with an error.
     match Engine::load(plan, std::path::Path::new("/nonexistent"), &options(BackendKind::Native)) {
         Ok(_) => Outcome::accepted(),
         Err(error) => {

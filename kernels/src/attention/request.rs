@@ -31,7 +31,7 @@ pub struct AttentionRequest {
     pub chosen: bool,
     /// Entries that rows see in addition to positions.
     pub entries: Option<Entries>,
-    /// Whether results stay f32, so that weights rounded to bf16 would lose too much.
+    /// Whether results stay f32, so weights rounded to bf16 would lose too much.
     pub exact: bool,
     /// Whether the target has tile registers.
     pub tiles: bool,

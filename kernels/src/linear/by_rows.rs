@@ -306,7 +306,7 @@ impl Layout {
     }
 }
 
-/// Whether codes are narrower than a byte, so that tiles read them from a panel.
+/// Whether codes are narrower than a byte, so tiles read them from a panel.
 pub fn unpacks(format: Format) -> bool {
     linear::quants(format).low.bits < 8
 }

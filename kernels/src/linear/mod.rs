@@ -123,7 +123,7 @@ struct Destination {
     buffer: BufferId,
     offset: Affine,
     row_bytes: i64,
-    /// Whether the memory has no initial value, so that a product is stored instead of added.
+    /// Whether the memory has no initial value, so a product is stored instead of added.
     fresh: bool,
 }
 

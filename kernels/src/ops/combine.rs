@@ -123,7 +123,7 @@ impl Definition for Combine {
 /// is 0.
 fn slot_mask(b: &mut KernelBuilder, lanes: u16, p: BufferId, at: Affine) -> ValueId {
     let ty = Type::i32(lanes);
-    // The shift drops the sign, so that -0 also counts as 0.
+    // The shift drops the sign, so -0 also counts as 0.
     let weight = b.load_splat(ty, p, at);
     let weight = b.shift(Op::Shl, weight, 1);
     let [none, sign, all] = [0, i64::from(i32::MIN), -1].map(|bits| b.splat_int(ty, bits));

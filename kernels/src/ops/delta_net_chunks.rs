@@ -12,7 +12,7 @@
 //!
 //! This is the recurrence solved for its changes `u`: the "UT transform" of Yang et al.,
 //! "Parallelizing Linear Transformers with the Delta Rule", 2024. It is applied to the right side,
-//! so that keys need no transform of their own. The state is read twice and written once for each
+//! so keys need no transform of their own. The state is read twice and written once for each
 //! chunk instead of each row. Sums of several rows are in flight in vectors, while the recurrence
 //! waits for each sum.
 //!

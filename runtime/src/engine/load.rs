@@ -387,7 +387,7 @@ fn stream(
 
 /// Locks weights in memory, and returns their bytes.
 fn lock_weights(program: &Program, weights: &Weights, options: &EngineOptions) -> Result<u64, LoadError> {
-    // The page cache decides which experts of mapped files stay in memory, so that they are not
+    // The page cache decides which experts of mapped files stay in memory, so they are not
     // locked.
     let experts = |number| program.groups.iter().any(|group| group.weights.iter().any(|w| *w as usize == number));
     let is_left_out = |number| options.experts == ExpertStore::Map && experts(number);
@@ -541,7 +541,7 @@ pub(crate) fn layout(
             derived.get(number as usize)?.place(weight.offset.checked_add(offset)?, matrix)
         }
     };
-    // All experts of a weight are stored alike, so that the first one decides.
+    // All experts of a weight are stored alike, so the first one decides.
     let groups = || program.groups.iter().flat_map(|group| &group.weights);
     let weights = groups().filter_map(|&weight| plan.weights.get(weight as usize));
     if let Some(weight) = weights.into_iter().find(|weight| place(weight, 0).is_none()) {

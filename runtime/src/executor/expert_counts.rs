@@ -51,7 +51,7 @@ impl ExpertCounts {
                 let Source::Weight(weight) = arg.source else { continue };
                 // The program's check found that both exist.
                 let (facts, routing) = (&weights[weight as usize], &program.routings[number]);
-                // The number of experts is at most the number of matrices, so that counts take less
+                // The number of experts is at most the number of matrices, so counts take less
                 // memory than these.
                 let experts = facts.shape.first().copied().unwrap_or(0).min(routing.experts.into());
                 let layer = of_weight.get(&weight).copied().or(of_routing[number]).unwrap_or_else(|| {

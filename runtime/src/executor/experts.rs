@@ -14,7 +14,7 @@
 //! barrier      release experts 3
 //! ```
 //!
-//! Invariant: the result of an item does not depend on when its block arrived, so that streamed
+//! Invariant: the result of an item does not depend on when its block arrived, so streamed
 //! runs are bit-identical to runs with all experts in memory.
 
 use std::path::PathBuf;

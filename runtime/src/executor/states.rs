@@ -157,7 +157,7 @@ pub struct States {
     sliding: Vec<Option<Sliding>>,
     /// Copies in the order of their positions.
     snapshots: VecDeque<Snapshot>,
-    /// Whether the memory was restored from a saved state ([`parts`]), so that its bytes are not
+    /// Whether the memory was restored from a saved state ([`parts`]), so its bytes are not
     /// trusted.
     foreign: bool,
     /// The part of the memory that is shared with other states.

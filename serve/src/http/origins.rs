@@ -104,7 +104,7 @@ impl Origin {
             || address.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
     }
 
-    /// Returns whether the request's `Host` is this origin, so that this server sent the page.
+    /// Returns whether the request's `Host` is this origin, so this server sent the page.
     fn is_called(&self, request: &Request) -> bool {
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
         let called = host.and_then(split_port);

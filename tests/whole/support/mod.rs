@@ -82,7 +82,7 @@ pub fn demo_model() -> PathBuf {
 }
 
 /// Returns the best target of this machine without tiles. With tiles, rows of a step are rounded
-/// together, so that drafts and batches may change the last bits (docs/serving.md).
+/// together, so drafts and batches may change the last bits (docs/serving.md).
 pub fn target_without_tiles() -> Target {
     let fits = |target: &Target| target.missing().is_empty() && !target.features().has(Feature::AmxTile);
     Target::all().filter(fits).max_by_key(|target| target.features().len()).unwrap_or(Target::PORTABLE)

@@ -1,6 +1,6 @@
 //! `glm4`: GLM-4 of 2025, dense. A norm precedes and follows each block, gate and up are one
 //! matrix, and RoPE rotates half of a head. The converter permutes the matrices of vision models
-//! (GLM-4.1V, GLM-4.6V-Flash), so that their RoPE pairs lie half of the rotated length apart.
+//! (GLM-4.1V, GLM-4.6V-Flash), so their RoPE pairs lie half of the rotated length apart.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;

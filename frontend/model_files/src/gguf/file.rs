@@ -429,7 +429,7 @@ impl ShardFile {
         self.alignment
     }
 
-    /// Returns whether the file is mapped, so that it can be read again, rather than in memory.
+    /// Returns whether the file is mapped rather than in memory, so it can be read again.
     pub fn is_mapped(&self) -> bool {
         matches!(self.backing, FileBacking::Mapped(..))
     }

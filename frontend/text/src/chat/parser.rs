@@ -50,7 +50,7 @@ pub struct Parser {
     callee: Option<String>,
     /// End markers that turned out to be part of the call; `first_end` is the first of them.
     attempts: usize,
-    /// Whether the call names a tool, so that only its end decides whether it is a call.
+    /// Whether the call names a tool, so only its end decides whether it is a call.
     named: bool,
     /// Reader of the call while it is written.
     stream: CallStream,

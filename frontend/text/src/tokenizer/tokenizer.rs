@@ -55,7 +55,7 @@ enum Model {
 pub struct DecodeOptions {
     /// Whether control tokens are shown as their text; otherwise they are omitted.
     pub show_special: bool,
-    /// Whether the ids are the start of a text, so that the space that SPM added is removed.
+    /// Whether the ids are the start of a text, so the space that SPM added is removed.
     /// `false` for the output of a model after a prompt.
     pub at_start: bool,
 }

@@ -87,7 +87,7 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
         Some(window) if window == 0 || i32::try_from(window).is_err() => {
             error(format!("has a window of {window}; it must be in 1..={}", i32::MAX))
         }
-        // Memory then begins with a chunk, so that the bits of a position select the positions
+        // Memory then begins with a chunk, so the bits of a position select the positions
         // before it in its chunk.
         Some(window) if state.chunked && !(window.is_power_of_two() && window >= ATTENTION_BLOCK.into()) => {
             error(format!("has chunks of {window}; they must be a power of two, at least {ATTENTION_BLOCK}"))

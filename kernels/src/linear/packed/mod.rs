@@ -82,7 +82,7 @@ struct Block {
     scratch: Option<BufferOffset>,
     /// Unpacked strip in scratch memory, if any.
     unpacked: Option<UnpackedStrip>,
-    /// Whether the weight comes from memory, so that it is prefetched.
+    /// Whether the weight comes from memory, so it is prefetched.
     streams: bool,
 }
 

@@ -161,7 +161,7 @@ const TRUNCATION_FACTOR: f32 = 1.0 + 0.72 / 256.0;
 /// than the rounding of a code of 1 to bf16.
 struct Fields {
     /// Whether a vector in memory, with four low and four high bits in each byte, is read
-    /// unchanged, so that it has eight columns.
+    /// unchanged, so it has eight columns.
     of_pairs: bool,
     /// Bit positions of the columns of a vector; the first four belong to the first group.
     places: &'static [Place],

@@ -158,7 +158,7 @@ struct Layout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
     /// The weights that loading would otherwise pack, and experts' blocks. All other weights stay
-    /// in the model file, so that runs need it.
+    /// in the model file, so runs need it.
     #[default]
     Packed,
     /// All weights: the plan needs no model file.

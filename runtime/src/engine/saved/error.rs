@@ -19,7 +19,7 @@ pub enum SavedError {
         /// The system's error.
         source: io::Error,
     },
-    /// A file of weights changed, so that the model is not known any more.
+    /// A file of weights changed, so the model is not known any more.
     #[error(transparent)]
     Changed(#[from] ChangedFile),
     /// The file is not a saved state.
@@ -33,7 +33,7 @@ pub enum SavedError {
         /// The bytes expected.
         expected: [u8; 8],
     },
-    /// The model is divided among ranks, so that no rank has a whole page.
+    /// The model is divided among ranks, so no rank has a whole page.
     #[error("pages of a sequence on several ranks cannot be saved or loaded; use a plan for one rank")]
     Divided,
     /// The state was saved on another number of ranks.

@@ -7,7 +7,7 @@
 //! (`barrier.rs`).
 //!
 //! The order of items is: experts, columns, bands of a column, chunks of rows. Neighbouring columns
-//! are neighbouring weight rows, so that a share is a sequential read. With many rows, all chunks
+//! are neighbouring weight rows, so a share is a sequential read. With many rows, all chunks
 //! use one tile of the weight while it is in the cache. For tile products whose chunk of rows is
 //! larger than a column, all columns use one chunk instead (`items.rs`, `rows_are_larger`).
 //!

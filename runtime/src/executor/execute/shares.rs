@@ -36,7 +36,7 @@ const ROUNDS: u64 = 1 << (64 - 2 * BITS);
 /// and the unit after its end.
 pub(super) struct Shares {
     counters: Box<[Line<AtomicU64>]>,
-    /// Whether there are more threads than CPUs, so that some may not run for long.
+    /// Whether there are more threads than CPUs, so some may not run for long.
     is_crowded: bool,
 }
 
