@@ -53,7 +53,7 @@ pub struct Row {
 /// One entrant of a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The engine.
+    /// Name of the engine.
     pub engine: String,
     /// The variant of the engine.
     pub variant: String,

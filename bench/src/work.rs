@@ -130,9 +130,9 @@ impl fmt::Display for Work {
 /// The task of one process.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The group of the works.
+    /// Group to which the works belong.
     pub group: Group,
-    /// The works.
+    /// Works that the process measures.
     pub works: Vec<Work>,
     /// The model, or the file of the layer.
     pub model: PathBuf,

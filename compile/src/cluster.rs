@@ -93,7 +93,7 @@ pub struct ComparedDivision {
 /// The fastest division, with the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DivisionChoice {
-    /// The division.
+    /// Fastest division.
     pub division: Division,
     /// Predicted times of all divisions, as a sentence.
     pub reason: String,

@@ -12,7 +12,7 @@ pub enum ClusterError {
     UnknownMachines {
         /// The requested name.
         name: String,
-        /// The names.
+        /// Names of the known machines.
         names: String,
     },
     /// A file cannot be read.
@@ -31,7 +31,7 @@ pub enum ClusterError {
     Value {
         /// Name of the machines.
         name: String,
-        /// The field.
+        /// Name of the field.
         field: &'static str,
         /// Value of the field.
         found: f64,
@@ -69,7 +69,7 @@ pub enum ClusterError {
         "rank {rank} has {needed} bytes of weights besides experts; a socket has {memory} bytes of memory; use more ranks"
     )]
     NoMemory {
-        /// The rank.
+        /// Number of the rank.
         rank: u32,
         /// Bytes of weights that must be in memory.
         needed: u64,
@@ -81,7 +81,7 @@ pub enum ClusterError {
         "rank {rank} has {needed} bytes of weights; a socket has {memory} bytes of memory and {name} has no drive; use more ranks, or describe the drive"
     )]
     NoDrive {
-        /// The rank.
+        /// Number of the rank.
         rank: u32,
         /// Bytes of all weights.
         needed: u64,

@@ -129,7 +129,7 @@ pub enum Error {
     /// The file is a plan, but a model file is needed.
     #[error("{}: is a plan; expected the model file that the plan was compiled from", path.display())]
     IsPlan {
-        /// The plan.
+        /// Path of the plan.
         path: PathBuf,
     },
     /// The path of the model file is not UTF-8, so a plan cannot name it.
@@ -143,7 +143,7 @@ pub enum Error {
     Token {
         /// Index of the token, from 0.
         position: usize,
-        /// The id.
+        /// Id of the token.
         id: u64,
         /// Size of the vocabulary.
         vocabulary: u64,

@@ -57,9 +57,9 @@ pub enum WeightError {
     /// A weight does not match the descriptor.
     #[error("weight {name} of the descriptor: {problem}")]
     Weight {
-        /// The weight.
+        /// Name of the weight.
         name: String,
-        /// The problem.
+        /// Description of the problem.
         problem: String,
     },
 }

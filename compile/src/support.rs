@@ -65,7 +65,7 @@ pub struct FormatSupport {
 /// Kernels of a format's products on a target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Products {
-    /// The target.
+    /// Name of the target.
     pub target: &'static str,
     /// The activations' format.
     pub activations: &'static str,

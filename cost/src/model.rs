@@ -62,7 +62,7 @@ pub struct Port {
 /// Cost of one class on one CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The class.
+    /// Class of instructions.
     pub class: Class,
     /// µops of the instruction on up to 32 bytes.
     pub narrow: &'static str,

@@ -39,9 +39,9 @@ pub enum DataError {
     /// A weight cannot be read.
     #[error("weight {name}: {problem}")]
     Weight {
-        /// The weight.
+        /// Name of the weight.
         name: String,
-        /// The reason.
+        /// Reason, as text.
         problem: String,
     },
     /// Kernels cannot be compiled.

@@ -36,7 +36,7 @@ pub enum GridFileError {
     Unknown {
         /// The requested name.
         name: String,
-        /// The names.
+        /// Names of the known grids.
         names: String,
     },
     /// A file cannot be read.

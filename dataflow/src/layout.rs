@@ -39,7 +39,7 @@ pub enum Kind {
 pub struct Receive {
     /// Number of the port.
     pub port: u32,
-    /// The slice.
+    /// Received slice.
     pub slice: Slice,
     /// Parts of the slice.
     pub kind: Kind,
@@ -48,7 +48,7 @@ pub struct Receive {
 /// Receiver of an outlet's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// The program.
+    /// Number of the program.
     pub program: u32,
     /// Index in [`Unit::receives`].
     pub receive: u32,
@@ -57,13 +57,13 @@ pub struct Consumer {
 /// Messages of a program by one port, one route and one colour.
 #[derive(Clone, Debug)]
 pub struct Outlet {
-    /// The slice.
+    /// Slice that each message carries.
     pub slice: Slice,
     /// Axis of the tensor's rows.
     pub axis: Axis,
-    /// The route.
+    /// Route of the messages.
     pub route: Route,
-    /// The colour.
+    /// Number of the colour.
     pub colour: u32,
     /// Programs that receive the messages.
     pub consumers: Vec<Consumer>,
@@ -124,9 +124,9 @@ pub struct Unit {
 /// A routing whose ids a program computes.
 #[derive(Clone, Copy, Debug)]
 pub struct RoutedIds {
-    /// The routing.
+    /// Number of the routing.
     pub routing: u32,
-    /// The port.
+    /// Number of the port.
     pub port: u32,
     /// Bytes of a row.
     pub bytes: u64,
@@ -220,11 +220,11 @@ impl Index {
 /// Place of an instance in its unit.
 #[derive(Clone, Copy, Debug)]
 pub struct InstancePlace {
-    /// The expert.
+    /// Number of the expert.
     pub expert: u32,
-    /// The column.
+    /// Number of the column.
     pub column: u32,
-    /// The part.
+    /// Number of the part.
     pub part: u32,
 }
 

@@ -105,7 +105,7 @@ impl Roofline {
 pub struct Report {
     /// The machine.
     pub grid: Grid,
-    /// The model.
+    /// Name of the model.
     pub model: String,
     /// Tokens of the step.
     pub rows: u64,
@@ -148,7 +148,7 @@ pub struct Report {
 pub struct Summary {
     /// The grid's name.
     pub grid: String,
-    /// The model.
+    /// Name of the model.
     pub model: String,
     /// Number of tokens of the step, pipelined on the grid.
     pub rows: u64,

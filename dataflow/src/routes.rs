@@ -24,7 +24,7 @@ pub struct RouteConflict {
     pub y: u32,
     /// Direction of the link.
     pub direction: Direction,
-    /// The colour.
+    /// Number of the colour.
     pub colour: u32,
     /// One stream: its tensor and its sender.
     pub first: String,

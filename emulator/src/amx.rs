@@ -64,7 +64,7 @@ pub enum TileFault {
     RowTooLong {
         /// Position of the low byte.
         byte: usize,
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
         /// Bytes per row.
         colsb: u16,
@@ -74,7 +74,7 @@ pub enum TileFault {
     TooManyRows {
         /// Position of the byte.
         byte: usize,
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
         /// Number of rows.
         rows: u8,
@@ -87,7 +87,7 @@ pub enum TileFault {
     HalfConfigured {
         /// Position of the field that is zero.
         byte: usize,
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
         /// Number of rows.
         rows: u8,
@@ -97,25 +97,25 @@ pub enum TileFault {
     /// A tile is used before `ldtilecfg` or after `tilerelease`.
     #[error("#UD: tmm{tile} is used, but no tiles are configured; run ldtilecfg first and tilerelease last")]
     NotConfigured {
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
     },
     /// A tile is used that the configuration gives no rows.
     #[error("#UD: tmm{tile} is used, but the tile configuration gives it no rows")]
     Unused {
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
     },
     /// A register is used that does not exist.
     #[error("#UD: tmm{tile} is used; palette 1 has tmm0 to tmm7")]
     NoSuchTile {
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
     },
     /// A load, store or product uses a tile whose rows are not whole doublewords.
     #[error("#UD: rows of tmm{tile} have {colsb} bytes; loads, stores and products need a multiple of 4")]
     PartialDword {
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
         /// Bytes per row.
         colsb: usize,
@@ -123,7 +123,7 @@ pub enum TileFault {
     /// A load or store would start after the last row.
     #[error("#UD: the tile configuration has start row {start_row}, but tmm{tile} has {rows} rows")]
     StartRow {
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
         /// The start row in the configuration.
         start_row: u8,
@@ -133,7 +133,7 @@ pub enum TileFault {
     /// A product names one tile twice.
     #[error("#UD: tmm{tile} is used twice in one product; the three tiles must differ")]
     SameTile {
-        /// The tile.
+        /// Number of the tile.
         tile: usize,
     },
     /// The result of a product has another number of rows than the first factor.
@@ -193,17 +193,17 @@ pub enum TileOp {
     Release,
     /// The instruction `tilezero`.
     Zero {
-        /// The tile.
+        /// Number of the tile.
         tile: u8,
     },
     /// The instructions `tileloadd` and `tileloaddt1`.
     Load {
-        /// The tile.
+        /// Number of the tile.
         tile: u8,
     },
     /// The instruction `tilestored`.
     Store {
-        /// The tile.
+        /// Number of the tile.
         tile: u8,
     },
     /// The instructions `tdp…`.

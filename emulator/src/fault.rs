@@ -59,7 +59,7 @@ pub enum FaultKind {
     /// A store goes to a read-only buffer.
     #[error("store of {bytes} bytes at byte {offset} of `{buffer}`, which is read-only")]
     ReadOnly {
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
         /// Offset in the buffer.
         offset: i64,
@@ -69,7 +69,7 @@ pub enum FaultKind {
     /// An address is near no buffer.
     #[error("{} of {bytes} bytes at address {address:#x}, outside all buffers", access(*write))]
     Unmapped {
-        /// The address.
+        /// Address of the access.
         address: u64,
         /// Number of bytes.
         bytes: usize,
@@ -87,7 +87,7 @@ pub enum FaultKind {
     /// An aligned access has an unaligned address.
     #[error("access of {bytes} bytes at address {address:#x}, which is not a multiple of {alignment}")]
     Misaligned {
-        /// The address.
+        /// Address of the access.
         address: u64,
         /// Number of bytes.
         bytes: usize,
@@ -117,7 +117,7 @@ pub enum FaultKind {
     /// A register of the caller was not restored.
     #[error("returns with {register} = {found:#x}; the caller had {expected:#x}")]
     CalleeSaved {
-        /// The register.
+        /// Name of the register.
         register: &'static str,
         /// The value found.
         found: u64,
@@ -166,7 +166,7 @@ pub enum FaultKind {
     /// The emulator does not support the arguments.
     #[error("{reason}")]
     Arguments {
-        /// The problem.
+        /// Description of the problem.
         reason: String,
     },
 }

@@ -84,15 +84,15 @@ pub enum OutputError {
     /// The output would replace an input.
     #[error("{}: is the input file {}; give another path for the output", path.display(), input.display())]
     IsInput {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
-        /// The input.
+        /// Path of the input.
         input: PathBuf,
     },
     /// The output would replace a file of another kind.
     #[error("{}: exists and is not a {kind}; remove it, or give another path", path.display())]
     Foreign {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
         /// Kind of the output.
         kind: &'static str,
@@ -100,7 +100,7 @@ pub enum OutputError {
     /// The path names something other than a regular file.
     #[error("{}: is {found}; a {kind} can only be written to a regular file", path.display())]
     NotRegular {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
         /// Kind of the existing file.
         found: FileKind,
@@ -116,20 +116,20 @@ pub enum OutputError {
     /// The path has no file name.
     #[error("{}: the path has no file name", path.display())]
     NoName {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
     },
     /// The path names something other than an empty folder. Folders are only created, never
     /// changed.
     #[error("{}: cannot create: it exists already; give a new or an empty folder", path.display())]
     FolderIsThere {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
     /// The path is a symbolic link to a missing file.
     #[error("{}: is a link to {}, which does not exist; remove the link", path.display(), target.display())]
     BrokenLink {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
         /// Target of the link.
         target: PathBuf,
@@ -137,7 +137,7 @@ pub enum OutputError {
     /// The system returned an error.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
         /// Action that failed.
         action: &'static str,

@@ -65,13 +65,13 @@ pub enum Error {
     /// An option of compilation is set, but the model is already a plan.
     #[error("a plan already fixes {what}; choose it when the model is compiled")]
     PlanSays {
-        /// The option.
+        /// Name of the option.
         what: &'static str,
     },
     /// A model file is given in addition to a model that is not a plan.
     #[error("{}: is a model file; only a plan takes a separate model file", path.display())]
     NotPlan {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
     },
     /// The target of the plan differs from the requested one.
@@ -101,7 +101,7 @@ pub enum Error {
     /// The model has no supported tokenizer, but text is given.
     #[error("the text cannot be tokenized: {reason}")]
     NoTokenizer {
-        /// The reason.
+        /// Reason, as text.
         reason: String,
     },
     /// A step cannot be run.

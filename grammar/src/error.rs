@@ -60,7 +60,7 @@ pub enum GrammarError {
     Gbnf {
         /// The line, from 1.
         line: usize,
-        /// The problem.
+        /// Description of the problem.
         message: String,
     },
     /// A part of a JSON schema is malformed, allows no value, or cannot be enforced.
@@ -81,13 +81,13 @@ pub enum GrammarError {
     /// The grammar cannot be compiled.
     #[error("cannot compile the grammar: {message}")]
     Compile {
-        /// The reason.
+        /// Reason, as text.
         message: String,
     },
     /// The program that compiles grammars failed, for a reason other than the grammar.
     #[error("the program that compiles grammars failed: {message}")]
     HelperFailed {
-        /// The reason.
+        /// Reason, as text.
         message: String,
     },
     /// The grammar takes too long to compile.
@@ -125,13 +125,13 @@ pub enum GrammarError {
     /// The answer no longer matches the grammar.
     #[error("the answer no longer matches the grammar: {message}")]
     AnswerMismatch {
-        /// The reason.
+        /// Reason, as text.
         message: String,
     },
     /// The vocabulary has no form for which masks can be computed.
     #[error("grammars are not supported with this model's vocabulary: {message}")]
     Vocabulary {
-        /// The reason.
+        /// Reason, as text.
         message: String,
     },
 }

@@ -31,13 +31,13 @@ pub enum Error {
     /// The plan holds all weights itself, but the model file is needed.
     #[error("{}: is a plan that holds all weights; name the model file, too, that it was compiled from", path.display())]
     NoModelFile {
-        /// The plan.
+        /// Path of the plan.
         path: PathBuf,
     },
     /// The model has no experts that could stay on the drive.
     #[error("{}: has no experts to stream from the drive; it always runs with all weights in memory", path.display())]
     NoExperts {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
     },
     /// The text is shorter than one piece.

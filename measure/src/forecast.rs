@@ -333,7 +333,7 @@ pub struct StoredForecast {
     /// Number of threads of the measurement.
     pub threads: usize,
     target: String,
-    /// The model.
+    /// Properties of the model on which its times depend.
     pub shape: Shape,
     /// Costs measured on the machine.
     pub costs: Costs,

@@ -31,7 +31,7 @@ pub enum PassError {
     /// The output of the pass does not verify: a bug in the pass.
     #[error("after pass {pass} the module does not verify: {error}")]
     Output {
-        /// The pass.
+        /// Name of the pass.
         pass: &'static str,
         /// The failed check.
         #[source]
@@ -40,7 +40,7 @@ pub enum PassError {
     /// The pass takes another kind of IR.
     #[error("pass {pass}: expected {expected}, found {found}")]
     Kind {
-        /// The pass.
+        /// Name of the pass.
         pass: &'static str,
         /// Kind of IR that the pass takes.
         expected: &'static str,
@@ -58,7 +58,7 @@ pub enum PassError {
     /// A pass needs properties of the model that its graph does not contain.
     #[error("pass {pass} needs a model: its weight files and its tokenizer")]
     NoModel {
-        /// The pass.
+        /// Name of the pass.
         pass: &'static str,
     },
     /// An option that no pass has, or an invalid value of an option.
@@ -82,13 +82,13 @@ pub enum PassError {
         format.block_len()
     )]
     Head {
-        /// The state.
+        /// Name of the state.
         state: String,
         /// Keys or values.
         field: &'static str,
         /// Elements of a head.
         width: u64,
-        /// The format.
+        /// Format of the field.
         format: Format,
     },
     /// A request to defer experts of a model without experts.
@@ -108,7 +108,7 @@ pub enum PassError {
     /// A value is used before an op defines it.
     #[error("function @{function}: value {value} is used before it is defined")]
     Undefined {
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Number of the value.
         value: u32,
@@ -154,7 +154,7 @@ pub enum ScheduleError {
     Layer {
         /// Name of the function.
         name: String,
-        /// The problem.
+        /// Description of the problem.
         problem: String,
     },
     /// The module has no suitable function `@step`.
@@ -187,13 +187,13 @@ pub enum ScheduleError {
     /// A weight of a product has no tiling.
     #[error("weight @{name} has no tiling; run the pass `tile` first")]
     NotTiled {
-        /// The weight.
+        /// Name of the weight.
         name: String,
     },
     /// The `tile` attribute of a weight does not fit the weight's products.
     #[error("weight @{name}: tile = {tile:?}: {error}")]
     Tiling {
-        /// The weight.
+        /// Name of the weight.
         name: String,
         /// The attribute's value.
         tile: String,
@@ -203,7 +203,7 @@ pub enum ScheduleError {
     /// Tasks read from text that `lower` does not write.
     #[error("the tasks have {problem}")]
     Draft {
-        /// The problem.
+        /// Description of the problem.
         problem: String,
     },
     /// A number of the plan is too large.
@@ -219,13 +219,13 @@ pub enum ScheduleError {
     /// The module's text gives no location in a file for a weight.
     #[error("weight @{name} has no place in a file; expected {{file = N, offset = N}}")]
     NoPlace {
-        /// The weight.
+        /// Name of the weight.
         name: String,
     },
     /// A weight extends beyond its file.
     #[error("weight @{name} has {bytes} bytes at {offset} of file {file}, which has only {available} bytes")]
     Place {
-        /// The weight.
+        /// Name of the weight.
         name: String,
         /// Number of the file.
         file: u32,
@@ -239,7 +239,7 @@ pub enum ScheduleError {
     /// A weight that the plan itself needs could not be read.
     #[error("weight @{name} cannot be read: {error}")]
     Weight {
-        /// The weight.
+        /// Name of the weight.
         name: String,
         /// Reason.
         error: SourceError,
@@ -277,7 +277,7 @@ pub enum TileError {
     /// A pattern that no weight matches.
     #[error("no weight of a product matches {pattern:?}; the weights are {known}")]
     NoWeight {
-        /// The pattern.
+        /// Pattern without a match.
         pattern: String,
         /// Some of the existing names.
         known: String,
@@ -287,9 +287,9 @@ pub enum TileError {
         "{choice:?} is not a candidate of @{name}, whose tiling is {own}: tune the weight again, or remove it from the file of tuned choices"
     )]
     Tuned {
-        /// The weight.
+        /// Name of the weight.
         name: String,
-        /// The choice.
+        /// Tuned choice, as text.
         choice: String,
         /// Tiling chosen from the cache sizes.
         own: String,
@@ -297,7 +297,7 @@ pub enum TileError {
     /// A requested tiling that is not among the weight's candidates.
     #[error("@{name} cannot have the tiling {asked}; its candidates are {candidates}")]
     NoCandidate {
-        /// The weight.
+        /// Name of the weight.
         name: String,
         /// The requested tiling.
         asked: String,
@@ -324,7 +324,7 @@ pub enum ShardError {
         Group::MAX_RANKS
     )]
     Rank {
-        /// The rank.
+        /// Number of the rank.
         rank: u32,
         /// Number of ranks.
         ranks: u32,
@@ -332,7 +332,7 @@ pub enum ShardError {
     /// A function without anything that the division divides.
     #[error("@{function} cannot be divided by {}: {problem}", by)]
     Function {
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Name of the division.
         by: &'static str,
@@ -342,7 +342,7 @@ pub enum ShardError {
     /// An op that the division cannot cut.
     #[error("@{function} cannot be divided by {}: {op} of {operand}: {problem}", by)]
     Op {
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Name of the division.
         by: &'static str,
@@ -356,7 +356,7 @@ pub enum ShardError {
     /// A part of the graph that its type rule rejects.
     #[error("@{function} cannot be divided: {error}")]
     Type {
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Error of the type rule.
         #[source]

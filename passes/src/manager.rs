@@ -212,7 +212,7 @@ pub enum StopError {
     /// The IR is of another kind than the output of the named pass.
     #[error("the output of {after} is {expected}, but this is {found}")]
     Other {
-        /// The pass.
+        /// Name of the pass.
         after: String,
         /// Kind of IR that the pass returns.
         expected: &'static str,

@@ -139,7 +139,7 @@ pub enum ImportanceError {
     Shape {
         /// File of the importance matrix.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Number of columns in the file.
         found: usize,

@@ -78,7 +78,7 @@ pub enum QuantiseError {
     /// The format can be read, but not written.
     #[error("{tensor}: ixc reads {to} but does not write it; it writes {}", list(Format::encoded_formats()))]
     NotMade {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The requested format.
         to: Format,

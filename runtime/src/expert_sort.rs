@@ -22,7 +22,7 @@ const NO_ROW: u32 = u32::MAX;
 /// The routed rows of one expert with at least one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRows {
-    /// The expert.
+    /// Number of the expert.
     pub expert: u32,
     /// Index of the first routed row.
     pub first: u32,

@@ -76,13 +76,13 @@ impl Group {
 /// Condition on an argument of an allowed call.
 #[derive(Debug)]
 pub struct Condition {
-    /// The call.
+    /// Allowed call.
     pub call: Call,
     /// Index of the argument.
     pub argument: u8,
-    /// The condition.
+    /// Test of the argument.
     pub test: Test,
-    /// The reason.
+    /// Reason for the condition.
     pub reason: &'static str,
     /// Roles with the condition.
     pub roles: &'static [Role],

@@ -36,7 +36,7 @@ pub enum SandboxError {
     /// The kernel lacks features that were required.
     #[error("sandbox: this system lacks {missing}")]
     Missing {
-        /// The features.
+        /// Missing features.
         missing: String,
     },
 }

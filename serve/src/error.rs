@@ -32,7 +32,7 @@ pub enum Error {
     /// The prompt cache and saved sequences have the same folder.
     #[error("{}: one folder cannot hold both the prompt cache and saved sequences; give another folder for one of them", path.display())]
     SameFolder {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
 }

@@ -28,7 +28,7 @@ pub enum SupervisorError {
     /// A variable has a malformed value.
     #[error("the environment variable {name} is {value:?}; expected {expected}")]
     Variable {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
         /// The malformed value.
         value: String,

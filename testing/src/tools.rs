@@ -122,7 +122,7 @@ pub const GROFF: Tool = Tool {
 /// An installed tool in a suitable version.
 #[derive(Debug)]
 pub struct InstalledTool {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
     /// The version that it prints.
     pub version: String,

@@ -18,7 +18,7 @@ use crate::work::{Job, Work};
 /// Measurements of one work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// The work.
+    /// Measured work.
     pub work: Work,
     /// One value for each repetition, in the work's unit.
     pub values: Vec<f64>,

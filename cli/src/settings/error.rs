@@ -35,7 +35,7 @@ pub enum ConfigError {
     /// A key is neither an option nor a command.
     #[error("{line}: {key} is not an option of {scope}{}", suggestion(.nearest.as_deref()))]
     UnknownKey {
-        /// Line.
+        /// Line of the configuration file.
         line: FileLine,
         /// Key that is neither an option nor a command.
         key: FileKey,
@@ -47,7 +47,7 @@ pub enum ConfigError {
     /// A value has another type than its option.
     #[error("{line}: {key} is {found}; expected {expected}")]
     WrongType {
-        /// Line.
+        /// Line of the configuration file.
         line: FileLine,
         /// Key of the option.
         key: FileKey,

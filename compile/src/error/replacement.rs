@@ -39,13 +39,13 @@ pub enum ReplacementError {
     /// A folder without kernels.
     #[error("{}: has no file of kernel IR; expected files called NAME.ix", path.display())]
     NoFiles {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
     /// A folder with too many kernel files.
     #[error("{}: has {found} files of kernel IR; expected at most {max}", path.display())]
     TooManyFiles {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
         /// Number of files.
         found: usize,

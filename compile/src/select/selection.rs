@@ -77,7 +77,7 @@ pub enum SelectError {
     /// Items with a matching name are in other layers.
     #[error("{pattern:?} is not in layer {asked}; it is in {layers}")]
     Elsewhere {
-        /// The pattern.
+        /// Requested pattern.
         pattern: String,
         /// The requested layers.
         asked: String,

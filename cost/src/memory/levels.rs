@@ -106,7 +106,7 @@ pub struct LoopLevels {
 /// Accesses of one kind to one buffer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Traffic {
-    /// The buffer.
+    /// Name of the buffer.
     pub buffer: String,
     /// Kind of access.
     pub kind: Kind,

@@ -90,7 +90,7 @@ pub enum CheckError {
         "{program}: column {column}, expert {expert}, part {part} is at ({x}, {y}); the grid has {width} x {height} PEs"
     )]
     Outside {
-        /// The program.
+        /// Number and label of the program.
         program: String,
         /// Column.
         column: u32,
@@ -110,11 +110,11 @@ pub enum CheckError {
     /// A port receives a tensor that no stream sends to it.
     #[error("{program}: port {port} receives {tensor}, but no stream sends it")]
     NoSendingStream {
-        /// The program.
+        /// Name of the receiving program.
         program: String,
         /// Number of the port.
         port: usize,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
     },
     /// A stream goes to a program without a port for it.
@@ -122,19 +122,19 @@ pub enum CheckError {
     NoReceivingPort {
         /// Number of the stream.
         stream: usize,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The program.
+        /// Name of the receiving program.
         program: String,
     },
     /// A port sends a tensor that no stream takes.
     #[error("{program}: port {port} sends {tensor}, but no stream takes it")]
     NoTakingStream {
-        /// The program.
+        /// Name of the sending program.
         program: String,
         /// Number of the port.
         port: usize,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
     },
     /// A stream starts at a program that does not send the tensor.
@@ -142,17 +142,17 @@ pub enum CheckError {
     NotSent {
         /// Number of the stream.
         stream: usize,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The program.
+        /// Number and label of the program.
         program: String,
     },
     /// Bytes of a row are not sent exactly once.
     #[error("{receiver}: bytes {from}..{to} of {tensor} {fault}")]
     Coverage {
-        /// The receiver.
+        /// Receiver, as text.
         receiver: String,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The first byte of the row.
         from: u64,

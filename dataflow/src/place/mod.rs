@@ -135,7 +135,7 @@ pub enum PlaceError {
     /// More tensors need a link than it has colours.
     #[error("{tensor} needs a colour on the link {direction} from PE ({x}, {y}), but all {colours} colours are taken")]
     Colours {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Direction of the link.
         direction: &'static str,

@@ -20,7 +20,7 @@ use crate::pieces::{Partition, Reduction};
 pub struct PlacedPlan {
     /// The plan.
     pub plan: Plan<Kernel>,
-    /// The placement.
+    /// Placement, as a descriptor.
     pub descriptor: Descriptor,
 }
 

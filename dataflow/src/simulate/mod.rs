@@ -65,7 +65,7 @@ pub enum SimulateError {
     /// The tokens are not a valid step.
     #[error("{problem}")]
     Tokens {
-        /// The problem.
+        /// Description of the problem.
         problem: String,
     },
     /// A deadlock: there is work left, but no event.
@@ -87,7 +87,7 @@ pub enum SimulateError {
         "{program}, column {column}, expert {expert}, part {part} received {found} bytes of row {row}; its slices have {expected}"
     )]
     SentTwice {
-        /// The program.
+        /// Number and label of the program.
         program: String,
         /// Column.
         column: u32,
@@ -105,7 +105,7 @@ pub enum SimulateError {
     /// A routing names an expert that does not exist.
     #[error("routing {routing} names expert {found} for token {token}; it has {experts} experts")]
     Expert {
-        /// The routing.
+        /// Number of the routing.
         routing: u32,
         /// The token, counted in the step.
         token: u32,

@@ -21,7 +21,7 @@ pub(super) use networks::{
 /// Queries or keys, as input of a norm.
 #[derive(Clone, Debug)]
 pub(super) struct HeadRows {
-    /// The layer.
+    /// Number of the layer.
     pub layer: usize,
     /// Whether the rows are queries; otherwise they are keys.
     pub queries: bool,
@@ -112,7 +112,7 @@ pub(super) enum OutputGate {
 /// Queries of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queries {
-    /// The layer.
+    /// Number of the layer.
     pub layer: usize,
     /// Number of their heads.
     pub heads: u64,
@@ -143,13 +143,13 @@ pub(super) enum LayerMatrix {
 /// A product of rows with a matrix of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product<'a> {
-    /// The layer.
+    /// Number of the layer.
     pub layer: usize,
-    /// The matrix.
+    /// Matrix to multiply with.
     pub matrix: LayerMatrix,
     /// Name of the matrix, without `.weight`.
     pub name: &'a str,
-    /// The rows.
+    /// Rows to multiply.
     pub x: ValueId,
     /// Length of a row of `x`.
     pub from: u64,

@@ -30,7 +30,7 @@ pub enum ArchError {
     Shape {
         /// Model file with the tensor.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
         /// Dimensions in the file's order, row length first.
         found: Box<[u64]>,
@@ -42,7 +42,7 @@ pub enum ArchError {
     VectorType {
         /// Model file with the tensor.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
         /// Type of the tensor.
         found: TensorType,
@@ -52,7 +52,7 @@ pub enum ArchError {
     TableType {
         /// Model file with the tensor.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
         /// Type of the tensor.
         found: TensorType,
@@ -62,7 +62,7 @@ pub enum ArchError {
     TableId {
         /// Model file with the tensor.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
         /// Invalid number.
         found: i32,
@@ -74,7 +74,7 @@ pub enum ArchError {
     Scalar {
         /// Model file with the tensor.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
         /// Number in the tensor.
         found: f32,
@@ -87,9 +87,9 @@ pub enum ArchError {
     UnusedTensor {
         /// Model file with the tensor.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
-        /// The architecture.
+        /// Name of the architecture.
         architecture: &'static str,
     },
     /// Logits were requested from a model whose attention is not causal.
@@ -100,7 +100,7 @@ pub enum ArchError {
     NotCausal {
         /// Model file of the encoder.
         path: Box<Path>,
-        /// The architecture.
+        /// Name of the architecture.
         architecture: &'static str,
     },
     /// The model's own layers cannot draft.

@@ -125,7 +125,7 @@ pub enum Event {
     },
     /// A token was sampled.
     Token {
-        /// The token.
+        /// Id of the token.
         token: u32,
         /// Text that is final with this token; empty while it may belong to a stop string or to an
         /// incomplete character.

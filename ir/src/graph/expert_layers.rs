@@ -52,7 +52,7 @@ pub enum CutError {
         "layer {layer}: experts must take one input of rows and one routing, through ops without effects; they {problem}"
     )]
     Layer {
-        /// The layer.
+        /// Number of the layer.
         layer: u64,
         /// Values that the experts take.
         problem: String,
@@ -60,7 +60,7 @@ pub enum CutError {
     /// Two layers with the same number.
     #[error("layer {layer} has experts twice; each layer has one function")]
     Twice {
-        /// The layer.
+        /// Number of the layer.
         layer: u64,
     },
     /// An op that has no type in the new function: a bug.

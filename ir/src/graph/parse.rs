@@ -74,7 +74,7 @@ pub enum ParseProblem {
     MissingAttr {
         /// Mnemonic.
         op: &'static str,
-        /// The attribute.
+        /// Name of the attribute.
         attr: &'static str,
         /// All attributes of this op.
         known: String,
@@ -84,7 +84,7 @@ pub enum ParseProblem {
     NoAttr {
         /// Mnemonic.
         op: &'static str,
-        /// The attribute.
+        /// Name of the attribute.
         attr: String,
         /// All attributes of this op.
         known: String,

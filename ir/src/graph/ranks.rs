@@ -94,7 +94,7 @@ pub enum RanksError {
     /// A graph that does not verify.
     #[error("rank {rank}: {error}")]
     Module {
-        /// The rank.
+        /// Number of the rank.
         rank: usize,
         /// Error of the verifier.
         #[source]
@@ -103,7 +103,7 @@ pub enum RanksError {
     /// A graph without a function that another rank's graph has.
     #[error("rank {rank}: the functions are {found}; expected {expected}, as rank 0 has")]
     Functions {
-        /// The rank.
+        /// Number of the rank.
         rank: usize,
         /// Names of the functions in this rank's graph.
         found: String,
@@ -113,9 +113,9 @@ pub enum RanksError {
     /// A function with other parameters than that of rank 0.
     #[error("rank {rank}: @{function} takes ({found}); expected ({expected}), as on rank 0")]
     Parameters {
-        /// The rank.
+        /// Number of the rank.
         rank: usize,
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Types of its parameters.
         found: String,
@@ -125,9 +125,9 @@ pub enum RanksError {
     /// A graph that was made for another rank, or for another number of ranks.
     #[error("rank {rank}: @{function} is of rank {} of {}; expected rank {rank} of {ranks}", found.rank, found.ranks)]
     Group {
-        /// The rank.
+        /// Number of the rank.
         rank: usize,
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Rank and group in the graph.
         found: Group,
@@ -145,9 +145,9 @@ pub enum RanksError {
     "rank {rank}: collective {at} of @{function} is {found}; expected {expected}, because rank {peer} has {theirs}"
 )]
 pub struct UnmatchedCollective {
-    /// The rank.
+    /// Number of the rank.
     pub rank: usize,
-    /// The function.
+    /// Name of the function.
     pub function: String,
     /// Number of the collective in the function, from 0.
     pub at: usize,

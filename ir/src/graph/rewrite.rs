@@ -46,9 +46,9 @@ pub enum RewriteError {
     /// A position beyond the ops.
     #[error("function @{function}: there is no op {at}; expected one below {ops}")]
     NoOp {
-        /// The function.
+        /// Name of the function.
         function: String,
-        /// The position.
+        /// Position beyond the ops.
         at: usize,
         /// Number of ops.
         ops: usize,
@@ -56,7 +56,7 @@ pub enum RewriteError {
     /// A value that no earlier op defines.
     #[error("function @{function}: value {value} is used before it is defined")]
     Undefined {
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Number of the value.
         value: u32,
@@ -64,7 +64,7 @@ pub enum RewriteError {
     /// A replacement with another type.
     #[error("function @{function}: the replacement has type {found}; expected {expected}")]
     Replaced {
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Type of the value.
         found: String,
@@ -74,9 +74,9 @@ pub enum RewriteError {
     /// A replacement op with another number of results.
     #[error("function @{function}: {op} gives {found} values; expected {expected}")]
     Results {
-        /// The function.
+        /// Name of the function.
         function: String,
-        /// The op.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Number of results of the new op.
         found: usize,
@@ -86,7 +86,7 @@ pub enum RewriteError {
     /// An op that its type rule rejects.
     #[error("function @{function}: {error}")]
     Type {
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Error of the type rule.
         #[source]

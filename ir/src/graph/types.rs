@@ -122,7 +122,7 @@ pub enum TypeError {
     /// A type that no value may have.
     #[error("{ty} {problem}")]
     Type {
-        /// The type.
+        /// Text of the type.
         ty: String,
         /// The problem, and the expectation.
         problem: String,

@@ -135,7 +135,7 @@ pub enum Problem {
     /// A token that two ops take.
     #[error("the token {value} is already used by {by}; use the token that {by} returns")]
     TokenReused {
-        /// The token.
+        /// Name of the token.
         value: String,
         /// Location of its first use.
         by: Site,
@@ -143,7 +143,7 @@ pub enum Problem {
     /// More than one first token of one state.
     #[error("{value} starts a second chain of tokens for {held}; use the token that the previous op returned")]
     SecondToken {
-        /// The token.
+        /// Name of the second token.
         value: String,
         /// State of the token, experts' memory, or the group of ranks.
         held: String,

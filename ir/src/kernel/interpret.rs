@@ -47,7 +47,7 @@ pub enum InterpretError {
     /// A buffer that is smaller than its declaration.
     #[error("buffer %{name} must have {expected} bytes, found {found}")]
     BufferSize {
-        /// The buffer.
+        /// Name of the buffer.
         name: String,
         /// Number of bytes in the buffer's declaration.
         expected: i64,
@@ -59,7 +59,7 @@ pub enum InterpretError {
     OutOfBounds {
         /// Mnemonic.
         op: &'static str,
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
         /// Offset of the access.
         offset: i64,
@@ -73,7 +73,7 @@ pub enum InterpretError {
     Forbidden {
         /// Mnemonic.
         op: &'static str,
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
         /// Keyword of the buffer's kind.
         kind: &'static str,
@@ -81,7 +81,7 @@ pub enum InterpretError {
     /// An index value beyond its limit.
     #[error("index {found} at offset {offset} of buffer %{buffer} must be below {below}")]
     IndexValue {
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
         /// Offset of the value.
         offset: i64,
@@ -101,7 +101,7 @@ pub enum InterpretError {
     /// A `select` whose mask has a lane that is neither all ones nor all zeros.
     #[error("`select` with mask lane {lane} = {found:#x}, must be 0 or 0xffffffff")]
     Mask {
-        /// The lane.
+        /// Number of the lane.
         lane: usize,
         /// Value of the lane.
         found: u32,

@@ -295,7 +295,7 @@ pub struct Buffer {
 /// An address in a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// The buffer.
+    /// Id of the buffer.
     pub buffer: BufferId,
     /// Byte offset, affine in loop variables, index values and dims. No alignment is assumed.
     pub offset: Affine,

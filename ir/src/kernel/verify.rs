@@ -212,7 +212,7 @@ pub enum Problem {
     /// An access that the kind of its buffer does not allow.
     #[error("buffer %{buffer} is `{kind}`, must be {expected}")]
     Forbidden {
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
         /// Keyword of the buffer's kind.
         kind: &'static str,
@@ -222,7 +222,7 @@ pub enum Problem {
     /// An access that may begin before its buffer.
     #[error("offset in buffer %{buffer} can be {least}, must be 0 or more")]
     BeforeStart {
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
         /// Minimum offset.
         least: i128,
@@ -230,7 +230,7 @@ pub enum Problem {
     /// An access that may end after its buffer.
     #[error("ends up to {excess} bytes after the end of buffer %{buffer}, must end inside for all dims in range")]
     AfterEnd {
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
         /// Number of bytes after the end.
         excess: i128,

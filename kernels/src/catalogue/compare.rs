@@ -13,7 +13,7 @@ use ixc_ir::kernel::{BufferKind, Elem, Kernel, Op, Stmt};
 /// The first element of a buffer in which two runs differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The buffer.
+    /// Name of the buffer.
     pub buffer: String,
     /// Type of the buffer's elements.
     pub elem: Elem,

@@ -41,7 +41,7 @@ pub enum InputError {
     /// An index buffer that has no valid value.
     #[error("index buffer %{name} has no valid value, since values must be below {below}")]
     NoIndex {
-        /// The buffer.
+        /// Name of the buffer.
         name: String,
         /// Exclusive upper bound of the values.
         below: i64,

@@ -39,7 +39,7 @@ pub enum Mismatch {
     /// Bytes that must be equal but are not.
     #[error("buffer %{buffer} differs from the bytes of the formula")]
     Bytes {
-        /// The buffer.
+        /// Name of the buffer.
         buffer: &'static str,
     },
 }

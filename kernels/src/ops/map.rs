@@ -68,7 +68,7 @@ impl Elementwise {
 spec! {
     /// Elementwise function of one or two rows.
     pub struct Map "map" {
-        /// The function.
+        /// Elementwise function.
         pub function: Elementwise,
         /// Elements of a row.
         pub n: u32,

@@ -65,19 +65,19 @@ pub enum StepError {
     /// The sequence does not exist.
     #[error("there is no sequence {id}")]
     NoSequence {
-        /// The sequence.
+        /// Id of the sequence.
         id: SequenceId,
     },
     /// A step has additions to the same sequence that are not consecutive.
     #[error("sequence {id} appears twice in one step, with another sequence between")]
     SequenceTwice {
-        /// The sequence.
+        /// Id of the sequence.
         id: SequenceId,
     },
     /// A sequence would become a copy of itself.
     #[error("sequence {id} cannot become a copy of itself")]
     CopyOfItself {
-        /// The sequence.
+        /// Id of the sequence.
         id: SequenceId,
     },
     /// The step appends tokens to more sequences than the engine was loaded for.
@@ -204,7 +204,7 @@ impl std::fmt::Display for SequenceId {
 /// ([`Engine::cuts_steps`](super::Engine::cuts_steps)).
 #[derive(Clone, Copy, Debug)]
 pub struct Addition<'t> {
-    /// The sequence.
+    /// Id of the sequence.
     pub sequence: SequenceId,
     /// The tokens, at least one.
     pub tokens: &'t [u32],

@@ -112,13 +112,13 @@ pub enum Problem {
     Size {
         /// The kernel's buffer.
         buffer: String,
-        /// The dims.
+        /// Dims of the kernel.
         dims: Vec<i64>,
     },
     /// A dim is outside its range.
     #[error("dim %{dim} is {found}, must be in {lo}..={hi}")]
     Dim {
-        /// The dim.
+        /// Name of the dim.
         dim: String,
         /// The value found.
         found: i64,

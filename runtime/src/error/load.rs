@@ -162,7 +162,7 @@ pub enum LoadError {
     DamagedWeight {
         /// The plan's file.
         path: PathBuf,
-        /// The weight.
+        /// Name of the weight.
         name: String,
         /// The checksum computed from its bytes.
         found: u32,

@@ -33,7 +33,7 @@ pub enum RanksError {
     /// The exchanges of two ranks do not match.
     #[error("exchange {number} of rank {rank} does not match those of the other ranks")]
     Exchange {
-        /// The rank.
+        /// Number of the rank.
         rank: u32,
         /// Number of the exchange.
         number: usize,
@@ -41,7 +41,7 @@ pub enum RanksError {
     /// A rank has another program, plan or options.
     #[error("rank {rank} has another {what} than rank 0; start all ranks with the same program, plan and options")]
     Differs {
-        /// The rank.
+        /// Number of the rank.
         rank: u32,
         /// The property that differs.
         what: &'static str,

@@ -27,7 +27,7 @@ pub enum NumaError {
     Value {
         /// Name of the description.
         name: String,
-        /// The field.
+        /// Name of the field.
         field: String,
         /// Value of the field.
         found: String,

@@ -35,7 +35,7 @@ pub enum Problem {
     Id {
         /// Kind of the object.
         what: &'static str,
-        /// The id.
+        /// Id that is out of range.
         found: u32,
         /// Number of objects of this kind in the plan.
         count: usize,
@@ -83,15 +83,15 @@ pub enum Problem {
         format: Format,
         /// The format in the file.
         stored: Format,
-        /// The requirement.
+        /// Requirement, as text.
         expected: &'static str,
     },
     /// The shape of a weight does not fit the format that kernels read.
     #[error("shape {shape:?} is not whole blocks of {format}: {} rows of {} columns", format.rows(), format.block_len())]
     Blocks {
-        /// The shape.
+        /// Shape of the weight.
         shape: Vec<u64>,
-        /// The format.
+        /// Format that kernels read.
         format: Format,
     },
     /// A kernel's buffer has a source of a wrong kind.
@@ -103,7 +103,7 @@ pub enum Problem {
         kind: &'static str,
         /// Name of the source.
         source_name: &'static str,
-        /// The requirement.
+        /// Requirement, as text.
         expected: &'static str,
     },
     /// Indices lie at an address that is not a multiple of 4.
@@ -132,9 +132,9 @@ pub enum Problem {
     /// A dim uses an input that its task does not have.
     #[error("dim `{dim}` {expected}")]
     Dim {
-        /// The dim.
+        /// Name of the dim.
         dim: String,
-        /// The requirement.
+        /// Requirement, as text.
         expected: &'static str,
     },
     /// A dim has no value for some items.
@@ -143,7 +143,7 @@ pub enum Problem {
     /// A routing is used before it is filled, is filled twice, or is never filled.
     #[error("routing {bucket} must be filled by one step, before any step that uses it")]
     Order {
-        /// The routing.
+        /// Number of the routing.
         bucket: u32,
     },
     /// The kernels execute more statements than the model could need.

@@ -10,9 +10,9 @@ use super::{BarrierAction, Stage};
 /// A half of the rows of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
-    /// The first rows.
+    /// First half of the rows.
     First,
-    /// The other rows.
+    /// Second half of the rows.
     Second,
 }
 

@@ -323,7 +323,7 @@ pub enum BarrierAction {
     },
     /// Predicts blocks of a group that will be requested.
     Predict {
-        /// The group.
+        /// Number of the group.
         group: u32,
         /// The ids, `[T][count]`.
         ids: Ids,
@@ -356,7 +356,7 @@ pub struct Group {
 /// releases them. They form a loop that ends with [`BarrierAction::Repeat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The group.
+    /// Number of the group.
     pub group: u32,
     /// The routing that chooses the experts.
     pub bucket: BucketId,

@@ -91,7 +91,7 @@ const FIELDS: [(&str, usize, usize); 18] = [
 pub struct BlockError {
     /// The plan's file.
     pub path: PathBuf,
-    /// The block.
+    /// Id of the block.
     pub block: BlockId,
     /// Name of the wrong field.
     pub what: &'static str,

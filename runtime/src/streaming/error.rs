@@ -70,7 +70,7 @@ pub enum StreamError {
     /// The description of a block is invalid.
     #[error("{block}: {what} is {found}; {expected}")]
     BadBlock {
-        /// The block.
+        /// Id of the block.
         block: BlockId,
         /// Name of the invalid value.
         what: &'static str,
@@ -82,13 +82,13 @@ pub enum StreamError {
     /// The block is not in the cache's list.
     #[error("there is no {block}")]
     UnknownBlock {
-        /// The block.
+        /// Id of the block.
         block: BlockId,
     },
     /// A request for more blocks than can be pinned.
     #[error("layer {group} requests {wanted} blocks at once, but only {possible} fit (request fewer)")]
     TooMany {
-        /// The group.
+        /// Number of the group.
         group: u32,
         /// Number of requested blocks.
         wanted: usize,
@@ -98,19 +98,19 @@ pub enum StreamError {
     /// A thread waits for a block without a request.
     #[error("a thread waits for {block}, which was not requested")]
     NotRequested {
-        /// The block.
+        /// Id of the block.
         block: BlockId,
     },
     /// The step exceeded its time limit while a thread waited for a block.
     #[error("{block} did not arrive within the time limit of the step")]
     TooLate {
-        /// The block.
+        /// Id of the block.
         block: BlockId,
     },
     /// A block arrived, but packing failed.
     #[error("{block} cannot be packed: {why}")]
     Pack {
-        /// The block.
+        /// Id of the block.
         block: BlockId,
         /// Text of the packer's error.
         why: String,

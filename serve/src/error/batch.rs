@@ -33,7 +33,7 @@ pub enum BatchError {
         path: PathBuf,
         /// Number of the line, from 1.
         line: u64,
-        /// The fault.
+        /// Problem with the line.
         problem: String,
     },
     /// The model's thread has ended.

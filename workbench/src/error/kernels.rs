@@ -42,7 +42,7 @@ pub enum KernelError {
     /// No built-in kernel matches the filter.
     #[error("no built-in kernel has \"{filter}\" in its name or spec; `ixc kernel list` shows all")]
     NoRow {
-        /// The filter.
+        /// Filter without a match.
         filter: String,
     },
     /// The name is a model, not a kernel of it.
@@ -50,13 +50,13 @@ pub enum KernelError {
         "{model} names no kernel; a model's kernels are MODEL:NAME (`ixc help kernel list` shows how to list them)"
     )]
     WholeModel {
-        /// The model.
+        /// Name or path of the model.
         model: String,
     },
     /// The model has no kernel with this name.
     #[error("{model} has no kernel whose name contains \"{name}\"; it has {}", some(names))]
     NotInModel {
-        /// The model.
+        /// Name or path of the model.
         model: String,
         /// The requested name.
         name: String,
@@ -66,7 +66,7 @@ pub enum KernelError {
     /// The name matches several kernels of the model.
     #[error("{} matches several kernels of {model}: {}", if name.is_empty() { "the selection".to_owned() } else { format!("\"{name}\"") }, some(names))]
     Several {
-        /// The model.
+        /// Name or path of the model.
         model: String,
         /// The requested name.
         name: String,
@@ -76,7 +76,7 @@ pub enum KernelError {
     /// Two kernels with different dims or buffers cannot be compared.
     #[error("kernels with different signatures cannot be compared:{}", otherwise(names, unmatched))]
     DifferentSignatures {
-        /// The kernels.
+        /// Names of both kernels.
         names: [String; 2],
         /// Dims and buffers of each kernel that the other kernel lacks.
         unmatched: [Vec<String>; 2],
@@ -92,7 +92,7 @@ pub enum KernelError {
     NotTuned {
         /// Spec of the kernel, or architecture of its model.
         spec: String,
-        /// The reason.
+        /// Reason, as text.
         why: String,
     },
     /// The requested candidate was not tried.
@@ -144,15 +144,15 @@ pub enum KernelError {
     /// The operation is not available for this target.
     #[error("{what} needs x86-64 code of ixc's own lowering; cranelift generates the code of target {target}")]
     NotOurs {
-        /// The operation.
+        /// Operation, as text.
         what: &'static str,
-        /// The target.
+        /// Name of the target.
         target: &'static str,
     },
     /// This machine cannot run the target's code.
     #[error("target {target} cannot run here: this machine lacks {missing}")]
     Missing {
-        /// The target.
+        /// Name of the target.
         target: &'static str,
         /// The missing features.
         missing: String,
@@ -160,7 +160,7 @@ pub enum KernelError {
     /// A target without a cost model.
     #[error("no cost model for {target}; there are models for {}", models.join(", "))]
     NoModel {
-        /// The target.
+        /// Name of the target.
         target: &'static str,
         /// Targets that have cost models.
         models: Vec<&'static str>,
@@ -265,7 +265,7 @@ pub enum BundleError {
     /// The index is not JSON of the expected form.
     #[error("{}: {reason}", path.display())]
     Index {
-        /// The index.
+        /// Path of the index.
         path: PathBuf,
         /// Position and reason.
         reason: String,
@@ -273,7 +273,7 @@ pub enum BundleError {
     /// The index has another format or version.
     #[error("{}: format \"{format}\" version {version}; expected {reads}", path.display())]
     Version {
-        /// The index.
+        /// Path of the index.
         path: PathBuf,
         /// Format of the index.
         format: String,

@@ -72,7 +72,7 @@ fn signature_lines(kernel: &Kernel) -> Vec<String> {
 /// Difference between the results of two kernels in one buffer.
 #[derive(Clone, Debug)]
 pub struct BufferDiff {
-    /// The buffer.
+    /// Name of the buffer.
     pub name: String,
     /// The first element that differs, and the number of differing elements.
     pub first: Option<Difference>,

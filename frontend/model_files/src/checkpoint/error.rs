@@ -43,7 +43,7 @@ pub enum CheckpointError {
         path.display(), quote(found), among(found, known)
     )]
     UnknownModel {
-        /// The configuration.
+        /// Path of the configuration.
         path: Box<Path>,
         /// Model type in the configuration.
         found: Box<str>,
@@ -61,7 +61,7 @@ pub enum CheckpointError {
     /// Experts that KTransformers' converter packed in an unsupported layout.
     #[error("{}: tensor \"{}\" has experts packed by KTransformers{fault}; use the folder that they were converted from", path.display(), quote(tensor))]
     StackedExperts {
-        /// The folder.
+        /// Path of the folder.
         path: Box<Path>,
         /// Name of a packed tensor.
         tensor: Box<str>,
@@ -71,7 +71,7 @@ pub enum CheckpointError {
     /// The folder has no weights.
     #[error("{}: is a Hugging Face folder without model.safetensors or model.safetensors.index.json: {hint}", path.display())]
     NoWeights {
-        /// The folder.
+        /// Path of the folder.
         path: Box<Path>,
         /// Hint about other files in the folder.
         hint: &'static str,
@@ -107,27 +107,27 @@ pub enum CheckpointError {
     /// A tensor without a rule in the model's row.
     #[error("{}: tensor \"{}\" does not belong to model {model}", path.display(), quote(tensor))]
     UnknownTensor {
-        /// The folder.
+        /// Path of the folder.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
-        /// The model.
+        /// Name of the model.
         model: &'static str,
     },
     /// A tensor is missing.
     #[error("{}: tensor \"{}\" is missing", path.display(), quote(tensor))]
     TensorMissing {
-        /// The folder.
+        /// Path of the folder.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
     },
     /// A tensor has another shape or type than required.
     #[error("{}: tensor \"{}\" is {found}; expected {expected}", path.display(), quote(tensor))]
     Tensor {
-        /// The folder.
+        /// Path of the folder.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
         /// Shape or type of the tensor.
         found: Box<str>,
@@ -137,7 +137,7 @@ pub enum CheckpointError {
     /// A tensor that cannot be derived from the stored tensors.
     #[error("{}: tensor \"{}\": {source}", path.display(), quote(tensor))]
     Derived {
-        /// The folder.
+        /// Path of the folder.
         path: Box<Path>,
         /// Name of the derived tensor.
         tensor: Box<str>,

@@ -126,7 +126,7 @@ pub enum GgufError {
     TensorMissing {
         /// Model file without the tensor.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
     },
     /// A tensor has a type without a block format in `ixc`.
@@ -137,7 +137,7 @@ pub enum GgufError {
     UnsupportedType {
         /// Model file with the tensor.
         path: Box<Path>,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: Box<str>,
         /// Type of the tensor.
         found: TensorType,
@@ -225,7 +225,7 @@ pub enum Fault {
     /// A version that is not supported.
     #[error("is version {found}; versions 2 and 3 are supported")]
     Version {
-        /// The version.
+        /// Version of the file.
         found: u32,
     },
     /// More items than the rest of the file can hold, or more than any file has.
@@ -279,7 +279,7 @@ pub enum Fault {
     /// A bool that is neither 0 nor 1.
     #[error("bool is {found}; must be 0 or 1")]
     Bool {
-        /// The byte.
+        /// Byte of the bool.
         found: u8,
     },
     /// An array of arrays.
@@ -336,7 +336,7 @@ pub enum Fault {
     RowLength {
         /// Elements in a row.
         found: u64,
-        /// The type.
+        /// Type of the tensor.
         ty: TensorType,
     },
     /// A tensor does not start on the file's alignment.
@@ -344,7 +344,7 @@ pub enum Fault {
     Unaligned {
         /// The offset within the data section.
         found: u64,
-        /// The alignment.
+        /// Alignment of the file, in bytes.
         alignment: u32,
     },
     /// A tensor extends beyond the data section.

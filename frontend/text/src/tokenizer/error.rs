@@ -41,7 +41,7 @@ pub enum TokenizerError {
     /// The vocabulary has neither a token for a byte of the text, nor an unknown token.
     #[error("byte {byte:#04x} of the text has no token in this vocabulary")]
     NoTokenForByte {
-        /// The byte.
+        /// Byte without a token.
         byte: u8,
     },
     /// The text is too long to index.
@@ -55,7 +55,7 @@ pub enum TokenizerError {
     /// A token id outside of the vocabulary.
     #[error("token id {id} is outside of the vocabulary; ids go from 0 to {}", .tokens.saturating_sub(1))]
     UnknownId {
-        /// The id.
+        /// Id outside of the vocabulary.
         id: u32,
         /// Number of tokens.
         tokens: usize,

@@ -47,7 +47,7 @@ pub enum Value {
     },
     /// Blocks of an activation format.
     Blocks {
-        /// The format.
+        /// Activation format of the blocks.
         format: Format,
         /// Dimensions in elements, outermost first.
         dims: Vec<usize>,
@@ -76,7 +76,7 @@ pub enum InterpretError {
     /// Too many arguments, or too few.
     #[error("@{function} takes {expected} arguments, not {found}")]
     ArgumentCount {
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Number of the function's parameters.
         expected: usize,
@@ -86,9 +86,9 @@ pub enum InterpretError {
     /// An argument that does not fit its parameter.
     #[error("argument {name} is {found}; it must be {expected}")]
     Argument {
-        /// The parameter.
+        /// Name of the parameter.
         name: String,
-        /// The argument.
+        /// Name of the argument.
         found: String,
         /// Type of the parameter, with the dimensions that earlier arguments determine.
         expected: String,

@@ -6,7 +6,7 @@ use super::largest;
 /// A token and its log-probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenLogProb {
-    /// The token.
+    /// Id of the token.
     pub token: u32,
     /// Natural logarithm of its probability; minus infinity for probability 0.
     pub log_probability: f32,

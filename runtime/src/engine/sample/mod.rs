@@ -65,7 +65,7 @@ pub enum SampleError {
     /// A logit is NaN or infinite.
     #[error("the logit of token {token} is {value}; the model or its weights are broken")]
     NotFinite {
-        /// The token.
+        /// Id of the token.
         token: u32,
         /// The token's logit.
         value: f32,

@@ -47,7 +47,7 @@ pub enum SavedError {
     /// Another rank cannot save or load its part.
     #[error("rank {rank} cannot save or load its part: {reason}")]
     Rank {
-        /// The rank.
+        /// Number of the rank.
         rank: u32,
         /// The reason of the rank.
         reason: String,
@@ -146,7 +146,7 @@ pub enum SavedError {
     /// The sequence does not hold the states at this position.
     #[error("cannot be continued at position {position}: the last positions of {state} before it are missing")]
     NotHeld {
-        /// The position.
+        /// Requested position.
         position: u32,
         /// Name of the state.
         state: String,
@@ -154,7 +154,7 @@ pub enum SavedError {
     /// The sequence does not exist.
     #[error("there is no sequence {id}")]
     NoSequence {
-        /// The sequence.
+        /// Id of the sequence.
         id: SequenceId,
     },
     /// The number of tokens does not match the states.

@@ -22,7 +22,7 @@ pub(crate) enum Backend {
     /// The reference interpreter, one kernel at a time. It is slow; its results are correct by
     /// definition.
     Interpreter {
-        /// The kernels.
+        /// Kernels of the plan.
         kernels: Vec<Kernel>,
         /// Lock that is held while a kernel runs, because its buffers are copied out and back.
         turn: Mutex<()>,

@@ -75,7 +75,7 @@ fn pays(without: Duration, with: Duration) -> bool {
 /// Gain that a strategy would have had on a token.
 #[derive(Clone, Copy, Debug)]
 pub struct Score {
-    /// The strategy.
+    /// Strategy with the gain.
     pub strategy: Strategy,
     /// Useful reads minus useless ones.
     pub gain: i64,

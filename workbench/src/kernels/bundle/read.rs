@@ -14,7 +14,7 @@ use crate::Error;
 /// A folder in memory.
 #[derive(Clone, Debug)]
 pub struct Bundle {
-    /// The index.
+    /// Index of the folder.
     pub index: Index,
     /// Features that the code may use.
     pub features: Features,
