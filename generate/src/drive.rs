@@ -116,11 +116,11 @@ pub struct QueueDepth {
 pub enum DepthOrigin {
     /// The user's option.
     Request,
-    /// An earlier `ixc doctor --drive`.
+    /// A measurement by an earlier `ixc doctor --drive`.
     StoredMeasurement,
     /// A short measurement before this run.
     QuickMeasurement,
-    /// The default.
+    /// The default number, without a measurement.
     Default,
 }
 

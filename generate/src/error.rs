@@ -65,7 +65,7 @@ pub enum Error {
     /// An option of compilation is set, but the model is already a plan.
     #[error("a plan already fixes {what}; choose it when the model is compiled")]
     PlanSays {
-        /// Name of the option.
+        /// Setting that the plan fixes.
         what: &'static str,
     },
     /// A model file is given in addition to a model that is not a plan.

@@ -27,9 +27,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Max CPU time for masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Time for all masks of a text.
+    /// CPU time for all masks of a text, before time is added for tokens.
     pub text: Duration,
-    /// Time added for each token.
+    /// CPU time added for each token.
     pub token: Duration,
 }
 

@@ -22,7 +22,7 @@ use crate::support::Support;
 const VERSION: ABI = ABI::V7;
 
 /// Files of the system that the engine and its statistics read: memory, processors, control groups,
-/// drives. The kernel shows details of other processes to none of them.
+/// drives. None of them shows details of other processes.
 const SYSTEM_FILES: [&str; 14] = [
     "/proc/self",
     "/proc/meminfo",

@@ -161,7 +161,7 @@ fn control(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
     }
 }
 
-/// Returns a text as a regular expression.
+/// Returns a regular expression that matches exactly this text.
 fn escape_regex(text: &str) -> String {
     let mut all = String::new();
     for c in text.chars() {

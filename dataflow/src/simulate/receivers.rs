@@ -28,15 +28,16 @@ impl Default for Waiting {
 /// Consecutive receivers of a message: columns of a program, for one expert and part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
-    /// The first instance, and the distance to the next.
+    /// Number of the first instance.
     pub first: u32,
+    /// Distance to the next instance.
     pub step: u32,
     pub count: u32,
     pub port: u32,
     pub firing: u32,
     /// Number of rows for which the receivers have room.
     pub rows: u32,
-    /// Offset of the first one's slice in the row, and the distance to the next.
+    /// Offset of the first receiver's slice in the row. `stride` is the distance to the next slice.
     pub start: u64,
     pub stride: u64,
     pub bytes: u64,

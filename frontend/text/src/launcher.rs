@@ -172,7 +172,7 @@ fn next_request(socket: RawFd) -> Option<LaunchRequest> {
     }
 }
 
-/// Limits this process to start helpers.
+/// Limits this process to starting helpers.
 fn limit_launcher() -> Result<(), SandboxError> {
     process::drop_all_capabilities()?;
     files::confine_all()?;

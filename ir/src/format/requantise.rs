@@ -194,7 +194,7 @@ impl Range {
         (x * inverse).clamp(self.least, self.most) + ROUNDS
     }
 
-    /// Writes the codes of elements.
+    /// Writes the code of each element of `x`. `inverse` is the factor from elements to codes.
     #[inline]
     fn codes(&self, quants: &Quants, x: &[f32], inverse: f32, codes: &mut [u8]) {
         let zero = match quants.values {

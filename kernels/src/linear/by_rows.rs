@@ -108,7 +108,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to
     });
 }
 
-/// The product of several parts of a strip with several rows.
+/// Product of several parts of a strip with several rows of activations.
 struct Vectors<'p> {
     ends: Ends<'p>,
     dots: Dots,

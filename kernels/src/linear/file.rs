@@ -496,9 +496,9 @@ pub fn bytes(b: &mut KernelBuilder, codec: &Quants, codes: ValueId) -> ValueId {
 /// A shift by a number of bits.
 #[derive(Clone, Copy)]
 pub struct Shift {
-    /// A shift op.
+    /// Op that shifts, to the left or to the right.
     pub op: Op,
-    /// Number of bits.
+    /// Number of bits to shift by.
     pub by: i64,
 }
 

@@ -148,8 +148,8 @@ pub(crate) fn process_bytes(options: &EngineOptions, plan: &Plan<Kernel>) -> u64
     if streams { needed_process_bytes() } else { resident_bytes() }
 }
 
-/// Loads a plan. See [`Engine::load`](crate::engine::Engine::load). `begun` is the memory of the
-/// process before, if other engines are loaded at the same time.
+/// Loads a plan, as [`Engine::load`](crate::engine::Engine::load) describes. If other engines are
+/// loaded at the same time, `begun` is the memory of the process before the first of them.
 pub(crate) fn load(
     file: PlanFile,
     folder: &Path,

@@ -398,7 +398,7 @@ impl<'s> Search<'s> {
         Case::new(chosen, Some(Sizes::Rows(rows)), 0)
     }
 
-    /// Returns cycles for the whole weight and one row.
+    /// Returns the cycles of a product of the whole weight with one row of activations.
     fn cycles(&self, each: &Try, place: MemoryLevel) -> Result<f64, Error> {
         let calls = self.cut.weight.n as f64 / f64::from(each.tile.max(1)) / f64::from(self.rows_of(each).max(1));
         Ok(cycles(&self.case(each)?, place)? * calls)

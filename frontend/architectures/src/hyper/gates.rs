@@ -11,9 +11,9 @@ const SHARED_LIMIT: &str = "swiglu_clamp_shexp";
 /// Limits of gates and up in a layer's networks; 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// Limit in routed experts.
+    /// Limit of routed experts.
     pub routed: f64,
-    /// Limit in shared experts, and in the dense network.
+    /// Limit of shared experts, and of the dense network.
     pub shared: f64,
 }
 

@@ -16,7 +16,7 @@ pub const MAX_LEN: usize = u32::MAX as usize - 1;
 /// Part of the text that is one unit so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbol {
-    /// First byte in the text.
+    /// Offset of the first byte in the text.
     pub start: u32,
     /// Length in bytes; 0 once merged into the symbol to its left.
     pub len: u32,
