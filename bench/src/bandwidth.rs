@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 /// Measures the rate at which memory is read, and prints JSON.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Threads.
+    /// Number of threads that read.
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
     /// Size of the buffer in GiB, at most a quarter of the free memory.
     #[arg(long, default_value_t = 2.0)]
     size: f64,
-    /// Rounds.
+    /// Number of rounds.
     #[arg(long, default_value_t = 6)]
     rounds: usize,
 }

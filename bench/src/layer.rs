@@ -39,7 +39,7 @@ pub struct Args {
     /// The layer's file, which is made if it does not exist.
     #[arg(long)]
     file: PathBuf,
-    /// Threads.
+    /// Number of threads.
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
     /// Number of times that the calls are timed, after one time that does not count.

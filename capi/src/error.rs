@@ -17,7 +17,7 @@ use ixc::{CompileError, GenerationError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum IxcStatus {
-    /// Success.
+    /// The call succeeded.
     Ok,
     /// [`Class::Usage`], and wrong arguments.
     Usage,

@@ -256,7 +256,7 @@ fn progress_text(reading: &ProgressReading, rate: &mut Rate, now: Instant) -> St
 pub enum Unit {
     /// Bytes, in binary units.
     Bytes,
-    /// Tokens.
+    /// Unit of tokens.
     Tokens,
 }
 

@@ -50,7 +50,7 @@ pub struct ArchitectureSupport {
 /// A format.
 #[derive(Clone, Debug, Serialize)]
 pub struct FormatSupport {
-    /// Name.
+    /// Name of the format.
     pub name: &'static str,
     /// Bits of an element in the file.
     pub bits: f64,

@@ -156,7 +156,7 @@ pub struct Summary {
     pub position: u32,
     /// Number of cycles.
     pub cycles: u64,
-    /// Seconds.
+    /// Time of the step, in seconds.
     pub seconds: f64,
     /// Tokens per second.
     pub tokens_per_second: f64,

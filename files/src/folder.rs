@@ -20,7 +20,7 @@ const NEW_FOLDER: u32 = 0o777;
 pub struct NewFolder {
     place: PathBuf,
     aside: TempDir,
-    /// Subfolders.
+    /// Names of its subfolders.
     folders: Vec<&'static str>,
 }
 

@@ -39,7 +39,7 @@ enum Command {
     Replay(RunArgs),
     /// Runs one input in this process.
     One {
-        /// Target.
+        /// Name of the target.
         target: String,
         /// File with the input.
         file: PathBuf,

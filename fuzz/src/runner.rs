@@ -48,7 +48,7 @@ pub struct Finding {
 pub struct Report {
     /// Counts of all children.
     pub counts: Counts,
-    /// Duration.
+    /// Duration of the run.
     pub time: Duration,
     /// Distinct findings.
     pub findings: Vec<Finding>,

@@ -32,7 +32,7 @@ const HEADER: &[u8; 64] = &{
 pub struct SmallModel {
     /// Graph before the passes, and the bytes of its weights.
     pub random: RandomModule,
-    /// Plan.
+    /// Plan of the model.
     pub plan: Plan<Kernel>,
     /// Folder of the file with the weights.
     pub folder: PathBuf,

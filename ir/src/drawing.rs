@@ -19,7 +19,7 @@ use petgraph::visit::EdgeRef;
 /// Language of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// Graphviz.
+    /// Language of Graphviz.
     Dot,
     /// Mermaid, which many hosts support in Markdown.
     Mermaid,

@@ -197,7 +197,7 @@ pub enum ScheduleError {
         name: String,
         /// The attribute's value.
         tile: String,
-        /// Reason.
+        /// Reason why it does not fit.
         error: TilingError,
     },
     /// Tasks read from text that `lower` does not write.
@@ -241,7 +241,7 @@ pub enum ScheduleError {
     Weight {
         /// Name of the weight.
         name: String,
-        /// Reason.
+        /// Reason why it cannot be read.
         error: SourceError,
     },
 }
@@ -346,7 +346,7 @@ pub enum ShardError {
         function: String,
         /// Name of the division.
         by: &'static str,
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Weight or value of the op, as a name.
         operand: String,

@@ -26,7 +26,7 @@ const NUMBER: &str = "/[0-9]{1,4}/";
 
 /// Grammar of a whole answer, and the beginning of the answer in the prompt.
 pub struct AnswerGrammar {
-    /// Grammar.
+    /// Grammar of the whole answer.
     pub source: GrammarSource,
     /// Beginning of the answer, which the prompt already contains.
     pub prefix: String,

@@ -74,7 +74,7 @@ pub struct FileEntry {
     pub table: Vec<String>,
     /// Long name of the option.
     pub option: String,
-    /// Line.
+    /// Line of the key.
     pub line: FileLine,
     value: FileValue,
 }

@@ -11,7 +11,7 @@ use super::definition::SettingValue;
 pub struct Setting {
     /// Long name of the option.
     pub option: String,
-    /// Value.
+    /// Value of the option.
     pub value: SettingValue,
     /// Source of the value.
     pub source: SettingSource,

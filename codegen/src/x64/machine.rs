@@ -196,18 +196,18 @@ impl Mem {
 pub enum Rm {
     /// A register.
     Reg(Vreg),
-    /// Memory.
+    /// Memory at an address.
     Mem(Mem),
 }
 
 /// An operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// Unused.
+    /// No operand.
     None,
     /// A register.
     Reg(Vreg, Width, Role),
-    /// Memory.
+    /// Memory at an address.
     Mem(Mem),
     /// An immediate.
     Imm(i64),
@@ -438,7 +438,7 @@ pub struct Loop {
 pub struct Function {
     /// The target.
     pub target: Target,
-    /// Blocks.
+    /// Blocks of the function.
     pub blocks: Vec<Block>,
     /// The order in which blocks are emitted; the first is the entry, the last returns.
     pub layout: Vec<BlockId>,

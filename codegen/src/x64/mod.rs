@@ -160,7 +160,7 @@ pub struct Stats {
     pub moves: usize,
     /// Moves in innermost loops.
     pub moves_in_innermost_loops: usize,
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: usize,
     /// Bytes of code.
     pub bytes: usize,

@@ -184,9 +184,9 @@ pub struct StepForecast {
     pub mean: RankSeconds,
     /// Mean work of a rank, relative to the expected work of the busiest rank.
     pub balance: f64,
-    /// Exchanges.
+    /// Number and bytes of exchanges.
     pub exchanges: ExchangeCounts,
-    /// Each rank.
+    /// Forecast of each rank.
     pub ranks: Vec<RankForecast>,
 }
 

@@ -49,9 +49,9 @@ pub struct OpWork {
 /// Bytes of a rank's weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightBytes {
-    /// All but experts.
+    /// Bytes of all other weights.
     pub dense: u64,
-    /// Experts.
+    /// Bytes of experts.
     pub experts: u64,
 }
 

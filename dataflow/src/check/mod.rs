@@ -92,11 +92,11 @@ pub enum CheckError {
     Outside {
         /// Number and label of the program.
         program: String,
-        /// Column.
+        /// Number of the column.
         column: u32,
-        /// Expert.
+        /// Number of the expert.
         expert: u32,
-        /// Part.
+        /// Number of the part.
         part: u32,
         /// Column of the PE.
         x: u32,

@@ -89,11 +89,11 @@ pub enum SimulateError {
     SentTwice {
         /// Number and label of the program.
         program: String,
-        /// Column.
+        /// Number of the column.
         column: u32,
-        /// Expert.
+        /// Number of the expert.
         expert: u32,
-        /// Part.
+        /// Number of the part.
         part: u32,
         /// Row of the firing.
         row: u32,

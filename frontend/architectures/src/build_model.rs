@@ -18,7 +18,7 @@ use crate::models::architectures;
 /// A model: hyperparameters and graph.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Hyperparameters.
+    /// Hyperparameters of the model.
     pub hyper: Hyper,
     /// The graph: one function, `step`.
     pub module: Module,

@@ -108,7 +108,7 @@ pub enum ArchError {
     Nextn {
         /// Model file whose layers cannot draft.
         path: Box<Path>,
-        /// Reason.
+        /// Reason why they cannot.
         problem: NextnProblem,
     },
     /// Keys and tensors agree, but an op with them is invalid.

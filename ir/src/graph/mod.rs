@@ -488,11 +488,11 @@ pub struct ValueData {
 pub struct Function {
     /// Name without the sigil.
     pub name: String,
-    /// Parameters.
+    /// Parameters of the function.
     pub params: Vec<ValueId>,
     /// Ops in order.
     pub ops: Vec<Op>,
-    /// Results.
+    /// Results of the function.
     pub results: Vec<ValueId>,
     /// All values.
     pub values: Vec<ValueData>,

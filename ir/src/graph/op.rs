@@ -98,13 +98,13 @@ pub struct OpRow {
     pub kind: OpKind,
     /// Mnemonic in IR text.
     pub mnemonic: &'static str,
-    /// Operands.
+    /// Operands of the op, in order.
     pub operands: &'static [OperandRow],
-    /// Attributes.
+    /// Attributes of the op.
     pub attrs: &'static [AttrRow],
     /// Number of results.
     pub results: usize,
-    /// Effects.
+    /// Effects of the op.
     pub effect: Effect,
     /// One line of documentation.
     pub doc: &'static str,

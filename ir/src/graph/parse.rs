@@ -72,7 +72,7 @@ pub enum ParseProblem {
     /// A missing attribute.
     #[error("{op} needs the attribute {attr}; it has {known}")]
     MissingAttr {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Name of the attribute.
         attr: &'static str,
@@ -82,7 +82,7 @@ pub enum ParseProblem {
     /// An attribute that an op does not have.
     #[error("{op} has no attribute {attr}; it has {known}")]
     NoAttr {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Name of the attribute.
         attr: String,
@@ -92,7 +92,7 @@ pub enum ParseProblem {
     /// Too many values left of `=`, or too few.
     #[error("{op} defines {expected} values, not {found}")]
     ResultCount {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Number in the op table.
         expected: usize,

@@ -46,7 +46,7 @@ pub enum TypeError {
     /// Too many operands, or too few.
     #[error("{op} takes {expected} operands, not {found}")]
     OperandCount {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Number in the op table.
         expected: usize,
@@ -56,7 +56,7 @@ pub enum TypeError {
     /// Too many attributes, or too few.
     #[error("{op} takes {expected} attributes, not {found}")]
     AttrCount {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Number in the op table.
         expected: usize,
@@ -66,7 +66,7 @@ pub enum TypeError {
     /// An operand that the type rule rejects.
     #[error("{op}: operand {operand} is {found}; it must be {expected}")]
     Operand {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Name in the op table.
         operand: &'static str,
@@ -78,7 +78,7 @@ pub enum TypeError {
     /// An attribute that the type rule rejects.
     #[error("{op}: attribute {attr} is {found}; it must be {expected}")]
     Attr {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Name of the attribute.
         attr: &'static str,

@@ -113,7 +113,7 @@ pub enum Problem {
     /// An op that defines too many values, or too few.
     #[error("{op} defines {expected} values, not {found}")]
     ResultCount {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Number in the op table.
         expected: usize,
@@ -123,7 +123,7 @@ pub enum Problem {
     /// A result with another type than the type rule gives.
     #[error("{value} has the type {found}; {op} gives {expected}")]
     ResultType {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Result with the wrong type.
         value: String,

@@ -57,7 +57,7 @@ pub enum InterpretError {
     /// An access outside its buffer.
     #[error("`{op}` accesses {bytes} bytes at offset {offset} of buffer %{buffer}, which has {size} bytes")]
     OutOfBounds {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Name of the buffer.
         buffer: String,
@@ -71,7 +71,7 @@ pub enum InterpretError {
     /// An access that the kind of its buffer does not allow.
     #[error("`{op}` cannot access buffer %{buffer}, which is declared `{kind}`")]
     Forbidden {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// Name of the buffer.
         buffer: String,

@@ -317,7 +317,7 @@ pub enum Imm {
 /// One computation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inst {
-    /// Operation.
+    /// Op of the computation.
     pub op: Op,
     /// Type of the result, or of the stored value.
     pub ty: Type,

@@ -77,7 +77,7 @@ pub struct OpRow {
     pub mnemonic: &'static str,
     /// Number of value operands.
     pub operands: usize,
-    /// Immediate.
+    /// Kind of the op's immediate.
     pub imm: ImmKind,
     /// Memory access.
     pub memory: Memory,

@@ -25,7 +25,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_combine", 16, "attention_combine group=4 dv=64 parts=16"),

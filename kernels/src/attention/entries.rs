@@ -37,7 +37,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_entries", 6, "attention_entries group=8 d=512 dv=512 scale=0.044194173 sinks window=128 every=4"),

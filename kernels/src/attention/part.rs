@@ -32,7 +32,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),

@@ -131,7 +131,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_tiles_64", 70, "attention_tiles group=4 d=64 dv=64 scale=0.125 heads=8 rows=72"),

@@ -36,7 +36,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),

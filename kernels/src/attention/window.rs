@@ -46,7 +46,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),

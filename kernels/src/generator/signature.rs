@@ -88,7 +88,7 @@ pub struct Buffer {
     pub name: &'static str,
     /// Use by the kernel.
     pub role: Role,
-    /// Contents.
+    /// Contents of the buffer.
     pub holds: BufferContents,
     /// Whether the kernels of some targets lack the buffer.
     pub optional: bool,
@@ -108,7 +108,7 @@ pub struct Dim {
 pub struct Signature {
     /// Buffers; scratch, which some kernels lack, comes last.
     pub buffers: Vec<Buffer>,
-    /// Dims.
+    /// Dims of the kernel.
     pub dims: Vec<Dim>,
 }
 

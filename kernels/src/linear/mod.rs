@@ -317,7 +317,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("gemv_f32", 1, "linear format=f32 k=2048 tile=32 n=2048 shape=gemv"),

@@ -72,7 +72,7 @@ spec! {
     }
 }
 
-/// Representative specs, one for each format.
+/// Rows of the catalogue: representative specs with names, one for each format.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("pack_f32_r16", 8, "pack to=f32_r16"),

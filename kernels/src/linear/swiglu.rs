@@ -68,7 +68,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("gemv_swiglu_q4_k_r16", 1, "swiglu gate=q4_k_r16 up=q4_k_r16 k=2048 tile=256 n=5632 out=a8_super rows=5 shape=gemv"),

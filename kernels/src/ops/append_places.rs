@@ -27,7 +27,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("append_places", 16, "append_places d=512 dv=512 heads=1"),

@@ -56,7 +56,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("delta_net", 1, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6"),

@@ -25,7 +25,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("embed_f16", 1, "embed format=f16 rows=512 n=2048"),

@@ -31,7 +31,7 @@ const STYLE: RopeStyle = RopeStyle::Neox;
 /// Elements of the one pair.
 const PAIR: u32 = 2;
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("heads_temperature", 16, "heads_temperature n=576"),

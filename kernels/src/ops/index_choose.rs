@@ -29,7 +29,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_choose", 1024, "index_choose chosen=2048 positions=163840"),

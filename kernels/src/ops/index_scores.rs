@@ -34,7 +34,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_scores", 128, "index_scores heads=64 d=128 positions=163840"),

@@ -74,7 +74,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_top_k", 128, "index_top_k heads=64 d=128 chosen=2048 positions=163840"),

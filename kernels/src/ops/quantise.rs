@@ -22,7 +22,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("quantise_a8_super", 1, "quantise n=5632 out=a8_super"),

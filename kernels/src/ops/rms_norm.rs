@@ -16,7 +16,7 @@ spec! {
     pub struct RmsNorm "rms_norm" {
         /// Elements of a row.
         pub n: u32,
-        /// Epsilon.
+        /// Epsilon of the norm.
         pub eps: Bits,
         /// Format of the result.
         pub out: Format,
@@ -25,7 +25,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("rms_norm_f32", 1, "rms_norm n=2048 eps=1e-5 out=f32"),

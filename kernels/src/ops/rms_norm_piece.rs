@@ -21,14 +21,14 @@ spec! {
         pub row: u32,
         /// Pieces of the row.
         pub parts: u32,
-        /// Epsilon.
+        /// Epsilon of the norm.
         pub eps: Bits,
         /// Format of the result.
         pub out: Format,
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("rms_norm_piece", 1, "rms_norm_piece n=512 row=8192 parts=16 eps=1e-5 out=a8_super"),

@@ -36,7 +36,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("rope_append_64", 16, "rope_append d=64 dv=64 dims=64 style=norm"),

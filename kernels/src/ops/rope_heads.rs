@@ -30,7 +30,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("rope_heads_64", 16, "rope_heads heads=32 d=64 dims=64 style=norm"),

@@ -46,7 +46,7 @@ spec! {
         pub experts: u32,
         /// Experts per token.
         pub top_k: u32,
-        /// Scores.
+        /// Function from logits to scores.
         pub score: Score,
         /// Equal groups of adjacent experts.
         pub groups: u32 = 1,
@@ -68,7 +68,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("route", 1, "route experts=128 top_k=8 score=softmax normalise scale=1.0"),

@@ -25,7 +25,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("route_owned", 1, "route_owned n=8 first=64 experts=64"),

@@ -31,7 +31,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("short_conv", 1, "short_conv channels=8192 n=512 taps=4"),

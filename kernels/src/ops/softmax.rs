@@ -19,7 +19,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("softmax", 1, "softmax n=32000"),

@@ -46,7 +46,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("ssm_scan", 1, "ssm_scan heads=128 groups=1 of=1 n=2 p=64 s=128"),

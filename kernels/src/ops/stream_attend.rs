@@ -33,7 +33,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_attend", 1, "stream_attend streams=4 d=4096 eps=1e-5"),

@@ -24,7 +24,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_input", 1, "stream_input streams=4 d=4096 n=512"),

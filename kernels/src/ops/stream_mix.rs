@@ -29,7 +29,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_mix", 1, "stream_mix streams=4 d=4096 n=512"),

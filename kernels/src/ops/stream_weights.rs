@@ -72,7 +72,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_weights", 1, "stream_weights streams=4 parts=mixed iterations=20 eps=1e-6 magnitude=2.0"),

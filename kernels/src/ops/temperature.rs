@@ -29,7 +29,7 @@ const STYLE: RopeStyle = RopeStyle::Neox;
 /// Elements of the one pair.
 const PAIR: u32 = 2;
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("temperature", 16, "temperature n=4096"),

@@ -44,7 +44,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("wkv7", 1, "wkv heads=32 group=1 d=64 dv=64 finds"),

@@ -33,7 +33,7 @@ spec! {
     }
 }
 
-/// Representative specs.
+/// Rows of the catalogue: representative specs with names.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("xielu", 1, "xielu n=21504 alpha_n=0.8 alpha_p=0.8 beta=0.5 eps=-1e-6"),

@@ -236,7 +236,7 @@ enum Child {
     Absent,
     /// Any operand except `_`.
     Present,
-    /// Unknown.
+    /// Unknown property.
     Any,
 }
 

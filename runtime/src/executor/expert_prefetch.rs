@@ -158,8 +158,8 @@ impl Prefetcher {
         self.predictions.forget();
     }
 
-    /// Records the experts that the router chose in one window of a group. After the last window, in
-    /// any order, the choice of the group is complete.
+    /// Records the experts that the router chose in one window of a group. When all windows are
+    /// known, in any order, the choice of the group is complete.
     pub(crate) fn on_window(&mut self, store: &ExpertCache, group: u32, window: u32, experts: &[u32]) {
         let (Some(routed), Some(facts)) = (self.routed.get_mut(group as usize), self.groups.get(group as usize)) else {
             return;

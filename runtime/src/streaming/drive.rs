@@ -82,7 +82,7 @@ pub enum BackendChoice {
     /// io_uring if the system allows it, else threads.
     #[default]
     Auto,
-    /// Threads.
+    /// Threads that read.
     ThreadedReader,
 }
 

@@ -118,7 +118,7 @@ pub enum StreamError {
     /// The reading thread has ended.
     #[error("the thread that reads weights ended: {why}")]
     Closed {
-        /// Reason.
+        /// Reason why it ended.
         why: String,
     },
 }

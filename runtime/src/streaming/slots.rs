@@ -21,7 +21,7 @@ pub struct SizeClass {
 /// Use of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Empty.
+    /// Slot without a block.
     Free,
     /// A block that a step may read, or that is being read for a step.
     Primary,

@@ -14,7 +14,7 @@ pub(super) struct Example {
     pub state: Vec<u64>,
     /// Dimensions of the operands after the token. Empty for an absent optional operand.
     pub operands: Vec<Vec<u64>>,
-    /// Attributes.
+    /// Attributes of the op.
     pub attrs: Vec<Attr>,
 }
 

@@ -61,9 +61,9 @@ impl std::fmt::Display for Failure {
 pub struct Counts {
     /// Statements, including loops.
     pub statements: usize,
-    /// Loops.
+    /// Number of loops.
     pub loops: usize,
-    /// Buffers.
+    /// Number of buffers.
     pub buffers: usize,
     /// Number of dims.
     pub dims: usize,

@@ -14,7 +14,7 @@ use super::fold::{FoldedSections, ItemLayers, NUMBER, Section, layer_of, section
 pub struct OpLine {
     /// The op as text, without its results.
     text: String,
-    /// Mnemonic.
+    /// Mnemonic of the op.
     op: &'static str,
     /// Names and types of its results.
     results: Vec<(String, String)>,

@@ -50,13 +50,13 @@ pub(crate) fn state_space(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Resu
 
 /// Inputs of the scan of a layer.
 pub(crate) struct ScanRows {
-    /// Values.
+    /// Values of the heads.
     pub x: ValueId,
-    /// Keys.
+    /// Keys, one for each group of heads.
     pub key: ValueId,
-    /// Queries.
+    /// Queries, one for each group of heads.
     pub query: ValueId,
-    /// Steps.
+    /// Step sizes of the heads.
     pub step: ValueId,
 }
 

@@ -101,7 +101,7 @@ pub enum CheckpointError {
         path: Box<Path>,
         /// Name of the malformed tensor, if the fault concerns one.
         tensor: Option<Box<str>>,
-        /// Fault.
+        /// Fault of the header.
         fault: HeaderFault,
     },
     /// A tensor without a rule in the model's row.

@@ -72,7 +72,7 @@ pub enum GgufError {
         offset: u64,
         /// The key or tensor being read.
         place: Place,
-        /// Fault.
+        /// Fault at this byte.
         fault: Fault,
     },
     /// A shard of a split model is missing.
@@ -116,7 +116,7 @@ pub enum GgufError {
         path: Box<Path>,
         /// Name of the key.
         key: Box<str>,
-        /// Value.
+        /// Value of the key.
         found: Box<str>,
         /// Condition that the value must meet.
         limit: Box<str>,
@@ -320,7 +320,7 @@ pub enum Fault {
     /// Elements or bytes that do not fit in 63 bits.
     #[error("{dims:?} elements of {ty} are more than 2^63 - 1 elements or bytes")]
     TensorSize {
-        /// Dimensions.
+        /// Dimensions of the tensor.
         dims: Box<[u64]>,
         /// Type of the tensor.
         ty: TensorType,

@@ -63,7 +63,7 @@ pub enum TemplateError {
     /// The answer cannot continue the last message.
     #[error("the answer cannot continue the last message: {reason}")]
     NotContinued {
-        /// Reason.
+        /// Reason why it cannot.
         reason: String,
     },
     /// A tool, arguments or a variable are not JSON.

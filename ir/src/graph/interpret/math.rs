@@ -374,9 +374,9 @@ pub fn attention(
 /// Keys and values of the positions that a row may see, each as `[position][kv head][element]`.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedRows<'a> {
-    /// Keys.
+    /// Keys of the positions.
     pub keys: &'a [f32],
-    /// Values.
+    /// Values of the positions.
     pub values: &'a [f32],
 }
 

@@ -31,14 +31,14 @@ impl WeightSource for Vec<Vec<u8>> {
 /// Data of an IR value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Floats.
+    /// Floats, row by row.
     F32 {
         /// Dimensions, outermost first.
         dims: Vec<usize>,
         /// Elements, row-major.
         data: Vec<f32>,
     },
-    /// Integers.
+    /// Integers, row by row.
     I32 {
         /// Dimensions, outermost first.
         dims: Vec<usize>,
@@ -114,7 +114,7 @@ pub enum InterpretError {
     /// A collective in a graph that is interpreted without the other ranks.
     #[error("{op} needs the graphs of all {ranks} ranks; this is rank {rank} alone")]
     OtherRanks {
-        /// Mnemonic.
+        /// Mnemonic of the collective.
         op: &'static str,
         /// Rank of the graph.
         rank: u32,
@@ -127,7 +127,7 @@ pub enum InterpretError {
     /// An element of an i32 tensor that is out of range.
     #[error("{op}: {what} {found} is not in 0..{bound}")]
     Index {
-        /// Mnemonic.
+        /// Mnemonic of the op.
         op: &'static str,
         /// `id`, `row`, `expert` or `position`.
         what: &'static str,

@@ -37,7 +37,7 @@ pub enum Token<'a> {
     Name(&'a str),
     /// A number as text.
     Number(&'a str),
-    /// Punctuation.
+    /// Punctuation mark.
     Symbol(&'static str),
     /// The end of the text.
     End,

@@ -60,7 +60,7 @@ use shares::Shares;
 /// The memory of an engine.
 #[derive(Debug)]
 pub(crate) struct EngineMemory {
-    /// Activations.
+    /// Memory for activations.
     pub arena: Memory,
     /// Model files and the plan's own file, which keep the weights mapped.
     pub files: Vec<Mapped>,

@@ -74,7 +74,7 @@ pub struct Call {
 /// A dim and its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dim {
-    /// Name.
+    /// Name of the dim.
     pub name: String,
     /// Value in this call.
     pub value: i64,
@@ -98,7 +98,7 @@ pub struct File {
 /// A buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// Name.
+    /// Name of the buffer.
     pub name: String,
     /// Access of the kernel to the buffer.
     pub kind: BufferAccess,
