@@ -12,7 +12,7 @@ use crate::work::{Group, Job};
 /// thread spins until the workers are done and takes a processor for that.
 const VARIANTS: [(&str, bool); 4] = [("avx2", false), ("avx2", true), ("native", false), ("native", true)];
 
-/// kt-kernel.
+/// The engine kt-kernel, which a Python script runs.
 #[derive(Debug)]
 pub struct Kt {
     python: PathBuf,

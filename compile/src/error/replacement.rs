@@ -70,7 +70,7 @@ pub enum ReplacementError {
         of_file(path.as_deref()), of_dims(dims)
     )]
     Departs {
-        /// The file of a kernel that replaces another.
+        /// File of the edited kernel, if it replaces a kernel of a model.
         path: Option<PathBuf>,
         /// Name of the edited kernel.
         kernel: String,

@@ -211,8 +211,8 @@ impl Names<'_> {
         self.report.loops.get(number).map_or(OUTSIDE, |l| l.label.as_str())
     }
 
-    /// Returns the bound of some loops with the most cycles: the code or a level. Includes the loop
-    /// and the stream with the largest share.
+    /// Returns the bound with the most cycles over these loops: the code or a level. Includes the
+    /// loop and the stream that take most of them.
     fn bound_of_levels(&self, loops: &[(usize, &Bounds)], cycles: f64) -> LevelBound {
         let streams =
             || loops.iter().flat_map(|(number, bounds)| bounds.streams.iter().map(|(s, c)| (*number, *s, *c)));

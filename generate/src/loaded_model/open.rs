@@ -1,4 +1,4 @@
-//! From a model or a plan to an engine: compiles a model for a run, and loads the plan.
+//! Loading of an engine: compiles a model for a run, or takes a plan, and loads the plan.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

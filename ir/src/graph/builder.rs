@@ -50,7 +50,7 @@ pub struct GraphBuilder {
 pub struct StepParams {
     /// Token ids, `i32[T]`.
     pub ids: ValueId,
-    /// Their positions, `i32[T]`.
+    /// Positions of the tokens, `i32[T]`.
     pub pos: ValueId,
     /// Output rows, `i32[L]`.
     pub rows: ValueId,

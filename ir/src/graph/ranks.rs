@@ -88,7 +88,7 @@ impl Display for Collective {
 /// Reason why the graphs of a group do not match.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RanksError {
-    /// No graphs at all.
+    /// The list of graphs is empty.
     #[error("there are no graphs of ranks; expected one for each rank")]
     Empty,
     /// A graph that does not verify.

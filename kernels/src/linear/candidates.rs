@@ -67,8 +67,8 @@ const BF16_BYTES: f64 = 2.0;
 const FLOAT_PRODUCTS: f64 = 4.0;
 /// Cost factor of bf16 in pairs: a product takes half a multiply-add.
 const BF16_PRODUCTS: f64 = 2.0;
-/// Cost factor of bytes without an instruction for four products: one instruction for pairs and one
-/// that adds them.
+/// Cost factor of bytes on targets without an instruction for four products. They take one
+/// instruction for pairs of products, and one that adds the pairs.
 const PAIRS_OF_PRODUCTS: f64 = 2.0;
 /// Vector length in bytes for which costs were measured.
 const MEASURED_VECTOR: f64 = 64.0;

@@ -145,7 +145,7 @@ enum Slot {
     Part { slot: u32, contents: SlotContents },
 }
 
-/// A step.
+/// Properties of a traced step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Number of tokens.

@@ -1,4 +1,4 @@
-//! Keys of RWKV's layers, and what all its models have in common.
+//! Keys of RWKV's layers, and the parts that all its models share.
 //!
 //! ```text
 //! // elements of a key and of a value; the width divided by it is the number of heads

@@ -358,7 +358,8 @@ pub(super) fn split_groups(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     named_parts([("q", turned(0, each)), ("k", turned(each, 1)), ("v", values)])
 }
 
-/// Reorders such a matrix to queries, then keys, then values, without reordering RoPE pairs.
+/// Reorders a matrix like that of [`split_groups`] to queries, then keys, then values. RoPE pairs
+/// keep their order.
 pub(super) fn by_key_heads(s: &Sizes, x: Array) -> Option<Vec<ConvertedPart>> {
     let each = s.heads.checked_div(s.layer_kv_heads)?;
     let of_head = each.checked_add(2)?;
