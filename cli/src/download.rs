@@ -44,7 +44,7 @@ pub struct DownloadChoice {
 /// Downloads a model that is in no cache.
 ///
 /// # Errors
-/// If no program is installed, it fails, or the model is still missing.
+/// If no program is installed, the program fails, or the model is still missing afterwards.
 pub fn fetch(name: &str) -> anyhow::Result<()> {
     let Some(model) = HubModel::parse(name) else { return Ok(()) };
     let calls = calls(&model);

@@ -160,7 +160,7 @@ impl LoadedModel {
     /// Loads a plan. Its relative paths start at `folder`.
     ///
     /// # Errors
-    /// When the plan is malformed, its model file is missing or another, or this machine cannot run
+    /// When the plan is malformed, its model file is missing or differs, or this machine cannot run
     /// it.
     pub fn of_plan(plan: Plan<Kernel>, folder: &Path, options: &LoadOptions) -> Result<LoadedModel, Error> {
         LoadedModel::of_plan_file(PlanFile::new(plan), folder, options)

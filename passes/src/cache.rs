@@ -25,7 +25,7 @@ use crate::error::PassError;
 use crate::options::{OptionValue, PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "cache",
     doc: "Stores keys and values in other formats than f16, if `keys` or `values` names one.",

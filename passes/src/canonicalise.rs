@@ -30,7 +30,7 @@ use ixc_ir::graph::{Attr, DefUse, Function, Module, Op, OpKind, OpView, Operand,
 use crate::error::PassError;
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "canonicalise",
     doc: "Removes unused and redundant ops, and merges equal ones.",

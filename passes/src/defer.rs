@@ -44,7 +44,7 @@ use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "defer",
     doc: "Computes the lowest-weighted experts of each token one layer later, if `experts` is not 0.",

@@ -53,7 +53,7 @@ use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "fuse",
     doc: "Makes products read quantised weights, and fuses ops that can share one pass over memory.",

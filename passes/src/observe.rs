@@ -30,7 +30,7 @@ use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "observe",
     doc: "Sums the squares of the inputs of each product, if `inputs` is true.",

@@ -34,7 +34,7 @@ use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "pack",
     doc: "Chooses the format in which products read each weight, and the format of their activations.",

@@ -14,7 +14,7 @@ use crate::draft::Draft;
 use crate::error::PassError;
 use crate::options::{OptionRow, OptionSet, PassOptions};
 
-/// A pass.
+/// A pass: its name, its options and its function.
 #[derive(Debug)]
 pub struct Pass {
     /// Name on the command line.

@@ -35,7 +35,7 @@ use crate::error::PassError;
 use crate::options::{OptionValue, PassOptions, matches, pass_options};
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "requantise",
     doc: "Converts weights to other formats than the file's, if `weights` names any.",

@@ -63,7 +63,7 @@ use crate::options::{PassOptions, pass_options};
 use crate::pack::factors;
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "residency",
     doc: "Adds ops that load, wait for and evict experts, if the experts do not all fit in memory.",

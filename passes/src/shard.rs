@@ -42,7 +42,7 @@ use crate::error::{PassError, ShardError};
 use crate::options::{OptionValue, PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "shard",
     doc: "Divides the model among ranks and keeps the part of one, if `ranks` is more than 1.",

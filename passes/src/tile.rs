@@ -59,7 +59,7 @@ use cut::WeightBlocking;
 pub use overrides::{Override, Overrides};
 pub use parts::{ColumnSplit, parts, weight_parts};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "tile",
     doc: "Chooses for each weight the rows of a work item and the kernel for each number of activation rows, from the cache sizes, and records the reason.",

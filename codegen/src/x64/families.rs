@@ -149,9 +149,9 @@ pub enum UnaryOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShiftOp {
     Left,
-    /// Right; the new bits are zeros.
+    /// Shift to the right; the new bits are zeros.
     RightUnsigned,
-    /// Right; the new bits are copies of the sign.
+    /// Shift to the right; the new bits are copies of the sign.
     RightSigned,
 }
 

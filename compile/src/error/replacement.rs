@@ -21,9 +21,9 @@ pub enum ReplacementError {
     /// Two files for the same kernel.
     #[error("{} replaces the same kernel as {}; name only one of them", path.display(), other.display())]
     Twice {
-        /// A file.
+        /// One of the two files.
         path: PathBuf,
-        /// The other file.
+        /// The other of the two files.
         other: PathBuf,
     },
     /// A file with a kernel that the plan does not have.

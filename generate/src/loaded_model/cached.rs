@@ -35,8 +35,8 @@ pub(super) struct ModelCache {
 }
 
 impl ModelCache {
-    /// Returns the cache for a model. Returns `None` if it is off, or the options have plans that
-    /// are not cached.
+    /// Returns the cache for a model. Returns `None` if it is off, or plans with these options are
+    /// not cached.
     pub(super) fn new(gguf: &Gguf, path: &Path, options: &LoadOptions) -> Option<ModelCache> {
         let cache = options.plan_cache.clone()?;
         match ModelKey::new(gguf, options.parts(), &compile_options(options)) {

@@ -115,8 +115,8 @@ impl UnloadedModel {
         UnloadedModel::of_files(gguf, cache, options)
     }
 
-    /// Returns the open plan or model. Builds the graph of a model with cached plans, for which
-    /// `options` are those of opening it.
+    /// Returns the open plan or model. If only cached plans were opened, opens the model and builds
+    /// its graph. `options` must be those with which it was opened.
     ///
     /// # Errors
     /// When the model cannot be opened again.

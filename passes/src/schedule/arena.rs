@@ -22,7 +22,7 @@ use crate::draft::DraftStep;
 use crate::error::PassError;
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "arena",
     doc: "Places all buffers in one arena, where buffers that are not in use at the same time share bytes. The result is the plan.",

@@ -71,7 +71,7 @@ use crate::draft::{fit, part_bytes, row_bytes};
 use crate::error::PassError;
 use crate::pass::{Context, GraphResult, Pass, PlanProperties, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "lower",
     doc: "Turns ops into tasks: each is a kernel and the data that it reads and writes.",

@@ -42,7 +42,7 @@ use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
-/// The pass.
+/// Entry of this pass in the list of passes.
 pub static PASS: Pass = Pass {
     name: "steps",
     doc: "Puts each task into the earliest possible step, with a barrier between steps. This gives as few steps as the longest chain of tasks that are worth sharing among threads.",

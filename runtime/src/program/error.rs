@@ -115,9 +115,9 @@ pub enum Problem {
     /// A written buffer shares memory with another buffer of the same call.
     #[error("buffer %{written} is written and shares memory with buffer %{other}")]
     Overlap {
-        /// The written buffer.
+        /// Name of the written buffer.
         written: String,
-        /// The other buffer.
+        /// Name of the other buffer.
         other: String,
     },
     /// A size or limit depends on more than dims.

@@ -73,7 +73,7 @@ fn identities(keys: &Keys<'_>) -> Result<u64, GgufError> {
 struct Shortcut {
     layer: usize,
     h: ValueId,
-    /// Experts with matrices.
+    /// Routing to the experts with matrices.
     route: Route,
     /// Sum of the weights of identity experts; `None` in models without identity experts.
     identity: Option<ValueId>,

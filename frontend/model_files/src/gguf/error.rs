@@ -360,7 +360,7 @@ pub enum Fault {
     /// Two tensors share bytes.
     #[error("data overlaps the data of tensor \"{}\"", quote(other))]
     Overlap {
-        /// The other tensor.
+        /// Name of the other tensor.
         other: Box<str>,
     },
     /// Shards of a split model do not match.

@@ -12,7 +12,7 @@ pub(super) fn whole(n: i64, of: i64) -> i64 {
     (n + of - 1) / of * of
 }
 
-/// Offsets in scratch memory, in bytes.
+/// Offsets in scratch memory, in bytes. Each field names the contents at its offset.
 pub(super) struct Places {
     /// Rows of queries times the factor on scores, as bf16.
     pub(super) queries: i64,
