@@ -35,7 +35,7 @@ use ixc_testing::nmse::nmse;
 const EXACT: f64 = 1e-9;
 /// Max error of compiled code. Keys and values are f16, and activations are rounded to 8 bits
 /// before each product, with a relative squared error of 2e-5 (`made_models.rs`). Some ten products
-/// follow each other, and softmax and SwiGLU amplify.
+/// follow each other, and softmax and SwiGLU amplify it.
 const COMPILED: f64 = 5e-4;
 
 const NAMES: [&str; 2] = ["own", "shared"];

@@ -42,9 +42,9 @@ pub struct Work {
     pub time: Duration,
     /// Number of items that ran.
     pub items: u64,
-    /// Bytes of weights and states that the items read, counted again for each item. Without
-    /// weights and states, all bytes that they read and write. If an index selects rows of a table,
-    /// only the bytes that are moved.
+    /// Bytes of weights and states that the items read, counted again for each item. For items
+    /// without weights and states, all bytes that they read and write. If an index selects rows of
+    /// a table, only the bytes that are moved.
     pub bytes: u64,
     /// Multiply-adds of the items.
     pub products: Products,
