@@ -10,8 +10,8 @@ use ixc::compile;
 use ixc::ir::graph::Module;
 use ixc::ir::graph::interpret::ranks::RankInterpreter;
 use ixc::ir::graph::interpret::{Interpreter, Value, WeightSource};
-use ixc::ir::kernel::Kernel;
-use ixc::ir::plan::{BufferId, Exchange, Halves, Plan, Step};
+use ixc::ir::kernel::{BufferKind, Kernel};
+use ixc::ir::plan::{BufferId, Exchange, Halves, Output, Plan, Step};
 use ixc::model::Model;
 use ixc::passes::manager;
 use ixc::passes::options::OptionSet;
@@ -285,12 +285,14 @@ fn sums_in_halves_of_the_rows_change_no_bit() {
 #[test]
 fn hostile_plans_with_sums_in_halves_are_refused() {
     let model = Model::open(&demo_model()).unwrap();
-    let refused = |expected: &str, rank: usize, edit: &dyn Fn(&mut Plan<Kernel>, usize)| {
+    let is_in_halves = |step: &Step| matches!(step, Step::Exchange(exchange) if exchange.halves().is_some_and(|halves| halves.after > 0));
+    let refused = |expected: &str, ranks: &[usize], edit: &dyn Fn(&mut Plan<Kernel>, usize)| {
         let mut file = plans_in_halves(&model, 2, Division::Experts, None, 7);
-        let plan = if rank == 0 { &mut file.plan } else { &mut file.other_ranks[0] };
-        let is_in_halves = |step: &Step| matches!(step, Step::Exchange(exchange) if exchange.halves().is_some_and(|halves| halves.after > 0));
-        let at = plan.steps.iter().position(is_in_halves).unwrap();
-        edit(plan, at);
+        for &rank in ranks {
+            let plan = if rank == 0 { &mut file.plan } else { &mut file.other_ranks[rank - 1] };
+            let at = plan.steps.iter().position(is_in_halves).unwrap();
+            edit(plan, at);
+        }
         let error = load(file, 1, 0).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}; expected {expected}");
     };
@@ -300,24 +302,33 @@ fn hostile_plans_with_sums_in_halves_are_refused() {
             step => panic!("{step:?}"),
         }
     };
-    refused("tokens from which a sum has halves is 1", 0, &halves(|halves| halves.rows = 1));
-    refused("steps before a sum in halves is 4294967295", 0, &halves(|halves| halves.before = u32::MAX));
-    refused("expected tasks that compute each token from its own rows", 0, &halves(|halves| halves.before += 1));
+    // Exchanges of ranks with other halves do not match, so both ranks have the wrong number.
+    refused("tokens from which a sum has halves is 1", &[0, 1], &halves(|halves| halves.rows = 1));
+    refused("steps before a sum in halves is 4294967295", &[0], &halves(|halves| halves.before = u32::MAX));
+    refused("expected tasks that compute each token from its own rows", &[0], &halves(|halves| halves.before += 1));
     refused(
-        "expected steps around a sum that no other sum divides into halves",
-        0,
+        "expected steps of the sum's layer that no other sum divides into halves",
+        &[0],
         &halves(|halves| halves.before = 64),
     );
-    refused("does not match those of the other ranks", 1, &halves(|halves| halves.rows += 1));
-    refused("expected memory of its own for each buffer", 0, &|plan, at| {
+    refused("does not match those of the other ranks", &[1], &halves(|halves| halves.rows += 1));
+    refused("expected memory of its own for each buffer", &[0], &|plan, at| {
         let Step::Exchange(exchange) = plan.steps[at] else { panic!("no exchange") };
         let Step::Run { tasks, .. } = &plan.steps[at + 1] else { panic!("no tasks") };
         let sum = exchange.result().unwrap();
-        let written = tasks[0].args.iter().filter_map(|arg| arg.source.arena()).find(|buffer| *buffer != sum).unwrap();
+        // No earlier step uses the buffer that the task writes.
+        let kernel = &plan.kernels[tasks[0].variants[0].kernel.0 as usize];
+        let args = tasks[0].args.iter().zip(&kernel.buffers);
+        let mut outputs = args.filter(|(_, buffer)| matches!(buffer.kind, BufferKind::Write));
+        let written = outputs.find_map(|(arg, _)| arg.source.arena()).unwrap();
         plan.buffers[written.0 as usize].offset = plan.buffers[sum.0 as usize].offset;
     });
-    refused("expected only tasks in the steps that compute halves of the rows", 0, &|plan, at| {
-        plan.steps.insert(at, plan.steps[at].clone());
+    refused("expected only tasks in the steps that compute halves of the rows", &[0], &|plan, at| {
+        plan.steps.insert(at + 1, Step::Release { group: 0 });
+    });
+    // Layers that run separately would leave exchanges open, so the plan of a rank has none.
+    refused("expected a whole model, not the part of one that runs on its own", &[1], &|plan, _| {
+        plan.output = Output::Experts { width: 8 };
     });
 }
 

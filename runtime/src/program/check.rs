@@ -94,7 +94,9 @@ impl Checker<'_> {
         let (mut free, mut halves) = (0, None::<OpenHalves>);
         for (i, step) in self.plan.steps.iter().enumerate() {
             if layers.peek().is_some_and(|layer| layer.start == i) {
-                // This empty stage holds the actions before the layer's first task.
+                // This empty stage holds the actions before the layer's first task. Layers run
+                // separately, so no sum divides steps of two layers.
+                free = i;
                 parts.push(stages.len()..stages.len());
                 stages.push(Stage { first_task, ..Stage::default() });
                 (filled.start, open) = (filled.end, 0);
@@ -148,7 +150,8 @@ impl Checker<'_> {
                 }
                 Step::Exchange(exchange) => {
                     if let Some(Halves { after, .. }) = exchange.halves() {
-                        free = at(&format!("step {i}"), self.check_halves(i, *exchange, free))?;
+                        let end = layers.peek().map_or(self.plan.steps.len(), |layer| layer.end);
+                        free = at(&format!("step {i}"), self.check_halves(i, *exchange, free..end))?;
                         halves = begin_sum(&mut stages, *exchange, i + after as usize, &mut first_task);
                     } else {
                         add_action(&mut stages, BarrierAction::Exchange(*exchange));

@@ -1,7 +1,11 @@
 //! Checks of the steps around a sum of ranks in halves of the rows.
 //!
 //! Invariant: each buffer that the steps of one side access has memory of its own. Otherwise the
-//! second half would read rows that the first half has overwritten.
+//! second half would read rows that the first half has overwritten. The steps are in one layer, if
+//! layers run separately. Otherwise a layer would end with an open exchange, from which a later
+//! exchange would get the messages.
+
+use std::ops::Range;
 
 use ixc_ir::plan::{BufferId, Exchange, RowAxis, RowCount, Source, Step, Task};
 
@@ -13,24 +17,24 @@ use crate::program::{MAX_TOKENS, Problem, range};
 const MAX_STEPS: u32 = 64;
 
 impl Checker<'_> {
-    /// Checks the steps around the sum that is step `at`. Steps before `free` compute the halves of
-    /// another sum. Returns the first step that later sums may divide.
+    /// Checks the steps around the sum that is step `at`. They must be in `free`: the steps of the
+    /// sum's layer that no earlier sum divides. Returns the first step that later sums may divide.
     pub(in crate::program) fn check_halves(
         &self,
         at: usize,
         exchange: Exchange,
-        free: usize,
+        free: Range<usize>,
     ) -> Result<usize, Problem> {
-        let Some((sum, halves)) = first_half(exchange) else { return Ok(free) };
+        let Some((sum, halves)) = first_half(exchange) else { return Ok(free.start) };
         range("tokens from which a sum has halves", halves.rows, 2, MAX_TOKENS)?;
         range("steps before a sum in halves", halves.before, 0, MAX_STEPS)?;
         range("steps after a sum in halves", halves.after, 0, MAX_STEPS)?;
         let (before, after) = (halves.before as usize, halves.after as usize);
-        let first = at.checked_sub(before).filter(|first| *first >= free);
-        let sides =
-            first.and_then(|first| Some([self.plan.steps.get(first..at)?, self.plan.steps.get(at + 1..=at + after)?]));
+        let first = at.checked_sub(before).filter(|first| *first >= free.start);
+        let steps = self.plan.steps.get(..free.end).unwrap_or_default();
+        let sides = first.and_then(|first| Some([steps.get(first..at)?, steps.get(at + 1..=at + after)?]));
         let Some(sides) = sides else {
-            return Err(Problem::Shape { expected: "steps around a sum that no other sum divides into halves" });
+            return Err(Problem::Shape { expected: "steps of the sum's layer that no other sum divides into halves" });
         };
         for buffer in [sum.part, sum.sum] {
             if self.plan.buffers.get(buffer.0 as usize).is_none_or(|buffer| buffer.rows != RowCount::Tokens) {
@@ -77,5 +81,72 @@ impl Checker<'_> {
         task.rows == RowAxis::Tokens
             && task.variants.iter().all(|variant| variant.split.is_none())
             && task.args.iter().all(|arg| is_own(arg.source, arg.row_stride))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_ir::kernel::Kernel;
+    use ixc_ir::plan::{ArenaBuffer, ExpertLayer, Halves, Output, Plan};
+
+    use super::*;
+    use crate::program::PlanError;
+
+    /// Returns a plan with two layers of three steps. The second step of each adds parts of ranks.
+    fn two_layers([first, second]: [(u32, u32); 2]) -> Plan<Kernel> {
+        let run = || Step::Run { tasks: Vec::new(), alone: 0 };
+        let sum = |(before, after)| {
+            let halves = Halves { rows: 2, before, after };
+            Step::Exchange(Exchange::SumHalves { part: BufferId(0), sum: BufferId(1), halves })
+        };
+        let buffer = |offset| ArenaBuffer { name: "x".to_owned(), row_bytes: 4, rows: RowCount::Tokens, offset };
+        let id = BufferId(0);
+        let layer =
+            |layer: u32| ExpertLayer { layer, first: 3 * layer, steps: 3, rows: id, ids: id, weights: id, result: id };
+        Plan {
+            architecture: String::new(),
+            target: String::new(),
+            max_tokens: 8,
+            context_length: 8,
+            vocabulary: 8,
+            files: Vec::new(),
+            derived: Vec::new(),
+            weights: Vec::new(),
+            own_weight_bytes: 0,
+            expert_groups: Vec::new(),
+            ropes: Vec::new(),
+            states: Vec::new(),
+            buckets: 0,
+            buffers: vec![buffer(0), buffer(64)],
+            arena_bytes: 128,
+            kernels: Vec::new(),
+            steps: vec![run(), sum(first), run(), run(), sum(second), run()],
+            logits: id,
+            output: Output::Experts { width: 1 },
+            takes: None,
+            gives: None,
+            expert_layers: vec![layer(0), layer(1)],
+            ranks: None,
+            tokenizer: Vec::new(),
+        }
+    }
+
+    /// Returns the number of stages of each layer.
+    fn stages(plan: &Plan<Kernel>) -> Result<Vec<usize>, PlanError> {
+        let (_, layers) = Checker { plan, kernels: &[], routings: &[] }.stages()?;
+        Ok(layers.into_iter().map(|stages| stages.len()).collect())
+    }
+
+    #[test]
+    fn halves_of_a_sum_are_in_its_layer() {
+        // An empty stage, and two stages for each step with halves.
+        assert_eq!(stages(&two_layers([(1, 1), (1, 1)])), Ok(vec![5, 5]));
+        // Without halves, a step has one stage.
+        assert_eq!(stages(&two_layers([(1, 0), (0, 1)])), Ok(vec![4, 4]));
+        // Both sums leave their layer: one for the next layer, the other for the one before.
+        for (at, counts) in [(1, [(1, 2), (0, 0)]), (4, [(0, 0), (2, 1)])] {
+            let problem = Problem::Shape { expected: "steps of the sum's layer that no other sum divides into halves" };
+            assert_eq!(stages(&two_layers(counts)), Err(PlanError { place: format!("step {at}"), problem }));
+        }
     }
 }
