@@ -29,14 +29,16 @@ use crate::pass::Context;
 /// Max steps on each side of a sum.
 const MAX_STEPS: usize = 16;
 
-/// Divides the sums of a draft. Steps with at least `rows` tokens use the halves.
-pub(super) fn divide(draft: &mut Draft, steps: &[DraftStep], rows: u32, context: &Context<'_>) {
+/// Divides the sums of the steps `own`, which run without the other steps. Steps with at least
+/// `rows` tokens use the halves.
+pub(super) fn divide(draft: &mut Draft, steps: &[DraftStep], own: Range<usize>, rows: u32, context: &Context<'_>) {
     // The first step that no earlier sum divides.
-    let mut free = 0;
-    for at in 0..steps.len() {
+    let mut free = own.start;
+    let end = own.end;
+    for at in own {
         let Some((item, part, sum)) = sum_at(draft, &steps[at]) else { continue };
         let before = nearest(draft, steps, (free..at).rev());
-        let after = nearest(draft, steps, at + 1..steps.len());
+        let after = nearest(draft, steps, at + 1..end);
         free = at + 1 + after;
         let halves = Halves { rows, before: before as u32, after: after as u32 };
         context.decide(|| decision(draft, part, halves));

@@ -71,7 +71,7 @@ pass_options! {
 /// The work ends with a request or release of experts, without computation after it.
 pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
     let StepsOptions { alone, halves } = context.options.get();
-    let mut steps = Vec::new();
+    let (mut steps, mut parts) = (Vec::new(), Vec::new());
     for (number, part) in draft.parts().collect::<Vec<_>>().into_iter().enumerate() {
         let own = self::steps(&draft.plan, &draft.work[part.clone()], alone);
         if let Some(layer) = draft.plan.expert_layers.get_mut(number) {
@@ -79,14 +79,17 @@ pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> 
             layer.steps = fit("number of steps", own.len() as u64)?;
         }
         let in_all = |step: DraftStep| DraftStep { work: step.work.iter().map(|at| at + part.start).collect(), ..step };
+        let first = steps.len();
         steps.extend(own.into_iter().map(in_all));
+        parts.push(first..steps.len());
     }
     if ends_with_residency(&draft.work, &steps) {
         let problem = "experts evicted at the end of a step; a step must end with its logits".to_string();
         return Err(ScheduleError::Unsupported { op: "expert.evict", problem }.into());
     }
     if let Some(rows) = halves {
-        super::halves::divide(&mut draft, &steps, fit("tokens of `steps.halves`", rows)?.max(2), context);
+        let rows = fit("tokens of `steps.halves`", rows)?.max(2);
+        parts.into_iter().for_each(|part| super::halves::divide(&mut draft, &steps, part, rows, context));
     }
     if context.records_decisions() {
         tell(&draft, &steps, alone, context);
