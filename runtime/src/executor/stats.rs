@@ -118,8 +118,9 @@ pub struct Stats {
     pub tasks: Vec<TaskTime>,
     /// Kernels that ran, once for each op that called them.
     pub kernels: Vec<KernelTime>,
-    /// Time in the kernels of each of the plan's steps, and the wait for the last thread after it,
-    /// summed over threads. It is the step's wall time multiplied by the number of threads.
+    /// Time in the kernels of each of the program's stages, and the wait for the last thread after
+    /// it, summed over threads. It is the stage's wall time multiplied by the number of threads. A
+    /// step of the plan with tasks has one stage, or two if it computes halves of its rows.
     pub stages: Vec<Duration>,
     /// Exchanges of this rank.
     pub exchanged: ExchangeCounts,

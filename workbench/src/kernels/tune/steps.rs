@@ -330,7 +330,8 @@ fn kernel_of(cut: &ProductCut) -> WeightKernel {
     WeightKernel { weight: cut.weight, strategy: cut.strategy }
 }
 
-/// Returns the stages of a plan, with their tasks.
+/// Returns the stages of a plan, with their tasks. The plan is that of a whole model, whose steps
+/// with tasks have one stage each. Only plans of ranks have steps with two stages.
 fn runs(plan: &Plan<KernelSpec>) -> impl Iterator<Item = (usize, &[Task])> {
     let tasks = plan.steps.iter().filter_map(|step| match step {
         Step::Run { tasks, .. } => Some(&tasks[..]),
