@@ -80,6 +80,8 @@ pub struct LinkedTransport<L: Link + 'static> {
     ranks: u32,
     shared: Arc<Shared<L>>,
     heartbeats: Mutex<Option<JoinHandle<()>>>,
+    /// Whether this rank has ended the group, or one of its exchanges has failed.
+    has_failed: AtomicBool,
 }
 
 impl<L: Link> fmt::Debug for LinkedTransport<L> {
@@ -285,7 +287,30 @@ impl<L: Link + 'static> LinkedTransport<L> {
         });
         let of_thread = Arc::clone(&shared);
         let heartbeats = thread::Builder::new().name("heartbeats".into()).spawn(move || of_thread.send_heartbeats())?;
-        Ok(LinkedTransport { rank, ranks, shared, heartbeats: Mutex::new(Some(heartbeats)) })
+        Ok(LinkedTransport {
+            rank,
+            ranks,
+            shared,
+            heartbeats: Mutex::new(Some(heartbeats)),
+            has_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Locks the state for an exchange. Fails after a failure of this rank: messages of the failed
+    /// exchange may still arrive, and a later one would take them for its own.
+    fn lock(&self) -> Result<MutexGuard<'_, State<L>>, TransportError> {
+        let state = self.shared.lock();
+        if !self.has_failed.load(Ordering::Relaxed) {
+            return Ok(state);
+        }
+        let unknown = || TransportError::Ended { by: self.rank, reason: "an exchange failed".to_owned() };
+        Err(state.membership.end().cloned().unwrap_or_else(unknown))
+    }
+
+    /// Ends the group after a failed exchange.
+    fn fail(&self, error: &TransportError) {
+        self.has_failed.store(true, Ordering::Relaxed);
+        self.shared.fail(error);
     }
 
     /// Exchanges messages; see [`Transport::exchange`].
@@ -318,7 +343,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
 
     /// Finishes the oldest open exchange; see [`Transport::finish`].
     fn finish_checked(&self) -> Result<Vec<Receipt>, TransportError> {
-        let mut state = self.wait_for(self.shared.lock(), |state| {
+        let mut state = self.wait_for(self.lock()?, |state| {
             state.receive_open(self.rank)?;
             Ok(state.open.front().map(OpenExchange::senders).unwrap_or_default())
         })?;
@@ -327,7 +352,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
 
     /// Sends messages, and returns the locked state.
     fn send_all(&self, outgoing: &[Outgoing<'_>]) -> Result<MutexGuard<'_, State<L>>, TransportError> {
-        let mut state = self.shared.lock();
+        let mut state = self.lock()?;
         for message in outgoing {
             state.send(message).map_err(|error| error.of_rank(self.rank))?;
         }
@@ -451,19 +476,20 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
 
     fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError> {
         check_peers(self, outgoing, incoming.iter().map(|message| message.from))?;
-        self.exchange_checked(outgoing, incoming).inspect_err(|error| self.shared.fail(error))
+        self.exchange_checked(outgoing, incoming).inspect_err(|error| self.fail(error))
     }
 
     fn begin(&self, outgoing: &[Outgoing<'_>], incoming: Vec<Receipt>) -> Result<(), TransportError> {
         check_peers(self, outgoing, incoming.iter().map(|message| message.from))?;
-        self.begin_checked(outgoing, incoming).inspect_err(|error| self.shared.fail(error))
+        self.begin_checked(outgoing, incoming).inspect_err(|error| self.fail(error))
     }
 
     fn finish(&self) -> Result<Vec<Receipt>, TransportError> {
-        self.finish_checked().inspect_err(|error| self.shared.fail(error))
+        self.finish_checked().inspect_err(|error| self.fail(error))
     }
 
     fn end(&self, reason: &str) {
+        self.has_failed.store(true, Ordering::Relaxed);
         if let Some(error) = self.end_of_lower_rank() {
             return self.shared.fail(&error);
         }

@@ -85,7 +85,11 @@ impl LocalTransport {
         let queue = self.queue(message.from, self.rank);
         let mut messages = self.shared.lock();
         let bytes = loop {
-            // A message that was sent before the group ended still arrives.
+            // The message may be that of an exchange that failed on this rank.
+            if let Some((by, reason)) = messages.ended.as_ref().filter(|(by, _)| *by == self.rank) {
+                return Err(TransportError::Ended { by: *by, reason: reason.clone() });
+            }
+            // A message that was sent before another rank ended the group still arrives.
             if let Some(bytes) = messages.queues[queue].pop_front() {
                 break bytes;
             }
@@ -203,6 +207,20 @@ mod tests {
         second.begin(&[], one(0).into()).unwrap();
         first.end("the drive is full");
         assert_eq!(second.finish(), Err(TransportError::Ended { by: 0, reason: "the drive is full".to_owned() }));
+    }
+
+    #[test]
+    fn a_rank_that_ended_the_group_takes_no_message_of_an_open_exchange() {
+        let [first, second] = pair();
+        let receipt = || vec![Receipt { from: 0, bytes: vec![0] }];
+        second.begin(&[], receipt()).unwrap();
+        for byte in [1, 2] {
+            first.begin(&[Outgoing { to: 1, bytes: &[byte] }], Vec::new()).unwrap();
+        }
+        second.end("a kernel failed");
+        let ended = TransportError::Ended { by: 1, reason: "a kernel failed".to_owned() };
+        let found = second.exchange(&[], &mut [Incoming { from: 0, bytes: &mut [0] }]);
+        assert_eq!((found, second.finish()), (Err(ended.clone()), Err(ended)));
     }
 
     #[test]

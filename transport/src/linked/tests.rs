@@ -125,6 +125,22 @@ fn an_open_exchange_with_a_rank_that_ends_fails() {
 }
 
 #[test]
+fn a_rank_that_ended_the_group_takes_no_message_of_an_open_exchange() {
+    let [first, second] = pair();
+    let receipt = || vec![Receipt { from: 0, bytes: vec![0] }];
+    second.begin(&[], receipt()).unwrap();
+    for byte in [1, 2] {
+        first.begin(&[Outgoing { to: 1, bytes: &[byte] }], Vec::new()).unwrap();
+    }
+    second.end("a kernel failed");
+    let ended = TransportError::Ended { by: 1, reason: "a kernel failed".to_owned() };
+    assert_eq!(receive(&second, 0, &mut [0]), Err(ended.clone()));
+    assert_eq!(second.exchange(&[Outgoing { to: 0, bytes: &[3] }], &mut []), Err(ended.clone()));
+    assert_eq!(second.begin(&[], receipt()), Err(ended.clone()));
+    assert_eq!(second.finish(), Err(ended));
+}
+
+#[test]
 fn messages_of_other_lengths_are_refused() {
     for (found, expected) in [(3, 2), (2, 3), (0, 1), (FRAME + 2, FRAME + 1)] {
         let [first, second] = pair();
