@@ -93,12 +93,9 @@ mod tests {
     use crate::program::PlanError;
 
     /// Returns a plan with two layers of three steps. The second step of each adds parts of ranks.
-    fn two_layers([first, second]: [(u32, u32); 2]) -> Plan<Kernel> {
+    fn two_layers([first, second]: [Halves; 2]) -> Plan<Kernel> {
         let run = || Step::Run { tasks: Vec::new(), alone: 0 };
-        let sum = |(before, after)| {
-            let halves = Halves { rows: 2, before, after };
-            Step::Exchange(Exchange::SumHalves { part: BufferId(0), sum: BufferId(1), halves })
-        };
+        let sum = |halves| Step::Exchange(Exchange::SumHalves { part: BufferId(0), sum: BufferId(1), halves });
         let buffer = |offset| ArenaBuffer { name: "x".to_owned(), row_bytes: 4, rows: RowCount::Tokens, offset };
         let id = BufferId(0);
         let layer =
@@ -139,14 +136,15 @@ mod tests {
 
     #[test]
     fn halves_of_a_sum_are_in_its_layer() {
+        let halves = |before, after| Halves { rows: 2, before, after };
         // An empty stage, and two stages for each step with halves.
-        assert_eq!(stages(&two_layers([(1, 1), (1, 1)])), Ok(vec![5, 5]));
+        assert_eq!(stages(&two_layers([halves(1, 1), halves(1, 1)])), Ok(vec![5, 5]));
         // Without halves, a step has one stage.
-        assert_eq!(stages(&two_layers([(1, 0), (0, 1)])), Ok(vec![4, 4]));
-        // Both sums leave their layer: one for the next layer, the other for the one before.
-        for (at, counts) in [(1, [(1, 2), (0, 0)]), (4, [(0, 0), (2, 1)])] {
+        assert_eq!(stages(&two_layers([halves(1, 0), halves(0, 1)])), Ok(vec![4, 4]));
+        // One sum divides a step of the next layer, and the other one a step of the layer before.
+        for (at, sums) in [(1, [halves(1, 2), halves(0, 0)]), (4, [halves(0, 0), halves(2, 1)])] {
             let problem = Problem::Shape { expected: "steps of the sum's layer that no other sum divides into halves" };
-            assert_eq!(stages(&two_layers(counts)), Err(PlanError { place: format!("step {at}"), problem }));
+            assert_eq!(stages(&two_layers(sums)), Err(PlanError { place: format!("step {at}"), problem }));
         }
     }
 }
