@@ -261,7 +261,7 @@ fn sums_in_halves_of_the_rows_change_no_bit() {
             (2, Division::Experts, None),
             (2, Division::Experts, Some(1)),
             (2, Division::Tensors, None),
-            (3, Division::Tensors, None),
+            (3, Division::Experts, None),
         ] {
             let how = format!("{name}, {ranks} ranks by {}, streamed: {}", by.word(), experts.is_some());
             let budget = experts.map_or(0, |_| u64::from(ranks) * EXPERTS);
