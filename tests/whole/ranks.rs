@@ -273,7 +273,7 @@ fn sums_in_halves_of_the_rows_change_no_bit() {
             let (expected, messages) = run(plans(&model, ranks, by, experts));
             let file = plans_in_halves(&model, ranks, by, experts, 7);
             let halves = halves(&file.plan);
-            // Weights of some models cannot be cut by columns. Their ranks exchange rows of products.
+            // Weights of some models cannot be cut by columns. Their ranks exchange products.
             assert!(by == Division::Tensors || halves.iter().any(|halves| halves.after > 0), "{how}: {halves:?}");
             let (found, in_halves) = run(file);
             assert!(found == expected, "{how}: other bits in halves");

@@ -6,15 +6,15 @@
 //! sum and that product must compute each token from its own rows:
 //!
 //! ```text
-//! step 7: run                                     linear attn_output            halves
-//! step 8: add parts of all ranks, in halves       with 1 before and 2 after
-//! step 9: run, alone with 1 row                   norm, quantise                halves
-//! step 10: run                                    linear ffn_gate, ffn_up       halves
-//! step 11: run                                    linear ffn_down               halves of the next sum
+//! step 7: run                                  linear attn_output         halves
+//! step 8: add parts of all ranks, in halves    with 1 before and 2 after
+//! step 9: run, alone with 1 row                norm, quantise             halves
+//! step 10: run                                 linear ffn_gate, ffn_up    halves
+//! step 11: run                                 linear ffn_down            halves of the next sum
 //! ```
 //!
 //! The bits are those without halves, because a step has the same kernel calls. The rule depends on
-//! no size, so all ranks divide the same sums.
+//! no size, so that all ranks divide the same sums.
 
 use std::ops::Range;
 
