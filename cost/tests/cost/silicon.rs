@@ -47,7 +47,8 @@ const PADDED: X = X::Rows { row: 4160, chunk: 512 };
 /// Time at which sums are stored from tiles to memory.
 #[derive(Clone, Copy)]
 enum Order {
-    /// After each chunk of columns, to rows of this many bytes. The next chunk loads the sums again.
+    /// After each chunk of columns, to rows of this many bytes. The next chunk loads the sums
+    /// again.
     Chunks(i64),
     /// After all chunks.
     ChunksStay,
