@@ -7,7 +7,7 @@
 //! The largest of `logit - ln(-ln(random))` is a draw from the softmax (Gumbel-max). Here the
 //! random numbers come from a key and the last tokens (Aaronson 2022,
 //! <https://scottaaronson.blog/?p=6823>). So a reader with the key recognises the text: the mean of
-//! `-ln(1 - random)` of its tokens is above 1, which is the mean of any other text.
+//! `-ln(1 - random)` of its tokens is above 1, the mean of any other text.
 
 use std::path::PathBuf;
 

@@ -57,8 +57,8 @@ impl Launcher {
             check(taken, &stderr, self.limit).with_context(|| format!("{name} failed"))?;
             return Ok(FinishedProgram { stdout, taken });
         }
-        // The prefix starts this program again, and that measures the command, so that the prefix's
-        // own time, such as waiting for a lock, is not counted.
+        // The prefix starts this program again, and that measures the command. The prefix's own
+        // time, such as waiting for a lock, is thus not counted.
         let file = tempfile::Builder::new().prefix("ixc-bench-").suffix(".json").tempfile()?;
         let mut clock = vec![std::env::current_exe()?.into(), "clock".into()];
         if let Some(limit) = self.limit {

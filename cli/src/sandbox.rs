@@ -70,7 +70,7 @@ impl SandboxFiles {
     }
 
     /// Adds models that are loaded on request, with files next to them, such as parts of split
-    /// models, and the model files of plans, which may be elsewhere.
+    /// models. Also adds the model files of plans, which may be elsewhere.
     pub fn read_models<'p>(&mut self, models: impl IntoIterator<Item = &'p Path>) {
         for path in models {
             let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());

@@ -1,8 +1,9 @@
 //! Report on streamed experts, for `--stats`.
 //!
 //! The rate of reading experts is given as a share of the drive's own rate. This is the rate of
-//! reads of the same size and queue depth, at random offsets of the same file, past the page cache,
-//! while no model runs. It is measured before and after the run, since a drive's speed changes.
+//! reads of the same size and queue depth, at random offsets of the same file. They bypass the page
+//! cache, while no model runs. It is measured before and after the run, since a drive's speed
+//! changes.
 
 use std::time::Duration;
 

@@ -730,8 +730,8 @@ fn exponentials() {
     group.done();
 }
 
-/// Heads with a key each and with a shared key, with and without reads of the state, and rows of
-/// the state before and after its update.
+/// Heads with a key each and with a shared key, with and without reads of the state. Rows are read
+/// before and after the update of the state.
 #[test]
 fn wkv() {
     let mut group = Group::new("wkv");

@@ -442,8 +442,8 @@ fn windowed_tile_attention_rows_are_independent() {
     }
 }
 
-/// Checks that the result does not depend on the item's first row or number of rows: masked or not,
-/// in whole units or in a partial one.
+/// Checks that the result does not depend on the item's first row or number of rows. Rows are
+/// masked or not, in whole units or in a partial one.
 #[test]
 fn tile_attention_rows_are_independent() {
     for exact in [false, true] {

@@ -1,6 +1,6 @@
 //! Static cost of finished machine code: the cycles of a kernel's loops on any CPU.
 //!
-//! The analysis decodes the machine code, not the compiler's IR, and counts resources: slots of the
+//! The analysis decodes the machine code, not the compiler's IR. It counts resources: slots of the
 //! front end, ports, the tile unit, and the longest latency chain between iterations. The largest
 //! of them bounds the loop.
 //!

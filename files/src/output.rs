@@ -15,7 +15,7 @@
 //! also written directly, unless it is a file that the command reads.
 //!
 //! The path is checked before the work and again before the rename. In a folder that others write
-//! to, a file that appears between the second check and the rename is replaced: a temporary file
+//! to, a file that appears between the second check and the rename is replaced. A temporary file
 //! does not lock the path.
 
 use std::ffi::OsString;

@@ -342,8 +342,8 @@ impl Generator {
     /// Submits a request.
     ///
     /// # Errors
-    /// When a token is not in the vocabulary, there are no tokens, they do not fit into the
-    /// context, or a setting is outside its range.
+    /// When a token is not in the vocabulary, there are no tokens or too many for the context, or a
+    /// setting is outside its range.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Error> {
         self.model.check(&request.tokens)?;
         if request.tokens.is_empty() {

@@ -221,8 +221,8 @@ impl Moe {
     /// Loads an open plan file; its relative paths start from `folder`.
     ///
     /// # Errors
-    /// When the file is not a plan of experts or is malformed, when its model is missing or another
-    /// one, or when this machine cannot run it.
+    /// When the file is not a valid plan of experts, its model is missing or differs, or this
+    /// machine cannot run it.
     pub fn of_plan_file(file: PlanFile, folder: &Path, run: &engine::EngineOptions) -> Result<Moe, Error> {
         let (run, _) = loaded_model::engine_options(&file, folder, run, None)?;
         let mut experts = ExpertLayers::load_file(file, folder, &run).map_err(loaded_model::not_loaded)?;

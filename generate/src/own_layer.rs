@@ -12,8 +12,8 @@
 //! or when the queue is long.
 //!
 //! Entries of draft tokens are removed again, because they contain the layer's hidden states
-//! instead of the model's. If the model's sequence is truncated, later entries are removed. If its
-//! states come from elsewhere (a copy, a file, the prompt cache), tokens that it did not compute
+//! instead of the model's. If the model's sequence is truncated, later entries are removed. Its
+//! states may come from a copy, a file or the prompt cache. Then tokens that it did not compute
 //! have no entries, and the layer drafts without them.
 //!
 //! The first draft layer drafts all tokens, each from its own output for the previous token.

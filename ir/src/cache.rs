@@ -190,7 +190,7 @@ mod tests {
                     format.dequantise(&bytes, &mut decoded);
                     assert_eq!(decoded, rounded);
                     // The error is at most half a step, or a whole step at the end of the range
-                    // that lacks the largest magnitude, plus the rounding of the scale.
+                    // that lacks the largest magnitude. The rounding of the scale is added.
                     let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
                     let step = largest / -codes.least as f32;
                     let close = |(x, y): (&f32, &f32)| {

@@ -584,7 +584,7 @@ impl Format {
     }
 
     /// Returns the number of bytes of `len` written elements: a whole row if it has a scale of its
-    /// own, otherwise blocks, which may be part of a row.
+    /// own, otherwise blocks. Blocks may be part of a row.
     pub fn written_bytes(self, len: u64) -> Option<u64> {
         if self.has_row_scale() { self.row_bytes(len) } else { self.blocks_bytes(len) }
     }

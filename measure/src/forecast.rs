@@ -4,8 +4,8 @@
 //! **Computing** is measured with the model's own kernels and weights in memory. One measurement
 //! runs the first layer, another the first few layers, both with the embedding and the output
 //! matrix. The difference gives the time of a layer, and all other layers are assumed to be equal.
-//! The few layers are more than two, because the CPU's caches may keep the weights of two layers
-//! between tokens, unlike those of a whole model.
+//! The few layers are more than two. The CPU's caches may keep the weights of two layers between
+//! tokens, but not those of a whole model.
 //!
 //! **Hits**: a token needs `top_k` experts of each layer. In the pessimistic case of uniform
 //! routing, the hit rate is the share of experts that have slots, whatever the eviction policy.

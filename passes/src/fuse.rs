@@ -30,8 +30,8 @@
 //!
 //! Cost: the text of a region, one line for each op, identifies equal regions. A new region takes
 //! about 40 nodes for 25 ops (a layer), and the square of the number of nodes in bits. A region has
-//! at most [`FuseOptions::region`] ops: a longer sequence without a point for a cut is cut anyway,
-//! and fusions across that cut are lost.
+//! at most [`FuseOptions::region`] ops: a longer sequence without a point for a cut is cut anyway.
+//! Fusions across that cut are lost.
 
 mod append;
 mod egraph;

@@ -386,7 +386,7 @@ mod tests {
     }
 
     /// Checks that tuned choices replace widths, chunks and paces, but not the kernel for each
-    /// number of rows, and that other choices than candidates are rejected.
+    /// number of rows. Choices that are no candidates are rejected.
     #[test]
     fn tuned_choices_are_candidates_or_refused() {
         let (target, caches) = (Target::AVX2, Target::AVX2.row().caches());

@@ -57,7 +57,7 @@ fn keep_no_new_privileges() -> Result<(), SandboxError> {
     if result == 0 { Ok(()) } else { Err(refusal_error("set no_new_privs")(io::Error::last_os_error())) }
 }
 
-/// Sets the limit of core files to zero, because a core file would contain prompts and keys, and
+/// Sets the limit of core files to zero, because a core file would contain prompts and keys. Sets
 /// the maximum number of descriptors to the current limit.
 fn lower_limits() -> io::Result<()> {
     for (resource, soft) in [(libc::RLIMIT_CORE, Some(0)), (libc::RLIMIT_NOFILE, None)] {

@@ -138,8 +138,8 @@ impl Host {
             template: template.as_ref().map(|template| template.source().to_owned()),
             build: format!("ixc {}", build::version()),
         };
-        // If both folders were one, prompt cache files and saved sequences would be mixed, and
-        // files of one kind removed to make room for the other.
+        // If both folders were one, prompt cache files and saved sequences would be mixed. Files of
+        // one kind would be removed for the other.
         let canonical = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let cache_folder = options.prompts.as_ref().and_then(|prompts| prompts.folder.as_ref());
         let is_cache_folder = |path: &&PathBuf| cache_folder.is_some_and(|folder| canonical(folder) == canonical(path));

@@ -1,5 +1,5 @@
 //! Memory budgets of the whole program: the peak memory that the system reports stays within the
-//! budget, and a budget is refused only if streaming does not help.
+//! budget. A budget is refused only if streaming does not help.
 
 use std::path::Path;
 use std::process::Command;

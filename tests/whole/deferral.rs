@@ -115,7 +115,7 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
 }
 
 /// With memory for the experts of two layers or more, deferred experts are read before the next
-/// layer starts, and every expert that was read is used.
+/// layer starts. Every expert that was read is used.
 fn announced(plan: &Plan<Kernel>, target: Target, tokens: &[u32], how: &str) {
     let mut engine = load(plan.clone(), target, 2 * BUDGET).unwrap();
     logits(&mut engine, tokens, 1);

@@ -1,5 +1,5 @@
-//! If a model file is truncated or replaced while a run reads it, the run ends with an error and an
-//! exit status, never with a signal or wrong text. The text printed before is a prefix of an
+//! A model file may be truncated or replaced while a run reads it. The run then ends with an error
+//! and an exit status, never with a signal or wrong text. The text printed before is a prefix of an
 //! undisturbed run's text.
 
 use std::fs;

@@ -18,7 +18,7 @@ use ixc_testing::nmse::nmse;
 /// Least number of supported models in `../shared/golden/expect`.
 const MODELS: usize = 34;
 
-/// Models whose exact logits were computed with llama.cpp's YaRN ramp, whose ends are rounded to
+/// Models whose exact logits were computed with llama.cpp's YaRN ramp. Its ends are rounded to
 /// whole pairs of dimensions. gpt-oss was trained with another ramp (`truncate: false` in its
 /// configuration). GGUF files have no key for this difference. The graph has the ramp of the
 /// training, as in transformers. Logits of this model are therefore compared with the

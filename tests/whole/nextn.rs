@@ -334,7 +334,7 @@ fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
 }
 
 /// A layer's predictions depend only on the text. Rejected predictions, earlier predictions, and
-/// the division of the text into parts change nothing: a layer that gets the text in one step
+/// the division of the text into parts change nothing. A layer that gets the text in one step
 /// predicts the same.
 #[test]
 fn draft_layer_predictions_depend_only_on_the_text() {

@@ -1,6 +1,6 @@
 //! Compilation of the largest known models, from their headers. For every target, with all experts
-//! in memory and with streamed experts, a plan is made and verified, and machine code is generated
-//! for all of its kernels. No limit of the compiler may refuse a real model.
+//! in memory and with streamed experts, a plan is made and verified. Machine code is generated for
+//! all of its kernels. No limit of the compiler may refuse a real model.
 //!
 //! The files have holes in place of their weights (`support/headers.rs`). A hole that is never
 //! written takes no space, and a hole that is never read takes no memory. The test prints time and

@@ -576,7 +576,7 @@ fn a_chat_goes_on_when_the_program_is_replaced() {
     let folder = scratch("replaced");
     let program = folder.join("ixc");
     // Another process copies the file. A test that starts a program at the same time would inherit
-    // the open copy, and the system refuses to run a file that is open for writing.
+    // the open copy. The system refuses to run a file that is open for writing.
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_ixc")).arg(&program).status().unwrap().success());
     let mut command = Command::new(&program);
     command.args(["run", "--chat", "-n", "2", "--temp", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -23,8 +23,8 @@ const UPDATE: Duration = Duration::from_millis(50);
 const FAREWELL: Duration = Duration::from_millis(300);
 /// Time in which rank 0 reports the failure of another rank. Then that rank reports it itself.
 const CONFIRMATION: Duration = Duration::from_secs(2);
-/// Time after which the failure of another rank has been reported, also on a busy machine: the
-/// farewell, the confirmation, and waiting for the link before and between.
+/// Time after which the failure of another rank has been reported, also on a busy machine. It
+/// covers the farewell, the confirmation, and waiting for the link before and between.
 pub const REPORTED: Duration =
     FAREWELL.saturating_mul(3).saturating_add(CONFIRMATION).saturating_add(Duration::from_secs(1));
 /// Time that a rank leaves to each lower one to end the group first. With many ranks it is less.

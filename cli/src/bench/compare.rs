@@ -1,8 +1,9 @@
 //! `ixc bench --compare A B`: changes in speed between two measurements that exceed noise.
 //!
 //! Both are documents of `ixc bench --json`. Differences between the models, machines and options
-//! come first. Then come the rows that both documents have, with the speed of the second relative
-//! to the first, its interval, and whether the change exceeds noise ([`ixc_measure::ratio`]).
+//! come first. Then come the rows that both documents have. Each has the speed of the second
+//! relative to the first, its interval, and whether the change exceeds noise
+//! ([`ixc_measure::ratio`]).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 //! If the allocator runs out of registers, it moves a constant inward: first to the inner loops
 //! that use it, finally to the single instructions. For a single instruction, it is a memory
 //! operand if the encoding allows. A mask that an inner loop uses thus stays in a register
-//! throughout that loop, as long as this loop has a free register, even if outer loops have none.
+//! throughout that loop, if this loop has a free register. Outer loops need no free register.
 
 use super::machine::{Function, Vreg};
 use super::spill::{Eviction, evict};

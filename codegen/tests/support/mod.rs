@@ -241,7 +241,7 @@ impl Run {
 }
 
 /// Compiled code of kernels. Rows of a group that differ only in dims have the same kernel, which
-/// is compiled once: compilation takes most of the time of these tests.
+/// is compiled once. Compilation takes most of the time of these tests.
 #[derive(Default)]
 struct Codes(HashMap<(String, &'static str), Vec<(Kernel, Code)>>);
 

@@ -1,8 +1,8 @@
 //! Time of a step on all ranks. Each rank computes from exchange to exchange, and an exchange waits
 //! for the ranks that take part in it.
 //!
-//! The time of an op is the longest of three: bytes over the memory's rate, operations over the
-//! cores' rate, and missing experts over the drive's rate. Threads then meet at a barrier. The
+//! The time of an op is the longest of three: its bytes at the memory's rate, its operations at the
+//! cores' rate, its missing experts at the drive's rate. Threads then meet at a barrier. The
 //! constants are of ixc's own kernels, measured on one machine with 16 processors:
 //!
 //! - Kernels alone read as fast as memory allows, but threads have uneven shares

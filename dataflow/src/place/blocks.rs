@@ -5,7 +5,7 @@
 //!   A step of the chain is therefore one hop.
 //! - Row ops with the same columns as the previous op are below it.
 //! - A program that scales a piece of a row by the sums of all pieces is on the PE that makes its
-//!   piece's sum, because both receive the piece.
+//!   piece's sum. Both receive the piece.
 //!
 //! ```text
 //! column      0     1     2          cell 0: linear w

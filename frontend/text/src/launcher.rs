@@ -154,8 +154,9 @@ pub fn serve(jobs: &[HelperJob]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns the next valid request; `None` after the last one. A message that is no request is left
-/// out, and a lack of memory is waited for: the server must not lose its launcher through them.
+/// Returns the next valid request; `None` after the last one. A message that is no request is
+/// ignored. If memory is short, the launcher waits. Neither may end it, because the server needs
+/// it.
 fn next_request(socket: RawFd) -> Option<LaunchRequest> {
     let mut failures = 0;
     loop {

@@ -13,8 +13,8 @@ const MAX_BREAKER_TOKENS: usize = 20;
 const MAX_BREAKERS: usize = 1 << 16;
 
 /// Returns the token sequences that end a repetition. These are tokens that contain one of the
-/// texts, and tokens that end with the first part of a text, each followed by the tokens of the
-/// remaining text.
+/// texts. Others end with the first part of a text, each followed by the tokens of the remaining
+/// text.
 ///
 /// # Errors
 /// When the tokenizer has no tokens for a remaining text, or there are too many sequences.

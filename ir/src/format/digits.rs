@@ -1,7 +1,7 @@
 //! Digits: codes of base 3, five to a byte.
 //!
 //! A byte is a fraction of 256. Each multiplication by 3 moves its next digit to the top, so no
-//! byte is divided: digit `n` of byte `b` is the whole part of `3 (3^n b mod 256) / 256`. Five
+//! byte is divided. Digit `n` of byte `b` is the whole part of `3 (3^n b mod 256) / 256`. Five
 //! digits with the value `v`, the first highest, are the byte `v * 256 / 243`, rounded up. If there
 //! are fewer digits, the last ones are 0.
 //!

@@ -5,8 +5,8 @@
 //! in *groups* of four. A dword of a row holds four neighbouring columns, as `dot4_u8s8` takes
 //! them, and 16 rows make 64 bytes.
 //!
-//! If quantised codes have four bits (or four low bits), a vector holds two groups: group `2j` of a
-//! sub-block of 32 in the low nibbles, `2j + 1` in the high ones. With two bits, a vector holds
+//! If quantised codes have four bits (or four low bits), a vector holds two groups. Group `2j` of a
+//! sub-block of 32 is in the low nibbles, `2j + 1` in the high ones. With two bits, a vector holds
 //! four groups.
 //!
 //! ```text

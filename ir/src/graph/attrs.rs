@@ -273,9 +273,9 @@ impl ScoreAttrs {
     }
 
     /// Returns the slope of a head: the decrease of its scores for each position before the row's
-    /// position. 0 means no decrease. The source is "Train Short, Test Long" (arXiv 2108.12409). If
-    /// the number of heads is not a power of two, heads beyond the largest power of two below it
-    /// take every other slope of twice that power. The result is multiplied by `slope`.
+    /// position. 0 means no decrease. The source is "Train Short, Test Long" (arXiv 2108.12409).
+    /// The number of heads may not be a power of two. Then heads beyond the largest power of two
+    /// below it take every other slope of twice that power. The result is multiplied by `slope`.
     ///
     /// ```
     /// use ixc_ir::graph::attrs::ScoreAttrs;

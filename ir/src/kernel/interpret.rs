@@ -2,7 +2,7 @@
 //!
 //! A run takes a kernel, its dims and its buffers. Every lowering must leave the same bytes in the
 //! buffers. The interpreter does not rely on the verifier's proofs: it checks dims, buffer sizes,
-//! every access and every index value, so it also tests the verifier. Memory is little-endian.
+//! every access and every index value. So it also tests the verifier. Memory is little-endian.
 //! There is no `_` arm over [`Op`]: a new op does not compile until it is defined here.
 //!
 //! ```text

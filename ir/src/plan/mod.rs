@@ -19,7 +19,7 @@
 //! access.
 //!
 //! Invariant: index buffers take their values from [`Input`]s alone, which the runtime has checked.
-//! The places that an index op chose in a state are no exception: the runtime copies them into
+//! The places that an index op chose in a state are no exception. The runtime copies them into
 //! contiguous memory ([`Source::Chosen`]), and kernels read them without indices.
 
 mod choice;

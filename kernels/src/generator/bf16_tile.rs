@@ -35,7 +35,7 @@ pub struct Side<'a> {
 }
 
 /// Adds tile `row` of `rows` times tile `column` of `columns` to `sums[row][column]`: high times
-/// high, low times high, high times low, without the parts that a factor lacks.
+/// high, low times high, high times low. Parts that a factor lacks are left out.
 pub fn multiply(b: &mut KernelBuilder, sums: &mut [ValueId], rows: &Side<'_>, columns: &Side<'_>) {
     for row_part in 0..rows.parts {
         let left: Vec<ValueId> = (0..rows.tiles).map(|row| (rows.emit)(b, row, row_part)).collect();

@@ -46,7 +46,7 @@ impl KernelSpec {
     }
 
     /// Returns the dims of a test run with `rows` rows. Dims are numbers of groups and of remaining
-    /// rows, blocks of the KV cache, or rows of a table; a kernel for a single row may have none.
+    /// rows, blocks of the KV cache, or rows of a table. A kernel for a single row may have none.
     pub fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         self.definition().dims_of_rows(rows)
     }

@@ -22,7 +22,7 @@
 //! | `gemv`, `gemm`, pairs of bf16 | its rows of activations | for every two strips |
 //! | | a stretch of two strips | for every 4 rows |
 //!
-//! With few rows, the time of a kernel is the time to read its weight rows from memory, so all
+//! With few rows, the time of a kernel is the time to read its weight rows from memory. So all
 //! threads need equal shares of them. Items for few rows can therefore be divided in bands
 //! ([`bands`]).
 //!
@@ -47,7 +47,7 @@ const GEMV_ROW: f64 = 18.0;
 /// Cost of a row without unpacking: pairs of bf16 in a float weight. 16 rows take an eighth of a
 /// cycle.
 const PAIRS_ROW: f64 = 16.0;
-/// Cost of a row of activations by `gemm`, or by `gemm6`, which gives the same bits: both become
+/// Cost of a row of activations by `gemm`, or by `gemm6`, which gives the same bits. Both become
 /// better than `gemv` at the same number of rows.
 const GEMM_ROW: f64 = 15.0;
 /// Cost of `gemm` before its first row. With this value, `gemm` and `gemv` cost the same at 6 rows.

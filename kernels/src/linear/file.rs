@@ -465,7 +465,7 @@ fn six_bits(b: &mut KernelBuilder, packed: ValueId) -> ValueId {
 }
 
 /// Expands each bit of four bytes, `apart` bytes apart in both halves of a vector, to the top bit
-/// of a byte; the lower bits are undefined. A byte is first reduced to its bit. The byte or its
+/// of a byte. The lower bits are undefined. A byte is first reduced to its bit. The byte or its
 /// negative then has the top bit set, unless it is 0.
 fn each_bit(b: &mut KernelBuilder, four: ValueId, apart: u8) -> ValueId {
     let order = b.bytes(BYTES, (0..BYTES.lanes as u8).map(|i| i / 8 * apart).collect());

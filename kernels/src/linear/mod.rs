@@ -2,7 +2,7 @@
 //!
 //! A vector lane is a weight row, so no horizontal sums are needed. Weights are packed in this way,
 //! and [`packed`] multiplies with strips of 16 rows. A product with a weight in its file layout
-//! packs the weight itself, a strip at a time to scratch memory, so both give the same bits. All
+//! packs the weight itself, a strip at a time to scratch memory. So both give the same bits. All
 //! modules take the meaning of a block's bytes from the format's codec.
 //!
 //! | module | what it owns |

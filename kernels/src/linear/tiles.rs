@@ -1,4 +1,4 @@
-//! Products of many rows on machines with tile products: strips of a packed weight become bf16
+//! Products of many rows on machines with tile products. Strips of a packed weight become bf16
 //! panels, and every row of activations is multiplied with them.
 //!
 //! Block-quantised weights have a scale for 16 or 32 columns, and a tile product sums over 32
@@ -26,7 +26,7 @@
 //! also store to L2. Result rows are often a power of two apart, and each of their lines is written
 //! once.
 //!
-//! Activations that exceed L2 are read once for all weight rows of the item: only the rows' columns
+//! Activations that exceed L2 are read once for all weight rows of the item. Only the rows' columns
 //! of a chunk are read again for the next two strips.
 //!
 //! Float weights of 16 bits do not fit bf16, nor does an f32 activation. Both are split in two bf16
@@ -192,7 +192,7 @@ struct Source {
 
 impl Source {
     /// Returns the offset of the columns from `column` on: in a row of the activation format, or in
-    /// scratch memory, where the parts of a step are adjacent.
+    /// scratch memory. There, the parts of a step are adjacent.
     fn offset(&self, column: i64, part: i64, parts: i64) -> i64 {
         match self.format {
             Some(format) => x_offset(format, column, part),

@@ -2,7 +2,7 @@
 //! mean with its own softmax weights, over the rows of a step; see the graph op `compress`.
 //!
 //! A vector's lanes are elements. Maximum, sum of weights and weighted sum stay in registers from
-//! row to row, as in an online softmax, and are stored to the state at the end. A row's position
+//! row to row, as in an online softmax. They are stored to the state at the end. A row's position
 //! modulo `every` selects a row of `ape`, and shows whether the compressed row is complete.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};

@@ -10,7 +10,7 @@
 //! values.
 //!
 //! A float score becomes an integer with the same order. The lowest chosen score is found bit by
-//! bit, from the highest bit: it is the largest number for which at least `top_k` scores are not
+//! bit, from the highest bit. It is the largest number for which at least `top_k` scores are not
 //! below it. Each bit thus costs one count over the scores. If several positions have this score,
 //! the last chosen one is found in the same way. A count is one operation for a vector of
 //! positions; a score takes `heads * d` of them.

@@ -1,7 +1,7 @@
 //! Extraction: chooses one node for every needed class, with the least total cost. A node with
 //! several users counts once.
 //!
-//! egg's own extractor minimises the cost of trees, but a graph of matrix products is a DAG: a
+//! egg's own extractor minimises the cost of trees, but a graph of matrix products is a DAG. A
 //! quantised row that four projections read would count four times. This extractor is greedy on the
 //! DAG. From the bottom up, each class takes the node with the cheapest *set* of nodes below it.
 //! From the top down, a class then changes its node if that lowers the total cost. The first step

@@ -24,7 +24,7 @@ use super::{
 type Result<T, E = PlanError> = std::result::Result<T, E>;
 
 /// Returns the state in whose memory a task's positions are counted: a sliding-window state, or
-/// else a state in which several positions share a cache slot.
+/// else one in which several positions share a cache slot.
 fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
         Source::State { state, .. } => Some(state),

@@ -93,7 +93,7 @@ pub(super) fn check_loops(stages: &[Stage]) -> Result<(), PlanError> {
 }
 
 /// Returns the max bytes of memory for the messages of an exchange: the parts of other ranks, and
-/// copies of all messages, which a transport keeps while they travel.
+/// copies of all messages. A transport keeps them while they travel.
 pub(super) fn exchange_bytes(plan: &Plan<Kernel>) -> u64 {
     let peers = plan.ranks.map_or(0, |ranks| u64::from(ranks.ranks).saturating_sub(1));
     let size = |buffer: BufferId| {

@@ -1,5 +1,5 @@
-//! The work of a plan for one token: a bound on the kernel statements that a step executes, and
-//! the limit that a plan may not exceed.
+//! Work of a plan for one token: a bound on the kernel statements of a step, and the limit that a
+//! plan may not exceed.
 //!
 //! Loops of kernels are counted, and their trip counts are affine in dims. Dims are expressions
 //! over inputs with known ranges. So each task has a largest number of executed statements, and no

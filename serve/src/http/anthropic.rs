@@ -205,7 +205,7 @@ fn user_messages(
 }
 
 /// Adds a system message within a conversation, as Claude Code sends it. The text becomes a part of
-/// the message before it, or a user message after an answer: many templates accept a system message
+/// the message before it, or a user message after an answer. Many templates accept a system message
 /// only at the beginning.
 fn add_instructions(text: String, messages: &mut Vec<Message>) {
     match messages.last_mut().filter(|last| last.role == "user" || last.role == "system") {

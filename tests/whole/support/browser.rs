@@ -118,7 +118,7 @@ impl Browser {
     }
 
     /// Opens a page, or reloads the current one. In about one of fifty cases, the browser ignores a
-    /// navigation from an anchor of a page to the same page without it; the call then repeats it.
+    /// navigation from an anchor of a page to the same page without it. The call then repeats it.
     #[track_caller]
     pub fn open(&mut self, address: &str) {
         let begin = Instant::now();

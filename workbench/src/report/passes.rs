@@ -7,9 +7,9 @@
 //! +%1, %2, %3 = linear.qkv %0, %0, %0, @blk.#.attn_q.weight, ...
 //! ```
 //!
-//! Graphs are compared as graph IR with values numbered anew in each layer, so that one more op in
-//! a layer does not change the next. Task lists and plans are compared as lines of buffers, steps
-//! and tasks. If a pass changes the kind of IR, all of its result is shown.
+//! Graphs are compared as graph IR. Values are numbered anew in each layer, so one more op in a
+//! layer does not change the next. Task lists and plans are compared as lines of buffers, steps and
+//! tasks. If a pass changes the kind of IR, all of its result is shown.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -192,7 +192,7 @@ pub(crate) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufEr
 }
 
 /// Returns the number of trailing layers that only draft. Files may count draft layers that they
-/// lack (early ones of DeepSeek-V4): an existing layer drafts only if it has the matrix of a draft
+/// lack (early ones of DeepSeek-V4). An existing layer drafts only if it has the matrix of a draft
 /// layer.
 pub(super) fn draft_layers(gguf: &Gguf, keys: &Keys<'_>, layers: u64) -> Result<u64, GgufError> {
     let stated = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Without a row for queries (Mistral Large 4), the indexer's queries are made from the stream,
-//! after a layer norm, and its heads have their own temperatures.
+//! after a layer norm. Its heads then have their own temperatures.
 //!
 //! If positions share keys (GLM-5.3-Flash), a key is their mean, weighted element by element by a
 //! gate (`compress`). RoPE then rotates neither keys nor queries.
@@ -24,8 +24,8 @@
 //! In some models, RoPE rotates the last elements of the indexer's queries and keys, as in
 //! attention (Hy4).
 //!
-//! The factor on the indexer's scores, and the Hadamard transform of queries and keys before
-//! rounding to 8 bits, do not change the selection and are left out.
+//! Two steps do not change the selection and are left out: the factor on the indexer's scores, and
+//! the Hadamard transform before rounding to 8 bits.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;

@@ -1,7 +1,7 @@
 //! `chameleon`: the text part of Chameleon. Like `llama`, with layer norms of each query and key
 //! head, whose weights and biases differ by head. In the larger model norms follow blocks instead
 //! of preceding them (`swin_norm`). Image tokens, whose names in the vocabulary begin with
-//! `IMGIMG`, are never generated: their logits have a bias. (transformers `chameleon`; llama.cpp
+//! `IMGIMG`, are never generated. Their logits have a bias. (transformers `chameleon`; llama.cpp
 //! identifies them by their ids, 4 to 8,195.)
 
 use ixc_ir::derived::{Axis, Change, Derivation, Element, Extent, Piece};

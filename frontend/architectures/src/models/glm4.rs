@@ -27,7 +27,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 }
 
 /// Returns whether RoPE pairs are divided among dimensions of positions (M-RoPE), as in vision
-/// models: the first two dimensions then have a nonzero number of pairs.
+/// models. The first two dimensions then have a nonzero number of pairs.
 fn has_sections(keys: &Keys<'_>) -> bool {
     match keys.metadata.get(&keys.name("rope.dimension_sections")) {
         Some(Value::Array(sections)) => (0..2).all(|of| sections.integer(of).is_some_and(|pairs| pairs > 0)),

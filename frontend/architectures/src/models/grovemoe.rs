@@ -20,7 +20,7 @@ const STYLE: Style = Style { head_norm: HeadNorm::HEADS, ..Style::NEOX };
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "grovemoe", doc: "GroveMoE", defaults: Defaults::USUAL, build: decoder };
 
-/// Small experts in addition to the others (Grove MoE, arXiv 2508.07785): whenever an expert is
+/// Small experts in addition to the others (Grove MoE, arXiv 2508.07785). Whenever an expert is
 /// used, so is the small one of its group, with the same weight.
 struct Adjugate {
     /// Experts of a group: a power of two.

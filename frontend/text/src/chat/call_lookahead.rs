@@ -2,7 +2,7 @@
 //! calls have no markers.
 //!
 //! A call of such a format names one of the tools early. In an object, the name is in the first
-//! member that is not part of the usual wrapping; in Python's syntax, it is the first word of a
+//! member that is not part of the usual wrapping. In Python's syntax, it is the first word of a
 //! list. `{"answer": …` and `[1, 2` are therefore recognised as answers at that point, and
 //! streamed. A text that names a tool is held back to its end.
 //!

@@ -1,5 +1,5 @@
-//! JSON from outside: tools, arguments of calls, variables. It is kept as text, so that the order
-//! of keys and the digits of numbers do not change, even on the way to a rendering process.
+//! JSON from outside: tools, arguments of calls, variables. It is kept as text. The order of keys
+//! and the digits of numbers thus do not change, even on the way to a rendering process.
 
 use std::fmt;
 

@@ -31,9 +31,9 @@
 //! dims (2^6). The proof does this once for an offset and once for a size. The total is 2^124, with
 //! room for the constants, which are smaller.
 //!
-//! The proof is one pass, and the time for an access is proportional to its number of terms times
-//! the number of terms of the limits. It is incomplete only if it needs a limit over two or more
-//! dims jointly (`for %i in 0..%n + %m`, `%x[0]`); no generator needs that.
+//! The proof is one pass. The time for an access is proportional to its number of terms times the
+//! number of terms of the limits. It is incomplete only if it needs a limit over two or more dims
+//! jointly (`for %i in 0..%n + %m`, `%x[0]`); no generator needs that.
 
 use super::{Problem, Site, VerifyError, what};
 use crate::kernel::op::Memory;

@@ -11,7 +11,7 @@
 //! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;         y += t * d
 //! ```
 //!
-//! `low` and `high` are the sums of 16 columns each; there is only one sum if both the weight and
+//! `low` and `high` are the sums of 16 columns each. There is only one sum if both the weight and
 //! the activations have one scale for 32 columns. If activations have one scale for 32, or weights
 //! one for 16, the initial value of the sums contains the zero point: `-zero * sums16`. Terms in
 //! parentheses are computed once for all rows.

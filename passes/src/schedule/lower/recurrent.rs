@@ -25,8 +25,8 @@ const CHANNELS: u64 = 256;
 /// Elements of a compressed row per item: each takes two or three exponentials.
 const COMPRESSED: u64 = 128;
 
-/// Elements of the states of a scan's item. There are enough of them that the call costs little
-/// even in a step of one row, and few enough that several threads share the work.
+/// Elements of the states of a scan's item. They are many enough that the call costs little even in
+/// a step of one row. They are few enough that several threads share the work.
 const STATE: u64 = 1 << 14;
 
 /// A kernel for some columns of a state.

@@ -224,9 +224,9 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
 /// one is continued.
 ///
 /// # Errors
-/// Fails if the plan is wrong or cannot be loaded, if its model files are absent, differ or change
-/// meanwhile, or if the file cannot be written. The next call with the same plan and model files
-/// continues the unfinished file.
+/// Fails if the plan is wrong or cannot be loaded, or if the file cannot be written. Also fails if
+/// its model files are absent, differ or change meanwhile. The next call with the same plan and
+/// model files continues the unfinished file.
 pub fn write(
     path: &Path,
     plan: &Plan<Kernel>,

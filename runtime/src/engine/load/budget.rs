@@ -132,8 +132,9 @@ pub(crate) fn for_experts(budget: u64, fixed: u64, min: u64) -> Result<u64, Load
     Ok(budget.saturating_sub(fixed).max(min))
 }
 
-/// Returns the bytes that a trace recorder may take of the `left` bytes for blocks: all that it
-/// needs, but at most half of the bytes beyond `min`. A smaller recorder fills up sooner.
+/// Returns the bytes that a trace recorder may take of the `left` bytes for blocks. The recorder
+/// takes all that it needs, but at most half of the bytes beyond `min`. A smaller recorder fills up
+/// sooner.
 pub(crate) fn for_recorder(left: u64, min: u64, threads: usize) -> u64 {
     (left.saturating_sub(min) / 2).clamp(MIN_RECORDER_BYTES, Recorder::bytes(threads).max(MIN_RECORDER_BYTES))
 }
