@@ -146,7 +146,7 @@ impl QueueDepth {
 }
 
 /// Chooses the number of reads in flight for a file's drive: the requested one, the stored one, or
-/// the result of a measurement that takes a quarter of a second.
+/// the result of a measurement. A measurement takes a quarter of a second.
 pub fn choose(file: &Path, requested: Option<usize>) -> QueueDepth {
     choose_with_entry(read_entry(file), file, requested)
 }

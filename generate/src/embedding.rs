@@ -147,8 +147,8 @@ impl Embedder {
     /// Submits a text.
     ///
     /// # Errors
-    /// When the text is empty, has invalid tokens, or does not fit in the context, or in a step if
-    /// a step takes a whole text.
+    /// When the text is empty, has invalid tokens, or does not fit in the context. Also when it
+    /// does not fit in a step that must take it whole.
     pub fn submit(&mut self, tokens: Vec<u32>) -> Result<TextId, Error> {
         self.model.check(&tokens)?;
         let most = self.model.max_tokens();

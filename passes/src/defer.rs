@@ -135,7 +135,7 @@ fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
 }
 
 /// Returns the layer of a `route`. One `expert.swiglu` and one `expert.down` must be the only users
-/// of its results, and the `expert.down` must add to a value that is defined before them.
+/// of its results. The `expert.down` must add to a value that is defined before them.
 fn layer(function: &Function, def_use: &DefUse, at: usize) -> Option<Layer> {
     let op = &function.ops[at];
     let (route, [ids, p]) = (view::Route::from_op(op)?, view::Route::results(op)?);

@@ -43,7 +43,7 @@
 //! come later, are requested the same way. Every expert is thus read while other work is computed.
 //!
 //! A layer's experts are loaded only if they are matrices of one routing (gate, up and down, or up
-//! and down) and nothing else reads them. In all other layers, all experts stay in memory. The log
+//! and down). Nothing else may read them. In all other layers, all experts stay in memory. The log
 //! reports each such layer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

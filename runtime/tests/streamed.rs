@@ -187,8 +187,8 @@ fn streamed_experts_match_resident_bits_on_single_thread_stages() {
     }
 }
 
-/// Adds early routers with mostly wrong predictions: each predicts the experts that the previous
-/// layer chose, and the first layer's predicts its own choice for the previous token.
+/// Adds early routers with mostly wrong predictions. Each predicts the experts that the previous
+/// layer chose. The first layer's predicts its own choice for the previous token.
 fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {
     let mut plan = plan.clone();
     let layers = plan.expert_groups.len() as u32;

@@ -328,7 +328,7 @@ fn tag_values_follow_their_schemas() {
 }
 
 /// If only its text distinguishes a call from an answer, an answer is returned as soon as it cannot
-/// be a call, and no part of a call is shown.
+/// be a call. No part of a call is shown.
 #[test]
 fn call_lookalikes_are_streamed_once_decided() {
     for (name, answer, seen) in [

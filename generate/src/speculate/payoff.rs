@@ -18,7 +18,7 @@
 //! ([`REFRESH`]), and a text without drafts gets a short one now and then ([`FIRST_PATIENCE`]).
 //!
 //! If other processes use the CPU, some steps take many times as long. So a time counts as at most
-//! twice the previous average, and the time of `n` rows as at most `n` times that of one row.
+//! twice the previous average. The time of `n` rows counts as at most `n` times that of one row.
 //!
 //! The number of draft tokens changes no token of the text.
 

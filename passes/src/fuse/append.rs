@@ -11,8 +11,9 @@
 //!   %kv1 = rope.append %kv, %0, %1, %pos, @k_norm, _, _ {heads = 2, ...} : token<@kv.0>
 //! ```
 //!
-//! Needs: fused rotations. The rule does not apply if the rotated keys have another use (they would
-//! be computed twice) or if their positions differ from those of the append.
+//! Needs: fused rotations. The rule does not apply if the rotated keys have another use, because
+//! they would be computed twice. It also does not apply if their positions differ from those of the
+//! append.
 
 use ixc_ir::graph::rewrite::{Position, RewriteError};
 use ixc_ir::graph::{DefUse, Function, Module, OpView, Rewriter, TokenOwner, Type, view};

@@ -5,9 +5,9 @@
 //! values defined before it and used after it. Parameters and results of ops with effects are
 //! leaves on both sides anyway. Any other value may cross if two conditions hold. It is *closed*
 //! ([`super::rules::Closed`]): no rule looks inside it from a use. And no op before the cut uses
-//! it, so that the two sides share no value that is computed from it (such as the quantised rows).
-//! The residual stream between a layer's attention and its network, and from there to the next
-//! layer, meets both conditions:
+//! it. So the two sides share no value that is computed from it (such as the quantised rows). The
+//! residual stream between a layer's attention and its network, and from there to the next layer,
+//! meets both conditions:
 //!
 //! ```text
 //!   %x1 = add %x, %attended : f32[T, 256]      // a residual is added into a product; no rule looks into the sum

@@ -2,8 +2,8 @@
 //! other half.
 //!
 //! Needs: steps. Leaves: each sum over tokens as [`Exchange::SumHalves`], with the nearest steps on
-//! both sides up to a product, because a product takes longer than other tasks. Steps between the
-//! sum and that product must compute each token from its own rows:
+//! both sides up to a product. A product takes longer than other tasks. Steps between the sum and
+//! that product must compute each token from its own rows:
 //!
 //! ```text
 //! step 7: run                                  linear attn_output         halves

@@ -163,7 +163,7 @@ fn ranges(emitter: &Emitter<'_>, crossings: &Crossings) -> Result<Vec<Range<usiz
     Ok(ends.windows(2).map(|pair| pair[0]..pair[1]).collect())
 }
 
-/// Whether a range may begin with the op. Matrices belong to the range that multiplies by them, so
+/// Whether a range may begin with the op. Matrices belong to the range that multiplies by them. So
 /// a range that began with one would equal the range that begins with the next op.
 fn begins(op: &Op) -> bool {
     op.kind != OpKind::Dequantise

@@ -6,7 +6,7 @@
 //! down     [256, 512]   columns 0..256 on rank 0         heads of keys and values that they use
 //! ```
 //!
-//! A block is found backwards from each product: the cut of its input becomes cuts of the ops
+//! A block is found backwards from each product. The cut of its input becomes cuts of the ops
 //! before ([`super::cut`]), up to products whose rows are cut. A product without such ops before it
 //! is on all ranks, as embeddings and norms are. The rows of the last product are cut too, if its
 //! result is a result of the function.

@@ -1,7 +1,7 @@
 //! Homes of an engine's threads on NUMA nodes, and the use of memory by node.
 //!
-//! An engine has no home, one (the part of a rank), or several: one for some of its threads each,
-//! with a copy of all weights ([`Numa::Mirror`](crate::numa::Numa::Mirror)).
+//! An engine has no home, one (the part of a rank), or several. Each of several homes is for some
+//! of its threads, and has a copy of all weights ([`Numa::Mirror`](crate::numa::Numa::Mirror)).
 
 use std::io;
 use std::sync::Arc;

@@ -14,8 +14,8 @@
 //! barrier      release experts 3
 //! ```
 //!
-//! Invariant: the result of an item does not depend on when its block arrived, so streamed
-//! runs are bit-identical to runs with all experts in memory.
+//! Invariant: the result of an item does not depend on when its block arrived. So streamed runs are
+//! bit-identical to runs with all experts in memory.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

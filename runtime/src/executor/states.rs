@@ -69,8 +69,8 @@ impl Columns {
         (0..columns).filter_map(|column| self.column(column))
     }
 
-    /// Returns, for each column, the byte range of a range of slots in the memory of the states,
-    /// and the column's number among the shared columns.
+    /// Returns, for each column, the byte range of a range of slots in the memory of the states.
+    /// Also returns the column's number among the shared columns.
     fn ranges(&self, places: Range<u32>) -> impl Iterator<Item = (Option<usize>, Range<u64>)> {
         let at = |place: u32| u64::from(place).saturating_mul(self.row_bytes).min(self.column_bytes);
         let (from, to) = (at(places.start), at(places.end));

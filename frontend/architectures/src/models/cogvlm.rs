@@ -1,6 +1,6 @@
 //! `cogvlm`: the text part of CogVLM. Like `llama`, with one matrix for queries, keys and values.
 //! Image tokens have their own matrices (`vis_attn_qkv` and similar), which text does not use.
-//! (llama.cpp's RoPE has the base 10,000 whatever `rope.freq_base` is; here the key is used.)
+//! (llama.cpp's RoPE always has the base 10,000; here the key `rope.freq_base` is used.)
 
 use ixc_ir::graph::ValueId;
 

@@ -1,6 +1,6 @@
 //! `kimi-k3`: Kimi K3. Layers of linear attention with a bounded decay for each element of a key
-//! ([`crate::layers::kda`]), and some of latent attention without RoPE ([`crate::layers::mla`]);
-//! their results are gated. Experts have a narrower input than the stream. They are selected by
+//! ([`crate::layers::kda`]), and some of latent attention without RoPE ([`crate::layers::mla`]).
+//! Their results are gated. Experts have a narrower input than the stream. They are selected by
 //! sigmoids with a bias, next to shared experts, and gates and up have soft limits (SiTU).
 //!
 //! At regular intervals of layers, the stream is saved and a new one begins. The input of each

@@ -1,6 +1,6 @@
 //! `lfm3`: LFM3, dense. Layers of `lfm2` with a norm before and after each block. In layers with
 //! attention, a gate multiplies each head. Every second attention layer has a window and another
-//! RoPE. No other program is known to write GGUF files of this model, so keys and tensors are named
+//! RoPE. No other program is known to write GGUF files of this model. So keys and tensors are named
 //! as in `lfm2` and in architectures with windows.
 
 use ixc_ir::graph::Unary;

@@ -1,9 +1,9 @@
 //! `qwen35`: the dense models of Qwen3.5 and later. Layers of linear attention; every fourth layer
 //! has gated attention.
 //!
-//! In files, key heads alternate in the order of value heads. Between two value heads of one key
-//! head are those of all other key heads. RoPE's sections assign pairs to dimensions of an image's
-//! position, which are equal in text.
+//! In files, key heads alternate in the order of value heads. Between neighbouring value heads of
+//! one key head lies one value head of each other key head. RoPE's sections assign pairs to
+//! dimensions of an image's position, which are equal in text.
 
 use ixc_ir::graph::attrs::KeyHeads;
 

@@ -178,7 +178,7 @@ impl Write for CappedWriter {
 /// assistant's text for training; a condition that always holds renders the same, with the tag's
 /// white-space control. `[::-1]` becomes a method, because minijinja makes no slice of an empty
 /// list. If a template asks for the last element, loops traverse the characters of a text as a
-/// list, because minijinja does not know the length of a text.
+/// list. The reason is that minijinja does not know the length of a text.
 fn with_known_tags(source: &str) -> Cow<'_, str> {
     const BACKWARDS: &str = "[::-1]";
     const LENGTH_VARIABLES: [&str; 3] = ["loop.last", "loop.length", "loop.revindex"];

@@ -7,8 +7,8 @@
 //! text "Unbelievable!"  ->  words "unbelievable" "!"  ->  "▁un" "believ" "able" "▁!"
 //! ```
 //!
-//! Files have the tokens as llama.cpp's converter writes them: those at the beginning of words with
-//! a prefix `▁`, others without the `##` of BERT's own lists.
+//! Files have the tokens as llama.cpp's converter writes them. Tokens at the beginning of words
+//! have a prefix `▁`. Others lack the `##` of BERT's own lists.
 
 use unicode_categories::UnicodeCategories;
 use unicode_normalization_alignments::UnicodeNormalization;

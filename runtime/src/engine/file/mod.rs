@@ -22,8 +22,8 @@
 //! [`blocks`](crate::storage::blocks) of each group come next. The CRC-32 of each weight that is
 //! not in blocks comes last. The weights are mapped in place ([`weights`]) or streamed.
 //!
-//! A new file is written next to its path and then renamed, so that the path always names a whole
-//! plan, the old or the new one. If a run that writes a plan with weights is killed, the next run
+//! A new file is written next to its path and then renamed. So the path always names a whole plan,
+//! the old or the new one. If a run that writes a plan with weights is killed, the next run
 //! continues it ([`partial`]).
 //!
 //! Invariant: memory is proportional to the plan's part of the file. The decoded plan takes at most
