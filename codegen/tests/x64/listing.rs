@@ -182,7 +182,7 @@ fn every_listing_assembles_to_its_bytes() {
 fn kernels_compiled_twice_have_the_same_bytes() {
     let mut count = 0;
     for target in [Target::AVX2, Target::AVX512, Target::AMX] {
-        for row in ROWS {
+        for row in ROWS.iter() {
             let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
             let Ok(compiled) = x64::compile(&kernel, target) else { continue };
             let again = x64::compile(&kernel, target).unwrap();
