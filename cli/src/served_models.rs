@@ -24,8 +24,8 @@ fn split_number(stem: &str) -> Option<(&str, u32)> {
     count.parse::<u32>().ok().and(Some((before, number.parse().ok()?)))
 }
 
-/// Returns the models and plans in a folder, sorted by name: model files and plans by extension (of
-/// a split model the first part), and folders of safetensors.
+/// Returns the models and plans in a folder, sorted by name: model files and plans by extension,
+/// and folders of safetensors. Of a split model, it is the first part.
 pub(super) fn models_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -1,5 +1,5 @@
-//! The pages of `docs/` as a book: the summary has each page once, and links between pages have a
-//! target. mdBook itself runs if it is installed.
+//! The pages of `docs/` as a book: the summary has each page once. Links between pages have a
+//! target. The program mdBook itself runs if it is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -35,7 +35,7 @@ const BLOCKS: &str = "minimax-m3-chosen";
 const BLOCK: u32 = 32;
 
 /// Returns a number to choose that is larger than the number of existing positions, but smaller
-/// than the context, so that the graph still has an index.
+/// than the context. The graph then still has an index.
 fn all(name: &str) -> u32 {
     if name == BLOCKS { TOKENS.div_ceil(BLOCK) } else { 512 }
 }

@@ -1,5 +1,5 @@
-//! Records of expert use by runs and by a server: experts are counted, records are written, the
-//! most used experts are pinned in memory, and invalid records are refused.
+//! Records of expert use by runs and by a server: experts are counted, and records are written. The
+//! most used experts are pinned in memory. Invalid records are refused.
 
 use std::fs;
 use std::path::Path;

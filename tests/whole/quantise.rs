@@ -302,8 +302,8 @@ fn unsupported_quantisations_are_refused() {
 /// matrices in one tensor, and a separate matrix for each head.
 ///
 /// Tables, convolutions and grouped norms are not matrix products. If a file has the matrices of
-/// all heads as one tensor (`attn_kv_b`, `attn_output_a`), importance is recorded for each head,
-/// but no code reads it yet.
+/// all heads as one tensor (`attn_kv_b`, `attn_output_a`), importance is recorded for each head. No
+/// code reads it yet.
 #[test]
 fn importance_covers_every_multiplied_matrix() {
     let folder = scratch("quantise_observed");

@@ -1,7 +1,7 @@
 //! Requantised weights, with one scale for a whole row, or with an integer multiple of this scale
 //! for every 128 columns. Compiled code is compared with the interpreter and with the original
-//! model, streamed experts with resident ones, and packing at load with packing in a plan. Invalid
-//! settings are refused.
+//! model, streamed experts with resident ones. Packing at load is compared with packing in a plan.
+//! Invalid settings are refused.
 
 use std::path::{Path, PathBuf};
 

@@ -2,8 +2,9 @@
 //!
 //! The vector part of Zen 4 was measured on a Zen 4 machine: throughput and latency of each class
 //! at 32 and 64 bytes. Pairs of classes show shared pipes. For two classes with two pipes each, a
-//! pair takes 1.0 cycles if both pipes are shared, 0.67 if one pipe is shared, and 0.5 if no pipe
-//! is shared. Pipes 0 and 1 multiply; 2 and 3 add floats. A 64-byte vector takes a pipe twice.
+//! pair takes 1.0 cycles if both pipes are shared. It takes 0.67 if one pipe is shared, and 0.5 if
+//! no pipe is shared. Pipes 0 and 1 multiply; 2 and 3 add floats. A 64-byte vector takes a pipe
+//! twice.
 //!
 //! Zen 3 follows LLVM 19, and shares the rows of Zen 4 where both agree. Zen 5 is Zen 4 with whole
 //! 64-byte pipes and wider integers, from general knowledge.

@@ -243,7 +243,7 @@ impl AsyncWrite for SharedStream {
 }
 
 /// A stream whose writes fail if nothing can be written for some time, or if the client still reads
-/// some time after the deadline of its request. It notifies the connection state when all bytes are
+/// long after the deadline of its request. It notifies the connection state when all bytes are
 /// written.
 struct TimedStream {
     stream: SharedStream,

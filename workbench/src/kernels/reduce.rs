@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Delta debugging (Zeller and Hildebrandt, 2002) over the IR. The result of a removed statement is
-//! replaced by an operand of the same type, by another value, or by zeros, so that its users stay
+//! replaced by an operand of the same type, by another value, or by zeros. Its users thus stay
 //! valid. Only kernels that verify are tried.
 //!
 //! Input: a failing kernel, and a function that returns whether another kernel fails in the same
