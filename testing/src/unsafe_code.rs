@@ -263,7 +263,7 @@ fn late() {
 macro_rules! named {
     ($name:ident) => {
         /// # Safety
-        /// As its code.
+        /// The code must be valid.
         unsafe extern "sysv64" fn $name(x: *const u8) {}
     };
 }
@@ -281,7 +281,7 @@ mod tests { fn t() { unsafe { g() } } }
                 (Kind::Implementation, "<T> Send for Cell<T>", 14, "it has no state."),
                 (Kind::Block, "late", 18, "all of it."),
                 (Kind::Block, "late", 21, ""),
-                (Kind::Function, "$name", 27, "As its code."),
+                (Kind::Function, "$name", 27, "The code must be valid."),
             ]
         );
     }
