@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The bits are those without halves, because a step has the same kernel calls. The rule depends on
-//! no size, so that all ranks divide the same sums.
+//! no size, so all ranks divide the same sums.
 
 use std::ops::Range;
 
