@@ -276,7 +276,7 @@ impl Unit {
     }
 }
 
-/// Rate and remaining time of an operation, from its progress at the first call and now.
+/// Rate and remaining time of an operation, from its progress at the start and now.
 #[derive(Default)]
 pub struct Rate {
     begin: Option<(Instant, u64)>,

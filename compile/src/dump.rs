@@ -45,7 +45,8 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Reads a file from which compilation starts.
 ///
 /// # Errors
-/// When the file cannot be read, is not IR, or does not name the pass before it.
+/// When the file cannot be read, is not IR, or has no line `; after PASS` with the pass that it is
+/// the result of.
 pub fn read_stop(path: &Path) -> Result<Stop, Error> {
     let text = ixc_files::read_argument(path, MOST_BYTES)?;
     Stop::parse(&text).map_err(|error| match error {

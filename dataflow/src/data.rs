@@ -115,7 +115,7 @@ enum Kernels {
     Interpreter,
 }
 
-/// All bytes of a simulation.
+/// Weights, kernels and contents of memories, for a simulation that also computes results.
 pub(super) struct Data<'w> {
     weights: &'w dyn WeightBytes,
     kernels: Kernels,

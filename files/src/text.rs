@@ -46,10 +46,10 @@ pub enum ReadError {
         /// Max length of this file, in bytes.
         max: u64,
     },
-    /// The text has another encoding.
+    /// The text is in UTF-16 or UTF-32, by its byte order mark.
     #[error("{}: {source}", path.display())]
     Encoding {
-        /// File with the other encoding.
+        /// File with the byte order mark.
         path: PathBuf,
         /// Error with the name of the encoding.
         source: NotUtf8,

@@ -26,8 +26,9 @@ pub struct Divergence {
     pub agreement: f64,
 }
 
-/// Compares logits `[positions, vocabulary]` with the reference. `None` if the lengths differ or
-/// are zero, or a logit is NaN.
+/// Compares the logits `other` with those of the reference, `right`. Both are
+/// `[positions, vocabulary]`. Returns `None` if their lengths differ, are zero or are no multiple
+/// of `vocabulary`, or if a logit is NaN or infinite.
 pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Divergence> {
     let positions = right.len().checked_div(vocabulary)?;
     let all_finite = right.iter().chain(other).all(|logit| logit.is_finite());
@@ -51,7 +52,7 @@ pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Div
 }
 
 /// Returns the negative logarithm of the probability of token `next`, in nats. `None` if a logit is
-/// NaN, or the vocabulary has no such token.
+/// NaN or infinite, or the vocabulary has no such token.
 pub fn surprise(logits: &[f32], next: usize) -> Option<f64> {
     let logit = f64::from(*logits.get(next)?);
     logits.iter().all(|logit| logit.is_finite()).then(|| log_sum_exp(logits) - logit)

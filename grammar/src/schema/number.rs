@@ -223,8 +223,8 @@ impl NumberSet {
         Some(format!("(?:{})", all.join("|")))
     }
 
-    /// Returns a schema with one `multipleOf` for llguidance. It supports steps of 32 bits between
-    /// bounds of 53 bits.
+    /// Returns a schema with one `multipleOf`, which llguidance enforces itself. It needs a step
+    /// whose digits fit into 32 bits, and bounds of at most 53 bits.
     fn with_steps(&self) -> Result<NumberForm, String> {
         let step = match (self.steps.as_slice(), self.integer_step()) {
             (_, Some(step)) => step.to_string(),

@@ -97,12 +97,12 @@ pub(super) struct Condition {
 }
 
 impl Condition {
-    /// Returns the condition that texts match.
+    /// Returns the condition that a whole text matches `regex`.
     pub fn matches(regex: String) -> Condition {
         Condition { regex, holds: true }
     }
 
-    /// Returns the condition that texts do not match.
+    /// Returns the condition that a whole text does not match `regex`.
     pub fn differs(regex: String) -> Condition {
         Condition { regex, holds: false }
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 
-/// Storage of a matrix's integers, the first of a byte in its lowest bits.
+/// Storage of a matrix's integers. If a byte has several, the first is in its lowest bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Integers {
     /// Four bits with the zero point 8.

@@ -186,7 +186,7 @@ pub struct FourBytes {
     pub stride: usize,
     /// Offset of the first byte.
     pub first: usize,
-    /// Distance from one byte to the next: 1, or 2 for every other byte of words.
+    /// Distance from one byte to the next: 2 for the low or the high bytes of 16-bit words, else 1.
     pub step: usize,
 }
 

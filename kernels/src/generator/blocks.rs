@@ -72,7 +72,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Returns the numbers of runs of `n` blocks; `n` is at least 1.
+    /// Divides the blocks of an item into runs of `n` blocks; `n` is at least 1.
     pub fn from_length(n: u32) -> Runs {
         let count = end() - PartBegin;
         // Blocks up to the first multiple of `n`. If there are fewer blocks, there are no runs.

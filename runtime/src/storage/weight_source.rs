@@ -132,8 +132,8 @@ impl WeightSource {
             && derived_part.derived.read_rows(derived_part.offset + offset, each, out, &fetch)
     }
 
-    /// Releases the file pages that a derived tensor's bytes are read from. Does nothing for mapped
-    /// bytes.
+    /// Releases the file pages that a derived tensor's bytes are read from. Does nothing for
+    /// [`WeightSource::Mapped`].
     pub(crate) fn release(&self, files: &[Mapped]) {
         let WeightSource::Derived(derived_part) = self else { return };
         for span in derived_part.derived.spans(derived_part.offset, derived_part.bytes) {

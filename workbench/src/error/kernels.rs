@@ -81,7 +81,7 @@ pub enum KernelError {
         /// Dims and buffers of each kernel that the other kernel lacks.
         unmatched: [Vec<String>; 2],
     },
-    /// A kernel without a spec cannot be compared with the kernel of its spec.
+    /// The kernel has no spec, so there is no generated kernel to compare it with.
     #[error("{name} has no spec: name another kernel to compare it with, or put the line \"; spec: ...\" before it")]
     NoSpec {
         /// Name of the kernel.

@@ -264,7 +264,7 @@ mod x86 {
     }
 }
 
-/// A number for each of several parts, one part in each lane.
+/// A number for each of several parts of a row, one part in each lane.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Lanes<V>(V);
