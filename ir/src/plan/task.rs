@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::dim::DimExpr;
-use super::{ATTENTION_BLOCK, BucketId, BufferId, Division, Exchange, KernelId, Source};
+use super::{ATTENTION_BLOCK, ArenaBuffer, BucketId, BufferId, Division, Exchange, KernelId, RowCount, Source};
 
 /// Address of one of a kernel's buffers for an item, in bytes:
 ///
@@ -145,6 +145,24 @@ pub struct Task {
     /// The kernels' buffers, in the order of their IR, the same for all variants. A kernel with
     /// fewer buffers takes the first ones.
     pub args: Vec<Arg>,
+}
+
+impl Task {
+    /// Returns whether the task computes each token from its own rows of the plan's `buffers`, and
+    /// uses no state. Its tokens can then be computed in parts.
+    pub fn reads_own_rows(&self, buffers: &[ArenaBuffer]) -> bool {
+        let is_own = |arg: &Arg| match arg.source {
+            Source::Arena(buffer) => {
+                let buffer = buffers.get(buffer.0 as usize);
+                buffer.is_some_and(|buffer| buffer.rows == RowCount::Tokens && buffer.row_bytes == arg.row_stride)
+            }
+            Source::Weight(_) | Source::Rope(_) | Source::Scratch | Source::Input(_) => true,
+            Source::State { .. } | Source::Chosen { .. } => false,
+        };
+        self.rows == RowAxis::Tokens
+            && self.variants.iter().all(|variant| variant.split.is_none())
+            && self.args.iter().all(is_own)
+    }
 }
 
 /// A step of a plan. A barrier follows it, unless one thread runs it alone.

@@ -18,7 +18,7 @@
 
 use std::ops::Range;
 
-use ixc_ir::plan::{BufferId, Exchange, Halves, Plan, RowAxis, RowCount, Source, Step, Task};
+use ixc_ir::plan::{BufferId, Exchange, Halves, Plan, RowCount, Source, Step, Task};
 use ixc_ir::units::count_text;
 use ixc_kernels::KernelSpec;
 
@@ -79,7 +79,7 @@ fn nearest(draft: &Draft, steps: &[DraftStep], order: impl Iterator<Item = usize
         let mut has_product = false;
         for &item in &steps[at].work {
             let WorkItem::Task(task) = &draft.work[item].what else { return 0 };
-            if !reads_own_rows(&draft.plan, task) {
+            if !task.reads_own_rows(&draft.plan.buffers) {
                 return 0;
             }
             has_product |= is_product(&draft.plan, task);
@@ -93,21 +93,6 @@ fn nearest(draft: &Draft, steps: &[DraftStep], order: impl Iterator<Item = usize
 
 fn is_of_tokens(plan: &Plan<KernelSpec>, buffer: BufferId) -> bool {
     plan.buffers.get(buffer.0 as usize).is_some_and(|buffer| buffer.rows == RowCount::Tokens)
-}
-
-/// Returns whether a task computes each token from its own rows, and uses no state.
-fn reads_own_rows(plan: &Plan<KernelSpec>, task: &Task) -> bool {
-    let is_own = |source: Source, row_stride: u64| match source {
-        Source::Arena(buffer) => {
-            let buffer = plan.buffers.get(buffer.0 as usize);
-            buffer.is_some_and(|buffer| buffer.rows == RowCount::Tokens && buffer.row_bytes == row_stride)
-        }
-        Source::Weight(_) | Source::Rope(_) | Source::Scratch | Source::Input(_) => true,
-        Source::State { .. } | Source::Chosen { .. } => false,
-    };
-    task.rows == RowAxis::Tokens
-        && task.variants.iter().all(|variant| variant.split.is_none())
-        && task.args.iter().all(|arg| is_own(arg.source, arg.row_stride))
 }
 
 /// Returns whether a task reads a matrix of more than one row, column by column.

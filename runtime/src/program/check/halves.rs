@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use ixc_ir::plan::{BufferId, Exchange, RowAxis, RowCount, Source, Step, Task};
+use ixc_ir::plan::{BufferId, Exchange, RowCount, Step};
 
 use super::Checker;
 use crate::program::halves::{SumHalf, first_half};
@@ -53,7 +53,7 @@ impl Checker<'_> {
                 return Err(Problem::Shape { expected: "only tasks in the steps that compute halves of the rows" });
             };
             for task in tasks {
-                if !self.reads_own_rows(task) {
+                if !task.reads_own_rows(&self.plan.buffers) {
                     return Err(Problem::Shape { expected: "tasks that compute each token from its own rows" });
                 }
                 buffers.extend(task.args.iter().filter_map(|arg| arg.source.arena()));
@@ -66,21 +66,6 @@ impl Checker<'_> {
             true => Ok(()),
             false => Err(Problem::Shape { expected: "memory of its own for each buffer of steps that compute halves" }),
         }
-    }
-
-    /// Returns whether a task computes each token from its own rows, and uses no state.
-    fn reads_own_rows(&self, task: &Task) -> bool {
-        let is_own = |source: Source, row_stride: u64| match source {
-            Source::Arena(buffer) => {
-                let buffer = self.plan.buffers.get(buffer.0 as usize);
-                buffer.is_some_and(|buffer| buffer.rows == RowCount::Tokens && buffer.row_bytes == row_stride)
-            }
-            Source::Weight(_) | Source::Rope(_) | Source::Scratch | Source::Input(_) => true,
-            Source::State { .. } | Source::Chosen { .. } => false,
-        };
-        task.rows == RowAxis::Tokens
-            && task.variants.iter().all(|variant| variant.split.is_none())
-            && task.args.iter().all(|arg| is_own(arg.source, arg.row_stride))
     }
 }
 
