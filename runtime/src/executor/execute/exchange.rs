@@ -255,13 +255,17 @@ struct ExchangeBuffers<'m> {
 }
 
 impl Pass<'_> {
-    /// Returns the buffers of an exchange. Only one thread calls this, while all others wait at the
-    /// barrier.
-    fn exchange_buffers(&self, sent: Option<BufferId>, result: Option<BufferId>) -> ExchangeBuffers<'_> {
+    /// Returns the buffers of an exchange.
+    ///
+    /// # Safety
+    /// All other threads of this rank wait at the barrier until the buffers are no longer used, and
+    /// the caller has no other buffers of an exchange.
+    unsafe fn exchange_buffers(&self, sent: Option<BufferId>, result: Option<BufferId>) -> ExchangeBuffers<'_> {
         let region = |buffer: BufferId| self.arena(buffer.0 as usize);
         let (sent, result) = (sent.map(region), result.map(region));
         // SAFETY: the regions lie in the arena, which is mapped and initialised. All other threads
-        // of this rank wait at the barrier. The program's check found that both regions are apart.
+        // of this rank wait, as the caller guarantees. The program's check found that both regions
+        // are apart.
         let sent: &[u8] =
             sent.map_or(&[], |sent| unsafe { std::slice::from_raw_parts(sent.base(), sent.bytes() as usize) });
         // SAFETY: as above.
@@ -278,7 +282,9 @@ impl Pass<'_> {
     /// Makes an exchange. Only one thread calls this, while all others wait at the barrier.
     pub(super) fn exchange(&self, exchange: Exchange) -> Result<(), ExecuteError> {
         let link = self.link()?;
-        let ExchangeBuffers { sent, result } = self.exchange_buffers(exchange.sent_buffer(), exchange.result());
+        // SAFETY: a barrier calls this in one thread, while the others wait.
+        let buffers = unsafe { self.exchange_buffers(exchange.sent_buffer(), exchange.result()) };
+        let ExchangeBuffers { sent, result } = buffers;
         // All ranks have the same numbers of rows, so all skip the same exchanges.
         if sent.is_empty() && result.is_empty() {
             return Ok(());
@@ -299,7 +305,8 @@ impl Pass<'_> {
     pub(super) fn begin_sum(&self, sum: SumHalf) -> Result<(), ExecuteError> {
         if self.has_halves(sum.rows) {
             let link = self.link()?;
-            let ExchangeBuffers { sent, .. } = self.exchange_buffers(Some(sum.part), None);
+            // SAFETY: a barrier calls this in one thread, while the others wait.
+            let ExchangeBuffers { sent, .. } = unsafe { self.exchange_buffers(Some(sum.part), None) };
             link.begin_sum(&sent[self.half_bytes(sum.half, sent.len())])?;
         }
         Ok(())
@@ -314,7 +321,8 @@ impl Pass<'_> {
             (false, Half::Second) => Ok(()),
             (true, half) => {
                 let link = self.link()?;
-                let ExchangeBuffers { sent, result } = self.exchange_buffers(Some(part), Some(result));
+                // SAFETY: a barrier calls this in one thread, while the others wait.
+                let ExchangeBuffers { sent, result } = unsafe { self.exchange_buffers(Some(part), Some(result)) };
                 link.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
                 let bytes = self.half_bytes(half, sent.len());
                 Ok(link.finish_sum(&sent[bytes.clone()], &mut result[bytes])?)
