@@ -163,7 +163,7 @@ pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
         "thread_seconds": stats.wall.as_secs_f64() * stats.threads as f64,
         "ops": ops(stats, limits),
         "kernels": kernels(stats),
-        "thread_seconds_besides": others,
+        "thread_seconds_outside_ops": others,
         "streamed": { "bytes": bytes, "requested": requested, "kept": kept, "busy_seconds": busy, "stall_seconds": stall },
     })
 }
@@ -292,6 +292,6 @@ mod tests {
         assert!(near(&linear["share_of_bandwidth"], 0.5) && near(&linear["share_of_peak"], 0.1), "{linear}");
         assert_eq!((&linear["fed_by"], &linear["share_of_feeding"]), (&"memory".into(), &0.5.into()));
         assert!(near(&linear["share"], 0.4) && facts["ops"][2]["share_of_peak"].is_null(), "{facts}");
-        assert!(near(&facts["thread_seconds_besides"]["waiting_for_other_threads"], 0.2), "{facts}");
+        assert!(near(&facts["thread_seconds_outside_ops"]["waiting_for_other_threads"], 0.2), "{facts}");
     }
 }

@@ -190,11 +190,11 @@ impl OtherTime {
     pub fn key(self) -> &'static str {
         match self {
             OtherTime::OtherThreads => "waiting_for_other_threads",
-            OtherTime::SingleThread => "waiting_for_one_alone",
-            OtherTime::Barriers => "meeting",
+            OtherTime::SingleThread => "waiting_for_a_single_thread",
+            OtherTime::Barriers => "barriers",
             OtherTime::Packing => "packing",
-            OtherTime::UnusedThreads => "threads_left_out",
-            OtherTime::StepEnds => "rest_of_steps",
+            OtherTime::UnusedThreads => "unused_threads",
+            OtherTime::StepEnds => "start_and_end_of_steps",
             OtherTime::BetweenSteps => "between_steps",
         }
     }
