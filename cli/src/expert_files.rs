@@ -110,7 +110,7 @@ impl ExpertRecord {
     /// Writes the counts, if the user asked for them.
     ///
     /// # Errors
-    /// When the output refuses.
+    /// If writing to the output fails.
     pub fn write(self, used: impl FnOnce() -> ExpertUse) -> Result<(), ixc_error::Error> {
         let Some(output) = self.output else { return Ok(()) };
         let used = match &self.before {

@@ -331,7 +331,7 @@ impl<'f, F: Serialize> Document<'f, F> {
 /// Writes facts as one JSON document that names its schema, with a newline after it.
 ///
 /// # Errors
-/// When `out` refuses.
+/// If writing to `out` fails.
 pub fn json(out: &mut dyn Write, schema: &'static str, facts: &impl Serialize) -> io::Result<()> {
     terminal::set_text(Text::Verbatim);
     serde_json::to_writer_pretty(&mut *out, &Document::new(schema, facts)).map_err(io::Error::from)?;

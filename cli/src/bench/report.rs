@@ -53,7 +53,7 @@ impl<'w> Report<'w> {
     /// Writes the head of the report once, when it is certain that rows follow.
     ///
     /// # Errors
-    /// When the output refuses.
+    /// If writing to the output fails.
     pub fn begin(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.has_head, true) {
             return Ok(());
@@ -87,7 +87,7 @@ impl<'w> Report<'w> {
     /// Adds a row.
     ///
     /// # Errors
-    /// When the output refuses.
+    /// If writing to the output fails.
     pub fn row(&mut self, row: Row) -> io::Result<()> {
         self.begin()?;
         match self.format {
@@ -140,7 +140,7 @@ impl<'w> Report<'w> {
     /// Prints a remark about all rows, in the text format only.
     ///
     /// # Errors
-    /// When the output refuses.
+    /// If writing to the output fails.
     pub fn say(&mut self, text: &str) -> io::Result<()> {
         if self.format == Format::Text { writeln!(self.out, "{text}") } else { Ok(()) }
     }
@@ -148,7 +148,7 @@ impl<'w> Report<'w> {
     /// Ends the report.
     ///
     /// # Errors
-    /// When the output refuses.
+    /// If writing to the output fails.
     pub fn finish(mut self) -> io::Result<()> {
         self.begin()?;
         if self.format != Format::Json {
