@@ -40,7 +40,7 @@ pub struct AccessChoice {
 }
 
 impl AccessChoice {
-    /// Returns all keys.
+    /// Returns the API keys of `--api-key` and of the lines of `--api-key-file`.
     ///
     /// # Errors
     /// When the key file cannot be read, or a line is not a key.
@@ -75,13 +75,13 @@ impl AccessChoice {
         keys.is_empty() || !self.allowed_host.is_empty()
     }
 
-    /// Returns the origins that options allow.
+    /// Returns the origins of `--allowed-origin`, whose web pages may send requests.
     pub fn origins(&self) -> Vec<AllowedOrigin> {
         self.allowed_origin.clone()
     }
 }
 
-/// Returns the keys of a file, at least one.
+/// Returns the keys in the text of a key file. A text without keys is an error.
 fn keys_of(text: &str, path: &Path) -> Result<Vec<String>, BadInput> {
     let mut keys = Vec::new();
     for (number, line) in (1..).zip(text.lines().map(str::trim)) {
@@ -96,7 +96,7 @@ fn keys_of(text: &str, path: &Path) -> Result<Vec<String>, BadInput> {
     if keys.is_empty() { Err(BadInput(format!("{} has no key", path.display()))) } else { Ok(keys) }
 }
 
-/// Returns a key, if an HTTP header can contain it.
+/// Returns the key, or the reason why an HTTP header cannot contain it.
 fn check_key(key: &str) -> Result<&str, String> {
     match key.chars().find(|c| !matches!(c, ' '..='~')) {
         None => Ok(key),

@@ -16,24 +16,24 @@ pub struct DisplayedAnswer {
 }
 
 impl DisplayedAnswer {
-    /// Creates the text; `parser` splits an answer into its parts, if the model's chat format has
-    /// any. Without it, the text is shown unchanged.
+    /// Creates an empty answer. `parser` separates the reasoning from the content, if the model's
+    /// chat format marks both. Without a parser, the text is shown unchanged.
     pub fn new(parser: Option<Parser>) -> DisplayedAnswer {
         DisplayedAnswer { text: AnswerText::new(parser), answer: Answer::default(), thinks: false }
     }
 
-    /// Returns whether names of control tokens are looked for in the text.
+    /// Returns whether the parser needs the names of control tokens in the text.
     pub fn reads_markers(&self) -> bool {
         self.text.reads_markers()
     }
 
-    /// Adds the text of an event, and returns the text to show for it.
+    /// Adds generated text, and returns the text to show for it.
     pub fn push(&mut self, text: &str) -> String {
         let deltas = self.text.push(text);
         self.push_deltas(deltas)
     }
 
-    /// Returns the text to show at the end, and the complete answer.
+    /// Ends the answer. Returns the text that is still to be shown, and the complete answer.
     pub fn finish(mut self, end: &End) -> (String, Answer) {
         let deltas = self.text.end(end);
         let mut text = self.push_deltas(deltas);

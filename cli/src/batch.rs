@@ -20,7 +20,7 @@ use super::output::{Line, count_text, note};
 use super::ranks;
 use super::shift::ShiftChoice;
 
-/// Bytes of requests that are read at once.
+/// Size in bytes of each read from the file of requests.
 const READ_BYTES: usize = 1 << 16;
 
 /// File of requests to answer, and file for the answers.
@@ -43,7 +43,7 @@ pub struct BatchChoice {
     parallel: u32,
 }
 
-/// Everything that a batch needs in addition to its options.
+/// Model, template and settings that a batch needs in addition to its options.
 pub struct BatchContext<'a> {
     pub model: LoadedModel,
     pub speculation: Option<Speculation>,
@@ -63,12 +63,13 @@ impl BatchChoice {
         self.batch.as_deref()
     }
 
-    /// Returns the number of sequences that the batch needs.
+    /// Returns the number of sequences that are computed together; 1 without `--batch`.
     pub fn sequences(&self) -> u32 {
         if self.batch.is_some() { self.parallel } else { 1 }
     }
 
-    /// Opens both files before the model, which takes longer.
+    /// Opens the file of requests and the file for answers. Call it before the model is loaded, so
+    /// that a wrong path fails early. Returns `None` without `--batch`.
     pub fn open(&self, force: Force, inputs: &[&Path]) -> anyhow::Result<Option<Files>> {
         let (Some(from), Some(to)) = (&self.batch, &self.output) else { return Ok(None) };
         if ranks::is_follower() {
@@ -84,7 +85,7 @@ impl BatchChoice {
     }
 }
 
-/// Batch with open files.
+/// Batch whose file of requests and file for answers are open.
 pub struct Files {
     from: PathBuf,
     input: Box<dyn Read>,

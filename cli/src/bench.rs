@@ -109,7 +109,7 @@ struct Work {
     tokens: usize,
 }
 
-/// Measurements for one number of threads.
+/// Results of one test with one number of threads.
 #[derive(Default, Serialize)]
 struct Row {
     threads: usize,
@@ -119,11 +119,11 @@ struct Row {
     /// Tokens in the KV cache before the test.
     depth: usize,
     /// Min bytes of the model file and the KV cache that each token reads, in the middle of the
-    /// run. For decode only, and unknown for a plan.
+    /// run. Set only for decode, and unknown for a plan.
     bytes_per_token: Option<u64>,
     /// Peak resident memory of this process so far, mapped files included.
     peak_memory: Option<u64>,
-    /// Tokens per second.
+    /// Median over all repetitions, in tokens per second.
     median: f64,
     min: f64,
     max: f64,
@@ -133,8 +133,8 @@ struct Row {
     deferral: Option<deferral::Deferral>,
     /// Bytes of streamed experts that were read for each token; 0 if all are in memory.
     bytes_read_per_token: f64,
-    /// Median ratio of the rate while experts were missing to the drive's rate without a model,
-    /// which is measured before and after each round.
+    /// Median over rounds of a ratio: the drive's read rate while experts were missing, relative to
+    /// its rate without a model. The rate without a model is measured before and after each round.
     drive_share: Option<f64>,
     /// Counters of expert prediction, summed over this and earlier rows with the same number of
     /// threads; set if experts are streamed.
@@ -189,7 +189,7 @@ impl Args {
         let traffic = content.model().map(|model| traffic(model, &options.compile)).transpose()?;
         let name = self.model.name().display().to_string();
         let mut report = Report::new(format, &name, Setting::new(&self, &options.compile, content)?, out);
-        // Measurements of deferral load the model again each time.
+        // With `--defer`, each measurement opens the model itself.
         let of_deferral = content.model().filter(|_| self.streaming.defer() > 0).map(divergence::positions);
         let mut model = Some(model).filter(|_| of_deferral.is_none());
         for threads in threads {
@@ -201,7 +201,7 @@ impl Args {
             }
             let opened = model.take().map_or_else(|| UnloadedModel::open(path, &options), Ok)?;
             let mut bench = load(opened, &options)?;
-            // From here on, the options are known to be valid.
+            // The model is loaded, so the options are valid and rows will follow.
             report.begin()?;
             for &work in &works {
                 let rounds = self.rounds(&mut bench, work, self.repetitions)?;
@@ -213,8 +213,8 @@ impl Args {
         Ok(report.finish()?)
     }
 
-    /// Runs the work repeatedly after a warm-up. Returns tokens per second, and measurements of the
-    /// drive.
+    /// Runs the work once to warm up, and then `repetitions` times. Returns the rate of each round,
+    /// and measurements of the drive.
     fn rounds(&self, bench: &mut Bench, work: Work, repetitions: u32) -> anyhow::Result<Rounds> {
         let Work { depth, test, tokens } = work;
         let mut rounds = Rounds::default();
@@ -253,7 +253,7 @@ impl Args {
 struct Rounds {
     /// Tokens per second of each round.
     rates: Vec<f64>,
-    /// Ratio of the rate of each round with reads to the drive's rate without a model.
+    /// Drive's read rate in each round with reads, relative to its rate without a model.
     shares: Vec<f64>,
     /// Rate of the drive without a model, in bytes per second, before and after each round.
     owns: Vec<f64>,
@@ -264,13 +264,14 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Returns the number of bytes of experts read for each token.
+    /// Returns the bytes of experts that were read for each token.
     fn bytes_per_token(&self, tokens: usize) -> f64 {
         self.streamed.bytes as f64 / (self.rates.len() * tokens).max(1) as f64
     }
 }
 
-/// Returns the bytes that a model reads for a token, with the KV cache in the chosen format.
+/// Returns the bytes of weights and KV cache that a token reads, with the KV cache in the chosen
+/// format.
 fn traffic(model: &Model, compile: &compile::CompileOptions) -> Result<Traffic, ixc_error::Error> {
     let (module, context) = (model.arch.module.clone(), compile::context(compile, None));
     Ok(Traffic::from_module(&manager::run_pipeline(module, &[cache::PASS.name], &context)?))

@@ -101,7 +101,7 @@ fn cache_error(error: CacheError) -> ixc_error::Error {
     ixc_error::Error::io(&error.path, error.action)(error.source)
 }
 
-/// Returns the bytes of entries.
+/// Returns the total size of cached plans, in bytes.
 fn sum(entries: &[CachedPlan]) -> u64 {
     entries.iter().map(|entry| entry.bytes).sum()
 }
@@ -129,7 +129,7 @@ impl ListArgs {
     }
 }
 
-/// Returns the folder, the sizes and the entries as JSON.
+/// Returns the cache's folder, its sizes and its plans as JSON.
 pub fn facts(cache: &PlanCache, entries: &[CachedPlan]) -> Json {
     json!({
         "folder": cache.folder(),
@@ -139,7 +139,7 @@ pub fn facts(cache: &PlanCache, entries: &[CachedPlan]) -> Json {
     })
 }
 
-/// Returns facts about an entry as JSON.
+/// Returns facts about a cached plan as JSON.
 fn entry_facts(entry: &CachedPlan) -> Json {
     let record = entry.record.as_ref();
     json!({
@@ -185,10 +185,10 @@ impl RemoveArgs {
     }
 }
 
-/// Plans of a name on the command line.
+/// Name on the command line that selects cached plans: a model, or the id of a plan.
 struct NamedPlans<'n> {
     name: &'n str,
-    /// Paths of the model that the name may mean.
+    /// Path of the model, if the name is a model: in absolute form and in canonical form.
     paths: Vec<PathBuf>,
 }
 

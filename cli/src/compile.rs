@@ -180,7 +180,7 @@ enum Emit {
 }
 
 impl Emit {
-    /// Returns the stage, if there is one.
+    /// Returns the stage, or `None` for the placement on a grid.
     fn stage(self) -> Option<Stage> {
         match self {
             Emit::Graph => Some(Stage::Graph),
@@ -193,10 +193,10 @@ impl Emit {
     }
 }
 
-/// Outputs of the stages next to the plan.
+/// Open files for the stages of `--emit`, in a folder next to the plan.
 struct Stages {
     outputs: Vec<(Stage, Output)>,
-    /// Removed with this struct if nothing was written.
+    /// Folder of these files. Dropping this field removes the folder if nothing was written.
     _folder: Option<OutputFolder>,
 }
 
@@ -227,7 +227,7 @@ impl Stages {
 }
 
 impl Args {
-    /// Opens the model for a graph of the parts to compile.
+    /// Opens the model with the graph that `--embeddings` and `--moe` select.
     fn open_model(&self) -> anyhow::Result<Model> {
         let model = self.model.open_parts(Parts { head: !self.embeddings, ..Parts::ALL })?;
         Ok(if self.moe { model.into_expert_layers()? } else { model })
@@ -310,7 +310,7 @@ impl Args {
         Ok(self.changes.over(options, self.override_check)?)
     }
 
-    /// Writes the results of passes up to `last`, and nothing else.
+    /// Runs the passes up to `last`, and writes the IR after each of them. No plan is written.
     fn stop_after(&self, target: &TargetName, last: &'static Pass, out: &mut dyn Write) -> anyhow::Result<()> {
         let Some(folder) = self.dump_folder()? else { return Ok(()) };
         let model = self.open_model()?;

@@ -46,7 +46,7 @@ fn names(arg: &Arg) -> Option<Vec<&'static str>> {
     }
 }
 
-/// Returns the commands with the values of arguments that take names.
+/// Adds the possible values to arguments that take names, in a command and its subcommands.
 fn with_values(command: Command) -> Command {
     command.mut_subcommands(with_values).mut_args(|arg| match names(&arg) {
         Some(names) => arg.value_parser(PossibleValuesParser::new(names)),

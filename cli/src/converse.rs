@@ -75,7 +75,7 @@ fn print_result(text: impl std::fmt::Display) {
 const FORMAT: &str = "ixc-conversation";
 /// The version of that format.
 const VERSION: u32 = 1;
-/// File kind of a saved conversation, so that no other file is overwritten.
+/// File kind of a saved conversation. Files of other kinds are not overwritten.
 const CONVERSATION: Kind = Kind {
     name: "saved conversation",
     is: |head| head.windows(FORMAT.len()).any(|window| window == FORMAT.as_bytes()),
@@ -105,7 +105,7 @@ impl Writer<'_> {
 impl Conversation<'_, '_> {
     fn run(&mut self) -> anyhow::Result<()> {
         self.introduce();
-        // Number of Ctrl-C in a row.
+        // Number of consecutive lines that Ctrl-C discarded.
         let mut cleared = 0;
         loop {
             let typed = self.lines.message()?;
@@ -126,7 +126,8 @@ impl Conversation<'_, '_> {
         }
     }
 
-    /// Introduces the model.
+    /// Prints facts about the model, such as its size and context length, and the most important
+    /// keys.
     fn introduce(&self) {
         let Writer { session, params, .. } = &*self.writer;
         let (facts, name) = (session.model().facts(), params.model.name());
@@ -155,7 +156,7 @@ impl Conversation<'_, '_> {
 
     /// Handles a line: a command, or a message.
     fn run_line(&mut self, line: &str) -> anyhow::Result<Flow> {
-        // A space or a second slash in front makes a message of a line that looks like a command.
+        // A line that begins with `//` or a space is a message, even if it looks like a command.
         if let Some(message) = line.strip_prefix('/').filter(|rest| rest.starts_with('/')) {
             return self.say(message);
         }
@@ -252,7 +253,8 @@ fn system(talk: &mut Conversation<'_, '_>, text: &str) -> anyhow::Result<Flow> {
     Ok(Flow::On)
 }
 
-/// Formats a setting as users write it: numbers with 32 bits, lists with semicolons.
+/// Formats the value of a setting as on the command line: numbers as f32, and the elements of a
+/// list separated by semicolons.
 fn setting_text(value: &serde_json::Value) -> String {
     match (value.as_f64(), value.as_array()) {
         (Some(number), _) => (number as f32).to_string(),

@@ -48,7 +48,7 @@ impl MachineChoice {
         self.machines.as_deref().unwrap_or(DEFAULT_MACHINES)
     }
 
-    /// Returns the file with the description, if there is one.
+    /// Returns the file that describes the machines, if the option names a file.
     pub fn file(&self) -> Option<&Path> {
         machines::file(self.name())
     }
@@ -56,7 +56,7 @@ impl MachineChoice {
     /// Reads the description of the machines.
     ///
     /// # Errors
-    /// If there is no such description, or it is malformed.
+    /// If no description has this name or path, or if the description is malformed.
     pub fn machines(&self) -> Result<Machines, ixc_error::Error> {
         machines::find(self.name()).map_err(CompileError::from).map_err(ixc_error::Error::from)
     }

@@ -246,7 +246,7 @@ fn write_target(out: &mut dyn Write, target: &TargetState, details: bool) -> io:
             writeln!(out, "target     {:<16} lacks {first}", target.name)?;
             rest.iter().try_for_each(|missing| writeln!(out, "{:<28}lacks {missing}", ""))
         }
-        // Most lines would say "not in CPUID": omit it.
+        // Most features are missing because CPUID does not report them, so this reason is left out.
         (false, _) => {
             let lacks = target.lacks.replace(" (not in CPUID)", "");
             let line = format!("target     {:<16} lacks {lacks}", target.name);
@@ -275,7 +275,7 @@ fn write_limits(out: &mut dyn Write, limits: &Roofline) -> io::Result<()> {
     writeln!(out, "products   {} GOP/s by {by}", products.collect::<Vec<_>>().join(", "))
 }
 
-/// Columns of a line.
+/// Max columns of a line.
 const WIDTH: usize = 79;
 
 /// Prints names after a title, in lines of limited length.
@@ -292,12 +292,12 @@ fn list(out: &mut dyn Write, title: &str, names: &[&str]) -> io::Result<()> {
     if line.is_empty() { Ok(()) } else { writeln!(out, "{title:<10}{line}") }
 }
 
-/// Returns the parts of the kernel that a sandbox uses, as JSON.
+/// Returns the features of the operating system's kernel that a sandbox uses, as JSON.
 fn sandbox_facts(support: Support) -> Json {
     json!({"landlock": support.landlock, "seccomp": support.seccomp, "missing": support.missing()})
 }
 
-/// Writes the parts of the kernel that a sandbox uses.
+/// Writes the features of the operating system's kernel that a sandbox uses.
 fn write_sandbox(out: &mut dyn Write, support: Support) -> io::Result<()> {
     let landlock = match support.landlock {
         0 => "no Landlock".to_owned(),

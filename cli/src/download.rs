@@ -8,8 +8,8 @@
 //!     hf download ORG/NAME --include '*.json'           and so on, see `CHECKPOINT`
 //! ```
 //!
-//! Both programs take one pattern in the same way, and several in different ways. So each pattern
-//! is one call.
+//! `hf` and `huggingface-cli` take a single pattern in the same way, but several patterns in
+//! different ways. So the program is called once for each pattern.
 
 use std::fs;
 use std::io;
@@ -36,7 +36,8 @@ const CHECKPOINT: [&str; 5] = ["*.json", "tokenizer*", "*.txt", "*.jinja", "mode
 pub struct DownloadChoice {
     /// Download the model `ORG/NAME[:QUANT]` if it is in no cache here, with Hugging Face's program
     /// `hf` or `huggingface-cli`, which must be installed.
-    // It is read before the command exists: the parser of MODEL needs the file.
+    // The program reads this option before clap builds the command, because the parser of MODEL
+    // needs the downloaded file.
     #[arg(long = "download", id = "download")]
     _download: bool,
 }
@@ -103,7 +104,7 @@ fn quantisation(model: &HubModel) -> Option<&str> {
     }
 }
 
-/// Returns the arguments of each call of the program.
+/// Returns the arguments of each call of the downloading program.
 fn calls(model: &HubModel) -> Vec<Vec<String>> {
     let of = |rest: &[&str]| {
         let words = ["download", &model.repository].into_iter().chain(rest.iter().copied());
@@ -117,19 +118,19 @@ fn calls(model: &HubModel) -> Vec<Vec<String>> {
 }
 
 /// Returns the pattern of the files of a quantisation, which is a whole word in any case: `Q4_K`
-/// does not match `Q4_K_M`. Split models have a number after it.
+/// does not match `Q4_K_M`. In the names of a split model, a number follows the quantisation.
 fn pattern(quantisation: &str) -> String {
     let any_case = |c: char| match c {
         c if c.is_ascii_alphabetic() => format!("[{}{}]", c.to_ascii_uppercase(), c.to_ascii_lowercase()),
-        // Characters with a meaning in patterns.
+        // Characters with a special meaning in patterns are put in brackets.
         '*' | '?' | '[' => format!("[{c}]"),
         c => c.to_string(),
     };
     format!("*[-._/]{}[-.]*gguf", quantisation.chars().map(any_case).collect::<String>())
 }
 
-/// Runs a program. Its progress goes to standard error, and so does its output: standard output is
-/// the command's.
+/// Runs a downloading program. Its standard output goes to standard error, because standard output
+/// is for results of the `ixc` command.
 fn run(program: &PathBuf, arguments: &[String]) -> io::Result<ExitStatus> {
     let standard_error = io::stderr().as_fd().try_clone_to_owned()?;
     Command::new(program).args(arguments).stdin(Stdio::null()).stdout(standard_error).status()

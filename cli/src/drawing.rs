@@ -7,7 +7,7 @@ use ixc_passes::manager::Ir;
 use super::wrap::Text;
 use super::{Usage, terminal};
 
-/// Returns the language of a name.
+/// Returns the drawing language with this name.
 fn language(name: &str) -> Option<Language> {
     Language::ALL.iter().find(|(own, ..)| *own == name).map(|(.., language)| *language)
 }

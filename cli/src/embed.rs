@@ -77,7 +77,7 @@ struct EmbedReport {
     embeddings: Vec<Vec<f32>>,
 }
 
-/// Number of texts that are computed together.
+/// Max number of texts that are computed together.
 const MAX_SEQUENCES: u32 = 8;
 
 impl Args {

@@ -109,7 +109,7 @@ struct EvalReport<'f> {
 }
 
 impl Args {
-    /// Returns the options for both models.
+    /// Returns the options for loading the scored model and the reference model.
     fn options(&self, progress: &Arc<ProgressCounter>) -> anyhow::Result<LoadOptions> {
         let streaming = self.streaming.options()?;
         let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
@@ -127,7 +127,8 @@ impl Args {
         })
     }
 
-    /// Opens the reference model without deferral and pass options, whatever the other model uses.
+    /// Opens the model of `--against` without deferral and pass options, even if the scored model
+    /// has them.
     fn open_reference(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc_generate::Error> {
         let Some(against) = &self.against else { return Ok(None) };
         let compile = compile::CompileOptions { defer: 0, passes: Default::default(), ..options.compile.clone() };
@@ -136,7 +137,8 @@ impl Args {
         LoadedModel::open(path, &LoadOptions { compile, ..options.clone() }).map(Some)
     }
 
-    /// Returns everything that the numbers depend on.
+    /// Returns the header of the output file: everything that the numbers of the evaluation depend
+    /// on.
     fn header(
         &self,
         text: &Text,

@@ -64,8 +64,8 @@ impl ExpertFiles {
         self.pin_experts.is_some()
     }
 
-    /// Reads the pinned experts and opens the output, for a command that also reads the files in
-    /// `inputs`.
+    /// Reads the counts of earlier runs, and opens the output for new counts. The output must not
+    /// be one of `inputs`, the other files that the command reads.
     ///
     /// # Errors
     /// When one of the files cannot be opened or has another format.
@@ -94,8 +94,8 @@ impl ExpertRecord {
         self.before.as_ref().map(|before| Pins { chosen: before.chosen.clone(), percent: self.percent })
     }
 
-    /// Registers further input files. Prints a note if pinning has no effect, because all experts
-    /// stay in memory.
+    /// Registers further input files, which the output must not overwrite. Prints a note if pinning
+    /// has no effect, because all experts stay in memory.
     pub fn add_inputs<'p>(
         &mut self,
         engine: &Engine,

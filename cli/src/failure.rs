@@ -119,7 +119,7 @@ mod tests {
             (Error::io("model".as_ref(), "open")(missing()), 66),
             (Error::io("model".as_ref(), "write")(full()), 74),
             (pipe().into(), 66),
-            // The folder of the checkpoint exists.
+            // The folder of the checkpoint exists, so the status is not that of a missing file.
             (CheckpointError::Read(pipe()).into(), 74),
             (OutputError::NoName { path: path() }.into(), 2),
             (
@@ -139,7 +139,7 @@ mod tests {
             (StepError::Execute(ExecuteError::Stream(StreamError::TakenBack)).into(), 1),
             (GenerationError::Drive { source: Box::new(StreamError::TakenBack) }.into(), 74),
             (no_pass().into(), 2),
-            // An invalid text of a pass is invalid data.
+            // A file names the unknown pass, so the file is invalid data.
             (CompileError::Stop { path: path(), source: Box::new(StopError::Pass(no_pass())) }.into(), 65),
         ];
         for (error, expected) in cases {

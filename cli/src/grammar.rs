@@ -59,7 +59,7 @@ impl GrammarChoice {
         }
     }
 
-    /// Returns a matcher of the grammar, at its beginning.
+    /// Returns a matcher of the grammar that has matched no text yet.
     pub fn matcher(source: &GrammarSource, model: &LoadedModel) -> Result<Matcher, ixc_error::Error> {
         let helper = helper_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         Ok(Vocabulary::new(model.tokenizer()?)?.with_helper(helper).matcher(source)?)

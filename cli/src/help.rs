@@ -193,10 +193,11 @@ fn short_at(command: Command, path: &str) -> Command {
         sentence
     };
     let command = command.mut_args(|arg| {
-        // Options of all commands, except the most common one.
+        // The short help hides global options, except `--quiet`.
         let is_rare = arg.is_global_set() && arg.get_long() != Some("quiet");
         let is_hidden = many && group_of(&arg).is_some_and(|group| !is_common(group, &arg));
-        // Forms of an argument are important, if there are few options.
+        // The short help has room for the whole help of a positional argument if there are few
+        // options.
         let is_whole = arg.is_positional() && !many;
         let sentence = arg.get_help().filter(|_| !is_whole).map(|help| first(help.to_string()));
         let arg = if is_rare { arg.hide_short_help(true) } else { arg };

@@ -137,7 +137,7 @@ struct FormatFacts {
 struct TensorFacts {
     name: String,
     format: &'static str,
-    /// Row length first, as in the file.
+    /// Dimensions with the row length first, as in the file.
     dims: Vec<u64>,
     file: usize,
     offset: u64,
@@ -207,7 +207,7 @@ fn is_contradiction(error: &GgufError) -> bool {
 }
 
 impl Args {
-    /// Shows a plan.
+    /// Writes the contents of a plan.
     fn show_plan(&self, path: &Path, plan: &Plan<Kernel>, out: &mut dyn Write) -> anyhow::Result<()> {
         let refused = load::verify(plan).err();
         let facts = PlanFacts::new(path, plan, refused.as_ref())?;

@@ -29,7 +29,8 @@ pub struct PlanFacts {
     /// Layers of a plan of routed experts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     expert_layers: Vec<u32>,
-    /// Number of ranks, and the division. The other facts are those of rank 0.
+    /// Number of ranks and the division of the model, if the plan is for several ranks. The other
+    /// fields describe the plan of rank 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     ranks: Option<RankFacts>,
     max_tokens: u32,
@@ -41,9 +42,9 @@ pub struct PlanFacts {
     tasks: usize,
     kernels: Vec<String>,
     arena_bytes: u64,
-    /// Bytes of states for each position.
+    /// Bytes of state, such as the KV cache, for each position.
     state_bytes_per_position: u64,
-    /// Formats of the states' fields for each position.
+    /// Formats of the state fields that hold a value for each position, such as keys and values.
     cache_formats: BTreeSet<&'static str>,
     /// Bytes of states that do not depend on the number of positions.
     state_bytes: u64,
@@ -83,13 +84,13 @@ struct FormatFacts {
     kernel_bytes: u64,
 }
 
-/// Returns the formats of the states' fields for each position.
+/// Returns the formats of the state fields that hold a value for each position.
 pub fn cache_formats(states: &[State]) -> BTreeSet<&'static str> {
     let fields = states.iter().flat_map(|state| &state.fields).filter(|field| field.positions);
     fields.map(|field| field.format.name()).collect()
 }
 
-/// Storage of weights.
+/// File that holds a weight's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum WeightPlace {

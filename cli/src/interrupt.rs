@@ -98,11 +98,11 @@ fn end() -> ! {
     std::process::exit(STATUS.into());
 }
 
-/// Guard of a text in generation.
+/// Guard of a text in generation. While it lives, Ctrl-C ends the text and not the program.
 pub struct TextGuard(());
 
 impl TextGuard {
-    /// Begins a text with its first token, which took `took`.
+    /// Begins a text. `took` is the time of its first token, prefill included.
     pub fn begin(took: Duration) -> TextGuard {
         *text() = Some(Text { is_interrupted: false, is_seen: false, last: Instant::now(), longest: took });
         TextGuard(())

@@ -1,4 +1,4 @@
-//! Invocation of the program: its arguments, and the program that is started for helpers.
+//! Arguments of this process, and the program that it starts for helper processes.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,12 +7,12 @@ use std::sync::{PoisonError, RwLock};
 
 use ixc_text::template::own_program;
 
-/// Invocation in a process of another program.
+/// Arguments and helper program in a process of another program.
 #[derive(Debug)]
 struct Invocation {
     /// Arguments, beginning with the program's name.
     arguments: Vec<OsString>,
-    /// Program that does the work of helpers.
+    /// Program that is started for helper processes, if the embedding program named one.
     helper: Option<PathBuf>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn is_embedded() -> bool {
 /// Returns the program that is started for helpers.
 ///
 /// # Errors
-/// If the system does not provide its path, or the program that embeds this one named none.
+/// If the system does not provide the program's path, or the embedding program named no helper.
 pub(crate) fn helper_program() -> io::Result<PathBuf> {
     let embedded = EMBEDDED.read().unwrap_or_else(PoisonError::into_inner);
     match embedded.as_ref().map(|invocation| invocation.helper.clone()) {

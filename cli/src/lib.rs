@@ -159,7 +159,7 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-/// Commands of other programs that people type, and advice for `ixc`.
+/// Commands of similar programs that users may type, with advice for `ixc`.
 const OTHER_COMMANDS: [(&[&str], &str); 7] = [
     (&["server", "api"], "`ixc serve MODEL` serves a model over HTTP"),
     (
@@ -184,8 +184,8 @@ pub(crate) fn command() -> clap::Command {
     help::with_headings(Cli::command())
 }
 
-/// Returns when messages have colours. The arguments are not parsed yet: clap's own errors have
-/// colours, too.
+/// Returns when messages have colours, from arguments that are not parsed yet. The errors of clap's
+/// parser have colours, too.
 fn colours_of(arguments: &[OsString]) -> Colours {
     let mut words = arguments.iter().skip(1).map_while(|word| word.to_str().filter(|word| *word != "--"));
     let mut colours = Colours::Auto;
@@ -236,7 +236,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, ParseError> {
     Ok(cli?)
 }
 
-/// Whether a command may download its model.
+/// Returns whether the command may download its model.
 fn asks_download(found: &clap::ArgMatches) -> bool {
     let asks = |found: &clap::ArgMatches| found.try_get_one("download").ok().flatten().is_some_and(|asks: &bool| *asks);
     asks(found) || found.subcommand().is_some_and(|(_, inner)| asks_download(inner))
@@ -255,7 +255,7 @@ fn with_suggestions(mut error: clap::Error) -> clap::Error {
             error.remove(ContextKind::Usage);
         }
     }
-    // `llama-quantize MODEL OUTPUT MIX`.
+    // Users of llama-quantize may type `MODEL OUTPUT MIX`.
     if let (ErrorKind::UnknownArgument, Some(ContextValue::String(typed))) =
         (error.kind(), error.get(ContextKind::InvalidArg))
         && Mix::find(typed).is_some()
@@ -291,8 +291,8 @@ fn own_spelling(arguments: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> 
     model_name::without_hub_options(arguments).map_err(unknown)
 }
 
-/// Returns the definition of a command and its arguments in this process, with those of variables
-/// and of the configuration file; `None` if the process runs another command.
+/// Returns a command's definition, and its arguments in this process. The arguments include values
+/// of variables and of the configuration file. Returns `None` if the process runs another command.
 pub(crate) fn matches_of(name: &str) -> Option<(clap::Command, clap::ArgMatches)> {
     let command = Cli::command();
     let arguments = settings::arguments::current()?.arguments;

@@ -253,7 +253,7 @@ fn prepare(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Message in progress.
+/// Message whose end has not been read yet.
 #[derive(Debug, Default)]
 struct Message {
     text: String,
@@ -314,7 +314,7 @@ mod tests {
             (&["\"\"\"", "one", "", "two\\", "\"\"\""], text("one\n\ntwo\\")),
             (&["\"\"\"one", "two\"\"\" "], text("one\ntwo")),
             (&["\"\"\"/help\"\"\""], text("/help")),
-            // Pasted at once.
+            // A paste of two lines.
             (&["/usr/bin\nis a folder\n"], text("/usr/bin\nis a folder")),
             (&["\"\"\"\na\nb\n\"\"\""], text("a\nb")),
         ] {

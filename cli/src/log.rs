@@ -60,7 +60,7 @@ impl Log {
         output::set_loudness(self.quiet, self.verbose);
         output::set_colours(self.color);
         let filter = self.filter()?;
-        // Warnings alone need no dates.
+        // Log lines have dates unless only warnings and errors are logged.
         let level = Layer::<Registry>::max_level_hint(&filter);
         let dated = self.log_file.is_some() || level.is_none_or(|level| level > LevelFilter::WARN);
         let colours = self.log_file.is_none() && output::colours();
@@ -116,8 +116,8 @@ fn targets(filter: &str) -> Option<Targets> {
     parts.join(",").parse().ok()
 }
 
-/// Opens the destination of other logs: the file of `--log-file`, or standard error; `None` with
-/// `--quiet`.
+/// Opens the destination of other logs, such as the request log: the file of `--log-file`, or
+/// standard error; `None` with `--quiet`.
 ///
 /// # Errors
 /// When the file cannot be written or is not a log.

@@ -60,7 +60,7 @@ impl ModelArgument {
         Ok(Model::to_see(gguf)?)
     }
 
-    /// Opens the model, for a graph of these parts.
+    /// Opens the model, and builds the graph of these parts only.
     pub fn open_parts(&self, parts: Parts) -> anyhow::Result<Model> {
         Ok(match self.path() {
             Some(path) => Model::open_parts(path, parts)?,
@@ -110,7 +110,7 @@ impl ModelChoice {
         self.model.as_ref().and(self.model_file.as_ref())?.path()
     }
 
-    /// Returns all named files.
+    /// Returns the paths of the model and of its model file, if they are named.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         [&self.model, &self.model_file].into_iter().flatten().filter_map(ModelName::path)
     }
@@ -150,7 +150,7 @@ impl TargetChoice {
         self.target.map(|target| target.target)
     }
 
-    /// Returns the caches for tiling, if they differ from those in the target's row.
+    /// Returns the cache sizes for tiling, if they differ from those in the target's table row.
     pub fn caches(&self) -> Option<CoreCaches> {
         self.target.and_then(|target| target.caches)
     }
@@ -211,7 +211,7 @@ enum Experts {
 }
 
 impl ExpertsChoice {
-    /// Returns the runtime's form of the choice.
+    /// Returns the chosen storage of experts as the runtime's type.
     ///
     /// # Errors
     /// If there is also a memory budget: with mapped files, no budget can be guaranteed.
@@ -297,7 +297,7 @@ impl StreamingChoice {
         self.passes.options()
     }
 
-    /// Returns the options of a session; the others keep their defaults.
+    /// Returns the options for loading a model. Options without an argument keep their defaults.
     ///
     /// # Errors
     /// If there is a memory budget and experts are mapped.
@@ -371,7 +371,7 @@ impl RunChoice {
         self.context.is_some()
     }
 
-    /// Returns the options of a session; the others keep their defaults.
+    /// Returns the options for loading a model. Options without an argument keep their defaults.
     ///
     /// # Errors
     /// If there is a memory budget and experts are mapped.

@@ -78,13 +78,13 @@ fn missing() -> std::sync::MutexGuard<'static, Option<Vec<String>>> {
     MISSING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `parse`, which parses a command line. Accepts Hugging Face models that are in no cache,
-/// and returns their names.
+/// Calls `parse`, which parses a command line. Meanwhile, accepts names of Hugging Face models that
+/// are in no cache. Returns the result and these names.
 pub fn with_missing<T>(parse: impl FnOnce() -> T) -> (T, Vec<String>) {
     *missing() = Some(Vec::new());
     let parsed = parse();
     let mut names = missing().take().unwrap_or_default();
-    // The command line is parsed more than once.
+    // The command line is parsed more than once, so names repeat.
     names.sort_unstable();
     names.dedup();
     (parsed, names)

@@ -22,7 +22,8 @@ pub struct NodesReport {
     nodes: Vec<Node>,
     /// A rank on each node, as `--numa cut` places them.
     places: Vec<RankPlace>,
-    /// Empty if they were not requested; the reason if they cannot be measured.
+    /// Measured rates of the nodes. Empty if they were not requested; an error if they cannot be
+    /// measured.
     rates: Result<Vec<NodeRate>, NumaError>,
 }
 

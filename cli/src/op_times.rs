@@ -109,7 +109,7 @@ fn kernel_lines(phase: &Phase, stats: &Stats) -> Vec<String> {
     table(KERNEL_HEAD, kernels.iter().map(row).collect(), Some(longest), thread_seconds(phase, stats))
 }
 
-/// Returns the slowest op of a kernel, and the number of others.
+/// Returns the slowest op of a kernel, and the number of its other ops.
 fn ops_text(ops: &[String]) -> String {
     match ops {
         [slowest, others @ ..] if !others.is_empty() => format!("{slowest}, {} more", others.len()),

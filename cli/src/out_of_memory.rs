@@ -24,17 +24,20 @@ unsafe impl GlobalAlloc for ExitIfExhausted {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above; the memory comes from the system's allocator.
+        // SAFETY: the caller keeps the contract of `dealloc`; the memory comes from the system's
+        // allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract of this method, which is the same as that of
+        // `System`'s.
         exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: as above; the memory comes from the system's allocator.
+        // SAFETY: the caller keeps the contract of `realloc`; the memory comes from the system's
+        // allocator.
         exit_if_null(unsafe { System.realloc(memory, layout, bytes) }, bytes)
     }
 }

@@ -112,7 +112,7 @@ pub enum Colours {
 }
 
 impl Colours {
-    /// Returns clap's form of the choice.
+    /// Returns the condition as clap's type.
     pub fn choice(self) -> clap::ColorChoice {
         match self {
             Colours::Auto => clap::ColorChoice::Auto,
@@ -140,7 +140,8 @@ pub fn colours() -> bool {
     }
 }
 
-/// Returns text of several lines in [`Printable`] form; tabs also stay.
+/// Escapes terminal controls in a text of several lines, as [`Printable`] does. Newlines and tabs
+/// stay.
 pub fn lines(text: &str) -> String {
     let printable =
         |line: &str| line.split('\t').map(|part| Printable(part).to_string()).collect::<Vec<_>>().join("\t");
@@ -149,7 +150,8 @@ pub fn lines(text: &str) -> String {
 
 /// Time before the first progress line, unless [`DELAY`] sets another one.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Environment variable with this time in seconds; git has a similar one.
+/// Environment variable with the time before the first progress line, in seconds. git has a similar
+/// one.
 const DELAY: &str = "IXC_PROGRESS_DELAY";
 /// Time between two updates of the progress line.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -302,7 +304,7 @@ impl Rate {
     }
 }
 
-/// Returns bytes as text; bytes that are not UTF-8 become `\xe4`.
+/// Returns bytes as text. A byte that is not UTF-8 becomes an escape such as `\xe4`.
 pub fn lossless(bytes: &[u8]) -> String {
     let chunks = bytes.utf8_chunks();
     let texts = chunks.map(|chunk| {

@@ -30,7 +30,7 @@ pub struct ChangeChoice {
 }
 
 impl ChangeChoice {
-    /// Returns whether anything was changed.
+    /// Returns whether the user gave any of these options.
     pub fn is_given(&self) -> bool {
         self.start_from.is_some() || self.kernels.is_some()
     }
@@ -41,7 +41,7 @@ impl ChangeChoice {
         self.start_from.as_deref().into_iter().chain(tuned)
     }
 
-    /// Returns the options with these overrides.
+    /// Returns `options` with these overrides.
     ///
     /// # Errors
     /// If a file cannot be read or has the wrong content.

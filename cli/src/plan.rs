@@ -314,7 +314,7 @@ struct Source {
     file: PlanFile,
     /// Folder that the plan's relative paths start from.
     folder: PathBuf,
-    /// Model, whose first layers are used to measure computing.
+    /// Model, whose first layers are run to measure the speed of computation.
     model: Model,
     target: Target,
 }
@@ -325,8 +325,8 @@ impl Args {
         self.kv.over(OptionSet::default())
     }
 
-    /// Returns a plan as it is, or a model compiled for the smallest budget, whose plan states when
-    /// experts are needed.
+    /// Returns the given plan. If the file is a model, compiles it for the smallest budget, so that
+    /// the plan states when experts are needed.
     fn source(&self, path: &Path, run: &engine::EngineOptions) -> Result<Source, ixc_error::Error> {
         let wanted = self.target.target();
         let file = match Input::open(path)? {

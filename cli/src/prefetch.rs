@@ -42,7 +42,7 @@ impl PrefetchChoice {
         }
     }
 
-    /// Returns the runtime's form of the options.
+    /// Returns the options as the runtime's type.
     pub fn settings(self) -> PredictionSettings {
         PredictionSettings { choice: self.prefetch, extra: self.prefetch_extra }
     }
@@ -108,7 +108,7 @@ pub struct CacheChoice {
 }
 
 impl CacheChoice {
-    /// Returns the runtime's form of the option.
+    /// Returns the option as the runtime's type.
     pub fn kind(self) -> Kind {
         self.cache
     }

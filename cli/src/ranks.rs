@@ -82,7 +82,8 @@ pub fn is_repetition() -> bool {
     TRANSPORT.get().is_none() && Launch::current().is_some_and(|launch| launch.rank > 0)
 }
 
-/// Prints a failure that no other rank prints: the end of the group by a rank, or the loss of one.
+/// Prints a failure that no other rank prints: a rank ended all ranks, or the connection to a rank
+/// was lost.
 fn report(error: &TransportError) {
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         output::print_stderr(&match error {
@@ -117,7 +118,7 @@ fn ignore_sigterm() {
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
 }
 
-/// Ignores all interrupts: rank 0 ends the others.
+/// Ignores Ctrl-C on a rank that repeats the steps of rank 0, which ends all ranks.
 fn ignore_interrupts() {
     interrupt::on_next(ignore_interrupts);
 }
@@ -128,7 +129,7 @@ fn online_processors() -> i64 {
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }
 }
 
-/// Loads the part of this rank, and repeats the steps of rank 0 until it ends.
+/// Loads this rank's part of the model, and repeats the steps of rank 0 until it ends.
 ///
 /// # Errors
 /// If the model cannot be loaded, or a step fails.
@@ -145,8 +146,8 @@ pub fn leave() -> anyhow::Result<()> {
     Ok(TRANSPORT.get().map_or(Ok(()), |transport| transport.close())?)
 }
 
-/// Ends all ranks after a failure of this one. Rank 0 prints its message, unless it has failed,
-/// too. If a lower rank failed first, this process ends here.
+/// Ends all ranks after a failure of this one. Rank 0 prints this rank's message, unless rank 0 has
+/// failed, too. If a lower rank failed first, this process ends here.
 pub fn end(message: String) {
     if let Some(transport) = TRANSPORT.get() {
         transport.end(message.trim_start_matches("error: "));

@@ -324,7 +324,8 @@ impl Args {
         result.and(written.map_err(anyhow::Error::from))
     }
 
-    /// Writes a text or begins a conversation; `before` are the tokens of a continued text.
+    /// Writes a text or begins a conversation. `before` holds the tokens of the saved state that
+    /// the text continues.
     fn text(
         &self,
         writer: &mut Writer<'_>,

@@ -132,7 +132,8 @@ fn letters(text: &str) -> Result<Samplers, String> {
     samplers(text.chars().map(lettered))
 }
 
-/// Returns a window of positions; a negative count gives the longest window.
+/// Returns the number of last tokens that a penalty looks at; a negative count gives the max
+/// number.
 fn window(count: i64) -> u32 {
     if count < 0 { MAX_REPEAT_WINDOW } else { u32::try_from(count).unwrap_or(u32::MAX) }
 }
@@ -159,8 +160,8 @@ impl SamplingArgs {
     /// Changes one setting, by the name of its option without hyphens.
     ///
     /// # Errors
-    /// A text, if there is no such setting, or the value is invalid. The settings are then
-    /// unchanged.
+    /// Returns an error text if no setting has this name, or if the value is invalid. All settings
+    /// are then unchanged.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
         let command = clap::Command::new("set").no_binary_name(true).disable_help_flag(true);
         // Settings that are not named keep their values instead of getting defaults.

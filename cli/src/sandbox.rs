@@ -38,7 +38,7 @@ pub enum SandboxMode {
 pub struct SandboxFiles {
     /// Files and folders that are written while the model is loaded.
     pub loading: Vec<PathBuf>,
-    /// Files and folders in use after that.
+    /// Files and folders that are used after the model is loaded.
     pub running: FileAccess,
     /// Whether a service manager listens on an abstract Unix socket.
     pub has_abstract_socket: bool,
@@ -57,7 +57,7 @@ impl SandboxFiles {
         SandboxFiles { loading: caches, ..SandboxFiles::default() }
     }
 
-    /// Adds a folder that is written from now on.
+    /// Adds a folder that is written while the model is loaded and afterwards.
     pub fn write(&mut self, folder: &Path) {
         self.loading.push(folder.to_owned());
         self.running.write.push(folder.to_owned());
@@ -111,7 +111,7 @@ impl Sandbox {
     /// without a sandbox.
     ///
     /// # Errors
-    /// With `on`, if the system lacks or refuses a part.
+    /// With `on`, if the system lacks or refuses a part of the sandbox.
     pub fn begin(mode: SandboxMode, files: SandboxFiles) -> anyhow::Result<Option<Sandbox>> {
         let is_required = mode == SandboxMode::On;
         // A program that embeds this one has other work, which the limits would break.
@@ -147,7 +147,7 @@ impl Sandbox {
     /// limits.
     ///
     /// # Errors
-    /// With `on`, if the system refuses a part.
+    /// With `on`, if the system refuses a part of the sandbox.
     pub fn finish(self, role: Role) -> anyhow::Result<()> {
         self.settle(confine(&self.files.running))?;
         if self.support.seccomp {

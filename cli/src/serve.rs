@@ -40,7 +40,7 @@ use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
 use super::{BadInput, Usage, hints, interrupt, log, ranks};
 
-/// Default max size of the prompt cache's folder; the next constant is that of its memory.
+/// Default max size of the prompt cache: in its folder, and in memory.
 const FOLDER_BYTES: u64 = 16 << 30;
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Max number of waiting requests for each request that is computed.
@@ -245,13 +245,14 @@ impl Args {
         let local = listener.local_addr().map_err(refused())?;
         // The sandbox limits which files can be opened.
         let writer = log::writer()?;
-        // Signals drain the server from the line that announces it, because a supervisor may react
-        // to this line. Before it, they end the program at once.
+        // Until the server announces its address, a signal ends the program at once. From then on,
+        // signals drain the server, because a supervisor may react to the announcement.
         let (models, log, ended) = match &*sources {
             [source] => {
                 // Requests to the socket of a service manager wait, so that none is refused at a
-                // restart. The server's thread ends before the sandbox limits the others. That of
-                // its log does, too, unless its output is blocked for a second.
+                // restart. On other sockets, a thread refuses requests while the model is loaded.
+                // It ends before the sandbox limits all other threads. The thread of its log ends
+                // by then, too, unless its output is blocked for a second.
                 let refuse = |log| (!is_inherited).then(|| LoadingServer::start(&listener, log)).transpose();
                 let early_writer = log::writer()?;
                 let sandbox = self.begin_sandbox(&options, &sources)?;
@@ -260,7 +261,8 @@ impl Args {
                 drop(loading);
                 record.add_inputs(model.engine(), model.files().iter().map(PathBuf::as_path))?;
                 sandbox.map_or(Ok(()), |sandbox| sandbox.finish(Role::Server))?;
-                // Loading a prompt cache takes time, too. This thread starts with all limits.
+                // Loading a prompt cache takes time, too, so requests are refused meanwhile. This
+                // thread starts after the sandbox, and so has all limits.
                 let log = self.log_format.request_log(writer)?;
                 let loading = self.prompt_cache.as_ref().map_or(Ok(None), |_| refuse(log.clone()))?;
                 let announcement = self.announcement(&source.name, &model, local);
@@ -551,7 +553,7 @@ impl Args {
         if found.is_empty() { Err(wrong("the name has no address".to_owned()).into()) } else { Ok(found) }
     }
 
-    /// Returns the options of the prompt cache, or `None` without one.
+    /// Returns the options of the prompt cache, or `None` without a prompt cache.
     fn prompts(&self) -> Option<prompt_cache::PromptCacheOptions> {
         let memory = self.prompt_cache_memory.map(|Size(bytes)| bytes);
         let folder = self.prompt_cache.clone();

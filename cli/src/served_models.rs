@@ -8,7 +8,7 @@ use super::model_name::DEMO;
 /// Returns a model's name: the file's stem, without the number of a split model's part.
 pub(super) fn name_of(path: Option<&Path>) -> String {
     let Some(path) = path else { return DEMO.to_owned() };
-    // `.` and `..` have no name.
+    // `.` and `..` have no file name, so the name comes from the canonical path.
     let whole = if path.file_name().is_none() { path.canonicalize().ok() } else { None };
     let path = whole.as_deref().unwrap_or(path);
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -24,8 +24,8 @@ fn split_number(stem: &str) -> Option<(&str, u32)> {
     count.parse::<u32>().ok().and(Some((before, number.parse().ok()?)))
 }
 
-/// Returns the models and plans in a folder, sorted by name: model files and plans by extension,
-/// and folders of safetensors. Of a split model, it is the first part.
+/// Returns the models and plans in a folder, sorted by name. They are model files and plans by
+/// extension, and folders of safetensors. A split model is listed by its first part.
 pub(super) fn models_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -1,8 +1,8 @@
 //! Signals that would end the process without a message.
 //!
-//! - SIGBUS: a page of shared memory or of a mapped file is not there. A mapped model file is
-//!   handled by [`ixc_files::page_faults`], which calls this handler for all other pages. One line
-//!   and an exit status report them.
+//! - SIGBUS: a page of shared memory or of a mapped file is missing. [`ixc_files::page_faults`]
+//!   handles pages of mapped model files, and calls this module's handler for all other pages. The
+//!   handler prints one line and ends the process with an exit status.
 //! - SIGXFSZ: a write exceeded the limit of a file's size (`ulimit -f`). The signal is ignored, so
 //!   the write fails, and the command reports it.
 
@@ -38,9 +38,9 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
             libc::_exit(crate::failure::status(ixc_failure::Class::Io).into());
         }
     }
-    // Other causes are not mapped files: broken memory, a wrong address, a signal from another
-    // process. The signal comes again, and ends the process. SAFETY: both are async-signal-safe;
-    // the default action takes no handler.
+    // Causes other than a missing page are broken memory, a wrong address, or a signal from another
+    // process. The default action is restored, so the signal comes again and ends the process.
+    // SAFETY: both functions are async-signal-safe; the default action takes no handler.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);

@@ -38,7 +38,7 @@ use super::{BadInput, Usage};
 /// Schema of the JSON document.
 const SCHEMA: &str = "ixc.simulate.v1";
 
-/// Default number of tokens.
+/// Default max number of tokens to generate.
 const DEFAULT_TOKENS: usize = 32;
 
 /// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), and
@@ -115,7 +115,7 @@ pub struct Args {
     force: Force,
 }
 
-/// A grid by name.
+/// Name of a grid of processing elements.
 #[derive(Clone, Debug)]
 struct GridName(String);
 
@@ -216,7 +216,7 @@ impl Args {
         })
     }
 
-    /// Simulates the times of steps, without weights.
+    /// Simulates steps without weights, and writes a row of times for each.
     fn times(&self, out: &mut dyn Write, machine: &Machine) -> anyhow::Result<Report> {
         let mut last = None;
         let mut rows = Vec::new();
@@ -288,7 +288,7 @@ impl Args {
             let logits = step.logits.first().map_or(&[][..], Vec::as_slice);
             if let Some(engine) = &mut engine {
                 // The engine may divide the tokens into shorter steps, which does not change the
-                // results of rows.
+                // results of a token.
                 let right = engine.prefill(&next).map_err(ixc_error::Error::from)?;
                 compare(logits, right, simulator.position())?;
                 compared += logits.len();

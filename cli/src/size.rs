@@ -33,10 +33,10 @@ impl FromStr for Size {
             return lower.strip_suffix('b').unwrap_or(&lower).trim().parse().map(Size).map_err(|_| right());
         };
         let number = number.trim();
-        // `parse` accepts more than people write: exponents, `inf`.
+        // Rust's `parse` also accepts exponents and `inf`, which are no sizes.
         let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let bytes = number.parse::<f64>().ok().filter(|_| plain).ok_or_else(right)? * unit;
-        // 2^64 is the first float that does not fit.
+        // `u64::MAX as f64` is 2^64, the first float that does not fit.
         if bytes < u64::MAX as f64 { Ok(Size(bytes as u64)) } else { Err(right()) }
     }
 }

@@ -22,7 +22,7 @@ use super::Usage;
 use super::model_name::ModelName;
 use super::output::note;
 
-/// Names of the sources of draft tokens, with llama.cpp's names.
+/// Methods of drafting tokens, with the names that llama.cpp gives them, too.
 static WORDS: [(SpeculationMethod, &[&str]); 4] = [
     (SpeculationMethod::Off, &["off", "none"]),
     (SpeculationMethod::Ngram, &["ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]),
@@ -32,7 +32,7 @@ static WORDS: [(SpeculationMethod, &[&str]); 4] = [
 /// Names of draft models that use the target model's activations, which are not supported.
 const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "draft-dspark", "eagle3"];
 
-/// Source of draft tokens.
+/// Method of drafting tokens, as the options name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SpeculationMethod {
     Off,
@@ -96,7 +96,7 @@ pub struct SpeculationChoice {
     spec_always: bool,
 }
 
-/// Max length of an n-gram: longer n-grams would not improve a match.
+/// Max length of an n-gram to search for: longer n-grams would not improve a match.
 const MAX_NGRAM: usize = 1024;
 
 /// Returns clap's parser of a number in a range.
@@ -129,7 +129,7 @@ impl SpeculationChoice {
         self.method() != SpeculationMethod::Off
     }
 
-    /// Returns the file of the small model.
+    /// Returns the file of the draft model.
     pub fn file(&self) -> Option<&Path> {
         let named = match &self.spec {
             SpeculationMethod::Model(Some(name)) => Some(name),
@@ -146,7 +146,7 @@ impl SpeculationChoice {
         if self.method() == SpeculationMethod::OwnLayer { Nextn::Fed } else { Nextn::Absent }
     }
 
-    /// Returns the engine options for a model with speculation.
+    /// Returns the engine options `run`, with room for draft tokens if speculation is on.
     pub fn options(&self, run: engine::EngineOptions) -> engine::EngineOptions {
         if !self.is_on() {
             return run;
@@ -157,12 +157,13 @@ impl SpeculationChoice {
         engine::EngineOptions { more_additions: more as u32, ..run }
     }
 
-    /// Opens the source of draft tokens; `None` without speculation. A small model, or the model's
-    /// own layer, is loaded before the large model, whose memory budget is then the rest. `like`
-    /// has the options of the large model, and `model` is its path (`None` for the demo model).
+    /// Opens the source of draft tokens; `None` without speculation. A draft model, or the model's
+    /// own draft layer, is loaded before the large model, and the large model gets the rest of the
+    /// memory budget. `like` has the options of the large model, and `model` is its path (`None`
+    /// for the demo model).
     ///
     /// # Errors
-    /// When the options contradict each other, or the small model or the layer cannot be loaded.
+    /// When the options contradict each other, or the draft model or draft layer cannot be loaded.
     pub fn open(&self, model: Option<&Path>, like: &LoadOptions) -> anyhow::Result<Option<Guesser>> {
         if !(0.0..=1.0).contains(&self.draft_p_min) {
             return Err(Usage(format!("--draft-p-min is {}; a probability is from 0 to 1", self.draft_p_min)).into());
@@ -213,7 +214,7 @@ impl SpeculationChoice {
             plan_cache: like.plan_cache.clone(),
             ..LoadOptions::default()
         };
-        // Use the context of the large model, or the small model's max context if that is shorter.
+        // Use the context of the large model, or the draft model's max context if that is shorter.
         let session = match LoadedModel::open(path, &options(like.run.context)) {
             Err(ixc_generate::Error::Load(ixc_runtime::load::LoadError::Context { max, .. })) => {
                 LoadedModel::open(path, &options(Some(max.into())))?
@@ -228,7 +229,7 @@ impl SpeculationChoice {
     /// allow it.
     ///
     /// # Errors
-    /// When the small model has another vocabulary, or the model does not provide the inputs of its
+    /// When the draft model has another vocabulary, or the model does not provide the inputs of its
     /// draft layer.
     pub fn for_model(&self, guesser: Option<Guesser>, model: &LoadedModel) -> anyhow::Result<Option<Speculation>> {
         let Some(guesser) = guesser else { return Ok(None) };

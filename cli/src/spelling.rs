@@ -1,9 +1,10 @@
-//! Options of llama.cpp's programs. Some have one dash and several letters: clap would read `-cnv`
-//! as `-c nv` and `-sys x` as `-s ys x`. Others do not exist here, and the error gives the reason.
+//! Options of llama.cpp's programs, with their counterparts in ixc. Some have one dash and several
+//! letters: clap would read `-cnv` as `-c nv` and `-sys x` as `-s ys x`. For options without a
+//! counterpart, the error gives the reason.
 
 use std::ffi::{OsStr, OsString};
 
-/// Spellings in llama.cpp and here, by command.
+/// Spellings in llama.cpp and in ixc, by command.
 const SPELLINGS: [(&str, &[(&str, &str)]); 4] = [
     (
         "run",
@@ -42,7 +43,7 @@ const UNSUPPORTED: [(&[&str], &str); 13] = [
     (&["-mm", "--mmproj"], "models with images run as text models; leave it out"),
     (&["--lora", "--lora-scaled"], "LoRA adapters are not supported"),
 ];
-/// Options whose value may look like an option.
+/// Options whose value is text that may look like an option.
 const TEXTS: [&str; 10] =
     ["-p", "--prompt", "--system", "--system-prompt", "-sys", "-r", "--stop", "--grammar", "-j", "--json-schema"];
 
@@ -96,7 +97,7 @@ mod tests {
             ("ixc run -no-cnv -p Hello", "ixc run --no-chat -p Hello"),
             ("ixc -q run -cnv", "ixc -q run --chat"),
             ("ixc run -jf schema.json", "ixc run --json-schema-file schema.json"),
-            // The word after one of these options is text.
+            // The word after `-p` or `-sys` is text.
             ("ixc run -p -cnv -cnv", "ixc run -p -cnv --chat"),
             ("ixc run -sys -sys -cnv", "ixc run --system -sys --chat"),
             ("ixc run -- -cnv", "ixc run -- -cnv"),

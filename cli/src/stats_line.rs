@@ -110,7 +110,7 @@ mod tests {
         text
     }
 
-    /// Returns the explanation for the glossary.
+    /// Returns the explanation of a time outside of ops, for the glossary.
     fn meaning(time: OtherTime) -> &'static str {
         match time {
             OtherTime::OtherThreads => "threads had finished their part of a stage, and other threads had not",
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// `IXC_BLESS=1` rewrites the tables of the page.
+    /// Compares the tables of the page with the labels. `IXC_BLESS=1` rewrites the tables.
     #[test]
     fn the_glossary_has_every_label() {
         let labels = Label::ALL.iter().map(|label| (label.text(), label.meaning()));

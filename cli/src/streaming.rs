@@ -1,9 +1,9 @@
 //! Report on streamed experts, for `--stats`.
 //!
-//! The rate of reading experts is given as a share of the drive's own rate. This is the rate of
-//! reads of the same size and queue depth, at random offsets of the same file. They bypass the page
-//! cache, while no model runs. It is measured before and after the run, since a drive's speed
-//! changes.
+//! The rate of reading experts is given as a share of the drive's own rate. The own rate is
+//! measured without a model, by reads of the same size and queue depth at random offsets of the
+//! same file, which bypass the page cache. It is measured before and after the run, since a drive's
+//! speed changes.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ pub fn predictions(report: &Report) {
 /// Number of predictors side by side in a table of 80 columns.
 const STRATEGIES_ABREAST: usize = 2;
 
-/// Prints a table of the scores of these predictors.
+/// Prints a table with the accuracy of these predictors for each layer.
 fn scores(strategies: &[&(Strategy, Vec<Tally>)]) {
     let row = |label: &str, cells: Vec<String>| fact!("{}", format!("{label:<9}{}", cells.join("  ")).trim_end());
     row("", strategies.iter().map(|(strategy, _)| format!("{:<34}", strategy.to_string())).collect());
@@ -169,7 +169,8 @@ fn tally_facts(tally: &Tally) -> Json {
     })
 }
 
-/// Returns recall, precision, the bytes of useless reads, and the max reduction of waiting time.
+/// Returns a predictor's recall, its precision, the bytes of its useless reads, and the max
+/// reduction of waiting time.
 fn cell(tally: &Tally) -> String {
     if tally.predicted == 0 {
         return format!("{:>34}", "-");

@@ -20,7 +20,7 @@ pub fn is_near(typed: &str, known: &str) -> bool {
     letters.abs_diff(known_letters) <= limit && distance(&typed, &known) <= limit
 }
 
-/// Returns the known word that is most similar to a typed one, if any is probably meant.
+/// Returns the known word that is most similar to a typed one, if it is near enough to be meant.
 pub fn nearest<'w>(typed: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     known.filter(|known| is_near(typed, known)).min_by_key(|known| distance(typed, known))
 }
@@ -102,7 +102,8 @@ mod tests {
         {
             assert_eq!(is_near(typed, known), near, "{typed} {known}");
         }
-        // A comparison of all letters would take a hundred megabytes.
+        // The lengths differ too much, so the letters are not compared: this would take a hundred
+        // megabytes.
         assert!(!is_near(&"x".repeat(1 << 20), "prompt"));
     }
 

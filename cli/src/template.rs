@@ -27,7 +27,7 @@ fn long_help() -> String {
 }
 
 impl TemplateChoice {
-    /// Returns whether one is named.
+    /// Returns whether the option names a template.
     pub fn is_given(&self) -> bool {
         self.chat_template.is_some()
     }
@@ -37,10 +37,10 @@ impl TemplateChoice {
         self.chat_template.as_deref().filter(|name| known::find(name).is_none()).map(Path::new)
     }
 
-    /// Returns the template, if one is named.
+    /// Returns the template that the option names, if any.
     ///
     /// # Errors
-    /// When it is neither a known format nor a file that can be read.
+    /// When the name is neither a known format nor a file that can be read.
     pub fn template(&self) -> anyhow::Result<Option<ChatTemplate>> {
         let Some(name) = &self.chat_template else { return Ok(None) };
         if let Some(known) = known::find(name) {

@@ -140,7 +140,7 @@ impl<W: Write> Write for Filter<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // The rest of a word in a model's text may still follow.
+        // A word at the end of a model's text may still get more letters, so it is not written yet.
         if let Some(wrapper) = self.wrapper.as_mut().filter(|_| kind() != Text::Prose) {
             let mut rest = String::new();
             wrapper.finish(kind(), &mut rest);

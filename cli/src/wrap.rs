@@ -42,7 +42,7 @@ pub struct Wrapper {
     is_begin: bool,
     /// Blanks before the word.
     gap: String,
-    /// Pending word, whose end has not arrived.
+    /// Pending word, whose end has not been added yet.
     word: String,
     word_width: usize,
     /// Whether the text is code, between two fences.
@@ -87,7 +87,7 @@ impl Wrapper {
                     let width = c.width().unwrap_or(0);
                     self.word.push(c);
                     self.word_width += width;
-                    // Scripts without spaces may break anywhere.
+                    // Text in scripts without spaces may break between any two characters.
                     if width > 1 || self.word_width >= self.width {
                         let is_long = self.word_width >= self.width;
                         self.place(kind, out);
@@ -104,7 +104,7 @@ impl Wrapper {
         out.push_str(&std::mem::take(&mut self.gap));
     }
 
-    /// Writes the word at the end of the line, or at the beginning of the next one.
+    /// Writes the pending word at the end of the line, or at the beginning of the next line.
     fn place(&mut self, kind: Text, out: &mut String) {
         if self.word.is_empty() {
             return;

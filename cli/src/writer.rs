@@ -36,11 +36,11 @@ use super::stats_line::{Label, stat};
 use super::wrap::Text;
 use super::{nodes, op_times, streaming, terminal};
 
-/// Number of tokens of a prefill step, and its assumed max time, in a conversation. After Ctrl-C
-/// the program waits up to three times as long for the step to end, so that Ctrl-C ends the answer
+/// Number of tokens of a prefill step in a conversation, and its assumed max time. After Ctrl-C the
+/// program waits up to three times this time for the step to end, so that Ctrl-C ends the answer
 /// and not the conversation.
 const LONG_STEP: (u32, Duration) = (512, Duration::from_secs(20));
-/// Packing time from which a message is printed: seconds, and share of the phase's time.
+/// Min packing time for a message about packing: in seconds, and as a share of the phase's time.
 const LONG_PACKING: (f64, f64) = (1.0, 0.2);
 
 /// Options of a text generation.
@@ -80,7 +80,7 @@ pub struct Writer<'a> {
     pub seed: u64,
     /// Rate of the drive with streamed experts, measured before the run, in bytes per second.
     pub own_rate: Option<f64>,
-    /// Progress of the session.
+    /// Progress of loading and prefill in the session.
     pub progress: Arc<ProgressCounter>,
     /// Whether this is a conversation: Ctrl-C then stops an answer even before it begins.
     pub converses: bool,
@@ -88,7 +88,7 @@ pub struct Writer<'a> {
     pub advised: bool,
     /// The machine's peak rates, once measured.
     pub limits: OnceCell<Option<Roofline>>,
-    /// Seconds that loading took.
+    /// Duration of loading, in seconds.
     pub loaded: f64,
     /// Times of the last text.
     pub last: Option<Pace>,
@@ -107,20 +107,21 @@ pub struct WrittenText {
     pub tokens: Vec<u32>,
     /// Whether Ctrl-C ended the text.
     pub interrupted: bool,
-    /// The text, split by the parser. Without one, all of it is content.
+    /// Text as the parser splits it into reasoning, content and tool calls. Without a parser, all
+    /// of it is content.
     pub answer: Answer,
 }
 
 impl Writer<'_> {
-    /// Generates the model's answer in a conversation, and adds it.
+    /// Generates the model's answer in a conversation, and adds the answer to the conversation.
     ///
     /// # Errors
     /// [`Interrupted`] after Ctrl-C; the conversation then contains the text so far. Other errors
     /// leave the conversation unchanged.
     pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
         let limit = self.params.limit;
-        // Dropping turns means that the remaining text is prefilled again, so room is made for a
-        // whole answer at once.
+        // After turns are dropped, the remaining conversation is prefilled again. So room is made
+        // for a whole answer at once.
         let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
         let FittedPrompt { prompt, dropped } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
@@ -143,10 +144,10 @@ impl Writer<'_> {
         if interrupted { Err(Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Writes the text after these tokens, unchanged or parsed by `parser`.
+    /// Generates the text after these tokens, and writes it unchanged, or as `parser` splits it.
     ///
     /// # Errors
-    /// When the tokens do not fit, a step fails, or standard output refuses.
+    /// When the tokens do not fit, a step fails, or standard output cannot be written.
     pub fn write(
         &mut self,
         tokens: &[u32],
@@ -284,8 +285,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Returns the peak rates of this machine, measured once within the rest of the memory budget;
-    /// `None` for emulated code.
+    /// Returns the peak rates of this machine, measured once with the memory that the budget
+    /// leaves; `None` for emulated code.
     fn limits(&self) -> Option<&Roofline> {
         let measure = || {
             if self.converses {

@@ -1,9 +1,9 @@
 //! `ixc bench --compare A B`: changes in speed between two measurements that exceed noise.
 //!
-//! Both are documents of `ixc bench --json`. Differences between the models, machines and options
-//! come first. Then come the rows that both documents have. Each has the speed of the second
-//! relative to the first, its interval, and whether the change exceeds noise
-//! ([`ixc_measure::ratio`]).
+//! Both files are documents of `ixc bench --json`. The report begins with the differences between
+//! the models, machines and options of both files. Rows that both files have follow. Each row
+//! states the speed in the second file relative to the first, the confidence interval of this
+//! ratio, and whether the change exceeds noise ([`ixc_measure::ratio`]).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use crate::{BadInput, Usage};
 
 /// Schema of the JSON document, and of each JSON line.
 const COMPARISON: &str = "ixc.bench-comparison.v1";
-/// Max size of a file: a row has some hundred bytes.
+/// Max bytes of a file. A row takes some hundred bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Min rounds of each side for an interval with a confidence of 95 %.
+/// Min rounds in each file for a confidence interval of 95 %.
 const ROUNDS: usize = 4;
 
-/// A row is slower beyond noise.
+/// Error that a row of the second file is slower beyond noise.
 #[derive(Debug, thiserror::Error)]
 #[error("slower beyond noise: {slower} of {}", count_text(*rows as u64, "row"))]
 pub struct Slower {
@@ -38,11 +38,11 @@ pub struct Pair {
     pub b: PathBuf,
 }
 
-/// Compares two files.
+/// Compares two files of measurements, and writes the report to `out`.
 ///
 /// # Errors
-/// If a file cannot be read or is not such a document, if the files have no row in common, or if
-/// `out` fails. [`Slower`] if a row is slower beyond noise.
+/// If a file cannot be read or is not a document of `ixc bench --json`, if the files have no row
+/// in common, or if writing to `out` fails. [`Slower`] if a row is slower beyond noise.
 pub fn compare(paths: &Pair, format: Format, out: &mut dyn Write) -> anyhow::Result<()> {
     let (a, b) = (document(&paths.a)?, document(&paths.b)?);
     let Comparison { differences, rows, missing } = comparison::compare(&a, &b).map_err(BadInput)?;
@@ -120,7 +120,7 @@ fn document(path: &Path) -> anyhow::Result<Json> {
     Ok(document)
 }
 
-/// Returns the ratio and its interval, as text.
+/// Returns the ratio of the speeds and its confidence interval, as text.
 fn ratio_texts(row: &Row) -> (String, String) {
     row.ratio.map_or_else(Default::default, |ratio| {
         let Ratio { median, low, high, confidence } = ratio;

@@ -1,8 +1,8 @@
 //! `ixc bench --defer`: measures the same tokens with and without deferral, in turn, and the
 //! divergence of the logits.
 //!
-//! Each measurement opens the model anew, so that only one of the two is in memory, and both begin
-//! without experts in memory.
+//! Each measurement opens the model anew. So only one of the two models (with and without deferral)
+//! is in memory, and each begins without experts in memory.
 
 use std::path::Path;
 
@@ -30,8 +30,8 @@ pub struct Deferral {
     pub divergence: Divergence,
 }
 
-/// Measures all works with and without deferral, and prints rows and divergence. `positions` is the
-/// number of positions to compare.
+/// Measures each kind of work with and without deferral, and prints the rows and the divergence of
+/// the logits. `positions` is the number of positions whose logits are compared.
 ///
 /// # Errors
 /// When a session cannot be opened or run, or the text has no tokens.
@@ -45,7 +45,7 @@ pub fn measure(
     report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
     let defer = args.streaming.defer();
-    // With `auto`, the two sessions could choose different predictors, so it is replaced by `off`.
+    // `auto` is replaced by `off`, because the two sessions could choose different predictors.
     let prefetch = match options.run.prefetch.choice {
         StrategyChoice::Auto => PredictionSettings { choice: StrategyChoice::Off, ..options.run.prefetch },
         StrategyChoice::Off | StrategyChoice::Always(_) => options.run.prefetch,

@@ -44,7 +44,7 @@ pub const EXCLUDED: [&str; 23] = [
     "log_file",
     "config",
 ];
-/// Max files read of a folder. It exceeds the number of kernels of any model.
+/// Max number of files of a folder that are read. It exceeds the number of kernels of any model.
 const MAX_FILES: usize = 4096;
 /// Max size of a file that is read.
 const MAX_BYTES: u64 = 64 << 20;

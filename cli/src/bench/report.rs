@@ -39,18 +39,18 @@ pub struct Report<'w> {
     name: String,
     setting: Setting,
     out: &'w mut dyn Write,
-    /// Whether the head of the report is written.
+    /// Whether the head of the report (the names of model and columns) is written.
     has_head: bool,
     rows: Vec<Row>,
 }
 
 impl<'w> Report<'w> {
-    /// Prepares a report of a model of this name.
+    /// Creates a report about the model `name`, which writes nothing yet.
     pub fn new(format: Format, name: &str, setting: Setting, out: &'w mut dyn Write) -> Report<'w> {
         Report { format, name: name.to_owned(), setting, out, has_head: false, rows: Vec::new() }
     }
 
-    /// Writes the head of the report once, when it is certain that rows follow.
+    /// Writes the head of the report, unless it is written. Call it as soon as rows are certain.
     ///
     /// # Errors
     /// If writing to the output fails.

@@ -75,7 +75,7 @@ struct SettingOptions {
     repetitions: u32,
     memory: Option<u64>,
     defer: u32,
-    /// Given options of passes, in the form of `--set`.
+    /// Options of passes that the user gave, in the form of `--set`.
     passes: String,
     /// Whether threads are bound to processors.
     pin: &'static str,

@@ -20,14 +20,14 @@ use crate::Usage;
 use crate::force::reads;
 use crate::output::{self, Bytes, count_text};
 
-/// Division of a plan, as requested or as a forecast chose it.
+/// Division of a model among ranks: the requested one, or the choice of a forecast.
 struct RequestedDivision {
     division: Division,
-    /// Reason of the forecast.
+    /// Reason for the division, if a forecast chose it.
     reason: Option<String>,
 }
 
-/// Numbers of a rank's plan, for the report.
+/// Size of a rank's plan, and its traffic, for the report.
 struct RankNumbers {
     weight_bytes: u64,
     steps: u64,
@@ -63,7 +63,8 @@ impl RankNumbers {
 }
 
 impl Args {
-    /// Returns the requested division, or the fastest one with the reason.
+    /// Returns the requested division. For `auto`, returns the fastest one by a forecast, with the
+    /// reason.
     fn division(&self, model: &Model, ranks: u32) -> anyhow::Result<RequestedDivision> {
         if let Some(division) = self.shard.division() {
             if self.machines.file().is_some() {

@@ -44,7 +44,7 @@ impl LinkArgs {
                            `mpirun -n 2 ixc doctor --ranks`, with a program that has MPI";
             return Err(Usage(problem.to_owned()).into());
         };
-        // Other ranks may have no file of machines.
+        // Only rank 0 reads the description of the machines: other machines may not have this file.
         let path = self.output.as_deref().filter(|_| !ranks::is_follower());
         let open = |path| {
             let inputs: Vec<&Path> = self.machines.file().into_iter().collect();
@@ -76,7 +76,8 @@ struct MachineRanks {
 #[derive(Debug)]
 struct LinkSummary {
     machines: Vec<MachineRanks>,
-    /// Medians; `None` if no such link exists.
+    /// Link with the median properties of all links inside a machine; `None` if no two ranks share
+    /// a machine.
     inside: Option<Link>,
     between: Option<Link>,
 }
@@ -97,7 +98,7 @@ impl LinkSummary {
         LinkSummary { inside: link(true), between: link(false), machines }
     }
 
-    /// Returns the base with the measured links.
+    /// Returns the description `base` with the measured links in place of its own.
     ///
     /// # Errors
     /// If machines have different numbers of ranks, or ranks of a machine are not consecutive.
@@ -127,7 +128,8 @@ impl LinkSummary {
             };
             assumed.extend(fields.iter().map(|field| format!("{name}.{field}")));
         }
-        // Two ranks send one message each, so the base has the time of further ones.
+        // The time of further messages cannot be measured with two ranks, since each sends one
+        // message. So it comes from `base`.
         let with_message = |link: &Option<Link>, base: Link| match link {
             Some(link) if speed.message_seconds().is_none() => {
                 let latency_seconds = (link.latency_seconds - base.message_seconds).max(0.0);
@@ -204,15 +206,15 @@ fn is_same_machine(speed: &GroupSpeed, link: &LinkSpeed) -> bool {
     speed.machines.get(link.pair.low as usize) == speed.machines.get(link.pair.high as usize)
 }
 
-/// Returns a link with the medians of several; `None` without links.
+/// Returns a link with the median properties of several links; `None` without links.
 fn typical(links: &[&LinkSpeed], message_seconds: Option<f64>) -> Option<Link> {
     let median = |value: fn(&LinkSpeed) -> f64| {
         let mut all: Vec<f64> = links.iter().map(|link| value(link)).collect();
         all.sort_unstable_by(f64::total_cmp);
         all.get(all.len() / 2).copied()
     };
-    // A round of two ranks takes the latency and the time of one message. The time is too long if
-    // ranks share processors: then no more than half of the round counts.
+    // A round of two ranks takes the latency plus the time of one message. The measured time of a
+    // message is too long if ranks share processors, so it is limited to half of the round.
     let round = median(|link| link.short_seconds)?;
     let message_seconds = message_seconds.unwrap_or(0.0).min(round / 2.0);
     Some(Link {

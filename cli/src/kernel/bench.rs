@@ -126,7 +126,7 @@ fn share(measured: &Measurement, row: &Row) -> Option<f64> {
 /// Writes a table with a row for each number of threads and location of the buffers (memory or
 /// cache).
 fn write_table(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
-    // A terminal of 80 columns has no room for the extremes.
+    // A terminal of 80 columns has no room for the columns `min` and `max`.
     let details = terminal::output_width().is_none_or(|width| width >= WIDE);
     let extremes = |min: &str, max: &str| if details { format!("{min:>12} {max:>12}  ") } else { String::new() };
     writeln!(

@@ -28,7 +28,7 @@ impl KernelChoice {
         (self.kernel.join(" "), !self.selection().is_all())
     }
 
-    /// Ops and layers.
+    /// Returns the selected ops and layers.
     pub fn selection(&self) -> Selection {
         self.select.selection()
     }
@@ -38,9 +38,9 @@ impl KernelChoice {
         self.target
     }
 
-    /// Returns the kernel.
+    /// Returns the kernel that the arguments name, for the target.
     pub fn choose(&self) -> anyhow::Result<TargetKernel> {
-        // A spec may be given without quotes.
+        // A spec without quotes is several arguments, so they are joined with spaces.
         let chosen = choose::choose_among(&self.kernel.join(" "), self.target.target, &self.selection());
         if chosen.is_err()
             && let Some((first, more)) = self.kernel.split_first()

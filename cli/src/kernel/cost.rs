@@ -54,7 +54,7 @@ impl Args {
         let whole = report.whole(&dims).map_err(|error| failed(error.into()))?;
         let levels = match memory::levels(&report, &chosen.kernel, target.row().memory(), &dims, &self.from) {
             Ok(levels) => Ok(levels),
-            // Print the cost of the code without that of caches.
+            // The call is too long for the simulation of caches: print the cost without caches.
             Err(error @ LevelsError::TooLong { .. }) => Err(error),
             Err(error) => return Err(failed(error).into()),
         };

@@ -64,7 +64,7 @@ impl Args {
         let (a, b) = self.kernels()?;
         let equal_ir = a.kernel == b.kernel;
         diff::check_same_signature(&a, &b)?;
-        // Both kernels get the inputs of the first one.
+        // The second kernel gets the inputs of the first one.
         let b = TargetKernel { spec: a.spec.clone(), rows: a.rows, ..b };
         let (a, b) = (self.inputs.case(a)?, self.inputs.case(b)?);
         let engine =

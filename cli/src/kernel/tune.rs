@@ -221,7 +221,8 @@ impl Args {
             return Err(Usage(hint).into());
         }
         let opened = model.map(|model| Ok::<_, ixc_error::Error>((model, model.open()?))).transpose()?;
-        // A plan is already tiled, but its kernels have specs.
+        // The weights of a plan are already tiled. So only a single kernel of a plan is tuned, by
+        // its spec.
         if let (Some((ModelName { path: Some(path), .. }, OpenModel::Plan(_))), true) = (&opened, is_whole) {
             return Err(ixc_compile::Error::IsPlan { path: path.to_path_buf() }.into());
         }
@@ -279,7 +280,7 @@ impl Args {
         engine::EngineOptions { threads: self.threads, pin: self.pin.pin, built_in, ..engine::EngineOptions::default() }
     }
 
-    /// Stores the winner of a kernel, or removes the stored one if there is no winner.
+    /// Stores the fastest candidate of a kernel. Without one, removes the stored candidate.
     fn keep(setting: &Setting, found: &TunedKernel, kept: Option<(&Candidate, &TunedChoice)>) -> anyhow::Result<()> {
         let Some(place) = &setting.place else { return Ok(()) };
         let stored = kept.map(|(row, choice)| tuned::Row {

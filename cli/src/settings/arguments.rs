@@ -17,11 +17,11 @@ use crate::output::Printable;
 /// Settings of this process's command.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Arguments, with those of variables and of the file.
+    /// Arguments of the process, with those that variables and the configuration file add.
     pub arguments: Vec<OsString>,
     /// Options of the command line.
     pub given: Vec<Setting>,
-    /// Options of variables and of the file.
+    /// Options that variables and the configuration file set.
     added: Vec<Setting>,
     /// Path of the configuration file.
     pub path: ConfigPath,
@@ -139,7 +139,8 @@ fn command_line_settings(leaf: &Command, matches: &ArgMatches) -> Vec<Setting> {
 }
 
 impl Settings {
-    /// Returns a sentence for each option in a message that did not come from the command line.
+    /// Returns a sentence with the source of each option that `message` names, if a variable or the
+    /// configuration file set the option.
     fn sources_in(&self, message: &str) -> Vec<String> {
         let is_named = |setting: &&Setting| {
             let name = format!("--{}", setting.option);

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-/// Name and identifier of the option that names the file.
+/// Name and identifier of the option that names the configuration file.
 pub const CONFIG: &str = "config";
 /// Options with values that are never shown.
 const SECRETS: [&str; 1] = ["api-key"];
@@ -54,7 +54,8 @@ pub enum SettingValue {
 }
 
 impl SettingValue {
-    /// Reads the value of a variable. The error describes the expected value.
+    /// Parses the value of an option's environment variable. The error describes the expected
+    /// value.
     ///
     /// # Errors
     /// If a flag or a count has another value.
@@ -76,7 +77,7 @@ impl SettingValue {
         }
     }
 
-    /// Returns the values of an option with values.
+    /// Returns the value of an option that takes texts.
     pub fn of_texts(arg: &Arg, texts: Vec<OsString>) -> SettingValue {
         match arg.get_num_args() {
             _ if texts.is_empty() => SettingValue::Off,
@@ -147,7 +148,7 @@ pub fn subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| command.get_name() != "help")
 }
 
-/// Returns a command and all commands below it that run, with their names.
+/// Returns the commands without subcommands: `command` or those below it, with their names.
 pub fn leaves(command: &Command) -> Vec<(Vec<&str>, &Command)> {
     let (mut leaves, mut open) = (Vec::new(), vec![(Vec::new(), command)]);
     while let Some((names, command)) = open.pop() {
@@ -162,7 +163,7 @@ pub fn leaves(command: &Command) -> Vec<(Vec<&str>, &Command)> {
     leaves
 }
 
-/// Returns the command of these names below another.
+/// Returns the subcommand of `command` at the end of these names, one name for each level.
 pub fn descend<'c>(command: &'c Command, names: &[&str]) -> Option<&'c Command> {
     names.iter().try_fold(command, |command, name| command.find_subcommand(name))
 }

@@ -89,7 +89,7 @@ enum FileValue {
 }
 
 impl FileEntry {
-    /// Returns the value as an option of a command takes it.
+    /// Returns the value in the form that the option takes.
     ///
     /// # Errors
     /// If the option takes values of another type.
@@ -195,7 +195,7 @@ struct Reader<'t> {
 }
 
 impl Reader<'_> {
-    /// Returns the line of a byte.
+    /// Returns the line that contains the byte at this offset.
     fn line(&self, byte: usize) -> FileLine {
         let before = &self.text.as_bytes()[..byte.min(self.text.len())];
         let number = before.iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -298,7 +298,7 @@ fn type_name(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// Returns the options of this name of all commands from `command` on.
+/// Returns the options with this name, of `command` and of all commands below it.
 fn args_below<'c>(command: &'c Command, name: &str) -> Vec<&'c Arg> {
     let leaves = definition::leaves(command).into_iter();
     let args = leaves.flat_map(|(_, leaf)| options(leaf)).filter(|arg| arg.get_long() == Some(name));

@@ -44,9 +44,9 @@ pub fn is_given(matches: &ArgMatches, id: &str) -> bool {
     matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine)
 }
 
-/// Returns the values of variables and of a file that apply to a command: `leaf`, with its names
-/// and the matches of the command line. Only flags that are on and options with values are
-/// returned.
+/// Returns the values of variables and of a configuration file that apply to the command `leaf`.
+/// `names` are the command's names, and `matches` is its command line. Only flags that are on and
+/// options with values are returned.
 ///
 /// # Errors
 /// If an option refuses its value.
@@ -137,7 +137,8 @@ impl SettingLayer<'_> {
     }
 }
 
-/// Options and arguments of the sources so far, by identifier, with their values.
+/// Options and arguments that the command line and the sources so far have set, by identifier, with
+/// their values.
 struct GivenValues<'c> {
     texts: BTreeMap<&'c str, Vec<OsString>>,
 }
@@ -209,7 +210,7 @@ impl Probe {
             let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
                 return Ok(Vec::new());
             };
-            // `--prompt-cache <DIR>`
+            // `missing` has the form `--prompt-cache <DIR>`.
             let name = |missing: &String| missing.split_whitespace().next()?.strip_prefix("--").map(str::to_owned);
             return Ok(missing.iter().filter_map(name).collect());
         }

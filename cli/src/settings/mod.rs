@@ -19,9 +19,10 @@
 //! ```
 //!
 //! clap can read variables itself, but it refuses a variable that conflicts with the command line.
-//! Here the command line replaces both kinds of values.
+//! Here the command line replaces values of variables and of the file.
 //!
-//! Invariant: variables and keys come from clap's definitions. No list names the options.
+//! Invariant: variables and keys come from clap's definitions. No list in this module names
+//! options.
 
 pub mod arguments;
 pub mod definition;

@@ -16,7 +16,7 @@ use crate::terminal::standard_error;
 
 /// Schema of the JSON document.
 const SCHEMA: &str = "ixc.ranks.v1";
-/// Max number of ranks: the graph of each is built.
+/// Max number of ranks. The forecast builds the graph of each rank.
 const MAX_RANKS: i64 = 1024;
 /// Options of a forecast for several ranks.
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ pub struct RequestedForecast<'a> {
     machines: &'a MachineChoice,
 }
 
-/// Output of a forecast.
+/// Outputs of a forecast besides text.
 pub struct ForecastOutput {
     /// Whether the forecast is printed as JSON.
     pub json: bool,
@@ -57,7 +57,7 @@ impl RankArgs {
     }
 }
 
-/// The JSON document.
+/// JSON document of a forecast.
 #[derive(Serialize)]
 struct Document<'a> {
     model: &'a str,
@@ -66,8 +66,8 @@ struct Document<'a> {
 }
 
 impl RequestedForecast<'_> {
-    /// Predicts, and writes text, JSON and page. `path` is the path of the model; `None` is the
-    /// built-in model.
+    /// Predicts the speed, and writes it as text or JSON, and as a page if one is requested. `path`
+    /// is the path of the model; `None` is the built-in model.
     pub fn run(&self, out: &mut dyn Write, path: Option<&Path>, wanted: &ForecastOutput) -> anyhow::Result<()> {
         let inputs: Vec<&Path> = path.into_iter().chain(self.machines.file()).collect();
         // Open the output before the work, which would otherwise be lost.
