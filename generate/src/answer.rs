@@ -1,6 +1,7 @@
 //! Text of an answer, split into content, reasoning and tool calls. All interfaces use this module.
 //!
-//! Input: the text of a generation's events, and its end. Without a parser, all text is content.
+//! Input: the generated text, in pieces, and the reason of its end. Without a parser, all text is
+//! content.
 //!
 //! # Incomplete calls
 //!
@@ -13,7 +14,7 @@
 //! | [`End::StopString`], [`End::Limit`], [`End::Context`] | is dropped: it is not complete |
 //! | [`End::Stopped`] | is dropped, too |
 //!
-//! Arguments that were returned before the end stay in the answer.
+//! Arguments of a call that were returned before the end stay in the answer.
 //!
 //! ```
 //! use ixc_generate::answer::AnswerText;
@@ -62,8 +63,8 @@ impl AnswerText {
         without_empty(deltas)
     }
 
-    /// Ends the answer. Returns the withheld text, by the rule of this module. Text of later calls
-    /// of [`AnswerText::push`] would be content.
+    /// Ends the answer. Returns the withheld text that the table of this module keeps. Text of
+    /// later calls of [`AnswerText::push`] would be content.
     pub fn end(&mut self, end: &End) -> Vec<Delta> {
         let Some(parser) = self.parser.take() else { return Vec::new() };
         without_empty(match end {

@@ -46,7 +46,8 @@ pub fn free_memory() -> Option<u64> {
     Some([system::memory().available, system::cgroup_left()].into_iter().flatten().min()? / 100 * MEMORY_PART)
 }
 
-/// Returns the default budget for a run that takes `needed` bytes; `None` if it fits.
+/// Returns the default budget for a run that takes `needed` bytes; `None` if the free memory
+/// suffices.
 fn default_memory(needed: u64) -> Option<u64> {
     free_memory().filter(|left| needed > *left)
 }
@@ -62,13 +63,13 @@ pub fn needed_bytes(plan: &Plan<Kernel>, run: &engine::EngineOptions) -> Result<
     Ok(memory_estimate::resident(plan, run)?.saturating_sub(before))
 }
 
-/// Divisor of a budget: with streamed experts, a longer context may take this share. The rest is
-/// for experts.
+/// Inverse of a share of the budget: with streamed experts, a longer context may take this share.
+/// The rest of the budget is for experts.
 const STREAMED_CONTEXT_PART: u64 = 8;
 
-/// Returns the longest context that memory allows: the model's own, or half of it, a quarter, and
-/// so on. So small changes of memory do not change it. The minimum is the usual default. `reserved`
-/// bytes are left free.
+/// Returns the longest context that memory allows: the model's own length, or half of it, a
+/// quarter, and so on. In such steps, small changes of memory seldom change the context. The min
+/// length is the default context of a run. `reserved` bytes are left free.
 ///
 /// # Errors
 /// When the plan is malformed.
@@ -111,7 +112,8 @@ fn expert_bytes(plan: &Plan<Kernel>) -> u64 {
     expert_weights(plan).filter_map(|weight| weight.bytes_in(weight.format)).fold(0, u64::saturating_add)
 }
 
-/// Returns the default budget for a plan with expert groups; `None` if all of it fits.
+/// Returns the default budget for a plan with expert groups; `None` if all its weights fit in
+/// memory.
 ///
 /// # Errors
 /// When the plan is malformed.
@@ -125,9 +127,9 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::EngineOptions) -> Resul
     Ok(default_memory(memory_estimate::resident(plan, run)?.saturating_mul(ranks)))
 }
 
-/// Compiles a model for a run with the options `run`. If it exceeds its budget and has experts, the
-/// plan streams them. The default budget is the machine's free memory, and applies only to models
-/// with experts that exceed it. Returns the plan and the budget.
+/// Compiles a model for a run with the options `run`. If the model exceeds its budget and has
+/// experts, the plan streams the experts. Without a budget in `run`, the machine's free memory is
+/// the budget of a larger model with experts. Returns the plan and the budget.
 ///
 /// # Errors
 /// See [`compile`](ixc_compile::compile::compile).
@@ -151,7 +153,8 @@ pub(crate) enum FirstPlan {
 }
 
 impl FirstPlan {
-    /// Compiles the plan.
+    /// Compiles the first plan: streamed if the experts alone exceed the budget, otherwise
+    /// resident.
     pub(crate) fn new(
         model: &Model,
         options: &CompileOptions,
@@ -171,7 +174,7 @@ impl FirstPlan {
     }
 }
 
-/// Returns the memory of a run, if it is less than all experts take.
+/// Returns the memory budget of a run, if all experts together exceed it.
 pub(crate) fn memory_below(min_expert_bytes: u64, run: &engine::EngineOptions) -> Option<u64> {
     run.memory.or_else(free_memory).filter(|memory| min_expert_bytes > *memory)
 }
@@ -191,7 +194,7 @@ impl Start {
         Ok(Start { begin, prefix, decisions })
     }
 
-    /// Compiles the plan with streamed experts, for a budget that these exceed.
+    /// Compiles the plan with streamed experts, for a budget that the experts exceed.
     fn compile_streamed(
         self,
         model: &Model,
@@ -253,8 +256,8 @@ pub struct ResidentPlan {
     /// Specs of the plan's kernels.
     specs: Vec<KernelSpec>,
     generated: GeneratedKernels,
-    /// Decisions before the end of the prefix; the next field has the later ones. Empty unless they
-    /// are recorded.
+    /// Decisions of the passes before the end of the prefix; the next field has those of later
+    /// passes. Both are empty unless decisions are recorded.
     early: Vec<Decision>,
     late: Vec<Decision>,
 }
@@ -297,7 +300,8 @@ impl ResidentPlan {
         Ok((self.with(model, options, &split)?, split.memory))
     }
 
-    /// Returns the plan of the same model and options for a division of memory.
+    /// Returns the plan of the same model and options, with streamed experts if `split` requires
+    /// that.
     ///
     /// # Errors
     /// See [`compile`](ixc_compile::compile::compile).
@@ -320,8 +324,8 @@ impl ResidentPlan {
         Ok(finish(self.fused, self.plan, options, self.begin)?)
     }
 
-    /// Returns the plan of the same model with other options of memory and packing, and the kernels
-    /// that it does not use.
+    /// Returns the plan of the same model with other options for memory and packing. Also returns
+    /// the kernels that this plan does not use.
     pub(crate) fn again(
         self,
         model: &Model,
@@ -336,13 +340,13 @@ impl ResidentPlan {
         Ok((finish(fused, generated.put_into(plan)?, options, begin)?, generated))
     }
 
-    /// Returns the memory of a run, and records the decision about it.
+    /// Divides the memory of a run between experts and everything else, and records the decision.
     pub(crate) fn memory(&self, options: &CompileOptions, run: &engine::EngineOptions) -> Result<MemorySplit, Error> {
         MemorySplit::new(&self.plan, options, run)
     }
 }
 
-/// Memory of a run.
+/// Division of a run's memory between experts and everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemorySplit {
     /// The budget, if there is one.
@@ -352,7 +356,8 @@ pub(crate) struct MemorySplit {
 }
 
 impl MemorySplit {
-    /// Divides the memory of a run. `plan` has all weights in memory. Records the decision.
+    /// Divides the memory of a run between experts and everything else, and records the decision.
+    /// `plan` has all weights in memory.
     pub(crate) fn new(
         plan: &Plan<Kernel>,
         options: &CompileOptions,
@@ -360,10 +365,10 @@ impl MemorySplit {
     ) -> Result<MemorySplit, Error> {
         let size = Size::from_plan(plan, run)?;
         let memory = run.memory.or_else(|| default_memory(size.all).filter(|_| size.experts > 0));
-        // With a margin, because the process grows a little before the plan is loaded. A plan for
-        // streaming also runs with all experts in memory.
+        // A margin is added, because the process grows a little before the plan is loaded. If the
+        // plan streams without need, it still runs with all experts in memory.
         let is_over = |memory: u64| with_margin(size.all) > memory;
-        // Memory for fewer than all experts, so that the plan streams them.
+        // At most half of the experts fit, so that the plan streams them.
         let of_experts = |memory: u64| size.left_for_experts(memory).min(size.experts / 2);
         let expert_memory = memory.filter(|memory| is_over(*memory) && size.experts > 0).map(of_experts);
         if let (Some(record), Some(memory)) = (&options.decisions, memory) {

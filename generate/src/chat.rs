@@ -134,8 +134,8 @@ impl Chat {
     /// Begins a conversation with a model.
     ///
     /// # Errors
-    /// When there is no template, or it does not accept such a conversation. The check is here, so
-    /// that the error comes before the first message.
+    /// When there is no template, or the template refuses a conversation with this system message.
+    /// The check is made here, so that the error comes before the first message.
     pub fn new(model: &LoadedModel, options: ChatOptions, system: Option<&str>) -> Result<Chat, Error> {
         let template = options.template_of(model)?;
         let (messages, dropped) = (Vec::new(), 0);
@@ -237,13 +237,13 @@ impl Chat {
         Ok(FittedPrompt { prompt: prompt.with_ids_after(&self.messages), dropped })
     }
 
-    /// Returns the first message of each turn that the model sees.
+    /// Returns the index of the first message of each turn that the model sees.
     fn turns(&self) -> Vec<usize> {
         let seen = self.messages.iter().enumerate().skip(self.dropped);
         seen.filter(|(_, message)| message.role == USER).map(|(number, _)| number).collect()
     }
 
-    /// Returns the prompt for these messages after the system message.
+    /// Returns the prompt for the system message and these messages.
     fn encode<'m>(
         &self,
         model: &LoadedModel,
@@ -256,7 +256,7 @@ impl Chat {
     }
 }
 
-/// Returns the message of a parsed answer.
+/// Returns a parsed answer as a message of the assistant.
 pub(crate) fn assistant_message(answer: Answer) -> Message {
     let Answer { reasoning, content, calls } = answer;
     let reasoning = Some(reasoning).filter(|text| !text.is_empty());
@@ -264,7 +264,7 @@ pub(crate) fn assistant_message(answer: Answer) -> Message {
 }
 
 /// Renders a conversation with a template, which also gets the texts of the model's BOS and EOS.
-/// Returns the text and its values, for [`Tokenizer::encode_rendered`].
+/// Returns the text and the values that the template inserted, for [`Tokenizer::encode_rendered`].
 ///
 /// # Errors
 /// When the template fails, or the process that renders it.
@@ -295,9 +295,9 @@ fn render<'t>(
     Ok((prompt, values))
 }
 
-/// Returns the smallest number of turns to drop so that the rest fits, and the rest. If nothing
-/// fits, drops all of `turns` but the last. Fewer turns take no more tokens, so a binary search is
-/// valid. It saves calls of `render`, which may start a process.
+/// Returns the smallest number of turns to drop so that the remaining turns fit, and the rendered
+/// remaining turns. If nothing fits, drops all of `turns` but the last. Fewer turns take no more
+/// tokens, so a binary search is valid. It saves calls of `render`, which may start a process.
 ///
 /// # Errors
 /// The errors of `render`.
@@ -310,8 +310,8 @@ pub fn fewest_dropped<T, E>(
     if turns <= 1 || fits(&all) {
         return Ok((0, all));
     }
-    // After `too_few` dropped turns the rest does not fit. After `best.0` it fits, or `best.0` is
-    // the max.
+    // Invariant: with `too_few` turns dropped, the remaining turns do not fit. With `best.0` turns
+    // dropped they fit, or `best.0` is the max.
     let (mut too_few, mut best) = (0, (turns - 1, render(turns - 1)?));
     while best.0 - too_few > 1 && fits(&best.1) {
         let middle = too_few + (best.0 - too_few) / 2;

@@ -6,9 +6,10 @@
 //! guess            mat | and                    up to the first token that it is not sure of
 //! ```
 //!
-//! The small model has a sequence for each slot, with the same context. Rejected draft tokens are
-//! truncated, so that the small model's KV cache always matches the text. It reads a long prompt in
-//! parts ([`MAX_READ`]) between the larger model's steps, and drafts nothing meanwhile.
+//! The small model has a sequence for each slot of the generator, with the same context. Rejected
+//! draft tokens are truncated, so that the small model's KV cache always matches the text. It reads
+//! a long prompt in parts ([`MAX_READ`]) between the larger model's steps, and drafts nothing
+//! meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +21,10 @@ use crate::error::draft::DraftError;
 use crate::loaded_model::LoadedModel;
 use crate::speculate::{Drafter, Text};
 
-/// Max number of unread tokens of a text before a draft. More of them are read first, without a
-/// draft.
+/// Max number of tokens of a text that the small model has not read when it drafts. If there are
+/// more, it reads them first, and drafts nothing.
 const MAX_UNREAD: usize = 16;
-/// Max number of text tokens that are read in one go.
+/// Max number of tokens of a text that the small model reads between two steps of the larger model.
 const MAX_READ: usize = 256;
 
 /// Options of drafting.
@@ -53,11 +54,11 @@ pub struct DraftModel {
     engine: Engine,
     lanes: Vec<DraftSequence>,
     options: DraftModelOptions,
-    /// Number of tokens that both models have.
+    /// Number of token ids that both vocabularies have.
     vocabulary: u32,
 }
 
-/// Tokens that a slot's sequence gets.
+/// Tokens that are added to the sequence of a slot.
 struct Part<T> {
     slot: usize,
     tokens: T,
@@ -94,7 +95,8 @@ impl DraftModel {
         Ok(())
     }
 
-    /// Computes tokens of some sequences, and returns the likeliest next token of each.
+    /// Computes tokens of some sequences, and returns the likeliest next token of each, with its
+    /// probability.
     fn read(&mut self, parts: &[Part<Vec<u32>>]) -> Result<Vec<(u32, f32)>, StepError> {
         let most = self.engine.max_tokens() as usize;
         let mut found = Vec::with_capacity(parts.len());
@@ -156,7 +158,7 @@ impl Drafter for DraftModel {
         let (context, vocabulary) = (self.engine.context() as usize, self.engine.vocabulary());
         let (mut open, mut parts) = (Vec::new(), Vec::new());
         for (number, text) in texts.iter_mut().enumerate() {
-            // The last token of a draft is not read.
+            // The last draft token is not read, so it needs no position in the context.
             text.max_draft = text.max_draft.min(context.saturating_sub(text.tokens.len()) + 1);
             let fits = text.tokens.len() <= context && text.slot < self.lanes.len() && text.max_draft > 0;
             if !fits || text.tokens.iter().any(|token| *token >= vocabulary) {

@@ -38,7 +38,7 @@ pub struct DriveMeasurement {
     pub file: PathBuf,
     /// The drive, as the system describes it.
     pub place: Option<Place>,
-    /// Rates and the depth to use.
+    /// Rates by number of reads in flight, and the number to use.
     pub probe: Probe,
     /// File with the stored result, or the reason that it was not stored.
     pub stored: Result<PathBuf, String>,
@@ -136,7 +136,7 @@ impl QueueDepth {
         QueueDepth { depth, ..self.clone() }
     }
 
-    /// Like [`QueueDepth::rate_now`], with `together` adjacent reads at a time.
+    /// Measures the rate like [`QueueDepth::rate_now`], with `together` adjacent reads at a time.
     pub fn rate_of(&self, together: u32, time: Duration) -> Option<f64> {
         let probe =
             probe::file(&self.file, &ProbeOptions { adjacent_reads: together, ..ProbeOptions::at(self.depth, time) })
@@ -207,9 +207,9 @@ struct Entry {
     /// Bytes of a read.
     chunk: u64,
     backend: String,
-    /// The depth to use.
+    /// Number of reads in flight to use.
     depth: usize,
-    /// Depth and bytes per second.
+    /// Numbers of reads in flight, each with its rate in bytes per second.
     rates: Vec<(usize, f64)>,
 }
 
@@ -222,7 +222,7 @@ impl Entry {
             chunk: probe.chunk,
             backend: probe.backend.clone(),
             depth: probe.depth,
-            // A depth without reads has no rate.
+            // A number of reads in flight that was not measured has no rate.
             rates: probe.rates.iter().map(|rate| (rate.depth, rate.median)).filter(|(_, rate)| *rate > 0.0).collect(),
         }
     }

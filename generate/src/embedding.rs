@@ -72,7 +72,7 @@ pub struct Embedder {
 
 impl Embedder {
     /// Creates an embedder of a model that was loaded for embeddings. `pooling` replaces the
-    /// model's.
+    /// model's own pooling.
     ///
     /// # Errors
     /// When the model returns logits, or there is not enough memory for a sequence.
@@ -295,7 +295,7 @@ impl Embedder {
         result
     }
 
-    /// Computes the vectors; after an error, `ids` holds the submitted texts.
+    /// Computes the vectors of texts. After an error, `ids` holds the submitted texts.
     fn embed_all(&mut self, texts: Vec<Vec<u32>>, ids: &mut Vec<TextId>) -> Result<Vec<Vec<f32>>, Error> {
         for tokens in texts {
             ids.push(self.submit(tokens)?);

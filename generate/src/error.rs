@@ -117,7 +117,7 @@ pub enum Error {
         /// Max number of tokens.
         most: usize,
     },
-    /// A prompt has more bytes than a full context of the longest token.
+    /// A prompt has more bytes than the context could hold if each token were the longest one.
     #[error(
         "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, since its longest token has {longest}; {}",
         context.saturating_mul(*longest),
@@ -130,7 +130,7 @@ pub enum Error {
         context: usize,
         /// Bytes of the longest token.
         longest: usize,
-        /// Context length of the model's training.
+        /// Context length that the model was trained with.
         model: usize,
     },
     /// The chat template failed.

@@ -48,8 +48,9 @@ pub fn sources() -> Vec<&'static str> {
     [&[compile::DECIDES][..], &passes, &[ixc_dataflow::place::DECIDES, RUN]].concat()
 }
 
-/// Returns the decisions for a model that is compiled and run with these options, in order. A
-/// memory budget of the run is applied as in a run; without one, only `options` count.
+/// Returns the decisions for a model that is compiled and run with these options, in order. If
+/// `run` has a memory budget, it is applied as in a run. Otherwise the decisions depend on
+/// `options` only.
 ///
 /// # Errors
 /// The errors of [`compile`](ixc_compile::compile::compile).
@@ -106,21 +107,21 @@ pub fn placement(
     Ok((placed, decisions.take()))
 }
 
-/// Returns the subject of a decision, for selections.
+/// Returns the subject of a decision, in the form that selections match.
 pub fn item(decision: &Decision) -> Item {
     let names = if decision.name.is_empty() { Vec::new() } else { vec![decision.name.clone()] };
     Item { op: decision.op.clone(), names, layer: layer_of(&decision.name) }
 }
 
-/// Similar decisions.
+/// Group of similar decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group<'d> {
     /// One of the decisions.
     pub decision: &'d Decision,
     /// Number of decisions.
     pub count: usize,
-    /// Subjects, with `*` for the layer, and the layers of each; no layers for subjects outside of
-    /// layers.
+    /// Subjects of the decisions, with `*` in place of the layer's number, each with its layers. A
+    /// subject outside of layers has none.
     pub about: BTreeMap<String, BTreeSet<u64>>,
 }
 
@@ -161,7 +162,7 @@ impl fmt::Display for Group<'_> {
             (op, 1) => writeln!(f, "{pass}: {question} of {op}")?,
             (op, count) => writeln!(f, "{pass}: {question} of {op}, {count} times")?,
         }
-        // Names in the same layers are listed together.
+        // Subjects with the same layers are listed together.
         let mut by_layers: BTreeMap<&BTreeSet<u64>, Vec<&str>> = BTreeMap::new();
         for (name, layers) in self.about.iter().filter(|(name, _)| !name.is_empty()) {
             by_layers.entry(layers).or_default().push(name);

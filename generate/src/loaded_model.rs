@@ -175,7 +175,7 @@ impl LoadedModel {
         LoadedModel::of_parts(file, vocabulary, folder, options)
     }
 
-    /// Loads a plan with its vocabulary, which was compiled with it or decoded.
+    /// Loads a plan. `vocabulary` comes from the compilation, or was decoded from the plan.
     fn of_parts(
         file: PlanFile,
         vocabulary: TokenizerSpec,
@@ -253,7 +253,7 @@ impl LoadedModel {
         self.shared_tokenizer().map(|tokenizer| &**tokenizer)
     }
 
-    /// Returns the tokenizer for other threads.
+    /// Returns a shared pointer to the tokenizer, for other threads.
     ///
     /// # Errors
     /// See [`LoadedModel::tokenizer`].
@@ -374,7 +374,7 @@ impl LoadedModel {
     /// Writes the states of a sequence, its tokens, and its sampler. Returns the number of bytes.
     ///
     /// # Errors
-    /// When the sequence is empty or has other tokens, or the output cannot be written.
+    /// When the sequence is empty or does not have these tokens, or the output cannot be written.
     pub fn save(
         &self,
         id: SequenceId,
@@ -384,7 +384,7 @@ impl LoadedModel {
     ) -> Result<u64, Error> {
         let path = output.given_path().to_owned();
         let saved = |source| Error::Saved { path: path.clone(), source: Box::new(source) };
-        // An error of the output is not an error of the state.
+        // The closure returns only errors of the output, so an error of the state is kept here.
         let mut failed = None;
         let written = output.write(|mut out| {
             let state = self.engine.save_state(id, tokens, sampler, &mut out);

@@ -67,7 +67,7 @@ impl Bell {
     }
 }
 
-/// Message from the thread.
+/// Message from the mask thread.
 enum Message {
     /// The matcher accepted the token, or the text begins. `is_ended` tells whether the text is
     /// complete.
@@ -146,7 +146,7 @@ impl Masks {
         })
     }
 
-    /// Receives the thread's messages, and returns the state of the mask.
+    /// Receives the messages of the mask thread, and returns the state of the mask.
     ///
     /// # Errors
     /// When the grammar does not allow the last token, no token can follow it, or masks exceeded

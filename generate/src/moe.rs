@@ -2,9 +2,9 @@
 //! returns rows.
 //!
 //! This module serves engines that run the rest of a model, for example on a GPU, and compute its
-//! experts on the CPU. They route, submit a layer's rows, continue with other work, and take the
-//! sums. Experts are compiled as in a whole model: for every target, in every format, in memory or
-//! streamed within a budget.
+//! experts on the CPU. Such an engine routes tokens, submits a layer's rows, continues with other
+//! work, and takes the weighted sums. Experts are compiled as in a whole model: for every target,
+//! in every format, in memory or streamed within a budget.
 //!
 //! ```
 //! use ixc_generate::moe::{Moe, MoeOptions, Rows};
@@ -65,7 +65,7 @@ struct Work {
     promise: Promise,
 }
 
-/// Promise of a result. If it is dropped without one, the result is an error.
+/// Promise of a result. If the promise is dropped without a result, the result is an error.
 struct Promise {
     cell: Arc<ResultCell>,
     pending: Arc<Signal<usize>>,
@@ -89,7 +89,7 @@ impl Drop for Promise {
     }
 }
 
-/// Rows, copied.
+/// Owned copy of submitted rows.
 enum OwnedRows {
     F32(Vec<f32>),
     Bf16(Vec<u16>),

@@ -56,7 +56,7 @@ impl OutputText {
         self.stop.stopped()
     }
 
-    /// Ends the text. Returns what was withheld; nothing follows a stop string.
+    /// Ends the text. Returns the text that was withheld; none after a stop string.
     pub fn finish(mut self) -> RestOfText {
         let rest = self.decoder.take().map(Stream::finish).unwrap_or_default();
         let text = self.stop.push(&rest);
@@ -110,7 +110,7 @@ impl StopStrings {
         StopStrings { strings: strings.collect(), ..StopStrings::default() }
     }
 
-    /// Adds a piece. Returns the text that certainly precedes any of the strings.
+    /// Adds a piece of text. Returns the text that can no longer be part of a stop string.
     pub fn push(&mut self, text: &str) -> String {
         if self.match_index.is_some() {
             return String::new();
@@ -139,7 +139,7 @@ impl StopStrings {
         self.strings.get(self.match_index?).map(String::as_str)
     }
 
-    /// Ends the text. Returns what was withheld; nothing follows one of the strings.
+    /// Ends the text. Returns the text that was withheld; none after a stop string.
     pub fn finish(self) -> String {
         self.withheld
     }

@@ -8,13 +8,13 @@
 //! ```
 //!
 //! After every step, the layer receives the model's hidden states ([`HiddenStates`]). A hidden
-//! state is queued until the next token is known. Queued states become entries at the next draft,
-//! or when the queue is long.
+//! state is queued until the next token is known. At the next draft, or when the queue is long,
+//! queued states become entries of the layer's KV cache.
 //!
 //! Entries of draft tokens are removed again, because they contain the layer's hidden states
-//! instead of the model's. If the model's sequence is truncated, later entries are removed. Its
-//! states may come from a copy, a file or the prompt cache. Then tokens that it did not compute
-//! have no entries, and the layer drafts without them.
+//! instead of the model's. If the model's sequence is truncated, the entries of its removed tokens
+//! are removed, too. The states of the model's sequence may come from a copy, a file or the prompt
+//! cache. Their tokens have no entries, and the layer drafts without them.
 //!
 //! The first draft layer drafts all tokens, each from its own output for the previous token.
 //!
@@ -56,7 +56,7 @@ struct EntryBatch {
     hidden: Vec<f32>,
 }
 
-/// Prediction after the last entry of a part.
+/// Prediction after the last entry of a batch.
 #[derive(Debug)]
 struct Prediction {
     token: u32,
@@ -80,7 +80,8 @@ impl OwnLayer {
     /// [`Nextn::Fed`](ixc_architectures::Nextn::Fed).
     ///
     /// # Errors
-    /// [`Error::OwnLayer`] if the two do not fit each other. Also if there is not enough memory.
+    /// [`Error::OwnLayer`] if the layer does not match the model. Also if there is not enough
+    /// memory.
     pub fn new(layer: LoadedModel, model: &LoadedModel, options: DraftModelOptions) -> Result<OwnLayer, Error> {
         let mut engine = layer.engine;
         let Some(input_width) = engine.takes_hidden().filter(|input_width| engine.gives_hidden() == Some(*input_width))
@@ -148,7 +149,8 @@ impl OwnLayer {
     /// last entry of each part.
     fn add_entries(&mut self, parts: &[EntryBatch], wanted: bool) -> Result<Vec<Prediction>, StepError> {
         let (most, width) = (self.engine.max_tokens() as usize, self.width);
-        // Pieces of parts, and whether a part ends there.
+        // Pieces of the parts, at most as long as a step, each with whether a prediction is wanted
+        // after it.
         let pieces = parts.iter().flat_map(|part| {
             let (tokens, hidden) = (part.tokens.chunks(most), part.hidden.chunks(most * width));
             let last = part.tokens.len().div_ceil(most).saturating_sub(1);

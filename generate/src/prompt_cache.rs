@@ -17,7 +17,7 @@
 //!
 //! Eviction removes the least recently used entries first, children before their parents. An entry
 //! leaves memory once it is queued for the folder, or at once without a folder. It leaves the
-//! folder when that is full.
+//! folder when the folder is full.
 //!
 //! A thread writes the files, under temporary names first. A file's name depends on all tokens up
 //! to its end, the plan and the weights. Files of other models count towards the limit, and are
@@ -394,8 +394,9 @@ impl PromptCache {
         Ok(())
     }
 
-    /// Creates the entry of a page or point, and makes room for it and for `left` similar ones;
-    /// `None` if there is not enough room. Its ancestors in the tree are not evicted.
+    /// Creates the entry of a page or point, and makes room for `left` entries of this size,
+    /// including it. Returns `None` if there is not enough room. The entry's ancestors in the tree
+    /// are not evicted.
     fn make_entry(
         &mut self,
         facts: &SavedHeader,
@@ -462,8 +463,8 @@ impl PromptCache {
             }
         });
         oldest.sort_by_key(|(last_use, depth, _)| (*last_use, *depth));
-        // First free entries that are in the folder or queued for it, which can be read again; then
-        // entries that are lost by this.
+        // First free entries that are also in the folder or queued for it, because they can be read
+        // again. Then free entries that exist only in memory.
         for is_lost in [false, true] {
             for (.., entry) in &mut oldest {
                 if over == 0 {
@@ -529,7 +530,7 @@ impl PromptCache {
     }
 }
 
-/// Returns the length of the common prefix.
+/// Returns the length of the common prefix of two lists of tokens.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -33,7 +33,7 @@ pub fn compile_ranks(
     Ok(plans)
 }
 
-/// Whether two states lose positions in the same way.
+/// Returns whether two states keep and lose positions by the same rules.
 fn are_alike(a: &State, b: &State) -> bool {
     (a.kind, a.rollback, a.window, a.every, a.chunked) == (b.kind, b.rollback, b.window, b.every, b.chunked)
 }
@@ -58,7 +58,7 @@ fn share_states(plans: &mut [Plan<Kernel>]) {
     }
 }
 
-/// Returns the width of the smallest column of whole blocks.
+/// Returns the smallest width of a column: one block of the format, or `width` if that is less.
 fn smallest(format: Format, width: u32) -> u32 {
     u32::try_from(format.block_len()).unwrap_or(width).min(width)
 }

@@ -148,8 +148,8 @@ impl Session {
     /// with each [`Event::Computed`], [`Event::Token`] and [`Event::Text`], and may stop the text.
     ///
     /// # Errors
-    /// When the tokens are not of this model, or do not fit into the context; and errors of
-    /// `progress`.
+    /// When a token is not in the model's vocabulary, or the tokens do not fit into the context;
+    /// and errors of `progress`.
     pub fn generate<E: From<Error>>(
         &mut self,
         request: &Request,
@@ -185,7 +185,8 @@ impl Session {
         failure.map_or(Ok(generation), Err)
     }
 
-    /// Begins a text. The state of a sampler that was to be resumed replaces the request's.
+    /// Begins a text. If the sampler of an earlier text is to be resumed, its state replaces the
+    /// request's.
     fn begin(&mut self, request: Request) -> Result<TextRun, Error> {
         self.cancel_open();
         let sampler_state = self.next_sampler.take().or(request.sampler_state);
@@ -220,7 +221,7 @@ impl Session {
         })
     }
 
-    /// Whether there is a text, whose state can be saved.
+    /// Returns whether there is a text, whose state can be saved.
     pub fn has_text(&self) -> bool {
         !self.text.is_empty() && self.model().engine().position() > 0
     }

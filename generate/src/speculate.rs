@@ -9,7 +9,7 @@
 //! text            the cat sat on the mat and it     3 tokens in one step; cuts off the row `then`
 //! ```
 //!
-//! | file | what it owns |
+//! | file | contents |
 //! | --- | --- |
 //! | `ngram` | guesses from the text itself |
 //! | `payoff` | the number of tokens to draft, by measured step times and acceptance rates |

@@ -28,7 +28,7 @@ pub struct Phase {
 /// Counters of streamed experts over some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamCounts {
-    /// Bytes read, for routers and for predictions.
+    /// Bytes of experts that were read, both requested by routers and predicted.
     pub bytes: u64,
     /// Experts that routers requested.
     pub requested: u64,

@@ -44,7 +44,7 @@ pub struct ChatPrompt {
 /// Beginning of an assistant's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerPrefix {
-    /// The part that text continues; `None` in a call.
+    /// Part of the answer that new text continues; `None` if the message ends within a tool call.
     pub part: Option<Part>,
     /// Content of the message.
     pub content: String,
@@ -132,7 +132,7 @@ mod tests {
         let template = ChatTemplate::from_source(TEMPLATE).unwrap();
         let (tokenizer, template) = (&tokenizer, &template);
         let maker = PromptMaker { tokenizer, template, renderer: None, context: 512, trained_context: 512 };
-        // The second call's number is in use.
+        // An earlier message already has the id `call_1`.
         let call = ToolCall { id: "call_1".into(), name: "f".into(), arguments: "{}".into() };
         let earlier = Message { tool_calls: vec![call], ..Message::new("assistant", "Wait.") };
         let messages = vec![Message::new("user", "Hi"), earlier.clone()];

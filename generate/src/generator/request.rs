@@ -27,7 +27,7 @@ pub struct Request {
     pub stop_tokens: Vec<u32>,
     /// Whether end tokens are never sampled.
     pub ignore_end: bool,
-    /// Whether the text has the names of control tokens.
+    /// Whether the text contains the names of control tokens.
     pub show_special: bool,
     /// Grammar of the generated text.
     pub grammar: Option<Matcher>,

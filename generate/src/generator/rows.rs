@@ -32,7 +32,7 @@ impl Generator {
         slot.active_request.as_ref().is_some_and(|active| left(active) <= 1 || active.pending_end.is_some())
     }
 
-    /// Drafts tokens for a step that has the last token of each request.
+    /// Drafts tokens for a step that computes only the last token of each request.
     pub(super) fn draft(&mut self, rows: &mut [Rows]) {
         let Some(speculation) = &mut self.speculation else { return };
         let engine = &self.model.engine;
@@ -89,8 +89,8 @@ impl Generator {
             .filter(|(_, _, active)| active.pending_end.is_none())
             .partition(|(_, slot, active)| left(slot, active) == 1);
         single.retain(|(_, _, active)| !waits(active));
-        // If a step has fewer rows than there are sequences, those that have waited longest come
-        // first, and one row is left for a prompt.
+        // If a step has fewer rows than there are sequences, the sequences that have waited longest
+        // come first, and one row is left for a prompt.
         single.sort_by_key(|(_, slot, _)| slot.last_use);
         let most_single = if prompts.is_empty() { most } else { most.saturating_sub(1).max(1) };
         let mut rows: Vec<Rows> = single.iter().map(|(number, ..)| Rows::new(*number, 1)).take(most_single).collect();

@@ -21,7 +21,8 @@ pub(super) struct Slot {
     pub(super) prompt_len: usize,
     /// Whether no other request may reuse the cached tokens.
     pub(super) is_private: bool,
-    /// Step of its last use. The least recently used slot is the first to be reused.
+    /// Step in which the slot was last used. The least recently used slot is the first to be
+    /// reused.
     pub(super) last_use: u64,
 }
 

@@ -112,7 +112,7 @@ impl Generator {
     /// Returns whether kernels process the rows of a part in groups. Results then depend on where
     /// parts of a prompt begin.
     fn in_chunks(&self) -> bool {
-        // Models with only attention need a minimum of two rows.
+        // For models with only attention, `min_rows` is two.
         self.callers == Callers::Many && (self.min_rows > 2 || !self.model.engine.cuts_steps())
     }
 
@@ -157,8 +157,8 @@ impl Generator {
             .filter(|&number| reused_tokens[number] == longest && lost_tokens(number) <= MAX_LOST_TOKENS)
             .min_by_key(|&n| lost_tokens(n));
         let target = continued.unwrap_or(oldest);
-        // Among slots with equally many tokens, prefer the most recently used, whose pages are in
-        // caches.
+        // Among slots with equally long common prefixes, prefer the most recently used, whose pages
+        // are in the CPU's caches.
         let source = (0..reused_tokens.len())
             .filter(|&number| reused_tokens[number] == longest)
             .max_by_key(|&n| (self.slots[n].last_use, Reverse(n)));
@@ -167,8 +167,8 @@ impl Generator {
         Some(SlotChoice { target, common_tokens: if copy.is_some() { 0 } else { reused_tokens[target] }, copy, oldest })
     }
 
-    /// Loads a prompt's cached prefix into a slot, if it is longer than those in all slots; `None`
-    /// if no slot is free.
+    /// Loads a prompt's cached prefix into a slot, if it is longer than the common prefix of every
+    /// slot. `None` if no slot is free.
     fn load_cached_prefix(&mut self, prefix: &[u32]) -> Option<PrefixLookup> {
         let choice = self.choose_slot(prefix)?;
         let oldest = choice.oldest;

@@ -1,9 +1,10 @@
 //! Plans of a model in the plan cache: the choice of one for a run, and its compilation if the
 //! cache has none.
 //!
-//! A model has one cached plan for each residency of its experts. Memory decides between resident
-//! and streamed experts, by the rules of [`crate::budget`]. These need the plan with resident
-//! experts, so that it is cached also if the run takes the other one.
+//! A model has one cached plan for each residency of its experts. The memory of a run decides
+//! between resident and streamed experts, by the rules of [`crate::budget`]. These rules need the
+//! plan with resident experts. So it is cached even if the run takes the plan with streamed
+//! experts.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -35,8 +36,8 @@ pub(super) struct ModelCache {
 }
 
 impl ModelCache {
-    /// Returns the cache for a model. Returns `None` if it is off, or plans with these options are
-    /// not cached.
+    /// Returns the cache for a model. Returns `None` if the cache is off, or plans with these
+    /// options are not cached.
     pub(super) fn new(gguf: &Gguf, path: &Path, options: &LoadOptions) -> Option<ModelCache> {
         let cache = options.plan_cache.clone()?;
         match ModelKey::new(gguf, options.parts(), &compile_options(options)) {
@@ -61,8 +62,8 @@ impl ModelCache {
         self.cache.write(&self.key.with(residency), plan, record);
     }
 
-    /// Compiles a model to be run as `run` says, and caches its plans. Returns the memory budget as
-    /// well. `resident` is its plan with all weights in memory, if that was compiled.
+    /// Compiles a model for a run with the options `run`, and caches its plans. Returns the memory
+    /// budget, too. `resident` is the plan with all weights in memory, if it was compiled already.
     ///
     /// # Errors
     /// See [`compile::compile`].
@@ -110,7 +111,7 @@ pub(super) struct CachedModel {
     paths: Vec<PathBuf>,
     /// Bytes that all experts take at least.
     min_expert_bytes: u64,
-    /// The plan with all weights in memory, once it was needed.
+    /// Plan with all weights in memory, from its first use on.
     resident: Option<Box<Plan<Kernel>>>,
 }
 
@@ -118,7 +119,7 @@ impl CachedModel {
     /// Returns the model, if the cache has a plan of it.
     ///
     /// # Errors
-    /// If the system has no more handles.
+    /// If the system has no more file handles.
     pub(super) fn new(gguf: &Gguf, cache: &ModelCache) -> Result<Option<CachedModel>, Error> {
         let mut residencies = [Residency::Resident, Residency::Streamed, Residency::Mapped].into_iter();
         let Some(record) = residencies.find_map(|residency| cache.find(residency)) else { return Ok(None) };

@@ -17,7 +17,7 @@ use ixc_compile::compile::{self, Compilation};
 use ixc_compile::model::Model;
 
 /// Compiles a model for a run with the options `run`, and returns the plan and the memory budget.
-/// `resident` is its plan with all weights in memory, if that was compiled.
+/// `resident` is the plan with all weights in memory, if it was compiled already.
 ///
 /// # Errors
 /// See [`compile::compile`].

@@ -38,9 +38,9 @@ enum Contents {
     },
     Model {
         model: Box<Model>,
-        /// Plan with all weights in memory, once it was needed.
+        /// Plan with all weights in memory, from its first use on.
         resident: Option<Box<ResidentPlan>>,
-        /// Cache for its plans.
+        /// Cache for the model's plans.
         cache: Option<ModelCache>,
     },
     Cached(CachedModel),
@@ -69,7 +69,7 @@ impl UnloadedModel {
     /// Opens a model or a plan. Without a path, opens the demo model.
     ///
     /// # Errors
-    /// When the file is missing, malformed or not supported, or the options are not for it.
+    /// When the file is missing, malformed or not supported, or the options do not apply to it.
     pub fn open(path: Option<&Path>, options: &LoadOptions) -> Result<UnloadedModel, Error> {
         SignalStack::default().run(|| UnloadedModel::read_files(path, options))
     }
@@ -102,13 +102,13 @@ impl UnloadedModel {
         }
     }
 
-    /// Builds the graph of a model that is compiled. `cache` gets its plans.
+    /// Builds the graph of a model that must be compiled. `cache` gets the compiled plans.
     fn of_files(gguf: Gguf, cache: Option<ModelCache>, options: &LoadOptions) -> Result<UnloadedModel, Error> {
         let model = Box::new(Model::of_parts(gguf, options.parts())?);
         Ok(UnloadedModel(Contents::Model { model, resident: None, cache }))
     }
 
-    /// Opens a model whose cached plan is of no use.
+    /// Opens a model and builds its graph, because its cached plan cannot be used.
     fn open_uncached(path: &Path, options: &LoadOptions) -> Result<UnloadedModel, Error> {
         let gguf = Input::open(path)?.model(path)?;
         let cache = ModelCache::new(&gguf, path, options);
@@ -212,7 +212,7 @@ impl LoadedModel {
     }
 }
 
-/// Checks that no option is for compiling, which a plan fixes.
+/// Checks that no option is set that a plan fixes, such as the options of passes.
 fn check_plan_options(path: &Path, options: &LoadOptions) -> Result<(), Error> {
     if options.nextn != Nextn::Absent {
         return Err(CompileError::IsPlan { path: path.to_owned() }.into());
@@ -231,8 +231,8 @@ fn check_plan_options(path: &Path, options: &LoadOptions) -> Result<(), Error> {
     }
 }
 
-/// Compiles a model to be loaded. `resident` is its plan with all weights in memory, if that
-/// was compiled. `cache` gets the plans.
+/// Compiles a model to be loaded. `resident` is the plan with all weights in memory, if it was
+/// compiled already. `cache` gets the plans.
 fn compile(
     model: &Model,
     resident: Option<ResidentPlan>,

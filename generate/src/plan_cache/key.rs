@@ -37,7 +37,7 @@ pub enum Residency {
 }
 
 impl Residency {
-    /// Returns the name in keys.
+    /// Returns the name of the residency in keys.
     fn name(self) -> &'static str {
         match self {
             Residency::Resident => "resident",
@@ -58,8 +58,8 @@ pub struct PlanKey {
 }
 
 impl ModelKey {
-    /// Returns the key of a model's plans. Returns `None` if its plans are not cached: those of a
-    /// model in memory, and those that edited IR, edited kernels or a record of decisions change.
+    /// Returns the key of a model's plans. Returns `None` for plans that are not cached: of a model
+    /// in memory, or compiled with edited IR, edited kernels or a record of decisions.
     ///
     /// # Errors
     /// If a file's metadata cannot be read.
@@ -71,7 +71,8 @@ impl ModelKey {
             return Ok(None);
         }
         let mut text = format!("ixc {}, plans of version {VERSION}\n", build::version());
-        // A build that is not released may have the version of an older one.
+        // A development build may have the version of an older build, so the program file is part
+        // of the key.
         let program = std::fs::metadata("/proc/self/exe").or_else(|_| std::fs::metadata(std::env::current_exe()?))?;
         line(&mut text, format_args!("program {}", changes(&program)));
         for (file, handle) in gguf.files().iter().zip(gguf.handles()?) {
@@ -90,7 +91,8 @@ impl ModelKey {
             let (tensors, derived) = (gguf.tensors().collect::<Vec<_>>(), gguf.derived_tensors().collect::<Vec<_>>());
             line(&mut text, format_args!("metadata {}", digest(&(gguf.metadata(), tensors, derived))));
         }
-        // Tuned choices have a line of their own: here, they would repeat warnings about choices.
+        // Tuned tilings have their own line of the key. In this context, they would repeat warnings
+        // about tilings.
         let context = compile::context(&compile::CompileOptions { tuned: None, ..options.clone() }, None);
         line(&mut text, format_args!("parts {parts:?}"));
         line(&mut text, format_args!("target {}, caches {:?}", context.target.name(), context.caches));
@@ -113,8 +115,8 @@ impl PlanKey {
         &self.text
     }
 
-    /// Returns the name of the plan's files. Different keys seldom have the same one; an entry
-    /// therefore contains the text of its key.
+    /// Returns the name of the plan's files. Different keys may have the same name, though seldom.
+    /// So an entry contains the text of its key.
     pub fn id(&self) -> String {
         digest(&self.text)
     }

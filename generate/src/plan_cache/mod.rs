@@ -37,8 +37,8 @@ pub use key::{ModelKey, PlanKey, Residency};
 
 /// Default limit of all entries.
 pub const DEFAULT_LIMIT: u64 = 1 << 30;
-/// Divisor of the free space of the drive: with the default limit, the entries take at most this
-/// share.
+/// Inverse of a share: with the default limit, the entries take at most this share of the drive's
+/// free space.
 const FREE_PART: u64 = 10;
 /// Name of the folder in the user's cache folder.
 const FOLDER: &str = "plans";
@@ -153,7 +153,7 @@ impl PlanCache {
         self.folder.join(id).with_extension(extension)
     }
 
-    /// Returns the record of a plan, if the cache has it. Removes a damaged one. A folder that
+    /// Returns the record of a plan, if the cache has it. Removes a damaged record. A folder that
     /// others can write to has no plans, because a wrong plan would give wrong texts.
     pub fn find(&self, key: &PlanKey) -> Option<Record> {
         if !self.folder.is_dir() || private_files::private_folder(&self.folder).is_err() {
@@ -161,7 +161,7 @@ impl PlanCache {
         }
         let id = key.id();
         match cache_file::read::<Record>(&self.path(&id, RECORD)) {
-            // Another key has the same id.
+            // An entry of another key may have the same id.
             Ok(record) => record.filter(|record| record.key == key.text()),
             Err(problem) => {
                 self.discard(&id, &problem);
@@ -170,7 +170,7 @@ impl PlanCache {
         }
     }
 
-    /// Reads a plan whose record was found, and notes its use. Removes a damaged one.
+    /// Reads a plan whose record was found, and notes its use. Removes a damaged plan.
     pub fn read(&self, key: &PlanKey) -> Option<Plan<Kernel>> {
         let id = key.id();
         let path = self.path(&id, PLAN);
@@ -239,11 +239,12 @@ impl PlanCache {
             cache_file::write(&self.path(&id, RECORD), &record).map_err(|error| error.to_string())
         };
         if let Err(problem) = put() {
-            // A plan without a record is of no use.
+            // A plan without a record cannot be found.
             let _ = self.remove_files(&id);
             return Err(problem);
         }
-        // The records take some bytes, too. The new entry is the last used one and stays.
+        // The records take some bytes, too, so entries are removed again. The new entry is the last
+        // used one and stays.
         let entries = self.list().map_err(|error| error.to_string())?;
         self.shrink(entries, limit).map_err(|error| error.to_string())?;
         Ok(written)
@@ -301,8 +302,8 @@ impl PlanCache {
     }
 
     /// Removes damaged entries and remains of killed runs. Then removes the entries that were not
-    /// used for the longest time, until the rest is within the limit. Returns the number of removed
-    /// entries and of their bytes.
+    /// used for the longest time, until the remaining entries are within the limit. Returns the
+    /// number of removed entries and of their bytes.
     ///
     /// # Errors
     /// If the folder cannot be read, or a file cannot be removed.
@@ -323,7 +324,8 @@ impl PlanCache {
         Ok((count + damaged.len(), bytes + damaged.iter().map(|entry| entry.bytes).sum::<u64>()))
     }
 
-    /// Removes entries from the end of the list until the others take at most `limit` bytes.
+    /// Removes entries from the end of the list until the remaining entries take at most `limit`
+    /// bytes.
     fn shrink(&self, mut entries: Vec<CachedPlan>, limit: u64) -> Result<(usize, u64), CacheError> {
         let (mut taken, mut removed) = (entries.iter().map(|entry| entry.bytes).sum::<u64>(), (0, 0));
         while taken > limit {
@@ -349,7 +351,7 @@ fn remove_file(path: &Path) -> Result<(), CacheError> {
     }
 }
 
-/// Whether a name is that of an entry.
+/// Returns whether a name has the form of an entry's id.
 fn is_id(name: &str) -> bool {
     name.len() == ID_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
@@ -361,7 +363,7 @@ fn plan_id(path: &Path) -> Option<String> {
     is_id(name).then(|| name.to_owned())
 }
 
-/// Whether a file is what a killed run left: a temporary file of an entry, or a record without a
+/// Returns whether a killed run left this file: a temporary file of an entry, or a record without a
 /// plan.
 fn is_remains(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

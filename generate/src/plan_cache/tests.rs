@@ -85,7 +85,7 @@ fn key_has_everything_that_a_plan_depends_on() {
     ] {
         assert_ne!(scratch.key(&options).id(), first.id(), "{options:?}");
     }
-    // A moved model keeps its plans. A model that was written again has others.
+    // A moved model keeps its plans. A model that was written again gets a new key.
     let moved = scratch.folder.path().join("moved.gguf");
     fs::rename(&scratch.model, &moved).unwrap();
     fs::rename(&moved, &scratch.model).unwrap();
@@ -134,7 +134,7 @@ fn plans_that_were_not_used_for_the_longest_time_are_removed() {
         file.set_modified(at(age)).unwrap();
     }
     let bytes = cache.list().unwrap()[0].bytes;
-    // The oldest one is used.
+    // Reading the oldest plan makes it the last used one.
     assert!(cache.read(&keys[2]).is_some());
     let small = scratch.cache(Some(3 * bytes + bytes / 2));
     scratch.write(&small, &keys[3]);

@@ -96,7 +96,8 @@ impl Entry {
         if let Some(bytes) = &self.bytes {
             return Ok(Arc::clone(bytes));
         }
-        // If the writing thread no longer has it, the file is complete, or the write failed.
+        // If the writing thread no longer holds the bytes, the file is complete, or the write
+        // failed.
         if let Some(bytes) = self.queued.upgrade() {
             return Ok(bytes);
         }

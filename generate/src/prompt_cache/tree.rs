@@ -20,7 +20,7 @@ pub(super) struct Point {
     pub(super) entry: Entry,
 }
 
-/// Continuations from one position.
+/// Pages and points that continue from one position.
 #[derive(Debug, Default)]
 pub(super) struct Level {
     pub(super) pages: Vec<Page>,

@@ -12,9 +12,9 @@ const MAX_BREAKER_TOKENS: usize = 20;
 /// Max number of token sequences: a text may be contained in many tokens, or begin in them.
 const MAX_BREAKERS: usize = 1 << 16;
 
-/// Returns the token sequences that end a repetition. These are tokens that contain one of the
-/// texts. Others end with the first part of a text, each followed by the tokens of the remaining
-/// text.
+/// Returns the token sequences that end a repetition. A sequence is one token that contains one of
+/// the texts. Or it is a token that ends with the beginning of a text, followed by the tokens of
+/// the remaining text.
 ///
 /// # Errors
 /// When the tokenizer has no tokens for a remaining text, or there are too many sequences.

@@ -32,7 +32,7 @@ pub(super) struct TextRun {
 }
 
 impl TextRun {
-    /// Begins now, with a prompt of `prompt_tokens` tokens.
+    /// Begins a text now, with a prompt of `prompt_tokens` tokens.
     pub fn new(prompt_tokens: usize, model: &LoadedModel) -> TextRun {
         let generation = Generation {
             tokens: Vec::new(),

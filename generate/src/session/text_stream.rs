@@ -71,8 +71,9 @@ pub struct TextStream<'s> {
 }
 
 impl Session {
-    /// Begins an answer to messages: an iterator over the pieces of its text. The messages are all
-    /// of the conversation. A prompt that begins like the last text is computed only from there on.
+    /// Begins an answer to messages: an iterator over the pieces of its text. The messages are the
+    /// whole conversation. If the prompt begins like the last text, only the tokens after the
+    /// common beginning are computed.
     ///
     /// ```no_run
     /// # let mut session = ixc_generate::session::Session::open(None, &Default::default())?;
@@ -185,8 +186,8 @@ impl TextStream<'_> {
         }
     }
 
-    /// Generates the rest, and returns the whole text. After an error that was returned already,
-    /// returns the text before it.
+    /// Generates the rest of the text, and returns the whole text. If an error was returned
+    /// already, returns the text before the error.
     ///
     /// # Errors
     /// See [`TextStream::try_next`]. An error that ended the iterator is returned here.
@@ -224,7 +225,7 @@ impl TextStream<'_> {
         self.deltas.extend(deltas);
     }
 
-    /// Ends the text, and adds its withheld rest.
+    /// Ends the text, and adds the text that was withheld.
     fn end(&mut self, end: End) {
         let deltas = self.answer.end(&end);
         self.extend(deltas);
