@@ -149,8 +149,8 @@ impl OwnLayer {
     /// last entry of each part.
     fn add_entries(&mut self, parts: &[EntryBatch], wanted: bool) -> Result<Vec<Prediction>, StepError> {
         let (most, width) = (self.engine.max_tokens() as usize, self.width);
-        // Pieces of the parts, at most as long as a step, each with whether a prediction is wanted
-        // after it.
+        // Pieces of the parts, at most as long as a step, each with whether the prediction after it
+        // is needed.
         let pieces = parts.iter().flat_map(|part| {
             let (tokens, hidden) = (part.tokens.chunks(most), part.hidden.chunks(most * width));
             let last = part.tokens.len().div_ceil(most).saturating_sub(1);
