@@ -1,5 +1,5 @@
 //! Batch of requests in a file, answered like those of a server's clients, many at once. Each
-//! answer is a line, written as soon as it is complete.
+//! answer is a line, which is written as soon as the answer is complete. These requests
 //!
 //! ```text
 //! {"id": "a", "prompt": "The borrow checker", "max_tokens": 8}
@@ -394,7 +394,8 @@ pub fn run<R: BufRead>(
 ) -> Result<(Progress, Option<ExpertUse>), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(Error::io(std::path::Path::new("a thread"), "start"))?;
-    // Twice as many as run at once, so that waiting requests keep the engine busy.
+    // Twice as many requests as the model computes at once, so that waiting requests keep the
+    // engine busy.
     let at_once = 2 * host.parallel();
     let host = Arc::new(host);
     let local = Local::new(Arc::new(Registry::one(Arc::clone(&host))));
@@ -443,8 +444,8 @@ pub fn run<R: BufRead>(
             let Some(done) = done else { break };
             let answer = done.map_err(|error| BatchError::Ended { problem: error.to_string() })?;
             if answer.response["status_code"] == 503 {
-                // The queue has room for all running requests, so this status means that the engine
-                // has ended.
+                // The queue has room for all requests of the batch, so status 503 means that the
+                // engine has ended.
                 let problem = answer.response["body"]["error"]["message"].to_string();
                 return Err(BatchError::Ended { problem }.into());
             }

@@ -32,10 +32,11 @@ pub struct AnswerGrammar {
     pub prefix: String,
 }
 
-/// Returns the grammar of a whole answer; `prompt` is the prompt, if it is known.
+/// Returns the grammar of a whole answer. `prompt` is the prompt of a conversation, if there is
+/// one.
 ///
 /// # Errors
-/// A text, if the chat format does not support such answers.
+/// Returns an error text if the chat format does not support answers with this constraint.
 pub fn answer_grammar(
     constraint: &Constraint,
     format: &Format,
@@ -54,7 +55,8 @@ pub fn answer_grammar(
     let prefix = prompt.and_then(|prompt| prompt.prefix.as_ref());
     let (mut schemas, mut tool_names, mut begin) = (Vec::new(), Vec::new(), ReasoningMarks::default());
     let thinking = match (prefix.map(|prefix| prefix.part), format.thinking(prompt.map_or("", |prompt| &prompt.text))) {
-        // Reasoning precedes content, so the answer cannot contain any more of it.
+        // Reasoning precedes content. So an answer that continues content cannot contain any more
+        // reasoning.
         (Some(Some(Part::Content)), _) => format!("{SPACE} "),
         (Some(None), _) if !matches!(constraint, Constraint::Text(_)) => {
             return Err("the answer continues the last message, which has begun a call".to_owned());
@@ -77,7 +79,7 @@ pub fn answer_grammar(
         }
     };
     match constraint {
-        // Such a constraint applies only to the text after the given beginning.
+        // A grammar of the text does not apply to the beginning that the prompt contains.
         Constraint::Text(source) => return Ok(AnswerGrammar { source: source.clone(), prefix: String::new() }),
         Constraint::Json(_) | Constraint::Regex(_) => {
             rule("answer", &content(constraint, &mut schemas));
@@ -116,7 +118,8 @@ pub fn answer_grammar(
             }
         }
     }
-    // Required calls follow any content.
+    // If calls are required, they follow the given content, so the grammar does not include this
+    // content.
     let prefix = prefix.filter(|prefix| prefix.part == Some(Part::Content) && !constraint.must_call());
     let prefix = prefix.map_or_else(String::new, |prefix| prefix.content.clone());
     Ok(AnswerGrammar {
@@ -125,7 +128,8 @@ pub fn answer_grammar(
     })
 }
 
-/// Returns the rule of a content, and adds its schema to those of the grammar.
+/// Returns the rule for content under this constraint, and adds its schema to the grammar's
+/// schemas.
 fn content(constraint: &Constraint, schemas: &mut Vec<Value>) -> String {
     match constraint {
         Constraint::Json(schema) => {
@@ -133,17 +137,17 @@ fn content(constraint: &Constraint, schemas: &mut Vec<Value>) -> String {
             format!("schema{}", schemas.len() - 1)
         }
         Constraint::Regex(regex) => regex_literal(regex),
-        // These two constraints are handled elsewhere.
+        // `answer_grammar` handles these two constraints.
         Constraint::Text(_) | Constraint::Calls { .. } => "/(?s:.*)/".to_owned(),
     }
 }
 
-/// Returns a grammar of texts in sequence.
+/// Returns the part of a rule that matches these texts in sequence.
 fn words(tokenizer: &Tokenizer, texts: &[String]) -> String {
     texts.iter().map(|text| word(tokenizer, text)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns a text as a literal, or as its control token if it is one.
+/// Returns the part of a rule that matches a text: its control token, if it is one, or a literal.
 fn word(tokenizer: &Tokenizer, text: &str) -> String {
     control(tokenizer, text).map_or_else(|| Value::from(text).to_string(), |token| format!("<[{token}]>"))
 }

@@ -74,7 +74,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the reader of standard output went away.
+    /// Returns whether the reader of standard output has closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         matches!(self, Error::Generate(error) if error.is_closed_standard_output())
     }

@@ -1,5 +1,5 @@
-//! HTTP server: the interfaces of OpenAI, Anthropic and llama-server. They turn bodies into
-//! [requests](ixc_generate::generator::Request), and
+//! HTTP server with the interfaces of OpenAI, Anthropic and llama-server. The interfaces turn
+//! bodies into [requests](ixc_generate::generator::Request), and
 //! [events](ixc_generate::generator::Event) into answers.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `app` | state that all requests share |
 //! | `connection`, `connection_limit` | connections, their time limits, their number |
-//! | `lingering`, `refusals` | connections whose clients still send; refused ones |
+//! | `lingering`, `refusals` | connections whose clients still send; refused connections |
 //! | `loading` | answers while a model is loaded |
 //! | `admission` | checks of every request |
 //! | `client` | the client of a request, for work that ends when it leaves |
@@ -38,7 +38,7 @@
 //! | `output_format`, `tools` | required format of an answer, and tools that it may call |
 //! | `prompts` | prompts of completions as tokens |
 //! | `answer` | an answer in progress |
-//! | `probabilities` | probabilities of its tokens |
+//! | `probabilities` | probabilities of an answer's tokens |
 //! | `error` | errors of requests |
 //!
 //! Invariant: if there are keys, every path except `/health` and the page at `/` needs one.

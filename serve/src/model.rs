@@ -15,7 +15,8 @@ use crate::histogram::{self, Histogram};
 pub struct EmbeddingRequest {
     /// Texts or tokens to embed.
     pub inputs: Vec<EmbeddingInput>,
-    /// Numbers of a vector to return, from 1 to [`ModelFacts::dimensions`]; `None` returns all.
+    /// Number of elements of a vector to return, from 1 to [`ModelFacts::dimensions`]; `None`
+    /// returns all.
     pub dimensions: Option<usize>,
 }
 
@@ -83,11 +84,11 @@ pub struct ModelFacts {
     pub eos: Option<u32>,
     /// Bytes of the weights.
     pub bytes: u64,
-    /// Numbers of a vector, for a model that computes embeddings instead of tokens.
+    /// Number of elements of a vector, for a model that computes embeddings instead of tokens.
     pub dimensions: Option<usize>,
-    /// Requests that run at once.
+    /// Max number of requests that run at once.
     pub parallel: usize,
-    /// Requests that may wait in addition.
+    /// Max number of requests that wait, in addition to the running ones.
     pub queue: usize,
     /// Source of the chat template.
     pub template: Option<String>,
@@ -123,7 +124,7 @@ impl Constraint {
     }
 }
 
-/// Why a request is refused.
+/// Reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The request is invalid.
@@ -279,7 +280,7 @@ pub struct Status {
     pub drafts: u64,
     /// Seconds of steps with prompt tokens.
     pub prompt_seconds: f64,
-    /// Seconds of the other steps.
+    /// Seconds of steps without prompt tokens.
     pub decode_seconds: f64,
     /// Number of steps.
     pub steps: u64,

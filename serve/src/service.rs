@@ -194,8 +194,8 @@ mod tests {
             assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("\r\nretry-after: 2\r\n"), "{text}");
             assert!(text.contains("Loading model") && text.contains(kind), "{text}");
         }
-        // A client that sends nothing does not delay the end for long. A later one waits for the
-        // server of the model.
+        // A client that sends nothing does not delay the end for long. A client that connects later
+        // waits for the server of the model.
         let idle = TcpStream::connect(address).unwrap();
         drop(loading);
         // If the machine is busy, the thread of the log writes its last lines later.

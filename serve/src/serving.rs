@@ -286,8 +286,8 @@ impl Host {
     }
 
     /// Makes a prompt from a conversation, for an answer with this constraint. If tools must be
-    /// called but the template has no form of calls, the prompt describes them. May take long and
-    /// starts a process, so do not call this on a thread that others wait for.
+    /// called but the template has no form of calls, the prompt describes the calls. May take long
+    /// and starts a process, so do not call this on a thread that others wait for.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] if there is no template, or it does not accept the conversation.
@@ -316,8 +316,9 @@ impl Host {
         prompt.map(|prompt| prompt.with_ids_after(&conversation.messages))
     }
 
-    /// Compiles the grammar of an answer under a constraint. Conversations also need their prompt.
-    /// May take seconds. Ends soon after `is_wanted` returns false.
+    /// Compiles the grammar of an answer under a constraint. For an answer to a conversation,
+    /// `prompt` is the prompt of the conversation. May take seconds. Ends soon after `is_wanted`
+    /// returns false.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] if there is no tokenizer, the grammar is invalid, or the model's format
@@ -362,9 +363,9 @@ impl Host {
         }
     }
 
-    /// Begins to generate tokens. Events are sent, except [`Event::Computed`] and
-    /// [`Event::Shifted`]. The last is [`Event::Ended`] or [`Event::Failed`].
-    /// Generation ends within a step after the receiver is dropped.
+    /// Begins to generate tokens. Sends all events to `events`, except [`Event::Computed`] and
+    /// [`Event::Shifted`]. The last event is [`Event::Ended`] or [`Event::Failed`]. Generation ends
+    /// within a step after the receiver is dropped.
     ///
     /// # Errors
     /// See [`Refusal`]; no event is sent then.
@@ -394,8 +395,8 @@ impl Host {
         }
     }
 
-    /// Saves, restores or erases the state of a sequence, as soon as no request runs in it. The
-    /// result is sent.
+    /// Saves, restores or erases the state of a sequence, as soon as no request runs in it. Sends
+    /// the result to `done`.
     ///
     /// # Errors
     /// [`Refusal::Unsupported`] if the server has no folder for states; nothing is sent then.
@@ -407,7 +408,7 @@ impl Host {
         self.submissions.send(Message::Slot(SlotRequest { number, action, done })).map_err(|_| Refusal::Ending)
     }
 
-    /// Begins to compute embeddings of texts. The result is sent.
+    /// Begins to compute embeddings of texts. Sends the result to `done`.
     ///
     /// # Errors
     /// [`Refusal::Unsupported`] for a text model, and the errors of [`Host::start`]; nothing is
@@ -443,8 +444,9 @@ impl Host {
         })
     }
 
-    /// Reports the use of experts, or evicts some. The result is sent as an object: the record for
-    /// [`ExpertsAction::Look`], the number of experts and their bytes for [`ExpertsAction::Evict`].
+    /// Reports the use of experts, or evicts some experts. Sends the result to `done` as an object:
+    /// the record for [`ExpertsAction::Look`], the number of experts and their bytes for
+    /// [`ExpertsAction::Evict`].
     ///
     /// # Errors
     /// [`Refusal::Ending`]; nothing is sent then.
@@ -471,7 +473,7 @@ impl Host {
     }
 
     /// Begins to compute the logits at every position, `[tokens, vocabulary]`, in a sequence
-    /// without a request. The result is sent.
+    /// without a request. Sends the result to `done`.
     ///
     /// # Errors
     /// [`Refusal::OtherKind`] for an embedding model. [`Refusal::TooLong`] and

@@ -92,7 +92,8 @@ pub fn inherited_listener() -> Result<Option<TcpListener>, SupervisorError> {
     let passed = unsafe { BorrowedFd::borrow_raw(FIRST) };
     // Child processes do not inherit the copy. The original is closed only if it exists.
     let socket = passed.try_clone_to_owned().map_err(not_listening)?;
-    // SAFETY: `try_clone_to_owned` has shown that the descriptor is open; see above for its owner.
+    // SAFETY: `try_clone_to_owned` has shown that the descriptor is open. The service manager
+    // opened it for this process, and no other code closes it.
     drop(unsafe { OwnedFd::from_raw_fd(FIRST) });
     listener_of(socket).map(Some)
 }

@@ -8,8 +8,8 @@
 //!
 //! Invariant: the name and the origin of a request are checked before anything else, and its key
 //! before its body. A request takes one of its key's places before its body is read, so that
-//! waiting requests have no bodies in memory. It keeps the place until its answer ends.
-//! Invariant: all of that, and the client's reading of the answer, ends soon after the deadline.
+//! waiting requests have no bodies in memory. It keeps the place until its answer ends. Invariant:
+//! the checks, the answer and the client's reading of the answer end soon after the deadline.
 
 use std::net::SocketAddr;
 use std::pin::Pin;

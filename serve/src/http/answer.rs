@@ -1,5 +1,5 @@
 //! An answer in progress: its text split into deltas, and its end. Each interface has its own form
-//! for them.
+//! for deltas and ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -242,7 +242,7 @@ pub(crate) fn check_answer_count(model: &Host, prompts: usize, count: u32) -> Re
 /// Answers in progress to the prompts of a request, the same number for each prompt.
 pub(crate) struct Answers {
     list: Vec<Answer>,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     count: usize,
     ended: Vec<bool>,
     /// The record of the request for the log.
@@ -318,12 +318,12 @@ impl Answers {
         self.list.get(number).map(|answer| answer.drafts).unwrap_or_default()
     }
 
-    /// Returns the tokens of an answer and its prompt.
+    /// Returns the number of tokens of an answer and of its prompt.
     pub(crate) fn usage_of(&self, number: usize) -> Usage {
         self.list.get(number).map(|answer| answer.usage).unwrap_or_default()
     }
 
-    /// Returns the tokens of all answers; the prompt of several answers counts once.
+    /// Returns the number of tokens of all answers. The prompt of several answers counts once.
     pub(crate) fn usage(&self) -> Usage {
         let generated = self.list.iter().map(|answer| answer.usage.generated).sum();
         let prompts = self.list.chunks(self.count).filter_map(|answers| Some(answers.first()?.usage));

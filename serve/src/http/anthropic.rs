@@ -136,8 +136,8 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
 /// Variables of a template.
 type Variables = Vec<(String, JsonText)>;
 
-/// Returns whether the request turns thinking on or off, if it does, and the variables of the
-/// template.
+/// Returns whether the request turns thinking on or off, `None` if it does neither. Also returns
+/// the variables of the template.
 fn variables(fields: &Fields) -> Result<(Option<bool>, Variables), HttpError> {
     let object = |name: &'static str| match fields.get(name) {
         Some(value) if !value.is_object() => Err(HttpError::invalid(Some(name), format!("{name} must be an object"))),

@@ -59,7 +59,7 @@ pub struct AppOptions {
     pub body_bytes: usize,
     /// Max total bytes of all bodies above 64 KiB. A body counts until its answer begins.
     pub bodies_bytes: usize,
-    /// Max requests of a key that are computed at once; `None` for no limit. More of them wait.
+    /// Max requests of a key that are computed at once; `None` for no limit. Further requests wait.
     pub per_key_parallel: Option<usize>,
     /// Time limit of a request, from its head to the last part of its answer; `None` for no limit.
     pub request_timeout: Option<Duration>,
@@ -146,7 +146,7 @@ impl App {
     /// Waits for a place among the requests of a key. Returns `None` if keys have no limit.
     pub(crate) async fn take_key_place(&self, key: usize) -> Option<OwnedSemaphorePermit> {
         let places = self.key_places.get(key)?;
-        // The places are never closed.
+        // The semaphore is never closed, so this call never fails.
         Arc::clone(places).acquire_owned().await.ok()
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct Bodies {
     left: Arc<Semaphore>,
 }
 
-/// A received body with its share of the budget, which is released when this is dropped.
+/// Received body with its share of the budget. Dropping this value releases the share.
 #[derive(Debug)]
 pub(crate) struct ReadBody {
     bytes: Bytes,

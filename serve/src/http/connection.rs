@@ -48,7 +48,7 @@ const MAX_QUEUE: usize = 4096;
 /// Treatment of connections that the system has queued when the server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
-    /// The listener closes, so they are answered.
+    /// The server answers them, because the listener closes.
     Answer,
     /// Another server with the same socket answers them.
     Leave,
@@ -115,7 +115,8 @@ pub(crate) async fn serve(
             }
         }
     }
-    // Requests of these, of refused and of idle connections may be on their way.
+    // Requests on these connections, on refused connections and on idle connections may still
+    // arrive.
     let are_closed = async { tokio::join!(limit.wait_until_empty(), refusals.wait_until_closed()) };
     let _ = tokio::time::timeout(LAST_REQUESTS, are_closed).await;
     let _ = stop.send(true);
@@ -403,7 +404,7 @@ mod tests {
         }
         assert!(!served.is_finished(), "the connection stays open");
         end.send(true).unwrap();
-        // The end needs no timer. A wait for the rest of the body would be one of seconds.
+        // The server ends without a timer. Waiting for the rest of the body would take seconds.
         for _ in 0..1000 {
             tokio::task::yield_now().await;
         }

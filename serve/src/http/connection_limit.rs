@@ -1,5 +1,5 @@
-//! Limits of connections: in total and for each client. If all permits (*places*) are in use, a
-//! connection is closed for the new one.
+//! Limits of connections: in total and for each client. If all permits (*places*) are in use,
+//! another connection is closed to make place for the new one.
 //!
 //! ```text
 //! a client connects ──▶ free place? ── yes ──▶ it has it
@@ -14,7 +14,7 @@
 //! connection keeps its place.
 //!
 //! A client is an IPv4 address or an IPv6 network of 64 bits. A client gets at most three quarters
-//! of all places, so that some remain for others.
+//! of all places, so that some places remain for other clients.
 //!
 //! Invariant: there are never more connections than places.
 //! Invariant: a connection that answers keeps its place.

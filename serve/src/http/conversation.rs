@@ -115,7 +115,7 @@ fn role_for(role: String, template: &str) -> Option<String> {
     let names = |role: &str| ["'", "\""].iter().any(|quote| template.contains(&[quote, role, quote].concat()));
     match &*role {
         known if ROLES.contains(&known) || names(known) => Some(role),
-        // Name of the role in OpenAI's newer models.
+        // OpenAI's newer models use this name for the role `system`.
         "developer" => Some("system".to_owned()),
         _ => (!ROLES.iter().any(|role| names(role))).then_some(role),
     }
@@ -178,7 +178,7 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
 /// Returns the text of a part of a message's content.
 fn part(part: &Value) -> Option<&str> {
     match part["type"].as_str() {
-        // Clients also send the type names of the newer interface here.
+        // Clients also send the type names of `/v1/responses` to this interface.
         Some("text" | "input_text" | "output_text") => part["text"].as_str(),
         Some("refusal") => part["refusal"].as_str(),
         None => part.as_str(),

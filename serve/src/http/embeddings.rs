@@ -95,7 +95,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, body: Bytes) -> Resu
     Ok(Json(List { object: "list", data: data.collect(), model: facts.name.clone(), usage }))
 }
 
-/// Reads the inputs: a text, a list of tokens, or a list of either.
+/// Reads the inputs: a text, a list of tokens, or a list of texts or of token lists.
 fn inputs(input: Option<Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
     let wrong = || {
         let expected = "input must be a text, a list of tokens, or a list of these, and none may be empty";
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn embeddings_encode_as_base64_little_endian_floats() {
-        // From Python's `base64.b64encode(struct.pack("<3f", 1.0, -0.5, 3e-3))`, and the same with
-        // the first number and the first two.
+        // Expected values from Python's `base64.b64encode(struct.pack("<3f", 1.0, -0.5, 3e-3))`,
+        // and from the same call with only the first number and with the first two.
         assert_eq!(base64(&[1.0, -0.5, 3e-3]), "AACAPwAAAL+mm0Q7");
         assert_eq!(base64(&[1.0]), "AACAPw==");
         assert_eq!(base64(&[1.0, -0.5]), "AACAPwAAAL8=");

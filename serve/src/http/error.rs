@@ -28,7 +28,7 @@ pub(crate) struct HttpError {
     message: String,
     /// The change of the server that may help.
     remedy: Option<Remedy>,
-    /// Tokens of a prompt that is too long, and the number of positions.
+    /// Number of tokens of a prompt that is too long, and number of positions of the context.
     too_long: Option<(usize, usize)>,
 }
 

@@ -65,8 +65,8 @@ const MAX_STOP_TOKENS: usize = 1024;
 const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 /// Max tokens with a bias.
 const MAX_BIASES: usize = 1024;
-/// Max memory of a body's values, for each byte of the body. The body itself and copies take less
-/// than 4 bytes more.
+/// Max memory of a body's values, in bytes for each byte of the body. The body itself and its
+/// copies take less than 4 more bytes for each byte.
 const MAX_PER_BYTE: usize = 16;
 /// Memory that the values of any body may take, and max memory for the values of a large body.
 const MEMORY: std::ops::RangeInclusive<usize> = 16 << 20..=160 << 20;

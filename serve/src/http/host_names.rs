@@ -1,9 +1,9 @@
 //! The names of a server.
 //!
 //! Without keys a server is protected only by its address: only this machine or network reaches it.
-//! A page in a browser there could reach it as well, if the page's own name resolves to this
-//! machine (DNS rebinding). Browsers send the name that the page used (`Host`). Addresses cannot be
-//! rebound. The module `origins` checks the origin of pages.
+//! A page in a browser on this network could reach it as well, if the page's own name resolves to
+//! this machine (DNS rebinding). Browsers send the name that the page used (`Host`). Addresses
+//! cannot be rebound. The module `origins` checks the origin of pages.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -4,8 +4,8 @@
 //! loses an answer that it has not read yet. So the server closes only its own side, and reads and
 //! drops the rest of the request for a short time.
 //!
-//! Invariant: such a connection ends within [`MAX_TIME`], after a pause without a byte, and after
-//! at most [`MAX_BYTES`]. Another connection may take its place earlier.
+//! Invariant: after the answer, the connection ends within [`MAX_TIME`], after a pause without a
+//! byte, and after at most [`MAX_BYTES`]. Another connection may take its place earlier.
 
 use std::future::poll_fn;
 use std::io;

@@ -126,7 +126,7 @@ impl Events {
 /// Reads the fields of a request within the same bounds as those of a body.
 ///
 /// # Errors
-/// A text.
+/// Returns an error text if the body is malformed or exceeds a bound.
 pub fn fields_of(body: &[u8]) -> Result<Map<String, Value>, String> {
     Fields::parse(body).map(Fields::into_map).map_err(|error| error.message().to_owned())
 }

@@ -91,7 +91,8 @@ pub(crate) async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let after_sampling = fields.flag("post_sampling_probs")?.unwrap_or(false);
     let returns_tokens = fields.flag("return_tokens")?.unwrap_or(false);
     request.grammar = app.constrain(output_format::of_text(&fields)?).await?;
-    // Tokens are returned together with their probabilities, so these are requested, too.
+    // Tokens are returned together with their probabilities, so the probabilities are requested,
+    // too.
     request.top_logprobs = top_logprobs.or(returns_tokens.then_some(0));
     request.after_sampling = after_sampling;
     let streamed = fields.flag("stream")?.unwrap_or(false);
@@ -180,8 +181,8 @@ struct CompletionFormat {
     /// probabilities.
     after_sampling: bool,
     returns_tokens: bool,
-    /// Fields of the last object: names, or names with slashes between them; an empty list selects
-    /// all.
+    /// Fields of the last object to return: names, or paths of names with slashes between them. An
+    /// empty list selects all fields.
     response_fields: Vec<String>,
 }
 

@@ -47,7 +47,7 @@ pub(crate) async fn prompts(app: &RequestState, fields: &mut Fields, answers: u3
     }
 }
 
-/// Copies a request for each of these prompts. Check the number of prompts before.
+/// Copies a request for each of these prompts. The caller checks the number of prompts first.
 pub(crate) fn requests_for(request: &Request, prompts: Vec<Vec<u32>>) -> Vec<Request> {
     prompts.into_iter().map(|tokens| Request { tokens, ..request.clone() }).collect()
 }

@@ -21,7 +21,7 @@ use crate::http::lingering;
 /// Max refused connections that wait for the rest of their requests. Further ones are closed at
 /// once, and their clients may lose the answer.
 const MAX_REFUSED: u32 = 64;
-/// Max number of these connections that one client has, so that places remain for other clients.
+/// Max number of refused connections that one client has, so that places remain for other clients.
 const MAX_OF_CLIENT: usize = MAX_REFUSED as usize / 4;
 
 /// Refused connections whose clients may still be sending a request. They have no place among the
@@ -73,8 +73,9 @@ impl Refusals {
     /// Refuses a connection. Never waits for its client.
     pub(crate) fn refuse(&self, stream: TcpStream, client: SocketAddr, options: &AppOptions, message: &str) {
         options.log.iter().for_each(|log| log.write_refusal(client, StatusCode::SERVICE_UNAVAILABLE, message));
-        // The answer fits into the socket buffer of a new connection. If it does not, the client is
-        // not waited for. The runtime may not know yet that it can write, so it is not asked.
+        // The answer fits into the socket buffer of a new connection. If it does not fit, the
+        // server does not wait for the client. The write bypasses the runtime, which may not know
+        // yet that the socket is writable.
         let Ok(mut stream) = stream.into_std() else { return };
         let _ = stream.write_all(refusal(message).as_bytes());
         let Some(place) = self.take_place(client.ip()) else {

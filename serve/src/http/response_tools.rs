@@ -7,7 +7,7 @@
 //! | `custom` (as `apply_patch`) | a function with one parameter, `input` | `custom_tool_call` |
 //! | `namespace` (as MCP servers) | its functions | `function_call` with the `namespace` |
 //! | `web_search`, `image_generation`, `tool_search` | none; also omitted in the answer | |
-//! | others | refused, with the name of the type | |
+//! | other types | refused, with the name of the type | |
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Fields that all interfaces have: sampling, and the ends of an answer.
+//! Fields that all interfaces have: sampling, stop texts and limits of an answer.
 
 use ixc_generate::generator::Request;
 use ixc_runtime::sample::{self, Kind, SamplerSettings};
@@ -12,7 +12,8 @@ use crate::http::fields::{Fields, NumberField};
 const MAX_BREAKERS: usize = 64;
 const MAX_BREAKER_BYTES: usize = 64;
 
-/// Reads a request without tokens. `stop` is the name of the field with stop texts.
+/// Reads the fields that all interfaces have into a request, which has no tokens yet. `stop` is the
+/// name of the field with stop texts.
 pub(crate) async fn request(app: &RequestState, fields: &Fields, stop: &'static str) -> Result<Request, HttpError> {
     let limit = fields.limit()?.flatten();
     let sampling = sampling(app, fields).await?;
@@ -44,7 +45,7 @@ pub(crate) fn includes_stop(fields: &Fields) -> Result<bool, HttpError> {
 pub(crate) async fn sampling(app: &RequestState, fields: &Fields) -> Result<SamplerSettings, HttpError> {
     let mut settings = SamplerSettings::default();
     for setting in sample::NUMBERS {
-        // `typ_p` is another name of `typical_p`. It counts if both are set.
+        // `typ_p` is another name of `typical_p`. If both are set, `typ_p` counts.
         let alias = (setting.name == "typical_p").then_some("typ_p");
         for name in std::iter::once(setting.name).chain(alias) {
             if let Some(found) = fields.number(&NumberField::of_setting(name, setting))? {

@@ -1,5 +1,5 @@
-//! State of sequences: listed, and saved, restored and erased if there is a folder for it, as in
-//! llama-server.
+//! llama-server's endpoint for the state of sequences. It lists states. If the server has a folder
+//! for saved states, it also saves, restores and erases them.
 //!
 //! ```text
 //! POST /slots/1?action=save     {"filename": "one.ixs"}

@@ -216,8 +216,7 @@ fn arguments(i: usize, schema: Option<&Value>, is_required: bool) -> Result<Valu
         return Err(wrong(TOOLS, format!("tools[{i}]: the parameters must be of the type object")));
     }
     schema.insert("type".to_owned(), "object".into());
-    // Some clients send such a schema, which has only annotations, for functions without
-    // parameters.
+    // For functions without parameters, some clients send a schema that has only these annotations.
     let annotations = ["type", "properties", "required", "title", "description", "$schema", "strict"];
     let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
     if schema.get("properties").is_some_and(is_empty) && schema.keys().all(|key| annotations.contains(&&**key)) {

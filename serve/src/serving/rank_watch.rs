@@ -58,7 +58,8 @@ impl RankWatch {
 
     /// Queries the use of NUMA nodes into a status, if steps ran since the last time.
     pub(super) fn update_nodes(&mut self, now: Instant, status: &mut Status, query: impl FnOnce() -> Vec<NodeUse>) {
-        // The first steps write states and activations, which have no pages before.
+        // Before the first steps, states and activations have no pages. So the nodes are queried
+        // again soon.
         let interval = if self.nodes.last.is_some_and(|(_, steps)| steps == 0) { INTERVAL } else { NODE_INTERVAL };
         if self.nodes.begins(now, status.steps, interval) {
             status.nodes = query();

@@ -81,7 +81,7 @@ struct LoadedHost {
     last_use: u64,
 }
 
-/// Mutable state.
+/// State that changes as models are loaded and used.
 #[derive(Debug, Default)]
 struct State {
     /// One entry for each source.
@@ -112,10 +112,10 @@ impl Registry {
         Registry { sources, kinds: vec![OnceLock::new()], loading: None, state, turn: Mutex::new(()) }
     }
 
-    /// Creates a registry of models that are loaded when they are requested. The first model is
-    /// the default. All share [`memory`](ixc_runtime::engine::EngineOptions::memory), or nearly the
-    /// free memory of the machine. Each keeps prompts in its own folder. `host` sets everything
-    /// but the name.
+    /// Creates a registry of models that are loaded when they are requested. The first model is the
+    /// default. All models share [`memory`](ixc_runtime::engine::EngineOptions::memory), or nearly
+    /// the free memory of the machine. Each model keeps its prompt cache in its own folder. `host`
+    /// has the options of each model, except its name.
     pub fn several(sources: Vec<ModelSource>, load: LoadOptions, host: ServingOptions) -> Registry {
         let total = match load.run.memory {
             // The limit applies to the whole process.
@@ -230,7 +230,7 @@ impl Registry {
         Some(Arc::clone(&loaded.host))
     }
 
-    /// Loads a model; one at a time.
+    /// Loads a model. The caller holds the lock `turn`, so only one model is loaded at a time.
     fn open(&self, number: usize) -> Result<Arc<Host>, Refusal> {
         let name = &self.sources[number].name;
         let failed = |message: String| Refusal::NotLoaded { name: name.clone(), message };
@@ -254,7 +254,7 @@ impl Registry {
         let own = budget::needed_bytes(plan, &options.run)
             .map_err(|error| failed(error.to_string()))?
             .saturating_add(prompt_cache_bytes);
-        // Loading frees this memory.
+        // Memory that the open model takes now, and that loading frees.
         let unloaded_bytes = memory_estimate::process_bytes().saturating_sub(before);
         let needed_bytes = own.min(*total);
         let begin = Instant::now();

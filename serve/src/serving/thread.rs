@@ -128,7 +128,8 @@ pub(super) trait Work {
 
     fn engine(&self) -> &Engine;
 
-    /// See [`Engine`]; between steps no expert is in use.
+    /// Evicts the streamed experts of a layer: [`Engine::evict_experts`]. Between steps no expert
+    /// is in use.
     fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<EvictionResult, EvictError>;
 
     /// Finishes the work after the last message.

@@ -38,7 +38,7 @@ impl Client {
     }
 }
 
-/// Returns the counters of streamed experts in the client's form.
+/// Returns the counters of streamed experts for the status.
 fn experts(stats: &stats::Stats) -> ExpertCounts {
     let (sum, drive) = (GroupStats::sum(&stats.groups), &stats.drive);
     ExpertCounts {

@@ -92,7 +92,8 @@ impl<'s> Worker<'s> {
     }
 }
 
-/// Requests that this thread cannot serve are refused earlier.
+/// Requests for text do not arrive here, because the host refuses them. Actions on the states of
+/// sequences are refused here.
 impl Work for Worker<'_> {
     type Id = u64;
 
