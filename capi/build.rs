@@ -1,4 +1,5 @@
-//! Names the shared library for the loader, by the interface version of the header.
+//! Build script. It names the shared library for the loader, by the interface version of the
+//! header.
 
 fn main() {
     const DEFINES: &str = "#define IXC_ABI_VERSION ";

@@ -4,7 +4,7 @@
 //! cargo run --release --example chat -- model.gguf
 //! ```
 //!
-//! Without a path, the demo model answers. It writes half-sense.
+//! Without a path, the demo model answers. It is small, so its text makes little sense.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

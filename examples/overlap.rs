@@ -3,19 +3,19 @@
 //!
 //! The plan comes from `ixc compile --memory 1MiB --prefetch router --prefetch-extra 8 --pack`. The
 //! arguments are the memory for experts in percent, the drives' rates in megabytes per second, and
-//! optionally the number of tokens. Each run computes the same random tokens one by one, first with
-//! all experts in memory, then with each memory size and drive. It goes through the tokens twice,
-//! and the second time counts.
+//! optionally the number of tokens. For each memory size, the first run has all experts in memory,
+//! and further runs read from each drive. Every run computes the same random tokens one by one. It
+//! goes through the tokens twice, and only the second time is measured.
 //!
-//! A drive is the page cache, slowed down (`ThreadedReader::with_rate`), so other users of the real
-//! drive do not disturb the measurement. The file has to fit in memory twice. The page cache costs
-//! a copy by the CPUs of all that is read; a real drive does not.
+//! The drives are simulated by the page cache with a limited rate (`ThreadedReader::with_rate`), so
+//! that other users of the real drive do not disturb the measurement. The file has to fit in memory
+//! twice. With the page cache, the CPUs copy all bytes that are read; a real drive needs no copy.
 //!
-//! Next to each token's time stand three lower bounds, computed layer by layer from the experts
-//! that the run had to read. They assume that a layer's experts are known when the layer begins,
-//! one layer earlier, and a whole token earlier. The bounds assume that all layers take the same
-//! time and that the plan does not defer. They ignore three effects: attention may overlap the
-//! reads of its own layer, drives have latency, and some reads are useless.
+//! Each token's time is printed with three lower bounds, which are computed layer by layer from the
+//! experts that the run had to read. The bounds assume that a layer's experts are known when the
+//! layer begins, one layer earlier, and a whole token earlier. They also assume that all layers
+//! take the same time and that the plan does not defer. They ignore three effects: attention may
+//! overlap the reads of its own layer, drives have latency, and some reads are useless.
 
 use std::path::Path;
 use std::sync::Arc;

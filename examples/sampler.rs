@@ -7,7 +7,7 @@
 //! The largest of `logit - ln(-ln(random))` is a draw from the softmax (Gumbel-max). Here the
 //! random numbers come from a key and the last tokens (Aaronson 2022,
 //! <https://scottaaronson.blog/?p=6823>). So a reader with the key recognises the text: the mean of
-//! `-ln(1 - random)` of its tokens is above 1, the mean of any other text.
+//! `-ln(1 - random)` of its tokens is above 1. For any other text, this mean is 1.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,8 @@ fn draw(logits: &[f32], last: &[u32]) -> Option<u32> {
     (0..).zip(logits).map(score).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(token, _)| token)
 }
 
-/// Returns the evidence of the watermark: the mean over all tokens after the first ones.
+/// Returns the evidence of the watermark: the mean of `-ln(1 - random)` over all tokens after the
+/// first ones.
 fn evidence(tokens: &[u32]) -> f64 {
     let each = tokens.windows(WINDOW + 1).map(|window| -(1.0 - random(&window[..WINDOW], window[WINDOW])).ln());
     each.sum::<f64>() / (tokens.len() - WINDOW) as f64

@@ -67,7 +67,8 @@ struct Shape {
 /// The size of Qwen3-30B-A3B, in the formats of Q4_K_M.
 const SHAPE: Shape = Shape { width: 2048, inner: 768, experts: 128, used: 8, formats: [Format::Q4K, Format::Q6K] };
 
-/// Logits of chosen experts are between 0 and 1; logits of the others are below this.
+/// Upper bound of the logits of experts that are not chosen. Logits of chosen experts are between 0
+/// and 1.
 const NOT_CHOSEN: f32 = -30.0;
 
 impl Args {

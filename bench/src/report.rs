@@ -18,7 +18,7 @@ const MAX_BYTES: u64 = 64 << 20;
 /// A run counts as disturbed if other processes kept at least this many processors busy.
 const DISTURBED: f64 = 0.1;
 
-/// Everything that was measured.
+/// Measurements of a comparison, and the machine that they were made on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The processor's name.
@@ -117,7 +117,7 @@ impl Report {
             let first = row.entries.first().map(|entry| entry.rounds.clone()).unwrap_or_default();
             let bandwidth = self.bandwidth.iter().filter(|bandwidth| bandwidth.threads == row.threads);
             let overall = bandwidth.map(|bandwidth| bandwidth.bytes_per_second).reduce(f64::max);
-            // The bandwidth of a shared machine changes over time, so the one measured in the same
+            // The bandwidth of a shared machine changes over time, so the bandwidth of the same
             // rounds is preferred.
             let bandwidth = Summary::from_samples(&row.bandwidth).map(|summary| summary.median).or(overall);
             for (index, entry) in row.entries.iter_mut().enumerate() {

@@ -13,9 +13,9 @@ pub struct Summary {
     pub min: f64,
     /// The largest sample.
     pub max: f64,
-    /// A quarter of the samples is below.
+    /// Number that a quarter of the samples is below.
     pub lower_quartile: f64,
-    /// A quarter of the samples is above.
+    /// Number that a quarter of the samples is above.
     pub upper_quartile: f64,
 }
 

@@ -87,7 +87,7 @@ impl Unit {
         }
     }
 
-    /// Returns the unit of [`Unit::text`].
+    /// Returns the unit's name, for numbers in the form of [`Unit::text`].
     pub fn name(self) -> &'static str {
         match self {
             Unit::TokensPerSecond => "t/s",

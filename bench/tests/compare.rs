@@ -26,7 +26,7 @@ fn program(folder: &Path, name: &str, body: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// An ixc that prints recorded results of the real one, for the requested depth and tests.
+/// Script in place of ixc. It prints recorded results of ixc for the requested depth and tests.
 const IXC: &str = r#"
 [ "$1" = run ] && exit 0
 while [ $# -gt 0 ]; do case $1 in -d) depth=$2;; -n) decode=$2;; esac; shift; done
@@ -36,8 +36,8 @@ else
   echo '[{"threads": 1, "target": "avx2", "test": "decode", "tokens": '$decode', "depth": '$depth', "bytes_per_token": 1000, "all": [40.0]}]'
 fi"#;
 
-/// A llama-bench that is twice as fast with repacked weights, and prints an irrelevant line on
-/// standard error.
+/// Script in place of llama-bench. It is twice as fast with repacked weights, and prints an
+/// irrelevant line on standard error.
 const LLAMA: &str = r#"
 echo "load_backend: loaded" >&2
 while [ $# -gt 0 ]; do case $1 in -p) prefill=$2;; -n) decode=$2;; -d) depth=$2;; --repack) repack=$2;; esac; shift; done

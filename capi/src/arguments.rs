@@ -7,7 +7,8 @@ use crate::error::Failure;
 
 /// Length of a text that ends with 0: `IXC_TERMINATED`.
 const TERMINATED: usize = usize::MAX;
-/// Max size of a struct with options. A larger size means that the field was not set.
+/// Max size of a struct with options. A larger size means that the caller did not set the size
+/// field.
 const MAX_STRUCT_BYTES: usize = 4096;
 /// Bytes of the size field of a [`SizedStruct`].
 const SIZE_BYTES: usize = size_of::<usize>();

@@ -51,7 +51,7 @@ pub mod text;
 
 use std::ffi::{CStr, c_char};
 
-// The header lets any thread use any handle.
+// The header lets any thread use any handle, so every handle must be `Send` and `Sync`.
 const _: () = {
     const fn is_for_all_threads<T: Send + Sync>() {}
     is_for_all_threads::<cancel::IxcCancel>();

@@ -30,7 +30,7 @@ struct Sink {
 
 // SAFETY: the header requires a callback that any thread may call with this pointer.
 unsafe impl Send for Sink {}
-// SAFETY: as above.
+// SAFETY: the header requires a callback that any thread may call with this pointer.
 unsafe impl Sync for Sink {}
 
 /// The log callback of this process.

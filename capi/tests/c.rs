@@ -41,7 +41,7 @@ fn has(program: &str, argument: &str) -> bool {
     has
 }
 
-/// Returns the folder of this package's libraries: that of this program, or one above.
+/// Returns the folder of this package's libraries: the folder of this program, or the one above.
 fn libraries() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let mut folders = program.ancestors().skip(1).take(2);

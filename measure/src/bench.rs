@@ -28,7 +28,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Creates a benchmark, and packs all weights, so that no timed step does it.
+    /// Creates a benchmark, and packs all weights, so that no timed step packs any.
     ///
     /// # Errors
     /// When packing fails.
@@ -51,7 +51,7 @@ impl Bench {
     /// and not timed.
     ///
     /// # Errors
-    /// When they do not fit into the context.
+    /// When the tokens do not fit into the context.
     pub fn prefill(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
         self.time(depth, tokens, Activity::Prompt, self.model.max_tokens())
     }
@@ -60,7 +60,7 @@ impl Bench {
     /// not timed.
     ///
     /// # Errors
-    /// When they do not fit into the context.
+    /// When the tokens do not fit into the context.
     pub fn decode(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
         self.time(depth, tokens, Activity::Tokens, 1)
     }

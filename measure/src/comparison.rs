@@ -1,9 +1,9 @@
 //! Comparison of two measurements of speed, beyond noise.
 //!
-//! Both are documents of `ixc bench --json`. A comparison has the differences between the models,
-//! machines and options, and each row that both documents have. A row has the speed of the second
-//! measurement relative to the first, its interval, and whether the change exceeds noise
-//! ([`crate::ratio`]).
+//! Both measurements are documents of `ixc bench --json`. A comparison has the differences between
+//! the models, machines and options, and each row that both documents have. A row has the speed of
+//! the second measurement relative to the first, the confidence interval of this ratio, and whether
+//! the change exceeds noise ([`crate::ratio`]).
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use serde_json::Value as Json;
 
 use crate::ratio::{CONFIDENCE, Ratio};
 
-/// Smallest change that counts. Two runs of the same process differ by as much, however narrow the
-/// interval is.
+/// Smallest change that counts. Even two runs of the same process differ by this much, however
+/// narrow the confidence interval is.
 const MIN_CHANGE: f64 = 0.01;
 
 /// The second measurement is faster beyond noise.
@@ -23,13 +23,13 @@ pub const FASTER: &str = "faster";
 pub const SLOWER: &str = "slower";
 /// The measurements do not differ beyond noise.
 pub const SAME: &str = "no change beyond noise";
-/// A side has too few rounds for a conclusion.
+/// One of the measurements has too few rounds for a conclusion.
 pub const TOO_FEW: &str = "too few rounds to tell";
 
 /// Fields that identify a row: compared rows have equal values.
 pub const ROW: [&str; 5] = ["threads", "target", "test", "tokens", "depth"];
-/// Columns that may differ between the sides if each side has one value. Such a column is compared
-/// as an option.
+/// Columns that may differ between the documents if each document has one value. Such a column is
+/// compared as an option.
 const SETTINGS: [&str; 2] = ["threads", "target"];
 
 /// A row that both documents have.
@@ -186,8 +186,9 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
             b: other["median"].as_f64().unwrap_or(0.0),
             verdict: match ratio.as_ref().map(|ratio| ratio.significant_change(MIN_CHANGE)) {
                 None => TOO_FEW,
-                // With three rounds on each side, all of one side above the other has a chance of
-                // one in twenty, in either direction. The interval then has only 90 %.
+                // With three rounds on each side, the chance that all rounds of one side exceed
+                // those of the other is one in twenty, for each direction. So the interval has a
+                // confidence of only 90 %.
                 Some(_) if ratio.is_some_and(|ratio| ratio.confidence < CONFIDENCE) => TOO_FEW,
                 Some(Some(Ordering::Greater)) => FASTER,
                 Some(Some(Ordering::Less)) => SLOWER,

@@ -4,8 +4,8 @@
 //! **Computing** is measured with the model's own kernels and weights in memory. One measurement
 //! runs the first layer, another the first few layers, both with the embedding and the output
 //! matrix. The difference gives the time of a layer, and all other layers are assumed to be equal.
-//! The few layers are more than two. The CPU's caches may keep the weights of two layers between
-//! tokens, but not those of a whole model.
+//! More than two layers are run, because the CPU's caches may keep the weights of two layers
+//! between tokens, but not those of a whole model.
 //!
 //! **Hits**: a token needs `top_k` experts of each layer. In the pessimistic case of uniform
 //! routing, the hit rate is the share of experts that have slots, whatever the eviction policy.
@@ -17,9 +17,10 @@
 //! unless all are in memory. If an earlier run measured the bytes that a prompt reads, these count
 //! instead.
 //!
-//! **Reading**: missed bytes over the drive's rate, which is measured with the same number of
-//! reads in flight and of adjacent reads. In each layer with misses, the first expert takes as long
-//! as a read on an idle drive. This time is measured by reading one expert alone.
+//! **Reading** takes the missed bytes divided by the drive's rate. The rate is measured with the
+//! same number of reads in flight and of adjacent reads. In each layer with misses, the first
+//! expert takes as long as a read on an idle drive. This time is measured by reading one expert
+//! alone.
 //!
 //! **Overlap**: a layer's experts are known only after its attention, and reads overlap with
 //! computing the layer's experts:
@@ -207,8 +208,8 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
     let first = (costs.alone - shape.bytes / costs.drive.max(1.0)).max(0.0);
     let reading = reading + missing * f64::from(shape.layers) * first;
     let overlapped = (1.0 - missing) * costs.experts + reading.max(missing * costs.experts + pack(bytes));
-    // The last expert of a layer to arrive overlaps with nothing; it takes one expert's share of
-    // the time.
+    // The last expert of a layer to arrive overlaps with no read; it takes one expert's share of
+    // the computing time.
     let last = missing * experts / f64::from(shape.top_k.max(1));
     let limit = match () {
         () if resident => Limit::Memory,
@@ -254,7 +255,7 @@ pub fn measure(model: Model, options: &LoadOptions, drive: &QueueDepth, shape: &
     let token = one.token + more * per_layer(several.token, one.token, experts);
     let experts = experts * f64::from(shape.layers);
     let prompt = one.prompt + more * per_layer(several.prompt, one.prompt, 0.0);
-    // Adjacent chunks, as in blocks: an expert's matrix is contiguous.
+    // Number of adjacent chunks in a read: each of an expert's three matrices is contiguous.
     let together = (shape.bytes / 3.0 / CHUNK as f64).round().clamp(1.0, 64.0) as u32;
     let rate = drive
         .rate_of(together, DRIVE_TIME)
@@ -346,7 +347,7 @@ impl StoredForecast {
     /// Stores the measurements.
     ///
     /// # Errors
-    /// A text with the reason, if the file cannot be written.
+    /// Returns the reason as text if the file cannot be written.
     pub fn keep(path: &Path, threads: usize, target: Target, shape: Shape, costs: Costs) -> Result<PathBuf, String> {
         let model = name(path).ok_or("the model is not a file")?;
         let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;

@@ -63,7 +63,7 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
     top + logits.iter().map(|&logit| (f64::from(logit) - top).exp()).sum::<f64>().ln()
 }
 
-/// Returns the index of the highest logit, the first one of several.
+/// Returns the index of the highest logit; among equal ones, the first.
 fn likeliest(logits: &[f32]) -> Option<usize> {
     (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
 }

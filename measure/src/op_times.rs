@@ -149,7 +149,7 @@ pub enum OtherTime {
     OtherThreads,
     /// One thread did a small stage for all.
     SingleThread,
-    /// Threads synchronised, without the waiting above.
+    /// Threads synchronised at barriers, without the waiting that the rows above count.
     Barriers,
     /// Weights were packed for their first use.
     Packing,
@@ -162,7 +162,7 @@ pub enum OtherTime {
 }
 
 impl OtherTime {
-    /// All rows.
+    /// All kinds, in the order of their rows.
     pub const ALL: [OtherTime; 7] = [
         OtherTime::OtherThreads,
         OtherTime::SingleThread,

@@ -1,9 +1,9 @@
 //! Ratio of two sets of measurements, with a confidence interval.
 //!
-//! The ratio is the median over all pairs (Hodges and Lehmann 1963, for logarithms). Its interval
-//! is bounded by two ratios in the sorted list of all pairs. Their ranks come from the Mann-Whitney
-//! distribution. The only assumption is that both sets have the same distribution up to a factor. A
-//! single outlier changes both bounds little.
+//! The ratio is the median of the ratios of all pairs (Hodges and Lehmann 1963, for logarithms).
+//! Its interval is bounded by two ratios in the sorted list of all pairs. Their ranks come from the
+//! Mann-Whitney distribution. The only assumption is that both sets have the same distribution up
+//! to a factor. A single outlier changes both bounds little.
 //!
 //! ```
 //! use ixc_measure::ratio::Ratio;
@@ -20,7 +20,7 @@ use serde::Serialize;
 
 /// Confidence of an interval if there are enough measurements.
 pub const CONFIDENCE: f64 = 0.95;
-/// Max measurements of one side; the rest is ignored, because all pairs are compared.
+/// Max number of measurements in a set. Further ones are ignored, because all pairs are compared.
 pub const MAX_MEASUREMENTS: usize = 500;
 
 /// Ratio of the second of two sets of measurements to the first.
@@ -90,8 +90,8 @@ fn left_out(n: usize, m: usize) -> (usize, f64) {
 /// Returns the probabilities of the Mann-Whitney statistic, 0 to `n * m`, for two samples of one
 /// distribution. Large samples use a normal distribution.
 fn mann_whitney(n: usize, m: usize) -> Vec<f64> {
-    /// Max number of orders of all measurements that are counted exactly; they are whole numbers in
-    /// f64.
+    /// Max number of orders of all measurements that are counted exactly. The counts are f64, which
+    /// represents whole numbers up to this size.
     const MAX_EXACT_ORDERS: f64 = (1u64 << 51) as f64;
     let orders = (1..=n.min(m)).fold(1.0, |orders, i| orders * (n.max(m) + i) as f64 / i as f64);
     if orders > MAX_EXACT_ORDERS {

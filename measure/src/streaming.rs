@@ -38,7 +38,8 @@ pub fn counts_since(mut stats: Stats, before: &Stats) -> Stats {
     stats
 }
 
-/// Returns a rate as a share of the mean of others; `None` if either is zero.
+/// Returns a rate as a share of the mean of the rates `own`; `None` if the rate or the mean is
+/// zero.
 pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
     let mean = own.iter().sum::<f64>() / own.len().max(1) as f64;
     (rate > 0.0 && mean > 0.0).then_some(rate / mean)

@@ -96,7 +96,7 @@ impl Error {
         }
     }
 
-    /// Whether the reader of standard output has closed it.
+    /// Returns whether the reader of standard output has closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         match self {
             Error::Compile(error) => error.is_closed_standard_output(),

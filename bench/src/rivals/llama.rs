@@ -79,8 +79,8 @@ pub fn bench(folder: &Path, job: &Job) -> Vec<OsString> {
     command
 }
 
-/// Reads `llama-bench -o json`. Both programs of that name print it. llama.cpp's has `n_depth`;
-/// ik_llama.cpp's has a prompt before the generated tokens.
+/// Reads the output of `llama-bench -o json`, which llama.cpp and ik_llama.cpp both have. llama.cpp
+/// prints `n_depth`; ik_llama.cpp prints a prompt before the generated tokens instead.
 pub fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
     #[derive(Deserialize)]
     struct Row {

@@ -33,8 +33,8 @@ use ixc_generate::loaded_model::{LoadedModel, with_bos};
 
 /// Default number of tokens in a piece, the same as in llama-perplexity.
 pub const DEFAULT_CONTEXT: usize = 512;
-/// Min number of tokens in a piece: with three tokens, the second half has one whose successor is
-/// known.
+/// Min number of tokens in a piece: with three tokens, the second half has one token whose
+/// successor is known.
 pub const MIN_CONTEXT: usize = 3;
 
 /// A text as tokens, divided into pieces.
@@ -108,7 +108,7 @@ impl Text {
     /// model.
     ///
     /// # Errors
-    /// When a step fails, the models have different tokens, or a logit is NaN.
+    /// When a step fails, the models have vocabularies of different sizes, or a logit is NaN.
     ///
     /// # Panics
     /// If there is no such piece.

@@ -49,7 +49,7 @@ pub struct Seconds {
     pub min: f64,
     /// Slowest round.
     pub max: f64,
-    /// Half of the rounds are within this distance of the median, as a share of it.
+    /// Half of the distance between the quartiles of the rounds, as a share of the median.
     pub spread: f64,
     /// Number of rounds.
     pub rounds: usize,
@@ -94,7 +94,7 @@ pub fn call_work(case: &Case) -> Work {
     work(&case.chosen.kernel, case.chosen.spec.as_ref(), &case.dims)
 }
 
-/// Measures a case.
+/// Measures a kernel with its inputs in `rounds` rounds, after a warm-up.
 ///
 /// # Errors
 /// If this machine cannot run the case.
@@ -298,7 +298,7 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
     }
 }
 
-/// Step of a loop: the builder, a sum, weights and activations.
+/// Function that adds a step of a loop, from the builder, a sum, weights and activations.
 type Step = fn(&mut KernelBuilder, ValueId, ValueId, ValueId) -> ValueId;
 
 /// Returns a loop that multiplies vectors of weights by one vector of activations. Each weight

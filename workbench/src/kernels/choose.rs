@@ -8,7 +8,7 @@
 //! demo:route                                             of the built-in demo model
 //! ```
 //!
-//! Postcondition: the kernel verifies.
+//! Postcondition: the verifier accepts the kernel.
 
 use ixc_kernels::{KINDS, KernelSpec, generate};
 use std::path::Path;
@@ -26,7 +26,7 @@ use ixc_compile::model::{Input, Model};
 use ixc_compile::replacements::KernelFile;
 use ixc_compile::select::{self, Selection, Use};
 
-/// Name of the built-in demo model before the colon.
+/// Name of the built-in demo model, alone or before the colon of `MODEL:NAME`.
 const DEMO: &str = "demo";
 /// Default number of rows for a kernel that is not in the table.
 const DEFAULT_ROWS: u32 = 8;
@@ -49,7 +49,7 @@ pub struct TargetKernel {
 /// Returns the kernel that `text` names.
 ///
 /// # Errors
-/// If it names no kernel, or the target has none for its spec.
+/// If `text` names no kernel, or the target has no kernel for the spec.
 pub fn choose(text: &str, target: Target) -> Result<TargetKernel, Error> {
     let text = text.trim();
     if let Some(row) = catalogue::find(text) {
@@ -71,7 +71,7 @@ pub fn choose(text: &str, target: Target) -> Result<TargetKernel, Error> {
     if is_model(text) {
         return Err(KernelError::WholeModel { model: text.to_owned() }.into());
     }
-    // A kernel's generated name, as in profiles and dumps.
+    // `text` may also be a kernel's generated name, as in profiles and dumps.
     let named = ROWS.iter().filter_map(|row| row.spec().ok().map(|spec| (row, spec)));
     match named.into_iter().find(|(_, spec)| matches_name(spec, text)) {
         Some((row, spec)) => from_spec(spec, row.rows, target),
@@ -110,7 +110,7 @@ pub fn names_kernel(word: &str) -> bool {
     catalogue::find(word).is_some() || KINDS.iter().any(|kind| kind.word == word) || word.ends_with(".ix")
 }
 
-/// Model in a kernel's text form.
+/// Model that a text names, alone or before a kernel's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelName<'t> {
     /// Name of the model.
@@ -127,7 +127,7 @@ impl ModelName<'_> {
     /// Opens the model or plan.
     ///
     /// # Errors
-    /// If it cannot be read, or is not a supported model.
+    /// If the file cannot be read, or is not a supported model.
     pub fn open(&self) -> Result<OpenModel, Error> {
         OpenModel::open(self.path)
     }
@@ -155,7 +155,7 @@ pub fn model_name(text: &str) -> Option<ModelName<'_>> {
     Some(ModelName { model, kernel, path: path_of(model), is_whole })
 }
 
-/// Whether a kernel of this spec has this name, for any target or without one.
+/// Returns whether a kernel of this spec has this name, with the name of any target or without one.
 fn matches_name(spec: &KernelSpec, name: &str) -> bool {
     let rest = name.strip_prefix(&spec.name());
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(|t| Target::from_name(t).is_some()))
@@ -191,7 +191,7 @@ fn from_file(path: &Path, target: Target) -> Result<TargetKernel, Error> {
 /// demo model.
 ///
 /// # Errors
-/// If none is selected, or the model cannot be opened or compiled.
+/// If no kernel is selected, or the model cannot be opened or compiled.
 pub fn kernels_of_model(path: Option<&Path>, target: Target, selection: &Selection) -> Result<Vec<OfModel>, Error> {
     let model = match OpenModel::open(path)? {
         OpenModel::Plan(plan) => {
@@ -244,12 +244,12 @@ impl OpenModel {
     }
 }
 
-/// Returns the path of a model; `None` for the demo model.
 /// Returns whether a text is the name of a model: an existing file or folder, or the built-in one.
 pub fn is_model(text: &str) -> bool {
     path_of(text).is_none_or(Path::exists)
 }
 
+/// Returns the path of a model; `None` for the demo model.
 fn path_of(model: &str) -> Option<&Path> {
     (model != DEMO).then(|| Path::new(model))
 }

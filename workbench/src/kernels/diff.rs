@@ -49,7 +49,7 @@ pub fn check_same_signature(a: &TargetKernel, b: &TargetKernel) -> Result<(), Er
     let (of_first, of_second) = (only(&first, &second), only(&second, &first));
     Err(KernelError::DifferentSignatures {
         names: [a.kernel.name.clone(), b.kernel.name.clone()],
-        // Both kernels have the same items, but in another order.
+        // Both kernels have the same dims and buffers, but in another order.
         unmatched: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
     }
     .into())

@@ -54,8 +54,8 @@ const MIN_BYTES: u64 = 64 << 20;
 /// half of what the control groups still allow, and the budget.
 ///
 /// # Errors
-/// The reason why memory cannot be measured. The bytes would be less than twice the last cache
-/// level, so most reads would hit the cache.
+/// Returns the reason if memory cannot be measured. The bytes would be less than twice the last
+/// cache level, so most reads would hit the cache.
 fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     let free = memory().available.map(|free| free / 4);
     let group = cgroup_left().map(|left| left / 2);
@@ -67,8 +67,8 @@ fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     Ok(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
-/// Measures reads from the caches, with a part of each that fits into the budget: one or a few
-/// megabytes.
+/// Measures reads from a part of each cache: one or a few megabytes. A cache whose part exceeds the
+/// budget is left out.
 fn cache_rates(threads: usize, budget: Option<u64>, sizes: &Caches) -> Vec<CacheRate> {
     /// Max bytes for one cache. A part of a large cache is enough.
     const MAX_CACHE_BYTES: u64 = 8 << 20;

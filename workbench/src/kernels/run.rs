@@ -26,7 +26,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Returns the name in reports.
+    /// Returns the engine's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Native => "this machine",
@@ -254,8 +254,9 @@ mod tests {
 
     /// Max rows of the cases with checksums. They make groups of up to 12 rows, and a remainder.
     const MAX_CASE_ROWS: u32 = 13;
-    /// Dims that are 0 in all cases of a kernel: its checksums do not cover their loops. They are
-    /// groups of other numbers of rows, or their remainders. The tests of `codegen` run them.
+    /// Dims that are 0 in all cases of a kernel, so that its checksums do not cover the loops of
+    /// these dims. The dims count groups of other numbers of rows, or remainders of such groups.
+    /// The tests of `codegen` run these loops.
     const ZERO_DIMS: [&str; 12] = [
         "attention: groups",
         "attention_tiles: head_runs",
@@ -271,7 +272,7 @@ mod tests {
         "swiglu: small_groups shape=tiles",
     ];
 
-    /// Returns a dim's name after the kernel's word, with the shape of a product.
+    /// Returns the kernel's word, a dim's name, and the shape of a product, as in `ZERO_DIMS`.
     fn dim_name(row: &Row, dim: &str) -> String {
         let mut words = row.text.split(' ');
         let word = words.next().unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Tuner for the kernels of a product. It compares widths, chunks and paces with those of the
-//! kernel that the pass `tile` chooses, in alternating rounds.
+//! Tuner for the kernels of a product. It compares widths, chunks (rows of activations) and paces
+//! (prefetch distance and unrolling) with those that the pass `tile` chooses, in alternating
+//! rounds.
 //!
 //! ```text
 //! # All products of the model that take time:
@@ -103,7 +104,7 @@ impl Candidate {
         (self.ratio.high - self.ratio.low) / 2.0
     }
 
-    /// Whether the candidate's gain in speed exceeds the spread of its rounds.
+    /// Returns whether the candidate's gain in speed exceeds the spread of its rounds.
     pub fn is_faster(&self) -> bool {
         self.ratio.low > 1.0 && self.ratio.median - 1.0 > self.spread().max(MODEL_SPREAD)
     }
@@ -114,13 +115,13 @@ impl Candidate {
 pub struct TunedKernel {
     /// The kernel that was tuned.
     pub kernel: WeightKernel,
-    /// Tiles of the weight by cache sizes.
+    /// Tiling of the weight that follows from cache sizes.
     pub own: String,
     /// The reference kernel and its cost.
     pub default: Candidate,
     /// All candidates, in the order in which they were tried.
     pub rows: Vec<Candidate>,
-    /// Choice for the whole weight that belongs to each candidate.
+    /// Tuned choice for the whole weight, for each candidate.
     choices: Vec<TunedChoice>,
     /// The fastest candidate, measured again, and its choice for the weight; `None` if no candidate
     /// is faster.
@@ -161,7 +162,7 @@ struct Search<'s> {
     spec: &'s KernelSpec,
     cut: ProductCut,
     target: Target,
-    /// Tiles of the weight by cache sizes.
+    /// Tiling of the weight that follows from cache sizes.
     own: String,
     /// Part of the weight, and how the kernel is used in it.
     part: RowTiles,
@@ -200,7 +201,7 @@ impl Compare<'_, '_> {
         }
     }
 
-    /// Whether the comparison can show the effect of prefetches.
+    /// Returns whether the comparison can show the effect of prefetches.
     fn knows_prefetches(&self) -> bool {
         matches!(self, Compare::Steps { .. })
     }
@@ -354,7 +355,7 @@ impl<'s> Search<'s> {
         tries
     }
 
-    /// Whether a candidate's code differs from the code at the default pace.
+    /// Returns whether a candidate's code differs from the code at the default pace.
     fn is_other(&self, each: &Try) -> Result<bool, Error> {
         if each.pace == Pace::default() {
             return Ok(true);
@@ -367,7 +368,7 @@ impl<'s> Search<'s> {
         if self.target.missing().is_empty() { Engine::Native } else { Engine::Emulator }
     }
 
-    /// Compares the winner with the interpreter.
+    /// Checks that a candidate gives the results of the interpreter.
     fn check(&self, each: &Try) -> Result<(), Error> {
         let case = self.case(each)?;
         match case.check(self.engine())?.difference {

@@ -18,7 +18,7 @@ use serde::{Serialize, Serializer};
 /// Placeholder for a layer's number.
 pub const NUMBER: &str = "#";
 
-/// Position in a model.
+/// Section of a model: a layer, or the part before or after all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Section {
     /// The part before all layers.
@@ -39,7 +39,7 @@ impl Section {
     }
 }
 
-/// A number, `in` or `out`.
+/// A layer is serialised as its number, and the other sections as `in` and `out`.
 impl Serialize for Section {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -55,7 +55,7 @@ pub fn without_number(name: &str) -> String {
     in_layer(name, NUMBER)
 }
 
-/// Layer information in the names of a list's item.
+/// Layer that the names of an item contain, if any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ItemLayers {
     /// Layer that one of the names contains.

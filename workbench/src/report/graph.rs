@@ -205,7 +205,8 @@ pub fn ops(module: &Module) -> usize {
     module.functions.iter().map(|function| function.ops.len()).sum()
 }
 
-/// Removes quotes from a declaration's name that only the mark in place of its layer requires.
+/// Removes the quotes around a declaration's name if only `#`, which replaces its layer number,
+/// requires them.
 fn plain(declaration: String, name: &str) -> String {
     declaration.replacen(&format!("@{name:?}"), &symbol(name), 1)
 }

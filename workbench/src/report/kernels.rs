@@ -60,7 +60,8 @@ struct Loop {
     code: Option<(u32, u32)>,
     instructions: u32,
     /// Numbers of instructions by kind: tile products, dot products, float products, other vector
-    /// instructions, loads, stores, scalar ones; then reads and writes of memory.
+    /// instructions, loads, stores, and scalar instructions. Then numbers of reads and writes of
+    /// memory.
     mix: [u32; 9],
     cycles: f64,
     front_end: f64,

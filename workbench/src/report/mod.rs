@@ -20,7 +20,7 @@
 //! | [`kernels`] | IR, instructions, costs |
 //! | [`trace`] | measurements of a run |
 //!
-//! `page.html` draws it.
+//! The script of `page.html` draws the page from the collected data.
 //!
 //! Invariant: text from models is data, never markup. The page holds it as JSON that cannot end its
 //! script, and shows it as text nodes. The page's policy refuses every other script, style and
@@ -69,7 +69,7 @@ pub const KIND: Kind = Kind {
 pub struct Report {
     title: String,
     made_by: String,
-    /// `model` or `plan`.
+    /// Kind of the input: `model` or `plan`.
     of: &'static str,
     facts: Vec<(&'static str, String)>,
     notes: Vec<String>,

@@ -77,7 +77,7 @@ impl Lines {
         Lines { kind: ir.kind(), count, folded: FoldedSections::new(text) }
     }
 
-    /// Whether both can be compared line by line.
+    /// Returns whether both texts can be compared line by line.
     fn is_like(&self, other: &Lines) -> bool {
         let graph = Ir::Graph(Default::default()).kind();
         (self.kind == graph) == (other.kind == graph)
@@ -118,7 +118,7 @@ impl Watch {
 /// Returns the diffs between two folded texts, and the number of omitted ones.
 fn diffs(before: &FoldedSections<String>, after: &FoldedSections<String>) -> (Vec<Diff>, usize) {
     let sections = before.places.iter().chain(&after.places).map(|place| place.0);
-    /// The bodies of a section.
+    /// Numbers of a section's bodies before and after the pass, if the section exists.
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct Bodies {
         before: Option<usize>,

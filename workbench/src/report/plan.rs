@@ -63,7 +63,7 @@ struct VariantView {
     kernel: u32,
     /// Dims, such as `groups = rows / 8`.
     dims: Vec<String>,
-    /// The kernel for bands, and the kernel that combines parts.
+    /// Further kernels: the kernel for bands, and the kernel that combines parts.
     besides: Vec<u32>,
 }
 
@@ -245,8 +245,8 @@ fn weights(task: &Task) -> impl Iterator<Item = u32> {
 }
 
 /// Returns the first and last step in which each buffer is used. Steps that read the experts of a
-/// group can run again for late experts. If one of these steps uses a buffer, it must live through
-/// all of them. The result lives to the end.
+/// group can run again for late experts. If one of these steps uses a buffer, the buffer must live
+/// through all of them. The result of the plan lives to the end.
 fn lives(plan: &Plan<Kernel>, groups: &[GroupView]) -> Vec<Option<(usize, usize)>> {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     let mut touch = |buffer: u32, first: usize, last: usize| {

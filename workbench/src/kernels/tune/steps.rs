@@ -3,10 +3,10 @@
 //!
 //! A plan with other tiles of a weight runs with the same weights in the same memory
 //! ([`ixc_runtime::engine::Variant`]). It alternates with the plan whose tiles follow from cache
-//! sizes. The time of the plan's steps that read the weight is compared. It is the time of their
-//! kernels, and the time in which threads wait for the last one. A candidate may be faster on one
-//! thread, but let others wait or use up the shared memory bandwidth. It is therefore not faster
-//! here.
+//! sizes. The time of the plan's steps that read the weight is compared. It consists of the time of
+//! their kernels, and of the time in which threads wait for the last thread. A candidate that is
+//! faster on one thread, but lets other threads wait or uses up the shared memory bandwidth, is
+//! therefore not faster here.
 
 use std::collections::BTreeMap;
 
@@ -37,14 +37,14 @@ const FINALISTS: usize = 3;
 /// candidates are much slower.
 const HOPELESS: (f64, usize) = (0.9, 2);
 
-/// Compiles the plan with some choices.
+/// Function that compiles the plan with some tuned choices.
 type Compile<'m> = Box<dyn Fn(&[TunedChoice]) -> Result<Plan<KernelSpec>, Error> + 'm>;
 
 /// Engine whose steps are timed.
 pub(super) struct Steps<'m> {
     engine: Engine,
     compile: Compile<'m>,
-    /// The plan without choices.
+    /// Plan without tuned choices.
     default_plan: Plan<KernelSpec>,
     target: Target,
 }
@@ -67,13 +67,14 @@ impl Times {
 /// A product that takes a part of a step's time.
 #[derive(Clone, Debug)]
 pub(super) struct Hot {
-    /// Spec. Several specs may differ only in what they add to the product; this is one of them.
+    /// Spec of the product. Several specs may differ only in the ops that they add to the product;
+    /// this is one of them.
     pub(super) spec: KernelSpec,
     /// Share of the step time for the stages that run the product.
     pub(super) share: f64,
 }
 
-/// Seconds with the plan's own choice and with another, for each round.
+/// Seconds with the default plan and with another plan, for each round.
 type Pairs = Vec<[f64; 2]>;
 
 /// Other plans, each with the stages to compare.
@@ -246,8 +247,9 @@ impl<'m> Steps<'m> {
         Ok(found)
     }
 
-    /// Runs rounds of the plan's own choices and of all others. Returns the own times, and pairs of
-    /// both times for each other plan. The times are those of the given stages, or of whole steps.
+    /// Runs rounds with the default plan and all other plans. Returns the times of the default
+    /// plan, and for each other plan the pairs of both times. The times are those of the given
+    /// stages, or of whole steps.
     fn rounds(
         &mut self,
         others: &mut OtherPlans,
@@ -284,8 +286,8 @@ impl<'m> Steps<'m> {
                 }
                 found.push((number, of(&time, stages)));
             }
-            // The reference runs before and after the others, so that the mean of both is at an
-            // equal distance from them.
+            // The default plan runs before and after the other plans, so that the mean of its two
+            // times is from the middle of the round.
             let last = self.time(rows, times)?;
             let default = (of(&first, default_stages) + of(&last, default_stages)) / 2.0;
             if round == 0 {
@@ -310,7 +312,7 @@ impl<'m> Steps<'m> {
 }
 
 /// Returns whether a measurement is faster by more than noise, and whether it is slower by more
-/// than noise: 1 is then outside its bounds.
+/// than noise. Noise means that 1 is within the measurement's bounds.
 pub(super) fn verdict(row: &Candidate) -> [bool; 2] {
     let Speedup { low, high, .. } = row.ratio;
     [low > 1.0, high < 1.0]
@@ -320,7 +322,8 @@ fn not_run(spec: &KernelSpec) -> Error {
     KernelError::NotTuned { spec: spec.to_string(), why: "no step of the plan runs it".to_owned() }.into()
 }
 
-/// Whether two specs are of the same product. They may differ in what they add to it.
+/// Returns whether two specs are of the same product. They may differ in the ops that they add to
+/// it.
 pub(super) fn is_same(a: &KernelSpec, b: &KernelSpec) -> bool {
     let [a, b] = [a, b].map(|spec| ProductCut::from_spec(spec).map(|cut| kernel_of(&cut)));
     a.is_some() && a == b
@@ -340,7 +343,7 @@ fn runs(plan: &Plan<KernelSpec>) -> impl Iterator<Item = (usize, &[Task])> {
     tasks.enumerate()
 }
 
-/// Whether a step with `rows` rows can run this variant of a task.
+/// Returns whether a step with `rows` rows can run this variant of a task.
 fn runs_at(task: &Task, number: usize, rows: u32) -> bool {
     let rows = if task.rows == RowAxis::Outputs { 1 } else { rows };
     let fits = task.variants.iter().position(|variant| rows <= variant.up_to_rows);

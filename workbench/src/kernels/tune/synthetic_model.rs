@@ -58,7 +58,7 @@ const ROWS: u64 = 64;
 const MAX_BYTES: u64 = 1 << 30;
 /// Max multiply-adds of a step, as long as the number of layers can be reduced.
 const MAX_PRODUCTS: u64 = 1 << 33;
-/// Min number of layers: with two, one begins when another ends.
+/// Min number of layers. With two, a layer begins when another one ends, as in a whole model.
 const MIN_LAYERS: u64 = 2;
 /// Max number of layers.
 const MAX_LAYERS: u64 = 1024;
