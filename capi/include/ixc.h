@@ -3,8 +3,8 @@
  * docs/c-api.md has examples and the rules in full; docs/moe-operator.md describes the operator.
  *
  * Errors. Most functions return an ixc_status: IXC_OK, which is 0, or the class of the error.
- * Others say below what they return on failure. ixc_error() then has the reason, in one line, for
- * this thread's last failure.
+ * The comments of all other functions state what these return on failure. ixc_error() then has the
+ * reason for this thread's last failure, in one line.
  *
  * Ownership. Functions whose last argument is a pointer to a handle create a handle, or write NULL
  * on failure. The caller frees it with the function that its type names. Freeing NULL does nothing.
@@ -122,8 +122,8 @@ typedef struct {
     uint64_t memory;        /* max bytes of the process, beyond which experts are streamed; 0: automatic */
     uint32_t threads;       /* 0: one for each processor */
     uint32_t context;       /* tokens of the longest text; 0: the model's, at most 4096 */
-    uint32_t sequences;     /* for ixc_sequence_new; for an embedder: texts at once; 0: none and 1 */
-    uint32_t max_step;      /* max tokens of a step; 0: 512 to 2048, by the model; 0 for a plan */
+    uint32_t sequences;     /* max sequences of ixc_sequence_new, 0: none; for an embedder: texts at once, 0: one */
+    uint32_t max_step;      /* max tokens of a step; 0: 512 to 2048, by the model; no effect for a plan */
 } ixc_model_options;
 
 /* Opens a GGUF file, a folder of safetensors, or a plan of `ixc compile`. Compiles and loads the
@@ -234,15 +234,16 @@ typedef struct {
     uint32_t token; /* the last token that was drawn */
 } ixc_piece;
 
-/* Receives text on the thread of the call. A result other than 0 stops the generation. It may call
- * functions for texts, tokens and facts, and ixc_cancel_set. Other calls with the same model or chat
- * fail. It must return: no exception and no longjmp may leave it. */
+/* Receives text on the thread that called the generating function. A result other than 0 stops the
+ * generation. The callback may call functions for texts, tokens and facts, and ixc_cancel_set. Other
+ * calls with the same model or chat fail. The callback must return: no exception and no longjmp may
+ * leave it. */
 typedef int (*ixc_text_callback)(void *user, const ixc_piece *piece);
 
 /* Options of a generation. */
 typedef struct {
     size_t size;
-    const ixc_sampler *sampler; /* its settings, not its state; NULL: those of ixc_sampler_new */
+    const ixc_sampler *sampler; /* the sampler's settings are used, not its state; NULL: those of ixc_sampler_new */
     size_t max_tokens;          /* 0: until the model ends the text or the context is full */
     const char *const *stop;    /* texts that end the generation and are not part of it */
     size_t stop_count;
@@ -257,12 +258,12 @@ typedef struct {
 
 /* The reason of a text's end. */
 typedef enum {
-    IXC_END_TOKEN = 0,    /* the model ended it */
+    IXC_END_TOKEN = 0,    /* the model ended the text */
     IXC_END_GRAMMAR = 1,  /* the grammar allows no further token */
-    IXC_END_LIMIT = 2,    /* it has max_tokens */
+    IXC_END_LIMIT = 2,    /* the text has max_tokens tokens */
     IXC_END_CONTEXT = 3,  /* the context is full */
     IXC_END_STOP = 4,     /* a stop text was generated */
-    IXC_END_CALLBACK = 5, /* the callback stopped it */
+    IXC_END_CALLBACK = 5, /* the callback stopped the text */
     IXC_END_CANCELLED = 6 /* the cancellation switch was set during the generation */
 } ixc_end;
 
@@ -288,8 +289,8 @@ typedef struct {
 typedef struct ixc_generation ixc_generation;
 
 /* Generates a text after a prompt of at least one token. The model keeps the states of its last
- * text: if a prompt begins with the same tokens, only the rest is computed. `options` may be NULL. A
- * switch that is set before the first step gives IXC_INTERRUPTED. */
+ * text: if a prompt begins with the same tokens, only its other tokens are computed. `options` may be
+ * NULL. A switch that is set before the first step gives IXC_INTERRUPTED. */
 ixc_status ixc_generate(const ixc_model *model, const uint32_t *prompt, size_t count,
                         const ixc_generate_options *options, ixc_generation **generation);
 
@@ -314,7 +315,7 @@ ixc_status ixc_generation_stats(const ixc_generation *generation, ixc_stats *sta
 /* Returns the number of tool calls; 0 on failure. */
 size_t ixc_generation_call_count(const ixc_generation *generation);
 
-/* Writes a tool call, from 0 on. The caller sets call->size. */
+/* Writes the tool call with this number, counted from 0. The caller sets call->size. */
 ixc_status ixc_generation_call(const ixc_generation *generation, size_t number, ixc_call *call);
 
 /* ---- States in files ---------------------------------------------------------------------- */
@@ -322,8 +323,8 @@ ixc_status ixc_generation_call(const ixc_generation *generation, size_t number, 
 /* Writes the states of the model's last text to a file. A file of another kind is not replaced. */
 ixc_status ixc_state_save(const ixc_model *model, const char *path);
 
-/* Reads the states of a text. If a prompt begins with the text's tokens, only the rest is computed,
- * with the same bits. */
+/* Reads the states of a text. If a prompt begins with the text's tokens, only its other tokens are
+ * computed, with the same bits. */
 ixc_status ixc_state_load(ixc_model *model, const char *path);
 
 /* Writes the tokens of the last text: its prompt and the generated tokens. */
@@ -347,11 +348,11 @@ ixc_status ixc_sequence_tokens(const ixc_sequence *sequence, uint32_t *tokens, s
  * can only restore states at few positions. Fewer tokens may then remain. */
 ixc_status ixc_sequence_truncate(ixc_sequence *sequence, size_t tokens, size_t *left);
 
-/* Makes a sequence a copy of the first tokens of another one of the same model, and writes the
- * number of copied tokens, which may be smaller as above. */
+/* Makes the sequence `to` a copy of the first tokens of the sequence `from` of the same model. Writes
+ * the number of copied tokens, which may be smaller than `tokens`, as for ixc_sequence_truncate. */
 ixc_status ixc_sequence_copy(const ixc_sequence *from, ixc_sequence *to, size_t tokens, size_t *copied);
 
-/* Write a sequence to a file, and replace a sequence by the one in a file. If loading fails, the
+/* Write a sequence to a file, or replace a sequence by the one in a file. If loading fails, the
  * sequence is empty. */
 ixc_status ixc_sequence_save(const ixc_sequence *sequence, const char *path);
 ixc_status ixc_sequence_load(ixc_sequence *sequence, const char *path);
@@ -401,7 +402,7 @@ ixc_status ixc_chat_new(const ixc_model *model, const ixc_chat_options *options,
 
 void ixc_chat_free(ixc_chat *chat);
 
-/* Adds a message to the end, and removes the last one. */
+/* Add a message at the end of the conversation, or remove the last message. */
 ixc_status ixc_chat_add(ixc_chat *chat, const ixc_message *message);
 ixc_status ixc_chat_remove_last(ixc_chat *chat);
 
@@ -426,7 +427,7 @@ ixc_status ixc_chat_generate(ixc_chat *chat, const ixc_generate_options *options
 /* A model that embeds texts. Free it with ixc_embedder_close. */
 typedef struct ixc_embedder ixc_embedder;
 
-/* Opens a model for embeddings: an embedding model or any other. `options` may be NULL. */
+/* Opens an embedding model, or any other model for embeddings. `options` may be NULL. */
 ixc_status ixc_embedder_open(const char *path, const ixc_model_options *options, ixc_embedder **embedder);
 
 void ixc_embedder_close(ixc_embedder *embedder);
@@ -450,12 +451,13 @@ typedef struct ixc_moe ixc_moe;
 /* Rows that are being computed. */
 typedef struct ixc_job ixc_job;
 
-/* Options for compiling and running experts. All 0 selects the best for this machine. */
+/* Options for compiling and running experts. If all fields are 0, the best values for this machine
+ * are used. */
 typedef struct {
     const char *target; /* "avx2", "avx512", "amx", "portable"; NULL: the best of this machine */
     uint64_t memory;    /* max bytes, beyond which experts are streamed; 0: all free memory */
     uint32_t threads;   /* 0: one for each processor */
-    uint32_t max_rows;  /* rows of a step; 0: 512 to 2048, by the model; 0 for a plan, which sets it */
+    uint32_t max_rows;  /* max rows of a step; 0: 512 to 2048, by the model; must be 0 for a plan, which has its own */
 } ixc_options;
 
 /* A layer that has routed experts. */

@@ -1,5 +1,6 @@
-/* Reads a page that is not there after a model was opened: bus MODEL FILE. The program's own handler
- * is for one signal. It runs once, and then the signal ends the program. */
+/* Opens a model, and then reads a missing page of another mapped file: bus MODEL FILE. The program's
+ * own handler of SIGBUS is installed for one signal. It runs once, and the next SIGBUS ends the
+ * program. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>

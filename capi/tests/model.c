@@ -226,13 +226,13 @@ static void check_generation(ixc_model *model, const char *folder) {
     free(expected);
     ixc_generation_free(generation);
 
-    /* A prompt without stored states has the same text. */
+    /* Without stored states, the prompt gives the same text. */
     how.flags |= IXC_NO_CACHE;
     OK(ixc_generate(model, prompt, count, &how, &generation));
     CHECK(strcmp(received.text, ixc_generation_text(generation, NULL)) == 0);
     ixc_generation_free(generation);
 
-    /* Ends by the callback, the switch, a stop text and a grammar. */
+    /* The callback, the switch, a stop text and a grammar end texts. */
     how.on_text = receive;
     received = (struct received){.model = model, .stop_after = 2};
     OK(ixc_generate(model, prompt, count, &how, &generation));
@@ -318,7 +318,7 @@ static void check_steps(ixc_model *model, const char *folder) {
     CHECK(needed == 2 * row);
     print_bits("logits", logits, needed);
 
-    /* A copy, a saved sequence and a cut one continue with the same bits. */
+    /* A copy, a saved sequence and a truncated sequence continue with the same bits. */
     char path[1024];
     snprintf(path, sizeof path, "%s/sequence", folder);
     OK(ixc_sequence_save(one, path));

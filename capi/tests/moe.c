@@ -37,7 +37,7 @@ int main(int count, char **arguments) {
         float *weights = malloc(slots * sizeof *weights);
         int32_t *ids = malloc(slots * sizeof *ids);
         for (size_t i = 0; i < numbers; i++) {
-            /* Small multiples of 1/8 are whole in bf16. */
+            /* bf16 represents small multiples of 1/8 exactly. */
             rows[i] = (float)((int)(i * 7 % 23) - 11) / 8.0f;
             uint32_t bits;
             memcpy(&bits, &rows[i], sizeof bits);

@@ -65,7 +65,7 @@ class Answer:
         reasoning: Text that the model wrote before its answer.
         tool_calls: Calls that the model requests.
         finish_reason: `stop`, `length` or `tool_calls`.
-        usage: Numbers of tokens.
+        usage: Token counts of the request.
         parsed: Object of the `response_format`: an instance of a pydantic class, or parsed JSON.
             `None` for plain text, for calls, and for an answer that was cut at its limit.
         message: The answer as a message, to be added to the chat.
@@ -291,7 +291,7 @@ class Model:
                 `stop` and `grammar`: see docs/api-fields.md.
 
         Returns:
-            The generated text without the prompt; a list of them for a list of prompts; or a stream
+            The generated text without the prompt; a list of texts for a list of prompts; or a stream
             of parts.
         """
         fields = self._completion(prompt, max_tokens, schema, options)
@@ -408,7 +408,7 @@ class Model:
         return body
 
     def _stream_of(self, kind: str, fields: Mapping[str, Any], read: Any) -> Stream[Any]:
-        """Returns the events of a streamed answer, after `read`."""
+        """Returns the events of a streamed answer, each converted by `read`."""
         return Stream(self._host.stream(kind, _json({**fields, "stream": True})), read)
 
     # Numbers
@@ -420,7 +420,8 @@ class Model:
 
         Args:
             texts: One text or several.
-            dimensions: Number of first numbers to keep, for models with nested vectors.
+            dimensions: Number of elements to keep from the beginning of each vector, for models with
+                nested vectors.
 
         Returns:
             Vectors of length 1, f32 [texts, dimensions].

@@ -21,9 +21,9 @@ class Layer:
 
     Attributes:
         number: Number of the layer in the model.
-        width: Numbers of a row.
-        used: Experts of each row.
-        experts: Experts of the layer.
+        width: Number of elements of a row.
+        used: Number of experts that each row uses.
+        experts: Number of experts of the layer.
     """
 
     number: int
@@ -88,7 +88,7 @@ class Job:
         """Waits for the sums, f32 [rows, width]: for each row, the weighted sum over its experts.
 
         Returns:
-            A torch tensor if the rows were one, otherwise a NumPy array. The result is given once.
+            A torch tensor if the rows were one, otherwise a NumPy array. It can be taken only once.
         """
         sums: NDArray[np.float32] = np.asarray(self._raw.wait())
         torch = sys.modules.get("torch")

@@ -4,8 +4,8 @@
 >>> llama = Llama(model_path="model.gguf", n_ctx=4096)
 >>> llama("Q: What is a trait? A:", max_tokens=32, stop=["Q:"])["choices"][0]["text"]
 
-Arguments have the same names and defaults. Those that choose an engine's methods have no effect.
-Unknown arguments are errors.
+Arguments have the same names and defaults. Arguments that affect only how an answer is computed have
+no effect. Unknown arguments are errors.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class IxcLM(TemplateLM):  # type: ignore[misc]
         if add_special_tokens is False:
             return tokens
         first = self.model.tokenize("", add_special=True)
-        # A chat template may have written that token.
+        # A chat template may have written the first token already.
         return tokens if add_special_tokens is None and tokens[: len(first)] == first else first + tokens
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
@@ -109,7 +109,7 @@ class IxcLM(TemplateLM):  # type: ignore[misc]
         answers: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
         prepared = [self._input(context, continuation) for _, context, continuation in requests]
         logits, known = np.empty((0, 0), np.float32), None
-        # Answers of one letter to the same question have the same input.
+        # Answers of one token to the same question have the same input: its logits are computed once.
         for at in sorted(range(len(requests)), key=lambda at: prepared[at]):
             text, _, continuation = requests[at]
             if continuation:
@@ -121,7 +121,7 @@ class IxcLM(TemplateLM):  # type: ignore[misc]
         return answers
 
     def _input(self, context: list[int], continuation: list[int]) -> list[int]:
-        """Returns the last tokens of a text that fit into the context, without the very last one."""
+        """Returns the last tokens that fit into the context, without the last one, which predicts nothing."""
         if len(continuation) > self.max_length:
             raise UsageError(
                 f"a continuation has {len(continuation)} tokens, and the context has {self.max_length}; "
@@ -151,7 +151,7 @@ class IxcLM(TemplateLM):  # type: ignore[misc]
     def _generate(self, context: str, options: dict[str, Any]) -> str:
         stated = (options[name] for name in _MAX_TOKENS_NAMES if options.get(name) is not None)
         max_tokens = min(int(next(stated, _MAX_TOKENS)), self.max_length - 1)
-        # The last tokens of a prompt that leave room for the answer.
+        # The last tokens of the prompt, so that the answer still fits into the context.
         prompt = self.tok_encode(context)[-(self.max_length - max_tokens) :]
         until = options.get("until") or []
         stops = [until] if isinstance(until, str) else until

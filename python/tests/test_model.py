@@ -184,7 +184,7 @@ class NumberTest(ModelTest):
 
 class StateTest(unittest.TestCase):
     def test_states_are_saved_and_loaded(self):
-        # On some processors a prompt is reused in whole chunks, so it has several.
+        # On some processors a prompt is reused in whole chunks, so this prompt has several chunks.
         prompt = " ".join([PROMPT] * 12)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "state")

@@ -36,7 +36,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: go run . MODEL PROMPT [TARGET]")
 		os.Exit(2)
 	}
-	// ixc_error belongs to a thread, and goroutines change theirs.
+	// ixc_error returns the error of a thread, and a goroutine may move to another thread.
 	runtime.LockOSThread()
 	path, text := C.CString(os.Args[1]), C.CString(os.Args[2])
 	defer C.free(unsafe.Pointer(path))
