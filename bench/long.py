@@ -1,7 +1,7 @@
 """Makes a model with sparse attention for measurements of long contexts: few layers, and heads as wide as in real models.
 
-    python long.py ../tests/golden/models/deepseek32.gguf long32.gguf        # DeepSeek-V3.2: 2048 positions of those before
-    python long.py ../tests/golden/models/deepseek4-chosen.gguf long4.gguf   # DeepSeek-V4: 512 entries of 4 positions
+    python long.py ../tests/golden/models/deepseek32.gguf long32.gguf        # DeepSeek-V3.2: attends to 2048 of the earlier positions
+    python long.py ../tests/golden/models/deepseek4-chosen.gguf long4.gguf   # DeepSeek-V4: attends to 512 entries of 4 positions each
     ixc bench long32.gguf -p 64 -n 16 -d 8192,32768
 
 Keys and names are those of the golden model, sizes are those below, and weights are random. Attention and index have an
@@ -21,7 +21,7 @@ HEADS, INDEX_HEADS, INDEX_KEY, QUERY_RANK = 16, 8, 128, 128
 
 
 class Latent:
-    """DeepSeek-V3.2 and GLM-5."""
+    """Sizes of a model in the form of DeepSeek-V3.2 and GLM-5."""
 
     rank, turned, still, value, inner, experts, expert_inner = 512, 64, 128, 128, 256, 8, 64
     keys = {
@@ -73,7 +73,7 @@ class Latent:
 
 
 class Entries:
-    """DeepSeek-V4, whose second layer sees its window alone."""
+    """Sizes of a model in the form of DeepSeek-V4, whose second layer attends only to its window."""
 
     head, groups, rank, inner, experts, streams, mixes = 512, 2, 64, 64, 4, 4, 24
     keys = {
@@ -142,7 +142,7 @@ SHAPES = {"deepseek32": Latent, "glm-dsa": Latent, "deepseek4": Entries}
 
 
 def read(path):
-    """Keys and their values, and tensors with their types, of a GGUF file."""
+    """Returns the keys of a GGUF file with their values, and its tensors with their types."""
     with open(path, "rb") as file:
 
         def number(code):

@@ -71,7 +71,7 @@ def main():
 
 
 def split(words):
-    """Words between --."""
+    """Splits words into lists at each `--`."""
     lists = [[]]
     for word in words:
         if word == "--":

@@ -3,9 +3,9 @@
 
     bench/prompt-cache.py MODEL [--ixc target/release/ixc] [--tokens 8000] [--least 20] [-- OPTIONS OF ixc serve]
 
-Two prompts begin with the same --tokens tokens and differ in a few last ones. The server has one sequence. Another prompt
-takes it between the two, so that the common part comes from the prompt cache. Exits with 1 if the first token is not
---least times as early as without the cache.
+Two prompts begin with the same --tokens tokens and differ in a few last ones. The server has one sequence. Between the two
+prompts, another prompt takes the sequence, so that the common part comes from the prompt cache. Exits with 1 if the first
+token is not --least times as early as without the cache.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class Server(served.Server):
         super().__init__([ixc, "serve", model, "--parallel", "1", "-c", str(tokens + 64), "--prompt-cache", folder, *more])
 
     def first(self, prompt, count=1):
-        """Seconds to the last of `count` tokens of an answer, and how many tokens of the prompt were not computed."""
+        """Returns the seconds to the last of `count` tokens of an answer, and how many tokens of the prompt were not computed."""
         begin = time.monotonic()
         status, text, _ = self.ask("POST", "/completion", {"prompt": prompt, "n_predict": count, "temperature": 0})
         seconds = time.monotonic() - begin

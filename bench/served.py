@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-# Seconds: a large model is packed, or read from a slow drive, before it answers.
+# Max seconds until a server answers: a large model is first packed, or read from a slow drive.
 STARTS_IN = 600
-# Seconds for the last answers, and for what is kept.
+# Max seconds for the end of a server: its last answers, and the files that it writes then.
 ENDS_IN = 60
 
 

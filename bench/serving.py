@@ -40,7 +40,7 @@ class Server(served.Server):
                 event = json.loads(line[6:])
                 if "error" in event:
                     raise RuntimeError(event)
-                # Some say how many there are so far, and all say it at the end.
+                # Some servers report the number of tokens so far in each event, and all report it at the end.
                 made = event.get("tokens_predicted", made + 1)
                 if not moments or made > moments[-1][1]:
                     moments.append((time.monotonic(), made))
@@ -68,7 +68,7 @@ class Server(served.Server):
             if moments[-1][1] != count:
                 sys.exit(f"a stream has {moments[-1][1]} tokens, not {count}")
         end = max(moments[-1][0] for moments in results)
-        # Tokens that come together are as far apart as they are on average.
+        # Tokens that arrive together count with their average distance.
         between = [
             (after - before) / (more - fewer)
             for moments in results
@@ -117,7 +117,7 @@ def main():
         draw.shuffle(names)
         for name in names:
             server = Server(entrants[name])
-            # Pages weights in, and has them packed where they are while it runs.
+            # Warms the server up: weights are read into memory, and packed if the server packs at run time.
             for _ in range(2):
                 server.streams([prompt(given.prompt) for _ in range(min(most, 4))], 16)
             for count in streams:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Soak test: runs `ixc serve` at twice its capacity, with hostile clients.
 
-They disconnect, cancel, read slowly, and send invalid requests, half of a request, slow or huge bodies, and wrong keys. They also send more requests of
-one key than it may have.
+Hostile clients disconnect, cancel, read slowly, and send invalid requests, half of a request, slow or huge bodies, and wrong keys. They also send more
+requests with one key than the key may have.
 
     bench/soak.py MODEL [--ixc target/release/ixc] [--minutes 30] [--parallel 4] [--threads 2] [--seed 1] [--keys 4]
 
@@ -67,7 +67,7 @@ class Server(served.Server):
         super().__init__([*command, *keys, *limits, "--threads", str(given.threads)], log)
 
     def memory(self):
-        """Resident bytes that are no file's, and open files."""
+        """Returns the resident bytes that belong to no file, and the number of open files."""
         with open(f"/proc/{self.process.pid}/status") as status:
             lines = dict(line.split(":", 1) for line in status)
         return int(lines["RssAnon"].split()[0]) << 10, len(os.listdir(f"/proc/{self.process.pid}/fd"))

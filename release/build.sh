@@ -4,7 +4,7 @@
 # usage: release/build.sh [--gnu FILE] [--static FILE] [--library DIR] [--wheel FILE] [--out DIR]
 #        release/build.sh --binary FILE [--out DIR]
 #
-# The first four options take built files. --binary takes one program for both kinds, and leaves out
+# The first four options take built files. --binary takes one program for both kinds of program, and leaves out
 # the C library and the wheel, to try the packaging. Otherwise cargo builds:
 #
 #   gnu      the program for glibc 2.17 and later
@@ -52,7 +52,7 @@ done
 triple=x86_64-unknown-linux-gnu
 built=$target/release-files
 uses_zig=''
-# All parts have one folder, linker and set of flags, so that Cargo shares crates between them.
+# All builds have one folder, linker and set of flags, so that Cargo shares crates between them.
 shared() {
   uses_zig=yes
   RUSTFLAGS=$portable CARGO_TARGET_DIR=$built CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$root/release/linker "$@"

@@ -57,7 +57,7 @@ def extension(variant):
 
 def to_bf16(values):
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    # To the nearest, to even where two are as near.
+    # Rounds to the nearest number, and in a tie to the even one.
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
@@ -76,7 +76,7 @@ width, inner, experts = (int(dim) for dim in gate.shape)
 rows = to_bf16(tensors["layer.input"].data)
 logits = np.array(tensors["layer.router"].data)
 ids = np.ascontiguousarray(np.argsort(-logits, axis=1, kind="stable")[:, :used].astype(np.int64))
-# A softmax over all, divided by the sum of those that are used, is a softmax over those.
+# A softmax over all experts, divided by the sum over the used ones, is a softmax over the used ones.
 shares = np.exp(np.take_along_axis(logits, ids, axis=1))
 shares = np.ascontiguousarray(shares / shares.sum(axis=1, keepdims=True), dtype=np.float32)
 
@@ -95,7 +95,7 @@ config.m_block = 32
 config.group_min_len = 10
 config.max_len = max(CALLS_OF)
 config.group_max_len = max(CALLS_OF)
-# They are read where they are, and must stay.
+# kt-kernel reads the weights in this memory, so the arrays must live as long as the layer.
 weights = [np.array(tensor.data) for tensor in (gate, up, down)]
 config.gate_proj, config.up_proj, config.down_proj = (weight.ctypes.data for weight in weights)
 types = [kt.kvcache.ggml_type(int(tensor.tensor_type)) for tensor in (gate, up, down)]
@@ -131,7 +131,7 @@ for tokens in CALLS_OF:
         for index in range(calls):
             call(index * tokens, tokens)
         seconds = (time.perf_counter() - begin) / calls
-        # The first time does not count.
+        # The first repetition does not count.
         if repetition > 0:
             values.append(seconds)
     print("RESULT " + json.dumps({"test": "layer", "tokens": tokens, "values": values}), flush=True)

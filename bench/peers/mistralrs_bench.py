@@ -2,8 +2,8 @@
 
 usage: mistralrs_bench.py MODEL.gguf --threads N [--prefill 32,128] [--decode 64] [--depth 0] [--repetitions 1]
 
-The package takes text and says of each request how many tokens it had, and how long it read (to the millisecond) and wrote. These are
-the times used here, as it says them. Sampling is greedy; its time is in those of decode. No prefixes are cached.
+The package takes text. For each request it reports the number of tokens, and the times of prefill (to the millisecond) and of decode.
+The results are computed from these times. Sampling is greedy, and the time of decode includes it. No prefixes are cached.
 """
 import argparse
 import json
@@ -21,13 +21,13 @@ args = parser.parse_args()
 
 # This is set before the import, because the package starts its threads then.
 os.environ["RAYON_NUM_THREADS"] = str(args.threads)
-# The package has further threads. All together get as many processors as the other engines.
+# The package has further threads. All threads together get as many processors as the other engines.
 available = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, available[: args.threads])
 
 import mistralrs
 
-# Letters of a prompt. Most tokenizers have a token for each, and none for several in a row.
+# Letters of a prompt. Most tokenizers have a token for each letter, and none for several in a row.
 LETTERS = "zqxjkvbw"
 
 folder, name = os.path.split(os.path.abspath(args.model))
@@ -60,7 +60,7 @@ def prompt_of(tokens):
 
 def measure(test, tokens, depth, rate):
     values = [rate() for _ in range(args.repetitions + 1)]
-    # The first does not count.
+    # The first repetition does not count.
     row = {"test": test, "tokens": tokens, "depth": depth, "values": values[1:]}
     print("RESULT " + json.dumps(row), flush=True)
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs or builds a rival, in one pinned version, in a given folder. All comes from PyPI.
+# Installs or builds a rival, in one pinned version, in a given folder. Everything comes from PyPI.
 # usage: setup.sh llama|ik|mistralrs|kt DIR    makes DIR/build/bin or DIR/venv; times on 2 cores
 #   llama      llama.cpp 0c1e570, 8 minutes: llama-{bench,completion,perplexity,quantize}
 #   ik         ik_llama.cpp of ik-llama-cpp-python 0.1.5, 15 minutes or more: llama-bench
@@ -56,7 +56,7 @@ set(BUILD_COMPILER "unknown")
 set(BUILD_TARGET "unknown")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp.in ${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp)
 CMAKE
-  # The benchmark is one of the examples.
+  # llama-bench is built as one of the examples.
   flags=(-DLLAMA_BUILD_EXAMPLES=ON)
   build source/vendor/ik_llama.cpp llama-bench
   ;;

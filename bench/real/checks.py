@@ -52,12 +52,12 @@ def compared(ours, theirs):
 
 
 def prompts_of(ixc, server, count):
-    """Ids of texts with what the model wants before them."""
+    """Returns the token ids of texts, with the tokens that the model needs before a text."""
     return [ids[:TEXT_TOKENS] for ids in ixc.ids(server, texts.short_texts(count), special=True)]
 
 
 def logits(report, ixc, llama, name, path, server, count=20):
-    """Errors of logits over the reference interpreter's."""
+    """Compares the errors of both engines' logits, relative to the reference interpreter's logits."""
     report.title(f"{name}: error of logits over the reference interpreter's, {count} texts")
     rows, ratios, ours_all, theirs_all, same = [], [], [], [], 0
     prompts = prompts_of(ixc, server, count)

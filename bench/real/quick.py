@@ -36,7 +36,7 @@ def tokens(report, ixc, server, name, recorded):
 
 
 def run(report, ixc, folder):
-    """Runs the checks; false where the network does not give the models."""
+    """Runs the checks. Returns false if the models cannot be downloaded."""
     try:
         paths = {key: fetch.model(key, folder) for key in MODELS}
     except fetch.NotFetched as error:

@@ -25,7 +25,7 @@ class Report:
             self.line("| " + " | ".join(str(cell) for cell in row) + " |")
 
     def check(self, right, what):
-        """Notes a promise, and whether it holds."""
+        """Writes a requirement, and whether it is met."""
         if not right:
             self.failures.append(what)
         self.line(f"- {'ok' if right else 'FAILED'}: {what}")

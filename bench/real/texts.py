@@ -61,7 +61,7 @@ def _character(draw):
 
 
 def _mixed(draw):
-    """Pieces of everything, one after another."""
+    """Returns words, spaces, marks, numbers, emoji and characters in random order."""
     parts = []
     for _ in range(1 + int(draw.random() * 24)):
         kind = draw.random()
@@ -83,7 +83,7 @@ def _mixed(draw):
 
 
 def _words(draw):
-    """Words of a few sentences, in another order."""
+    """Returns random words of random sentences."""
     return " ".join(_pick(draw, _pick(draw, SENTENCES).split()) for _ in range(1 + int(draw.random() * 20)))
 
 

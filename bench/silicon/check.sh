@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that ixc is right on this machine, while rivals are built and models made. Results go to
+# Checks that ixc is correct on this machine, while rivals are built and models made. Results go to
 # $OUT (out). See README.md.
 # BIG=1 also makes moe30b (18 GB).
 cd "$(dirname "$0")" || exit

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Are native and emulated logits the same bits, and how far are they from exact ones?
+"""Checks that native and emulated logits have the same bits, and measures their distance from exact logits.
 
-usage: check_logits.py MODEL TARGET       compares MODEL-TARGET.npy with MODEL-TARGET-e.npy, and with models/MODEL.json's where that is there
-       check_logits.py --tokens MODEL     the tokens to compute them for
+usage: check_logits.py MODEL TARGET       compares MODEL-TARGET.npy with MODEL-TARGET-e.npy, and with the logits in models/MODEL.json, if it exists
+       check_logits.py --tokens MODEL     prints the tokens to compute logits for
 """
 import json
 import pathlib

@@ -78,7 +78,7 @@ token() {
   done
 }
 
-# The tokenizer of synth.py has bytes, and three of them for each space.
+# The tokenizer of synth.py has a token for each byte, and three tokens for each space.
 prompt() {
   echo "== where the time of a prompt of some 5,400 tokens goes"
   for model in moe4b dense1b moe30b; do
@@ -113,7 +113,8 @@ formats() {
   wait "${lanes[@]}"
 }
 
-# Simultaneous streams next to llama-server, also with the bits that a stream has alone.
+# Simultaneous streams next to llama-server, also with --exact-batch: each stream then has the bits
+# that it has alone.
 streams() {
   echo "== streams"
   [ ! -e lb/bin/llama-server ] || for model in ${MODELS:-moe4b dense1b}; do

@@ -71,7 +71,7 @@ def main():
             for name, duration in alone:
                 for i, value in enumerate([1, duration, duration / len(threads), duration, 0, 0]):
                     sums["alone: " + name][i] += value
-            # The time of what one thread did at the barrier is not the stage's.
+            # The work that one thread did alone at the barrier does not count as the stage's.
             done = sum(duration for _, duration in alone)
             names = [name for _, name, *_ in stage if name]
             begins = [begin for _, _, begin, *_ in stage if begin is not None]

@@ -111,7 +111,7 @@ def package(release: Release, program: bytes, texts: Texts) -> bytes:
     rights = release.read("LICENSE-MIT") + b"\nOr, at your option:\n\n" + release.read("LICENSE-APACHE")
     data = {
         "usr/bin/ixc": Entry(program, 0o755),
-        # It may contain an API key.
+        # The file may contain an API key, so not every user may read it.
         "etc/default/ixc": Entry(release.read("release/systemd/ixc.default"), 0o640),
         "usr/share/doc/ixc/changelog.gz": Entry(compressed(release.read("CHANGELOG.md"))),
         "usr/share/doc/ixc/copyright": Entry(rights),

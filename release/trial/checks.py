@@ -130,7 +130,7 @@ def access(balancer: Balancer) -> None:
 @contextmanager
 def full(replica: Replica) -> Iterator[None]:
     """Keeps a replica full. It has a free place for a moment after each answer."""
-    # Directly, since the proxy would spread the requests.
+    # The requests go directly to the replica, since the proxy would spread them.
     traffic = Traffic(replica.port, PARALLEL + QUEUE + 4, LONG // 3)
     try:
         until("the full queue", lambda: replica.metric("requests_deferred") == QUEUE)
@@ -190,7 +190,7 @@ def kill(balancer: Balancer) -> Kill:
     dead, alive = balancer.replicas
     running: dict[int, list[Exchange]] = {replica.port: [] for replica in balancer.replicas}
     for exchange in [balancer.stream(first) for replica in (alive, dead) for first in firsts[replica.port]]:
-        # Not always the replica of the hash, if that one is busier than the other.
+        # This is not always the replica that the hash selects: the proxy avoids the busier replica.
         running[balancer.replica(exchange.replica).port].append(exchange)
     dead.end()
     for first in firsts[dead.port] * 2:

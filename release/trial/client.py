@@ -77,7 +77,7 @@ class Exchange:
 
     def leave(self) -> None:
         """Closes the connection, also if the answer is incomplete."""
-        with suppress(OSError):  # The server has closed it first.
+        with suppress(OSError):  # The server has closed the connection first.
             self.connection.sock.shutdown(socket.SHUT_RDWR) if self.connection.sock else self.response.close()
         self.connection.close()
 

@@ -1,4 +1,4 @@
-// What the official JavaScript clients of OpenAI and Anthropic say of a server: node clients.mjs http://127.0.0.1:8099
+// Tests a server with the official JavaScript clients of OpenAI and Anthropic: node clients.mjs http://127.0.0.1:8099
 import assert from "node:assert";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
