@@ -300,7 +300,8 @@ impl Answers {
     /// all answers.
     ///
     /// # Errors
-    /// When another batch writes to the file, the file is of another kind, or the system fails.
+    /// When another batch writes to the file, the file is of another kind, or it cannot be read or
+    /// written.
     pub fn open(place: &Place, anew: bool) -> Result<Answers, Error> {
         let path = place.given_path().to_owned();
         let file = open_append(place.path()).map_err(Error::io(&path, "write"))?;
@@ -402,7 +403,8 @@ pub fn run<R: BufRead>(
     let result = runtime.block_on(async {
         let (mut progress, mut running, mut ended) = (Progress::default(), JoinSet::new(), false);
         let mut stop = std::pin::pin!(async {
-            // If the sender is dropped, the batch can no longer be stopped, so it continues.
+            // If the sender of `stop` is dropped, the batch can no longer be stopped, so it
+            // continues.
             if stop.await.is_err() {
                 std::future::pending::<()>().await;
             }

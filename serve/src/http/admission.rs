@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Invariant: the name and the origin of a request are checked before anything else, and its key
-//! before its body. A request takes one of its key's places before its body is read, so that
-//! waiting requests have no bodies in memory. It keeps the place until its answer ends. Invariant:
-//! the checks, the answer and the client's reading of the answer end soon after the deadline.
+//! before its body. A key may limit its concurrent requests: a request takes one of the key's
+//! permits (*places*) before its body is read, so that waiting requests have no bodies in memory.
+//! It keeps the place until its answer ends. Invariant: the checks, the answer and the client's
+//! reading of the answer end soon after the deadline.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -55,7 +56,7 @@ struct TrackedBody {
     _place: Option<KeyPlace>,
 }
 
-/// A place among the requests of a key, until the answer ends.
+/// Permit for a request of a key, which is held until the answer ends.
 #[derive(Clone)]
 struct KeyPlace {
     _permit: Arc<OwnedSemaphorePermit>,
@@ -154,7 +155,7 @@ struct Admitted {
     place: Option<OwnedSemaphorePermit>,
 }
 
-/// Waits for a place among the requests of a key, then reads the body.
+/// Waits for a permit of the request's key, then reads the body.
 async fn admit(app: &App, key: Option<usize>, parts: &Parts, body: Body) -> Result<Admitted, HttpError> {
     let enter = |phase| parts.extensions.get::<Connection>().iter().for_each(|of| of.state.enter(phase));
     let place = match key.filter(|_| app.options.per_key_parallel.is_some()) {

@@ -24,7 +24,7 @@ pub(crate) const PING: Duration = Duration::from_secs(15);
 /// Part of an answer.
 #[derive(Debug)]
 pub(crate) enum AnswerPart {
-    /// Parts of the text.
+    /// Deltas of the text.
     Deltas(Vec<Delta>),
     /// End of the answer.
     Ended(End),
@@ -224,7 +224,7 @@ impl Answer {
 /// for each of them.
 ///
 /// # Errors
-/// Names the field that has too many.
+/// The error names the field that requests too many answers.
 pub(crate) fn check_answer_count(model: &Host, prompts: usize, count: u32) -> Result<(), HttpError> {
     let facts = model.facts();
     let (count, capacity) = (count.max(1), facts.parallel.saturating_add(facts.queue).max(1));

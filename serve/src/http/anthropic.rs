@@ -99,7 +99,7 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
         let wrong = || HttpError::invalid(Some("system"), "system must be a text, or a list of parts that are texts");
         messages.push(Message::new("system", text_of(system).ok_or_else(wrong)?));
     }
-    // Tool of each call: templates name the tool of a result.
+    // Tool names by the id of each call: templates name the tool of a result.
     let mut tool_names = HashMap::new();
     for (i, message) in list.iter().enumerate() {
         let wrong = |what: &str| HttpError::invalid(Some("messages"), format!("messages[{i}]{what}"));

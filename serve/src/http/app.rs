@@ -45,7 +45,7 @@ pub struct AppOptions {
     pub origins: Vec<AllowedOrigin>,
     /// The log of requests.
     pub log: Option<Arc<RequestLog>>,
-    /// Advice after messages, by the remedy of the error.
+    /// Advice that follows error messages, by the remedy of the error.
     pub advice: BTreeMap<Remedy, String>,
     /// Defaults of fields in requests for text.
     pub defaults: Map<String, Value>,
@@ -111,7 +111,8 @@ pub(crate) struct App {
     /// Permits for rendering prompts; the next field has those for compiling grammars.
     prompts: Arc<Semaphore>,
     compiled: Arc<Semaphore>,
-    /// Places of each key, in the order of the keys; none without a limit.
+    /// Permits (*places*) for the requests of each key, in the order of the keys; none without a
+    /// limit.
     key_places: Vec<Arc<Semaphore>>,
     /// Lock that ensures that only one model is loaded at a time.
     loading: Arc<Mutex<()>>,
@@ -143,7 +144,7 @@ impl App {
         format!("{:x}-{}", self.start_nanos, self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Waits for a place among the requests of a key. Returns `None` if keys have no limit.
+    /// Waits for a permit for a request of a key. Returns `None` if keys have no limit.
     pub(crate) async fn take_key_place(&self, key: usize) -> Option<OwnedSemaphorePermit> {
         let places = self.key_places.get(key)?;
         // The semaphore is never closed, so this call never fails.

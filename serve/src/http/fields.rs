@@ -120,7 +120,7 @@ impl Fields {
         Fields(fields)
     }
 
-    /// Adds the fields of `others` that are missing or null.
+    /// Adds those fields of `others` that are missing or null in these fields.
     pub(crate) fn or(mut self, others: &Map<String, Value>) -> Fields {
         for (name, value) in others {
             let field = self.0.entry(name).or_insert(Value::Null);

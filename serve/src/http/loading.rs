@@ -38,7 +38,8 @@ async fn track_request(State(log): State<Option<Arc<RequestLog>>>, request: Requ
     admission::track(log.as_ref(), request, next).await
 }
 
-/// Refuses a request, and closes its connection: the next one comes to the server of the model.
+/// Refuses a request, and closes its connection, so that the next request comes to the server of
+/// the model.
 async fn refuse(request: Request) -> Response {
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
     let error =

@@ -1,4 +1,4 @@
-//! Places of API keys: requests of one key wait for each other, and requests of other keys do not.
+//! Limits of API keys: requests of one key wait for each other, and requests of other keys do not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,7 +69,8 @@ async fn keys_wait_for_their_own_requests_only() {
     assert_eq!(second.await.status(), StatusCode::OK);
 }
 
-/// A body is read only when its request has a place, so waiting requests take no memory for it.
+/// A body is read only when its request has a permit of its key, so waiting requests take no memory
+/// for bodies.
 #[tokio::test]
 async fn waiting_requests_have_no_bodies() {
     let script = Script::new();
@@ -99,7 +100,7 @@ async fn waits_and_slow_bodies_end_at_the_deadline() {
     drop(first);
     let slow = Body::from_stream(stream::pending::<Result<&str, std::io::Error>>());
     assert_eq!(post_body(router.clone(), "one", slow).await.status(), late);
-    // The slow request has returned its place.
+    // The slow request has returned its permit.
     script.set_endless(false);
     script.set("Yes.", End::Token(0));
     assert_eq!(post(router, "one", false).await.status(), StatusCode::OK);
