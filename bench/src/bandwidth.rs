@@ -1,5 +1,5 @@
-//! The rate at which this machine reads memory: the bound on decoding. `ixc::machine::bandwidth`
-//! measures it, here with a buffer of gigabytes.
+//! Rate at which this machine reads memory, which bounds the speed of decode.
+//! `ixc::machine::bandwidth` measures the rate, here with a buffer of gigabytes.
 
 use anyhow::ensure;
 use ixc::machine::bandwidth::measure_rounds;

@@ -57,8 +57,8 @@ impl Launcher {
             check(taken, &stderr, self.limit).with_context(|| format!("{name} failed"))?;
             return Ok(FinishedProgram { stdout, taken });
         }
-        // The prefix starts this program again, and that measures the command. The prefix's own
-        // time, such as waiting for a lock, is thus not counted.
+        // The prefix starts this program again, which then measures the command. So the prefix's
+        // own time, such as waiting for a lock, is not counted.
         let file = tempfile::Builder::new().prefix("ixc-bench-").suffix(".json").tempfile()?;
         let mut clock = vec![std::env::current_exe()?.into(), "clock".into()];
         if let Some(limit) = self.limit {
@@ -142,7 +142,7 @@ fn run(
         }
         let read = out.map(|mut pipe| pipe.read_to_end(&mut stdout)).transpose();
         let ended = await_end(pid);
-        // Without a limit there is no receiver.
+        // Without a limit, no thread receives this message.
         let _ = done.send(());
         read.map_err(anyhow::Error::from).and(ended)
     })?;

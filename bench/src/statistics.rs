@@ -47,8 +47,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Compares the samples of each round. A round counts if both have samples of it. Returns
-    /// `None` if no round counts.
+    /// Compares the samples of each round. A round counts if both entrants have samples of it.
+    /// Returns `None` if no round counts.
     pub fn from_rounds(unit: Unit, ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> Option<Ratio> {
         let median = |samples: &[f64]| Some(Summary::from_samples(samples)?.median);
         let of_medians = unit.ratio(median(&ours.concat())?, median(&theirs.concat())?);

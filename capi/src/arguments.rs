@@ -295,7 +295,7 @@ impl Buffer<u8> {
     pub unsafe fn fill_text(&self, bytes: &[u8]) -> Result<(), Failure> {
         // SAFETY: the caller meets the conditions of `# Safety`.
         if unsafe { self.has_room(bytes.len(), 1) }? {
-            // SAFETY: there is room for the bytes and one more. They belong to Rust.
+            // SAFETY: there is room for the bytes and the terminating 0. The bytes belong to Rust.
             unsafe {
                 self.at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                 self.at.add(bytes.len()).write(0);

@@ -39,7 +39,7 @@ impl<T> Exclusive<T> {
     /// Waits for the lock. `what` is the name of the value in error texts.
     ///
     /// # Errors
-    /// When this thread has the lock, or an earlier call panicked with it.
+    /// When this thread has the lock, or an earlier call panicked while it had the lock.
     pub fn lock(&self, what: &str) -> Result<LockGuard<'_, T>, Failure> {
         // Only this thread writes its own mark, so it reads it if it has the lock.
         if self.owner.load(Ordering::Relaxed) == thread_mark() {

@@ -31,7 +31,7 @@ fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the text between two markers, and the rest.
+/// Returns the text between two markers, and the text after the second marker.
 fn between<'t>(text: &'t str, begin: &str, end: &str) -> Option<(&'t str, &'t str)> {
     let from = text.find(begin)? + begin.len();
     let len = text[from..].find(end)?;

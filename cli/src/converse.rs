@@ -26,7 +26,7 @@ enum Flow {
 
 /// A command that the user can type instead of a message.
 struct Command {
-    /// All names; the first one is shown.
+    /// All names of the command. The first one is shown in the list of commands.
     names: &'static [&'static str],
     /// Argument, as the list of commands shows it.
     argument: &'static str,

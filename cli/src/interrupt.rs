@@ -1,4 +1,4 @@
-//! Ctrl-C.
+//! Handling of Ctrl-C.
 //!
 //! While a text is generated, the first Ctrl-C stops the text: the tokens so far stay, and a
 //! conversation continues. At any other time (loading, compiling, packing, prefill, measuring,
@@ -76,7 +76,7 @@ fn handle_signal() {
     let Some(text) = text.as_mut().filter(|text| !text.is_interrupted) else { end() };
     text.is_interrupted = true;
     let patience = PATIENCE.max(text.longest.saturating_mul(SLOWER));
-    // A thread of its own waits, so that the handler sees another Ctrl-C meanwhile.
+    // A separate thread waits for the reaction, so that the handler sees another Ctrl-C meanwhile.
     let watch = std::thread::Builder::new().name("ctrl-c".into()).spawn(move || watch(patience));
     if watch.is_err() {
         end();

@@ -202,7 +202,8 @@ fn colours_of(arguments: &[OsString]) -> Colours {
 /// Reads the command line, the environment variables of options, and the configuration file.
 ///
 /// # Errors
-/// If one of them is wrong. Help and version texts are also returned as errors.
+/// If the command line, a variable or the file is wrong. Help and version texts are also returned
+/// as errors.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, ParseError> {
     let colours = colours_of(&arguments);
     output::set_colours(colours);

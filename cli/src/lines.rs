@@ -1,5 +1,5 @@
-//! Input of a conversation: lines, edited if the terminal can do that, and the messages made of
-//! them.
+//! Input of a conversation: lines, which the user can edit if the terminal supports it, and
+//! messages of one or several lines.
 //!
 //! A message is one line, one paste, lines joined by a final `\`, or all text between two `"""`.
 //!

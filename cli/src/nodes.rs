@@ -109,7 +109,7 @@ fn not_placed(error: NumaError) -> ixc_error::Error {
     ixc_generate::Error::from(LoadError::from(error)).into()
 }
 
-/// Prints the memory of ranks on their nodes, and on others, as lines of `--stats`.
+/// Prints the memory of ranks on their own nodes and on other nodes, as lines of `--stats`.
 pub fn note(engine: &Engine) {
     for NodeUse { rank, home, what, bytes, refusal } in engine.node_use() {
         let on: Vec<String> = home.iter().map(u32::to_string).collect();

@@ -47,7 +47,7 @@ pub fn join(command: &Command, connect: Option<Connect>) -> anyhow::Result<()> {
     interrupt::before_end(|| end_silently("the run was interrupted"));
     if is_follower() {
         output::set_loudness(true, 0);
-        // `mpirun` sends the signal to all ranks. Rank 0 then ends all of them.
+        // `mpirun` sends Ctrl-C to all ranks. Rank 0 then ends all of them.
         ignore_interrupts();
         #[cfg(unix)]
         if matches!(command, Command::Serve(_)) {
@@ -71,8 +71,8 @@ pub fn transport() -> Option<Arc<dyn Transport>> {
     TRANSPORT.get().cloned()
 }
 
-/// Returns whether this process repeats the steps of another one. It then writes no files, and
-/// nothing to standard output.
+/// Returns whether this process repeats the steps of rank 0. It then writes no files, and nothing
+/// to standard output.
 pub fn is_follower() -> bool {
     TRANSPORT.get().is_some_and(|transport| transport.rank() > 0)
 }

@@ -195,7 +195,7 @@ impl Args {
         if is_follower {
             return ranks::follow(self.model.path(), &options);
         }
-        // Read these before the model is opened, which takes longer.
+        // Read the template and the grammar before the model is opened, which takes longer.
         let template = self.template.template()?;
         let grammar = self.grammar.source()?;
         let watch = Watch::new(&progress);

@@ -121,8 +121,8 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::EngineOptions) -> Resul
     if plan.expert_groups.is_empty() {
         return Ok(None);
     }
-    // The ranks of a plan have parts of about the same size. All of them are in this process,
-    // unless there is a connection to other processes.
+    // All ranks of a plan take about the same memory. They run in this process, unless there is a
+    // connection to other processes.
     let ranks = plan.ranks.filter(|_| run.transport.is_none()).map_or(1, |ranks| u64::from(ranks.ranks));
     Ok(default_memory(memory_estimate::resident(plan, run)?.saturating_mul(ranks)))
 }

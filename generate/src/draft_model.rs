@@ -206,8 +206,8 @@ pub(crate) fn most_likely_token(logits: &[f32], vocabulary: u32) -> (u32, f32) {
     (best.0, 1.0 / sum)
 }
 
-/// Checks that tokens have the same text in both vocabularies. One may have more tokens at the end,
-/// since rows of embeddings are padded differently.
+/// Checks that tokens have the same text in both vocabularies. One vocabulary may have more tokens
+/// at the end, since rows of embeddings are padded differently.
 fn check(draft: &Tokenizer, model: &Tokenizer) -> Result<(), Error> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     for id in 0..draft.token_count().min(model.token_count()) as u32 {

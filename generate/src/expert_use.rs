@@ -30,8 +30,8 @@ const BEGIN: &[u8] = br#"{"schema":"ixc.experts.v"#;
 /// Record of expert use.
 pub const KIND: Kind =
     Kind { name: "record of expert use", is: |head| head.starts_with(BEGIN), streams: false, private: false };
-/// Max bytes of such a file. A number of 20 digits for each of 512 experts in 128 layers takes a
-/// twelfth of it.
+/// Max bytes of a file with expert counts. A number of 20 digits for each of 512 experts in 128
+/// layers takes a twelfth of it.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Count of tokens that chose each expert.

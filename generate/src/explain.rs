@@ -1,9 +1,9 @@
 //! Decisions in the compilation of a model, with their reasons. Only decisions that rejected an
 //! alternative are listed.
 //!
-//! Passes record their decisions when they make them ([`ixc_passes::decision`]); nothing is decided
-//! again here. Placement on a grid and the choice of an expert predictor at the start of a run also
-//! record decisions. Similar decisions are grouped.
+//! Passes record their decisions when they make them ([`ixc_passes::decision`]); this module
+//! decides nothing again. Placement on a grid and the choice of an expert predictor at the start of
+//! a run also record decisions. Similar decisions are grouped.
 //!
 //! ```
 //! use ixc_compile::{compile::CompileOptions, model::Model};

@@ -303,8 +303,8 @@ impl Generator {
     /// an idle slot. The slot is empty afterwards.
     ///
     /// # Errors
-    /// When the tokens are not of this model, or do not fit into the context, or there is no such
-    /// slot.
+    /// When a token is not in the vocabulary, the tokens do not fit into the context, or no slot
+    /// has this number.
     pub fn logits(&mut self, number: usize, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.model.check(tokens)?;
         self.store_prompt(number);

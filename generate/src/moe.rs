@@ -250,7 +250,7 @@ impl Moe {
     }
 
     /// Submits rows to a layer's experts, and returns at once. Each row has as many `ids` and
-    /// `weights` as the layer uses ([`Layer::used`]). An id of [`NO_EXPERT`] is skipped, whatever
+    /// `weights` as it uses experts ([`Layer::used`]). An id of [`NO_EXPERT`] is skipped, whatever
     /// its weight.
     ///
     /// # Errors
@@ -282,7 +282,7 @@ impl Moe {
     }
 
     /// Keeps the ids of the `count` experts from `first` on, and replaces all other ids by
-    /// [`NO_EXPERT`]. A machine that has only these experts uses this.
+    /// [`NO_EXPERT`]. Call it on a machine that has only these experts.
     pub fn own_ids(ids: &[i32], first: i32, count: i32) -> Vec<i32> {
         let own = |id: i32| id >= first && id < first.saturating_add(count);
         ids.iter().map(|&id| if own(id) { id } else { NO_EXPERT }).collect()

@@ -1,4 +1,4 @@
-//! Plan files with their model files: opening both.
+//! Opening of plan files together with their model files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -91,7 +91,7 @@ pub struct Session {
     sampler: Option<SamplerState>,
     /// State at which the next text's sampler resumes.
     next_sampler: Option<SamplerState>,
-    /// Options of streams.
+    /// Options of the texts that [`Session::chat`] and [`Session::complete`] stream.
     options: TextOptions,
     /// Result of the last stream, until the caller takes it.
     completion: Option<Result<Completion, Error>>,
@@ -157,7 +157,7 @@ impl Session {
     ) -> Result<Generation, E> {
         let mut run = self.begin(request.clone())?;
         let speculation = self.generator.speculation_tally();
-        // The statistics so far belong to other texts.
+        // The statistics so far belong to other texts, so they are discarded.
         self.generator.model_mut().take_stats();
         let (mut end, mut failure, mut is_timed) = (None, None, false);
         while end.is_none() {
@@ -236,7 +236,7 @@ impl Session {
     }
 
     /// Reads a state that [`Session::save_state`] wrote, and returns its text. A request whose
-    /// prompt begins with that text computes only the rest, with the same bits.
+    /// prompt begins with that text computes only its other tokens, with the same bits.
     ///
     /// # Errors
     /// When the state cannot be read, is of another model, or is damaged.

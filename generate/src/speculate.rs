@@ -51,7 +51,8 @@ pub struct Text<'t> {
     pub tokens: &'t [u32],
     /// Max number of draft tokens.
     pub max_draft: usize,
-    /// Draft: tokens that may follow. Empty at first, and if there is no draft.
+    /// Draft: tokens that may follow the text. Empty before drafting, and if the drafter has no
+    /// draft.
     pub draft: Vec<u32>,
 }
 

@@ -82,7 +82,7 @@ impl AddAssign for StreamCounts {
 }
 
 impl Phase {
-    /// Returns tokens per second without the time of packing; 0 if there is no other time.
+    /// Returns tokens per second without the time of packing; 0 if packing took all of the time.
     pub fn rate_without_packing(&self) -> f64 {
         let seconds = self.seconds - self.packing;
         if seconds > 0.0 { self.tokens as f64 / seconds } else { 0.0 }

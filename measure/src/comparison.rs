@@ -123,8 +123,8 @@ fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
     }
 }
 
-/// Returns the columns of [`SETTINGS`] that have one value in all rows of one side, and a different
-/// value in all rows of the other.
+/// Returns the columns of [`SETTINGS`] that have one value in all rows of one document, and a
+/// different value in all rows of the other document.
 fn different_columns(a: &Json, b: &Json) -> Vec<&'static str> {
     let values = |document: &Json, column: &str| -> BTreeSet<String> {
         document["rows"].as_array().into_iter().flatten().map(|row| value_text(&row[column])).collect()

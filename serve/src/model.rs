@@ -363,6 +363,6 @@ pub struct ExpertCounts {
     pub reads: u64,
     /// Bytes of the reads.
     pub read_bytes: u64,
-    /// Seconds with an outstanding read.
+    /// Seconds in which at least one read was outstanding.
     pub busy_seconds: f64,
 }

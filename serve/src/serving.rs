@@ -347,7 +347,7 @@ impl Host {
     }
 
     /// Returns the DRY sequence breakers for these texts: tokens that contain a text, and tokens
-    /// that begin one, with the tokens that may complete it. Without texts, llama.cpp's default
+    /// that begin a text, with the tokens that may complete it. Without texts, llama.cpp's default
     /// breakers are used. May take tenths of a second.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use std::os::unix::net::{self, UnixDatagram};
 
 use ixc_failure::Class;
 
-/// First descriptor of a service manager, `SD_LISTEN_FDS_START`.
+/// Number of the first file descriptor that a service manager passes, `SD_LISTEN_FDS_START`.
 const FIRST: i32 = 3;
 
 /// Error of the protocols with a service manager.

@@ -70,7 +70,8 @@ impl Rival for Llama {
     }
 }
 
-/// Returns the command of `llama-bench` for a job, with only those options that both versions have.
+/// Returns the command of `llama-bench` for a job, with only those options that llama.cpp and
+/// ik_llama.cpp both have.
 pub fn bench(folder: &Path, job: &Job) -> Vec<OsString> {
     let (threads, repetitions) = (job.threads.to_string(), job.repetitions.to_string());
     let program = folder.join("llama-bench");

@@ -1,6 +1,7 @@
 //! The engines: one file each, one row each in [`table`].
 //!
-//! An engine returns the command for a [`Job`] and reads the command's output. It runs nothing.
+//! An engine returns the command for a [`Job`] and reads the command's output. It runs no program
+//! itself.
 
 mod ik;
 mod ixc;
@@ -36,7 +37,7 @@ pub trait Rival: Sync {
         vec![String::new()]
     }
 
-    /// Returns the command that does a job in a variant, or `None` if the engine cannot do such a
+    /// Returns the command that does this job in a variant, or `None` if the engine cannot do the
     /// job.
     fn command(&self, variant: usize, job: &Job) -> Option<Vec<OsString>>;
 

@@ -154,7 +154,7 @@ impl Args {
         Err(ixc_error::Error::from(KernelError::Unequal { names }).into())
     }
 
-    /// Returns the two kernels.
+    /// Returns the two kernels to compare.
     fn kernels(&self) -> anyhow::Result<(TargetKernel, TargetKernel)> {
         let first = choose(&self.a, self.target.target)?;
         Ok(match &self.b {

@@ -238,8 +238,8 @@ mod tests {
         }
     }
 
-    /// A key that is a command's name is the command's table. The option of this name is then a key
-    /// of its own command's table only.
+    /// A key of the file with a command's name is the table of this command. So an option of the
+    /// same name can only be set in the table of its own command.
     #[test]
     fn two_options_are_called_as_commands() {
         let built = build_command();

@@ -18,7 +18,7 @@ use super::file::ConfigFile;
 use super::source::{Setting, SettingSource};
 
 /// Option that is dropped if an earlier source sets a conflicting argument. The program would
-/// refuse both together.
+/// refuse both arguments together.
 struct GivesWay {
     /// Long name of the option.
     option: &'static str,

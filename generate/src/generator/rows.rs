@@ -114,8 +114,8 @@ impl Generator {
     }
 
     /// Returns how many of a prompt's `left` remaining tokens are computed in the next step: all,
-    /// or a multiple of `unit`. Neither these nor the tokens after them are fewer than
-    /// [`Generator::min_rows`].
+    /// or a multiple of `unit`. Neither the computed tokens nor the tokens after them are fewer
+    /// than [`Generator::min_rows`].
     fn part(&self, left: usize, room: usize, unit: usize) -> usize {
         if left <= room || self.callers == Callers::One {
             return left.min(room);

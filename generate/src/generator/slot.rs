@@ -75,7 +75,7 @@ impl Generator {
     /// Saves the state of a sequence.
     ///
     /// # Errors
-    /// When there is no such sequence, it is empty, or it cannot be written.
+    /// When there is no such sequence, the sequence is empty, or the file cannot be written.
     pub fn save_slot(&self, number: usize, output: Output) -> Result<SlotSize, Error> {
         let slot = self.slots.get(number).ok_or(Error::NoSlot { number, slots: self.slots.len() })?;
         let bytes = self.model.save(slot.sequence, &slot.cached_tokens, None, output)?;

@@ -70,7 +70,7 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
     let found = run(&mut generator, vec![slow, request(&tokens, 60)]);
     assert!(found[0].1.contains("takes too long: the limit for an answer is 0 seconds"), "{}", found[0].1);
     assert_eq!(found[1], alone[0]);
-    // A usual grammar gives the same tokens alone and next to others.
+    // A usual grammar gives the same tokens alone and next to other requests.
     let digits = || Request { grammar: matcher(GrammarSource::Regex("[0-9]{12}".into())), ..request(&tokens, 40) };
     let both = run(&mut generator, vec![digits(), request(&tokens, 60)]);
     assert_eq!((&both[0].1, &both[1]), (&"Grammar".to_owned(), &alone[0]));

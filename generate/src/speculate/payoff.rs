@@ -76,7 +76,7 @@ pub(super) struct Payoff {
     times: [Option<(f64, u64)>; MAX_ROWS + 1],
     /// Steps so far.
     steps: u64,
-    /// Steps with drafts since the last one without, by the number of texts.
+    /// Number of steps with drafts since the last step without drafts, by the number of texts.
     since: [u32; MAX_ROWS + 1],
     /// Average seconds of drafting, and average length of the longest draft.
     guesses: (f64, f64),
@@ -155,7 +155,7 @@ impl Payoff {
     }
 
     /// Returns the estimated seconds of a step with `rows` rows: interpolated between measurements,
-    /// constant outside of them, and 1 without any.
+    /// constant outside of them, and 1 without any measurement.
     fn time(&self, rows: usize) -> f64 {
         let known = |at: usize| {
             let (time, measured) = (*self.times.get(at)?)?;

@@ -221,7 +221,7 @@ impl Answer {
 }
 
 /// Refuses more answers than the server can compute and queue. Call it before anything is copied
-/// for each of them.
+/// for each answer.
 ///
 /// # Errors
 /// The error names the field that requests too many answers.

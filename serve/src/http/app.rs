@@ -27,8 +27,8 @@ use crate::serving::{Host, ModelQuery, Registry};
 /// Max conversations that are rendered at once: each takes a helper process and its memory.
 const PROMPTS_AT_ONCE: usize = 4;
 
-/// Max grammars that are compiled at once, and max searches for sequence breakers. Each takes up to
-/// some seconds of CPU time and tens of MB. Further ones wait.
+/// Max grammars that are compiled at once, and max searches for sequence breakers. A compilation or
+/// search takes up to some seconds of CPU time and tens of MB. Further ones wait.
 const COMPILED_AT_ONCE: usize = 4;
 
 /// Options of the server.
@@ -116,8 +116,8 @@ pub(crate) struct App {
     key_places: Vec<Arc<Semaphore>>,
     /// Lock that ensures that only one model is loaded at a time.
     loading: Arc<Mutex<()>>,
-    /// Number of answers so far; the next field is a random number that distinguishes the answers
-    /// of different servers.
+    /// Number of answers so far. The next field, the start time in nanoseconds since 1970,
+    /// distinguishes the answers of different servers.
     count: AtomicU64,
     start_nanos: u64,
 }

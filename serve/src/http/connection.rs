@@ -2,9 +2,9 @@
 //! so do clients that do not read their answers.
 //!
 //! Invariant: a connection whose client neither sends nor reads is closed. There are at most
-//! [`AppOptions::connections`], and in addition 64 refused ones at most ([`Refusals`]).
-//! Invariant: work for a client ends soon after the client has left, even if it had sent more
-//! requests.
+//! [`AppOptions::connections`] connections, and in addition at most 64 refused connections
+//! ([`Refusals`]). Invariant: work for a client ends soon after the client has left, even if the
+//! client had sent more requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -102,8 +102,8 @@ pub(crate) async fn serve(
             Err(_) => refusals.refuse(stream, client, options, CLIENT_LIMIT_MESSAGE),
         }
     }
-    // The system has accepted these connections, and would reset them together with the listener.
-    // They are accepted without the runtime, which may not know of them yet.
+    // The system has accepted the queued connections, and would reset them together with the
+    // listener. They are accepted without the runtime, which may not know of them yet.
     if let (Queue::Answer, Ok(listener)) = (queue, listener.into_std()) {
         for (stream, client) in std::iter::from_fn(|| listener.accept().ok()).take(MAX_QUEUE) {
             // Clients that connect meanwhile must not delay the answers.
@@ -153,7 +153,8 @@ async fn answer(
             result = connection.as_mut() => result,
             () = wait_for_end(&mut ending) => {
                 // After an early answer, hyper's next poll receives the rest of the request, or
-                // closes the connection. So an idle connection that stays open has received it.
+                // closes the connection. So an idle connection that stays open has received the
+                // whole request.
                 if let Some(result) = connection.as_mut().now_or_never() {
                     result
                 } else {
@@ -206,11 +207,11 @@ impl SharedStream {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Completes soon after the client has closed its side. While hyper waits for bytes, it notices
-    /// this at once. If hyper holds bytes of a further request, it does not read until the previous
-    /// answer was sent, and would never notice. The system still reports the close, unless the
-    /// client has sent more than the system's buffers hold. Then the close comes after unread
-    /// bytes, and the next write fails.
+    /// Completes soon after the client has closed its side of the connection. While hyper waits for
+    /// bytes, it notices the close at once. If hyper holds bytes of a further request, it does not
+    /// read until the previous answer was sent, and would never notice the close. The system still
+    /// reports the close, unless the client has sent more than the system's buffers hold. Then the
+    /// close comes after unread bytes, and the next write fails.
     async fn wait_closed(&self) {
         let is_closed = || {
             let ready = self.lock().ready(Interest::READABLE).now_or_never();

@@ -43,7 +43,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
 pub(crate) async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Value>, HttpError> {
     let app = app.select_named_model(query(&uri, "model")).await?;
     let facts = app.model.facts();
-    // These are the settings of a request without any fields.
+    // Defaults: the settings of a request without any fields.
     let fields = app.fields(b"{}")?;
     let mut params = settings_object(&sampling::sampling(&app, &fields).await?);
     if fields.get("seed").is_none() {

@@ -257,7 +257,7 @@ mod tests {
         ] {
             assert_eq!(refused("127.0.0.1:8080", origin).as_deref(), Some(origin));
         }
-        // The server's own address and port.
+        // Origins at the server's own address, with its own and other ports.
         for (host, origin, is_own) in [
             ("192.168.1.5:8080", "http://192.168.1.5:8080", true),
             ("192.168.1.5:8080", "http://192.168.1.5", false),

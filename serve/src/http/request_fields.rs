@@ -3,9 +3,9 @@
 //!
 //! Each documented field of an interface is honoured, ignored because it changes no answer, or
 //! refused by name. The sources are OpenAI's specification (`CreateChatCompletionRequest`,
-//! `CreateCompletionRequest`, `CreateResponse`, `CreateEmbeddingRequest`), Anthropic's of
-//! `/v1/messages`, llama-server's README, and the parameters of vLLM's server. A field that is in
-//! none of them is ignored, as OpenAI's clients expect.
+//! `CreateCompletionRequest`, `CreateResponse`, `CreateEmbeddingRequest`), Anthropic's
+//! specification of `/v1/messages`, llama-server's README, and the parameters of vLLM's server. A
+//! field that is in none of these sources is ignored, as OpenAI's clients expect.
 
 use std::fmt::Write;
 

@@ -40,8 +40,8 @@ pub(crate) fn includes_stop(fields: &Fields) -> Result<bool, HttpError> {
     Ok(fields.flag("include_stop_str_in_output")?.unwrap_or(false))
 }
 
-/// Reads the settings of the sampler; the defaults are those of `run`. Fields have the names of the
-/// settings.
+/// Reads the settings of the sampler; the defaults are those of `ixc run`. Fields have the names of
+/// the settings.
 pub(crate) async fn sampling(app: &RequestState, fields: &Fields) -> Result<SamplerSettings, HttpError> {
     let mut settings = SamplerSettings::default();
     for setting in sample::NUMBERS {

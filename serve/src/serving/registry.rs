@@ -95,7 +95,7 @@ pub struct Registry {
     sources: Vec<ModelSource>,
     /// Whether each model is an embedding model; unset until known.
     kinds: Vec<OnceLock<bool>>,
-    /// `None` if there is one model, which stays loaded.
+    /// Options for loading models; `None` if there is only one model, which stays loaded.
     loading: Option<LoadSettings>,
     state: Mutex<State>,
     /// Lock that is held while a model is loaded.
@@ -272,8 +272,9 @@ impl Registry {
             }
             sleep(CHECK_INTERVAL);
         };
-        // If all of the model fits, the default limit applies. Otherwise it gets the rest of the
-        // budget, which counts the whole process.
+        // If the whole model fits, the default limit applies. Otherwise the limit is the free part
+        // of the budget plus the memory of this process, because the limit counts the whole
+        // process.
         let process = || memory_estimate::process_bytes().saturating_sub(unloaded_bytes);
         options.run.memory = (own > free).then(|| process().saturating_add(free).saturating_sub(prompt_cache_bytes));
         let loaded = model.load(&options).map_err(|error| failed(error.to_string()))?;

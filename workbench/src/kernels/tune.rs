@@ -66,8 +66,8 @@ pub enum Comparison {
     /// Time of alternating rounds on this machine, in steps of a model that consists of this
     /// product.
     Time {
-        /// Memory level of the weights. In memory, there are more weights than any cache holds. In
-        /// the caches, there are few.
+        /// Memory level of the weights. For memory, there are more weights than any cache holds.
+        /// For the caches, there are few weights.
         place: MemoryLevel,
         /// Number of rounds.
         rounds: u32,

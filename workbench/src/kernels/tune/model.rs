@@ -1,6 +1,7 @@
 //! Tunes the slow products of a model, in the model itself. The tiles of one kernel of its plan are
-//! changed at a time, and the times of this part of the step are compared. At the end all winners
-//! are combined. They are kept only if whole steps are faster with them, by more than the spread.
+//! changed at a time, and the times of the steps that run this kernel are compared. At the end all
+//! winners are combined. They are kept only if whole steps are faster with them, by more than the
+//! spread.
 
 use ixc_kernels::KernelSpec;
 use ixc_passes::options::OptionSet;
