@@ -17,7 +17,7 @@
 //! | [`answer`] | text of an answer, split into content, reasoning and tool calls |
 //! | [`output_text`] | text of generated tokens, up to a stop string |
 //! | `masks` | token masks of grammars, computed by other threads |
-//! | [`speculate`] | speculative decoding: draft tokens, computed in the same step as the last token |
+//! | [`speculate`] | speculative decoding: draft tokens, computed with the last token of a text |
 //! | [`draft_model`] | draft models: small models that guess tokens for a larger one |
 //! | [`own_layer`] | draft layers: a layer of the model that guesses its tokens |
 //! | [`prompt_cache`] | cache of prompt prefixes |
