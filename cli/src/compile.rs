@@ -196,7 +196,7 @@ impl Emit {
 /// Open files for the stages of `--emit`, in a folder next to the plan.
 struct Stages {
     outputs: Vec<(Stage, Output)>,
-    /// Folder of these files. Dropping this field removes the folder if nothing was written.
+    /// Folder of the stages' files. Dropping this field removes the folder if nothing was written.
     _folder: Option<OutputFolder>,
 }
 

@@ -163,7 +163,7 @@ impl HubModel {
     }
 }
 
-/// Whether a name looks like the path of a file.
+/// Returns whether a name looks like the path of a file.
 fn is_path(name: &str) -> bool {
     let is_file = [".gguf", ".ixp", ".json"].iter().any(|end| name.ends_with(end));
     is_file || name.starts_with(['/', '.', '~'])

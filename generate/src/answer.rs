@@ -38,7 +38,7 @@ use crate::generator::End;
 /// Invariant: no text of a returned delta is empty.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerText {
-    /// Parser of the answer, until its end.
+    /// Parser of the answer; `None` without a parser, and after the end of the answer.
     parser: Option<Parser>,
 }
 

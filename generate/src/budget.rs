@@ -148,7 +148,7 @@ pub fn compile_within(
 pub(crate) enum FirstPlan {
     /// The plan with streamed experts, for a budget that the experts alone exceed.
     Streamed { compiled: Box<Compilation>, memory: u64, min_expert_bytes: u64 },
-    /// The plan with all weights in memory, which shows whether they fit.
+    /// The plan with all weights in memory, which shows whether all weights fit.
     Resident(Box<ResidentPlan>),
 }
 
@@ -247,8 +247,8 @@ fn record_decisions<T>(
 #[derive(Debug)]
 pub struct ResidentPlan {
     begin: Instant,
-    /// Intermediate result from which other plans of the model are compiled; `None` if it has no
-    /// experts.
+    /// Intermediate result from which other plans of the model are compiled; `None` if the model
+    /// has no experts.
     prefix: Option<Prefix>,
     min_expert_bytes: u64,
     fused: Module,

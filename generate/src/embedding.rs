@@ -95,7 +95,7 @@ impl Embedder {
         &self.model
     }
 
-    /// See [`LoadedModel::evict_experts`].
+    /// Evicts the streamed experts of a layer: [`LoadedModel::evict_experts`].
     ///
     /// # Errors
     /// See [`LoadedModel::evict_experts`].

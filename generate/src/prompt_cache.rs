@@ -112,7 +112,7 @@ pub struct PromptCache {
     clock: u64,
     counts: Arc<Counts>,
     writer: Option<Writer>,
-    /// Lock that reserves the folder for this process while it is open.
+    /// File whose lock reserves the folder for this process while the file is open.
     lock: Option<File>,
 }
 

@@ -95,7 +95,8 @@ pub struct Session {
     options: TextOptions,
     /// Result of the last stream, until the caller takes it.
     completion: Option<Result<Completion, Error>>,
-    /// Request of the text, until it ends. A leaked stream leaves it here.
+    /// Request of the current text, until the request ends. A leaked stream leaves the request
+    /// here.
     open: Option<RequestId>,
 }
 

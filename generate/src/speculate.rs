@@ -150,7 +150,7 @@ pub struct Speculation {
     options: SpeculationOptions,
     payoff: Payoff,
     tally: Tally,
-    /// Whether the drafter has failed; it is not used again.
+    /// Whether the drafter has failed. A failed drafter is not used again.
     failed: bool,
 }
 

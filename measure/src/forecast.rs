@@ -136,7 +136,7 @@ pub enum Limit {
     Cores,
     /// The drive.
     Drive,
-    /// Memory: all experts are in it, so nothing is read.
+    /// Memory: all experts are in memory, so nothing is read.
     Memory,
 }
 

@@ -13,7 +13,7 @@ use crate::wait::wait;
 #[derive(Debug)]
 pub struct Stream {
     state: Mutex<State>,
-    /// Keeps the in-process server alive: answers end when it is dropped.
+    /// In-process server that generates the answer. Dropping it ends the answer.
     _local: Local,
 }
 

@@ -57,7 +57,7 @@ pub enum ExpertsAction {
 pub enum SlotAction {
     /// Write the state to the file with this name.
     Save(String),
-    /// Replace the state by that of the file with this name.
+    /// Replace the state by the state in the file with this name.
     Restore(String),
     /// Erase the state.
     Erase,
@@ -152,7 +152,7 @@ pub enum Refusal {
     /// The prompt is longer than the context.
     #[error("{message}")]
     TooLong {
-        /// Tokens of the prompt; a lower bound if it is too long to be counted.
+        /// Tokens of the prompt; a lower bound if the prompt is too long to be counted.
         tokens: usize,
         /// Positions of a sequence.
         context: usize,

@@ -135,7 +135,7 @@ pub enum Event {
     },
     /// The context was full, and was shifted: some tokens were dropped.
     Shifted,
-    /// A step computed a draft. The event follows its accepted tokens.
+    /// A step computed a draft. This event follows the events of the draft's accepted tokens.
     Drafted(DraftCounts),
     /// Text that was withheld until the end. It precedes [`Event::Ended`], unless it is empty.
     Text(String),

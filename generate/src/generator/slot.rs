@@ -10,7 +10,7 @@ use ixc_runtime::saved::{LoadedSequence, SavedError};
 use super::{ActiveRequest, Generator};
 use crate::{Error, slot_file};
 
-/// Sequence of the engine, and its request.
+/// Sequence of the engine, and the request that runs in the sequence.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) sequence: SequenceId,

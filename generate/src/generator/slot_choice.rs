@@ -60,7 +60,7 @@ struct SlotCopy {
 /// Result of looking a prompt up in the prompt cache.
 #[derive(Clone, Copy, Debug)]
 enum PrefixLookup {
-    /// The entry was loaded into this slot.
+    /// The cached prefix was loaded into this slot.
     Loaded(usize),
     /// The entry could not be loaded, and was removed.
     Damaged,

@@ -30,7 +30,7 @@ pub(crate) type Listener<'l> = dyn FnMut(&LoadedModel, RequestId, Event) -> Cont
 #[derive(Debug)]
 struct DrawnTokens {
     id: RequestId,
-    /// Tokens of the sequence that belong to its text.
+    /// Number of tokens of the sequence that belong to the request's text.
     text_len: usize,
     /// Tokens of the draft that were drawn.
     accepted: usize,

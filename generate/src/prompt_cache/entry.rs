@@ -34,10 +34,10 @@ pub(super) struct Counts {
 pub(super) struct Entry {
     /// Bytes in memory, which the counts include.
     pub(super) bytes: Option<Arc<Vec<u8>>>,
-    /// The bytes while the writing thread holds them.
+    /// Bytes of the entry, while the writing thread holds them.
     pub(super) queued: Weak<Vec<u8>>,
     pub(super) length: u64,
-    /// Digest of all tokens up to the entry's end, and of its kind.
+    /// Digest of the entry's kind, and of all tokens up to the entry's end.
     pub(super) name: Digest,
     pub(super) file: Arc<AtomicU8>,
     pub(super) last_use: u64,

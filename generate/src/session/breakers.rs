@@ -22,7 +22,7 @@ pub fn breakers(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Brea
     breakers_within(MAX_BREAKERS, tokenizer, texts)
 }
 
-/// Like [`breakers`], with at most `most` sequences.
+/// Returns the token sequences of [`breakers`], or an error if there are more than `most`.
 fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
     let mut all = Vec::new();
     for text in texts.iter().map(AsRef::as_ref).filter(|text| !text.is_empty()) {

@@ -66,7 +66,7 @@ pub struct TextStream<'s> {
     completion: Completion,
     /// Deltas that were not returned yet.
     deltas: VecDeque<Delta>,
-    /// The error that ended the stream, until it is returned.
+    /// Error that ended the stream, until the stream returns the error.
     failure: Option<Error>,
 }
 

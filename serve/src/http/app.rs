@@ -197,7 +197,7 @@ impl App {
     }
 }
 
-/// State of a request: the shared state, and the model that it names.
+/// State of a request: the shared state, and the model that the request names.
 pub(crate) struct RequestState {
     app: Arc<App>,
     pub(crate) model: Arc<Host>,

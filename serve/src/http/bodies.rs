@@ -107,7 +107,7 @@ impl Bodies {
     }
 }
 
-/// Bytes of a body that need budget.
+/// Returns how many bytes of a body count against the budget.
 fn budget_bytes(bytes: usize) -> usize {
     if bytes > SMALL_BODY { bytes } else { 0 }
 }
@@ -119,7 +119,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A chunked body of unknown length.
+    /// Returns a chunked body of unknown length.
     fn chunks(chunks: &[usize], ends: bool) -> Body {
         let parts: Vec<_> = chunks.iter().map(|length| Ok::<_, std::io::Error>(vec![b' '; *length])).collect();
         let rest = if ends { stream::empty().left_stream() } else { stream::pending().right_stream() };

@@ -29,7 +29,7 @@ tokio::task_local! {
 #[derive(Clone, Default)]
 pub(crate) struct Client {
     gone: Arc<AtomicBool>,
-    /// Time at which the request must have ended, if it has a time limit.
+    /// Time at which the request must have ended, if the request has a time limit.
     deadline: Option<Instant>,
     /// Share of the memory budget that the request's body takes.
     _room: Option<Arc<dyn Any + Send + Sync>>,

@@ -48,9 +48,9 @@ const MAX_QUEUE: usize = 4096;
 /// Treatment of connections that the system has queued when the server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
-    /// The server answers them, because the listener closes.
+    /// The connections are answered, because the listener closes.
     Answer,
-    /// Another server with the same socket answers them.
+    /// The connections are left to another server with the same socket.
     Leave,
 }
 /// Message for a client that has too many connections.

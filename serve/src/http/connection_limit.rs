@@ -51,7 +51,7 @@ impl Phase {
 struct Activity {
     phase: Phase,
     since: Instant,
-    /// Whether another connection waits for the place of this one.
+    /// Whether this connection is being closed, to free its place for another connection.
     is_closing: bool,
     /// Time at which the client must have read the answer, if the request has a time limit.
     deadline: Option<Instant>,

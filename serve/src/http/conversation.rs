@@ -80,7 +80,8 @@ pub(crate) fn going_on(fields: &Fields, messages: &[Message]) -> Result<(bool, O
     Ok((false, Some(part)))
 }
 
-/// Template variables of some models. Variables that the client names explicitly take precedence.
+/// Returns the template variables that fields of the request set. Variables that the client names
+/// explicitly take precedence.
 fn variables(fields: &Fields) -> Result<Vec<(String, JsonText)>, HttpError> {
     let mut variables = Vec::new();
     for name in ["reasoning_effort", "verbosity"] {

@@ -29,7 +29,7 @@ struct Client {
 pub(super) struct Worker<'s> {
     embedder: Embedder,
     clients: HashMap<u64, Client>,
-    /// Request of each text, and the text's index in it.
+    /// Request of each text, and the text's index in the request.
     request_of_text: HashMap<TextId, (u64, usize)>,
     /// Number of requests so far.
     count: u64,

@@ -164,7 +164,7 @@ struct Search<'s> {
     target: Target,
     /// Tiling of the weight that follows from cache sizes.
     own: String,
-    /// Part of the weight, and how the kernel is used in it.
+    /// Part of the weight. The next field is the use of the kernel in this part.
     part: RowTiles,
     each: Use,
     /// Whether this is the kernel for most rows, which determines the tiles.

@@ -16,12 +16,12 @@ pub struct OpLine {
     text: String,
     /// Mnemonic of the op.
     op: &'static str,
-    /// Names and types of its results.
+    /// Names and types of the op's results.
     results: Vec<(String, String)>,
-    /// Definitions of its operands: the position of an op in the same section, or `-1 - n` for the
-    /// section's n-th value from another section.
+    /// Definitions of the op's operands: the position of an op in the same section, or `-1 - n` for
+    /// the section's n-th value from another section.
     takes: Vec<i32>,
-    /// Weights and states in its operands.
+    /// Names of the weights and states in the op.
     names: Vec<String>,
 }
 

@@ -76,7 +76,7 @@ struct Loop {
 struct Call {
     rows: u32,
     dims: Vec<i64>,
-    /// Cycles on the CPU, with all operands in its first-level cache.
+    /// Cycles on the CPU, with all operands in the CPU's first-level cache.
     cycles: Option<f64>,
     /// Bytes of all buffers except scratch.
     bytes: u64,

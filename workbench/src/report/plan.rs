@@ -51,8 +51,8 @@ struct TaskView {
     variants: Vec<VariantView>,
     /// Buffers that the task reads or writes.
     buffers: Vec<u32>,
-    /// Bytes of weights that one token reads, and its multiply-adds by type of the factors. `None`
-    /// if they depend on the position.
+    /// Bytes of weights that the task reads for one token, and the multiply-adds for this token by
+    /// type of the factors. `None` if these numbers depend on the position.
     one: Option<(u64, [u64; 3])>,
 }
 

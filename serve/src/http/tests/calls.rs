@@ -20,7 +20,7 @@ const CODER: &str = "{# <tool_call><function= #}{% for t in tools or [] %}{{ t |
 const LLAMA: &str = "{# {\"name\": function name, \"parameters\":  #}{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}\
                      {% for m in messages %}{{ m.content }}{% endfor %}";
 
-/// A request to an interface, with two tools, and this choice of them.
+/// Returns a request to an interface, with two tools and this tool choice.
 fn request(path: &str, choice: &str, more: Value) -> Value {
     let names = ["look", "now"];
     let schema = json!({"type": "object", "properties": {"at": {"type": "string"}, "n": {"type": "integer"}}});

@@ -89,7 +89,7 @@ async fn waiting_requests_have_no_bodies() {
     assert!(is_read.load(Ordering::Relaxed));
 }
 
-/// The deadline covers the wait for a place and the arrival of the body.
+/// The deadline covers the wait for a permit and the arrival of the body.
 #[tokio::test]
 async fn waits_and_slow_bodies_end_at_the_deadline() {
     let script = Script::new();

@@ -50,7 +50,7 @@ impl Scripted {
     }
 }
 
-/// The objects of a stream of events.
+/// Returns the objects of a stream of events.
 pub fn events(stream: &Value) -> Vec<Value> {
     let lines = stream.as_str().unwrap().lines().filter_map(|line| line.strip_prefix("data: "));
     lines.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()

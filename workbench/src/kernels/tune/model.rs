@@ -60,7 +60,7 @@ pub struct Kernel {
     pub spec: String,
     /// Number of rows of activations in the timed steps: 1 for decode.
     pub rows: u32,
-    /// Share of the step time for the plan's steps that run this product, 0 to 1.
+    /// Share of a model step's time that the parts with this product take, 0 to 1.
     pub share: f64,
 }
 
