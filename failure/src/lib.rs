@@ -1,4 +1,4 @@
-//! Kinds of failures and their remedies: two questions that errors of all crates answer.
+//! Methods `class()` and `remedy()`, which the error types of all crates have.
 //!
 //! | module | method of an error | answer |
 //! | --- | --- | --- |
@@ -36,13 +36,13 @@
 //! assert_eq!(SpaceError::Full.remedy(), None);
 //! ```
 //!
-//! Invariant: this crate names no option and no exit status.
+//! Invariant: this crate contains no option name and no exit status of a program.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-/// Implements `From` for an outer error: it wraps an inner error, which wraps each of the listed
-/// ones.
+/// Implements `From` for an outer error that wraps an inner error. The new conversions are from
+/// each listed type, which the inner error can wrap, to the outer error.
 ///
 /// ```
 /// #[derive(Debug)]

@@ -1,70 +1,70 @@
-//! Changes that may help against a failure.
+//! Changes by the user that may prevent a failure.
 
-/// A change that may help against a failure, in the words of the library. Programs name the
-/// option, the field or the command for it.
+/// A change by the user that may prevent a failure. The library does not know the options of a
+/// program: each program prints the option, field or command for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Remedy {
-    /// Choose at compile time, or run the model file.
+    /// Choose at compile time, or run the model file instead of a plan.
     ChooseAtCompile,
-    /// Run code of another CPU in the emulator.
+    /// Run code for another CPU in the emulator.
     Emulate,
     /// Emulate a kernel on its own.
     EmulateKernel,
-    /// Replay a call in the emulator, not on this CPU.
+    /// Replay a recorded call in the emulator instead of on this CPU.
     EmulateReplay,
     /// Compile the model for embeddings.
     CompileEmbeddings,
     /// Compile the model for text, or serve its embeddings.
     CompileText,
-    /// Compile with early routers, or predict experts in another way.
+    /// Compile with early routers, or use another predictor of experts.
     PredictExperts,
-    /// Do not keep experts in mapped files, or compile for streaming.
+    /// Do not read experts from memory-mapped files, or compile for streaming.
     UnmapExperts,
-    /// Pass a model file for a plan with the option for model files.
+    /// Replace the plan by a model file, passed with the option for model files.
     NameModelFile,
     /// Name the model file that the plan was made from.
     FindModelFile,
     /// Name the model file that matches the plan, or compile again.
     OtherModelFile,
-    /// Choose a chat template.
+    /// Choose a chat template for the model.
     ChatTemplate,
-    /// Make the context larger.
+    /// Raise the context length.
     LargerContext,
-    /// Compile for steps of as many tokens as the text has.
+    /// Compile for steps that hold all tokens of the text.
     LargerStep,
     /// Score the text in shorter pieces.
     ShorterPieces,
-    /// Quantise in spite of the added error.
+    /// Quantise weights that are already quantised, in spite of the added error.
     Requantise,
-    /// Replace a file of another kind.
+    /// Replace the existing output file, although it has another format.
     ReplaceFile,
-    /// Discard the record, and begin again.
+    /// Discard the existing record of an earlier run, and begin again.
     StartOver,
-    /// Select one of a model's kernels.
+    /// Select one of the kernels of a model.
     SelectKernel,
-    /// Give the sizes of a kernel.
+    /// Pass the run-time sizes of a kernel.
     KernelSizes,
-    /// Compare an edited kernel with its origin, or run it unchecked.
+    /// Compare an edited kernel with the original one, or run it without a comparison.
     CompareKernel,
     /// Write the kernels of a model as files.
     WriteKernels,
     /// Write kernels together with their specs.
     WriteSpecs,
-    /// Give a command that fails for the kernel.
+    /// Pass the command that fails for the kernel to be reduced.
     FailingCommand,
-    /// Name the file for tuned choices of a target that this machine does not have.
+    /// Pass the file of tuning results for a target that this machine does not support.
     TunedFile,
-    /// Name the file for tuned choices.
+    /// Pass the path of the file with tuning results.
     TunedPlace,
-    /// Raise the limit of locked memory, or do not lock.
+    /// Raise the system's limit of locked memory, or do not lock memory.
     LockLess,
-    /// Compile the steps of the model.
+    /// Compile the whole model, not only its layers of experts.
     CompileSteps,
-    /// Compile for several ranks, or run the model file.
+    /// Compile for several ranks, or run the model file instead of a plan.
     CompileRanks,
-    /// Compile layers of experts.
+    /// Compile only the layers of experts.
     CompileLayers,
-    /// Compile with experts as they are stored, or packed in the plan file.
+    /// Compile with experts in the model file's layout, or with experts packed into the plan file.
     StoreExperts,
     /// List the models that this build reads.
     ListModels,
@@ -74,10 +74,10 @@ pub enum Remedy {
     UseEmbeddings,
     /// Serve embeddings of the model.
     ServeEmbeddings,
-    /// Add a name of the server.
+    /// Add a host name to the names that the server accepts.
     AllowHost,
-    /// Admit an origin of pages.
+    /// Allow web pages of another origin to call the server.
     AllowOrigin,
-    /// Name the folder for saved sequences.
+    /// Pass the folder for saved sequences.
     SlotFolder,
 }
