@@ -1,8 +1,7 @@
 //! Identity of files, to detect that an open file was replaced or written to.
 //!
 //! Model files have no checksum, and writes to a mapped file are visible at once. So the metadata
-//! of an open file is compared with its metadata at the time of opening. In the second row of the
-//! table, the bytes are unchanged.
+//! of an open file is compared with its metadata at the time of opening:
 //!
 //! | difference | meaning |
 //! | --- | --- |
@@ -23,15 +22,16 @@ pub struct Identity {
     device: u64,
     inode: u64,
     bytes: u64,
-    /// Seconds and nanoseconds.
+    /// Time of the last modification (`mtime`): seconds and nanoseconds.
     modified: (i64, i64),
     status: Status,
 }
 
-/// Metadata whose change explains a new time of status without a change of bytes.
+/// Time of the last status change (`ctime`), and the metadata that can explain a new `ctime`
+/// without a write to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Status {
-    /// Seconds and nanoseconds.
+    /// Time of the last status change (`ctime`): seconds and nanoseconds.
     changed: (i64, i64),
     links: u64,
     mode: u32,
@@ -39,7 +39,7 @@ struct Status {
     group: u32,
 }
 
-/// A file that was replaced or written to after it was opened.
+/// Error for a file that was replaced or written to after it was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: the file was replaced or changed while in use: its {what} is {found}, expected {expected}", path.display())]
 pub struct ChangedFile {
@@ -63,7 +63,7 @@ impl ChangedFile {
         ChangedFile { path: path.into(), what, found, expected }
     }
 
-    /// Returns the error for a file that was replaced since it was read.
+    /// Returns the error for a path that now names another file than the one that was read.
     pub fn replaced_file(path: &Path) -> ChangedFile {
         ChangedFile::new(path, "file", "another file".into(), "the file that was read".into())
     }
@@ -97,7 +97,7 @@ impl Identity {
         }
     }
 
-    /// Returns the length in bytes.
+    /// Returns the file's length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -107,10 +107,10 @@ impl Identity {
         [self.modified.0, self.modified.1]
     }
 
-    /// Reads the identity of the file at a path.
+    /// Reads the identity of the file at a path. Links are followed.
     ///
     /// # Errors
-    /// [`ChangedFile`] if there is no file.
+    /// [`ChangedFile`] if the metadata cannot be read, for example because the path names no file.
     pub fn from_path(path: &Path) -> Result<Identity, ChangedFile> {
         let gone = |error: io::Error| ChangedFile::new(path, "path", error.to_string(), "the path of the file".into());
         std::fs::metadata(path).map(|metadata| Identity::from_metadata(&metadata)).map_err(gone)
@@ -184,8 +184,8 @@ mod tests {
 
     use super::*;
 
-    /// Repeats `change` until the file's time of change differs, because the clock of a file system
-    /// may have steps of some milliseconds.
+    /// Repeats `change` until the file's `ctime` differs: the clock of a file system may advance in
+    /// steps of some milliseconds.
     fn until_noticed(file: &File, before: Identity, mut change: impl FnMut()) {
         while Identity::from_metadata(&file.metadata().unwrap()).status.changed == before.status.changed {
             change();
@@ -212,7 +212,8 @@ mod tests {
         assert_eq!(what(&file, before), None);
         until_noticed(&file, before, || file.write_all_at(b"S", 0).unwrap());
         assert_eq!(what(&file, before), Some("time of change"));
-        // `cp --preserve` and `rsync --times` also set the modification time back.
+        // `cp --preserve` and `rsync --times` also reset `mtime` after a write, as this change
+        // does.
         let (file, before) = begin();
         let modified = file.metadata().unwrap().modified().unwrap();
         until_noticed(&file, before, || {
@@ -223,9 +224,9 @@ mod tests {
         let (file, before) = begin();
         file.set_len(4).unwrap();
         assert_eq!(what(&file, before), Some("length"));
-        // The following changes keep the bytes.
+        // The following changes do not write to the file's bytes.
         let (file, before) = begin();
-        // Modes that no new file has.
+        // Permission bits that a new file never has.
         let mut mode = 0o700;
         until_noticed(&file, before, || {
             mode ^= 0o040;

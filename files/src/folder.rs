@@ -14,8 +14,8 @@ use crate::text::STANDARD;
 /// Mode of a new folder, before the user's mask (`umask`).
 const NEW_FOLDER: u32 = 0o777;
 
-/// A new folder. It is created under a temporary name next to its path, and renamed when all its
-/// files are on the disk.
+/// A new output folder. It is created under a temporary name next to its path, and renamed when all
+/// its files are on the disk.
 #[derive(Debug)]
 pub struct NewFolder {
     place: PathBuf,
@@ -25,11 +25,12 @@ pub struct NewFolder {
 }
 
 impl NewFolder {
-    /// Creates the temporary folder, so that a path that cannot be written is found before the
-    /// work.
+    /// Creates the temporary folder. It is created before the files are computed, so that an
+    /// unwritable path is reported early.
     ///
     /// # Errors
-    /// The path names something other than an empty folder, or the system returns an error.
+    /// Fails if the path names something other than an empty folder, or if the system returns an
+    /// error.
     pub fn create(place: &Path) -> Result<NewFolder, OutputError> {
         let failed = OutputError::io(place, "create");
         if place.as_os_str() == STANDARD {
@@ -42,8 +43,8 @@ impl NewFolder {
         match fs::symlink_metadata(place) {
             Ok(there) if FileKind::from_metadata(&there) == Some(FileKind::Folder) && empty().map_err(&failed)? => {}
             Ok(_) => return Err(OutputError::FolderIsThere { path: place.into() }),
-            // The error names the parent folder, not a temporary folder in it, which the user never
-            // named.
+            // The error names the parent folder, because the user does not know the name of the
+            // temporary folder.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::metadata(folder_of(place)).map_err(&failed)?;
             }
@@ -53,20 +54,21 @@ impl NewFolder {
         Ok(NewFolder { place: place.into(), aside, folders: Vec::new() })
     }
 
-    /// Makes a subfolder, for files whose names begin with its name and a slash.
+    /// Creates a subfolder. [`NewFolder::put`] can then write files whose names begin with `name`
+    /// and a slash.
     ///
     /// # Errors
-    /// The system's error.
+    /// Returns the system's error if the subfolder cannot be created.
     pub fn folder(&mut self, name: &'static str) -> Result<(), OutputError> {
         fs::create_dir(self.aside.path().join(name)).map_err(OutputError::io(&self.place.join(name), "create"))?;
         self.folders.push(name);
         Ok(())
     }
 
-    /// Writes a file into the folder.
+    /// Writes a file into the folder, under a name relative to it.
     ///
     /// # Errors
-    /// The system's error.
+    /// Returns the system's error if the file cannot be written.
     pub fn put(&self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
         #[expect(clippy::disallowed_methods, reason = "a new file in a folder of our own")]
         let written = fs::File::create_new(self.aside.path().join(name)).and_then(|mut file| {
@@ -79,10 +81,10 @@ impl NewFolder {
     /// Renames the temporary folder to its path.
     ///
     /// # Errors
-    /// A file or folder appeared at the path meanwhile, or the system returns an error. The new
-    /// folder is then removed.
+    /// Fails if a file or folder was created at the path meanwhile, or if the system returns an
+    /// error. The new folder is then removed.
     pub fn finish(self) -> Result<(), OutputError> {
-        // The rename replaces an empty folder, but no folder with files.
+        // The system's rename replaces an empty folder, but fails for a folder with files.
         let done = (self.folders.iter().try_for_each(|name| sync_folder(&self.aside.path().join(name))))
             .and_then(|()| sync_folder(self.aside.path()))
             .and_then(|()| rename(self.aside.path(), &self.place))
@@ -94,8 +96,8 @@ impl NewFolder {
     }
 }
 
-/// A folder for output files, which may exist. A folder that this program creates and that stays
-/// empty is removed again.
+/// A folder for output files, which may already exist. If this program created the folder and it is
+/// still empty at the end, it is removed.
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,
@@ -104,10 +106,10 @@ pub struct OutputFolder {
 }
 
 impl OutputFolder {
-    /// Makes the folder if it does not exist.
+    /// Opens the folder, or creates it if it does not exist.
     ///
     /// # Errors
-    /// The path names something else, or the system returns an error.
+    /// Fails if the path names something other than a folder, or if the system returns an error.
     pub fn open(path: &Path) -> Result<OutputFolder, OutputError> {
         let made = match fs::create_dir(path) {
             Ok(()) => true,
@@ -117,7 +119,7 @@ impl OutputFolder {
         Ok(OutputFolder { path: path.into(), made })
     }
 
-    /// Returns the path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -126,7 +128,7 @@ impl OutputFolder {
 impl Drop for OutputFolder {
     fn drop(&mut self) {
         if self.made {
-            // This fails for a folder with files, which then stays.
+            // Removing fails if the folder contains files, so the folder then stays.
             let _ = fs::remove_dir(&self.path);
         }
     }

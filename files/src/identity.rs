@@ -1,5 +1,5 @@
-//! Identity of the file at a path: its device and inode numbers, which are the same under all its
-//! names and links.
+//! Identity of the file at a path: its device and inode numbers, which are the same for all hard
+//! and symbolic links to it.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::text::STANDARD;
 
-/// Identity of a file, under any name.
+/// Identity of a file, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     device: u64,
@@ -17,16 +17,16 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity from a file's metadata.
+    /// Reads the device and inode numbers from a file's metadata.
     pub fn from_metadata(metadata: &Metadata) -> Identity {
         Identity { device: metadata.dev(), number: metadata.ino() }
     }
 
-    /// Returns the identity of a path's target, with links followed. `-` is standard input. Returns
-    /// `None` if the target does not exist.
+    /// Returns the identity of the file at a path, with symbolic links followed; `-` is standard
+    /// input. Returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// The system's error.
+    /// Returns the system's error if the metadata cannot be read for another reason.
     pub fn of_input(path: &Path) -> io::Result<Option<Identity>> {
         if path.as_os_str() == STANDARD {
             let there = rustix::fs::fstat(io::stdin().as_fd())?;

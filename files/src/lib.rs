@@ -1,6 +1,6 @@
-//! Opening of files created by other programs, and writing of output files. No other code opens or
-//! writes files, with one exception. The library that edits lines reads and writes its history, in
-//! a file that [`private_files`] opened first.
+//! Opening of files created by other programs, and writing of output files. Only this crate opens
+//! or writes files, with one exception: the line editor's library reads and writes its history.
+//! That history file is first opened by [`private_files`].
 //!
 //! | file | content |
 //! | --- | --- |
@@ -30,12 +30,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Invariant: the open file is checked, not its name before opening.
+//! Invariant: checks inspect the open file, never the path before it is opened.
 //!
-//! Invariant: a file appears under its name when all its bytes are on the disk. A run that fails or
-//! is killed leaves the old file.
+//! Invariant: an output file appears under its name only when all its bytes are on the disk. If a
+//! run fails or is killed, the old file remains.
 //!
-//! Invariant: an output is never an input of its command, under any name or link.
+//! Invariant: a command never overwrites one of its inputs, under any name or link.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]

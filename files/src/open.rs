@@ -1,8 +1,8 @@
 //! Opening of files created by other programs.
 //!
-//! A path may lead to a pipe, which waits for a writer, or to a device, which never ends. A check
-//! before opening would leave time to exchange the checked file for one of these. The path is
-//! therefore opened without waiting, and the open file is checked.
+//! A path may lead to a pipe, which waits for a writer, or to a device, which never ends. Between a
+//! check and the opening, another program could replace the checked file by a pipe or device. The
+//! path is therefore opened without waiting, and then the open file is checked.
 
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
@@ -30,7 +30,7 @@ pub enum FileKind {
     /// A file of `/proc`, `/sys` or another virtual file system of the kernel. It has no size, and
     /// reading it may wait for ever.
     System,
-    /// Any other kind.
+    /// A kind that is not listed above.
     Other,
 }
 
@@ -100,8 +100,8 @@ const SYSTEM: [u64; 6] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x27_e0
 /// Opens a regular file for reading. Links are followed.
 ///
 /// # Errors
-/// The system's error. [`NotRegular`] is inside it for anything else, and for a file of the kernel
-/// such as `/proc/kmsg`.
+/// Returns the system's error. The error wraps [`NotRegular`] if the path names no regular file, or
+/// a virtual file of the kernel such as `/proc/kmsg`.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     refuse_virtual(regular(path, File::options().read(true), OFlags::empty())?)
 }
@@ -125,16 +125,16 @@ pub fn open_unlinked(path: &Path) -> io::Result<File> {
     refuse_virtual(regular(path, File::options().read(true), OFlags::NOFOLLOW)?)
 }
 
-/// Opens a regular file for reads past the page cache (`O_DIRECT`).
+/// Opens a regular file for reads that bypass the page cache (`O_DIRECT`).
 ///
 /// # Errors
-/// See [`open_regular`]. Also fails if the file system does not support such reads.
+/// See [`open_regular`]. Also fails if the file system does not support `O_DIRECT`.
 #[cfg(target_os = "linux")]
 pub fn open_direct(path: &Path) -> io::Result<File> {
     regular(path, File::options().read(true), OFlags::DIRECT)
 }
 
-/// Opens a regular file for appending and reading, or makes it.
+/// Opens a regular file for reading and appending. Creates it if it does not exist.
 ///
 /// # Errors
 /// See [`open_regular`].
@@ -142,14 +142,14 @@ pub fn open_append(path: &Path) -> io::Result<File> {
     regular(path, File::options().read(true).append(true).create(true), OFlags::empty())
 }
 
-/// Opens with these options, and accepts only a regular file.
+/// Opens a path with the given options and flags, and fails if the file is not regular.
 pub(crate) fn regular(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     #[expect(clippy::disallowed_methods, reason = "this is where files are opened")]
     let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
     let file = match opened {
-        // A socket cannot be opened at all, nor a folder for writing. /dev/zero does not support
-        // reads past the page cache.
+        // Sockets cannot be opened, and folders cannot be opened for writing. `/dev/zero` does not
+        // support `O_DIRECT`.
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR | Errno::INVAL)) => {
             return Err(std::fs::metadata(path)
                 .ok()
@@ -161,7 +161,8 @@ pub(crate) fn regular(path: &Path, options: &mut OpenOptions, flags: OFlags) -> 
     if let Some(found) = FileKind::from_metadata(&file.metadata()?) {
         return Err(not_regular(found));
     }
-    // Regular files ignore the flag, but io_uring would fail where it could wait.
+    // Reads of regular files ignore `O_NONBLOCK`. But io_uring would return an error instead of
+    // waiting.
     fcntl_setfl(&file, fcntl_getfl(&file)?.difference(OFlags::NONBLOCK))?;
     Ok(file)
 }
@@ -200,7 +201,8 @@ mod tests {
             (at("link to pipe"), FileKind::Pipe),
             (at("socket"), FileKind::Socket),
             ("/dev/zero".into(), FileKind::CharacterDevice),
-            // Similar to /proc/kmsg, whose reader waits, and which only root may open.
+            // This file is similar to `/proc/kmsg`, which blocks its reader and which only root may
+            // open.
             (at("link to the system"), FileKind::System),
             ("/proc/self/status".into(), FileKind::System),
         ];

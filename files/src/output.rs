@@ -1,22 +1,22 @@
-//! Output files. They are opened before the work, so that an unwritable path is found early. They
-//! are written to a temporary file in the folder of the output path, and renamed when all bytes are
-//! on the disk.
+//! Output files. An output is opened before its content is computed, so that an unwritable path is
+//! reported early. It is written to a temporary file in the same folder, which is renamed to the
+//! output path when all bytes are on the disk.
 //!
-//! If the file system supports `O_TMPFILE`, the file has no name until then, so a run that is
-//! killed leaves nothing. Otherwise it has a name that cannot be guessed. An existing file at the
-//! output path is replaced only if it is
+//! If the file system supports `O_TMPFILE`, the temporary file has no name, so a run that is killed
+//! leaves nothing. Otherwise the temporary file has a random name. An existing file at the output
+//! path is replaced only if it is
 //!
-//! 1. not an input of the command, under any name or link; no option allows that;
-//! 2. a regular file, empty or of the output's own kind, which its first bytes show; or any file
-//!    with `--force`.
+//! 1. not an input of the command, under any name or link (no option overrides this), and
+//! 2. a regular file that is empty or of the output's kind, judged by its first bytes. With
+//!    `--force`, a regular file of any kind is replaced.
 //!
-//! A symbolic link at the path is kept, and its target is replaced. A new file gets the mode of the
-//! old one. A pipe or a device is written directly if the kind needs no seeking. Standard output is
-//! also written directly, unless it is a file that the command reads.
+//! A symbolic link at the path is kept, and its target is replaced. The new file gets the mode of
+//! the replaced file. If the output's kind needs no seeking, a pipe or a device is written
+//! directly. Standard output is also written directly, unless it is a file that the command reads.
 //!
-//! The path is checked before the work and again before the rename. In a folder that others write
-//! to, a file that appears between the second check and the rename is replaced. A temporary file
-//! does not lock the path.
+//! The path is checked before the work and again before the rename. If another user creates a file
+//! between the second check and the rename, that file is replaced. A temporary file does not lock
+//! the path.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -34,27 +34,27 @@ use crate::identity::Identity;
 use crate::open::{FileKind, open_regular};
 use crate::text::STANDARD;
 
-/// Number of first bytes that determine a file's kind.
+/// Maximum number of a file's first bytes that are read to determine its kind.
 pub const HEAD_BYTES: usize = 4096;
-/// Maximum bytes of the output's name in a temporary name; a name has at most 255 bytes
-/// (`NAME_MAX`).
+/// Maximum bytes of the output's file name that a temporary file's name contains. The system allows
+/// 255 bytes for a name (`NAME_MAX`).
 const MAX_NAME: usize = 200;
 /// Mode of new files, before the user's mask (`umask`).
 const NEW_FILE: u32 = 0o666;
 /// Mode of new private files.
 const PRIVATE_FILE: u32 = 0o600;
 
-/// Kind of an output.
+/// Kind of an output file, such as a plan or a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Name for errors, such as "plan".
+    /// Name of the kind in error messages, such as "plan".
     pub name: &'static str,
-    /// Returns whether a file with these first bytes is of this kind. It gets at most
-    /// [`HEAD_BYTES`].
+    /// Function that returns whether a file with the given first bytes is of this kind. It gets at
+    /// most [`HEAD_BYTES`] bytes.
     pub is: fn(&[u8]) -> bool,
     /// Whether a file of this kind can be written to a pipe, a device, or standard output (`-`).
     pub streams: bool,
-    /// Whether only this user may read a new file, as for chats.
+    /// Whether only this user may read a new file of this kind, for example a saved chat.
     pub private: bool,
 }
 
@@ -159,7 +159,7 @@ impl OutputError {
         }
     }
 
-    /// Returns the change that may help.
+    /// Returns the change by the user that may help.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             OutputError::Foreign { .. } => Some(Remedy::ReplaceFile),
@@ -173,15 +173,15 @@ impl OutputError {
         move |source| OutputError::Io { path: path.into(), action, source }
     }
 
-    /// Returns whether the error is only that the reader of standard output closed it.
+    /// Returns whether the only error is that the reader closed its end of standard output.
     pub fn is_closed_standard_output(&self) -> bool {
         matches!(self, OutputError::Io { path, source, .. }
             if path.as_os_str() == STANDARD && source.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
-/// Checked path of an output, with the files that it must not replace. Other code writes the file
-/// itself, see [`Place::take`].
+/// Checked output path for code that writes and renames its own file ([`Place::take`]), with the
+/// input files that must not be replaced.
 #[derive(Debug)]
 pub struct Place {
     /// Path as the user wrote it.
@@ -191,12 +191,13 @@ pub struct Place {
     kind: Option<Kind>,
     force: bool,
     inputs: Vec<(PathBuf, Identity)>,
-    /// Mode of the file: that of the existing file, or else of a new one, after the user's mask.
+    /// Mode of the output file: the mode of the file that it replaces, or the default mode after
+    /// the user's mask (`umask`).
     mode: u32,
 }
 
 impl Place {
-    /// Returns the path from the user.
+    /// Returns the output path as the user wrote it.
     pub fn given_path(&self) -> &Path {
         &self.given_path
     }
@@ -222,7 +223,7 @@ impl Place {
         }
     }
 
-    /// Checks that the existing file may be replaced.
+    /// Checks that the file now at the output path may be replaced.
     fn check(&self) -> Result<(), OutputError> {
         let path = self.given_path.clone();
         let there = match fs::metadata(&self.path) {
@@ -240,10 +241,11 @@ impl Place {
         is_of_kind(&self.given_path, &file, &kind)
     }
 
-    /// Checks that standard output, which may be a file, may be written.
+    /// Checks that standard output is no input of the command. Standard output may be redirected to
+    /// a file.
     fn check_stream(&self, file: &File) -> Result<(), OutputError> {
         let there = file.metadata().map_err(OutputError::io(&self.given_path, "write"))?;
-        // A terminal or another stream may be both read and written.
+        // A terminal or another stream may be both input and output.
         if there.is_file() { self.is_no_input(&self.given_path, &there) } else { Ok(()) }
     }
 
@@ -254,22 +256,23 @@ impl Place {
         }
     }
 
-    /// Checks that another file in the same folder, open at `path`, may be overwritten, by the
-    /// rules for the output path.
+    /// Checks that `file`, opened at `path` in the output's folder, may be overwritten. The rules
+    /// are those for the output path.
     ///
     /// # Errors
-    /// [`OutputError::IsInput`], [`OutputError::Foreign`], or a read error.
+    /// [`OutputError::IsInput`], [`OutputError::Foreign`], or [`OutputError::Io`] if the file
+    /// cannot be read.
     pub fn check_beside(&self, path: &Path, file: &File, kind: &Kind) -> Result<(), OutputError> {
         let there = file.metadata().map_err(OutputError::io(path, "write"))?;
         self.is_no_input(path, &there)?;
         if self.force || there.len() == 0 { Ok(()) } else { is_of_kind(path, file, kind) }
     }
 
-    /// Renames the complete file `from`, in the same folder, to the output path.
+    /// Renames the complete file at `from` to the output path. It must be in the same folder.
     ///
     /// # Errors
-    /// The existing file may not be replaced, `from` is not the written file, or the system returns
-    /// an error.
+    /// Fails if the existing file at the output path may not be replaced, if `from` no longer names
+    /// `file`, or if the system returns an error.
     pub fn take(&self, from: &Path, file: &File) -> Result<(), OutputError> {
         let taken = || {
             let metadata = file.metadata()?;
@@ -288,7 +291,7 @@ impl Place {
     }
 
     fn rename(&self, rename: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), OutputError> {
-        // The second check: the work may have taken an hour.
+        // The path is checked again, because the work since the first check may have taken an hour.
         self.check()?;
         rename(&self.path).and_then(|()| sync_folder(self.folder())).map_err(OutputError::io(&self.given_path, "write"))
     }
@@ -301,7 +304,7 @@ fn is_of_kind(path: &Path, file: &File, kind: &Kind) -> Result<(), OutputError> 
     if (kind.is)(&head[..read]) { Ok(()) } else { Err(OutputError::Foreign { path: path.into(), kind: kind.name }) }
 }
 
-/// Reads the first bytes of a file, and returns their number.
+/// Reads the first bytes of a file into `head`, and returns the number of bytes read.
 fn read_head(file: &File, head: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
     while read < head.len() {
@@ -315,7 +318,7 @@ fn read_head(file: &File, head: &mut [u8]) -> io::Result<usize> {
     Ok(read)
 }
 
-/// An output before it is written.
+/// An output that is open, but has no content yet.
 #[derive(Debug)]
 pub struct Output {
     place: Place,
@@ -324,7 +327,7 @@ pub struct Output {
 
 #[derive(Debug)]
 enum To {
-    /// A pipe, a device or standard output, written directly.
+    /// A pipe, a device or standard output, to which bytes are written directly.
     Stream(File),
     /// A file without a name (`O_TMPFILE`) in the folder of the output path.
     Nameless(File),
@@ -333,7 +336,8 @@ enum To {
 }
 
 impl Output {
-    /// Opens the output, so that a path that cannot be written is found before the work.
+    /// Opens the output. Called before the content is computed, so that an unwritable path is
+    /// reported early.
     ///
     /// # Errors
     /// See [`OutputError`].
@@ -390,13 +394,13 @@ impl Output {
         let new = || file.metadata().map(|new| mode(new) & most);
         place.mode = there.map_or_else(new, Ok).map_err(failed("write"))?;
         if most == PRIVATE_FILE {
-            // The mode also protects the file under its temporary name.
+            // Setting the mode early also protects the file while it has its temporary name.
             place.set_mode(file).map_err(failed("write"))?;
         }
         Ok(Output { place, to })
     }
 
-    /// Returns the path from the user.
+    /// Returns the output path as the user wrote it.
     pub fn given_path(&self) -> &Path {
         &self.place.given_path
     }
@@ -406,10 +410,10 @@ impl Output {
         self.place.given_path.as_os_str() == STANDARD
     }
 
-    /// Adds a file that the command reads.
+    /// Adds an input file of the command, which the output must not replace.
     ///
     /// # Errors
-    /// [`OutputError::IsInput`] if the output would replace it.
+    /// [`OutputError::IsInput`] if the output path names this input.
     pub fn reads(&mut self, input: &Path) -> Result<(), OutputError> {
         self.place.add_input(input);
         match &self.to {
@@ -421,8 +425,8 @@ impl Output {
     /// Writes the output, renames it to its path, and returns the number of bytes.
     ///
     /// # Errors
-    /// `fill` fails, the system returns an error, or the file now at the path may not be replaced.
-    /// The existing file is then kept.
+    /// Fails if `fill` fails, if the system returns an error, or if the file now at the path may
+    /// not be replaced. The existing file is then kept.
     pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
         let Output { place, to } = self;
         let failed = |error| OutputError::io(&place.given_path, "write")(error);
@@ -454,7 +458,8 @@ impl Output {
         }
     }
 
-    /// Returns only the checked path, for code that writes the file itself.
+    /// Closes the temporary file, and returns the checked output path for code that writes the file
+    /// itself.
     ///
     /// # Errors
     /// [`OutputError::NotRegular`] or [`OutputError::NoStream`] if no file can be renamed to the
@@ -473,7 +478,7 @@ impl Output {
     }
 }
 
-/// Writes an internal file, completely or not at all. An existing file is replaced.
+/// Writes an internal file, completely or not at all. An existing file at the path is replaced.
 ///
 /// # Errors
 /// See [`OutputError`].
@@ -481,7 +486,7 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
     Output::open(path, &Guard::default())?.write(|out| out.write_all(bytes)).map(drop)
 }
 
-/// A writer that counts bytes.
+/// A writer that counts the bytes that it forwards.
 struct CountingWriter<W> {
     out: W,
     bytes: u64,
@@ -513,7 +518,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns a path to an open file, which may have no name.
+/// Returns a path in `/proc` to an open file. It also works for a file without a name.
 fn path_of_file(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
@@ -527,14 +532,14 @@ fn aside(path: &Path) -> io::Result<To> {
         #[expect(clippy::disallowed_methods, reason = "a new file, which nobody else can reach")]
         let nameless = File::options().write(true).mode(NEW_FILE).custom_flags(flags).open(folder_of(path));
         match nameless {
-            // Without /proc the file could not be given a name.
+            // A file without a name can later get one only through `/proc`.
             Ok(file) if fs::metadata(path_of_file(&file)).is_ok() => return Ok(To::Nameless(file)),
-            // These errors concern the folder, so a file with a name would also fail. The message
-            // of `tempfile` would name a file that the user never named.
+            // These errors are about the folder, so creating a named file would also fail. An error
+            // of `tempfile` would show a temporary name, which the user does not know.
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied | ReadOnlyFilesystem) => {
                 return Err(error);
             }
-            // Some file systems do not support such files.
+            // Some file systems do not support `O_TMPFILE`.
             Ok(_) | Err(_) => {}
         }
     }
@@ -548,11 +553,11 @@ pub(crate) fn names_beside(path: &Path) -> TemporaryNames {
     TemporaryNames(OsString::from_vec(prefix))
 }
 
-/// Names of temporary files and folders, see [`names_beside`].
+/// Generator of random names for temporary files and folders, see [`names_beside`].
 pub(crate) struct TemporaryNames(OsString);
 
 impl TemporaryNames {
-    /// Number of random letters in a name, for 62^12 names.
+    /// Number of random letters or digits in a name, for 62^12 different names.
     const RANDOM: usize = 12;
 
     fn tempfile_in(&self, folder: &Path) -> io::Result<NamedTempFile> {
@@ -560,7 +565,7 @@ impl TemporaryNames {
         self.builder().permissions(mode).tempfile_in(folder)
     }
 
-    /// Makes a file that only this user can read.
+    /// Creates a file in `folder` that only this user can read.
     pub(crate) fn private_in(&self, folder: &Path) -> io::Result<NamedTempFile> {
         self.builder().tempfile_in(folder)
     }
@@ -571,7 +576,7 @@ impl TemporaryNames {
 
     pub(crate) fn folder_in(&self, folder: &Path, mode: u32) -> io::Result<tempfile::TempDir> {
         let made = self.builder().permissions(fs::Permissions::from_mode(mode)).tempdir_in(folder);
-        // The message of `tempfile` would name a folder that the user never named.
+        // An error of `tempfile` would show a temporary name, which the user does not know.
         made.map_err(|error| io::Error::from(error.kind()))
     }
 
@@ -591,13 +596,13 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Writes the names in a folder to the disk.
+/// Syncs a folder, so that the names of its files are on the disk.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a folder, not a file")]
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     match synced {
-        // Some file systems do not support this, and a user who may write to a folder may not be
-        // allowed to read it.
+        // Some file systems cannot sync folders. And a user may have write access to a folder
+        // without read access.
         Err(error)
             if matches!(
                 error.kind(),

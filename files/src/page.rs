@@ -4,12 +4,12 @@
 //! <title>@TITLE@</title> ... <script type="application/json" id="data">@DATA@</script>
 //! ```
 //!
-//! Invariant: no title and no data can act as markup or as a placeholder.
+//! Invariant: neither the title nor the data can act as HTML markup or as a placeholder.
 
 /// Returns the page with a title (text) and data (JSON).
 pub fn fill_page(page: &str, title: &str, json: &str) -> String {
-    // In JSON, `<` occurs only in texts, where its escape has the same meaning. Without `<`, no
-    // data can end the element around it.
+    // In JSON, `<` occurs only inside strings, where `\u003c` means the same. Without `<`, the data
+    // cannot end the `script` element that contains it.
     let json = json.replace('<', "\\u003c");
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
     // Title and data may contain the placeholder texts, so only the template is searched for

@@ -1,21 +1,22 @@
-//! Mapped files that become shorter, or whose drive fails, while they are read.
+//! Protection of the process when a mapped file becomes shorter, or its drive fails, while the file
+//! is read.
 //!
-//! The system then raises SIGBUS for the page, which would end the process. A program that embeds
-//! the library must survive this. So a handler of the signal marks the mapping, and replaces it by
-//! zeros. The read continues, and its result is useless:
+//! A read of a missing page raises SIGBUS, which would end the process. A program that embeds the
+//! library must survive this. So a signal handler marks the mapping as faulty, and replaces its
+//! pages by zeros. The read continues, and its result must be discarded:
 //!
 //! ```text
 //! a kernel reads a page ──▶ SIGBUS ──▶ handler: mark the mapping, map zeros ──▶ the kernel goes on
 //!        end of the step: FaultGuard::has_faulted() ──▶ error
 //! ```
 //!
-//! The first guard installs the handler. For all other addresses it calls the handler that was
-//! installed before it. A handler that the program installs later must do the same. A thread that
-//! blocks SIGBUS is not protected: the system ends the process.
+//! The first guard installs the handler. For addresses outside guarded mappings, the handler calls
+//! the handler that was installed before. A handler that the program installs later must call this
+//! one in the same way. If a thread blocks SIGBUS, the system ends the process.
 //!
-//! A thread's own stack for handlers may be too small. So threads have a [`SignalStack`] while they
-//! compute a step, follow another rank of the process, encode tensors, or open and load an
-//! `UnloadedModel`. Other readers have only their own stack.
+//! The stack on which a thread runs signal handlers may be too small. So threads use a
+//! [`SignalStack`] while they compute a step, follow another rank of the process, encode tensors,
+//! or load an `UnloadedModel`. Other threads that read mapped files keep their own stack.
 //!
 //! Invariant: a reader of a guarded mapping checks [`FaultGuard::has_faulted`] after its last read,
 //! and before the result is used.
@@ -33,20 +34,21 @@ use std::sync::atomic::Ordering;
 pub use signal_stack::SignalStack;
 use table::{PageRange, Slot};
 
-/// A stack for signal handlers of one thread: only Linux needs one.
+/// A stack for signal handlers of one thread. This type does nothing: only Linux needs a larger
+/// stack.
 #[cfg(not(target_os = "linux"))]
 #[derive(Debug, Default)]
 pub struct SignalStack;
 
 #[cfg(not(target_os = "linux"))]
 impl SignalStack {
-    /// Runs some work.
+    /// Runs `work` on the normal stack.
     pub fn run<T>(&mut self, work: impl FnOnce() -> T) -> T {
         work()
     }
 }
 
-/// Guard of a mapped file.
+/// Guard of a mapped file: while it exists, unreadable pages of the mapping do not end the process.
 #[derive(Debug)]
 pub struct FaultGuard {
     slot: &'static Slot,
@@ -61,12 +63,12 @@ impl FaultGuard {
         #[cfg(target_os = "linux")]
         handler::install();
         let (page, first) = (page_bytes(), begin.expose_provenance());
-        // The system maps whole pages.
+        // The system maps whole pages, so the range is rounded up to a page.
         let end = first.saturating_add(bytes).div_ceil(page).saturating_mul(page);
         FaultGuard { slot: table::add(PageRange { begin: first / page * page, end }) }
     }
 
-    /// Returns whether a page could not be read. All bytes of the mapping are zero since then.
+    /// Returns whether a page could not be read. If so, all bytes of the mapping are zero now.
     pub fn has_faulted(&self) -> bool {
         self.slot.has_faulted.load(Ordering::SeqCst)
     }
@@ -95,7 +97,8 @@ mod tests {
     /// Number of calls of [`own_handler`].
     static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-    /// A program's own handler, which maps a page of zeros, so that the read continues.
+    /// A handler that the embedding program installs. It maps a page of zeros, so that the read
+    /// continues.
     extern "C" fn own_handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         CALLS.fetch_add(1, Ordering::SeqCst);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -106,7 +109,8 @@ mod tests {
         }
     }
 
-    /// Maps a file of some pages with the value 7, and cuts it to half a page.
+    /// Maps a file of `pages` pages filled with the value 7, then truncates the file to half a
+    /// page.
     fn cut_mapping(pages: usize) -> (File, *const u8) {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&vec![7; pages * page_bytes()], 0).unwrap();
@@ -139,14 +143,15 @@ mod tests {
 
         let page = page_bytes();
         let (_first, guarded) = cut_mapping(4);
-        // A range without page bounds covers whole pages.
+        // A guarded range that does not begin at a page covers the whole pages around it.
+        //
         // SAFETY: the mapping is never removed.
         let guard = unsafe { FaultGuard::new(guarded.add(1), 3 * page) };
         assert_eq!((read(guarded, 1), guard.has_faulted()), (7, false));
         assert_eq!((read(guarded, 3 * page), guard.has_faulted()), (0, true));
         assert_eq!((read(guarded, 1), CALLS.load(Ordering::SeqCst)), (0, 0));
 
-        // The program's own handler gets all other faults.
+        // The program's own handler gets all faults outside guarded mappings.
         let (_second, other) = cut_mapping(2);
         assert_eq!((read(other, page), CALLS.load(Ordering::SeqCst)), (0, 1));
         let (_third, released) = cut_mapping(2);
@@ -154,7 +159,8 @@ mod tests {
         drop(unsafe { FaultGuard::new(released, 2 * page) });
         assert_eq!((read(released, page), CALLS.load(Ordering::SeqCst)), (0, 2));
 
-        // More mappings than a block has; the slot of a dropped guard has no mark.
+        // There are more mappings than slots in a block of the table. A new guard in the slot of a
+        // dropped guard is not marked as faulty.
         let maps: Vec<_> = (0..2 * table::SLOTS + 3).map(|_| cut_mapping(2)).collect();
         // SAFETY: the mappings are never removed.
         let guards: Vec<_> = maps.iter().map(|(_, map)| unsafe { FaultGuard::new(*map, 2 * page) }).collect();

@@ -1,11 +1,11 @@
-//! Private files of this user: the cache folder, files that later runs continue, and a secret that
-//! proves that a file was written by `ixc`.
+//! Private files of this user: the cache folder, unfinished files that later runs continue, and a
+//! secret. With the secret, `ixc` can prove that it wrote a file.
 //!
-//! Other users may be able to write to the folder of a plan. An existing file is continued there
-//! only if it is regular, belongs to this user, and has only one name. A link or another user's
-//! file is therefore never written to or trusted. These checks cannot separate files of this user's
-//! other programs from files of `ixc`. A [`Secret`] can: it is in a file that only this user can
-//! read.
+//! Other users may be able to write to the folder of a plan. A run continues an existing file there
+//! only if it is regular, belongs to this user, and has only one name. Symbolic links and files of
+//! other users are therefore never written to or trusted. These checks do not detect files that
+//! other programs of this user wrote. A [`Secret`], stored in a file that only this user can read,
+//! detects them.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -19,7 +19,7 @@ use rustix::process::geteuid;
 use crate::open::{FileKind, NotRegular, open_unlinked, regular};
 use crate::output::names_beside;
 
-/// Bytes of a secret, the key of SipHash.
+/// Bytes of a secret: the length of a SipHash key.
 const SECRET_BYTES: usize = 16;
 /// Name of the secret's file in the user's folder.
 const SECRET_FILE: &str = "secret";
@@ -35,11 +35,12 @@ fn folder_from(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBu
     Some(base.join("ixc"))
 }
 
-/// Returns a folder of this user's among temporary files, for data that does not belong in the
-/// user's cache folder. Makes the folder if it is missing.
+/// Returns this user's folder in the system's temporary folder, for data that does not belong in
+/// the cache folder. Creates it if it is missing.
 ///
 /// # Errors
-/// The errors of [`private_folder`], and [`NotOurs::Link`] if a link has its name.
+/// The errors of [`private_folder`], and [`NotOurs::Link`] if a symbolic link has the folder's
+/// name.
 pub fn temporary_folder() -> io::Result<PathBuf> {
     let folder = std::env::temp_dir().join(format!("ixc-{}", geteuid().as_raw()));
     if fs::symlink_metadata(&folder).is_ok_and(|there| there.is_symlink()) {
@@ -49,20 +50,21 @@ pub fn temporary_folder() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Makes a folder that only this user can open, and its missing parents. Does nothing if it exists.
+/// Creates a folder that only this user can open, and its missing parents. Does nothing if the
+/// folder exists.
 ///
 /// # Errors
-/// The system's error.
+/// Returns the system's error if the folder cannot be created.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Makes a folder for private data, which other users cannot write to. If the folder exists, checks
-/// its owner and mode.
+/// Creates a folder for private data, which other users cannot write to. If the folder exists,
+/// checks its owner and mode.
 ///
 /// # Errors
-/// [`NotOurs`] inside an [`io::Error`] if it belongs to another user, or others can write to it; or
-/// the system's error.
+/// [`NotOurs`] inside an [`io::Error`] if the folder belongs to another user, or others can write
+/// to it; or the system's error.
 pub fn private_folder(path: &Path) -> io::Result<()> {
     create_folder(path)?;
     let there = fs::metadata(path)?;
@@ -84,16 +86,16 @@ pub enum NotOurs {
     /// A file of another user.
     #[error("it belongs to another user ({owner}); remove it, or choose another path")]
     Owner {
-        /// Number of the user.
+        /// Numeric id of the user who owns the file.
         owner: u32,
     },
-    /// A file that others can write to, or may have open for writing.
+    /// A file that other users can write to, or may already have open for writing.
     #[error("others can write to it (mode {mode:o}); remove it, or choose another path")]
     Shared {
-        /// Permissions of the file.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// A file with other names elsewhere.
+    /// A file with more than one name (hard link).
     #[error("it has {names} names (hard links); remove this one, or choose another path")]
     Names {
         /// Number of the file's hard links.
@@ -101,7 +103,8 @@ pub enum NotOurs {
     },
 }
 
-/// Opens a file of this user's for reading and writing, or makes one that only this user can open.
+/// Opens this user's file for reading and writing. If it does not exist, creates one that only this
+/// user can open.
 ///
 /// # Errors
 /// [`NotOurs`] or [`crate::NotRegular`] inside an [`io::Error`], or the system's error.
@@ -117,13 +120,13 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a new file, which only this user can open, in a folder that others can write to, such as
-/// `/tmp`. It follows no link. A file that an earlier process of this user left under the name is
-/// removed first.
+/// Creates a file that only this user can open, in a folder that other users can write to, such as
+/// `/tmp`. Symbolic links are not followed. A file that an earlier process of this user left under
+/// the name is removed first.
 ///
 /// # Errors
-/// [`NotOurs`] inside an [`io::Error`] if the name belongs to another user's file, or to something
-/// that is not a file; or the system's error.
+/// [`NotOurs`] inside an [`io::Error`] if another user's file, or something other than a file, has
+/// the name; or the system's error.
 pub fn create_own(path: &Path) -> io::Result<File> {
     if let Ok(there) = fs::symlink_metadata(path) {
         if there.is_symlink() {
@@ -135,8 +138,8 @@ pub fn create_own(path: &Path) -> io::Result<File> {
         if there.uid() != geteuid().as_raw() {
             return Err(not_ours(NotOurs::Owner { owner: there.uid() }));
         }
-        // With the sticky bit, no other user can have replaced the file. Without it, the file that
-        // is made below must still be new.
+        // In a folder with the sticky bit, no other user can have replaced the file after the
+        // check. In other folders, the creation below fails if the name exists again.
         fs::remove_file(path)?;
     }
     use std::os::unix::fs::OpenOptionsExt;
@@ -171,7 +174,7 @@ impl Secret {
     /// Returns a new random secret.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// Returns the system's error if it provides no random bytes.
     pub fn random() -> io::Result<Secret> {
         let mut secret = [0; SECRET_BYTES];
         getrandom::fill(&mut secret).map_err(io::Error::other)?;
@@ -185,11 +188,11 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Returns the user's secret, which the first call makes. Returns `None` if the user has no folder
-/// for it, or others can change that folder.
+/// Returns the user's secret. The first call of a user creates and stores it. Returns `None` if the
+/// user has no folder for it, or other users can change that folder.
 ///
 /// # Errors
-/// The system's error, or others can read the existing secret.
+/// Returns the system's error, or an error if other users can read the existing secret.
 pub fn secret() -> io::Result<Option<Secret>> {
     folder().map_or(Ok(None), |folder| secret_in(&folder))
 }
@@ -208,7 +211,7 @@ fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
     let mut new = names_beside(&path).private_in(folder)?;
     new.write_all(&secret.0)?;
     new.as_file().sync_all()?;
-    // If two runs make a secret at once, the first one counts.
+    // If two runs create a secret at once, both use the one that was stored first.
     match new.persist_noclobber(&path) {
         Ok(_) => Ok(Some(secret)),
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => read_secret(&path),
@@ -216,7 +219,8 @@ fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
     }
 }
 
-/// Reads an existing secret, or returns `None`. A secret that others can read is an error.
+/// Reads the existing secret; `None` if there is no file. A secret that other users can read is an
+/// error.
 fn read_secret(path: &Path) -> io::Result<Option<Secret>> {
     let mut file = match open_unlinked(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

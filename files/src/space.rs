@@ -3,10 +3,11 @@
 use std::io;
 use std::path::Path;
 
-/// Returns the bytes that this user may still write to the file system of an existing path.
+/// Returns the number of bytes that this user may still write to the file system of an existing
+/// path.
 ///
 /// # Errors
-/// The system's error.
+/// Returns the system's error if the file system cannot be queried.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let there = rustix::fs::statvfs(path)?;
     Ok(there.f_bavail.saturating_mul(there.f_frsize))

@@ -1,14 +1,14 @@
-//! Reading of whole files: texts, small files of `ixc`, and files of the system such as
+//! Functions that read whole files: texts, small files of `ixc`, and files of the system such as
 //! `/proc/stat`. Each read has a size limit.
 //!
-//! A text that a user names on the command line may be a pipe or a terminal ([`read_argument`]):
-//! `ixc run -f <(command)`. The read then waits for the writer, as any program would, and Ctrl-C
-//! ends it. `/dev/zero` is read up to the limit and rejected. Files that other files name, and
-//! files that are not texts, must be regular ([`read_bytes`], [`read_text`]).
+//! A text file that a user names on the command line may be a pipe or a terminal
+//! ([`read_argument`]), as in `ixc run -f <(command)`. The read then waits for the writer, and
+//! Ctrl-C ends it. `/dev/zero` is read up to the limit and rejected. Files that are named inside
+//! other files, and files that are not texts, must be regular ([`read_bytes`], [`read_text`]).
 //!
-//! Some editors and shells write a byte order mark before a text (Notepad, PowerShell 5). It is not
-//! part of the text: [`without_mark`] skips that of UTF-8, and rejects those of other encodings by
-//! name.
+//! Some editors and shells (Notepad, PowerShell 5) write a byte order mark before a text.
+//! [`without_mark`] removes the mark of UTF-8. For the mark of another encoding, it returns an
+//! error with the name of the encoding.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -23,8 +23,8 @@ use crate::open::{FileKind, NotRegular, io_class, open_regular, regular};
 /// Path that stands for standard input or standard output.
 pub const STANDARD: &str = "-";
 
-/// Maximum bytes of a system text: `/proc/stat` and `/proc/cpuinfo` have some kilobytes for each
-/// processor.
+/// Maximum bytes of a text in `/proc` or `/sys`: `/proc/stat` and `/proc/cpuinfo` have some
+/// kilobytes for each processor.
 const SYSTEM_BYTES: u64 = 16 << 20;
 
 /// Reason why a file was not read.
@@ -43,10 +43,10 @@ pub enum ReadError {
     TooLong {
         /// File that is too long.
         path: PathBuf,
-        /// Max length of this file, in bytes.
+        /// Maximum length of this file, in bytes.
         max: u64,
     },
-    /// The text is in UTF-16 or UTF-32, by its byte order mark.
+    /// The byte order mark shows that the text is in UTF-16 or UTF-32.
     #[error("{}: {source}", path.display())]
     Encoding {
         /// File with the byte order mark.
@@ -54,18 +54,18 @@ pub enum ReadError {
         /// Error with the name of the encoding.
         source: NotUtf8,
     },
-    /// The file is not a text.
+    /// The file is not UTF-8 text.
     #[error("{}: byte {at:#x} is not UTF-8 text", path.display())]
     NotText {
         /// File that is not a text.
         path: PathBuf,
-        /// First byte that is not UTF-8.
+        /// Offset of the first byte that is not UTF-8.
         at: usize,
     },
 }
 
 impl ReadError {
-    /// Returns the path of a file that does not exist.
+    /// Returns the path of the file if the error is that it does not exist.
     pub fn missing_file(&self) -> Option<&Path> {
         match self {
             ReadError::Io { path, source } if source.kind() == io::ErrorKind::NotFound => Some(path),
@@ -84,7 +84,8 @@ impl ReadError {
 
 /// The byte order mark of UTF-8.
 const MARK: &[u8] = b"\xef\xbb\xbf";
-/// Byte order marks of other encodings, the longer ones first.
+/// Byte order marks of other encodings. Longer marks come first, because a shorter mark can be a
+/// prefix of a longer one.
 const OTHER_MARKS: [(&[u8], &str); 4] =
     [(b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
 
@@ -96,11 +97,11 @@ pub struct NotUtf8 {
     pub encoding: &'static str,
 }
 
-/// Returns the bytes of a text after its byte order mark, if it has one. Every text from a user
-/// passes through here.
+/// Returns a text without its byte order mark, if it has one. Every text from a user passes through
+/// this function.
 ///
 /// # Errors
-/// The mark is that of another encoding than UTF-8.
+/// [`NotUtf8`] if the mark is that of an encoding other than UTF-8.
 pub fn without_mark(text: &[u8]) -> Result<&[u8], NotUtf8> {
     match OTHER_MARKS.into_iter().find(|(mark, _)| text.starts_with(mark)) {
         Some((_, encoding)) => Err(NotUtf8 { encoding }),
@@ -144,7 +145,7 @@ pub fn read_system(path: &Path) -> Option<String> {
     text(path, read_bounded(path, file, SYSTEM_BYTES).ok()?).ok()
 }
 
-/// Opens a source of bytes, which must not be a folder or a drive.
+/// Opens a file, pipe or terminal for reading. Folders and drives are errors.
 fn open_stream(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOCTTY.bits().cast_signed();
     #[expect(clippy::disallowed_methods, reason = "what may be a pipe is opened here and nowhere else")]
@@ -190,7 +191,7 @@ mod tests {
         }
         fs::write(&path, b"ab\xff").unwrap();
         assert!(matches!(read_text(&path, 5), Err(ReadError::NotText { at: 2, .. })));
-        // The device has no end.
+        // `/dev/zero` has no end, so the read stops at the limit.
         assert!(matches!(read_argument(Path::new("/dev/zero"), 1 << 16), Err(ReadError::TooLong { .. })));
         for (path, takes_streams) in [("/dev/zero", false), ("/", false), ("/", true)] {
             let read = if takes_streams { read_argument } else { read_text };

@@ -1,4 +1,5 @@
-//! Tests of outputs: files that are replaced, files that are protected, and files that remain.
+//! Tests of outputs: which existing files are replaced, which are protected, and which files
+//! remain.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 
@@ -23,7 +24,7 @@ impl Scratch {
         self.at(name)
     }
 
-    /// Returns the names in the folder.
+    /// Returns the names of the files in the folder.
     fn names(&self) -> Vec<String> {
         let names = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<_> = names.collect();
@@ -87,7 +88,8 @@ fn input_is_never_replaced_under_any_name() {
                 let error = Output::open(&path, &Guard { kind, force: true, inputs }).unwrap_err();
                 assert!(matches!(error, OutputError::IsInput { .. }), "{error}");
             }
-            // Inputs may be added later, or appear at the output path later.
+            // An input may be added after opening, or may be linked to the output path after
+            // opening.
             let mut output = Output::open(&path, &OURS).unwrap();
             assert!(matches!(output.reads(input), Err(OutputError::IsInput { .. })));
         }
@@ -248,7 +250,7 @@ fn private_output_is_readable_only_by_its_user() {
     let guard = Guard { kind: Some(&secret), ..OURS };
     save(&private, &guard).unwrap();
     assert_eq!((mode(&private), mode(&open) & 0o600), (0o600, 0o600));
-    // A mode set by the user is kept.
+    // A mode that the user set on the existing file is kept.
     fs::set_permissions(&private, fs::Permissions::from_mode(0o640)).unwrap();
     save(&private, &guard).unwrap();
     assert_eq!(mode(&private), 0o640);

@@ -1,17 +1,20 @@
-//! Alternate stacks on which threads run signal handlers.
+//! Alternate stacks, on which threads run signal handlers.
 //!
-//! The system writes all registers on this stack before it calls a handler. With AMX these take
-//! 11 KiB. The standard library gives each thread a stack of the least size that the system allows,
-//! so little of it remains for handlers. Threads that read much of a mapped file get a larger one.
+//! The system saves all registers on the alternate stack before it calls a handler. With AMX the
+//! registers take 11 KiB. The standard library gives each thread an alternate stack of the smallest
+//! size that the system allows, which leaves little for handlers. Threads that read much of a
+//! mapped file therefore get a larger stack.
 //!
-//! Invariant: a thread has the stack only while [`SignalStack::run`] works, and has its previous
-//! stack afterwards.
+//! Invariant: a thread has this stack only during [`SignalStack::run`], and has its previous stack
+//! afterwards.
 
 use std::ptr::null_mut;
 
-/// Min bytes that a thread's own stack must have besides the registers. Go has 32 KiB in all.
+/// Minimum bytes, in addition to the saved registers, of a thread's own stack that is kept. The
+/// alternate stacks of Go have 32 KiB.
 const OWN_BYTES: usize = 16 << 10;
-/// Bytes of a new stack besides the registers: also for a handler of the embedding program.
+/// Bytes of a new stack in addition to the saved registers. They also suffice for a handler of the
+/// embedding program.
 const NEW_BYTES: usize = 64 << 10;
 
 /// A stack for signal handlers of one thread.
@@ -22,13 +25,14 @@ pub struct SignalStack {
 }
 
 impl SignalStack {
-    /// Runs some work with this stack if the thread has an alternate stack that is too small. A
-    /// thread without one runs handlers on its normal stack, and so does this function if the
-    /// system refuses memory.
+    /// Runs `work` with this stack if the thread's alternate stack is too small. If the thread has
+    /// no alternate stack, handlers run on its normal stack. If the system refuses memory, the
+    /// thread keeps its alternate stack.
     pub fn run<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let registers = register_bytes();
         let is_small = |stack: &libc::stack_t| stack.ss_size < registers.saturating_add(OWN_BYTES);
-        // A thread that handles a signal now cannot change its stack.
+        // A thread that is running a signal handler on its alternate stack cannot replace that
+        // stack.
         let replaceable = current().filter(|stack| stack.ss_flags & (libc::SS_DISABLE | libc::SS_ONSTACK) == 0);
         let Some(previous) = replaceable.filter(is_small) else { return work() };
         if self.map.is_none() {
@@ -36,8 +40,8 @@ impl SignalStack {
         }
         let Some(map) = &self.map else { return work() };
         let stack = libc::stack_t { ss_sp: map.stack(), ss_flags: 0, ss_size: map.stack_bytes() };
-        // SAFETY: the stack is mapped, and is used by nothing else. It stays mapped until the
-        // thread has the previous one.
+        // SAFETY: the stack is mapped, and is used by nothing else. It stays mapped until `Restore`
+        // sets the previous stack again.
         if unsafe { libc::sigaltstack(&raw const stack, null_mut()) } != 0 {
             return work();
         }
@@ -46,24 +50,25 @@ impl SignalStack {
     }
 }
 
-/// Gives the thread its previous stack, also after a panic.
+/// Guard that restores the thread's previous stack, also after a panic.
 struct Restore(libc::stack_t);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        // SAFETY: it was the thread's stack before, and its owner does not know of the change.
+        // SAFETY: this was the thread's stack before, and its owner does not know of the change.
         unsafe { libc::sigaltstack(&raw const self.0, null_mut()) };
     }
 }
 
-/// Returns the alternate stack of the thread, if the system reports it.
+/// Returns the current alternate stack of the thread, if the system reports it.
 fn current() -> Option<libc::stack_t> {
     let mut stack = libc::stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: the call only writes the stack's description.
     (unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) } == 0).then_some(stack)
 }
 
-/// Returns the bytes that the system writes for a signal: at least those of old processors.
+/// Returns the number of bytes that the system writes on the stack for a signal: at least
+/// `MINSIGSTKSZ`, which suffices for old processors.
 fn register_bytes() -> usize {
     // SAFETY: the call has no conditions. It returns 0 if the system does not report the size.
     let bytes = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
@@ -79,7 +84,7 @@ struct StackMap {
 }
 
 impl StackMap {
-    /// Maps a stack of at least this size.
+    /// Maps a stack of at least `bytes` bytes.
     fn new(bytes: usize) -> Option<StackMap> {
         let page = super::page_bytes();
         let bytes = bytes.checked_next_multiple_of(page)?.checked_add(page)?;
@@ -105,7 +110,8 @@ impl StackMap {
 
 impl Drop for StackMap {
     fn drop(&mut self) {
-        // SAFETY: no thread has this stack: only `SignalStack::run` lends it, and borrows it.
+        // SAFETY: no thread uses this stack now: only `SignalStack::run` installs it, and that call
+        // borrows the `SignalStack`.
         unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(self.base), self.bytes) };
     }
 }
@@ -117,10 +123,10 @@ mod tests {
 
     use super::*;
 
-    /// Address of a variable of [`deep_handler`].
+    /// Address of a local variable of [`deep_handler`]. It shows on which stack the handler ran.
     static PLACE: AtomicUsize = AtomicUsize::new(0);
 
-    /// A handler that needs more stack than the standard library's threads have.
+    /// A handler that needs more stack than the alternate stacks of the standard library have.
     extern "C" fn deep_handler(_: libc::c_int) {
         let mut room = [0u8; 20 << 10];
         black_box(&mut room);
@@ -143,7 +149,7 @@ mod tests {
             let mut stack = SignalStack::default();
             for _ in 0..2 {
                 let (begin, bytes, _) = stack.run(|| {
-                    // SAFETY: the handler is the one above.
+                    // SAFETY: the handler for this signal is `deep_handler`.
                     assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
                     current().map(describe).unwrap()
                 });
@@ -151,7 +157,8 @@ mod tests {
                 assert!((begin..begin + bytes).contains(&PLACE.load(Ordering::SeqCst)));
                 assert_eq!(current().map(describe), Some(own));
             }
-            // A panic restores the stack, too. A stack that is large enough is kept.
+            // The previous stack is also restored after a panic. A stack that is large enough is
+            // not replaced.
             let mut inner = SignalStack::default();
             let nested = stack.run(|| {
                 let large = current().map(describe);

@@ -1,31 +1,33 @@
-//! The table of guarded mappings. The handler of the signal reads it without a lock.
+//! The table of guarded mappings. The signal handler reads it without a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Mappings of a block of the table.
+/// Number of mappings in a block of the table.
 pub(super) const SLOTS: usize = 64;
 
-/// A guarded mapping. The accesses are sequentially consistent, because they are rare.
+/// An entry of the table for one guarded mapping. All atomic accesses are sequentially consistent,
+/// because they are rare.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Number of changes of the range; odd during a change.
+    /// Number of changes of the address range, times two; odd while the range is being changed.
     version: AtomicU32,
-    /// First address; 0 if the slot is free.
+    /// First address of the mapping; 0 if the slot is free.
     begin: AtomicUsize,
     end: AtomicUsize,
-    /// Whether a page could not be read.
+    /// Whether a page of the mapping could not be read.
     pub(super) has_faulted: AtomicBool,
 }
 
-/// Address range of whole pages.
+/// Range of addresses that begins and ends at page boundaries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageRange {
     pub(super) begin: usize,
     pub(super) end: usize,
 }
 
-/// A part of the table. Blocks are never freed, because the handler may read them at any time.
+/// A block of slots of the table, and a link to the next block. Blocks are never freed, because the
+/// handler may read them at any time.
 #[derive(Debug)]
 struct Block {
     slots: [Slot; SLOTS],
@@ -42,7 +44,7 @@ impl Slot {
         }
     }
 
-    /// Changes the range. The caller has locked the table.
+    /// Sets the address range. The caller holds the lock of the table.
     fn set(&self, range: PageRange) {
         self.version.fetch_add(1, Ordering::SeqCst);
         self.begin.store(range.begin, Ordering::SeqCst);
@@ -51,8 +53,8 @@ impl Slot {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the range if it contains an address. The range of a mapping that a thread reads does
-    /// not change, so a changing range is not the searched one.
+    /// Returns the slot's range if it contains `address`. Returns `None` during a change of the
+    /// range: a mapping that a thread is reading has a constant range.
     pub(super) fn range_with(&self, address: usize) -> Option<PageRange> {
         let version = self.version.load(Ordering::SeqCst);
         let range = PageRange { begin: self.begin.load(Ordering::SeqCst), end: self.end.load(Ordering::SeqCst) };
@@ -60,7 +62,7 @@ impl Slot {
         (is_stable && (range.begin..range.end).contains(&address)).then_some(range)
     }
 
-    /// Frees the slot.
+    /// Marks the slot as free.
     pub(super) fn free(&self) {
         let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         self.set(PageRange { begin: 0, end: 0 });
@@ -75,10 +77,10 @@ impl Block {
 
 /// The first block of the table.
 static TABLE: Block = Block::new();
-/// Lock of everything that changes the table.
+/// Lock that is held during each change of the table.
 static LOCK: Mutex<()> = Mutex::new(());
 
-/// Returns all slots of the table. Takes no lock.
+/// Returns all slots of the table, without taking the lock.
 pub(super) fn slots() -> impl Iterator<Item = &'static Slot> {
     blocks().flat_map(|block| &block.slots)
 }
@@ -92,7 +94,8 @@ pub(super) fn add(range: PageRange) -> &'static Slot {
     let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let is_free = |slot: &&'static Slot| slot.begin.load(Ordering::SeqCst) == 0;
     let slot = slots().find(is_free).unwrap_or_else(|| {
-        // The last block has no next one, and the lock is taken, so this one is stored.
+        // The last block has no successor, and the lock is held, so the new block becomes its
+        // successor.
         let last = blocks().last().unwrap_or(&TABLE);
         &last.next.get_or_init(|| Box::new(Block::new())).slots[0]
     });
