@@ -1,4 +1,4 @@
-//! A program of ranks for tests of the transport: `mpirun -n 4 exchange TASK`.
+//! A program for tests of the transport. It runs as several ranks: `mpirun -n 4 exchange TASK`.
 //!
 //! | task | action |
 //! | --- | --- |
@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use ixc_transport::handshake::introduce;
 use ixc_transport::{Incoming, Outgoing, Receipt, Transport, TransportError};
 
-/// Variable with a folder, into which each rank writes its process id.
+/// Environment variable with a folder, into which each rank writes its process id.
 const FOLDER: &str = "IXC_TEST_RANKS";
-/// Exchanges whose time is measured.
+/// Number of exchanges whose time is measured.
 const MEASURED: u32 = 1000;
-/// Time that the engine of a rank may take to end.
+/// Time that MPI may take in each rank to end.
 const LINGER: Duration = Duration::from_secs(3);
 /// Bytes of a message whose time is measured: a row of 7,168 floats.
 const ROW: usize = 7168 * 4;
@@ -71,8 +71,8 @@ fn write_process_id(transport: &dyn Transport) -> Result<(), String> {
     std::fs::write(path, std::process::id().to_string()).map_err(text)
 }
 
-/// Exchanges a message with each other rank. All bytes of a message depend on its sender, its
-/// receiver and `round`.
+/// Exchanges a message with each other rank. The content depends on the sender, the receiver and
+/// `round`.
 fn exchange(transport: &dyn Transport, length: usize, round: u32) -> Result<(), String> {
     let rank = transport.rank();
     let byte = |from: u32, to: u32| (from * 31 + to * 7 + round) as u8;
@@ -91,7 +91,7 @@ fn exchange(transport: &dyn Transport, length: usize, round: u32) -> Result<(), 
     Ok(())
 }
 
-/// Exchanges two messages with each other rank. Both travel at the same time.
+/// Exchanges two messages with each other rank. The two messages travel at the same time.
 fn exchange_in_halves(transport: &dyn Transport, length: usize) -> Result<(), String> {
     let rank = transport.rank();
     let others: Vec<u32> = (0..transport.ranks()).filter(|other| *other != rank).collect();
@@ -130,7 +130,8 @@ fn check(transport: &dyn Transport) -> Result<(), String> {
 
 fn work(transport: &dyn Transport) -> Result<(), String> {
     for round in 0_u32.. {
-        // Messages in one piece, and messages for which MPI needs both sides.
+        // MPI sends short messages at once. For long messages, the sender and the receiver must
+        // both call MPI until the message has arrived.
         exchange(transport, if round % 8 == 7 { 1 << 20 } else { ROW }, round)?;
     }
     Ok(())

@@ -14,12 +14,13 @@ use crate::ending::{EndingUniverse, Report, end_process, within};
 use crate::library::return_errors;
 use crate::mpi_link::MpiLink;
 
-/// Time in which all ranks must start. MPI waits for all of them.
+/// Maximum time in which all ranks must start. MPI waits for all of them.
 const START: Duration = Duration::from_secs(60);
-/// Time in which `mpirun` forwards a message, before other ranks end. Later it drops messages.
+/// Time that `mpirun` gets to forward an error message before other ranks end. After they end, it
+/// drops messages.
 const FORWARD: Duration = Duration::from_millis(200);
-/// Variable of Open MPI. With more ranks than processors, each of its calls would yield its
-/// processor, which takes milliseconds each. The transport yields by itself.
+/// Environment variable of Open MPI. If there are more ranks than processors, Open MPI would yield
+/// the processor in each call, which takes milliseconds. The transport yields by itself.
 const YIELD: &str = "OMPI_MCA_mpi_yield_when_idle";
 
 /// The reason why this process has no connection to other ranks.
@@ -28,32 +29,34 @@ pub enum ConnectError {
     /// MPI was initialised before in this process.
     #[error("MPI was initialised before in this process")]
     Initialised,
-    /// The MPI library cannot be called from several threads.
+    /// The MPI library does not support calls from several threads.
     #[error("this MPI library supports {found:?}; expected at least {expected:?}, since several threads send messages")]
     Threads {
-        /// Support of the library.
+        /// Thread support that the library reports.
         found: Threading,
-        /// Support that is needed.
+        /// Thread support that the transport needs.
         expected: Threading,
     },
-    /// MPI failed.
+    /// An MPI function failed.
     #[error(transparent)]
     Library(#[from] ixc_transport::link::LinkError),
-    /// The system has no thread for heartbeats.
+    /// The system could not start the thread for heartbeats.
     #[error("the system refuses a thread for heartbeats")]
     Thread(#[source] std::io::Error),
 }
 
-/// Connects this process to all that `mpirun` started with it. Call it on the main thread, once.
-/// [`Transport::close`] must be called on the main thread, too.
+/// Connects this process to all ranks that `mpirun` started with it. Call it once, on the main
+/// thread. [`Transport::close`] must be called on the main thread, too.
 ///
-/// When another rank or the network fails, all processes end, and one of them calls `report`.
+/// If another rank or the network fails, all processes of the run end, and one of them calls
+/// `report`.
 ///
 /// # Errors
-/// Fails if MPI does, or if it cannot be called from several threads.
+/// Fails if MPI fails, or if MPI does not support calls from several threads.
 pub fn connect(report: Report) -> Result<Arc<dyn Transport>, ConnectError> {
     if std::env::var_os(YIELD).is_none() {
-        // SAFETY: no other thread of this process reads or changes variables while it starts.
+        // SAFETY: no other thread of this process reads or changes environment variables while the
+        // process starts.
         unsafe { std::env::set_var(YIELD, "0") };
     }
     let rank = Launch::current().map_or(0, |launch| launch.rank);

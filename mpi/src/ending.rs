@@ -1,4 +1,4 @@
-//! The end of MPI in this process, after a run or a failure.
+//! Finalisation of MPI in this process, after a run or after a failure.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -11,17 +11,19 @@ use mpi::environment::Universe;
 
 use crate::library::abort;
 
-/// Time in which MPI must end after all ranks left.
+/// Maximum time for the finalisation of MPI after all ranks have left the group.
 const END: Duration = Duration::from_secs(8);
-/// Time in which MPI must end all processes after a failure. `mpirun` then ends the others.
+/// Maximum time for MPI's abort after a failure. Then this process exits, and `mpirun` ends the
+/// other processes.
 const ABORT: Duration = Duration::from_secs(1);
-/// Exit status of a rank that ends because of another rank, or of the network (`EX_IOERR`).
+/// Exit status (`EX_IOERR`) of a rank that ends because another rank or the network failed.
 const STATUS: u8 = 74;
 
-/// Function that prints a failure which no other rank reports.
+/// Function that prints a failure that no other rank reports.
 pub type Report = Arc<dyn Fn(&TransportError) + Send + Sync>;
 
-/// MPI in this process. Its end has a limit of time, because a rank may fail even then.
+/// The initialised MPI of this process. Its finalisation has a time limit, because another rank may
+/// fail during it.
 pub(crate) struct EndingUniverse {
     pub universe: Universe,
     pub rank: u32,
@@ -35,18 +37,20 @@ impl fmt::Debug for EndingUniverse {
 }
 
 impl EndingUniverse {
-    /// Ends MPI in this process.
+    /// Finalises MPI in this process, within a time limit.
     pub fn end(self) {
         within(END, self.rank, &self.report, || drop(self.universe));
     }
 
-    /// Leaves MPI as it is. Its end would wait for other ranks, which may have failed.
+    /// Leaves MPI without finalising it. The finalisation would wait for other ranks, which may
+    /// have failed.
     pub fn abandon(self) {
         mem::forget(self.universe);
     }
 }
 
-/// Calls a function of MPI that waits for other ranks. Ends the process if it takes too long.
+/// Calls an MPI function that waits for other ranks. Ends the process if the function takes longer
+/// than `limit`.
 pub(crate) fn within<T>(limit: Duration, rank: u32, report: &Report, call: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     let report = Arc::clone(report);
@@ -57,22 +61,23 @@ pub(crate) fn within<T>(limit: Duration, rank: u32, report: &Report, call: impl 
             end_process(&error);
         }
     };
-    // Without this thread, the call has no limit.
+    // If the thread cannot be started, the call has no time limit.
     let _ = thread::Builder::new().name("mpi-watch".into()).spawn(watch);
     let result = call();
     drop(done);
     result
 }
 
-/// Ends this process after a failure of the group.
+/// Ends this process after a failure of another rank or of the network.
 pub(crate) fn end_process(error: &TransportError) {
     match error {
-        // `mpirun` ends all processes after the first one. The reporting rank and the one that
-        // ended the group must be earlier.
+        // When the first process ends, `mpirun` ends all others. This rank waits, so that the rank
+        // that reports the failure and the rank that ended the group exit first.
         TransportError::Ended { .. } => thread::sleep(REPORTED),
-        // MPI hangs in another call.
+        // MPI hangs in another call, so it is not called again.
         TransportError::Stuck { .. } => {}
-        // A stopped process does not end by itself: MPI ends all of them, unless it hangs.
+        // A process that is stopped or hangs does not end by itself. MPI's abort ends all
+        // processes, unless MPI hangs.
         TransportError::Peer { .. }
         | TransportError::Length { .. }
         | TransportError::Sequence { .. }
@@ -83,7 +88,7 @@ pub(crate) fn end_process(error: &TransportError) {
                 thread::sleep(ABORT);
                 exit()
             };
-            // Without this thread, the call has no limit.
+            // If the thread cannot be started, the abort has no time limit.
             let _ = thread::Builder::new().name("mpi-abort".into()).spawn(watch);
             abort(STATUS);
         }
@@ -91,8 +96,8 @@ pub(crate) fn end_process(error: &TransportError) {
     exit()
 }
 
-/// Ends this process at once.
+/// Ends this process at once, without finalising MPI.
 fn exit() -> ! {
-    // SAFETY: it only ends the process. MPI's own end would wait for the rank that failed.
+    // SAFETY: the call only ends the process. Finalising MPI would wait for the rank that failed.
     unsafe { libc::_exit(STATUS.into()) }
 }

@@ -7,11 +7,12 @@
 //! | `library` | MPI's functions, with errors of our own |
 //! | `mpi_link` | nonblocking messages, and the buffers that MPI uses meanwhile |
 //!
-//! No library crate depends on this one. The program does with its feature `mpi`, and passes
-//! `connect` to the commands. Without that feature the crate is empty, and needs no MPI.
+//! No library crate depends on this one. Only the program depends on it, with its feature `mpi`,
+//! and passes `connect` to the commands. Without that feature this crate is empty, and the build
+//! needs no MPI.
 //!
-//! Invariant: no call waits for another rank, except `connect` and the end of a run. Heartbeats
-//! would stop otherwise, and a rank that hangs could stop the others.
+//! Invariant: only `connect` and the end of a run wait for another rank. A wait elsewhere would
+//! stop the heartbeats, and one rank that hangs could stop the others.
 
 #![cfg(feature = "mpi")]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

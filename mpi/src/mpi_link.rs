@@ -1,7 +1,7 @@
-//! Nonblocking messages, and the buffers that MPI uses meanwhile.
+//! Messages over nonblocking MPI calls, and the buffers that MPI uses until a call is complete.
 //!
-//! A message is received in three steps: MPI finds it, which gives its length; its memory is
-//! prepared; MPI writes it. No message is received into too little memory.
+//! A message is received in three steps: MPI reports its length, a buffer of at least that length
+//! is allocated, and MPI writes the message. So no buffer is too short for its message.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -11,9 +11,9 @@ use ixc_transport::link::{Channel, Link, LinkError};
 use crate::ending::EndingUniverse;
 use crate::library::{Arrival, Operation, probe};
 
-/// Most spare buffers.
+/// Maximum number of spare buffers.
 const SPARE: usize = 16;
-/// Most bytes of a spare buffer. Larger ones are those of prompts, and would take memory for good.
+/// Maximum bytes of a spare buffer. Larger buffers are needed only for prefill, so they are freed.
 const SPARE_BYTES: usize = 1 << 20;
 
 /// Returns MPI's tag of a channel.
@@ -24,7 +24,7 @@ const fn tag(channel: Channel) -> c_int {
     }
 }
 
-/// A message that MPI is receiving.
+/// A message that MPI is writing into its buffer.
 #[derive(Debug)]
 struct Receiving {
     from: u32,
@@ -33,21 +33,22 @@ struct Receiving {
     operation: Operation,
 }
 
-/// The link of this process.
+/// The link of this process to all other ranks.
 #[derive(Debug)]
 pub(crate) struct MpiLink {
     rank: u32,
     ranks: u32,
     sending: VecDeque<Operation>,
     receiving: Vec<Receiving>,
-    /// Buffers of completed operations, so that messages of decode need no new memory.
+    /// Buffers of completed operations. They are reused, so that messages of decode steps allocate
+    /// no memory.
     spare: Vec<Vec<u8>>,
-    /// MPI in this process, until it ends.
+    /// The initialised MPI of this process; `None` after it was finalised.
     universe: Option<EndingUniverse>,
 }
 
 impl MpiLink {
-    /// Returns the link of an initialised MPI.
+    /// Creates the link of an initialised MPI.
     pub fn new(universe: EndingUniverse, rank: u32, ranks: u32) -> MpiLink {
         let universe = Some(universe);
         MpiLink { rank, ranks, sending: VecDeque::new(), receiving: Vec::new(), spare: Vec::new(), universe }
@@ -59,11 +60,11 @@ impl MpiLink {
         }
     }
 
-    /// Begins to receive the next message, if one has arrived.
+    /// Begins to receive the next message, if one has arrived. Returns whether one has.
     fn begin_to_receive(&mut self, from: Option<u32>, channel: Channel, limit: usize) -> Result<bool, LinkError> {
         let Some(Arrival { message, from, bytes }) = probe(from, tag(channel))? else { return Ok(false) };
         let Some(bytes) = bytes.filter(|bytes| *bytes <= limit) else {
-            // The message stays in MPI. The group ends after this error.
+            // The message stays in MPI, because the group of ranks ends after this error.
             let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
             return Err(LinkError::Oversized { from, bytes, limit: limit as u64 });
         };
@@ -111,7 +112,7 @@ impl Link for MpiLink {
         };
         let Some(buffer) = self.receiving[place].operation.complete()? else { return Ok(false) };
         let Receiving { from, bytes, .. } = self.receiving.swap_remove(place);
-        // The limit may be another one than when the message was found.
+        // The caller's limit may be smaller than at the call that found the message.
         if bytes > limit {
             return Err(LinkError::Oversized { from, bytes: bytes as u64, limit: limit as u64 });
         }
@@ -121,7 +122,8 @@ impl Link for MpiLink {
     }
 
     fn has_sent_all(&mut self) -> Result<bool, LinkError> {
-        // Each question costs time in MPI, so none follows after the first incomplete operation.
+        // Each test of an operation costs time in MPI, so testing stops at the first incomplete
+        // operation.
         while let Some(operation) = self.sending.front_mut() {
             let Some(buffer) = operation.complete()? else { return Ok(false) };
             self.sending.pop_front();
