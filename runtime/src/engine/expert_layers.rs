@@ -1,17 +1,16 @@
-//! A loaded plan of routed experts. Each layer can be called separately, by engines that compute
-//! the rest of the model.
+//! A loaded plan that computes only layers of routed experts. Each layer can be called separately,
+//! by engines that compute the rest of the model.
 //!
 //! ```text
 //! run(3, rows, ids, weights) ─▶ for each row: sum of (weight x result) over its experts of layer 3
 //! ```
 //!
-//! Ids equal to [`NO_EXPERT`] are skipped. If the experts lie on several machines, each row goes to
-//! all of them, and their results are added. A row without an expert on this machine is 0, and
-//! nothing is computed for it.
+//! Ids equal to [`NO_EXPERT`] are skipped. If the experts are divided among several machines, the
+//! caller sends each row to all machines and adds their results. If a row has no expert on this
+//! machine, its result is 0, and nothing is computed for it.
 //!
-//! Invariant: a row's result does not depend on rows with other experts. With quantised weights on
-//! targets without tiles, it depends on no other row.
-//! Invariant: no kernel reads an expert without an id that names it.
+//! Invariant: a row's result does not depend on rows with other experts. With quantised weights, on
+//! targets without AMX tiles, it depends on no other row.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -55,7 +54,7 @@ impl Rows<'_> {
         self.len() == 0
     }
 
-    /// Appends row `at` of `width` elements to `to`; nothing if the row does not exist.
+    /// Appends row `at` of `width` elements to `to`. Appends nothing if the row does not exist.
     fn push(&self, at: usize, width: usize, to: &mut Vec<f32>) {
         let range = at * width..(at + 1) * width;
         match self {
@@ -68,7 +67,7 @@ impl Rows<'_> {
     }
 }
 
-/// The reason why rows were not computed.
+/// The reason why a layer's result was not computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LayerError {
     /// The layer has no routed experts, or does not exist.
@@ -79,27 +78,27 @@ pub enum LayerError {
         /// Numbers of the layers with routed experts.
         layers: Vec<u32>,
     },
-    /// The length of a slice does not match the ids.
+    /// The length of a slice does not match the number of ids.
     #[error("found {found} {what} for {rows} rows; expected {expected} for each row")]
     Length {
-        /// Name of the slice's elements.
+        /// Name of the slice in error messages.
         what: &'static str,
         /// Number of elements in the slice.
         found: usize,
-        /// Number of rows, from the ids.
+        /// Number of rows, computed from the number of ids.
         rows: usize,
         /// Elements expected for each row.
         expected: u32,
     },
-    /// The ids do not form whole rows.
+    /// The number of ids is not a multiple of the number of ids per row.
     #[error("found {found} ids; expected a multiple of {used}, the ids of a row")]
     Ids {
         /// Number of ids.
         found: usize,
-        /// Number of ids in a row.
+        /// Number of ids that each row must have.
         used: u32,
     },
-    /// The id does not name an expert.
+    /// An id does not name an expert of the layer.
     #[error("id {slot} of row {row} is {id}; expected an expert from 0 to {}, or {NO_EXPERT} for no expert", .experts - 1)]
     Expert {
         /// Number of the row.
@@ -108,10 +107,10 @@ pub enum LayerError {
         slot: usize,
         /// The id that is out of range.
         id: i32,
-        /// Number of experts.
+        /// Number of experts of the layer.
         experts: u32,
     },
-    /// The weight is NaN or infinite.
+    /// A weight of an expert is NaN or infinite.
     #[error("weight {slot} of row {row} is {weight}; expected a finite number")]
     Weight {
         /// Number of the row.
@@ -121,7 +120,7 @@ pub enum LayerError {
         /// The weight that is not finite.
         weight: f32,
     },
-    /// A pass failed: experts cannot be read, the plan is wrong, or the runtime has a bug.
+    /// The computation failed: experts cannot be read, the plan is wrong, or the runtime has a bug.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
 }
@@ -153,15 +152,15 @@ fn list(layers: &[u32]) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// A loaded plan of routed experts.
+/// A loaded plan that computes only layers of routed experts.
 #[derive(Debug)]
 pub struct ExpertLayers {
     loaded: LoadedPlan,
 }
 
 impl ExpertLayers {
-    /// Loads a plan of experts. The options for sequences, contexts and additions have no effect.
-    /// See also [`Engine::load`](crate::engine::Engine::load).
+    /// Loads a plan of expert layers. The options for sequences, contexts and additions have no
+    /// effect. See also [`Engine::load`](crate::engine::Engine::load).
     ///
     /// # Errors
     /// See [`LoadError`]; [`LoadError::NoLayers`] if the plan is of a whole model.
@@ -169,7 +168,7 @@ impl ExpertLayers {
         ExpertLayers::load_file(PlanFile::new(plan), folder, options)
     }
 
-    /// Loads a plan of experts that may have weights in its own file. See also
+    /// Loads a plan of expert layers whose weights may be in the plan file. See also
     /// [`Engine::load_file`](crate::engine::Engine::load_file).
     ///
     /// # Errors
@@ -181,15 +180,15 @@ impl ExpertLayers {
         }
     }
 
-    /// Returns the layers, in the model's order.
+    /// Returns the loaded layers, in the model's order.
     pub fn layers(&self) -> &[Layer] {
         &self.loaded.program.layers
     }
 
-    /// Returns a layer by its number.
+    /// Returns a layer by its number in the model.
     ///
     /// # Errors
-    /// [`LayerError::NoLayer`].
+    /// [`LayerError::NoLayer`] if the layer does not exist or has no routed experts.
     pub fn layer(&self, layer: u32) -> Result<&Layer, LayerError> {
         let layers = self.layers();
         let found = layers.iter().find(|found| found.number == layer);
@@ -227,9 +226,10 @@ impl ExpertLayers {
         Ok(count)
     }
 
-    /// Returns, for each row, the sum over its experts of a layer, each times its weight. A row of
-    /// the result has `width` elements. Each row has `used` ids and as many weights. More rows than
-    /// a step of the plan allows take several steps.
+    /// Returns, for each row, the sum of its experts' outputs, each multiplied by the expert's
+    /// weight for the row. A row of the result has `width` elements. Each row has `used` ids and as
+    /// many weights. If there are more rows than a step of the plan allows, they are computed in
+    /// several steps.
     ///
     /// # Errors
     /// See [`LayerError`]. If an argument is wrong, nothing is computed.
@@ -238,7 +238,7 @@ impl ExpertLayers {
         let count = ExpertLayers::check(&layer, rows, ids, weights)?;
         let (width, used) = (layer.width as usize, layer.used as usize);
         let mut sums = vec![0.0; count * width];
-        // Rows without an expert here are 0 already.
+        // The results of rows without an expert on this machine are 0 already.
         let own: Vec<usize> =
             (0..count).filter(|&row| ids[row * used..][..used].iter().any(|&id| id != NO_EXPERT)).collect();
         let (mut own_rows, mut own_ids, mut own_weights) = (Vec::new(), Vec::new(), Vec::new());
@@ -266,7 +266,7 @@ impl ExpertLayers {
         Ok(sums)
     }
 
-    /// Runs a layer's stages on rows that each have an expert.
+    /// Runs a layer's stages on rows that have at least one expert each.
     fn run_some(&mut self, layer: &Layer, rows: &[f32], ids: &[i32], weights: &[f32]) -> Result<(), ExecuteError> {
         let count = (ids.len() / layer.used.max(1) as usize) as u32;
         for (buffer, bytes, words) in [
@@ -297,7 +297,8 @@ impl ExpertLayers {
             },
         )?;
         self.loaded.expert_counts.add(count, &mut self.loaded.store.buckets);
-        // The run of another layer does not clear the buckets of this one.
+        // A later run of another layer would not clear the buckets of this layer, so they are
+        // cleared now.
         for &routing in &layer.routings {
             if let Some(bucket) = self.loaded.store.buckets.get_mut(routing) {
                 bucket.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
@@ -310,7 +311,7 @@ impl ExpertLayers {
         Ok(())
     }
 
-    /// Returns the first words of a buffer.
+    /// Returns the memory region of the first `words` 32-bit words of a buffer.
     fn region(&self, buffer: BufferId, words: u64) -> Result<Region, ExecuteError> {
         let of = self.loaded.program.buffers.get(buffer.0 as usize);
         let region = of.and_then(|of| self.loaded.store.arena.region().part(of.offset, words.checked_mul(4)?));
@@ -318,7 +319,7 @@ impl ExpertLayers {
         region.ok_or_else(|| ExecuteError::Panic { message: "a buffer outside the arena".to_string() })
     }
 
-    /// Returns the number of times that each expert was chosen.
+    /// Returns how often each expert of each layer was chosen.
     pub fn expert_counts(&self) -> &crate::expert_counts::ExpertCounts {
         &self.loaded.expert_counts
     }
@@ -328,7 +329,7 @@ impl ExpertLayers {
         self.loaded.store.experts.as_ref().map(Experts::store)
     }
 
-    /// Returns the statistics of time so far.
+    /// Returns the time statistics since the plan was loaded.
     pub fn stats(&self) -> &Stats {
         &self.loaded.stats
     }

@@ -1,4 +1,4 @@
-//! Counts of chosen experts, and eviction of streamed ones.
+//! Counts of how often experts were chosen, and eviction of streamed experts.
 
 use super::sequence::Engine;
 use crate::expert_counts::ExpertCounts;
@@ -22,16 +22,16 @@ pub enum EvictError {
 }
 
 impl Engine {
-    /// Returns how often each expert of each layer was chosen since the plan was loaded, streamed
-    /// or not.
+    /// Returns how often each expert of each layer was chosen since the plan was loaded. Resident
+    /// experts are also counted.
     pub fn expert_counts(&self) -> &ExpertCounts {
         &self.loaded.expert_counts
     }
 
-    /// Evicts the experts of one layer from memory. `layer` counts the layers with experts, in the
-    /// order of a step. A later step that needs such an expert reads it again and computes the
-    /// same. Experts that [`Pins`](super::Pins) keep stay, unless `pinned` is true; then they are
-    /// unpinned.
+    /// Evicts the experts of one layer from memory. `layer` counts only layers with experts, in the
+    /// order of a step. A later step reads such an expert again if it is needed, and its results do
+    /// not change. Pinned experts ([`Pins`](super::Pins)) stay, unless `pinned` is true. Then they
+    /// are unpinned and evicted.
     ///
     /// # Errors
     /// See [`EvictError`].
@@ -39,7 +39,7 @@ impl Engine {
         let layers = self.loaded.expert_counts.layers();
         let experts = self.loaded.store.experts.as_ref().map(Experts::store).ok_or(EvictError::NotStreamed)?;
         let facts = layers.get(layer).ok_or(EvictError::NoLayer { layer, layers: layers.len() })?;
-        // A layer that is in no group has no streamed experts.
+        // A layer that belongs to no expert group has no streamed experts.
         Ok(facts.group.map(|group| experts.evict(group, pinned)).unwrap_or_default())
     }
 }

@@ -1,7 +1,9 @@
-//! Homes of an engine's threads on NUMA nodes, and the use of memory by node.
+//! Homes (sets of NUMA nodes and processors) of an engine's threads, and the memory that is in use
+//! on each node.
 //!
-//! An engine has no home, one (the part of a rank), or several. Each of several homes is for some
-//! of its threads, and has a copy of all weights ([`Numa::Mirror`](crate::numa::Numa::Mirror)).
+//! An engine has no home, one home, or several. One home belongs to a rank: some nodes of the
+//! machine. Each of several homes is for some of the engine's threads, and has its own copy of all
+//! weights ([`Numa::Mirror`](crate::numa::Numa::Mirror)).
 
 use std::io;
 use std::sync::Arc;
@@ -12,8 +14,8 @@ use crate::pool::Pool;
 use crate::processors::{Machine, PinRefusal};
 use crate::storage::pages::NamedRegions;
 
-/// Last threads of each home that alternate with those of other homes. In a home with fewer threads
-/// all of them alternate.
+/// Number of threads at the end of each home that alternate with threads of other homes. In a home
+/// with fewer threads, all of them alternate.
 const ALTERNATING: usize = 4;
 
 /// Homes of an engine's threads; empty if the system chooses processors and memory.
@@ -21,7 +23,7 @@ const ALTERNATING: usize = 4;
 pub struct Homes(Vec<Arc<Home>>);
 
 impl Homes {
-    /// Makes a home at each place.
+    /// Creates a home for each of the given places.
     pub(crate) fn at(places: Vec<RankPlace>) -> Homes {
         Homes(places.into_iter().map(Home::new).collect())
     }
@@ -31,17 +33,19 @@ impl Homes {
         &self.0
     }
 
-    /// Returns the number of threads, if threads have homes.
+    /// Returns the number of threads of all homes; `None` without homes.
     pub(crate) fn threads(&self) -> Option<usize> {
         Some(self.0.iter().map(|home| home.place.threads).sum()).filter(|threads| *threads > 0)
     }
 
-    /// Returns the position of the home of each of `threads` threads. Fewer threads than the homes
-    /// have are divided among all homes, so that they read memory at the speed of all nodes.
+    /// Returns, for each of `threads` threads, the index of its home. If the homes have room for
+    /// more threads, the threads are divided among all homes, so that they read memory at the speed
+    /// of all nodes.
     ///
-    /// Neighbours have one home, because they meet first at barriers. The last [`ALTERNATING`]
-    /// threads of each home alternate, because steps leave out the last threads of all when
-    /// processors are busy. So in homes with few threads, neighbours may have different homes.
+    /// Neighbouring threads share a home, because they meet first at barriers. The last
+    /// [`ALTERNATING`] threads of each home alternate with those of other homes: when processors
+    /// are busy, steps leave out the threads with the highest numbers. So in homes with few
+    /// threads, neighbours may have different homes.
     pub(crate) fn of_threads(&self, threads: usize) -> Vec<usize> {
         let each = self.0.iter().enumerate().map(|(number, home)| std::iter::repeat_n(number, home.place.threads));
         let all: Vec<usize> = each.flatten().collect();
@@ -57,7 +61,8 @@ impl Homes {
         ordered.into_iter().map(|(_, home)| home).collect()
     }
 
-    /// Enters the only home, or a home on all nodes, where memory is interleaved.
+    /// Binds the calling thread to the only home. With several homes, binds it to all their nodes,
+    /// where its memory is interleaved.
     pub(crate) fn enter(&self) -> Option<HomeBinding> {
         let (first, rest) = self.0.split_first()?;
         let mut all = first.place.clone();
@@ -72,7 +77,7 @@ impl Homes {
     /// Binds the threads of a pool to the processors of their homes.
     ///
     /// # Errors
-    /// The first error of the system.
+    /// Returns the first error of the system.
     pub(crate) fn bind(&self, pool: &mut Pool) -> io::Result<()> {
         let sets: Vec<&[usize]> = self
             .of_threads(pool.threads())
@@ -84,23 +89,25 @@ impl Homes {
         pool.bind_to(&sets, &others)
     }
 
-    /// Returns the part of a machine that these homes have.
+    /// Returns the part of a machine that the only home covers. Without a home, or with several
+    /// homes, returns the whole machine.
     pub(crate) fn part_of(&self, machine: Machine) -> Machine {
         match &self.0[..] {
             [] => machine,
             [home] => machine.within(&home.place.processors),
-            // `bind` binds each thread to the processors of its home.
+            // With several homes, `bind` binds each thread to the processors of its home.
             [..] => machine,
         }
     }
 
-    /// Returns the reason why threads with homes are not bound to single processors, as well.
+    /// Returns the reason why threads cannot be bound to single processors: they are already bound
+    /// to several homes.
     pub(crate) fn refuses_pin(&self) -> Option<PinRefusal> {
         (self.0.len() > 1).then_some(PinRefusal::Mirrored)
     }
 }
 
-/// The memory of a rank, whose nodes can be queried while the rank exists.
+/// The memory of a rank. Its NUMA nodes can be queried while the rank exists.
 #[derive(Debug)]
 pub(crate) struct RankMemory {
     pub(crate) rank: u32,
@@ -108,28 +115,28 @@ pub(crate) struct RankMemory {
     pub(crate) regions: Vec<NamedRegions>,
 }
 
-/// Use of nodes by some memory of a rank.
+/// Use of NUMA nodes by one kind of memory of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeUse {
-    /// Number of the rank, or of the copy of the weights.
+    /// Number of the rank, or of the copy of the weights if there are several homes.
     pub rank: u32,
-    /// Nodes of the rank.
+    /// NUMA nodes of the rank's home.
     pub home: Vec<u32>,
-    /// Contents of the memory.
+    /// Kind of memory, such as "weights".
     pub what: &'static str,
     /// Resident bytes by node, or the reason why they are unknown.
     pub bytes: Result<NodeBytes, String>,
-    /// First refusal of the system to bind threads or memory.
+    /// First error of the system when threads or memory were bound to nodes.
     pub refusal: Option<String>,
 }
 
 impl NodeUse {
-    /// Returns the resident bytes on the nodes of the rank, if known.
+    /// Returns the resident bytes on the nodes of the rank's home, if known.
     pub fn local_bytes(&self) -> Option<u64> {
         self.bytes.as_ref().ok().map(|bytes| bytes.on(&self.home))
     }
 
-    /// Returns the resident bytes on other nodes, if known.
+    /// Returns the resident bytes on nodes outside the rank's home, if known.
     pub fn remote_bytes(&self) -> Option<u64> {
         self.bytes.as_ref().ok().map(|bytes| bytes.all() - bytes.on(&self.home))
     }

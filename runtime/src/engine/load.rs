@@ -1,8 +1,9 @@
-//! Loading a plan into an engine: checks, mapped files, verified kernels, generated code.
+//! Loading of a plan into an engine: checks the plan, maps files, verifies kernels and generates
+//! code.
 //!
 //! Loading checks the plan's tables ([`Program::new`]), every kernel (the kernel verifier), and the
 //! model files (length, and the checksum of their headers). It then generates machine code for the
-//! plan's target and allocates memory. Weights are packed when they are first needed. No code is
+//! plan's target and allocates memory. A weight is packed when a step first needs it. No code is
 //! generated from a kernel that was not verified, and no memory is allocated before its size was
 //! checked.
 
@@ -60,60 +61,62 @@ use budget::{budget, for_recorder, stream_config};
 use on_nodes::{copies_bytes, copies_weights, copy_to_homes};
 use sources::Sources;
 
-/// A loaded plan: the data that steps need.
+/// A loaded plan: everything that steps need.
 #[derive(Debug)]
 pub(crate) struct LoadedPlan {
     pub(crate) program: Program,
     pub(crate) backend: Backend,
     pub(crate) store: EngineMemory,
     pub(crate) pool: Pool,
-    /// The thread that ends steps at their deadline, if steps have a time limit.
+    /// The thread that stops a step at its deadline; `None` if steps have no time limit.
     pub(crate) watchdog: Option<Watchdog>,
-    /// Number of the pool's threads that run a step.
+    /// The adaptive number of the pool's threads that run a step.
     pub(crate) thread_count: ThreadCount,
-    /// Whether the options ask to bind threads to processors. `pinned_processors` has the processor
-    /// of each bound thread, or the reason why they are not bound.
+    /// The option for binding threads to processors. `pinned_processors` has the processor of each
+    /// bound thread, or the reason why threads are not bound.
     pub(crate) pin: Pin,
     pub(crate) pinned_processors: Result<Vec<usize>, PinRefusal>,
     /// Homes of threads on NUMA nodes.
     pub(crate) homes: Homes,
-    /// Processors that threads could run on when the plan was loaded.
+    /// Processors on which the process was allowed to run when the plan was loaded.
     pub(crate) initial_processors: Vec<usize>,
-    /// Longest sequence, in tokens.
+    /// Maximum length of a sequence, in tokens.
     pub(crate) context: u32,
-    /// Max additions of a step.
+    /// Maximum number of additions in a step. An addition is a run of tokens added to one sequence.
     pub(crate) additions: u32,
-    /// Whether each addition of a step must have the bits that it has alone, at the expense of
-    /// speed.
+    /// Whether the results of an addition must have the same bits as when it is alone in a step, at
+    /// the expense of speed.
     pub(crate) exact_batch: bool,
     pub(crate) clocks: Vec<Mutex<Clock>>,
     pub(crate) stats: Stats,
-    /// Number of times that each expert was chosen.
+    /// Number of times that each expert was chosen by a router.
     pub(crate) expert_counts: ExpertCounts,
     pub(crate) progress: Option<Arc<ProgressCounter>>,
     pub(crate) architecture: String,
     pub(crate) target: Target,
     pub(crate) tokenizer: Vec<u8>,
-    /// Digest of the plan properties that determine the size of the memory.
+    /// Digest of the plan properties that determine the layout of the engine's memory.
     pub(crate) memory_digest: Digest,
-    /// The memory budget and the bytes of it in use, if all weights are in memory.
+    /// The memory budget and the number of bytes in use; `None` without a budget or if experts are
+    /// streamed.
     pub(crate) budget: Option<(u64, u64)>,
     /// Bytes of weights that are locked in memory.
     pub(crate) locked: u64,
-    /// Identity of the engine: a variant belongs to one engine.
+    /// Token that identifies the engine: a variant can run only in the engine that made it.
     pub(crate) owner: Arc<()>,
-    /// Identity of saved states: the digest of the plan, the byte ranges to sample from its
-    /// weights, and the digest of these samples, computed on first use.
+    /// Digest of the plan, for saved states. A saved state is identified by this digest and by the
+    /// digest of `samples`, byte ranges of the weights. The digest of `samples` is computed on
+    /// first use.
     pub(crate) plan_digest: Digest,
     samples: Vec<Sample>,
     weights_digest: OnceLock<Digest>,
 }
 
 impl LoadedPlan {
-    /// Returns the identity of saved states.
+    /// Returns the identity of the plan and weights, which saved states are compared with.
     ///
     /// # Errors
-    /// If a file of weights changed before its bytes were read.
+    /// Fails if a file of weights changed before its bytes were read.
     pub(crate) fn identity(&self) -> Result<Identity, ChangedFile> {
         let weights = match self.weights_digest.get() {
             Some(digest) => *digest,
@@ -141,15 +144,15 @@ impl LoadedPlan {
     }
 }
 
-/// Returns the memory of the process that a budget counts. It is measured before files are read,
-/// because their mapped pages can be released.
+/// Returns the present memory of the process, as a budget counts it. It is measured before files
+/// are mapped, because mapped pages can be released.
 pub(crate) fn process_bytes(options: &EngineOptions, plan: &Plan<Kernel>) -> u64 {
     let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
     if streams { needed_process_bytes() } else { resident_bytes() }
 }
 
-/// Loads a plan, as [`Engine::load`](crate::engine::Engine::load) describes. If other engines are
-/// loaded at the same time, `begun` is the memory of the process before the first of them.
+/// Loads a plan, as [`Engine::load`](crate::engine::Engine::load) describes. If several engines are
+/// loaded at the same time, `begun` is the memory of the process before the first one was loaded.
 pub(crate) fn load(
     file: PlanFile,
     folder: &Path,
@@ -170,8 +173,8 @@ pub(crate) fn load(
     options.pins.as_ref().map_or(Ok(()), |pins| expert_counts.check(&pins.chosen))?;
     // Rounding cannot exceed MAX_CONTEXT, which is a multiple of the attention block.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
-    // This precedes binding the threads, because binding changes the result. The caller may also
-    // change its own binding later.
+    // The processors are read before threads are bound, because binding changes the result. The
+    // caller may also bind its own thread later.
     let initial_processors = allowed_cpus().unwrap_or_default();
     let _home = options.homes.enter();
     let (mut pool, pinned_processors) = pool(options)?;
@@ -181,13 +184,14 @@ pub(crate) fn load(
     let files = open_files(&plan, &model_files, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
     let streamed = streamed_weights(&program, &plan, options);
-    // With homes, all weights are copied to their nodes: no page of a file is read in steps.
+    // With homes, all weights are copied to the homes' nodes, so steps read no page of a file.
     let copied = streamed.clone().or_else(|| Some(vec![false; plan.weights.len()]).filter(|_| copies_weights(options)));
     if copied.is_none() && options.experts != ExpertStore::Map {
         files.iter().chain(own.as_ref().map(|(_, mapped)| mapped)).for_each(Mapped::prefer_large_pages);
     }
     let target = target(&plan)?;
-    // This precedes reading the weights, so that a plan that exceeds the budget is refused early.
+    // The budget is checked before weights are read, so that a plan that exceeds it is refused
+    // early.
     let sequences = options.sequences.max(1);
     let run = RunSize { capacity, threads, sequences, more_additions: options.more_additions };
     let copies = copies_bytes(options, &plan, streamed.as_deref(), copied.as_deref())?;
@@ -262,7 +266,7 @@ pub(crate) fn load(
     })
 }
 
-/// Returns the longest sequence of an engine, in tokens.
+/// Returns the maximum length of a sequence, in tokens: from the options, or the default.
 fn context(plan: &Plan<Kernel>, options: &EngineOptions) -> Result<u32, LoadError> {
     let max = plan.context_length.min(MAX_CONTEXT);
     let found = options.context.unwrap_or(max.min(DEFAULT_CONTEXT).into());
@@ -277,8 +281,8 @@ fn record_phase(options: &EngineOptions, begun: Instant, what: &'static str) {
     options.trace.iter().for_each(|trace| trace.phase(begun, what));
 }
 
-/// Limits the memory of a trace to a part of the experts' budget, and returns the rest of that
-/// budget.
+/// Limits the memory of the trace recorder to a part of the experts' budget. Returns the remaining
+/// budget for experts.
 fn keep_within(trace: &Recorder, layout: &experts::Layout, for_experts: u64, threads: usize) -> u64 {
     let min = layout.min_bytes();
     let room = for_recorder(for_experts, min, threads);
@@ -286,14 +290,14 @@ fn keep_within(trace: &Recorder, layout: &experts::Layout, for_experts: u64, thr
     for_experts.saturating_sub(room).max(min)
 }
 
-/// Passes the names of tasks and kernels to the trace.
+/// Passes the names of the plan's tasks and kernels to the trace recorder.
 fn describe_threads(trace: &Recorder, program: &Program, plan: &Plan<Kernel>, threads: usize) {
     let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
     let kernels = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
     trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect(), kernels);
 }
 
-/// Makes the backend of a plan, and records the time.
+/// Creates the backend that runs the plan's kernels, and records the time that this takes.
 fn make_backend(kernels: Vec<Kernel>, target: Target, options: &EngineOptions) -> Result<Backend, LoadError> {
     let (begin, count) = (Instant::now(), kernels.len());
     options.progress.iter().for_each(|progress| progress.begin(Activity::Generating, 0));
@@ -303,8 +307,8 @@ fn make_backend(kernels: Vec<Kernel>, target: Target, options: &EngineOptions) -
     Ok(backend)
 }
 
-/// Checks the weights in the plan's own file. Streamed weights are checked as they arrive: checking
-/// them here would read the whole model.
+/// Checks the weights in the plan's own file. Streamed weights are not checked here, because that
+/// would read the whole model; each one is checked when it is read.
 fn check_own_weights(
     own: &OwnWeights,
     mapped: &Mapped,
@@ -322,13 +326,13 @@ fn check_own_weights(
     Ok(())
 }
 
-/// Weights, and the files that they are read from.
+/// The weights of a plan, and the mapped files that they are read from.
 struct MappedWeights {
     files: Vec<Mapped>,
     weights: Weights,
 }
 
-/// Allocates the memory of steps.
+/// Allocates the memory that steps use.
 fn memory(
     program: &Program,
     plan: &Plan<Kernel>,
@@ -359,20 +363,21 @@ fn memory(
     })
 }
 
-/// Sets up streaming of experts, and reads the pinned experts and all other weights.
+/// Sets up the streaming of experts. Reads the pinned experts, and all weights that are not
+/// streamed.
 fn stream(
     store: &mut EngineMemory,
     experts: Experts,
     pool: &mut Pool,
     options: &EngineOptions,
 ) -> Result<(), LoadError> {
-    // Paths are opened a second time, so the files must be those whose headers and weights were
-    // checked.
+    // The expert cache opens the files again by their paths. They must be the files whose headers
+    // and weights were checked.
     let mapped: Vec<_> = store.files.iter().map(Mapped::identity).collect();
     experts.store().check_same(&mapped).map_err(|source| LoadError::Stream(Box::new(source)))?;
     store.experts = Some(experts);
-    // Reads all weights from mapped files now: the files may change, and their pages are not
-    // part of the budget.
+    // Weights that are not streamed are read now. Mapped files could change later, and their pages
+    // are not part of the budget.
     let begin = Instant::now();
     pack_all(&mut store.weights, &store.files, pool, options.progress.as_deref())?;
     record_phase(options, begin, "bring other weights into memory");
@@ -385,16 +390,16 @@ fn stream(
     Ok(())
 }
 
-/// Locks weights in memory, and returns their bytes.
+/// Locks weights in memory, and returns the number of locked bytes.
 fn lock_weights(program: &Program, weights: &Weights, options: &EngineOptions) -> Result<u64, LoadError> {
-    // The page cache decides which experts of mapped files stay in memory, so they are not
-    // locked.
+    // Experts in mapped files are not locked, because the page cache decides which of them stay in
+    // memory.
     let experts = |number| program.groups.iter().any(|group| group.weights.iter().any(|w| *w as usize == number));
     let is_left_out = |number| options.experts == ExpertStore::Map && experts(number);
     Ok(lock(&weights.regions(is_left_out))?)
 }
 
-/// Makes the backend that runs verified kernels.
+/// Creates the backend that runs kernels, which must be verified.
 pub(crate) fn backend(kind: BackendKind, kernels: Vec<Kernel>, target: Target) -> Result<Backend, LoadError> {
     Ok(match kind {
         BackendKind::Native => {
@@ -409,9 +414,9 @@ fn is_streamed(streamed: Option<&[bool]>, number: usize) -> bool {
     streamed.is_some_and(|streamed| streamed.get(number).copied().unwrap_or(false))
 }
 
-/// Returns whether a weight is copied or packed into separate memory. While experts are streamed,
-/// no other weight stays in mapped files. `streamed` is an empty selection if weights are copied
-/// for another reason.
+/// Returns whether a weight is copied or packed into memory outside mapped files. If `streamed` is
+/// given, only streamed weights and expert blocks stay in files. `streamed` selects no weight if
+/// weights are copied to NUMA nodes.
 fn in_memory(streamed: Option<&[bool]>, number: usize, weight: &PlanWeight) -> bool {
     let made = weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
     let copied = streamed.is_some() && !matches!(weight.file, WeightFile::Blocks { .. });
@@ -422,15 +427,15 @@ fn packed_bytes(weight: &PlanWeight) -> u64 {
     weight.bytes_in(weight.format).unwrap_or(u64::MAX)
 }
 
-/// Returns the offset of each weight that is copied or packed into separate memory, and the total
-/// bytes.
+/// Returns the offsets of the weights that are copied or packed into memory, and the total bytes of
+/// that memory.
 fn own_memory_layout(weights: &[PlanWeight], streamed: Option<&[bool]>) -> (Vec<u64>, u64) {
     let kept = weights.iter().enumerate().filter(|(i, weight)| in_memory(streamed, *i, weight));
     pack::layout(kept.map(|(_, weight)| packed_bytes(weight)))
 }
 
 /// Returns the address of each weight: in a mapped file, or in the memory that it will be packed
-/// into. The program's check proved that each weight lies inside its file, that the file has the
+/// into. `Program::new` proved that each weight lies inside its file, that the file has the
 /// expected length, and that packing fits.
 fn weights(
     weights: &[PlanWeight],
@@ -455,7 +460,7 @@ fn weights(
                 WeightSource::Mapped(region) => region,
                 WeightSource::Derived(_) => nowhere,
             };
-            // The program's check found that a weight in blocks has experts.
+            // `Program::new` checked that a weight in blocks has at least one expert.
             let matrices = match (weight.file, weight.shape.first()) {
                 (WeightFile::Blocks { stride }, Some(&experts)) => Some((stride, weight.bytes / experts.max(1))),
                 _ => None,
@@ -481,7 +486,7 @@ fn weights(
             continue;
         }
         let columns = weight.shape.last().copied().unwrap_or(0);
-        // The number of matrices: the product of all dimensions except rows and columns.
+        // Number of matrices of the weight: the product of all dimensions except rows and columns.
         let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
         let on_demand = Job::new(weight.stored, weight.format, columns, place, to)
             .inspect(Job::generate_code)
@@ -492,8 +497,8 @@ fn weights(
     Ok(Weights::new(places, memory, threads))
 }
 
-/// Returns the streamed weights. None are streamed without a budget, for plans without expert
-/// groups, or from a built-in file, which is in memory anyway.
+/// Returns, for each weight, whether it is streamed. Returns `None` without a budget, for plans
+/// without expert groups, and for built-in model files, which are in memory anyway.
 pub(crate) fn streamed_weights(program: &Program, plan: &Plan<Kernel>, options: &EngineOptions) -> Option<Vec<bool>> {
     let built_in = |file: &SourceFile| options.built_in.is_some_and(|built_in| built_in.path == file.path);
     if options.experts == ExpertStore::Map
@@ -505,13 +510,13 @@ pub(crate) fn streamed_weights(program: &Program, plan: &Plan<Kernel>, options: 
     }
     let mut streamed = vec![false; plan.weights.len()];
     for &weight in program.groups.iter().flat_map(|group| &group.weights) {
-        // The program's check found that the weight exists.
+        // `Program::new` checked that the weight exists.
         streamed[weight as usize] = true;
     }
     Some(streamed)
 }
 
-/// Returns the layout of streamed experts, and the files that they lie in.
+/// Returns the layout of streamed experts, and the paths of the files that contain them.
 pub(crate) fn layout(
     program: &Program,
     plan: &Plan<Kernel>,
@@ -541,7 +546,7 @@ pub(crate) fn layout(
             derived.get(number as usize)?.place(weight.offset.checked_add(offset)?, matrix)
         }
     };
-    // All experts of a weight are stored alike, so the first one decides.
+    // All experts of a weight are stored in the same way, so only the first expert is tested.
     let groups = || program.groups.iter().flat_map(|group| &group.weights);
     let weights = groups().filter_map(|&weight| plan.weights.get(weight as usize));
     if let Some(weight) = weights.into_iter().find(|weight| place(weight, 0).is_none()) {
@@ -553,7 +558,7 @@ pub(crate) fn layout(
     Ok((layout, paths))
 }
 
-/// Packs all weights that are not yet packed; see
+/// Packs all weights that are not packed yet; see
 /// [`Engine::pack_weights`](crate::engine::Engine::pack_weights).
 pub(crate) fn pack_all(
     weights: &mut Weights,

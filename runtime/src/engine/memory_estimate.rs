@@ -1,9 +1,11 @@
-//! An estimate of the memory that a plan needs, by the rules of loading, before the plan is loaded.
+//! An estimate of the memory that a plan needs. It uses the rules of loading, but does not load the
+//! plan.
 //!
-//! The input is an open plan with expert groups. The result is the fixed bytes, and the number of
-//! expert slots for any larger budget. The estimate reads only the plan; it maps and packs nothing.
-//! The states of each sequence count in full. Sharing ([`crate::storage::shared_pages`]) cannot be
-//! predicted, and each sequence may come to have its own pages.
+//! The input is an open plan with expert groups. The result has the bytes for everything but
+//! experts, and the number of expert slots for any larger budget. The estimate reads only the plan;
+//! it maps and packs no weights. The states of each sequence count in full. Sequences may share
+//! pages ([`crate::storage::shared_pages`]), but the estimate cannot predict this, because each
+//! sequence may end up with pages of its own.
 //!
 //! ```text
 //! budget 6 GiB = 1.9 GiB fixed (weights of every token, KV cache, activations, code)
@@ -25,18 +27,19 @@ use crate::streaming::{Block, BlockEncoding};
 /// The memory needs of a plan with streamed experts.
 #[derive(Clone, Debug)]
 pub struct Needs {
-    /// Bytes that a run takes without experts. They include the present memory of this process.
+    /// Bytes that a run takes without blocks of experts. They include the present memory of this
+    /// process.
     pub fixed: u64,
-    /// The blocks of all experts.
+    /// The blocks of all experts of all layers.
     pub blocks: Vec<Block>,
-    /// Max experts of a layer for one token.
+    /// Maximum number of experts that a layer uses for one token.
     pub top_k: u32,
-    /// Path of the file that stores most bytes of experts.
+    /// Path of the file that contains most bytes of experts.
     pub path: PathBuf,
 }
 
-/// Returns the needs of a plan, or `None` for a plan without expert groups, which is always
-/// completely in memory.
+/// Returns the memory needs of a plan. Returns `None` for a plan without expert groups, whose
+/// weights are always all in memory.
 ///
 /// # Errors
 /// [`LoadError::Plan`] if the plan is malformed.
@@ -60,7 +63,7 @@ pub fn from_plan_file(file: &PlanFile, folder: &Path, options: &EngineOptions) -
 }
 
 /// Returns the number of bytes that a process takes to run a plan with all weights in memory. They
-/// include the present memory of this process. Loading compares the same sum with
+/// include the present memory of this process. Loading compares this sum with
 /// [`EngineOptions::memory`].
 ///
 /// # Errors
@@ -82,13 +85,14 @@ pub fn process_bytes() -> u64 {
 /// # Errors
 /// [`LoadError::Plan`] if the plan is malformed.
 pub fn has_early_routers(plan: &Plan<Kernel>) -> Result<bool, LoadError> {
-    // If the early ids are exact, the program has an announcement instead of a prediction.
+    // If the early router computes exactly the ids of the layer's router, the program announces
+    // them with another action, not `Predict`.
     let program = Program::new(plan)?;
     Ok(program.stages.iter().flat_map(|stage| &stage.then).any(|then| matches!(then, BarrierAction::Predict { .. })))
 }
 
-/// Returns whether a plan defers experts of a layer to the next layer. Such a plan requests a
-/// group's experts more than once.
+/// Returns whether a plan computes some experts of a layer only together with the next layer. Such
+/// a plan requests experts of a group more than once.
 pub fn defers(plan: &Plan<Kernel>) -> bool {
     let mut groups: Vec<u32> = Vec::new();
     plan.steps.iter().any(|step| match step {
@@ -102,22 +106,23 @@ pub fn defers(plan: &Plan<Kernel>) -> bool {
 }
 
 impl Needs {
-    /// Returns the min budget that works.
+    /// Returns the smallest budget that loading accepts, in bytes.
     pub fn min_bytes(&self) -> u64 {
         self.fixed.saturating_add(BudgetSplit::minimum(&self.blocks, self.top_k).bytes())
     }
 
-    /// Returns the budget that holds all experts.
+    /// Returns the budget in bytes that holds all experts in memory.
     pub fn all(&self) -> u64 {
-        // Adds room for the largest staging area.
+        // The largest staging area is added below.
         let staging = self.blocks.iter().map(Block::staging_bytes).max().unwrap_or(0);
         let slots =
             BudgetSplit::spend(&self.blocks, self.top_k, u64::MAX / 2, None).map_or(u64::MAX / 2, |all| all.bytes());
-        // Staging takes a fraction of the budget, so slots plus the largest staging area suffice.
+        // Staging takes a fraction of the budget. So the slots plus the largest staging area
+        // suffice for all experts.
         self.fixed.saturating_add(slots).saturating_add(staging)
     }
 
-    /// Returns how a budget is divided into slots and staging.
+    /// Returns how a budget is divided into expert slots and the staging area for reads.
     ///
     /// # Errors
     /// [`LoadError::Budget`] if loading would refuse this budget.
@@ -131,12 +136,12 @@ impl Needs {
         })
     }
 
-    /// Returns the mean bytes that are read for a block.
+    /// Returns the mean number of bytes that are read for a block of an expert.
     pub fn bytes_read(&self) -> f64 {
         self.blocks.iter().map(|block| block.span() as f64).sum::<f64>() / self.blocks.len().max(1) as f64
     }
 
-    /// Returns the fraction of blocks that must be packed after they are read.
+    /// Returns the fraction of expert blocks that must be packed after they are read.
     pub fn raw(&self) -> f64 {
         let raw = self.blocks.iter().filter(|block| matches!(block.form, BlockEncoding::Raw { .. })).count();
         raw as f64 / self.blocks.len().max(1) as f64

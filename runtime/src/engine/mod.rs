@@ -1,4 +1,4 @@
-//! The engine: from a plan, in a file or in memory, to sequences of tokens.
+//! The engine: loads a plan, from a file or from memory, and computes sequences of tokens with it.
 //!
 //! | module | what it owns |
 //! | --- | --- |

@@ -1,11 +1,12 @@
-//! Finding and opening a plan's model files: at the plan's path, next to the plan, or where the
-//! user says.
+//! Functions that find and open a plan's model files: at the path in the plan, in the plan's
+//! folder, or at a path from the user.
 //!
-//! A plan names its model files by the paths at the time it was made. Plans and models are often
-//! moved together. A missing file is therefore searched by its name in the plan's own folder.
+//! A plan contains the paths of its model files from the time when it was compiled. Plans and
+//! models are often moved together. A missing model file is therefore searched in the plan's own
+//! folder, under its file name.
 //!
-//! A plan from elsewhere could name any file of its user. So each file has to pass these checks, in
-//! this order:
+//! A plan from another user could name any file that this user can read. So each file must pass
+//! these checks, in this order:
 //!
 //! | check | purpose |
 //! | --- | --- |
@@ -14,8 +15,9 @@
 //! | the plan has a checksum of its header | the plan's author knew the model |
 //! | this checksum is that of the file | the file has the tensors of the plan |
 //!
-//! The header of a safetensors file is known before it is parsed, so the plan must cover all of it.
-//! Of a GGUF file, the plan must cover at least the numbers of tensors and keys.
+//! The length of a safetensors header is known before the header is parsed, so the plan's checksum
+//! must cover the whole header. For a GGUF file, the plan's checksum must cover at least the
+//! numbers of tensors and keys.
 
 use std::fs::File;
 use std::io;
@@ -31,25 +33,26 @@ use crate::error::load::LoadError;
 use crate::options::{BuiltIn, EngineOptions};
 use crate::storage::memory::Mapped;
 
-/// Bytes of a file read at a time for its checksum.
+/// Bytes of a file that are read at a time to compute its checksum.
 const READ_BYTES: usize = 1 << 16;
 /// First bytes of a GGUF file.
 const GGUF_MAGIC: &[u8] = b"GGUF";
 /// Bytes of a GGUF file before its first key: magic, version, numbers of tensors and of keys.
 const GGUF_BEGIN: u64 = 24;
-/// Bytes of the length at the begin of a safetensors file.
+/// Bytes of the header's length at the beginning of a safetensors file.
 const SAFETENSORS_LENGTH: usize = 8;
-/// Max bytes of the header of a safetensors file: the limit of the format's own library.
+/// Maximum bytes of a safetensors header: the limit of the format's own library.
 const MAX_SAFETENSORS_HEADER: u64 = 100_000_000;
 
-/// Replaces the plan's paths by those at which its model files are found. A file that is not found
-/// keeps its path, so that the error of loading names it. Relative paths are relative to `folder`,
-/// the plan's folder. Returns the files that had to be opened, by number.
+/// Replaces the paths in the plan by the paths at which the model files are found. If a file is not
+/// found, its path stays, so that loading reports it. Relative paths are relative to `folder`, the
+/// plan's folder. Returns the files that had to be opened, by number.
 pub fn locate(plan: &mut Plan<Kernel>, folder: &Path, built_in: Option<BuiltIn>) -> Vec<Option<File>> {
     plan.files.iter_mut().map(|source| locate_file(source, folder, built_in)).collect()
 }
 
-/// Replaces the path of a file like [`locate`]. Returns the file if it had to be opened.
+/// Replaces the path of one model file, as [`locate`] does. Returns the file if it had to be
+/// opened.
 fn locate_file(source: &mut SourceFile, folder: &Path, built_in: Option<BuiltIn>) -> Option<File> {
     if built_in.is_some_and(|built_in| built_in.path == source.path) {
         return None;
@@ -63,8 +66,8 @@ fn locate_file(source: &mut SourceFile, folder: &Path, built_in: Option<BuiltIn>
         source.path = name;
         return None;
     }
-    // If both files exist, the one at the plan's path is preferred: the other may be a newer
-    // download.
+    // If the plan's path and the plan's folder both have the file, the plan's path is preferred.
+    // The other file may be a newer download.
     let open = |path: &Path| {
         let file = open_regular(path).ok()?;
         check(&file, path, source).ok().map(|_| file)
@@ -77,10 +80,10 @@ fn locate_file(source: &mut SourceFile, folder: &Path, built_in: Option<BuiltIn>
     Some(file)
 }
 
-/// Replaces the plan's paths by `paths`, in the order of its files.
+/// Replaces the paths of the plan's model files by `paths`, in the order of [`Plan::files`].
 ///
 /// # Errors
-/// Fails if the number of paths differs, or if a path is not UTF-8, which plans need.
+/// Fails if the number of paths differs from the number of files, or if a path is not UTF-8.
 pub fn use_files(plan: &mut Plan<Kernel>, paths: &[PathBuf]) -> Result<(), LoadError> {
     if paths.len() != plan.files.len() {
         return Err(LoadError::FileCount { found: paths.len(), expected: plan.files.len() });
@@ -95,7 +98,8 @@ pub fn use_files(plan: &mut Plan<Kernel>, paths: &[PathBuf]) -> Result<(), LoadE
     Ok(())
 }
 
-/// Maps the plan's model files. Opens the files that are not in `opened` (indexed by file number).
+/// Maps the plan's model files into memory. Opens the files that are not in `opened` (indexed by
+/// file number).
 pub(crate) fn open_files(
     plan: &Plan<Kernel>,
     opened: &[Option<File>],
@@ -109,7 +113,7 @@ pub(crate) fn open_files(
     files.collect()
 }
 
-/// Checks that a built-in file is the one that the plan was made from.
+/// Checks that a built-in file is the model file that the plan was made from.
 fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadError> {
     let path = PathBuf::from(built_in.path);
     let other = |what, found, expected| LoadError::OtherModel { path: path.clone(), what, found, expected };
@@ -127,8 +131,8 @@ fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadE
     }
 }
 
-/// Maps a model file, and checks that it is the one that the plan was made from. Uses `opened` if
-/// it is given.
+/// Maps a model file, and checks that the plan was made from it. Uses `opened` instead of opening
+/// the path if it is given.
 fn map(path: &Path, source: &SourceFile, opened: Option<&File>) -> Result<Mapped, LoadError> {
     let error = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::NoModelFile { path: path.to_owned() },
@@ -150,7 +154,7 @@ fn map(path: &Path, source: &SourceFile, opened: Option<&File>) -> Result<Mapped
     Ok(mapped)
 }
 
-/// Returns whether a path is the model file that a plan was made from.
+/// Returns whether the file at `path` is the model file that a plan was made from.
 pub fn is_source(path: &Path, source: &SourceFile) -> bool {
     open_regular(path).is_ok_and(|file| check(&file, path, source).is_ok())
 }
@@ -174,7 +178,8 @@ fn check(file: &File, path: &Path, source: &SourceFile) -> Result<Identity, Load
     let mut buffer = vec![0; READ_BYTES];
     while done < source.header_bytes {
         let most = usize::try_from(source.header_bytes - done).unwrap_or(READ_BYTES).min(READ_BYTES);
-        // Handles to an open file share its read position.
+        // The read has an explicit position, because all handles of an open file share its read
+        // position.
         let read = read_some(file, &mut buffer[..most], done).map_err(error)?;
         if read == 0 {
             return Err(other("the length of its header", done, source.header_bytes));
@@ -189,8 +194,8 @@ fn check(file: &File, path: &Path, source: &SourceFile) -> Result<Identity, Load
     Ok(Identity::from_metadata(&metadata))
 }
 
-/// Reads some bytes at a position; 0 at the end of the file. An interrupted read is repeated: file
-/// systems on a network report signals.
+/// Reads some bytes at a position. Returns the number of bytes read; 0 at the end of the file. An
+/// interrupted read is repeated: reads on network file systems can be interrupted by signals.
 fn read_some(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     loop {
         match file.read_at(bytes, at) {
@@ -200,9 +205,9 @@ fn read_some(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     }
 }
 
-/// Returns the bytes of a model file's header that are known before it is parsed. Returns `None` if
-/// the file does not begin like GGUF, or like safetensors: the length of the header, and an object
-/// of JSON.
+/// Returns the number of header bytes that are known before the header is parsed. Returns `None` if
+/// the file does not begin like GGUF or safetensors. A safetensors file begins with the header's
+/// length and a JSON object.
 fn known_header(file: &File) -> io::Result<Option<u64>> {
     let mut begin = [0; SAFETENSORS_LENGTH + 1];
     let mut done = 0;

@@ -6,13 +6,13 @@
 //! read when the plan is loaded, and stay
 //! ```
 
-/// The rule for streamed experts that stay in memory: the most used ones.
+/// The rule for pinned experts: those that were chosen most often stay in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
     /// Number of times that each expert was chosen: `chosen[layer][expert]`, where `layer` counts
     /// only layers with experts.
     pub chosen: Vec<Vec<u64>>,
-    /// Max share of the expert memory for pinned experts, in percent. The minimum that streaming
-    /// needs is always kept free.
+    /// Maximum share of the expert cache's memory for pinned experts, in percent. The minimum that
+    /// streaming needs is never used for pinned experts.
     pub percent: u32,
 }

@@ -1,5 +1,5 @@
-//! EngineOptions of engines on NUMA nodes: each rank of this process gets a home on the machine's
-//! nodes.
+//! Options of engines on NUMA nodes. Each rank of this process gets a home (nodes and processors)
+//! on the machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::options::EngineOptions;
 use crate::pool::processors;
 use crate::streaming::affinity;
 
-/// Returns the topology for a run, if it uses NUMA nodes.
+/// Returns the machine's NUMA topology; `None` if the options do not use NUMA nodes.
 fn topology(options: &EngineOptions) -> Result<Option<Arc<Topology>>, NumaError> {
     if options.numa == Numa::Off {
         return Ok(None);
@@ -24,16 +24,18 @@ fn topology(options: &EngineOptions) -> Result<Option<Arc<Topology>>, NumaError>
         None if options.numa == Numa::Auto => return Ok(None),
         known => known.ok_or(NumaError::NoProcessors)?,
     };
-    // The number of processors is cached before threads are bound, because binding changes it.
+    // The call caches the number of processors before threads are bound, because binding changes
+    // the number.
     processors();
     let several = topology.usable_nodes().count() > 1;
     Ok(Some(topology).filter(|_| several || options.numa != Numa::Auto))
 }
 
-/// Returns the number of ranks of a model that is compiled for a run: one for each node.
+/// Returns the number of ranks to compile a model file for: one for each NUMA node, or 1 if the
+/// options do not divide the model.
 ///
 /// # Errors
-/// If the system lists no processors.
+/// Fails if the system lists no processors.
 pub fn ranks_for(options: &EngineOptions) -> Result<u32, NumaError> {
     match options.numa {
         Numa::Off | Numa::Mirror => Ok(1),
@@ -44,10 +46,11 @@ pub fn ranks_for(options: &EngineOptions) -> Result<u32, NumaError> {
     }
 }
 
-/// Returns the options of an engine for a whole model.
+/// Returns the options of an engine for a whole model: with homes if the options mirror weights.
 ///
 /// # Errors
-/// If the plan of one rank is to be divided, or streamed experts are to be copied.
+/// Fails if the options divide the model ([`Numa::Cut`]) but the plan has only one rank, or if no
+/// node has processors.
 pub(crate) fn of_whole(options: &EngineOptions) -> Result<EngineOptions, LoadError> {
     let mut options = options.clone();
     let Some(topology) = topology(&options)? else { return Ok(options) };
@@ -65,11 +68,12 @@ pub(crate) fn of_whole(options: &EngineOptions) -> Result<EngineOptions, LoadErr
     Ok(options)
 }
 
-/// Returns the options of each rank of this process, from options that all share. `file` is a model
-/// file, near which experts are read.
+/// Returns the options of each rank of this process. `options` are those that the user set for all
+/// ranks. `file` is a model file; threads that read experts are placed near its drive.
 ///
 /// # Errors
-/// If weights are to be copied, or no node has processors for this process.
+/// Fails if the options mirror weights ([`Numa::Mirror`]), or if no node has processors for this
+/// process.
 pub(crate) fn of_ranks(
     options: &EngineOptions,
     ranks: usize,
@@ -80,8 +84,7 @@ pub(crate) fn of_ranks(
         return Err(NumaError::MirrorRanks { ranks: u32::try_from(ranks).unwrap_or(u32::MAX) }.into());
     }
     let mut shared = options.clone();
-    // The drive is looked up before threads are bound, so that its processors are not limited to
-    // those of a rank.
+    // The node of the drive is determined before threads are bound to their ranks' processors.
     let node = file.and_then(|file| affinity::place(file)?.node);
     let near = node.and_then(|node| processors_near(&topology, node));
     shared.stream.drive.cpus = shared.stream.drive.cpus.or(near);
@@ -92,8 +95,8 @@ pub(crate) fn of_ranks(
     Ok(place_ranks(&topology, ranks, options.threads)?.into_iter().map(own).collect())
 }
 
-/// Returns the options of a rank that is this process: its home are all processors that the process
-/// may use.
+/// Returns the options of the only rank in this process. Its home is all processors that the
+/// process may use.
 ///
 /// # Errors
 /// See [`of_ranks`].

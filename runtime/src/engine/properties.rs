@@ -19,8 +19,8 @@ use crate::streaming::predict;
 use crate::streaming::store;
 
 impl Engine {
-    /// Returns the kind of a step's outputs: logits or hidden states. The methods named after
-    /// logits return either kind.
+    /// Returns the kind of a step's outputs: logits or hidden states. Methods with "logits" in
+    /// their names return hidden states for the second kind.
     pub fn output(&self) -> Output {
         self.loaded.program.output
     }
@@ -33,59 +33,61 @@ impl Engine {
         }
     }
 
-    /// Returns the min number of rows of an addition from which results are bit-identical for any
-    /// number of rows. Chunks of a prompt must begin at multiples of 16.
+    /// Returns the smallest number of rows of an addition for which each row's results have the
+    /// same bits as in any larger addition. Returns 1 with AMX tiles and without exact batches,
+    /// because then results depend on the number of rows. Chunks of a prompt must begin at
+    /// multiples of 16.
     pub fn min_rows(&self) -> u32 {
         let own = || self.loaded.program.min_rows(self.loaded.exact_batch);
         self.ranks.as_ref().map_or_else(own, |member| member.min_rows)
     }
 
-    /// Returns the max additions of a step.
+    /// Returns the maximum number of additions of a step.
     pub fn max_additions(&self) -> u32 {
         self.loaded.additions
     }
 
-    /// Returns the declared states of a sequence, and the bytes of the states of all sequences,
-    /// without saved copies.
+    /// Returns the declared states of a sequence, and the bytes of the states of all sequences. The
+    /// bytes do not include saved copies of states.
     pub fn states(&self) -> (&[State], u64) {
         let sequences = &self.loaded.store.sequences;
         (sequences.declared_states(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
     }
 
-    /// Bytes of weights that are locked in memory
+    /// Returns the bytes of weights that are locked in memory
     /// ([`EngineOptions::lock`](crate::engine::EngineOptions::lock)).
     pub fn locked_bytes(&self) -> u64 {
         self.loaded.locked
     }
 
-    /// Returns the bytes of the states of all sequences, with shared and unshared bytes counted
-    /// separately.
+    /// Returns the bytes of the states of all sequences. Bytes that several sequences share are
+    /// counted separately.
     pub fn state_bytes(&self) -> StateBytes {
         self.loaded.store.sequences.bytes()
     }
 
-    /// Returns the states of fixed size after the last step.
+    /// Returns the values, after the last step, of the first sequence's states of fixed size.
     pub fn state_values(&self) -> impl Iterator<Item = StateValues<'_>> {
         self.first().into_iter().flat_map(|sequence| sequence.states.values())
     }
 
-    /// Returns the max tokens of a sequence.
+    /// Returns the maximum number of tokens of a sequence.
     pub fn context(&self) -> u32 {
         self.loaded.context
     }
 
-    /// Returns the max tokens of a step.
+    /// Returns the maximum number of tokens of a step.
     pub fn max_tokens(&self) -> u32 {
         self.loaded.program.max_tokens
     }
 
-    /// Returns the max rows of a step with outputs.
+    /// Returns the maximum number of rows of a step that have outputs.
     pub fn max_outputs(&self) -> u32 {
         self.loaded.program.output.most(self.loaded.program.max_tokens)
     }
 
     /// Returns whether attention is not causal. A step must then contain the whole text, because
-    /// every token sees all others.
+    /// every token attends to all others.
     pub fn reads_whole(&self) -> bool {
         self.loaded.program.reads_whole()
     }
@@ -95,7 +97,7 @@ impl Engine {
         self.loaded.program.vocabulary
     }
 
-    /// Returns the number of threads.
+    /// Returns the number of threads of the engine's pool.
     pub fn threads(&self) -> usize {
         self.loaded.pool.threads()
     }
@@ -116,28 +118,29 @@ impl Engine {
         &self.loaded.architecture
     }
 
-    /// Returns the tokenizer and chat template, as encoded in the plan.
+    /// Returns the encoded tokenizer and chat template from the plan.
     pub fn tokenizer(&self) -> &[u8] {
         &self.loaded.tokenizer
     }
 
-    /// Returns the expert cache, if experts are streamed.
+    /// Returns the expert cache; `None` if experts are not streamed.
     pub fn stream(&self) -> Option<&store::ExpertCache> {
         self.loaded.store.experts.as_ref().map(Experts::store)
     }
 
-    /// Returns the advice that the page cache was given, if experts stay in mapped files.
+    /// Returns counts of the advice that the system's page cache got; `None` if experts are not in
+    /// mapped files.
     pub fn advice_counts(&self) -> Option<AdviceCounts> {
         self.loaded.store.advice.as_ref().map(Advice::advice_counts)
     }
 
-    /// Returns the results of predicting experts, if they are streamed.
+    /// Returns how well experts were predicted; `None` if experts are not streamed.
     pub fn predictions(&self) -> Option<predict::Report> {
         self.loaded.store.experts.as_ref().map(Experts::predictions)
     }
 
-    /// Returns the memory of weights, activations and states that is resident, and the part of it
-    /// in large pages.
+    /// Returns, for each kind of memory such as weights and states, the resident bytes and the
+    /// bytes in large pages.
     pub fn pages(&self) -> Vec<PageUse> {
         let store = &self.loaded.store;
         let experts = store.experts.as_ref().map(|experts| experts.store().memory());
@@ -151,8 +154,8 @@ impl Engine {
         ])
     }
 
-    /// Returns the use of NUMA nodes by the memory of each rank of this process, or by each copy of
-    /// the weights. Empty without homes.
+    /// Returns the NUMA nodes that hold the memory of each rank of this process, or each copy of
+    /// the weights. The list is empty without homes.
     pub fn node_use(&self) -> Vec<NodeUse> {
         let (homes, store) = (self.loaded.homes.all(), &self.loaded.store);
         if let Some(member) = &self.ranks {
@@ -170,8 +173,8 @@ impl Engine {
         copies.iter().flat_map(RankMemory::node_use).collect()
     }
 
-    /// Returns the statistics of time since the last call. Tasks and stalls need
-    /// [`EngineOptions::stats`](super::EngineOptions::stats).
+    /// Returns the time statistics since the last call, and resets them. Times of tasks and stalls
+    /// need [`EngineOptions::stats`](super::EngineOptions::stats).
     pub fn take_stats(&mut self) -> Stats {
         let fresh = Stats { threads: self.loaded.stats.threads, ..Stats::default() };
         let mut stats = std::mem::replace(&mut self.loaded.stats, fresh);

@@ -1,4 +1,4 @@
-//! Plan files: `.ixp`.
+//! The format of plan files (`.ixp`), and functions that read and write them.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -13,25 +13,28 @@
 //! | 44..48 | number of plans that follow: those of the other ranks, if the model is divided |
 //! | 48.. | the payload: a `Plan<Kernel>` in postcard's encoding |
 //!
-//! A plan that reads its weights from the model file ends here. If the model is divided, the plans
-//! of the other ranks follow, each with its own header. They have no weights of their own.
+//! If the plan reads its weights from the model file, its bytes end after the payload. If the model
+//! is divided, the plans of the other ranks follow, each with its own header. Their weights are not
+//! in the plan file.
 //!
-//! Weights that the compiler packed follow from the next multiple of 4096 on, in the order of
-//! [`Plan::weights`]. Each begins at a multiple of 4096, in the layout that its kernels read, with
-//! all experts one after the other. If the plan has groups of experts, the
-//! [`blocks`](crate::storage::blocks) of each group come next. The CRC-32 of each weight that is
-//! not in blocks comes last. The weights are mapped in place ([`weights`]) or streamed.
+//! Weights that the compiler packed follow at the next multiple of 4096, in the order of
+//! [`Plan::weights`]. Each weight begins at a multiple of 4096 and has the layout that its kernels
+//! read. The matrices of its experts are stored one after the other. If the plan has groups of
+//! experts, the [`blocks`](crate::storage::blocks) of each group come next. The CRC-32 of each
+//! weight that is not in blocks comes last. Loading maps the weights, or streams experts from the
+//! file.
 //!
-//! A new file is written next to its path and then renamed. So the path always names a whole plan,
-//! the old or the new one. If a run that writes a plan with weights is killed, the next run
-//! continues it ([`partial`]).
+//! A new file is written under a temporary name and then renamed. So the path always names a
+//! complete plan, the old or the new one. If a run that writes a plan with weights is killed, the
+//! next run continues its unfinished file ([`partial`]).
 //!
-//! Invariant: memory is proportional to the plan's part of the file. The decoded plan takes at most
-//! [`decode::MEMORY_PER_BYTE`] times its encoded bytes, plus [`decode::SLACK`]. Checking it makes
-//! tables of about the same size, and the number of statements to generate code for is limited.
-//! Decoding, checking and code generation together take at most three times the limit of the
-//! decoded plan ([`MEMORY_PER_BYTE`]). The kernel IR's own deserialiser bounds the nesting. The
-//! checksum finds accidents; [`crate::program`] and the kernel verifier find malice.
+//! Invariant: reading a plan takes memory proportional to the length of its payload. The decoded
+//! plan takes at most [`decode::MEMORY_PER_BYTE`] times its encoded bytes, plus [`decode::SLACK`].
+//! Checking the plan makes tables of about the same size, and the number of statements to generate
+//! code for is limited. Decoding, checking and code generation together take at most three times
+//! the limit of the decoded plan ([`MEMORY_PER_BYTE`]). The kernel IR's own deserialiser limits the
+//! nesting of statements. The checksum detects accidental damage; [`crate::program`] and the kernel
+//! verifier detect malicious plans.
 
 mod partial;
 pub mod weights;
@@ -52,30 +55,30 @@ use crate::plan_check;
 use crate::storage::pack::ALIGNMENT;
 pub(crate) use weights::{OwnWeights, WeightsPlace};
 
-/// A plan file.
+/// The kind of output file for plans.
 pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
-/// Version of the encoding and of the packed formats. Other versions are refused, because a plan is
-/// cheap to compile again.
+/// Version of the encoding and of the packed formats. Plans of other versions are refused, because
+/// a plan is cheap to compile again.
 pub const VERSION: u32 = 38;
-/// Bytes before the payload.
+/// Bytes of the header, before the payload.
 pub const HEADER_BYTES: usize = 48;
-/// Max bytes of a payload. A plan takes one or two megabytes, plus its tokenizer; the largest known
-/// tokenizers take eight megabytes. A larger limit would let a hostile file take more memory:
+/// Maximum bytes of a payload. A plan takes one or two megabytes, plus its tokenizer; the largest
+/// known tokenizers take eight megabytes. The limit protects against hostile files, because
 /// decoding takes up to [`MEMORY_PER_BYTE`] times the payload.
 pub const MAX_PAYLOAD: u64 = 1 << 25;
-/// Max bytes of memory that loading takes for each byte of a payload. Memory for the model, for its
-/// context, and the constant memory of each load come in addition.
+/// Maximum bytes of memory that loading takes for each byte of a payload. The memory of weights and
+/// states, and a constant amount for each load, come in addition.
 pub const MEMORY_PER_BYTE: usize = 3 * decode::MEMORY_PER_BYTE;
 
 /// Why a plan file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system refused.
+    /// The system returned an error.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// Plan file of the failed operation.
+        /// Path of the plan file.
         path: PathBuf,
-        /// The operation that failed.
+        /// The operation on the file that failed.
         action: &'static str,
         /// The system's error.
         source: io::Error,
@@ -88,18 +91,19 @@ pub enum FileError {
     Format {
         /// File that was expected to be a plan.
         path: PathBuf,
-        /// The problem with its bytes.
+        /// The problem with the file's bytes.
         source: FormatError,
     },
-    /// The drive has no room for a plan with its weights. The part that is already written is kept.
+    /// The file system has no room for a plan with its weights. The bytes that were already written
+    /// are kept.
     #[error(
         "{}: {source}: {left} of {needed} bytes are not written yet; {} keeps the written part: free some space and compile again to continue",
         path.display(), part.display()
     )]
     Space {
-        /// Plan file to write.
+        /// Path of the plan file to write.
         path: PathBuf,
-        /// The unfinished file.
+        /// Path of the unfinished file.
         part: PathBuf,
         /// Length of the complete file.
         needed: u64,
@@ -108,7 +112,7 @@ pub enum FileError {
         /// The system's error.
         source: io::Error,
     },
-    /// The files that weights are packed from cannot be read, or packing failed.
+    /// The model files from which weights are packed cannot be read, or packing failed.
     #[error(transparent)]
     Source(Box<LoadError>),
     /// The plan cannot be encoded.
@@ -126,7 +130,8 @@ impl FileError {
             FileError::Output(error) => error.class(),
             FileError::Io { source, .. } | FileError::Space { source, .. } => io_class(source),
             FileError::Source(error) => match &**error {
-                // Code generation fails here only while a plan is checked before writing.
+                // The error is about the plan, because code generation runs here only to check a
+                // plan before writing.
                 LoadError::Codegen(_) => Class::Data,
                 error => error.class(),
             },
@@ -134,7 +139,7 @@ impl FileError {
         }
     }
 
-    /// Returns the change that may help.
+    /// Returns the change by the user that may help.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             FileError::Output(error) => error.remedy(),
@@ -153,18 +158,19 @@ pub enum FormatError {
         /// First bytes of the file.
         found: Vec<u8>,
     },
-    /// The plan has another version.
+    /// The plan has an unsupported version.
     #[error("is a plan of version {found}, this build reads version {VERSION}; compile the model again")]
     Version {
-        /// Version of the file.
+        /// Version in the file's header.
         found: u32,
     },
-    /// The file ends too early.
+    /// The file is shorter than its header states.
     #[error("is cut short: {} of {}; copy it again, or compile the model again", Bytes(*found), Bytes(*expected))]
     Truncated {
         /// Length of the file, in bytes.
         found: u64,
-        /// Min length of the file, in bytes: of the header, or by the header.
+        /// Minimum length of the file in bytes: that of a header, or the length that the header
+        /// states.
         expected: u64,
     },
     /// The file has bytes after its expected end.
@@ -178,7 +184,7 @@ pub enum FormatError {
     /// The payload is longer than the limit.
     #[error("has a payload of {found} bytes; the limit is {MAX_PAYLOAD}")]
     TooLong {
-        /// The length in the header.
+        /// Length of the payload that the header states, in bytes.
         found: u64,
     },
     /// The header is damaged.
@@ -191,28 +197,28 @@ pub enum FormatError {
         /// The checksum in the header.
         expected: u32,
     },
-    /// The weights have another length than the plan declares.
+    /// The length of the weights in the header differs from the length that the plan declares.
     #[error("has {found} bytes of weights, but its plan has {expected}")]
     Weights {
-        /// The length in the header.
+        /// Length of the weights in the header, in bytes.
         found: u64,
-        /// The length in the plan.
+        /// Length of the weights in the plan, in bytes.
         expected: u64,
     },
-    /// The file has another number of checksums than the plan has weights in it.
+    /// The number of checksums in the file differs from the number of weights that need one.
     #[error("has {found} checksums of weights, but its plan has {expected} weights")]
     Checksums {
-        /// The number in the header.
+        /// Number of checksums in the header.
         found: u32,
-        /// The number of weights in the plan.
+        /// Number of the plan's weights in the file that are not in blocks.
         expected: usize,
     },
-    /// The checksums of the weights are damaged.
+    /// The checksums of the weights do not match their own checksum.
     #[error(
         "has damaged checksums of its weights: their checksum is {found:08x}, expected {expected:08x}; compile the model again"
     )]
     WeightChecksums {
-        /// The checksum computed from the checksums.
+        /// The checksum computed from the weights' checksums.
         found: u32,
         /// The checksum in the header.
         expected: u32,
@@ -225,7 +231,7 @@ pub enum FormatError {
         /// The checksum in the header.
         expected: u32,
     },
-    /// The payload is undamaged, but is not a plan.
+    /// The payload has the right checksum, but is not an encoded plan.
     #[error("cannot be decoded as a plan: {source}")]
     Decode {
         /// The decoder's error.
@@ -238,10 +244,10 @@ pub enum FormatError {
     Followers {
         /// The number in the header.
         found: u32,
-        /// The number expected.
+        /// Expected number of plans for other ranks.
         expected: u32,
     },
-    /// The payload has bytes after the plan.
+    /// The payload has bytes after the encoded plan.
     #[error("has {bytes} bytes in its payload after the plan")]
     Rest {
         /// Number of bytes after the plan.
@@ -249,7 +255,7 @@ pub enum FormatError {
     },
 }
 
-/// The fields of a header.
+/// The fields of a plan file's header.
 #[derive(Clone, Copy, Debug, Default)]
 struct Header {
     payload_crc: u32,
@@ -257,7 +263,7 @@ struct Header {
     weights: u64,
     count: u32,
     checksums_crc: u32,
-    /// Number of plans that follow.
+    /// Number of plans for other ranks that follow this one.
     followers: u32,
 }
 
@@ -278,7 +284,7 @@ impl Header {
         bytes
     }
 
-    /// Decodes a header from the first bytes of a file of `found` bytes.
+    /// Decodes a header from `bytes`, the first bytes of a file whose length is `found` bytes.
     fn decode(bytes: &[u8], found: u64) -> Result<Header, FormatError> {
         if bytes.first_chunk::<8>() != Some(&MAGIC) {
             return Err(FormatError::Magic { found: bytes.iter().take(MAGIC.len()).copied().collect() });
@@ -316,8 +322,8 @@ impl Header {
         }
     }
 
-    /// Returns the checksum of a header: of bytes 0..40, and of the number of plans that follow, if
-    /// any.
+    /// Returns the checksum of a header: of bytes 0..40, and of the number of following plans if it
+    /// is not 0.
     fn crc(bytes: &[u8; HEADER_BYTES], followers: u32) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&bytes[..40]);
@@ -336,7 +342,8 @@ impl Header {
         self.payload_end().next_multiple_of(ALIGNMENT)
     }
 
-    /// Returns the length of the file. The sum saturates to a length that no file has.
+    /// Returns the length of the file in bytes. If the sum overflows, returns a length that no file
+    /// has.
     fn file_bytes(&self) -> u64 {
         if self.weights == 0 && self.count == 0 {
             return self.payload_end();
@@ -365,7 +372,8 @@ impl Header {
     }
 }
 
-/// Returns the plan's weights in its own file, as positions in [`Plan::weights`].
+/// Returns the positions in [`Plan::weights`] of the weights that are in the plan file, but not in
+/// blocks.
 fn own_weights(plan: &Plan<Kernel>) -> impl Iterator<Item = usize> {
     let own = |(i, weight): (usize, &ixc_ir::plan::PlanWeight)| (weight.file == WeightFile::Plan).then_some(i);
     plan.weights.iter().enumerate().filter_map(own)
@@ -380,7 +388,7 @@ fn payload(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
     Ok(payload)
 }
 
-/// Encodes a plan file without weights.
+/// Encodes a plan without weights as the bytes of a plan file.
 ///
 /// # Errors
 /// Fails if the plan cannot be encoded, exceeds [`MAX_PAYLOAD`], or contains weights.
@@ -392,25 +400,26 @@ pub fn encode(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
     Ok(seal(&payload(plan)?))
 }
 
-/// Puts a header before a payload.
+/// Returns the bytes of a plan file with this payload: adds the header.
 pub fn seal(payload: &[u8]) -> Vec<u8> {
     seal_before(payload, 0)
 }
 
-/// Puts a header before a payload, with the number of plans that follow.
+/// Returns a header and the payload. The header has the number of plans for other ranks that
+/// follow.
 fn seal_before(payload: &[u8], followers: u32) -> Vec<u8> {
     let (payload_crc, length) = (crc32fast::hash(payload), payload.len() as u64);
     let header = Header { payload_crc, payload: length, followers, ..Header::default() };
     [&header.encode(), payload].concat()
 }
 
-/// Decodes the plan in the bytes of a plan file. Weights after the plan are not read.
+/// Decodes the plan in the bytes of a plan file. Weights that follow the plan are not read.
 ///
 /// # Errors
 /// See [`FormatError`].
 pub fn decode(bytes: &[u8]) -> Result<Plan<Kernel>, FormatError> {
     let header = Header::decode(bytes, bytes.len() as u64)?;
-    // The header's check compared this length with the file's.
+    // `Header::decode` checked that the file has at least this length.
     header.plan(&bytes[HEADER_BYTES..header.payload_end() as usize])
 }
 
@@ -419,27 +428,27 @@ pub fn decode(bytes: &[u8]) -> Result<Plan<Kernel>, FormatError> {
 pub struct PlanFile {
     /// The plan.
     pub plan: Plan<Kernel>,
-    /// Weights stored in the plan file, if there are any.
+    /// Weights stored in the plan file after the plan, if there are any.
     pub weights: Option<OwnWeights>,
-    /// Model files that are already open, by number. The others are opened by their paths in the
-    /// plan.
+    /// Model files that are already open, indexed by their number in the plan. Loading opens the
+    /// missing ones by their paths in the plan.
     pub model_files: Vec<Option<File>>,
-    /// Plans of the other ranks, in their order, if the model is divided.
+    /// Plans of ranks 1 and up, in order, if the model is divided among ranks.
     pub other_ranks: Vec<Plan<Kernel>>,
 }
 
 impl PlanFile {
-    /// Creates a plan file without weights, and without open model files.
+    /// Returns the contents of a plan file without weights and without open model files.
     pub fn new(plan: Plan<Kernel>) -> PlanFile {
         PlanFile { plan, weights: None, model_files: Vec::new(), other_ranks: Vec::new() }
     }
 
-    /// Returns the number of ranks among which the model is divided.
+    /// Returns the number of ranks among which the model is divided; 1 for a whole model.
     pub fn ranks(&self) -> u32 {
         self.plan.ranks.map_or(1, |ranks| ranks.ranks)
     }
 
-    /// Returns additional handles of the model files.
+    /// Duplicates the handles of the open model files.
     pub(crate) fn model_file_handles(&self) -> Result<Vec<Option<File>>, LoadError> {
         let clone = |file: &Option<File>| file.as_ref().map(File::try_clone).transpose();
         let handles = self.model_files.iter().map(clone).collect::<io::Result<_>>();
@@ -456,7 +465,8 @@ pub fn open(path: &Path) -> Result<PlanFile, FileError> {
     of_file(file.map_err(|source| FileError::Io { path: path.into(), action: "read", source })?, path)
 }
 
-/// Reads an open plan file from its beginning. `path` is the path of that file.
+/// Reads a plan from an open file, from its beginning. `path` is the file's path, for error
+/// messages.
 ///
 /// # Errors
 /// See [`FileError`].
@@ -492,7 +502,7 @@ pub fn of_file(mut file: File, path: &Path) -> Result<PlanFile, FileError> {
         return Ok(PlanFile::new(plan));
     }
     file.seek(io::SeekFrom::Start(header.weights_at() + header.weights)).map_err(io)?;
-    // The header's check compared `count` with the number of the plan's weights, so it is small.
+    // `count` was compared with the number of the plan's weights above, so the allocation is small.
     let mut checksums = vec![0; 4 * header.count as usize];
     file.read_exact(&mut checksums).map_err(io)?;
     let (found, expected) = (crc32fast::hash(&checksums), header.checksums_crc);
@@ -510,7 +520,7 @@ pub fn of_file(mut file: File, path: &Path) -> Result<PlanFile, FileError> {
     Ok(PlanFile { weights: Some(weights), ..PlanFile::new(plan) })
 }
 
-/// Reads the plan of a plan file.
+/// Reads the plan from a plan file, without its weights.
 ///
 /// # Errors
 /// See [`FileError`].
@@ -527,7 +537,7 @@ pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
     write_to(Output::open(path, &Guard::replacing(&KIND))?, plan)
 }
 
-/// Does the same as [`write()`], to an output that was opened before the plan was made.
+/// Writes a plan file like [`write()`], to an output that was opened before the plan was made.
 ///
 /// # Errors
 /// See [`FileError`].
@@ -536,8 +546,8 @@ pub fn write_to(output: Output, plan: &Plan<Kernel>) -> Result<(), FileError> {
     put(output, plan)
 }
 
-/// Writes the plans of all ranks, in their order, to one file. Plans that cannot be loaded together
-/// are not written.
+/// Writes the plans of all ranks, in order of rank, to one file. Plans that cannot be loaded
+/// together are not written.
 ///
 /// # Errors
 /// See [`FileError`].
@@ -550,14 +560,14 @@ pub fn write_ranks_to(output: Output, plans: &[Plan<Kernel>]) -> Result<(), File
             let source = FormatError::Weights { found: 0, expected: plan.own_weight_bytes };
             return Err(FileError::Format { path: PathBuf::new(), source });
         }
-        // The check of the plans limits the number of ranks.
+        // The check of the plans limits the number of ranks, so the cast is exact.
         bytes.extend(seal_before(&payload(plan)?, followers as u32));
     }
     output.write(|out| out.write_all(&bytes))?;
     Ok(())
 }
 
-/// Writes a plan that is already checked.
+/// Writes a plan that is already checked to an output.
 fn put(output: Output, plan: &Plan<Kernel>) -> Result<(), FileError> {
     let bytes = encode(plan)?;
     output.write(|out| out.write_all(&bytes))?;

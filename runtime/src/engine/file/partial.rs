@@ -1,5 +1,5 @@
-//! An output file that is written in units. If the run is killed, the unfinished file stays next to
-//! the output path, and the next run continues it.
+//! An unfinished output file, written in units. If the run is killed, the file stays next to the
+//! output path, and the next run continues it.
 //!
 //! ```text
 //! .model.ixp.part            the file so far; its header is 0 until the end, so it is no plan
@@ -13,27 +13,25 @@
 //! | n + 12 i .. n + 12 i + 4 | CRC-32 of unit `i` |
 //! | n + 12 i + 4 .. n + 12 i + 12 | seal of bytes 0..n - 8, the plan, `i`, and this CRC-32 |
 //!
-//! A seal is a SipHash-2-4 with a secret that only this user's programs read
+//! A seal is a SipHash-2-4 whose key is a secret that only this user's programs can read
 //! ([`ixc_files::private_files::secret`]). Other users may be able to write to the folder. A run
-//! therefore continues a file only under two conditions:
+//! therefore continues an unfinished file only under two conditions:
 //!
-//! 1. The file is a regular one of this user, with one name, that no other user can write to. It is
-//!    opened without following a link or waiting for a pipe. It begins like an unfinished plan
-//!    file, unless other files may be replaced, too. It is not an input of the command. Any other
-//!    file at its path is refused and stays unchanged, because its owner did not expect it to be
-//!    overwritten.
-//! 2. The units are in a journal with our seals. Without valid seals, the file is begun again. This
-//!    happens if the user's secret was lost or never made.
+//! 1. The file is regular, belongs to this user, has one name, and no other user can write to it.
+//!    It is opened without following a link or waiting for a pipe. It is not an input of the
+//!    command. It begins like an unfinished plan file or a plan, unless the user allows replacing
+//!    any file. Any other file at this path is an error and stays unchanged, because its owner did
+//!    not expect it to be overwritten.
+//! 2. The journal lists the finished units with valid seals. Without valid seals, the unfinished
+//!    file is written from the beginning. This happens if the user's secret was lost or never made.
 //!
 //! One attack remains: a program that can write to this user's files, but cannot read the secret.
-//! It could replace the bytes of a finished unit by others with the same CRC-32. Only this user can
-//! read and write the unfinished file until it is a plan.
+//! It could replace the bytes of a finished unit by other bytes with the same CRC-32. While the
+//! file is unfinished, only this user can read and write it.
 //!
-//! Invariant: a unit is in the journal only after it is on the disk. A run that continues reads the
-//! units and compares them with the journal. Units that a disk lost, or that another program
-//! changed, are made again.
-//! Invariant: the file is locked, so that only one run at a time writes it. If the inputs differ,
-//! the file is begun again.
+//! Invariant: a unit is in the journal only after it is on the disk. A run that continues the file
+//! reads the units and compares them with the journal. Units that the disk lost, or that another
+//! program changed, are written again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -49,33 +47,33 @@ use siphasher::sip::SipHasher24;
 use super::{FileError, HEADER_BYTES, KIND, VERSION};
 
 const MAGIC: [u8; 8] = *b"IXCPART\n";
-/// A file that the unfinished file may overwrite: an unfinished file (its header is 0, since the
-/// header is written last) or a plan.
+/// Kind of file that the unfinished file may overwrite: an older unfinished file, or a plan. The
+/// header of an unfinished file is 0, because the header is written last.
 const PART: Kind = Kind {
     name: "part of a plan",
     is: |head| head.get(..HEADER_BYTES).is_some_and(|header| header == [0; HEADER_BYTES]) || (KIND.is)(head),
     streams: false,
     private: false,
 };
-/// A file that the journal may overwrite.
+/// Kind of file that the journal may overwrite.
 const JOURNAL: Kind =
     Kind { name: "journal of such a part", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
-/// Bytes of a unit's entry in the journal.
+/// Bytes of a unit's entry in the journal: its checksum and its seal.
 const ENTRY: usize = 12;
-/// Bytes of a seal.
+/// Bytes of a seal in the journal.
 const SEAL: usize = 8;
-/// Bytes read at a time.
+/// Bytes of the file that are read at a time to verify a unit.
 const READ: usize = 1 << 20;
 
-/// A byte range of the file that is either finished or not.
+/// A byte range of the output file that is written and verified as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// Offset in the file.
+    /// Offset of the unit in the file.
     pub at: u64,
     pub bytes: u64,
 }
 
-/// A file that is being written.
+/// An output file that is being written, and its journal.
 #[derive(Debug)]
 pub(super) struct Partial {
     place: Place,
@@ -86,19 +84,20 @@ pub(super) struct Partial {
     units: Vec<Unit>,
     /// CRC-32 of each finished unit.
     done: Vec<u32>,
-    /// Number of finished units whose checksums are in the journal.
+    /// Number of finished units that the journal already lists.
     noted: usize,
-    /// Hasher that has consumed the common prefix of all seals.
+    /// Hasher that has consumed the bytes that all seals have in common.
     sealing: SipHasher24,
-    /// Bytes of the journal before the first unit's entry.
+    /// Bytes of the journal before the entry of the first unit.
     start: u64,
-    /// Max bytes of units that a killed run may lose.
+    /// Bytes of finished units after which the journal is written. A killed run loses about as many
+    /// at most.
     batch: u64,
-    /// Length of the complete file.
+    /// Length of the complete output file in bytes.
     bytes: u64,
 }
 
-/// Returns the names of the unfinished file and of its journal.
+/// Returns the paths of the unfinished file and of its journal.
 fn names(path: &Path) -> [PathBuf; 2] {
     [".part", ".part.journal"].map(|end| {
         let mut whole = OsString::from(".");
@@ -109,10 +108,10 @@ fn names(path: &Path) -> [PathBuf; 2] {
 }
 
 impl Partial {
-    /// Opens the unfinished file of an output path, or creates one of `bytes` bytes. The file
-    /// consists of a header, which is written last, then `payload`, then `units`. `source`
-    /// identifies the inputs that units are made from, and `secret` makes the seals. A killed run
-    /// loses about `batch` bytes of units at most.
+    /// Opens the unfinished file of an output path, or creates one for an output of `bytes` bytes.
+    /// The output consists of a header, which is written last, then `payload`, then `units`.
+    /// `source` identifies the inputs of the units, and `secret` is the key of the seals. A killed
+    /// run loses about `batch` bytes of units at most.
     pub(super) fn open(
         place: Place,
         secret: &Secret,
@@ -164,8 +163,8 @@ impl Partial {
                 partial.journal.set_len(partial.start + (partial.noted * ENTRY) as u64)?;
                 return partial.file.write_all_at(&[0; HEADER_BYTES], 0);
             }
-            // The order matters: the journal of one file must never lie next to the bytes of
-            // another.
+            // The journal is emptied first. A crash must never leave the journal of one file next
+            // to the bytes of another.
             partial.journal.set_len(0)?;
             partial.journal.sync_data()?;
             partial.file.set_len(0)?;
@@ -179,7 +178,7 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Returns the checksums of the units that the journal lists and whose bytes match.
+    /// Returns the checksums of the leading units that the journal lists and whose bytes match.
     fn packed_weights(&self, noted: &[u8]) -> Vec<u32> {
         let mut kept = Vec::new();
         for ((number, unit), entry) in (0u32..).zip(&self.units).zip(noted.chunks_exact(ENTRY)) {
@@ -213,13 +212,13 @@ impl Partial {
         self.units.iter().take(self.done.len()).map(|unit| unit.bytes).sum()
     }
 
-    /// Writes bytes of the next units at an offset.
+    /// Writes bytes of the units that are not finished yet, at an offset in the file.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), FileError> {
         self.file.write_all_at(bytes, at).map_err(|source| self.error(source))
     }
 
-    /// Records that the next unit is written. After each batch, syncs the file and writes the
-    /// journal.
+    /// Records that the next unit is completely written; `crc` is its CRC-32. After each batch,
+    /// syncs the file and writes the journal.
     pub(super) fn finish(&mut self, crc: u32) -> Result<(), FileError> {
         self.done.push(crc);
         let unsafe_yet = self.units.get(self.noted..self.done.len()).unwrap_or_default();
@@ -239,7 +238,8 @@ impl Partial {
         Ok(())
     }
 
-    /// Writes the bytes after the units, then the header, and renames the file to the output path.
+    /// Writes the bytes after the units and then the header, and renames the file to the output
+    /// path.
     pub(super) fn seal(mut self, header: &[u8; HEADER_BYTES], tail: &[u8]) -> Result<(), FileError> {
         let add_checksum = (|| {
             self.note()?;
@@ -289,8 +289,8 @@ impl Partial {
     }
 }
 
-/// Returns the user's secret, or a new random one. A new secret is not stored, so the next run
-/// starts the file again.
+/// Returns the user's secret, or a new random one. If the secret is new, it is not stored, so the
+/// next run writes the file from the beginning.
 pub(super) fn secret_or_new() -> io::Result<Secret> {
     let anew = "if this run is killed, the next one begins anew";
     match secret() {
@@ -301,7 +301,7 @@ pub(super) fn secret_or_new() -> io::Result<Secret> {
     Secret::random()
 }
 
-/// Opens a file and locks it for this process.
+/// Opens an unfinished file and locks it for this process.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
         let file = open_own(path)?;
@@ -311,11 +311,11 @@ fn lock(path: &Path) -> io::Result<File> {
                 let why = format!("another process is writing {}", path.display());
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
             }
-            // Some file systems have no locks.
+            // Some file systems do not support locks.
             Err(TryLockError::Error(error)) => tracing::debug!(path = %path.display(), %error, "not locked"),
         }
-        // The process that held the lock may have renamed the file to the output path since it was
-        // opened here.
+        // Between opening and locking, another process may have renamed the file to the output
+        // path.
         let held = Identity::from_metadata(&file.metadata()?);
         if fs::symlink_metadata(path).is_ok_and(|named| Identity::from_metadata(&named) == held) {
             return Ok(file);
@@ -340,7 +340,8 @@ mod tests {
         let mut partial = Partial::open(place(), &ours, b"", b"plan", units, 9000, 1).unwrap();
         partial.write(4096, &[7; 10]).unwrap();
         partial.finish(crc32fast::hash(&[7; 10])).unwrap();
-        // ENOSPC, EDQUOT and EFBIG on Linux; EIO.
+        // On Linux, ENOSPC, EDQUOT and EFBIG (28, 122, 27) are reported as a lack of space; EIO (5)
+        // is not.
         let error = |errno| partial.error(io::Error::from_raw_os_error(errno));
         if cfg!(target_os = "linux") {
             for errno in [28, 122, 27] {
@@ -353,8 +354,8 @@ mod tests {
         let again = Partial::open(place(), &ours, b"", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
         assert_eq!((again.done().len(), again.done_bytes()), (1, 10));
         drop(again);
-        // A journal that is sealed with another secret is not continued. The file is begun again,
-        // and sealed with that secret.
+        // A journal that is sealed with another secret is ignored: the file is begun again, with
+        // the other secret's seals.
         let theirs = Secret([2; 16]);
         let units = || vec![Unit { at: 4096, bytes: 10 }];
         assert!(Partial::open(place(), &theirs, b"", b"plan", units(), 9000, 1).unwrap().done().is_empty());
@@ -363,7 +364,7 @@ mod tests {
         again.write(4096, &[7; 10]).unwrap();
         again.finish(crc32fast::hash(&[7; 10])).unwrap();
         drop(again);
-        // A journal for another plan of the same length is not continued either.
+        // A journal for another plan of the same length is ignored, too.
         assert!(Partial::open(place(), &ours, b"", b"nalp", units(), 9000, 1).unwrap().done().is_empty());
         let other = Partial::open(place(), &ours, b"x", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
         assert_eq!((other.done(), fs::metadata(&other.part).unwrap().len()), (&[][..], 52));

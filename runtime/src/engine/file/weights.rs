@@ -1,4 +1,4 @@
-//! The weights after a plan in its file: writes them packed, and maps them.
+//! The weights that follow a plan in its file: packing and writing them, and mapping them.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,13 +12,13 @@
 //! # let _ = (written, engine); Ok(()) }
 //! ```
 //!
-//! Experts of the plan's groups are written as blocks ([`crate::storage::blocks`]). The blocks of a
-//! group are contiguous. Other weights are written whole: those in no group, and those of groups
-//! that no block describes. If a run is killed, the next one continues it ([`super::partial`]); its
-//! units are weights and blocks.
+//! The experts of the plan's groups are written as blocks ([`crate::storage::blocks`]), contiguous
+//! for each group. All other weights are written whole, also those of groups that blocks cannot
+//! describe. If a run is killed, the next run continues its file ([`super::partial`]). The units of
+//! that file are the whole weights and the blocks.
 //!
-//! Writing takes memory for [`CHUNK`] bytes of packed weights or one block. The model's size does
-//! not matter.
+//! Writing takes memory for [`CHUNK`] bytes of packed weights or for one block, independent of the
+//! model's size.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -44,27 +44,28 @@ use crate::storage::pack::{self, ALIGNMENT, Job};
 use crate::storage::weight_source::{DerivedTensors, WeightSource};
 use crate::streaming::BlockId;
 
-/// Max bytes that are packed before they are written, unless one strip has more.
+/// Maximum bytes that are packed before they are written. If one strip is longer, it is packed
+/// alone.
 pub const CHUNK: u64 = 64 << 20;
 
-/// Bytes copied at a time of a weight that is written unchanged.
+/// Bytes that are copied at a time, for a weight that is written unchanged.
 const COPIED: u64 = 1 << 20;
 
-/// Min number of batches of a file. A killed run loses at most one batch.
+/// Minimum number of batches that a file is written in. A killed run loses at most one batch.
 const BATCHES: u64 = 16;
 
-/// Weights after a plan, in its file.
+/// The weights that follow a plan in its file.
 #[derive(Debug)]
 pub struct OwnWeights {
     pub(super) file: File,
     pub(super) path: PathBuf,
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    /// CRC-32 of each weight, in the order of the plan.
+    /// CRC-32 of each weight that is not in blocks, in the order of the plan.
     pub(super) checksums: Vec<u32>,
 }
 
-/// Place of a plan's own weights.
+/// Location of the weights that follow a plan in its file.
 #[derive(Clone, Debug)]
 pub struct WeightsPlace {
     /// Path of the plan file.
@@ -74,7 +75,7 @@ pub struct WeightsPlace {
 }
 
 impl OwnWeights {
-    /// Returns the place of the weights.
+    /// Returns the path of the plan file, and the offset of its weights.
     pub fn place(&self) -> WeightsPlace {
         WeightsPlace { path: self.path.clone(), offset: self.offset }
     }
@@ -85,8 +86,8 @@ impl OwnWeights {
         mapped.map_err(|source| LoadError::ModelFile { path: self.path.clone(), source })
     }
 
-    /// Reads all weights but the streamed ones, and compares their checksums. `weights` are all
-    /// weights of the plan, and `groups` its groups of experts.
+    /// Reads all weights in the plan file that are not streamed, and compares their checksums.
+    /// `weights` are all weights of the plan, and `groups` are its groups of experts.
     pub(crate) fn check(
         &self,
         mapped: &Mapped,
@@ -96,8 +97,8 @@ impl OwnWeights {
         pool: &mut Pool,
         progress: Option<&ProgressCounter>,
     ) -> Result<(), LoadError> {
-        // The file's check found a checksum for each weight; the program's check found each weight
-        // inside the file.
+        // Opening the file checked that it has a checksum for each weight. `Program::new` checked
+        // that each weight lies inside the file.
         let whole = weights.iter().enumerate().filter(|(_, weight)| weight.file == WeightFile::Plan);
         let whole: Vec<_> = whole.zip(&self.checksums).filter(|((number, _), _)| !streamed(*number)).collect();
         let region = mapped.region();
@@ -126,8 +127,8 @@ impl OwnWeights {
         }
         for ((block, shape, region), &crc) in blocks.into_iter().zip(found.iter().skip(whole.len())) {
             let mut header = [0; BLOCK_HEADER as usize];
-            // SAFETY: a block is longer than its header. It is copied, since a mapped file may
-            // change and must not be borrowed.
+            // SAFETY: a block is longer than its header. The header is copied, since a mapped file
+            // may change and must not be borrowed.
             unsafe { header.as_mut_ptr().copy_from_nonoverlapping(region.base(), header.len()) };
             shape.check(&self.path, block, &header, crc)?;
         }
@@ -135,33 +136,34 @@ impl OwnWeights {
     }
 }
 
-/// A unit of work: its bytes are written as one unit of the file.
+/// A weight or block whose bytes are written as one unit of the file.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// A weight, by its number.
+    /// A whole weight, by its position in the plan's weights.
     Weight(usize),
-    /// A block of one expert.
+    /// The block of one expert.
     Block(BlockId),
 }
 
-/// The layout of the weights after a plan.
+/// The layout of the weights that follow a plan in its file.
 struct Layout {
     /// The plan, with the new offsets of its weights.
     plan: Plan<Kernel>,
-    /// Blocks of each group.
+    /// Location of the blocks of each group; `None` for a group whose weights are written whole.
     groups: Vec<Option<BlockPlace>>,
-    /// The units of work in their order. Offsets count from the first byte of the weights.
+    /// The weights and blocks in the order of writing, each with its unit of the file. Offsets
+    /// count from the first byte of the weights.
     work: Vec<(Work, Unit)>,
 }
 
-/// The weights that are written after a plan.
+/// Selection of the weights that are written into the plan file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
-    /// The weights that loading would otherwise pack, and experts' blocks. All other weights stay
-    /// in the model file, so runs need it.
+    /// Expert blocks, and the weights that loading would otherwise pack. All other weights stay in
+    /// the model file, so a run needs the model file.
     #[default]
     Packed,
-    /// All weights: the plan needs no model file.
+    /// All weights, so a run needs no model file.
     All,
 }
 
@@ -173,10 +175,10 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
     let shapes: Vec<_> = plan.expert_groups.iter().map(shape).collect();
     let mut in_block = vec![false; plan.weights.len()];
     for (group, _) in plan.expert_groups.iter().zip(&shapes).filter(|(_, shape)| shape.is_some()) {
-        // The program's check found that these weights exist.
+        // `Program::new` checked that these weights exist.
         group.weights.iter().for_each(|&weight| in_block[weight as usize] = true);
     }
-    // Derived tensors are written, too, so that they are converted only once.
+    // Derived tensors are also written, so that they are converted only once.
     let made = |weight: &PlanWeight| weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
     let wanted = |weight: &PlanWeight| contents == Contents::All || made(weight);
     let whole = |&i: &usize| wanted(&plan.weights[i]) && !in_block[i];
@@ -217,16 +219,16 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
     Layout { plan: written, groups, work }
 }
 
-/// Packs the weights of `plan` that loading would pack, and those of its groups of experts, and
-/// writes the plan with them. Returns the plan as it is in the file. Relative paths in the plan are
-/// relative to `folder`. Of the options, only threads and the built-in file matter. `progress`
-/// receives the bytes written and the total. Its first call reports the bytes of an earlier run, if
-/// one is continued.
+/// Packs the weights of `plan` that loading would pack, and its groups of experts, and writes the
+/// plan file with them. Returns the plan as it is in the file. Relative paths in the plan are
+/// relative to `folder`. Only the options for threads and the built-in file have an effect.
+/// `progress` receives the bytes written so far and the total. If the unfinished file of an earlier
+/// run is continued, the first call reports its bytes.
 ///
 /// # Errors
 /// Fails if the plan is wrong or cannot be loaded, or if the file cannot be written. Also fails if
-/// its model files are absent, differ or change meanwhile. The next call with the same plan and
-/// model files continues the unfinished file.
+/// a model file is missing, is not the plan's, or changes meanwhile. The next call with the same
+/// plan and model files continues the unfinished file.
 pub fn write(
     path: &Path,
     plan: &Plan<Kernel>,
@@ -238,9 +240,10 @@ pub fn write(
     write_to(output, plan, folder, &[], options, Contents::Packed, progress)
 }
 
-/// Does the same as [`write()`] for the weights in `contents`, to an output that was opened before
-/// the plan was made. The output must not be one of the plan's model files. Takes the plan's
-/// folder, and its open model files by number; others are opened.
+/// Writes a plan file like [`write()`], with the weights that `contents` selects, to an output that
+/// was opened before the plan was made. The output must not be one of the plan's model files.
+/// Relative paths in the plan are relative to `folder`. `model_files` are the model files that are
+/// already open, by number; the missing ones are opened.
 ///
 /// # Errors
 /// See [`write()`].
@@ -310,13 +313,13 @@ pub fn write_to(
                 let group = &plan.expert_groups[block.group as usize];
                 let shape = groups.get(block.group as usize).and_then(|blocks| Some(&blocks.as_ref()?.shape));
                 let shape = shape.ok_or_else(|| file_error(LoadError::NoWeights))?;
-                // The batch has at least one expert and at most all remaining ones.
+                // One batch packs at least one expert and at most all remaining experts.
                 let max = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
                 let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
                 let source = Source { weights: weights.collect(), experts: group.experts, files: &sources };
                 let (packed, checksums) = pack_blocks(shape, block, max, &source, &mut memory, &mut pool)?;
-                // SAFETY: `packed` lies in `memory`, is mapped and so initialised, and is not
-                // written before the next round.
+                // SAFETY: `packed` lies in `memory`, which is mapped and so initialised, and which
+                // is not written before the next iteration.
                 let bytes = unsafe { std::slice::from_raw_parts(packed.base(), packed.bytes() as usize) };
                 partial.write(weights_at + place.at, bytes)?;
                 checksums.into_iter().try_for_each(|crc| partial.finish(crc))?;
@@ -328,8 +331,8 @@ pub fn write_to(
     let checksums: Vec<u8> = partial.done().iter().take(whole).flat_map(|crc| crc.to_le_bytes()).collect();
     header.checksums_crc = crc32fast::hash(&checksums);
     if let Err(changed) = check_unchanged(plan, folder, &files) {
-        // Some bytes may come from before the change and others from after it: the next run must
-        // not continue the file.
+        // Some weights may be packed from bytes before the change and others from bytes after it.
+        // So the next run must not continue the file.
         partial.discard();
         return Err(file_error(LoadError::Stream(Box::new(changed.into()))));
     }
@@ -341,9 +344,9 @@ fn file_error(error: LoadError) -> FileError {
     FileError::Source(Box::new(error))
 }
 
-/// Returns bytes that identify the model files of a run: the modification times when they were
+/// Returns bytes that identify the model files of a run: their modification times when they were
 /// mapped, their lengths, and the checksums of their headers. Lengths and checksums come from
-/// `plan`, because a written plan with all weights lists no files.
+/// `plan`, because a plan that is written with all its weights lists no files.
 fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
     let changed = |file: &Mapped| file.identity().map_or([0; 2], |identity| identity.modification_time());
     let changed = files.iter().flat_map(changed).flat_map(i64::to_le_bytes);
@@ -351,28 +354,30 @@ fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
     changed.chain(named.flat_map(u64::to_le_bytes)).collect()
 }
 
-/// Checks that the plan's model files are still the mapped ones, and unchanged.
+/// Checks that the paths in the plan still name the mapped model files, and that these files are
+/// unchanged.
 fn check_unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(), ChangedFile> {
     let mapped = plan.files.iter().zip(files).filter_map(|(file, mapped)| Some((file, mapped.identity()?)));
     mapped.into_iter().try_for_each(|(file, identity)| identity.check(&folder.join(&file.path)))?;
     files.iter().try_for_each(Mapped::check_unchanged)
 }
 
-/// The weights that a group's blocks are packed from.
+/// The weights from which the blocks of a group are packed.
 struct Source<'a> {
     weights: Vec<&'a PlanWeight>,
     experts: u32,
     files: &'a ModelFiles<'a>,
 }
 
-/// The mapped model files, and the readers of derived tensors.
+/// The mapped model files, and the readers of tensors derived from them.
 struct ModelFiles<'a> {
     files: &'a [Mapped],
     derived_tensors: DerivedTensors,
 }
 
 impl ModelFiles<'_> {
-    /// Returns some bytes of a weight as stored, from `offset` on.
+    /// Returns the source of `bytes` bytes of a weight as stored, from `offset` on. Returns `None`
+    /// if they lie outside the file.
     fn source(&self, weight: &PlanWeight, offset: u64, bytes: u64) -> Option<WeightSource> {
         match weight.file {
             WeightFile::Source(file) => {
@@ -384,7 +389,8 @@ impl ModelFiles<'_> {
         }
     }
 
-    /// Returns to the system the mapped pages that [`ModelFiles::source`] made readable.
+    /// Releases the memory of mapped pages that were read through a source from
+    /// [`ModelFiles::source`].
     fn release(&self, weight: &PlanWeight, stored: &WeightSource, offset: u64, bytes: u64) {
         stored.release(self.files);
         if let WeightFile::Source(file) = weight.file
@@ -395,9 +401,9 @@ impl ModelFiles<'_> {
     }
 }
 
-/// Packs the blocks of `count` experts, beginning with expert `first`, into `memory`, which is
-/// replaced if it is too small. Returns their region and one checksum for each block, which
-/// includes the padding up to the next.
+/// Packs the blocks of `count` experts, beginning with expert `first`, into `memory`. If `memory`
+/// is too small, it is replaced. Returns the region of the blocks, and one checksum for each block,
+/// which includes the padding after it.
 fn pack_blocks(
     shape: &BlockShape,
     first: BlockId,
@@ -414,8 +420,10 @@ fn pack_blocks(
         None => memory.insert(Memory::zeroed("packed experts", bytes, true).map_err(|error| file_error(error.into()))?),
     };
     let packed = memory.region().part(0, bytes).ok_or_else(wrong)?;
-    // Padding between the matrices of a block must be 0, so old content is cleared. SAFETY: the
-    // region lies in `memory`, which nothing else uses.
+    // The padding between the matrices of a block must be 0, so older bytes in the memory are
+    // cleared.
+    //
+    // SAFETY: the region lies in `memory`, which nothing else uses.
     unsafe { packed.base().write_bytes(0, packed.bytes() as usize) };
     let checksums = |regions: &[Region], pool: &mut Pool| {
         pack::checksums(regions, pool, &|_| ()).map_err(|source| file_error(LoadError::Pack { source }))
@@ -432,8 +440,8 @@ fn pack_blocks(
             if weight.is_packed_at_load() {
                 jobs.push(Job::new(weight.stored, weight.format, part.columns.into(), from, to).ok_or_else(wrong)?);
             } else if from.bytes() == to.bytes() {
-                // SAFETY: `to` lies in `memory`, is mapped and so initialised, and nothing else
-                // uses it.
+                // SAFETY: `to` lies in `memory`, which is mapped and so initialised, and which
+                // nothing else uses.
                 let to = unsafe { std::slice::from_raw_parts_mut(to.base(), to.bytes() as usize) };
                 // SAFETY: `from` lies in mapped files.
                 if !unsafe { from.read(0, to) } {
@@ -459,7 +467,8 @@ fn pack_blocks(
     Ok((packed, checksums))
 }
 
-/// Passes a weight's bytes to `give` in the layout that kernels read, in order and in chunks.
+/// Packs a weight, and passes its bytes to `give`, in order and in chunks. The bytes are in the
+/// layout that kernels read.
 fn chunks(
     weight: &PlanWeight,
     files: &ModelFiles<'_>,
@@ -482,34 +491,36 @@ fn chunks(
     let mut first = 0;
     while first < strips {
         let count = max.min(strips - first);
-        // Both ranges lie inside the weight, because its own lengths do.
+        // The stored and the packed length of the weight were checked, so both ranges lie inside
+        // it.
         let from = files.source(weight, first * from_strip, count * from_strip);
         let to = memory.region().part(0, count * to_strip);
         let job = from.clone().zip(to).and_then(|(from, to)| Job::new(weight.stored, weight.format, columns, from, to));
         let (job, to) = job.zip(to).ok_or_else(wrong)?;
-        // SAFETY: `from` lies in a mapped file, `to` in memory that only this function uses.
+        // SAFETY: `from` lies in a mapped file, and `to` in memory that only this function uses.
         unsafe { pack::run(&[job], pool, &|_, _| (), &|_| ()) }
             .map_err(|source| file_error(LoadError::Pack { source }))?;
         if let Some(from) = &from {
             files.release(weight, from, first * from_strip, count * from_strip);
         }
-        // SAFETY: `to` lies in `memory`, is initialised as all mapped memory, and is not written
-        // before the next round.
+        // SAFETY: `to` lies in `memory`, which is initialised as all mapped memory, and which is
+        // not written before the next iteration.
         give(unsafe { std::slice::from_raw_parts(to.base(), to.bytes() as usize) })?;
         first += count;
     }
     Ok(())
 }
 
-/// Passes the bytes of a weight to `give` unchanged, for weights that kernels read in the layout of
-/// the model file.
+/// Passes the stored bytes of a weight to `give` unchanged. Used for weights that kernels read in
+/// the layout of the model file.
 fn copies(
     weight: &PlanWeight,
     files: &ModelFiles<'_>,
     mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     let wrong = || file_error(LoadError::NoWeights);
-    // Chunks are whole blocks, because derived tensors consist of whole blocks.
+    // A chunk consists of whole format blocks, because derived tensors can only be read in whole
+    // blocks.
     let max = COPIED - COPIED % weight.stored.block_bytes() as u64;
     let (mut copy, mut at) = (Vec::new(), 0);
     while at < weight.bytes {

@@ -1,13 +1,14 @@
-//! The memory that a plan needs, and the rest of a budget for experts.
+//! Computation of the memory that a plan needs, and of the bytes that a budget leaves for experts.
 //!
 //! ```text
 //! process now + weights of every token + arena + states + rotary tables + scratch + spare = fixed
 //! budget - fixed = slots for experts, and the trace recorder if there is one
 //! ```
 //!
-//! Memory of the process is measured, and differs by some MiB from run to run and between commands.
-//! A budget may be short by [`TOLERANCE_BYTES`]; the difference comes out of the spare bytes. So
-//! the minimum that one command prints is enough for another.
+//! The memory of the process is measured, and differs by some MiB between runs and between
+//! commands. A budget may therefore be [`TOLERANCE_BYTES`] too small. The missing bytes are taken
+//! from the spare bytes. So a minimum budget that one command prints is enough for every other
+//! command.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan};
@@ -25,11 +26,11 @@ use crate::streaming::store::{Config, KeptBlocks};
 use crate::trace::Recorder;
 use crate::watchdog::Watchdog;
 
-/// Bytes of a budget that are reserved for stacks, code and tables.
+/// Bytes of a budget that are reserved for stacks, generated code and tables.
 pub const SPARE_BYTES: u64 = 32 << 20;
-/// Max difference, in bytes, between the needed memory and a smaller budget that is still accepted.
+/// Maximum bytes of needed memory that may exceed a budget; larger excesses are errors.
 pub const TOLERANCE_BYTES: u64 = SPARE_BYTES / 4;
-/// Bytes of a trace recorder if the budget has no room for one.
+/// Bytes of a trace recorder if the budget leaves no room for it.
 const MIN_RECORDER_BYTES: u64 = SPARE_BYTES / 8;
 
 /// Returns the resident memory of this process, in bytes, as the system counts it; 0 if the system
@@ -41,8 +42,8 @@ pub(crate) fn resident_bytes() -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// Releases unneeded memory, then returns the resident bytes of this process. A budget must hold
-/// these in addition to the plan.
+/// Releases unused pages of the program, then returns the resident bytes of this process. A budget
+/// must hold these bytes in addition to the plan's.
 pub(crate) fn needed_process_bytes() -> u64 {
     program_pages::release_unused();
     resident_bytes()
@@ -54,20 +55,20 @@ pub(crate) struct RunSize {
     /// Number of positions allocated in states; a multiple of the attention block.
     pub capacity: u32,
     pub threads: usize,
-    /// Max sequences at once, at least 1.
+    /// Maximum number of sequences at the same time, at least 1.
     pub sequences: u32,
-    /// Additions of a step beyond one for each sequence.
+    /// Maximum additions of a step in excess of one for each sequence.
     pub more_additions: u32,
 }
 
 impl RunSize {
-    /// Returns the max additions of a step.
+    /// Returns the maximum number of additions of a step.
     pub(crate) fn additions(&self) -> u32 {
         self.sequences.saturating_add(self.more_additions)
     }
 
-    /// Returns the run size of a plan that is loaded with these options. Options that loading will
-    /// refuse are clamped to the nearest valid value.
+    /// Returns the run size for a plan and options. Values that loading would refuse are replaced
+    /// by the nearest valid value.
     pub(crate) fn new(plan: &Plan<Kernel>, options: &EngineOptions) -> RunSize {
         let max = plan.context_length.min(MAX_CONTEXT);
         let context = match options.context {
@@ -81,8 +82,8 @@ impl RunSize {
     }
 }
 
-/// Returns the number of bytes that a run allocates. Experts' blocks, mapped files, a trace
-/// recorder and the earlier memory of the process do not count.
+/// Returns the number of bytes that a run allocates. Not included are blocks of experts, mapped
+/// files, a trace recorder, and memory that the process had before.
 pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &RunSize) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_add(program.chosen_bytes).saturating_mul(run.threads as u64);
@@ -94,15 +95,15 @@ pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Opti
     ropes.chain(rest).fold(0, u64::saturating_add)
 }
 
-/// Returns the number of bytes that a run takes with all weights in memory. `fixed` are the bytes
-/// other than mapped files.
+/// Returns the number of bytes that a run takes with all weights in memory: `fixed` plus the
+/// weights that stay in mapped files.
 pub(crate) fn resident(plan: &Plan<Kernel>, fixed: u64) -> u64 {
     let mapped = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
     mapped.fold(fixed, |sum, weight| sum.saturating_add(weight.bytes))
 }
 
-/// Returns the bytes that a budget leaves for experts' blocks. For a plan without streamed experts,
-/// checks that the budget holds all of it.
+/// Returns the bytes that the budget leaves for blocks of experts. If no experts are streamed,
+/// checks that the budget holds the whole plan, and returns 0.
 pub(super) fn budget(
     options: &EngineOptions,
     plan: &Plan<Kernel>,
@@ -118,9 +119,9 @@ pub(super) fn budget(
     Ok(if own == 0 { left } else { own })
 }
 
-/// Returns the number of bytes that a budget leaves for experts' blocks. Everything else takes
-/// `fixed` bytes, and blocks need `min`. All commands use this function to accept or refuse a
-/// budget.
+/// Returns the number of bytes that a budget leaves for blocks of experts. All other memory takes
+/// `fixed` bytes, and the blocks need at least `min` bytes. All commands use this function to
+/// accept or refuse a budget.
 ///
 /// # Errors
 /// [`LoadError::Budget`] if the budget is too small.
@@ -132,14 +133,14 @@ pub(crate) fn for_experts(budget: u64, fixed: u64, min: u64) -> Result<u64, Load
     Ok(budget.saturating_sub(fixed).max(min))
 }
 
-/// Returns the bytes that a trace recorder may take of the `left` bytes for blocks. The recorder
-/// takes all that it needs, but at most half of the bytes beyond `min`. A smaller recorder fills up
-/// sooner.
+/// Returns the number of bytes that a trace recorder may take. `left` bytes are available to the
+/// recorder and the blocks of experts together, and the blocks need `min` bytes. The recorder gets
+/// at most half of the bytes beyond `min`. A smaller recorder fills up sooner.
 pub(crate) fn for_recorder(left: u64, min: u64, threads: usize) -> u64 {
     (left.saturating_sub(min) / 2).clamp(MIN_RECORDER_BYTES, Recorder::bytes(threads).max(MIN_RECORDER_BYTES))
 }
 
-/// Returns the settings of the expert cache.
+/// Returns the settings of the expert cache, with `budget` bytes for blocks.
 pub(super) fn stream_config(
     options: &EngineOptions,
     budget: u64,

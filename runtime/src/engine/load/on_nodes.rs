@@ -1,4 +1,4 @@
-//! Weights on NUMA nodes: all are packed when a plan is loaded, and copied to each home.
+//! Weights on NUMA nodes: loading packs all weights, and copies them to the nodes of each home.
 
 use std::time::Instant;
 
@@ -11,16 +11,17 @@ use crate::numa::error::NumaError;
 use crate::options::{EngineOptions, ExpertStore};
 use crate::pool::Pool;
 
-/// Returns whether all weights are copied to the nodes of threads. Experts in mapped files are left
-/// to the page cache, and so are the other weights.
+/// Returns whether all weights are copied to the nodes of the engine's homes. With experts in
+/// mapped files, no weight is copied, because the page cache holds the weights.
 pub(super) fn copies_weights(options: &EngineOptions) -> bool {
     !options.homes.all().is_empty() && options.experts != ExpertStore::Map
 }
 
-/// Returns the bytes of the second and further copies of weights.
+/// Returns the bytes of all copies of the weights but the first one.
 ///
 /// # Errors
-/// [`NumaError::MirrorStreamed`] if experts are streamed or in mapped files.
+/// [`NumaError::MirrorStreamed`] if there are several homes, but experts are streamed or in mapped
+/// files.
 pub(super) fn copies_bytes(
     options: &EngineOptions,
     plan: &Plan<Kernel>,
@@ -28,7 +29,7 @@ pub(super) fn copies_bytes(
     copied: Option<&[bool]>,
 ) -> Result<u64, LoadError> {
     let copies = options.homes.all().len().saturating_sub(1) as u64;
-    // Experts in blocks stay in the file.
+    // Experts in blocks are not copied: they stay in the mapped file.
     let has_blocks = plan.weights.iter().any(|weight| matches!(weight.file, WeightFile::Blocks { .. }));
     if copies > 0 && (streamed.is_some() || has_blocks || !copies_weights(options)) {
         return Err(NumaError::MirrorStreamed.into());
@@ -36,7 +37,7 @@ pub(super) fn copies_bytes(
     Ok(if copies == 0 { 0 } else { own_memory_layout(&plan.weights, copied).1.saturating_mul(copies) })
 }
 
-/// Packs all weights, so that steps read no file, and copies them to each home.
+/// Packs all weights, so that steps read no file, and copies the weights to the nodes of each home.
 pub(super) fn copy_to_homes(
     store: &mut EngineMemory,
     pool: &mut Pool,

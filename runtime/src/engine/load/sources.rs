@@ -1,4 +1,4 @@
-//! Places of weights in files, and derived weights.
+//! Lookup of a weight's stored bytes, in a mapped file or in a derived tensor.
 
 use ixc_ir::plan::{PlanWeight, WeightFile};
 
@@ -6,16 +6,18 @@ use crate::error::load::LoadError;
 use crate::storage::memory::Mapped;
 use crate::storage::weight_source::{DerivedTensors, WeightSource};
 
-/// The files that weights are read from.
+/// The files and derived tensors that weights are read from.
 pub(super) struct Sources<'a> {
     pub(super) files: &'a [Mapped],
     pub(super) derived_tensors: DerivedTensors,
-    /// The plan's own file.
+    /// The plan's own file, if it contains weights.
     pub(super) own: Option<&'a Mapped>,
 }
 
 impl Sources<'_> {
-    /// Returns a weight's bytes as stored, and the number of their file if they lie in one file.
+    /// Returns the source of a weight's stored bytes, and the number of the file that contains
+    /// them. The number is `usize::MAX` for a derived tensor. The source is `None` if the bytes lie
+    /// outside the file.
     pub(super) fn source(&self, weight: &PlanWeight) -> Result<(Option<WeightSource>, usize), LoadError> {
         let (file, number) = match weight.file {
             WeightFile::Source(file) => (&self.files[file as usize], file as usize),

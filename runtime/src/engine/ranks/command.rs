@@ -1,10 +1,12 @@
-//! Commands of rank 0 to the other ranks: the operations of its engine that change sequences.
+//! Commands that rank 0 sends to the other ranks. Each command is an operation of the engine that
+//! changes or reads sequences.
 //!
-//! A message has a fixed length and begins with the length of the encoded command. The rest of a
-//! long command follows in a second message, whose length is then known.
+//! The first message of a command has a fixed length and begins with the length of the encoded
+//! command. If the command does not fit, a second message has its remaining bytes. The receiver
+//! then knows the length of that message.
 //!
-//! Invariant: messages are untrusted. Their memory is limited by their length
-//! ([`decode`]), and the engine checks a command like any caller's.
+//! Invariant: messages are untrusted. The memory for decoding is limited by the length of a message
+//! ([`decode`]), and the engine checks the arguments of a command like those of a caller.
 
 use ixc_failure::Class;
 use ixc_ir::plan::decode::{self, DecodeError};
@@ -13,39 +15,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::step::{Addition, SequenceId};
 
-/// Bytes of the first message: a step of one token for some sequences fits.
+/// Bytes of a command's first message. A step of one token for some sequences fits.
 const FIRST_BYTES: usize = 256;
-/// Bytes of the length at its beginning.
+/// Bytes of the command's length at the beginning of the first message.
 const LENGTH_BYTES: usize = 4;
-/// Max bytes of a command: a step of the most tokens takes less.
+/// Maximum bytes of an encoded command. The largest possible step takes less.
 const MAX_BYTES: usize = 1 << 26;
 
-/// An operation that all ranks do.
+/// An operation that every rank executes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::engine) enum Command {
     /// Runs a step.
     Step(Vec<OwnedAddition>),
-    /// Adds a sequence, which gets this number.
+    /// Adds a sequence; rank 0 has given it this number.
     Add { sequence: u32 },
     /// Removes a sequence.
     Remove { sequence: u32 },
-    /// Truncates a sequence to `tokens`, after which rank 0 has `left`.
+    /// Truncates a sequence to `tokens` tokens. `left` is the number of tokens that rank 0 has
+    /// afterwards.
     Truncate { sequence: u32, tokens: u32, left: u32 },
-    /// Copies the first tokens of a sequence, after which rank 0 has `copied`.
+    /// Copies the first tokens of a sequence. `copied` is the number of tokens that rank 0 copied.
     Copy { from: u32, to: u32, tokens: u32, copied: u32 },
-    /// Saves the present position of the first sequence.
+    /// Saves copies of the states of the first sequence at its present position.
     Save,
-    /// Ends the run.
+    /// Ends the run: the ranks stop waiting for commands.
     End,
     /// Sends the counters of each rank to rank 0.
     Count,
-    /// Sends each rank's part of a sequence to rank 0.
+    /// Sends each rank's part of a sequence's state to rank 0, to be saved.
     SaveState { sequence: u32 },
-    /// Loads each rank's part of a sequence, which rank 0 sends.
+    /// Receives each rank's part of a sequence's state from rank 0, and loads it.
     LoadState { sequence: u32 },
 }
 
-/// Tokens that a step adds to a sequence.
+/// Tokens that a step adds to one sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::engine) struct OwnedAddition {
     pub(in crate::engine) sequence: u32,
@@ -54,7 +57,7 @@ pub(in crate::engine) struct OwnedAddition {
 }
 
 impl Command {
-    /// Returns the command for a step.
+    /// Returns the command that runs a step with these additions.
     pub(in crate::engine) fn step(additions: &[Addition<'_>]) -> Command {
         Command::Step(additions.iter().map(OwnedAddition::from_addition).collect())
     }
@@ -74,19 +77,19 @@ impl OwnedAddition {
     }
 }
 
-/// The reason why a command did not arrive.
+/// The reason why a command was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// The message did not arrive.
+    /// The transport failed before the message arrived.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The message announces too many bytes.
+    /// The message announces a longer command than the limit.
     #[error("rank 0 sent a command of {found} bytes; the limit is {MAX_BYTES}")]
     Length {
-        /// Length that the message announces, in bytes.
+        /// Length of the command that the message announces, in bytes.
         found: usize,
     },
-    /// The message is not a command.
+    /// The message cannot be decoded as a command.
     #[error("rank 0 sent a message that is not a command: {0}")]
     Decode(#[from] DecodeError),
 }
@@ -171,7 +174,7 @@ mod tests {
         assert!(matches!(message(u32::MAX, 0), CommandError::Length { .. }));
         assert!(matches!(message(1, 99), CommandError::Decode(_)));
         assert!(matches!(message(0, 0), CommandError::Decode(_)));
-        // A step without additions, and a byte after it.
+        // The message has a byte after a step without additions.
         assert!(matches!(message(3, 0), CommandError::Decode(_)));
     }
 }

@@ -1,6 +1,7 @@
-//! Counters of all ranks, which rank 0 collects.
+//! Counters of exchanges and memory of all ranks, which rank 0 collects.
 //!
-//! A message has a fixed length. Each rank counts its own exchanges from the begin of its engine.
+//! A message with counters has a fixed length. Each rank counts its exchanges from the time when
+//! its engine was loaded.
 
 use std::time::Duration;
 
@@ -13,17 +14,18 @@ use crate::engine::step::StepError;
 use crate::error::execute::ExecuteError;
 use crate::stats::ExchangeCounts;
 
-/// Numbers of a message.
+/// Number of 64-bit counters in a message.
 const NUMBERS: usize = 5;
-/// Bytes of a message.
+/// Bytes of a message with counters.
 const BYTES: usize = NUMBERS * size_of::<u64>();
 
-/// Counters of a rank.
+/// Counters of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankCounts {
-    /// Exchanges since the engine was loaded.
+    /// Counts of exchanges since the engine was loaded.
     pub exchanged: ExchangeCounts,
-    /// Resident memory of the rank's process, in bytes. Ranks of one process have the same.
+    /// Resident memory of the rank's process, in bytes. Ranks in the same process report the same
+    /// number.
     pub memory_bytes: u64,
 }
 
@@ -55,7 +57,7 @@ pub(super) fn send(transport: &dyn Transport, counts: RankCounts) -> Result<(), 
     transport.exchange(&[Outgoing { to: 0, bytes: &counts.encode() }], &mut [])
 }
 
-/// Receives the counters of all other ranks, in their order.
+/// Receives the counters of all other ranks, in order of rank.
 fn receive(transport: &dyn Transport) -> Result<Vec<RankCounts>, TransportError> {
     let mut others = vec![[0; BYTES]; transport.ranks().saturating_sub(1) as usize];
     let incoming = (1..).zip(&mut others).map(|(from, bytes)| Incoming { from, bytes });
@@ -70,11 +72,11 @@ impl Engine {
         RankCounts { exchanged: exchanged.unwrap_or_default(), memory_bytes: load::resident_bytes() }
     }
 
-    /// Collects the counters of all ranks, in their order. Rank 0 calls this between two steps. The
-    /// result is empty for a whole model, and on other ranks.
+    /// Collects the counters of all ranks, in order of rank. Rank 0 calls this between two steps.
+    /// The result is empty for a whole model, and on ranks other than 0.
     ///
     /// # Errors
-    /// If another rank has ended.
+    /// Fails if another rank has ended.
     pub fn rank_counts(&mut self) -> Result<Vec<RankCounts>, StepError> {
         let Some(member) = self.ranks.as_ref().filter(|member| member.transport.rank() == 0) else {
             return Ok(Vec::new());

@@ -1,5 +1,5 @@
-//! First messages of a group: each rank sends its version, plan and options to rank 0, which
-//! compares them with its own.
+//! First messages of a group of ranks. Each rank sends its version, plan and options to rank 0,
+//! which compares them with its own.
 
 use std::hash::Hasher;
 
@@ -9,17 +9,17 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use crate::error::ranks::RanksError;
 use crate::saved::Digest;
 
-/// Bytes of a rank's message.
+/// Bytes of the message from a rank to rank 0.
 const HELLO_BYTES: usize = 64;
-/// Bytes of the answer of rank 0.
+/// Bytes of the answer from rank 0.
 const ANSWER_BYTES: usize = 4;
-/// Place of [`Hello::min_rows`] in a message.
+/// Byte range of [`Hello::min_rows`] in the message to rank 0.
 const MIN_ROWS: std::ops::Range<usize> = 60..64;
 
-/// Properties that all ranks must share.
+/// Properties that must be the same on all ranks, except [`Hello::min_rows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Version of plans, which identifies the program well enough.
+    /// Version of plan files. It stands for the version of the program.
     pub(super) version: u32,
     /// Digest of the plans of all ranks and of their model files.
     pub(super) plan: Digest,
@@ -27,12 +27,14 @@ pub(super) struct Hello {
     pub(super) sequences: u32,
     pub(super) additions: u32,
     pub(super) exact: bool,
-    /// Property of this rank alone, which is not compared: see
-    /// [`Engine::min_rows`](crate::engine::Engine::min_rows).
+    /// Smallest number of rows on this rank: see
+    /// [`Engine::min_rows`](crate::engine::Engine::min_rows). It is sent to rank 0, but not
+    /// compared.
     pub(super) min_rows: u32,
 }
 
-/// Returns the digest of plans, and of lengths and checksums of model files.
+/// Returns a digest of the ranks' plan digests, and of the lengths and checksums of the model
+/// files.
 pub(super) fn digest(plans: &[Digest], files: &[(u64, u32)]) -> Digest {
     let mut hasher = SipHasher13::new();
     plans.iter().for_each(|plan| hasher.write(&plan.0));
@@ -58,7 +60,7 @@ impl Hello {
         bytes
     }
 
-    /// Returns the first property in which the bytes of another rank differ.
+    /// Returns the name of the first property in which the message of another rank differs.
     fn difference(&self, other: &[u8; HELLO_BYTES]) -> Option<&'static str> {
         let own = self.encode();
         let names = ["version", "context", "number of sequences", "number of additions", "precision of batches"];
@@ -67,10 +69,11 @@ impl Hello {
         field.or((own[..16] != other[..16]).then_some("plan or model file"))
     }
 
-    /// Compares this rank with the others. Returns the largest [`Hello::min_rows`] of all ranks.
+    /// Compares the properties of all ranks. Returns the largest [`Hello::min_rows`] of all ranks.
     ///
     /// # Errors
-    /// [`RanksError::Differs`] on rank 0, and [`RanksError::Transport`].
+    /// [`RanksError::Differs`] on rank 0 if a property differs, and [`RanksError::Transport`] on
+    /// any rank.
     pub(super) fn shake(&self, transport: &dyn Transport) -> Result<u32, RanksError> {
         if transport.rank() > 0 {
             transport.exchange(&[Outgoing { to: 0, bytes: &self.encode() }], &mut [])?;

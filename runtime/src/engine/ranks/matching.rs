@@ -1,15 +1,15 @@
-//! The check that the exchanges of all ranks match, so that no rank waits for an exchange in which
-//! another rank does not take part.
+//! Check that the exchanges in the plans of all ranks match, so that no rank waits for an exchange
+//! in which another rank does not take part.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BufferId, Exchange, Plan, RowCount, Step};
 
 use crate::error::ranks::RanksError;
 
-/// The data of an exchange: rows, and bytes of each row.
+/// Size of the data of an exchange: number of rows, and bytes of each row.
 type Rows = Option<(RowCount, u64)>;
 
-/// A rank's exchanges that are not matched yet.
+/// The exchanges in a rank's plan, and the index of the first one that is not matched yet.
 struct Position<'p> {
     plan: &'p Plan<Kernel>,
     exchanges: Vec<Exchange>,
@@ -26,7 +26,8 @@ impl Position<'_> {
     }
 }
 
-/// Whether two exchanges are the same exchange of all ranks.
+/// Returns whether the next exchanges of two ranks are the same collective exchange with data of
+/// the same size.
 fn are_alike(a: &Position<'_>, b: &Position<'_>) -> bool {
     match (a.head(), b.head()) {
         (Some(Exchange::Sum { part: of_a, .. }), Some(Exchange::Sum { part: of_b, .. }))
@@ -41,10 +42,11 @@ fn are_alike(a: &Position<'_>, b: &Position<'_>) -> bool {
     }
 }
 
-/// Checks the exchanges of all ranks, which are in their order.
+/// Checks that the exchanges of all ranks match. `plans` are in order of rank, and the exchanges of
+/// each plan stay in their order.
 ///
 /// # Errors
-/// [`RanksError::Exchange`] for the first rank whose next exchange never happens.
+/// [`RanksError::Exchange`] for the first rank with an exchange that no other rank matches.
 pub(super) fn check(plans: &[&Plan<Kernel>]) -> Result<(), RanksError> {
     let position = |plan: &&'_ Plan<Kernel>| -> Vec<Exchange> {
         let exchanges = plan.steps.iter().filter_map(|step| match step {
@@ -55,7 +57,7 @@ pub(super) fn check(plans: &[&Plan<Kernel>]) -> Result<(), RanksError> {
     };
     let positions = plans.iter().map(|plan| Position { plan, exchanges: position(plan), next: 0 });
     let mut positions: Vec<Position<'_>> = positions.collect();
-    // Ranks that may have an exchange to match.
+    // Ranks whose next exchange may match the next exchange of another rank.
     let mut pending: Vec<usize> = (0..positions.len()).collect();
     while let Some(rank) = pending.pop() {
         let (first, Some(head)) = (&positions[0], positions[rank].head()) else { continue };

@@ -1,4 +1,4 @@
-//! An engine's part in a group of ranks.
+//! Membership of an engine in a group of ranks.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -9,20 +9,20 @@ use super::command::{self, Command, CommandError};
 use crate::error::execute::ExecuteError;
 use crate::homes::RankMemory;
 
-/// An engine's part in a group of ranks.
+/// Membership of an engine in a group of ranks.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(in crate::engine) transport: Arc<dyn Transport>,
-    /// Threads of the other ranks, if they are in this process.
+    /// Threads that run the other ranks, if these are in this process.
     pub(super) followers: Vec<JoinHandle<()>>,
     /// Largest [`Engine::min_rows`](crate::engine::Engine::min_rows) of all ranks.
     pub(in crate::engine) min_rows: u32,
-    /// Memory of the ranks of this process that have homes.
+    /// Memory of those ranks of this process that have homes on NUMA nodes.
     pub(in crate::engine) memory: Arc<Mutex<Vec<RankMemory>>>,
 }
 
 impl Member {
-    /// Sends a command of rank 0 to the other ranks. Does nothing on any other rank.
+    /// Sends a command from rank 0 to the other ranks. Does nothing if this rank is not rank 0.
     pub(in crate::engine) fn tell(&self, command: impl FnOnce() -> Command) -> Result<(), ExecuteError> {
         if self.transport.rank() > 0 || self.transport.ranks() == 1 {
             return Ok(());
@@ -36,10 +36,10 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // If the group has ended already, the other ranks know.
+        // Sending fails if the group has ended already. Then the other ranks know this, too.
         let _ = self.tell(|| Command::End);
         for follower in self.followers.drain(..) {
-            // A follower that panicked has ended the group.
+            // If the thread of another rank panicked, it has ended the group already.
             let _ = follower.join();
         }
     }

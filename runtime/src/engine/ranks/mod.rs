@@ -1,16 +1,16 @@
-//! Engines of several ranks. Rank 0 has the sequences that callers see; each of its operations is
-//! sent to the other ranks, which do the same ([`Engine::follow`]). Callers of rank 0 need no
-//! changes.
+//! Engines of several ranks. Callers use the engine of rank 0 like the engine of a whole model.
+//! Rank 0 sends each operation on sequences to the other ranks, which execute it, too
+//! ([`Engine::follow`]).
 //!
 //! ```text
 //! rank 0    step_batch ─▶ command ─▶ own stages ─▶ exchanges ─▶ logits
 //! rank 1    follow     ◀─ command    own stages ─▶ exchanges
 //! ```
 //!
-//! Without a transport, the other ranks of a plan are threads of this process.
+//! If no transport is given, the other ranks of a plan run in threads of this process.
 //!
-//! Invariant: all ranks have the same sequences with the same positions. A rank that differs ends
-//! the run.
+//! Invariant: all ranks have the same sequences with the same numbers of tokens. If a rank differs
+//! from rank 0, the run ends.
 
 pub(super) mod command;
 mod counts;
@@ -44,26 +44,27 @@ pub use command::CommandError;
 pub use counts::RankCounts;
 use member::Member;
 
-/// The reason why a rank stopped following rank 0.
+/// The reason why a rank stopped executing the commands of rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
-    /// Rank 0 cannot follow, nor can the engine of a whole model.
+    /// The engine belongs to rank 0 or to a whole model, so it cannot follow rank 0.
     #[error("rank 0 follows no other rank")]
     NoFollower,
-    /// A command did not arrive.
+    /// A command from rank 0 was not received.
     #[error(transparent)]
     Command(#[from] CommandError),
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// A command had another result than on rank 0.
+    /// A command had another result than on rank 0: a number of tokens, or the number of a new
+    /// sequence.
     #[error("a sequence has {found} tokens on rank {rank}, and {expected} on rank 0; this is a bug")]
     Differs {
         /// This rank.
         rank: u32,
-        /// Tokens on this rank.
+        /// Result on this rank.
         found: u32,
-        /// Tokens on rank 0.
+        /// Result on rank 0.
         expected: u32,
     },
 }
@@ -79,7 +80,8 @@ impl FollowError {
     }
 }
 
-/// Loads a plan file: the part of the transport's rank, or all ranks in this process.
+/// Loads a plan file. With a transport, loads the plan of the transport's rank; otherwise loads the
+/// plans of all ranks in this process.
 fn load(file: PlanFile, folder: &Path, options: &EngineOptions) -> Result<Engine, LoadError> {
     let expected = file.plan.ranks.map_or(1, |ranks| ranks.ranks);
     check_group(&file)?;
@@ -106,22 +108,24 @@ fn load(file: PlanFile, folder: &Path, options: &EngineOptions) -> Result<Engine
     }
 }
 
-/// Max ranks of one process, the max that the compiler divides a model among.
+/// Maximum number of ranks of one process. The compiler divides a model among at most as many
+/// ranks.
 const MAX_RANKS_HERE: usize = 64;
 
-/// Returns the plans of all ranks.
+/// Returns the plans of all ranks, in order of rank.
 fn plans(file: &PlanFile) -> impl Iterator<Item = &Plan<Kernel>> {
     [&file.plan].into_iter().chain(&file.other_ranks)
 }
 
-/// Returns the digest of the plans of all ranks, and of their model files.
+/// Returns the digest of the plans of all ranks and of their model files.
 fn digest(file: &PlanFile) -> Digest {
     let digests: Vec<Digest> = plans(file).map(identity::of_rank).collect();
     let sources: Vec<(u64, u32)> = file.plan.files.iter().map(|file| (file.bytes, file.header_crc)).collect();
     hello::digest(&digests, &sources)
 }
 
-/// Returns the part of a rank. Paths were replaced in the plan of rank 0 only.
+/// Returns the contents of the plan file for one rank. The paths of model files come from rank 0,
+/// because only its plan has the paths on this machine.
 fn part(mut file: PlanFile, rank: u32) -> PlanFile {
     if let Some(own) = rank.checked_sub(1) {
         let plan = file.other_ranks.swap_remove(own as usize);
@@ -132,14 +136,15 @@ fn part(mut file: PlanFile, rank: u32) -> PlanFile {
     file
 }
 
-/// Replaces the paths of model files.
+/// Replaces the paths of a plan's model files by those of `files`, if both have the same number of
+/// files.
 fn use_paths(plan: &mut Plan<Kernel>, files: &[SourceFile]) {
     if plan.files.len() == files.len() {
         plan.files.iter_mut().zip(files).for_each(|(own, found)| own.path.clone_from(&found.path));
     }
 }
 
-/// Checks that a file has the plan of each rank, and that their exchanges match.
+/// Checks that a file has a plan for each rank, and that the exchanges of the plans match.
 fn check_group(file: &PlanFile) -> Result<(), LoadError> {
     let expected = file.plan.ranks.map_or(1, |ranks| u64::from(ranks.ranks));
     let found = 1 + file.other_ranks.len() as u64;
@@ -161,7 +166,8 @@ fn check_group(file: &PlanFile) -> Result<(), LoadError> {
     Ok(matching::check(&plans(file).collect::<Vec<_>>())?)
 }
 
-/// Loads all ranks in this process, in threads of their own. Returns rank 0.
+/// Loads all ranks in this process. Each rank other than 0 runs in its own thread. Returns the
+/// engine of rank 0.
 fn all_here(mut file: PlanFile, folder: &Path, options: &EngineOptions) -> Result<Engine, LoadError> {
     let ranks = 1 + file.other_ranks.len();
     if ranks > MAX_RANKS_HERE {
@@ -171,7 +177,7 @@ fn all_here(mut file: PlanFile, folder: &Path, options: &EngineOptions) -> Resul
     let others = std::mem::take(&mut file.other_ranks);
     let begun = load::process_bytes(options, &file.plan);
     let mut each = options.clone();
-    // Each rank has an equal part of the budget.
+    // Each rank gets an equal part of the memory budget.
     each.memory = options.memory.map(|memory| begun.saturating_add(memory.saturating_sub(begun) / ranks as u64));
     each.stream.budget /= ranks as u64;
     let first_file = file.plan.files.first().map(|file| folder.join(&file.path));
@@ -190,11 +196,11 @@ fn all_here(mut file: PlanFile, folder: &Path, options: &EngineOptions) -> Resul
         let file = PlanFile { model_files: file.model_file_handles()?, ..PlanFile::new(plan) };
         let name = format!("rank {}", transport.rank());
         let run = move || {
-            // The thread works for this rank only, so it stays in the rank's home.
+            // The thread only works for this rank, so it stays bound to the rank's home.
             let _home = options.homes.enter();
             let link = Link { transport: &transport, digest, begun: Some(begun), memory };
             match join(file, &folder, &options, &link) {
-                // `follow` tells the other ranks of an error.
+                // `follow` reports an error to the other ranks, so it is ignored here.
                 Ok(mut engine) => drop(engine.follow()),
                 Err(error) => transport.end(&reason(&error)),
             }
@@ -210,29 +216,29 @@ fn all_here(mut file: PlanFile, folder: &Path, options: &EngineOptions) -> Resul
     Ok(engine)
 }
 
-/// Connection of a rank that joins the others.
+/// Arguments for a rank that joins the group of ranks.
 struct Link<'t> {
     transport: &'t Arc<dyn Transport>,
-    /// Digest of the plans of all ranks.
+    /// Digest of the plans of all ranks and of their model files.
     digest: Digest,
-    /// Memory of the process before it loaded any rank, if all ranks are in it.
+    /// Memory of the process before it loaded any rank, if all ranks are in this process.
     begun: Option<u64>,
-    /// Memory of the ranks of this process that have homes.
+    /// Memory of those ranks of this process that have homes on NUMA nodes.
     memory: Arc<Mutex<Vec<RankMemory>>>,
 }
 
-/// Returns the options of one of several ranks of this process. Without a home, a rank has an equal
-/// number of threads.
+/// Returns the options of one of several ranks in this process. If a rank has no home, it gets an
+/// equal part of the processors as threads.
 fn rank_options(options: EngineOptions, ranks: usize) -> EngineOptions {
     if !options.homes.all().is_empty() {
         return options;
     }
     let equal = || std::thread::available_parallelism().map_or(1, usize::from).div_ceil(ranks);
-    // Several pools share the processors, so no pool may choose them.
+    // The pools of several ranks share the processors, so threads are not bound.
     EngineOptions { threads: Some(options.threads.unwrap_or_else(equal)), pin: Pin::Off, ..options }
 }
 
-/// Loads the plan of a rank, and compares program, plan and options with rank 0.
+/// Loads the plan of a rank, and compares version, plan and options with rank 0.
 fn join(file: PlanFile, folder: &Path, options: &EngineOptions, link: &Link<'_>) -> Result<Engine, LoadError> {
     let &Link { transport, digest, begun, .. } = link;
     let mut loaded = load::load(file, folder, options, begun)?;
@@ -252,7 +258,8 @@ fn join(file: PlanFile, folder: &Path, options: &EngineOptions, link: &Link<'_>)
         exact: loaded.exact_batch,
         min_rows: loaded.program.min_rows(loaded.exact_batch),
     };
-    // A member ends the run of the other ranks when it is dropped, so all ranks must have joined.
+    // A `Member` of rank 0 ends the run when it is dropped. So it is only created after all ranks
+    // have joined.
     let min_rows = hello.shake(&**transport)?;
     let memory = Arc::clone(&link.memory);
     let member = Member { transport: Arc::clone(transport), followers: Vec::new(), min_rows, memory };
@@ -269,8 +276,8 @@ impl Engine {
         Engine::load_file(PlanFile::new(plan), folder, options)
     }
 
-    /// Loads a plan that may have weights in its own file, which are mapped in place. Otherwise the
-    /// same as [`Engine::load`].
+    /// Loads a plan whose file may contain weights. These weights are mapped in place. Otherwise
+    /// does the same as [`Engine::load`].
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -281,7 +288,7 @@ impl Engine {
         load(file, folder, options)
     }
 
-    /// Returns the part of the model that this engine computes; `None` for a whole model.
+    /// Returns the rank of this engine and the number of ranks; `None` for a whole model.
     pub fn ranks(&self) -> Option<Ranks> {
         self.loaded.program.ranks
     }
@@ -291,17 +298,17 @@ impl Engine {
         self.ranks().is_some_and(|ranks| ranks.ranks > 1)
     }
 
-    /// Returns the reason why the group of ranks has ended: every further step fails with it.
-    /// Returns `None` for a whole model.
+    /// Returns the reason why the group of ranks has ended. Every later step fails with this error.
+    /// Returns `None` if the group has not ended, and for a whole model.
     pub fn end_of_group(&self) -> Option<StepError> {
         let end = self.ranks.as_ref()?.transport.end_of_group()?;
         Some(ExecuteError::from(end).into())
     }
 
-    /// Repeats the operations of rank 0, until rank 0 drops its engine.
+    /// Executes the operations that rank 0 sends, until rank 0 drops its engine.
     ///
     /// # Errors
-    /// See [`FollowError`]. All ranks then end.
+    /// See [`FollowError`]. After an error, all ranks end.
     pub fn follow(&mut self) -> Result<(), FollowError> {
         let Some(Member { transport, .. }) = &self.ranks else { return Err(FollowError::NoFollower) };
         let transport = Arc::clone(transport);

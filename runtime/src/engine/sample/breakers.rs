@@ -1,7 +1,7 @@
-//! DRY's sequence breakers: token sequences that end a repetition. Each is a head token and the
-//! tail of tokens after it.
+//! Sequence breakers of the DRY sampler: token sequences that end a repetition. A breaker consists
+//! of a first token (the head) and the tokens after it (the tail).
 
-/// A sequence breaker.
+/// A sequence breaker of the DRY sampler.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Breaker {
     /// First token.
@@ -10,8 +10,8 @@ pub struct Breaker {
     pub tail: Vec<u32>,
 }
 
-/// Sequence breakers, sorted and without duplicates, so that the breakers of a head are found by
-/// binary search.
+/// A set of sequence breakers, sorted and without duplicates. All breakers with the same head are
+/// found by binary search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Breakers {
     all: Vec<Breaker>,
@@ -19,7 +19,7 @@ pub struct Breakers {
 }
 
 impl Breakers {
-    /// Returns the set of these breakers.
+    /// Returns the set of the given breakers.
     pub fn new(mut all: Vec<Breaker>) -> Breakers {
         all.sort_unstable();
         all.dedup();
@@ -49,12 +49,12 @@ impl Breakers {
 
     /// Returns whether a token alone, without a tail, is a breaker.
     pub(super) fn is_alone(&self, token: u32) -> bool {
-        // The shortest tail comes first.
+        // Breakers with the same head are sorted by their tails, so an empty tail comes first.
         self.with_head(token).first().is_some_and(|breaker| breaker.tail.is_empty())
     }
 
-    /// Returns the tail length of the longest breaker at the start of these tokens; `None` if they
-    /// start with no breaker.
+    /// Returns the length of the tail of the longest breaker at the beginning of `tokens`. Returns
+    /// `None` if `tokens` begin with no breaker.
     pub(super) fn tail_of(&self, tokens: &[u32]) -> Option<usize> {
         let (head, rest) = tokens.split_first()?;
         let own = self.with_head(*head);

@@ -1,25 +1,26 @@
-//! The samplers, and their default order.
+//! The kinds of samplers, and their default order.
 
-/// A sampler.
+/// Kind of a sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Repeat, presence and frequency penalties.
     Penalties,
     /// DRY: penalises tokens that would continue a repetition.
     Dry,
-    /// Keeps logits near the largest.
+    /// Top-n-sigma: keeps tokens whose logits are near the largest logit, measured in standard
+    /// deviations.
     TopNSigma,
-    /// Keeps the largest logits.
+    /// Top-k: keeps the tokens with the largest logits.
     TopK,
-    /// Keeps the tokens whose surprise is nearest to the entropy.
+    /// Locally typical sampling: keeps the tokens whose surprise is nearest to the entropy.
     TypicalP,
-    /// Keeps the likeliest tokens that together reach a probability.
+    /// Top-p: keeps the likeliest tokens that together reach a given probability.
     TopP,
-    /// Keeps tokens that are not much less likely than the likeliest.
+    /// Min-p: keeps tokens whose probability is at least a given fraction of the largest one.
     MinP,
-    /// Sometimes removes the likeliest tokens.
+    /// XTC: with a given probability, removes the likeliest tokens.
     Xtc,
-    /// Divides logits.
+    /// Temperature: divides the logits.
     Temperature,
 }
 

@@ -1,5 +1,6 @@
-//! Log-probabilities of tokens as the model gives them, before any sampler.
-//! [`Sampler::drawn`](super::Sampler::drawn) returns the log-probabilities after the samplers.
+//! Log-probabilities of tokens from the model's logits, without samplers.
+//! [`Sampler::log_probabilities`](super::Sampler::log_probabilities) returns the log-probabilities
+//! after the samplers.
 
 use super::largest;
 
@@ -8,7 +9,7 @@ use super::largest;
 pub struct TokenLogProb {
     /// Id of the token.
     pub token: u32,
-    /// Natural logarithm of its probability; minus infinity for probability 0.
+    /// Natural logarithm of the token's probability; minus infinity for probability 0.
     pub log_probability: f32,
 }
 

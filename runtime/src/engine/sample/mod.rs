@@ -1,11 +1,13 @@
 //! Sampling: draws the next token from logits.
 //!
-//! Biases apply first. Then tokens that are never drawn, or that a grammar does not allow, are
+//! Logit biases are added first. Then banned tokens, and tokens that a grammar does not allow, are
 //! removed. Then the samplers of [`SamplerSettings::samplers`] run in their order. The default is
 //! llama.cpp's order: penalties, DRY, top-n-sigma, top-k, locally typical, top-p, min-p, XTC,
-//! temperature. Temperature 0 is greedy: it takes the largest logit, and of equal ones the lowest
-//! id. Exponentials come from the plan's own softmax kernel over the whole vocabulary. The
-//! probabilities of a subset of tokens are renormalised to sum 1.
+//! temperature.
+//!
+//! Temperature 0 is greedy: it takes the largest logit, and the lowest id among equal logits. The
+//! plan's own softmax kernel computes the probabilities over the whole vocabulary. After a sampler
+//! has removed tokens, the probabilities of the remaining tokens are normalised to the sum 1.
 //!
 //! ```text
 //! logits 2.0 1.0 0.5 -1.0   top-k 3 2.0 1.0 0.5   top-p 0.8 2.0 1.0   temperature 0.5 0.88 0.12
@@ -20,9 +22,9 @@
 //! | `random` | random numbers |
 //! | `resume` | saving and restoring a sampler's state |
 //!
-//! If the logits are the same, the same seed, plan and settings give the same tokens on every
-//! machine. This does not hold for samplers that take logarithms, because the system's library
-//! computes these: min-p, locally typical, dynamic temperature, mirostat.
+//! For the same logits, the same seed, plan and settings give the same tokens on every machine.
+//! There is an exception for samplers that compute logarithms with the system's library: min-p,
+//! locally typical, dynamic temperature, mirostat.
 //!
 //! Invariant: the allowed token with the largest logit is always a candidate, unless locally
 //! typical or XTC is on.
@@ -51,15 +53,17 @@ pub use resume::SamplerState;
 pub use samplers::{Row, SAMPLERS};
 pub use settings::{MAX_REPEAT_WINDOW, NUMBERS, Number, SamplerSettings, SettingsError};
 
-/// Temperatures below this are greedy: a gap of 0.1 between logits is a factor of e^100.
+/// Smallest temperature that is not greedy. At this temperature, a gap of 0.1 between two logits is
+/// a factor of e^100 between their probabilities.
 pub const LOWEST_TEMPERATURE: f32 = 1e-3;
-/// Replacement for a logit of minus infinity: its exponential is 0 compared with any other.
+/// Replacement for a logit of minus infinity. Its exponential is 0 relative to that of any other
+/// logit.
 const LOWEST_LOGIT: f32 = -1.0e30;
 
 /// The reason why no token was drawn.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
-    /// The logits are missing.
+    /// The slice of logits is empty.
     #[error("there are no logits, because the last step did not request this output")]
     NoLogits,
     /// A logit is NaN or infinite.
@@ -70,7 +74,7 @@ pub enum SampleError {
         /// The token's logit.
         value: f32,
     },
-    /// The mask allows no token.
+    /// The mask of allowed tokens allows no token.
     #[error("no token is allowed")]
     NothingAllowed,
     /// The softmax kernel failed.
@@ -93,14 +97,14 @@ fn compare_descending(logits: &[f32], a: u32, b: u32) -> Ordering {
     logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
 }
 
-/// Collects the first `count` tokens in order; `count` is at least 1 and at most their number. One
-/// pass compares most logits only with the smallest of the best `count` so far. It takes 0.1 ms for
-/// a vocabulary of a hundred thousand tokens.
+/// Collects the first `count` tokens by descending logit into `best`; `count` is at least 1 and at
+/// most the number of tokens. The function compares most logits only with the smallest of the
+/// `count` best so far. It takes 0.1 ms for a vocabulary of a hundred thousand tokens.
 fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
     let room = 2 * count + 64;
     let mut min = f32::NEG_INFINITY;
     for (token, &logit) in (0..).zip(logits) {
-        // A token with an equal logit has a higher id, so it orders after the last of the best.
+        // A token with an equal logit has a higher id, so it comes after all of the best tokens.
         if logit <= min {
             continue;
         }
@@ -115,36 +119,36 @@ fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
     best.truncate(count);
 }
 
-/// A sampler: draws tokens from logits.
+/// Draws tokens from logits, with settings, a random generator and a history of tokens.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     settings: SamplerSettings,
     random: Random,
-    /// The last tokens, oldest first; at most as many as the longest window.
+    /// The most recent tokens, oldest first; at most as many as the longest window in the settings.
     recent: VecDeque<u32>,
-    /// The surprise that mirostat allows at present, in bits.
+    /// Mirostat's current limit for the surprise of a token, in bits.
     surprise: f64,
     logits: Vec<f32>,
     probabilities: Vec<f32>,
     candidates: Vec<u32>,
-    /// Whether all tokens are candidates. `candidates` is unused then.
+    /// Whether all tokens of the vocabulary are candidates. If so, `candidates` is unused.
     all: bool,
-    /// Whether candidates are sorted by logit.
+    /// Whether `candidates` is sorted by descending logit.
     sorted: bool,
-    /// Pending factor of the logits, the inverse temperature; see `scale`.
+    /// Inverse temperature that is not yet multiplied into the logits; see `scale`.
     inverse: f32,
-    /// Whether the last token was drawn from the candidates. False if it was the only possible
-    /// token.
+    /// Whether the last token was drawn at random from the candidates. It is false if the token was
+    /// chosen greedily.
     was_drawn: bool,
-    /// Number of drawn tokens, at most [`SamplerSettings::min_tokens`].
+    /// Number of tokens drawn so far, at most [`SamplerSettings::min_tokens`].
     drawn: usize,
 }
 
 impl Sampler {
-    /// Makes a sampler without history.
+    /// Creates a sampler with an empty history.
     ///
     /// # Errors
-    /// Fails if a setting is outside its range.
+    /// Fails if a setting is outside its valid range.
     pub fn new(settings: SamplerSettings) -> Result<Sampler, SettingsError> {
         settings.check()?;
         Ok(Sampler {
@@ -164,8 +168,8 @@ impl Sampler {
         })
     }
 
-    /// Records a token of the prompt for penalties. [`Sampler::sample`] records the tokens that it
-    /// draws.
+    /// Adds a token of the prompt to the history that penalties use. [`Sampler::sample`] adds the
+    /// tokens that it draws.
     pub fn accept(&mut self, token: u32) {
         self.recent.push_back(token);
         while self.recent.len() > self.settings.repeat_window.max(self.settings.dry_window) as usize {
@@ -173,16 +177,16 @@ impl Sampler {
         }
     }
 
-    /// Draws the next token and records it.
+    /// Draws the next token and adds it to the history.
     ///
     /// # Errors
-    /// Fails if there are no logits, if one is NaN or infinite, or if the softmax fails.
+    /// Fails if there are no logits, if a logit is NaN or infinite, or if the softmax fails.
     pub fn sample(&mut self, logits: &[f32], softmax: &impl Softmax) -> Result<u32, SampleError> {
         self.sample_allowed(logits, None, softmax)
     }
 
-    /// Draws the next token among those that a mask allows, and records it. The mask has one bit
-    /// for each token; bit 0 of the first word is token 0.
+    /// Draws the next token among those that a mask allows, and adds it to the history. The mask
+    /// has one bit for each token; bit 0 of the first word is token 0.
     ///
     /// # Errors
     /// See [`Sampler::sample`]. Also fails if the mask allows no token.
@@ -205,9 +209,9 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Returns the log-probability of the last drawn token among its candidates, and the `count`
-    /// likeliest candidates, likeliest first. If no token was drawn at random, as at temperature 0,
-    /// its probability is 1.
+    /// Returns the log-probability of `token`, the last drawn token, among its candidates. Also
+    /// returns the `count` likeliest candidates, likeliest first. If the last token was not drawn
+    /// at random, as at temperature 0, its probability is 1.
     pub fn log_probabilities(&self, token: u32, count: usize) -> (TokenLogProb, Vec<TokenLogProb>) {
         if !self.was_drawn {
             let certain = TokenLogProb { token, log_probability: 0.0 };
@@ -234,7 +238,7 @@ impl Sampler {
             return Err(SampleError::NotFinite { token, value });
         }
         self.logits.clear();
-        // Adding 0 turns -0 into 0.
+        // Adding 0 turns -0 into 0, so that both count as equal logits.
         self.logits.extend(logits.iter().map(|logit| logit.max(LOWEST_LOGIT) + 0.0));
         for &(token, bias) in &self.settings.bias {
             if let Some(logit) = self.logits.get_mut(token as usize) {
@@ -257,7 +261,8 @@ impl Sampler {
         for (token, logit) in (0..).zip(&mut self.logits) {
             match allowed.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1) {
                 true => self.candidates.push(token),
-                // The token then takes no probability from the others.
+                // With the lowest logit, the forbidden token takes no probability from other
+                // tokens.
                 false => *logit = LOWEST_LOGIT,
             }
         }
@@ -265,15 +270,16 @@ impl Sampler {
         if self.candidates.is_empty() { Err(SampleError::NothingAllowed) } else { Ok(()) }
     }
 
-    /// Runs the samplers. Returns the only remaining token, or draws one of several.
+    /// Runs the samplers in order. Then draws one of the remaining candidates, or takes the best
+    /// candidate in greedy sampling.
     fn draw_token(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         let SamplerSettings { temperature, dynatemp_range, .. } = self.settings;
         let cold = temperature < LOWEST_TEMPERATURE && dynatemp_range == 0.0;
         let greedy = cold && self.settings.samplers.contains(&Kind::Temperature);
         let rows = self.settings.samplers.iter().map(|kind| kind.row());
         let rows: Vec<&Row> = rows.filter(|row| (row.is_on)(&self.settings)).collect();
-        // In greedy sampling, samplers that keep the best token are skipped, unless a later sampler
-        // may remove it.
+        // In greedy sampling, a sampler that keeps the best token is skipped, unless a later
+        // sampler may remove that token.
         let needed = match greedy {
             true => rows.iter().rposition(|row| !row.keeps_best).map_or(0, |last| last + 1),
             false => rows.len(),
@@ -284,7 +290,7 @@ impl Sampler {
         if greedy { Ok(self.best_token()) } else { self.draw(softmax) }
     }
 
-    /// Draws a token with mirostat.
+    /// Draws a token with mirostat, and updates its limit for the surprise.
     fn chosen_by_surprise(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         if self.settings.temperature < LOWEST_TEMPERATURE {
             return Ok(self.best_token());
@@ -298,7 +304,7 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Draws one of the candidates.
+    /// Draws one of the candidates at random, in proportion to their probabilities.
     fn draw(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         self.list();
         self.softmax(softmax)?;
@@ -310,13 +316,13 @@ impl Sampler {
                 return Ok(token);
             }
         }
-        // Only rounding of the sum leads here; the last candidate with nonzero probability is
-        // drawn.
+        // The loop ends without a token only because of rounding in the sum. Then the last
+        // candidate with nonzero probability is drawn.
         let is_possible = |token: &&u32| self.probabilities[**token as usize] > 0.0;
         Ok(self.candidates.iter().rev().find(is_possible).copied().unwrap_or_else(|| self.best_token()))
     }
 
-    /// Returns the candidate with the largest logit, and of equal ones the lowest id.
+    /// Returns the candidate with the largest logit. Of several equal logits, takes the lowest id.
     fn best_token(&self) -> u32 {
         let better =
             |best: u32, token: u32| if compare_descending(&self.logits, token, best).is_lt() { token } else { best };
@@ -331,7 +337,7 @@ impl Sampler {
         if self.all { self.logits.len() } else { self.candidates.len() }
     }
 
-    /// Fills `candidates`, if all tokens are candidates.
+    /// Fills `candidates` with all tokens, if all tokens are candidates.
     fn list(&mut self) {
         if std::mem::take(&mut self.all) {
             self.candidates.clear();
@@ -340,7 +346,7 @@ impl Sampler {
         }
     }
 
-    /// Sorts the candidates by logit.
+    /// Sorts the candidates by descending logit.
     fn sort(&mut self) {
         self.list();
         if !self.sorted {
@@ -349,13 +355,15 @@ impl Sampler {
         }
     }
 
-    /// Gives removed candidates probability 0, because they may be likelier than all others.
+    /// Sets the logits of removed candidates so that their probability is 0. Otherwise they could
+    /// be much likelier than all remaining candidates.
     fn leave_out(&mut self, tokens: impl IntoIterator<Item = u32>) {
         tokens.into_iter().for_each(|token| self.logits[token as usize] = LOWEST_LOGIT);
     }
 
-    /// Gives all tokens but the candidates probability 0. Otherwise the probabilities of all
-    /// candidates could round to 0 next to a much likelier removed token.
+    /// Sets the logits of all tokens that are no candidates so that their probability is 0.
+    /// Otherwise, next to a much likelier removed token, the probabilities of all candidates could
+    /// round to 0.
     fn isolate(&mut self) {
         if !self.all {
             let kept: Vec<f32> = self.candidates.iter().map(|&token| self.logits[token as usize]).collect();
@@ -364,11 +372,11 @@ impl Sampler {
         }
     }
 
-    /// Applies the pending factor to the logits.
+    /// Multiplies the logits by the pending inverse temperature.
     fn scale(&mut self) {
         if self.inverse != 1.0 {
             let inverse = self.inverse;
-            // Removed and forbidden tokens keep the lowest logit.
+            // Removed and forbidden tokens keep the lowest logit, so they are not scaled.
             for logit in self.logits.iter_mut().filter(|logit| **logit > LOWEST_LOGIT) {
                 *logit = (*logit * inverse).clamp(LOWEST_LOGIT, -LOWEST_LOGIT);
             }

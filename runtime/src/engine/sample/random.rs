@@ -1,9 +1,10 @@
-//! xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64 ([`ixc_ir::random`]).
+//! The random generator of sampling: xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64
+//! ([`ixc_ir::random`]).
 //!
-//! Sampling keeps this generator, although [`ixc_ir::random`] draws everything else: users store
+//! All other code uses [`ixc_ir::random`]. Sampling keeps this generator, because users store
 //! seeds, and a seed must give the same text in every version.
 
-/// The generator xoshiro256**.
+/// State of the generator xoshiro256**.
 #[derive(Clone, Debug)]
 pub(super) struct Random {
     pub(super) state: [u64; 4],
@@ -28,7 +29,7 @@ impl Random {
         result
     }
 
-    /// Returns a uniform number in `0..1` with 53 random bits.
+    /// Returns a uniform random number from 0 (included) to 1 (excluded), with 53 random bits.
     pub(super) fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }

@@ -1,5 +1,5 @@
-//! The state of a sampler, so that another sampler can continue: its random generator, its recent
-//! tokens, and mirostat's surprise. The settings are not part of it.
+//! The state of a sampler, with which another sampler can continue: its random generator, its
+//! recent tokens, and mirostat's limit for the surprise. The settings are not part of the state.
 
 use super::{MAX_REPEAT_WINDOW, Random, Sampler};
 
@@ -8,13 +8,13 @@ use super::{MAX_REPEAT_WINDOW, Random, Sampler};
 pub struct SamplerState {
     /// State of the random generator.
     pub(crate) random: [u64; 4],
-    /// The last tokens, oldest first.
+    /// The most recent tokens, oldest first.
     pub(crate) recent: Vec<u32>,
-    /// Bits of the `f64` surprise that mirostat allows.
+    /// Bit pattern of the `f64` limit that mirostat has for the surprise of a token.
     pub(crate) surprise: u64,
 }
 
-/// Max recent tokens of a sampler.
+/// Maximum number of recent tokens in a sampler's state.
 pub(crate) const MAX_RECENT: u32 = MAX_REPEAT_WINDOW;
 
 impl Sampler {
@@ -27,14 +27,15 @@ impl Sampler {
         }
     }
 
-    /// Continues with the random generator and the recent tokens of another sampler. Keeps as many
-    /// tokens as its own window holds.
+    /// Continues with the random generator, recent tokens and mirostat limit of another sampler.
+    /// Keeps at most as many recent tokens as this sampler's windows need.
     pub fn resume(&mut self, state: &SamplerState) {
-        // The generator would stay at all zeros, and no seed gives that state.
+        // A generator whose state is all zeros would only return zeros. A seed never leads to that
+        // state.
         if state.random != [0; 4] {
             self.random = Random { state: state.random };
         }
-        // An infinite surprise would never change again.
+        // Mirostat could never change an infinite limit again, so it is ignored.
         let surprise = f64::from_bits(state.surprise);
         if surprise.is_finite() {
             self.surprise = surprise;

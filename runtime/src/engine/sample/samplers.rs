@@ -1,4 +1,4 @@
-//! The samplers: one table row each, with llama.cpp's names and letters. Each sampler removes
+//! The samplers: one table row each, with the names and letters of llama.cpp. Each sampler removes
 //! candidates or changes logits.
 //!
 //! | sampler | source |
@@ -20,20 +20,21 @@ use super::kinds::Kind;
 use super::{Breakers, LOWEST_LOGIT, LOWEST_TEMPERATURE, SampleError, Sampler, SamplerSettings, largest};
 use crate::engine::Softmax;
 
-/// The names of a sampler, and its function.
+/// A row of the sampler table: the names of a sampler, and its function.
 #[derive(Debug)]
 pub struct Row {
-    /// The sampler.
+    /// Kind of the sampler.
     pub kind: Kind,
-    /// llama.cpp's name.
+    /// llama.cpp's name for the sampler.
     pub name: &'static str,
-    /// Other names that llama-server takes.
+    /// Other names that llama-server accepts for the sampler.
     pub aliases: &'static [&'static str],
-    /// llama.cpp's letter, in a sequence of letters.
+    /// llama.cpp's letter for the sampler, as used in a sequence of samplers such as `kpt`.
     pub letter: char,
-    /// Whether the token with the largest logit keeps it and stays a candidate.
+    /// Whether the best token stays the best: the sampler keeps it as a candidate with the largest
+    /// logit.
     pub(super) keeps_best: bool,
-    /// Whether these settings turn the sampler on.
+    /// Function that returns whether the settings turn the sampler on.
     pub(super) is_on: fn(&SamplerSettings) -> bool,
     pub(super) apply: Apply,
 }
@@ -44,7 +45,7 @@ const fn row(kind: Kind, name: &'static str, letter: char, is_on: fn(&SamplerSet
     Row { kind, name, aliases: &[], letter, keeps_best: true, is_on, apply }
 }
 
-/// All samplers, in llama.cpp's order.
+/// Table of all samplers, in llama.cpp's order.
 pub static SAMPLERS: [Row; 9] = [
     Row {
         keeps_best: false,
@@ -69,25 +70,25 @@ pub static SAMPLERS: [Row; 9] = [
     },
     Row { aliases: &["top-p", "nucleus"], ..row(Kind::TopP, "top_p", 'p', |s| s.top_p < 1.0, top_p) },
     Row { aliases: &["min-p"], ..row(Kind::MinP, "min_p", 'm', |s| s.min_p > 0.0, min_p) },
-    // At most one token has a probability above 0.5, and XTC keeps one of the tokens above the
-    // threshold.
+    // XTC is off above a threshold of 0.5: at most one token can be likelier, and XTC always keeps
+    // one of the tokens above the threshold.
     Row { keeps_best: false, ..row(Kind::Xtc, "xtc", 'x', |s| s.xtc_probability > 0.0 && s.xtc_threshold <= 0.5, xtc) },
     Row { aliases: &["temp"], ..row(Kind::Temperature, "temperature", 't', |_| true, temperature) },
 ];
 
 impl Kind {
-    /// Returns the sampler of a name or alias.
+    /// Returns the sampler with a given name or alias.
     pub fn from_name(name: &str) -> Option<Kind> {
         let name = name.trim();
         SAMPLERS.iter().find(|row| row.name == name || row.aliases.contains(&name)).map(|row| row.kind)
     }
 
-    /// Returns the sampler of a letter.
+    /// Returns the sampler with a given letter.
     pub fn from_letter(letter: char) -> Option<Kind> {
         SAMPLERS.iter().find(|row| row.letter == letter).map(|row| row.kind)
     }
 
-    /// Returns the sampler's name.
+    /// Returns llama.cpp's name for the sampler.
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -108,7 +109,7 @@ fn penalties(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> 
     recent.sort_unstable();
     for equal in recent.chunk_by(|a, b| a == b) {
         let Some(logit) = sampler.logits.get_mut(equal[0] as usize) else { continue };
-        // The repeat penalty applies once, however often the token occurred.
+        // The repeat penalty is applied once to a token, however often it occurs in the window.
         *logit = if *logit > 0.0 { *logit / repeat } else { *logit * repeat };
         *logit -= equal.len() as f32 * frequency + presence;
     }
@@ -117,12 +118,12 @@ fn penalties(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> 
 }
 
 /// Returns, for each token, the length of the longest repetition that it would continue. A
-/// repetition is a suffix of the history that also occurs earlier in the history, followed by the
+/// repetition is a suffix of `history` that also occurs earlier in `history`, directly before that
 /// token.
 pub(super) fn repetitions(history: &[u32], breakers: &Breakers) -> HashMap<u32, usize> {
     let count = history.len();
-    // This is Gusfield's Z algorithm from the end: `common[i]` is the length of the longest common
-    // suffix of the history and of its prefix that ends at the i-th token from the end.
+    // Gusfield's Z algorithm, applied from the end: `common[i]` compares the history with the
+    // history without its last `i` tokens. It is the length of their longest common suffix.
     let at = |i: usize| history[count - 1 - i];
     let mut common = vec![0usize; count];
     let (mut left, mut right) = (0, 0);
@@ -136,8 +137,8 @@ pub(super) fn repetitions(history: &[u32], breakers: &Breakers) -> HashMap<u32, 
         }
         common[i] = length;
     }
-    // A repetition cannot extend over the last breaker. A breaker that begins before all
-    // repetitions has no effect.
+    // A repetition cannot extend over the last breaker. A breaker farther from the end than all
+    // repetitions has no effect, so the search stops there.
     let max = common.iter().copied().max().unwrap_or(0);
     let reach = count.min(max.saturating_add(breakers.longest_tail()).saturating_add(1));
     let breaks = |from_end: usize| Some(from_end - breakers.tail_of(&history[count - 1 - from_end..])?);
@@ -166,7 +167,8 @@ fn dry(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
     for (token, length) in longest {
         let Some(logit) = sampler.logits.get_mut(token as usize) else { continue };
         if length >= allowed && length > 0 && !breakers.is_alone(token) {
-            // The penalty is finite for any exponent.
+            // The exponent is limited, and the penalty is limited below, so that the logit stays
+            // finite.
             let penalty = f64::from(multiplier) * f64::from(base).powi((length - allowed).min(1 << 20) as i32);
             *logit -= penalty.min(f64::from(-LOWEST_LOGIT)) as f32;
             *logit = logit.max(LOWEST_LOGIT);
@@ -218,7 +220,7 @@ fn typical_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleE
     let entropy = entropy(&shares);
     let mut order: Vec<(f64, usize)> =
         shares.iter().enumerate().map(|(i, share)| ((-share.ln() - entropy).abs(), i)).collect();
-    // Of tokens with equal distances, the likelier one comes first.
+    // Of tokens at equal distances from the entropy, the likelier token comes first.
     order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut sum = 0.0;
     let enough = order.iter().position(|(_, i)| {
@@ -233,7 +235,7 @@ fn typical_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleE
     Ok(())
 }
 
-/// Returns the entropy in nats.
+/// Returns the entropy of a distribution, in nats.
 pub(super) fn entropy(shares: &[f64]) -> f64 {
     shares.iter().filter(|share| **share > 0.0).map(|share| -share * share.ln()).sum()
 }
@@ -304,21 +306,22 @@ fn temperature(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), Sampl
     Ok(())
 }
 
-/// Number of the likeliest tokens from which mirostat estimates the Zipf exponent.
+/// Number of likeliest tokens that mirostat uses to estimate the Zipf exponent.
 const MIROSTAT_TOKENS: usize = 100;
 
-/// Removes tokens that are more surprising than mirostat allows.
+/// Removes the candidates that exceed mirostat's limit for the surprise.
 pub(super) fn mirostat(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
     sampler.sort();
     let shares = sampler.shares(softmax)?;
     let mu = sampler.surprise;
     let keep = match sampler.settings.mirostat {
-        // Algorithm 1 estimates the exponent of a Zipf distribution, and computes k from it.
+        // Mirostat version 1 estimates the exponent of a Zipf distribution, and computes from it
+        // the number `k` of tokens to keep.
         1 => {
             let (mut products, mut squares) = (0.0, 0.0);
             for (i, pair) in shares.windows(2).take(MIROSTAT_TOKENS - 1).enumerate() {
                 let (t, b) = (((i + 2) as f64 / (i + 1) as f64).ln(), (pair[0] / pair[1]).ln());
-                // A token without probability gives no estimate.
+                // A pair with a token of probability 0 gives no estimate.
                 if b.is_finite() {
                     products += t * b;
                     squares += t * t;
@@ -327,7 +330,7 @@ pub(super) fn mirostat(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(
             let s = products / squares;
             let (epsilon, words) = (s - 1.0, sampler.logits.len() as f64);
             let k = ((epsilon * mu.exp2()) / (1.0 - words.powf(-epsilon))).powf(1.0 / s);
-            // If all tokens are equally likely, all are kept.
+            // If all tokens are equally likely, `k` is NaN, and all tokens are kept.
             if k.is_nan() { shares.len() } else { k as usize }
         }
         _ => shares.iter().take_while(|share| -share.log2() <= mu).count(),

@@ -1,4 +1,4 @@
-//! The settings of a sampler. One table has the name and range of each number.
+//! The settings of a sampler, and a table with the name and range of each numeric setting.
 
 use std::sync::Arc;
 
@@ -7,42 +7,43 @@ use ixc_failure::Class;
 use super::Breakers;
 use super::kinds::{DEFAULT, Kind};
 
-/// Max window of penalties, in tokens.
+/// Maximum length of the penalties' windows, in tokens.
 pub const MAX_REPEAT_WINDOW: u32 = 1 << 20;
-/// Max value of top-k: more than any vocabulary.
+/// Maximum value of top-k: more tokens than any vocabulary has.
 const MAX_TOP_K: f64 = (1 << 24) as f64;
 
 /// The settings of a sampler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerSettings {
-    /// Divisor of the logits; 0 and less is greedy.
+    /// Temperature: divisor of the logits; 0 or less means greedy sampling.
     pub temperature: f32,
-    /// Max change of the temperature: down if the model is certain, up if it is uncertain; 0 is
-    /// off.
+    /// Dynamic temperature: maximum change of the temperature. It falls if the model is certain,
+    /// and rises if the model is uncertain; 0 is off.
     pub dynatemp_range: f32,
-    /// Exponent of the normalised entropy in the dynamic temperature.
+    /// Dynamic temperature: exponent of the normalised entropy.
     pub dynatemp_exponent: f32,
-    /// Top-k: number of largest logits that are kept; 0 is off.
+    /// Top-k: number of tokens with the largest logits that are kept; 0 is off.
     pub top_k: u32,
     /// Top-p: keeps the likeliest tokens that together have this probability; 1 is off.
     pub top_p: f32,
-    /// Min-p: keeps tokens with at least this fraction of the largest probability; 0 is off.
+    /// Min-p: keeps tokens whose probability is at least this fraction of the largest probability;
+    /// 0 is off.
     pub min_p: f32,
-    /// Locally typical: keeps tokens with a surprise near the entropy, which together have this
-    /// probability; 1 is off.
+    /// Locally typical: keeps the tokens whose surprise is nearest to the entropy, until they
+    /// together have this probability; 1 is off.
     pub typical_p: f32,
-    /// Top-n-sigma: keeps tokens within this many standard deviations of the largest logit; 0 and
-    /// less is off.
+    /// Top-n-sigma: keeps tokens whose logit is at most this many standard deviations below the
+    /// largest logit; 0 or less is off.
     pub top_n_sigma: f32,
-    /// XTC: probability that the likeliest tokens are removed; 0 is off.
+    /// XTC: probability that a draw removes the likeliest tokens; 0 is off.
     pub xtc_probability: f32,
-    /// XTC threshold: of the tokens with at least this probability, XTC keeps only the least likely
-    /// one.
+    /// XTC threshold: of all tokens with at least this probability, XTC keeps only the least likely
+    /// token.
     pub xtc_threshold: f32,
-    /// Repeat penalty: divisor of positive logits of recent tokens, and factor of negative logits;
-    /// 1 is off.
+    /// Repeat penalty: positive logits of recent tokens are divided by it, and negative logits are
+    /// multiplied by it; 1 is off.
     pub repeat_penalty: f32,
-    /// Number of recent tokens that the penalties apply to.
+    /// Number of recent tokens to which the repeat, presence and frequency penalties apply.
     pub repeat_window: u32,
     /// Presence penalty: subtracted once from the logits of recent tokens; 0 is off.
     pub presence_penalty: f32,
@@ -50,40 +51,40 @@ pub struct SamplerSettings {
     /// is off.
     pub frequency_penalty: f32,
     /// DRY multiplier: `multiplier * base^(length - allowed length)` is subtracted from the logit
-    /// of a token that would continue a repetition; 0 is off.
+    /// of a token that would continue a repetition of `length` tokens; 0 is off.
     pub dry_multiplier: f32,
-    /// DRY base: base of the power in the penalty.
+    /// DRY base: base of the power in the DRY penalty.
     pub dry_base: f32,
-    /// DRY allowed length: longest repetition without a penalty, in tokens.
+    /// DRY allowed length: length in tokens from which a repetition is penalised.
     pub dry_allowed_length: u32,
-    /// DRY: number of recent tokens in which repetitions are searched.
+    /// DRY window: number of recent tokens in which repetitions are searched.
     pub dry_window: u32,
-    /// DRY: sequences that end a repetition.
+    /// DRY breakers: token sequences that end a repetition.
     pub dry_breakers: Arc<Breakers>,
-    /// Mirostat's version, 1 or 2. It replaces all samplers but the temperature; 0 is off.
+    /// Mirostat version, 1 or 2. Mirostat replaces all samplers except the temperature; 0 is off.
     pub mirostat: u32,
-    /// Mirostat's target surprise, in bits.
+    /// Mirostat's target for the surprise of a token, in bits.
     pub mirostat_tau: f32,
     /// Mirostat's learning rate.
     pub mirostat_eta: f32,
-    /// The samplers, in their order.
+    /// The samplers, in the order in which they run.
     pub samplers: Vec<Kind>,
-    /// Tokens and the biases of their logits; minus infinity forbids a token. Ids outside the
-    /// vocabulary are ignored.
+    /// Tokens, and the biases that are added to their logits; minus infinity forbids a token. Ids
+    /// outside the vocabulary are ignored.
     pub bias: Vec<(u32, f32)>,
     /// Tokens that are never drawn, unless no other token is left.
     pub banned: Vec<u32>,
-    /// Tokens that are not drawn until `min_tokens` tokens were drawn, unless no other token is
+    /// Tokens that are not drawn before `min_tokens` tokens were drawn, unless no other token is
     /// left.
     pub late_tokens: Vec<u32>,
-    /// Number of tokens before one of `late_tokens` may be drawn.
+    /// Number of tokens that must be drawn before one of `late_tokens` may be drawn.
     pub min_tokens: usize,
-    /// Seed of the draws.
+    /// Seed of the random generator.
     pub seed: u64,
 }
 
 impl Default for SamplerSettings {
-    /// llama.cpp's defaults, with seed 0.
+    /// Returns llama.cpp's defaults, with seed 0.
     fn default() -> SamplerSettings {
         SamplerSettings {
             temperature: 0.8,
@@ -119,19 +120,20 @@ impl Default for SamplerSettings {
 }
 
 impl SamplerSettings {
-    /// Returns greedy settings: the same tokens every time.
+    /// Returns settings for greedy sampling, which always gives the same tokens.
     pub fn greedy() -> SamplerSettings {
         SamplerSettings { temperature: 0.0, ..SamplerSettings::default() }
     }
 
-    /// Checks that all numbers are in their ranges.
+    /// Checks that all numeric settings are in their ranges.
     ///
     /// # Errors
-    /// Names the first number outside its range.
+    /// Returns an error for the first setting outside its range.
     pub fn check(&self) -> Result<(), SettingsError> {
         for number in NUMBERS {
             let found = (number.get)(self);
-            // Settings are stored as f32, so the bounds are rounded to f32, too.
+            // Settings are stored as `f32`, so the bounds are rounded to `f32` before the
+            // comparison.
             if !(number.min as f32..=number.max as f32).contains(&(found as f32)) {
                 let Number { name: setting, min: least, max: most, .. } = *number;
                 return Err(SettingsError { setting, found, min: least, max: most });
@@ -149,7 +151,7 @@ impl SamplerSettings {
     }
 }
 
-/// A setting is outside its range.
+/// Error for a setting outside its valid range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{setting} is {found}, must be in {min}..={max}")]
 pub struct SettingsError {
@@ -157,9 +159,9 @@ pub struct SettingsError {
     pub setting: &'static str,
     /// Value of the setting.
     pub found: f64,
-    /// Min value.
+    /// Minimum value of the setting.
     pub min: f64,
-    /// Max value.
+    /// Maximum value of the setting.
     pub max: f64,
 }
 
@@ -170,20 +172,20 @@ impl SettingsError {
     }
 }
 
-/// A number among the settings, with its name in llama-server's requests.
+/// A row of the table of numeric settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Number {
-    /// Name of the setting.
+    /// Name of the setting in llama-server's requests.
     pub name: &'static str,
-    /// Min value.
+    /// Minimum value of the setting.
     pub min: f64,
-    /// Max value.
+    /// Maximum value of the setting.
     pub max: f64,
     /// Whether the number must be an integer.
     pub whole: bool,
-    /// Reads the setting.
+    /// Function that reads the setting.
     pub get: fn(&SamplerSettings) -> f64,
-    /// Writes the setting; the value is in its range.
+    /// Function that writes the setting; the value must be in its range.
     pub set: fn(&mut SamplerSettings, f64),
 }
 
@@ -213,7 +215,7 @@ macro_rules! whole {
     };
 }
 
-/// Makes the row of a window setting; -1 means the max window.
+/// Makes the table row of a setting that is a window in tokens; -1 means [`MAX_REPEAT_WINDOW`].
 macro_rules! window {
     ($name:literal, $field:ident) => {
         Number {
@@ -226,9 +228,9 @@ macro_rules! window {
     };
 }
 
-/// All numbers among the settings.
+/// Table of all numeric settings.
 pub const NUMBERS: &[Number] = &[
-    // A temperature below 0 is greedy, as in llama.cpp.
+    // A temperature below 0 means greedy sampling, as in llama.cpp.
     Number {
         min: -1000.0,
         set: |settings, value| settings.temperature = value.max(0.0) as f32,
@@ -236,7 +238,7 @@ pub const NUMBERS: &[Number] = &[
     },
     real!(dynatemp_range, 0.0, 1000.0),
     real!(dynatemp_exponent, 0.0, 100.0),
-    // A value of -1 is off.
+    // A top-k of -1 turns the sampler off.
     Number {
         min: -1.0,
         set: |settings, value| settings.top_k = value.max(0.0) as u32,

@@ -1,11 +1,11 @@
-//! Tests of sampling.
+//! Tests of the samplers and of their settings.
 
 use std::sync::Arc;
 
 use super::*;
 use proptest::prelude::*;
 
-/// Softmax in f64.
+/// Softmax that computes in f64.
 pub(super) struct Exact;
 
 impl Softmax for Exact {
@@ -23,7 +23,7 @@ fn plain_settings() -> SamplerSettings {
     SamplerSettings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, ..SamplerSettings::default() }
 }
 
-/// Counts how often each token is drawn in `n` draws.
+/// Counts how often each token is drawn in `n` draws with one sampler.
 fn counts(settings: SamplerSettings, logits: &[f32], n: usize) -> Vec<usize> {
     let mut sampler = Sampler::new(settings).unwrap();
     let mut counts = vec![0; logits.len()];
@@ -40,7 +40,7 @@ fn late_tokens_are_excluded_before_the_minimum_length() {
     let mut sampler = Sampler::new(settings).unwrap();
     let drawn: Vec<u32> = (0..4).map(|_| sampler.sample(&logits, &Exact).unwrap()).collect();
     assert_eq!(drawn, [0, 0, 1, 1]);
-    // If the mask allows only a late token, that token is drawn.
+    // If the mask allows only a token of `late_tokens`, that token is drawn.
     let mut sampler =
         Sampler::new(SamplerSettings { late_tokens: vec![1], min_tokens: 2, ..plain_settings() }).unwrap();
     assert_eq!(sampler.sample_allowed(&logits, Some(&[0b010]), &Exact).unwrap(), 1);
@@ -53,7 +53,7 @@ fn excluded_tokens_are_never_sampled() {
     assert_eq!(counts(SamplerSettings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
     let drawn = counts(never(&[0]), &logits, 500);
     assert!(drawn[0] == 0 && drawn[1] > 0 && drawn[2] > 0, "{drawn:?}");
-    // If all tokens are banned, one is drawn nevertheless.
+    // If all tokens are banned, one of them is drawn nevertheless.
     assert_eq!(counts(never(&[0, 1, 2]), &logits, 5).iter().sum::<usize>(), 5);
 }
 
@@ -70,7 +70,8 @@ fn greedy_takes_the_largest_logit_then_the_lowest_id() {
 
 #[test]
 fn log_probabilities_of_the_sampled_token_are_reported() {
-    // Probabilities 0.1, 0.2 and 0.7. Top-k leaves the last two: 2/9 and 7/9.
+    // The tokens have the probabilities 0.1, 0.2 and 0.7. Top-k keeps the last two, which then have
+    // 2/9 and 7/9.
     let logits = [0.1f32, 0.2, 0.7].map(f32::ln);
     let settings = SamplerSettings { top_k: 2, ..plain_settings() };
     let mut sampler =
@@ -82,7 +83,7 @@ fn log_probabilities_of_the_sampled_token_are_reported() {
     assert_eq!(Some(&own), best.iter().find(|one| one.token == token));
     assert_eq!(sampler.log_probabilities(token, 1).1, best[..1]);
     assert!(sampler.log_probabilities(token, 0).1.is_empty());
-    // Greedy sampling has one choice, with probability 1.
+    // Greedy sampling draws no token at random, so the token has probability 1.
     let mut greedy = Sampler::new(SamplerSettings::greedy()).unwrap();
     let token = greedy.sample(&logits, &Exact).unwrap();
     let certain = TokenLogProb { token: 2, log_probability: 0.0 };
@@ -106,8 +107,9 @@ proptest! {
 
 #[test]
 fn draws_follow_the_probabilities() {
-    // Probabilities 0.1, 0.2, 0.7 at temperature 1; at 0.5 they are squared and divided by
-    // their sum. The limit is four standard deviations of 20000 draws.
+    // The tokens have the probabilities 0.1, 0.2 and 0.7 at temperature 1. At temperature 0.5,
+    // these are squared and divided by the sum of the squares. The limit is four standard
+    // deviations of the frequency in 20000 draws.
     let logits = [0.1f32.ln(), 0.2f32.ln(), 0.7f32.ln()];
     for (temperature, expected) in [(1.0, [0.1, 0.2, 0.7]), (0.5, [0.01 / 0.54, 0.04 / 0.54, 0.49 / 0.54])] {
         let n = 20_000;
@@ -133,7 +135,8 @@ fn top_k_top_p_min_p_keep_expected_tokens() {
     assert_eq!(kept(SamplerSettings { top_p: 0.6, ..plain_settings() }), [1, 2]);
     assert_eq!(kept(SamplerSettings { top_p: 0.66, ..plain_settings() }), [1, 2, 3]);
     assert_eq!(kept(SamplerSettings { top_p: 0.0, ..plain_settings() }), [1]);
-    // Among the three that top-k leaves, the first has 0.4 / 0.85, which is less than 0.5.
+    // Top-k keeps three tokens. The first of them has probability 0.4 / 0.85, which is less than
+    // 0.5.
     assert_eq!(kept(SamplerSettings { top_k: 3, top_p: 0.5, ..plain_settings() }), [1, 2]);
     assert_eq!(kept(SamplerSettings { top_k: 3, top_p: 0.46, ..plain_settings() }), [1]);
     assert_eq!(kept(SamplerSettings { min_p: 0.45, ..plain_settings() }), [1, 2, 3]);
@@ -149,14 +152,14 @@ fn recent_tokens_are_penalised_once_and_in_the_window_only() {
     let logits = [3.0, 2.0, -1.0, 1.25];
     sampler.accept(0);
     sampler.accept(0);
-    assert_eq!(sampler.sample(&logits, &Exact), Ok(1)); // 1.5, 2.0, -1.0, 1.25
-    assert_eq!(sampler.sample(&logits, &Exact), Ok(0)); // 1.5, 1.0, -1.0, 1.25: 0 and 1 are recent
-    assert_eq!(sampler.sample(&logits, &Exact), Ok(0)); // 1.5, 1.0, ...: 1 and 0
-    assert_eq!(sampler.sample(&logits, &Exact), Ok(1)); // 1.5, 2.0: 1 is out of the window
+    assert_eq!(sampler.sample(&logits, &Exact), Ok(1)); // logits 1.5, 2.0, -1.0, 1.25: token 0 is penalised
+    assert_eq!(sampler.sample(&logits, &Exact), Ok(0)); // logits 1.5, 1.0, -1.0, 1.25: tokens 0 and 1 are penalised
+    assert_eq!(sampler.sample(&logits, &Exact), Ok(0)); // logits 1.5, 1.0, ...: tokens 1 and 0 are penalised
+    assert_eq!(sampler.sample(&logits, &Exact), Ok(1)); // logits 1.5, 2.0, ...: token 1 is outside the window
     let mut sampler = Sampler::new(SamplerSettings { repeat_penalty: 2.0, ..SamplerSettings::greedy() }).unwrap();
     sampler.accept(1);
     assert_eq!(sampler.sample(&[-2.0, -1.0, -1.5], &Exact), Ok(2));
-    // A token beyond the vocabulary does nothing.
+    // A token id beyond the vocabulary has no effect.
     sampler.accept(u32::MAX);
     assert_eq!(sampler.sample(&[1.0], &Exact), Ok(0));
 }
@@ -170,10 +173,10 @@ fn presence_and_frequency_penalties_reduce_recent_tokens() {
         sampler.sample(&[3.0, 2.5, 1.0], &Exact).unwrap()
     };
     assert_eq!(greedy(0.0, 0.0), 0);
-    assert_eq!(greedy(1.0, 0.0), 0); // 2.0, 1.5, 1.0
-    assert_eq!(greedy(0.0, 0.3), 1); // 2.1, 2.2, 1.0
-    assert_eq!(greedy(2.0, 0.0), 0); // 1.0, 0.5, 1.0: the lowest of equal ones
-    assert_eq!(greedy(1.0, 1.0), 2); // -1.0, 0.5, 1.0
+    assert_eq!(greedy(1.0, 0.0), 0); // logits 2.0, 1.5, 1.0
+    assert_eq!(greedy(0.0, 0.3), 1); // logits 2.1, 2.2, 1.0
+    assert_eq!(greedy(2.0, 0.0), 0); // logits 1.0, 0.5, 1.0: the lowest id of equal logits
+    assert_eq!(greedy(1.0, 1.0), 2); // logits -1.0, 0.5, 1.0
 }
 
 #[test]
@@ -187,7 +190,7 @@ fn biases_are_added() {
     assert_eq!(biased(&[(0, -100.0), (1, -100.0)]), 2);
 }
 
-/// Returns the candidates that some settings leave, and their shares of the draws.
+/// Returns the tokens that are drawn with the given settings, and the share of draws of each token.
 fn remaining(settings: SamplerSettings, logits: &[f32]) -> Vec<(usize, f64)> {
     let n = 40_000;
     let counts = counts(settings, logits, n);
@@ -206,10 +209,10 @@ fn mask_restricts_sampling_to_allowed_tokens() {
         (0..200).map(|_| sampler.sample_allowed(&logits, Some(&[mask]), &Exact).unwrap()).collect::<Vec<_>>()
     };
     assert!(only(SamplerSettings::greedy(), 0b1100).iter().all(|token| *token == 2));
-    // The mask leaves fewer tokens than k.
+    // The mask allows fewer tokens than top-k would keep.
     let drawn = only(SamplerSettings { top_k: 3, ..plain_settings() }, 0b1010);
     assert!(drawn.contains(&1) && drawn.contains(&3) && !drawn.contains(&0) && !drawn.contains(&2));
-    // The mask can leave only tokens that are never drawn.
+    // If the mask allows only banned or forbidden tokens, these are drawn nevertheless.
     let never = SamplerSettings { banned: vec![2], bias: vec![(3, f32::NEG_INFINITY)], ..plain_settings() };
     assert!(only(never, 0b1100).iter().all(|token| [2, 3].contains(token)));
     let mut sampler = Sampler::new(plain_settings()).unwrap();
@@ -219,8 +222,8 @@ fn mask_restricts_sampling_to_allowed_tokens() {
 
 #[test]
 fn typical_p_keeps_tokens_of_expected_surprise() {
-    // H = 0.5 ln 2 + 0.3 ln(1/0.3) + 0.2 ln 5 = 1.0297 nats. The surprises 0.693, 1.204, 1.609
-    // have the distances 0.337, 0.174, 0.580.
+    // The entropy is 0.5 ln 2 + 0.3 ln(1/0.3) + 0.2 ln 5 = 1.0297 nats. The surprises 0.693, 1.204
+    // and 1.609 differ from it by 0.337, 0.174 and 0.580.
     let logits = [0.5f32, 0.3, 0.2].map(f32::ln);
     let with = |typical_p| tokens(&remaining(SamplerSettings { typical_p, ..plain_settings() }, &logits));
     assert_eq!(with(0.2), [1]);
@@ -231,7 +234,7 @@ fn typical_p_keeps_tokens_of_expected_surprise() {
 
 #[test]
 fn top_n_sigma_keeps_tokens_within_deviations() {
-    // Mean 1, standard deviation sqrt((9 + 1 + 1 + 1 + 4) / 5) = 1.789.
+    // The logits have the mean 1 and the standard deviation sqrt((9 + 1 + 1 + 1 + 4) / 5) = 1.789.
     let logits = [4.0, 2.0, 0.0, 0.0, -1.0];
     let with = |top_n_sigma| {
         tokens(&remaining(SamplerSettings { top_n_sigma, temperature: 5.0, ..plain_settings() }, &logits))
@@ -244,7 +247,7 @@ fn top_n_sigma_keeps_tokens_within_deviations() {
 
 #[test]
 fn masked_tokens_do_not_affect_the_deviation() {
-    // The mask leaves logits of mean 2 and standard deviation sqrt(2 / 3 * 4) = 1.633.
+    // The mask allows logits with the mean 2 and the standard deviation sqrt(2 / 3 * 4) = 1.633.
     let logits = [4.0, 2.0, 0.0, 9.0];
     let samplers = vec![Kind::Temperature, Kind::TopNSigma];
     let settings = SamplerSettings { temperature: 1.5, top_n_sigma: 1.0, samplers, ..plain_settings() };
@@ -280,7 +283,7 @@ fn numeric_settings_are_set_by_name() {
         settings
     };
     assert_eq!((with("top_k", -1.0).top_k, with("temperature", -1.0).temperature), (0, 0.0));
-    // Both ends of each range are valid.
+    // The minimum and maximum of each range are valid values.
     for number in NUMBERS {
         for value in [number.min, number.max] {
             assert_eq!(with(number.name, value).check(), Ok(()), "{} = {value}", number.name);
@@ -298,11 +301,11 @@ fn xtc_leaves_out_all_likely_tokens_but_the_last() {
     };
     assert_eq!(tokens(&with(1.0, 0.15)), [2, 3]);
     assert_eq!(tokens(&with(1.0, 0.25)), [1, 2, 3]);
-    // A single likely token stays.
+    // If only one token is above the threshold, XTC keeps it.
     assert_eq!(tokens(&with(1.0, 0.35)), [0, 1, 2, 3]);
     assert_eq!(tokens(&with(1.0, 0.51)), [0, 1, 2, 3]);
-    // XTC applies to half of the draws: the first token has 0.4 / 2. The limit is four standard
-    // deviations of 40000 draws.
+    // XTC applies to half of the draws, so the first token is drawn with probability 0.4 / 2. The
+    // limit is four standard deviations of the frequency in 40000 draws.
     let half = with(0.5, 0.15);
     assert!((half[0].1 - 0.2).abs() < 4.0 * (0.2f64 * 0.8 / 40_000.0).sqrt(), "{half:?}");
     // XTC also applies to greedy sampling.
@@ -314,15 +317,16 @@ fn xtc_leaves_out_all_likely_tokens_but_the_last() {
         ..SamplerSettings::greedy()
     };
     assert_eq!(tokens(&remaining(cold.clone(), &logits)), [2]);
-    // XTC sees the candidates of earlier samplers, 0.4 and 0.3: the last likely one stays.
+    // XTC sees only the candidates that earlier samplers keep, 0.4 and 0.3. It keeps the less
+    // likely one.
     assert_eq!(tokens(&remaining(SamplerSettings { top_k: 2, ..cold.clone() }, &logits)), [1]);
     assert_eq!(tokens(&remaining(SamplerSettings { min_p: 0.6, ..cold.clone() }, &logits)), [1]);
-    // A sampler after XTC keeps the best of the rest.
+    // A sampler after XTC keeps the best of the tokens that XTC has not removed.
     let after = vec![Kind::Xtc, Kind::TopK, Kind::Temperature];
     assert_eq!(tokens(&remaining(SamplerSettings { top_k: 2, samplers: after, ..cold }, &logits)), [2]);
 }
 
-/// Returns the set of breakers with these heads and tails.
+/// Returns the set of breakers with the given heads and tails.
 fn breaker_set(all: &[(u32, Vec<u32>)]) -> Breakers {
     Breakers::new(all.iter().map(|(head, tail)| Breaker { head: *head, tail: tail.clone() }).collect())
 }
@@ -335,13 +339,14 @@ fn repetitions_are_found_and_end_at_breakers() {
         found.sort_unstable();
         found
     };
-    // 1 2 3 came before 4 and before 5; 2 3 came before 6.
+    // Tokens 1 2 3 occurred before 4 and before 5, and 2 3 occurred before 6.
     assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3, 5, 2, 3, 6, 1, 2, 3], &[]), [(4, 3), (5, 3), (6, 2)]);
     assert_eq!(found(&[7, 7, 7, 7], &[]), [(7, 3)]);
     assert_eq!(found(&[1, 2, 3], &[]), []);
-    // Two tokens follow the last 1.
+    // Token 1 is a breaker. The last 1 is followed by two tokens, so a repetition has at most two.
     assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![])]), [(4, 2)]);
-    // 1 is a breaker only before 2. One token follows these two.
+    // Tokens 1 2 are a breaker. The last 1 2 is followed by one token, so a repetition has at most
+    // one.
     assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![2])]), [(4, 1)]);
     assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![9])]), [(4, 3)]);
     assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(3, vec![])]), []);
@@ -367,16 +372,16 @@ fn dry_penalty_grows_exponentially_with_repetition_length() {
         let settings = SamplerSettings { dry_multiplier, dry_base: 2.0, dry_breakers, ..SamplerSettings::greedy() };
         let mut sampler = Sampler::new(settings).unwrap();
         [0, 1, 2, 3, 0, 1, 2].into_iter().for_each(|token| sampler.accept(token));
-        // 3 would continue a repetition of three tokens: 0.5 * 2^(3 - 2) = 1 is subtracted from
-        // its logit.
+        // Token 3 would continue a repetition of three tokens, so 0.5 * 2^(3 - 2) = 1 is subtracted
+        // from its logit.
         sampler.sample(&[0.0, 0.0, 0.5, 1.4], &Exact).unwrap()
     };
     assert_eq!(with(0.0, vec![]), 3);
-    assert_eq!(with(0.4, vec![]), 3); // 1.4 - 0.8
-    assert_eq!(with(0.5, vec![]), 2); // 1.4 - 1.0
-    // After a breaker, the repetition has one token, which is allowed.
+    assert_eq!(with(0.4, vec![]), 3); // logit of token 3: 1.4 - 0.8
+    assert_eq!(with(0.5, vec![]), 2); // logit of token 3: 1.4 - 1.0
+    // Because of the breaker, the repetition has only one token, which is not penalised.
     assert_eq!(with(0.5, vec![(1, vec![])]), 3);
-    // A breaker itself is not penalised.
+    // A token that is a breaker itself is not penalised.
     assert_eq!(with(0.5, vec![(3, vec![])]), 3);
 }
 
@@ -400,7 +405,7 @@ fn the_temperature_follows_the_entropy() {
 
 #[test]
 fn mirostat_holds_surprise_at_its_target() {
-    // A Zipf distribution of 1000 words has 7.5 bits.
+    // A Zipf distribution over 1000 tokens has an entropy of 7.5 bits.
     let logits: Vec<f32> = (1..=1000).map(|rank| -(rank as f32).ln()).collect();
     for mirostat in [1, 2] {
         for tau in [2.0f32, 3.0, 4.5] {
@@ -410,11 +415,12 @@ fn mirostat_holds_surprise_at_its_target() {
             for _ in 0..n {
                 let before = sampler.surprise;
                 sampler.sample(&logits, &Exact).unwrap();
-                // The surprise moved by the error times the rate, 0.1.
+                // A draw moves mirostat's limit by the difference from the target, times the
+                // learning rate 0.1.
                 sum += (before - sampler.surprise) / 0.1 + f64::from(tau);
             }
             let mean = sum / f64::from(n);
-            // The surprise stays bounded, so that the mean error is near 0.
+            // The limit stays bounded, so the mean difference from the target is near 0.
             assert!((mean - f64::from(tau)).abs() < 0.1, "version {mirostat}: {mean} for {tau}");
         }
     }
@@ -435,12 +441,13 @@ fn samplers_run_in_the_given_order() {
         };
         tokens(&remaining(settings, &logits))
     };
-    // 0.3 is at least 0.6 * 0.4, but 0.3^4 is less than 0.6 * 0.4^4.
+    // With min-p first, 0.3 is kept, because it is at least 0.6 * 0.4. After temperature 0.25 it is
+    // removed, because 0.3^4 is less than 0.6 * 0.4^4.
     assert_eq!(with(&[Kind::MinP, Kind::Temperature]), [0, 1]);
     assert_eq!(with(&[Kind::Temperature, Kind::MinP]), [0]);
     assert_eq!(with(&[Kind::TopK]), [0, 1, 2]);
     assert_eq!(with(&[]), [0, 1, 2, 3]);
-    // Without the temperature sampler, temperature 0 is not greedy.
+    // Temperature 0 is greedy only if the list of samplers has the temperature sampler.
     let cold = SamplerSettings { temperature: 0.0, samplers: vec![Kind::TopK], top_k: 2, ..plain_settings() };
     assert_eq!(tokens(&remaining(cold, &logits)), [0, 1]);
     for row in &SAMPLERS {
