@@ -5,16 +5,16 @@
 //!                            truncate(n): back to n tokens, or to fewer if states need it
 //! ```
 //!
-//! An engine always has one sequence ([`FIRST`]); methods that name no sequence use it. Others can
-//! be added ([`Engine::add_sequence`]). One step ([`Engine::step_batch`]) adds tokens to several
-//! sequences, so that weights are read once for all of them. On targets without tiles, the results
-//! of a sequence do not depend on the other sequences in the step; with tiles, this needs
-//! [`EngineOptions::exact_batch`]. In speculative decoding, each drafted token is an addition of
-//! its own. Its results are then bit-identical to a step of one token.
+//! An engine always has one sequence ([`FIRST`]); methods without a sequence argument use it. More
+//! sequences can be added ([`Engine::add_sequence`]). One step ([`Engine::step_batch`]) adds tokens
+//! to several sequences, so that weights are read once for all of them. On targets without AMX
+//! tiles, the results of a sequence do not depend on the other sequences in the step. With AMX
+//! tiles, this needs [`EngineOptions::exact_batch`]. In speculative decoding, each drafted token is
+//! a separate addition, so its results have the same bits as in a step of one token.
 //!
-//! Invariant: the states are those after [`Engine::position`] tokens. If a step fails, they stay
-//! where they were. A state that cannot be truncated ([`Engine::cut_anywhere`]) goes back to its
-//! last saved position.
+//! Invariant: between steps, the states are those after [`Engine::position`] tokens. If a step
+//! fails, the states return to the position before the step. A state that cannot be truncated there
+//! ([`Engine::cut_anywhere`]) returns to its last saved position.
 
 use std::time::{Duration, Instant};
 
@@ -38,23 +38,24 @@ pub struct Engine {
     pub(crate) loaded: LoadedPlan,
     /// Number of output rows of the last step.
     outputs: usize,
-    /// Number of tokens in the last step.
+    /// Number of tokens of the last step.
     rows: usize,
-    /// Part in a group of ranks, if the model is divided.
+    /// Membership in a group of ranks, if the model is divided.
     pub(super) ranks: Option<Member>,
 }
 
 impl Engine {
-    /// Returns an engine without sequences other than the first.
+    /// Returns an engine that has only the first sequence.
     pub(super) fn with(loaded: LoadedPlan, ranks: Option<Member>) -> Engine {
         Engine { loaded, outputs: 0, rows: 0, ranks }
     }
 
-    /// Packs all weights that kernels read packed and that are not packed yet. Steps pack the
-    /// weights that they need. Benchmarks call this first, so that they do not measure packing.
+    /// Packs all weights that kernels read in packed form and that are not packed yet. Without this
+    /// call, each step packs the weights that it needs. Benchmarks call this function first, so
+    /// that they do not measure packing.
     ///
     /// # Errors
-    /// Fails if a thread fails.
+    /// Fails if a thread panics.
     pub fn pack_weights(&mut self) -> Result<(), LoadError> {
         load::pack_all(
             &mut self.loaded.store.weights,
@@ -70,24 +71,25 @@ impl Engine {
         self.loaded.store.weights.packing() / (self.loaded.pool.threads() as u32).max(1)
     }
 
-    /// Returns the number of matrices that are not packed yet, and will be packed on first use. A
-    /// weight with experts counts once for each expert.
+    /// Returns the number of matrices that will be packed on first use. A weight with experts
+    /// counts once for each expert.
     pub fn on_demand_parts(&self) -> u64 {
         self.loaded.store.weights.on_demand_parts()
     }
 
-    /// Runs one step: adds `tokens` to the sequence. Computes the logits of the rows (positions in
-    /// `tokens`) in `rows_wanted`, one row of the vocabulary's length for each.
+    /// Runs one step that adds `tokens` to the first sequence. Returns the logits of the rows in
+    /// `rows_wanted`, which are indices into `tokens`. Each row of logits has the length of the
+    /// vocabulary.
     ///
     /// # Errors
-    /// See [`StepError`]. The sequence is then as before. A state that cannot be truncated goes
-    /// back to its last saved position.
+    /// See [`StepError`]. After an error, the sequence is as before the step. A state that cannot
+    /// be truncated returns to its last saved position.
     pub fn step(&mut self, tokens: &[u32], rows_wanted: &[u32]) -> Result<&[f32], StepError> {
         self.step_batch(&[Addition { sequence: FIRST, tokens, outputs: rows_wanted }])
     }
 
-    /// Runs one step for several sequences: adds tokens to each. Computes the logits of the
-    /// requested rows in the order of the additions, one row of the vocabulary's length for each.
+    /// Runs one step that adds tokens to several sequences. Returns the logits of the requested
+    /// rows, in the order of the additions. Each row of logits has the length of the vocabulary.
     ///
     /// ```no_run
     /// use ixc_runtime::engine::{Addition, Engine, FIRST};
@@ -102,19 +104,19 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// See [`StepError`]. The sequences are then as before. States that cannot be truncated go back
-    /// to their last saved position.
+    /// See [`StepError`]. After an error, the sequences are as before the step. States that cannot
+    /// be truncated return to their last saved position.
     pub fn step_batch(&mut self, additions: &[Addition<'_>]) -> Result<&[f32], StepError> {
         self.step_hidden(additions, &[])
     }
 
-    /// Runs one step of a plan that takes hidden states with its tokens ([`Engine::takes_hidden`]).
-    /// `hidden` has a row for each token, in the order of the additions. Otherwise the same as
-    /// [`Engine::step_batch`].
+    /// Runs one step of a plan whose input includes a hidden state for each token
+    /// ([`Engine::takes_hidden`]). `hidden` has a row for each token, in the order of the
+    /// additions. Otherwise does the same as [`Engine::step_batch`].
     ///
     /// # Errors
-    /// See [`Engine::step_batch`], and [`StepError::Hidden`] if the plan takes another
-    /// number of elements.
+    /// See [`Engine::step_batch`]. Also [`StepError::Hidden`] if `hidden` has another number of
+    /// elements than the plan needs.
     pub fn step_hidden(&mut self, additions: &[Addition<'_>], hidden: &[f32]) -> Result<&[f32], StepError> {
         self.forget_logits();
         let pieces = self.pieces(additions)?;
@@ -148,8 +150,8 @@ impl Engine {
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }
-        // Steps that wait for a drive are excluded: their waits do not show that other processes
-        // use processors.
+        // Steps that may wait for a drive do not adapt the number of threads. Their waits do not
+        // show that other processes use processors.
         let resident = self.loaded.store.experts.is_none() && self.loaded.store.advice.is_none();
         let adapts = counts.tokens == 1 && resident;
         let threads = if adapts { self.loaded.thread_count.threads() } else { self.loaded.pool.threads() };
@@ -179,7 +181,7 @@ impl Engine {
                 for piece in &runs {
                     sequences.get_mut(piece.sequence).into_iter().for_each(Sequence::fail);
                 }
-                // Other ranks may have finished the step.
+                // The step may have succeeded on other ranks, so the group must end.
                 self.loaded.store.ranks.iter().for_each(|link| link.fail(&error));
                 return Err(error.into());
             }
@@ -205,12 +207,12 @@ impl Engine {
         Ok(self.all_logits())
     }
 
-    /// Sends a command to the other ranks, if this is rank 0 of several.
+    /// Sends a command to the other ranks if this is rank 0 of several ranks.
     fn tell(&self, command: impl FnOnce() -> Command) -> Result<(), StepError> {
         Ok(self.ranks.as_ref().map_or(Ok(()), |member| member.tell(command))?)
     }
 
-    /// Copies the hidden states of `rows` tokens into the plan's buffer.
+    /// Copies the hidden states of `rows` tokens into the plan's input buffer.
     fn take_hidden(&mut self, rows: usize, hidden: &[f32]) -> Result<(), StepError> {
         let expected = self.takes_hidden().unwrap_or(0);
         let wrong = StepError::Hidden { found: hidden.len(), rows, expected };
@@ -227,31 +229,33 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the number of elements of the hidden state that the plan takes with each token;
-    /// `None` if it takes only tokens.
+    /// Returns the number of elements of the hidden state that a plan needs with each token; `None`
+    /// if its input is only tokens.
     pub fn takes_hidden(&self) -> Option<u32> {
         self.loaded.program.takes.map(|rows| rows.width)
     }
 
-    /// Returns the number of elements of the hidden state that a step returns for each token in
-    /// addition to logits; `None` if it returns none.
+    /// Returns the number of elements of the hidden state that a step returns for each token;
+    /// `None` if steps return no hidden states.
     pub fn gives_hidden(&self) -> Option<u32> {
         self.loaded.program.gives.map(|rows| rows.width)
     }
 
-    /// Returns the hidden states of the last step's tokens, one row for each in the order of the
-    /// additions. Empty if the plan returns none, or if a sequence was changed since.
+    /// Returns the hidden states of the last step's tokens, one row for each token in the order of
+    /// the additions. The slice is empty if the plan returns no hidden states, or if a sequence was
+    /// changed after the step.
     pub fn hidden_states(&self) -> &[f32] {
         let Some(HiddenRows { buffer, width }) = self.loaded.program.gives else { return &[] };
         let count = self.rows * width as usize;
         let offset = self.loaded.program.buffers[buffer.0 as usize].offset;
         let Some(region) = self.loaded.store.arena.region().part(offset, count as u64 * 4) else { return &[] };
-        // SAFETY: the same reason as in `all_logits`. The program's check found that the buffer
-        // holds aligned floats, and that it lives to the end of a step.
+        // SAFETY: the same reason as in `all_logits`. `Program::new` checked that the buffer holds
+        // aligned floats, and that it lives to the end of a step.
         unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), count) }
     }
 
-    /// Checks a step. Returns one piece (rows of one sequence) for each addition.
+    /// Checks the additions of a step. Returns one [`Piece`] (rows of one sequence) for each
+    /// addition.
     fn pieces(&self, additions: &[Addition<'_>]) -> Result<Vec<Piece>, StepError> {
         let (max, found) = (self.loaded.program.max_tokens, additions.iter().map(|a| a.tokens.len()).sum());
         if additions.is_empty() || additions.iter().any(|addition| addition.tokens.is_empty()) {
@@ -279,7 +283,7 @@ impl Engine {
                     return Err(StepError::Output { index, row, rows: tokens.len() });
                 }
             }
-            // The casts are exact, because there are at most `max_tokens` of each.
+            // The casts are exact, because each number is at most `max_tokens`.
             let (rows, outputs) = (tokens.len() as u32, outputs.len() as u32);
             pieces.push(Piece { sequence: sequence.0, rows, position: at, outputs, ..next });
             (next.row, next.output) = (next.row + rows, next.output + outputs);
@@ -290,8 +294,8 @@ impl Engine {
     /// Adds an empty sequence.
     ///
     /// # Errors
-    /// [`StepError::TooManySequences`] if the engine has [`EngineOptions::sequences`] already, and
-    /// [`StepError::Memory`].
+    /// [`StepError::TooManySequences`] if the engine already has as many sequences as
+    /// [`EngineOptions::sequences`] allows, or [`StepError::Memory`].
     pub fn add_sequence(&mut self) -> Result<SequenceId, StepError> {
         let _home = self.loaded.homes.enter();
         let sequences = &mut self.loaded.store.sequences;
@@ -313,24 +317,24 @@ impl Engine {
         }
         self.forget_logits();
         self.loaded.store.sequences.remove(id.0);
-        // If the group has ended, the next step fails.
+        // Sending fails only if the group has ended. Then the next step fails, too.
         let _ = self.tell(|| Command::Remove { sequence: id.0 });
     }
 
-    /// Returns the max number of sequences.
+    /// Returns the maximum number of sequences, as set by [`EngineOptions::sequences`].
     pub fn sequences(&self) -> u32 {
         self.loaded.store.sequences.max_sequences()
     }
 
-    /// Returns a sequence, if it exists.
+    /// Returns the sequence with this id, if it exists.
     pub fn sequence(&self, id: SequenceId) -> Option<&Sequence> {
         self.loaded.store.sequences.get(id.0)
     }
 
-    /// Cuts any sequence; see [`Engine::truncate`].
+    /// Truncates a sequence by its id; see [`Engine::truncate`].
     ///
     /// # Errors
-    /// [`StepError::NoSequence`].
+    /// [`StepError::NoSequence`] if the sequence does not exist.
     pub fn truncate_sequence(&mut self, id: SequenceId, tokens: u32) -> Result<u32, StepError> {
         self.forget_logits();
         let sequence = self.loaded.store.sequences.get_mut(id.0).ok_or(StepError::NoSequence { id })?;
@@ -342,13 +346,15 @@ impl Engine {
         Ok(left)
     }
 
-    /// Makes `to` a copy of the first `tokens` tokens of `from`, or of the nearest shorter prefix
-    /// that its states can return to. Returns the length of the copy in tokens. A prompt that
-    /// several sequences share is thus computed once. If the system allows it, the prompt is also
-    /// stored once ([`crate::storage::shared_pages`]).
+    /// Makes `to` a copy of the first `tokens` tokens of `from`. If the states of `from` cannot
+    /// return to that length, copies the longest shorter prefix that they can return to. Returns
+    /// the length of the copy in tokens. A prompt that several sequences share is thus computed
+    /// once. If the system allows it, its states are also stored once
+    /// ([`crate::storage::shared_pages`]).
     ///
     /// # Errors
-    /// [`StepError::NoSequence`], and [`StepError::CopyOfItself`] if both are the same.
+    /// [`StepError::NoSequence`] if a sequence does not exist, and [`StepError::CopyOfItself`] if
+    /// `from` and `to` are the same.
     pub fn copy_sequence(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> Result<u32, StepError> {
         self.forget_logits();
         if from == to {
@@ -362,11 +368,12 @@ impl Engine {
         Ok(copied)
     }
 
-    /// Adds tokens in as many steps as needed, and returns the logits of the last token.
+    /// Adds tokens to the first sequence, in as many steps as needed. Returns the logits of the
+    /// last token.
     ///
     /// # Errors
-    /// See [`StepError`]. Wrong tokens are found before the first step. If a later step fails, the
-    /// sequence holds the tokens of the earlier ones.
+    /// See [`StepError`]. Invalid tokens are found before the first step. If a later step fails,
+    /// the sequence keeps the tokens of the earlier steps.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
         self.forget_logits();
         self.check_tokens(FIRST, tokens, None)?;
@@ -381,8 +388,9 @@ impl Engine {
         Ok(self.all_logits())
     }
 
-    /// Checks that tokens may be appended to a sequence, at the position `after` if the step has an
-    /// earlier addition to it. Returns the position of the first token.
+    /// Checks that a step may append tokens to a sequence. `after` is the position after the step's
+    /// earlier addition to the same sequence, if there is one. Returns the position of the first
+    /// token.
     fn check_tokens(&self, id: SequenceId, tokens: &[u32], after: Option<u32>) -> Result<u32, StepError> {
         let position = self.sequence(id).ok_or(StepError::NoSequence { id })?.position();
         let position = after.unwrap_or(position);
@@ -401,82 +409,84 @@ impl Engine {
         self.sequence(FIRST)
     }
 
-    /// Returns the logits of the last step's requested rows.
+    /// Returns the logits of all rows that were requested in the last step, in order.
     pub fn all_logits(&self) -> &[f32] {
         let buffer = &self.loaded.program.buffers[self.loaded.program.logits.0 as usize];
         debug_assert_eq!(buffer.rows, RowCount::Outputs);
         let bytes = buffer.row_bytes * self.outputs as u64;
         let Some(region) = self.loaded.store.arena.region().part(buffer.offset, bytes) else { return &[] };
         // SAFETY: the region lies in the arena, a mapping that is initialised and page-aligned. Its
-        // offset is a multiple of 4 (the program's check), and every bit pattern is a float.
+        // offset is a multiple of 4 (checked by `Program::new`), and every bit pattern is a float.
         // Kernels write to the arena only in `step`, which borrows the engine exclusively.
         unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), (bytes / 4) as usize) }
     }
 
-    /// Drops the logits of the last step, because a sequence has changed since.
+    /// Drops the logits of the last step, because a sequence is changed.
     pub(crate) fn forget_logits(&mut self) {
         (self.outputs, self.rows) = (0, 0);
     }
 
-    /// Returns the logits of one of the last step's requested rows; empty if the row does not
-    /// exist.
+    /// Returns one row of the last step's logits; `output` is the index among the requested rows.
+    /// Returns an empty slice if the row does not exist.
     pub fn logits(&self, output: usize) -> &[f32] {
         self.all_logits().chunks_exact(self.output_width() as usize).nth(output).unwrap_or(&[])
     }
 
-    /// Truncates the sequence to its first `tokens` tokens, or to the shorter length that
-    /// [`Engine::reach`] returns. Does nothing if the sequence is not longer. Returns the number of
-    /// tokens that are left; the rest must be computed again.
+    /// Truncates the first sequence to `tokens` tokens, or to the shorter length that
+    /// [`Engine::reach`] returns. Does nothing if the sequence is not longer. Returns the remaining
+    /// number of tokens; the removed tokens must be computed again.
     pub fn truncate(&mut self, tokens: u32) -> u32 {
         self.truncate_sequence(FIRST, tokens).unwrap_or(0)
     }
 
-    /// Returns the number of tokens that [`Engine::truncate`] to `tokens` would leave. A state that
-    /// cannot be truncated returns only to the beginning and to saved positions. Positions are
-    /// saved by [`Engine::save`] and at the end of each step of several tokens; only the last ones
-    /// are kept.
+    /// Returns the length that [`Engine::truncate`] to `tokens` tokens would leave. A state that
+    /// cannot be truncated can return only to the beginning and to saved positions.
+    /// [`Engine::save`] saves a position, and so does the end of each step of several tokens. Only
+    /// the last positions are kept.
     pub fn reach(&self, tokens: u32) -> u32 {
         self.first().map_or(0, |sequence| sequence.reach(tokens))
     }
 
-    /// Returns whether the sequence can be truncated at any position. With sliding-window
-    /// attention, it can lose only the positions that memory holds beyond the window, or all of
-    /// them.
+    /// Returns whether the first sequence can be truncated at any position. A sequence with
+    /// sliding-window attention can lose only as many positions as memory holds beyond the window,
+    /// or all positions.
     pub fn cut_anywhere(&self) -> bool {
         self.first().is_none_or(|sequence| sequence.states.cut_anywhere())
     }
 
-    /// Returns whether any number of the last step's tokens can be removed without losing earlier
-    /// tokens. This is false for recurrent states.
+    /// Returns whether any number of the last step's tokens can be removed from the first sequence
+    /// without losing earlier tokens. This is false for recurrent states.
     pub fn cuts_steps(&self) -> bool {
         self.first().is_none_or(|sequence| sequence.states.cuts_steps())
     }
 
-    /// Saves the present position, so that the sequence can return to it. Only the last
-    /// [`crate::states::SNAPSHOTS`] are kept. Does nothing if all states can be truncated anywhere.
+    /// Saves the present position of the first sequence, so that the sequence can return to it.
+    /// Only the last [`crate::states::SNAPSHOTS`] positions are kept. Does nothing if all states
+    /// can be truncated anywhere.
     pub fn save(&mut self) {
         self.loaded.store.sequences.get_mut(FIRST.0).into_iter().for_each(Sequence::save);
-        // If the group has ended, the next step fails.
+        // Sending fails only if the group has ended. Then the next step fails, too.
         let _ = self.tell(|| Command::Save);
     }
 
-    /// Empties the sequence.
+    /// Removes all tokens from the first sequence.
     pub fn reset(&mut self) {
         self.truncate(0);
     }
 
-    /// Returns the number of tokens in the sequence.
+    /// Returns the number of tokens in the first sequence.
     pub fn position(&self) -> u32 {
         self.first().map_or(0, Sequence::position)
     }
 
-    /// Changes the number of threads of later steps, up to the number that the engine was loaded
-    /// with. Keeps the code and the packed weights. Threads are divided among the copies of weights
-    /// on NUMA nodes. If the model is divided among ranks, only the threads of rank 0 change.
+    /// Changes the number of threads of later steps, up to the number with which the engine was
+    /// loaded. Keeps the generated code and the packed weights. If weights are mirrored on NUMA
+    /// nodes, the threads are divided among the copies. If the model is divided among ranks, only
+    /// the threads of rank 0 change.
     ///
     /// # Errors
-    /// [`LoadError::Threads`] if the number is 0 or exceeds the scratch memory. Also fails if a
-    /// thread cannot be started.
+    /// [`LoadError::Threads`] if the number is 0, or larger than the number with which the engine
+    /// was loaded. Also fails if a thread cannot be started.
     pub fn use_threads(&mut self, threads: usize) -> Result<(), LoadError> {
         if threads > self.loaded.store.scratch.len() {
             return Err(LoadError::Threads { found: threads });
@@ -516,9 +526,9 @@ impl Softmax for Engine {
             (&raw const inverse_temperature).cast_mut().cast(),
             probabilities.as_mut_ptr().cast(),
         ];
-        // SAFETY: the program's check found that this kernel has no dims, reads its first two
-        // buffers and writes the third. The buffers have at most the lengths of a vocabulary row,
-        // one float, and a vocabulary row. The slices have a row's length.
+        // SAFETY: `Program::new` checked that this kernel has no dims, reads its first two buffers
+        // and writes the third. The buffers have at most the lengths of a vocabulary row, one
+        // float, and a vocabulary row. The slices have a row's length.
         unsafe { self.loaded.backend.call(kernel, &pointers, &sizes, &[]) }.map_err(|problem| {
             let (task, kernel) = ("softmax".to_string(), self.loaded.program.kernels[kernel].name.clone());
             StepError::Execute(ExecuteError::Item(Box::new(ItemError { task, kernel, problem })))

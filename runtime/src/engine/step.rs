@@ -1,65 +1,65 @@
-//! A step of an engine: the tokens that it adds to sequences, and the reasons why it does not run.
+//! A step of an engine: the tokens that it adds to sequences, and the errors of a step.
 
 use ixc_failure::Class;
 use ixc_ir::plan::MAX_OUTPUTS;
 
 use crate::execute::ExecuteError;
 
-/// The reason why a step did not run.
+/// The reason why a step did not run or has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// The step has no tokens.
+    /// The step has no addition, or an addition without tokens.
     #[error("a step needs at least one token")]
     NoTokens,
     /// The step has more tokens than the plan allows.
     #[error("the step has {found} tokens; the plan takes at most {max} (split longer prompts into several steps)")]
     TooManyTokens {
-        /// Number of tokens.
+        /// Number of tokens of the step.
         found: usize,
-        /// Max tokens of a step.
+        /// Maximum number of tokens of a step.
         max: u32,
     },
     /// A token id is outside the vocabulary.
     #[error("token {index} is {id}; ids of this model are below {vocabulary}")]
     Token {
-        /// Position in the tokens.
+        /// Index of the token in its addition.
         index: usize,
         /// The token's id.
         id: u32,
         /// Size of the vocabulary.
         vocabulary: u32,
     },
-    /// Outputs are requested for rows that the step does not have.
+    /// An addition requests outputs of rows that it does not have, or too many outputs.
     #[error("output {index} is requested for row {row}; the step has {rows} tokens and at most {MAX_OUTPUTS} outputs")]
     Output {
-        /// Position in the requested outputs.
+        /// Index among the addition's requested outputs.
         index: usize,
         /// The requested row.
         row: u32,
-        /// Tokens of the step.
+        /// Number of tokens of the addition.
         rows: usize,
     },
-    /// The context has no room for the tokens.
+    /// The sequence has no room for the tokens.
     #[error("the context is full: the sequence has {position} tokens, and {tokens} more do not fit into {context}")]
     ContextFull {
-        /// Tokens in the sequence.
+        /// Number of tokens in the sequence.
         position: u32,
-        /// Tokens to be added.
+        /// Number of tokens to be added.
         tokens: usize,
-        /// Max tokens of a sequence.
+        /// Maximum number of tokens of a sequence.
         context: u32,
     },
-    /// Only a part of a text was passed to a model with non-causal attention, which needs whole
-    /// texts.
+    /// An addition continues a text, but the model has non-causal attention and needs each text in
+    /// one step.
     #[error(
         "found {tokens} tokens after the first {position} of a text; this model takes a whole text in one step, at most {max} tokens"
     )]
     Part {
-        /// Tokens in the sequence.
+        /// Number of tokens in the sequence.
         position: u32,
-        /// Tokens to be added.
+        /// Number of tokens to be added.
         tokens: usize,
-        /// Max tokens of a step.
+        /// Maximum number of tokens of a step.
         max: u32,
     },
     /// The sequence does not exist.
@@ -80,20 +80,20 @@ pub enum StepError {
         /// Id of the sequence.
         id: SequenceId,
     },
-    /// The step appends tokens to more sequences than the engine was loaded for.
+    /// The step has more additions (tokens for one sequence) than the engine was loaded for.
     #[error(
         "the step appends tokens in {found} parts; the engine was loaded for at most {max} (one for each sequence)"
     )]
     TooManyAdditions {
-        /// Number of parts: tokens to append to one sequence.
+        /// Number of additions of the step.
         found: usize,
-        /// Max number of parts in a step.
+        /// Maximum number of additions of a step.
         max: u32,
     },
-    /// The engine has its max number of sequences.
+    /// The engine already has its maximum number of sequences.
     #[error("all {max} sequences that the engine was loaded for exist already")]
     TooManySequences {
-        /// Max number of sequences.
+        /// Maximum number of sequences.
         max: u32,
     },
     /// The system refuses memory for another sequence.
@@ -101,25 +101,25 @@ pub enum StepError {
     Memory {
         /// The purpose of the memory.
         what: &'static str,
-        /// Bytes requested.
+        /// Number of requested bytes.
         bytes: u64,
-        /// The kind of the system's error.
+        /// Kind of the system's error.
         kind: std::io::ErrorKind,
     },
-    /// Probabilities are requested of a plan without logits.
+    /// Probabilities are requested, but the plan computes no logits.
     #[error("the output of the plan is hidden states, which have no probabilities")]
     NoLogits,
-    /// The hidden states do not match the tokens.
+    /// The number of elements of hidden states does not match the number of tokens.
     #[error("found {found} numbers of hidden states for {rows} tokens; the plan takes {expected} for each token")]
     Hidden {
         /// Number of elements passed by the caller.
         found: usize,
-        /// Tokens of the step.
+        /// Number of tokens of the step.
         rows: usize,
-        /// Elements expected for each token.
+        /// Number of elements expected for each token.
         expected: u32,
     },
-    /// A slice has another length than the vocabulary.
+    /// The length of a slice differs from the size of the vocabulary.
     #[error("found {found} logits or probabilities; the vocabulary has {expected} tokens")]
     Vocabulary {
         /// Length of the slice.
@@ -127,7 +127,7 @@ pub enum StepError {
         /// Size of the vocabulary.
         expected: u32,
     },
-    /// A pass failed: experts cannot be read, the plan is wrong, or the runtime has a bug.
+    /// The computation failed: experts cannot be read, the plan is wrong, or the runtime has a bug.
     #[error("{lead}{0}", lead = lead(.0))]
     Execute(#[from] ExecuteError),
 }
@@ -156,7 +156,7 @@ impl StepError {
     }
 }
 
-/// Returns the prefix of the error text of a pass. It depends on whether the plan or a drive is the
+/// Returns a prefix for the error's message. It depends on whether the plan or a drive is the
 /// cause.
 fn lead(error: &ExecuteError) -> &'static str {
     match error {
@@ -170,13 +170,14 @@ fn lead(error: &ExecuteError) -> &'static str {
     }
 }
 
-/// A function from logits to probabilities. Samplers need only this function of an engine.
+/// A source of the softmax function, which converts logits to probabilities. Samplers need only
+/// this function of an engine.
 pub trait Softmax {
-    /// Writes `e^(logits * inverse_temperature)`, divided by its sum, to `probabilities`. All have
-    /// the vocabulary's length.
+    /// Writes `e^(logits * inverse_temperature)`, divided by the sum of these values, to
+    /// `probabilities`. Both slices have the vocabulary's length.
     ///
     /// # Errors
-    /// Fails if a length differs, or if the plan's kernel fails.
+    /// Fails if a slice has another length, or if the plan's softmax kernel fails.
     fn probabilities(
         &self,
         logits: &[f32],
@@ -189,7 +190,7 @@ pub trait Softmax {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub(crate) u32);
 
-/// The sequence that every engine has.
+/// The id of the first sequence, which every engine has.
 pub const FIRST: SequenceId = SequenceId(0);
 
 impl std::fmt::Display for SequenceId {
@@ -198,16 +199,16 @@ impl std::fmt::Display for SequenceId {
     }
 }
 
-/// Tokens that a step adds to a sequence. Several additions to one sequence must be consecutive.
-/// The results of each are bit-identical to a step with only this addition. Recurrent states are
-/// the exception: they process the tokens of all additions together
+/// Tokens that a step adds to one sequence. Several additions to the same sequence must be
+/// consecutive. The results of each addition have the same bits as in a step with only this
+/// addition. Recurrent states are an exception: they process the tokens of all additions together
 /// ([`Engine::cuts_steps`](super::Engine::cuts_steps)).
 #[derive(Clone, Copy, Debug)]
 pub struct Addition<'t> {
     /// Id of the sequence.
     pub sequence: SequenceId,
-    /// The tokens, at least one.
+    /// Ids of the added tokens; there is at least one.
     pub tokens: &'t [u32],
-    /// The rows (positions in `tokens`) whose logits are requested.
+    /// Indices into `tokens` of the rows whose outputs are requested.
     pub outputs: &'t [u32],
 }

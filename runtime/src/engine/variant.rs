@@ -12,13 +12,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Loading a plan twice would take the memory of its weights twice. It would also distort a
-//! measurement, because the placement of pages changes the speed.
+//! Loading a second plan of the model would take the memory of its weights twice. It would also
+//! distort measurements, because the placement of pages in memory changes the speed.
 //!
-//! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the
-//! same order and at the same addresses. Only its steps, kernels and buffers differ. Invariant: the
-//! engine's arena, scratch memory and memory for chosen cache slots are as large as the largest
-//! variant needs. They grow within the budget, and never shrink.
+//! Invariant: a variant has the weights, states, rotary tables and routings of the engine's plan,
+//! in the same order and at the same addresses. Only its steps, kernels and buffers differ.
+//! Invariant: the engine's arena, scratch memory and memory for chosen cache slots have room for
+//! the largest variant. They grow within the budget, and never shrink.
 
 use std::sync::{Arc, Mutex};
 
@@ -43,7 +43,7 @@ pub struct Variant {
     parts: PartResults,
     clocks: Vec<Mutex<Clock>>,
     plan_digest: Digest,
-    /// The engine that the variant belongs to.
+    /// Token that identifies the engine to which the variant belongs.
     owner: Arc<()>,
 }
 
@@ -56,12 +56,12 @@ fn kind_of(backend: &Backend) -> BackendKind {
 }
 
 impl Engine {
-    /// Checks a plan of the same model, generates its code, and enlarges the engine's memory where
-    /// needed.
+    /// Checks another plan of the same model, generates its code, and enlarges the engine's memory
+    /// if the plan needs more.
     ///
     /// # Errors
-    /// See [`Engine::load`], including the budget. [`LoadError::OtherPlan`] if experts
-    /// are streamed, or the plan has other weights, states or rows.
+    /// See [`Engine::load`], including the budget. [`LoadError::OtherPlan`] if experts are
+    /// streamed, or if the plan has other weights, states or rows.
     pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
         let program = check_plan(plan)?;
         work(plan, self.loaded.context)?;
@@ -72,8 +72,8 @@ impl Engine {
             (routings, program.ngrams.clone())
         };
         let lacks = |input: &RowInput| loaded.store.inputs.rows_of(*input).is_none();
-        // Experts are requested by window numbers, and an expert cache is made for the windows of
-        // one plan.
+        // Streamed experts are requested by window numbers, and an expert cache is made for the
+        // windows of one plan only.
         let streamed = loaded.store.experts.is_some() || loaded.store.advice.is_some();
         if streamed
             || self.is_divided()
@@ -120,9 +120,9 @@ impl Engine {
         Ok(Variant { program, backend, parts, clocks, plan_digest, owner: Arc::clone(&self.loaded.owner) })
     }
 
-    /// Exchanges the engine's plan with a variant: the steps that follow run the variant, and
-    /// `variant` holds the old plan. Sequences stay. Statistics of earlier steps that were not
-    /// taken are lost.
+    /// Swaps the engine's plan and a variant. Later steps run the variant's plan, and `variant`
+    /// then holds the previous plan. Sequences are kept. Statistics that were not taken before are
+    /// lost.
     ///
     /// # Errors
     /// [`LoadError::OtherPlan`] if the variant belongs to another engine.

@@ -1,4 +1,4 @@
-//! Errors of a pass.
+//! Errors of a pass (the execution of a plan's stages in one step).
 
 use std::time::Duration;
 
@@ -14,28 +14,28 @@ use crate::pool::PoolError;
 use crate::storage::blocks::BlockError;
 use crate::streaming::StreamError;
 
-/// The reason why a pass was abandoned. Its results must not be used.
+/// The reason why a pass failed. Its results must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExecuteError {
-    /// A work item failed its check.
+    /// A kernel call for a work item failed its check.
     #[error(transparent)]
     Item(Box<ItemError>),
     /// A router chose an expert that does not exist.
     #[error(transparent)]
     Expert(#[from] BadExpert),
-    /// A model file changed.
+    /// A model file changed while the engine uses it.
     #[error(transparent)]
     Changed(#[from] ChangedFile),
-    /// An expert cannot be read.
+    /// An expert cannot be read from the drive.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// An expert's block is damaged.
+    /// A streamed block of an expert is damaged.
     #[error(transparent)]
     Block(#[from] BlockError),
     /// An exchange with other ranks failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The plan is the part of a rank, and there is no connection to the others.
+    /// The plan is that of one rank of several, but there is no connection to the other ranks.
     #[error("the plan is the part of a rank, and there is no connection to the other ranks")]
     NoRanks,
     /// The step exceeded its time limit.
@@ -69,15 +69,15 @@ impl ExecuteError {
     }
 }
 
-/// The reason why a work item must not run, with its task and kernel.
+/// The reason why a work item (one kernel call of a task) must not run, with its task and kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("task {task:?}, kernel {kernel}: {problem}")]
 pub struct ItemError {
-    /// The task's label.
+    /// Label of the task in the plan.
     pub task: String,
-    /// Name of the item's kernel.
+    /// Name of the kernel.
     pub kernel: String,
-    /// The problem.
+    /// The problem with the item.
     #[source]
     pub problem: Problem,
 }
@@ -85,62 +85,62 @@ pub struct ItemError {
 /// A problem with a work item.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// A slice lies outside its memory.
+    /// The bytes that a kernel needs lie outside the memory of its buffer.
     #[error(
         "buffer %{buffer} needs {bytes} bytes at offset {offset}, but only {available} exist (row {row}, column {column}, band {band}, expert {expert})"
     )]
     Slice {
-        /// The kernel's buffer.
+        /// Name of the kernel's buffer.
         buffer: String,
-        /// Offset of the slice.
+        /// Offset of the needed bytes.
         offset: u64,
-        /// Length of the slice.
+        /// Number of needed bytes.
         bytes: u64,
-        /// Length of the memory.
+        /// Number of bytes of the memory.
         available: u64,
         /// The item's first row.
         row: u64,
         /// The item's column.
         column: u32,
-        /// The item's band in the column.
+        /// The item's band (a part of the column).
         band: u32,
         /// The item's expert.
         expert: u32,
     },
-    /// A buffer size or index limit does not fit 64 bits.
+    /// A buffer's size, or an index limit, does not fit 64 bits.
     #[error("the size or limit of buffer %{buffer} has no value for dims {dims:?}")]
     Size {
-        /// The kernel's buffer.
+        /// Name of the kernel's buffer.
         buffer: String,
-        /// Dims of the kernel.
+        /// Dims (run-time sizes) of the kernel call.
         dims: Vec<i64>,
     },
-    /// A dim is outside its range.
+    /// A dim (run-time size) of a kernel is outside its declared range.
     #[error("dim %{dim} is {found}, must be in {lo}..={hi}")]
     Dim {
         /// Name of the dim.
         dim: String,
-        /// The value found.
+        /// The value of the dim.
         found: i64,
-        /// Min value.
+        /// Minimum value of the dim.
         lo: i64,
-        /// Max value.
+        /// Maximum value of the dim.
         hi: i64,
     },
-    /// A dim has no value.
+    /// A dim of a kernel cannot be computed.
     #[error(transparent)]
     NoDim(#[from] DimError),
-    /// An index input can have values that exceed the kernel's limit.
+    /// An index buffer may contain values above the limit that the kernel declares.
     #[error("buffer %{buffer} takes indices below {below}, but the input has indices below {found}")]
     Index {
-        /// The kernel's buffer.
+        /// Name of the kernel's buffer.
         buffer: String,
-        /// Upper bound of indices in the kernel.
+        /// Upper bound (exclusive) of the indices in the kernel.
         below: u64,
-        /// Upper bound of the values in the input.
+        /// Upper bound (exclusive) of the values in the runtime's input.
         found: u64,
     },
-    /// The interpreter refused the kernel.
+    /// The reference interpreter refused the kernel.
     #[error(transparent)]
     Interpret(InterpretError),
     /// The emulator stopped the kernel's code.

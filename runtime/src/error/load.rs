@@ -29,28 +29,28 @@ pub enum LoadError {
     /// Weights cannot be locked in memory.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The plan has separate expert layers, but a whole model is requested.
+    /// The plan has only expert layers, but a whole model is requested.
     #[error("the plan has expert layers, which run on their own; expected the steps of a model")]
     NoSteps,
-    /// Threads and memory have no place on NUMA nodes.
+    /// Threads or memory cannot be placed on NUMA nodes as requested.
     #[error(transparent)]
     Numa(#[from] NumaError),
     /// The ranks of the plan cannot run together.
     #[error(transparent)]
     Ranks(#[from] RanksError),
-    /// A plan cannot run with the weights of the loaded plan.
+    /// Another plan cannot run in a loaded engine, because its weights, states or rows differ.
     #[error("{}", if *streamed { "streamed experts belong to one plan; another plan cannot use them" } else { "the plan has other weights, states, files or rows than the loaded plan" })]
     OtherPlan {
-        /// Whether streamed experts are the reason.
+        /// Whether the reason is that the engine streams experts.
         streamed: bool,
     },
-    /// The plan has a whole model, but separate expert layers are requested.
+    /// The plan is that of a whole model, but separate expert layers are requested.
     #[error("the plan has the steps of a model; expected expert layers, which run on their own")]
     NoLayers,
     /// The kernel verifier refuses a kernel of the plan.
     #[error("the plan is malformed: kernel {kernel:?}: {source}")]
     Kernel {
-        /// The kernel's name.
+        /// Name of the kernel.
         kernel: String,
         /// The verifier's error.
         source: Box<VerifyError>,
@@ -67,13 +67,13 @@ pub enum LoadError {
     /// The emulator does not know the target.
     #[error("the emulator cannot run code for target {}; it runs only x86-64 code", target.name())]
     NotEmulated {
-        /// The target.
+        /// Name of the target.
         target: Target,
     },
     /// The emulator refuses generated code, which is a bug.
     #[error("kernel {kernel}: {source}; this is a bug")]
     Fault {
-        /// The kernel's name.
+        /// Name of the kernel.
         kernel: String,
         /// The emulator's error.
         source: Box<Fault>,
@@ -86,21 +86,21 @@ pub enum LoadError {
         /// The system's error.
         source: io::Error,
     },
-    /// A model file does not exist.
+    /// A model file exists neither at the plan's path nor next to the plan.
     #[error(
         "model file {}: No such file, and there is no file {} next to the plan",
         path.display(), path.file_name().unwrap_or_default().display()
     )]
     NoModelFile {
-        /// The path in the plan.
+        /// Path of the model file in the plan.
         path: PathBuf,
     },
-    /// The number of model files differs from the plan's.
+    /// The caller passed another number of model files than the plan has.
     #[error("the number of model files is {found}; the plan was made from {expected}{}", if *expected == 0 { ": it holds all weights itself" } else { "" })]
     FileCount {
         /// Number of files passed by the caller.
         found: usize,
-        /// Number of files in the plan.
+        /// Number of model files in the plan.
         expected: usize,
     },
     /// A model file is not the one that the plan was made from.
@@ -109,58 +109,59 @@ pub enum LoadError {
         path.display()
     )]
     OtherModel {
-        /// Model file with other contents.
+        /// Path of the model file.
         path: PathBuf,
-        /// The property that differs.
+        /// Name of the property that differs.
         what: &'static str,
-        /// The value found.
+        /// Value of the property in the file.
         found: u64,
-        /// The value when the plan was made.
+        /// Value of the property when the plan was made.
         expected: u64,
     },
-    /// A plan names a file that is no model file.
+    /// A plan names a file that is not a model file.
     #[error("model file {}: it does not begin like GGUF or safetensors", path.display())]
     NotAModel {
-        /// File that is no model file.
+        /// Path of that file.
         path: PathBuf,
     },
-    /// A plan does not identify its model file.
+    /// The plan's checksum covers too little of the model file's header, so the plan does not
+    /// identify the file.
     #[error(
         "model file {}: the plan's checksum covers {found} bytes of the header; expected at least {expected}",
         path.display()
     )]
     PartOfHeader {
-        /// Model file of the plan.
+        /// Path of the model file.
         path: PathBuf,
-        /// Bytes that the checksum covers.
+        /// Number of header bytes that the checksum covers.
         found: u64,
-        /// Min bytes.
+        /// Number of header bytes that it must cover at least.
         expected: u64,
     },
-    /// The requested context is not possible.
+    /// The requested context length is 0 or too large.
     #[error("the context is {found} tokens; expected 1 to {max} for this model")]
     Context {
-        /// The requested context.
+        /// The requested context length, in tokens.
         found: u64,
-        /// Max context.
+        /// Maximum context length, in tokens.
         max: u32,
     },
-    /// The requested number of threads is not possible.
+    /// The requested number of threads is 0 or too large.
     #[error("the number of threads is {found}; expected 1 to {MAX_THREADS}")]
     Threads {
-        /// The requested number.
+        /// The requested number of threads.
         found: usize,
     },
     /// The system refuses memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A weight in the plan's own file has another checksum than when it was written.
+    /// The checksum of a weight in the plan file differs from the stored one.
     #[error(
         "{}: weight {name:?} has checksum {found:08x}, expected {expected:08x}: the file is damaged, compile the model again",
         path.display()
     )]
     DamagedWeight {
-        /// The plan's file.
+        /// Path of the plan file.
         path: PathBuf,
         /// Name of the weight.
         name: String,
@@ -169,23 +170,23 @@ pub enum LoadError {
         /// The checksum stored in the file.
         expected: u32,
     },
-    /// A block of experts in the plan's own file is damaged.
+    /// A block of experts in the plan file is damaged.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// The plan has weights in its own file, but was loaded without that file.
+    /// The plan was loaded without its plan file, which contains weights.
     #[error("the plan has weights in its own file, but it was not loaded from that file")]
     NoWeights,
-    /// The memory budget is too small.
+    /// The memory budget is smaller than the minimum for streamed experts.
     #[error(
         "the memory budget of {} is too small: the model needs {} MiB without experts, and {} MiB with the fewest experts",
         Bytes(*budget), mib(*fixed), mib(*needed)
     )]
     Budget {
-        /// The requested budget.
+        /// The requested budget, in bytes.
         budget: u64,
-        /// Bytes that are always in memory, without experts.
+        /// Bytes that the model always needs, without experts.
         fixed: u64,
-        /// The min budget.
+        /// The smallest budget that works, in bytes.
         needed: u64,
     },
     /// The memory budget is too small, and the plan has no experts that could be streamed.
@@ -194,12 +195,12 @@ pub enum LoadError {
         Bytes(*budget), mib(*needed)
     )]
     Larger {
-        /// The requested budget.
+        /// The requested budget, in bytes.
         budget: u64,
-        /// Bytes that the plan takes.
+        /// Bytes that the plan needs.
         needed: u64,
     },
-    /// Experts cannot stay in mapped files, because loading packs them.
+    /// Experts cannot stay in mapped files, because loading must pack them.
     #[error(
         "experts cannot be read from the mapped file: {weight} is packed when the plan is loaded; compile the model without packing, or with packed weights in the plan's own file"
     )]
@@ -207,7 +208,8 @@ pub enum LoadError {
         /// The first weight that is packed at load time.
         weight: String,
     },
-    /// Experts cannot be streamed, because no file has them in the kernels' format.
+    /// Experts cannot be streamed, because they are converted when they are read: no file has them
+    /// in a format of the kernels.
     #[error(
         "experts cannot be streamed from the model's own files: {weight} is converted when it is read (FP8, MXFP4, or rows in another order); stream them from a plan with packed experts"
     )]
@@ -215,7 +217,7 @@ pub enum LoadError {
         /// The first weight that is converted.
         weight: String,
     },
-    /// The counts of chosen experts belong to another model.
+    /// The counts of chosen experts, used to pin experts, belong to another model.
     #[error("the record of used experts is from another model: {0}")]
     OtherExperts(#[from] OtherExperts),
     /// Experts cannot be streamed.
@@ -224,10 +226,10 @@ pub enum LoadError {
     /// Packing weights failed.
     #[error("weights could not be packed: {source}")]
     Pack {
-        /// The pool's error.
+        /// Error of the thread pool.
         source: PoolError,
     },
-    /// The system refuses a thread.
+    /// The system could not start a thread.
     #[error("cannot start a thread: {source}")]
     Thread {
         /// The system's error.
@@ -273,7 +275,7 @@ impl LoadError {
         }
     }
 
-    /// Returns the change that may help.
+    /// Returns the change by the user that may help.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             LoadError::Lock(_) => Some(Remedy::LockLess),
@@ -288,7 +290,7 @@ impl LoadError {
     }
 }
 
-/// The difference between the layers with experts of two plans.
+/// The first difference between the expert layers of a plan and those of counts of chosen experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OtherExperts {
     /// The number of layers differs.
@@ -302,7 +304,7 @@ pub enum OtherExperts {
     /// The number of experts of a layer differs.
     #[error("expert layer {layer} has {found} experts; expected {expected}")]
     Experts {
-        /// Position among the layers with experts.
+        /// Index of the layer among the layers with experts.
         layer: usize,
         /// Number of experts in the counts.
         found: usize,
@@ -311,7 +313,7 @@ pub enum OtherExperts {
     },
 }
 
-/// Returns bytes as whole MiB, rounded up.
+/// Converts bytes to whole MiB, rounded up.
 fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }

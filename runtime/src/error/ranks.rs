@@ -6,12 +6,13 @@ use ixc_transport::TransportError;
 /// The reason why ranks cannot run together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RanksError {
-    /// The number of ranks differs from the plan's.
+    /// The number of running ranks, or of plans in the file, differs from the plan's number of
+    /// ranks.
     #[error("found {found} ranks; the plan is for {expected}")]
     Count {
-        /// Number of ranks that run, or plans that the file has.
+        /// Number of running ranks, or of plans in the file.
         found: u64,
-        /// Number of ranks of the plan.
+        /// Number of ranks in the plan.
         expected: u64,
     },
     /// One process would run too many ranks.
@@ -19,31 +20,31 @@ pub enum RanksError {
     TooManyHere {
         /// Number of ranks.
         found: usize,
-        /// Max ranks of a process.
+        /// Maximum number of ranks of a process.
         max: usize,
     },
-    /// A plan of the file is not that of its rank.
+    /// The plans in the file are not in the order of their ranks.
     #[error("the file has a plan of rank {found} in place of rank {expected}")]
     Order {
-        /// Rank of the plan.
+        /// Rank of the plan at this position.
         found: u32,
-        /// Rank that this position of the file requires.
+        /// Rank of the plan that must be at this position.
         expected: u32,
     },
-    /// The exchanges of two ranks do not match.
+    /// An exchange of one rank matches no exchange of another rank.
     #[error("exchange {number} of rank {rank} does not match those of the other ranks")]
     Exchange {
         /// Number of the rank.
         rank: u32,
-        /// Number of the exchange.
+        /// Index of the exchange among those of the rank.
         number: usize,
     },
-    /// A rank has another program, plan or options.
+    /// A rank has another version, plan or options than rank 0.
     #[error("rank {rank} has another {what} than rank 0; start all ranks with the same program, plan and options")]
     Differs {
         /// Number of the rank.
         rank: u32,
-        /// The property that differs.
+        /// Name of the property that differs.
         what: &'static str,
     },
     /// The connection to another rank failed.

@@ -1,10 +1,11 @@
 //! Counts of chosen experts, by layer.
 //!
-//! The thread that runs steps counts after each successful step, from its sorted routings: one
-//! addition for each expert with rows. Only layers with experts count, in the order of a step. If
-//! some of a token's experts are computed later, a layer has several routings.
+//! The thread that runs steps updates the counts after each successful step. It takes them from the
+//! sorted routings: one addition for each expert with rows. Only layers with experts are counted,
+//! in the order of a step. If some of a token's experts are deferred to the next layer, one layer
+//! has several routings.
 //!
-//! Invariant: a failed step counts nothing. Counts depend neither on the number of threads nor on
+//! Invariant: a failed step changes no count. Counts depend neither on the number of threads nor on
 //! where experts are stored.
 
 use std::collections::HashMap;
@@ -17,14 +18,14 @@ use crate::expert_sort::Bucket;
 use crate::program::Program;
 use crate::streaming::BlockId;
 
-/// The counts of a layer's experts.
+/// The counts of one layer's experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerCounts {
-    /// Name of the layer's first expert weight in a step.
+    /// Name of the first expert weight that a step reads in this layer.
     pub weight: String,
-    /// Number of rows that each expert was chosen for.
+    /// For each expert, the number of rows for which a router chose it.
     pub chosen: Vec<u64>,
-    /// Group of these experts, if they can be streamed.
+    /// Expert group of this layer, if its experts can be streamed.
     pub group: Option<u32>,
 }
 
@@ -33,12 +34,12 @@ pub struct LayerCounts {
 pub struct ExpertCounts {
     tokens: u64,
     layers: Vec<LayerCounts>,
-    /// The layer of each routing; `None` if no expert weights use its rows.
+    /// The layer of each routing; `None` if no expert weight is read with its rows.
     of_routing: Vec<Option<usize>>,
 }
 
 impl ExpertCounts {
-    /// Makes counts of 0 for a checked plan.
+    /// Creates counts that are all 0, for a plan that is already checked.
     pub(crate) fn new(program: &Program, weights: &[PlanWeight]) -> ExpertCounts {
         let groups = (0u32..).zip(&program.groups).flat_map(|(i, group)| group.weights.iter().map(move |&w| (w, i)));
         let group_of: HashMap<u32, u32> = groups.collect();
@@ -49,10 +50,10 @@ impl ExpertCounts {
             let number = bucket.0 as usize;
             for arg in task.args.iter().filter(|arg| arg.expert_stride > 0) {
                 let Source::Weight(weight) = arg.source else { continue };
-                // The program's check found that both exist.
+                // `Program::new` checked that the weight and the routing exist.
                 let (facts, routing) = (&weights[weight as usize], &program.routings[number]);
-                // The number of experts is at most the number of matrices, so counts take less
-                // memory than these.
+                // The number of experts is at most the number of matrices, so the counts take less
+                // memory than the matrices.
                 let experts = facts.shape.first().copied().unwrap_or(0).min(routing.experts.into());
                 let layer = of_weight.get(&weight).copied().or(of_routing[number]).unwrap_or_else(|| {
                     let chosen = vec![0; experts as usize];
@@ -67,7 +68,7 @@ impl ExpertCounts {
         ExpertCounts { tokens: 0, layers, of_routing }
     }
 
-    /// Counts a successful step of `tokens` tokens, whose rows are in these buckets.
+    /// Adds the counts of a successful step of `tokens` tokens, whose rows are sorted in `buckets`.
     pub(crate) fn add(&mut self, tokens: u32, buckets: &mut [RwLock<Bucket>]) {
         self.tokens += u64::from(tokens);
         for (bucket, layer) in buckets.iter_mut().zip(&self.of_routing) {
@@ -83,7 +84,7 @@ impl ExpertCounts {
     /// Checks that `chosen` has the same layers and experts as these counts.
     ///
     /// # Errors
-    /// Returns the first difference.
+    /// Returns the first difference as an error.
     pub fn check(&self, chosen: &[Vec<u64>]) -> Result<(), OtherExperts> {
         if chosen.len() != self.layers.len() {
             return Err(OtherExperts::Layers { found: chosen.len(), expected: self.layers.len() });
@@ -98,8 +99,8 @@ impl ExpertCounts {
         }
     }
 
-    /// Returns the experts with counts above 0, most used first, and equal ones in the order of
-    /// layers. Only experts that can be streamed are included.
+    /// Returns the experts with counts above 0 in `chosen`, most used first. Experts with equal
+    /// counts are in the order of layers. Only experts that can be streamed are included.
     pub(crate) fn choose_most_used(&self, chosen: &[Vec<u64>]) -> Vec<BlockId> {
         let layers = chosen.iter().zip(&self.layers).filter_map(|(chosen, layer)| Some((chosen, layer.group?)));
         let experts = layers.flat_map(|(chosen, group)| {
@@ -115,7 +116,7 @@ impl ExpertCounts {
         self.tokens
     }
 
-    /// Returns the layers, in the order of a step.
+    /// Returns the counts of all layers with experts, in the order of a step.
     pub fn layers(&self) -> &[LayerCounts] {
         &self.layers
     }

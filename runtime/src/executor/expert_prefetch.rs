@@ -1,9 +1,11 @@
-//! Predictions in the executor: when they are made, scored, and read.
+//! Predictions of experts in the executor: when they are made, compared with the routers' choices,
+//! and used to read experts.
 //!
-//! Tokens are made one by one. The choice of a router scores the strategies, and its experts are
-//! requested. Then the next layer's experts are predicted, so that reading them begins during this
-//! layer's products. After the last layer comes the first one of the next token. If the plan has an
-//! early router for a layer, its experts are known before the prediction, at the same barrier.
+//! In decode, tokens are computed one by one. When a layer's router has chosen experts, these are
+//! requested, and the choice is compared with the predictions of all strategies. Then the next
+//! layer's experts are predicted, so that they are read while this layer computes. After the last
+//! layer follows the first layer of the next token. If the plan has an early router for a layer,
+//! its ids are known before the prediction, at the same barrier.
 //!
 //! ```text
 //! barrier   on_routed(group 3, [5, 9])         scores the guesses for group 3, made at group 2
@@ -11,10 +13,11 @@
 //!           ExpertCache::predict(group 4, ...) reads the guesses after all requests
 //! ```
 //!
-//! Prompts need no guesses. Their tokens need most experts of each layer, which are read ahead
-//! anyway. In prompts, only the plan's early routers predict, if the settings enable them.
+//! In prefill, no predictions are needed: the tokens of a prompt need most experts of each layer,
+//! and these are read ahead anyway. Only the plan's early routers predict there, if the settings
+//! enable them.
 //!
-//! Invariant: this module changes when blocks are read, but never results.
+//! Invariant: this module changes when blocks are read, but never the results.
 
 use std::time::{Duration, Instant};
 
@@ -25,33 +28,35 @@ use crate::streaming::predict::{PredictionSettings, Predictions, Report, RouterC
 use crate::streaming::store::{CHUNK, ExpertCache};
 use crate::streaming::{Block, BlockId};
 
-/// Number of tokens over which read statistics are averaged.
+/// Number of tokens over which statistics of reads are averaged.
 const AVERAGED_TOKENS: f64 = 16.0;
 
 /// The properties of a group of experts.
 #[derive(Clone, Copy, Debug, Default)]
 struct GroupProperties {
     experts: u32,
-    /// Experts that one token needs.
+    /// Number of experts that one token needs.
     top_k: u32,
-    /// Bytes read for one expert.
+    /// Number of bytes that are read for one expert.
     block_bytes: u64,
     /// Whether the plan has an early router for the group.
     early_router: bool,
-    /// Number of windows (request to release) in which its routing is computed.
+    /// Number of windows (from a request of experts to their release) in which the group's routing
+    /// is computed.
     windows: usize,
 }
 
-/// Experts that a group's router chose for the current token, in the windows computed so far.
+/// Experts that a group's router chose for the current token, in the windows that are already
+/// known.
 #[derive(Clone, Debug, Default)]
 struct RoutedExperts {
-    /// Windows whose experts are known.
+    /// Numbers of the windows whose experts are known.
     windows: Vec<u32>,
     experts: Vec<u32>,
 }
 
-/// Returns the experts of `ids` without repetition, ordered by rank: first the likeliest of all
-/// tokens. `ids` has `count` ids for each token, likeliest first.
+/// Returns the distinct experts in `ids`: first those that are likeliest for any token, then the
+/// second likeliest, and so on. `ids` has `count` ids for each token, likeliest first.
 pub(crate) fn by_rank(ids: &[u32], count: u32, experts: u32) -> Vec<u32> {
     let (mut seen, mut likely) = (vec![false; experts as usize], Vec::new());
     for rank in 0..count as usize {
@@ -65,22 +70,23 @@ pub(crate) fn by_rank(ids: &[u32], count: u32, experts: u32) -> Vec<u32> {
     likely
 }
 
-/// The predictions for all groups of a plan.
+/// The predictions for all expert groups of a plan.
 pub(crate) struct Prefetcher {
     predictions: Predictions,
     settings: PredictionSettings,
     groups: Vec<GroupProperties>,
     routed: Vec<RoutedExperts>,
     threads: u32,
-    /// Sums over the last tokens, with decaying weight: bytes read, seconds with a read, seconds
-    /// without a read that a thread waited for, layers.
+    /// Sums over the last tokens, whose weight decays. They are: bytes read, seconds with a running
+    /// read, seconds without a running read of requested experts, and layers.
     pace: [f64; 4],
-    /// Start time of the current token, and the drive's counters at that time; `None` in a prompt.
+    /// Start time of the current token, and the drive's counters at that time; `None` in prefill.
     begun: Option<(Instant, Counters)>,
 }
 
 impl Prefetcher {
-    /// Makes predictions for the groups of a checked plan with these blocks.
+    /// Creates a prefetcher for the expert groups of a checked plan. `blocks` are the blocks of all
+    /// experts.
     pub(crate) fn new(program: &Program, blocks: &[Block], settings: PredictionSettings, threads: usize) -> Prefetcher {
         let facts = |(number, group): (u32, &crate::program::Group)| GroupProperties {
             experts: group.experts,
@@ -116,7 +122,7 @@ impl Prefetcher {
         }
     }
 
-    /// Begins a step.
+    /// Begins a step of `tokens` tokens.
     pub(crate) fn begin_step(&mut self, store: &ExpertCache, tokens: u32) {
         self.routed.fill_with(RoutedExperts::default);
         self.begun = (tokens == 1).then(|| (Instant::now(), store.drive()));
@@ -130,7 +136,7 @@ impl Prefetcher {
         self.begun.is_some()
     }
 
-    /// Ends a successful step.
+    /// Ends a successful step, and updates the time measurements of predictions.
     pub(crate) fn end_step(&mut self, store: &ExpertCache) {
         let Some((begun, before)) = self.begun.take() else { return };
         let (took, drive) = (begun.elapsed(), store.drive().since(&before));
@@ -144,22 +150,22 @@ impl Prefetcher {
             self.predictions.pace(TokenTiming {
                 idle: idle / layers,
                 right: reading(block),
-                // Cost of a wrong guess: the read requests that were already submitted are
-                // completed.
+                // A wrong prediction costs the read requests that were already submitted, because
+                // these are completed.
                 wrong: reading(block.min(PREDICTED_DEPTH as u64 * CHUNK)),
             });
         }
         self.predictions.end_token(took);
     }
 
-    /// Ends a failed step.
+    /// Ends a failed step, and forgets its predictions.
     pub(crate) fn forget(&mut self) {
         self.begun = None;
         self.predictions.forget();
     }
 
-    /// Records the experts that the router chose in one window of a group. When all windows are
-    /// known, in any order, the choice of the group is complete.
+    /// Records the experts that the router chose in one window of a group. When all windows of the
+    /// group are known, in any order, the choice is complete.
     pub(crate) fn on_window(&mut self, store: &ExpertCache, group: u32, window: u32, experts: &[u32]) {
         let (Some(routed), Some(facts)) = (self.routed.get_mut(group as usize), self.groups.get(group as usize)) else {
             return;
@@ -175,7 +181,8 @@ impl Prefetcher {
         }
     }
 
-    /// Handles the choice of a group's router after its experts were requested.
+    /// Compares predictions with the choice of a group's router, and predicts the next group's
+    /// experts. Called after the chosen experts were requested.
     fn on_routed(&mut self, store: &ExpertCache, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
@@ -187,8 +194,8 @@ impl Prefetcher {
         }
     }
 
-    /// Handles the plan's early router of a group: `ids` has `count` ids for each token, likeliest
-    /// first.
+    /// Handles the result of the plan's early router for a group: `ids` has `count` ids for each
+    /// token, likeliest first.
     pub(crate) fn on_early_router(&mut self, store: &ExpertCache, group: u32, count: u32, ids: &[u32]) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let likely = by_rank(ids, count, facts.experts);
@@ -200,7 +207,7 @@ impl Prefetcher {
         }
     }
 
-    /// Reads ahead the experts that the current strategy predicts for a group.
+    /// Requests, ahead of their use, the experts that the current strategy predicts for a group.
     fn prefetch(&mut self, store: &ExpertCache, group: u32) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let width = facts.top_k.saturating_add(self.settings.extra).min(facts.experts);
@@ -211,7 +218,7 @@ impl Prefetcher {
         }
     }
 
-    /// Returns the results of all strategies.
+    /// Returns the scores of all strategies.
     pub(crate) fn report(&self) -> Report {
         self.predictions.report()
     }
@@ -226,8 +233,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Two layers of four experts of a page each. The cache has room for six, and each token needs
-    /// two of a layer.
+    /// A test model with two layers of four experts, each of one page. The cache has room for six
+    /// experts, and each token needs two experts of a layer.
     struct Rig {
         store: ExpertCache,
         prefetcher: Prefetcher,
@@ -266,8 +273,8 @@ mod tests {
             Rig { store, prefetcher, path }
         }
 
-        /// Does the work of a barrier after a router, with an early router's ids for the next
-        /// group. All experts arrive before it returns.
+        /// Does the work of a barrier after the router of `group`. `early` are the early router's
+        /// ids for the next group. Waits until all experts have arrived.
         fn group(&mut self, group: u32, experts: &[u32], early: Option<&[u32]>) {
             let request = self.store.request(group, experts).unwrap();
             self.prefetcher.on_routed(&self.store, group, experts);
@@ -303,14 +310,14 @@ mod tests {
             rig.group(1, &second, None);
             rig.prefetcher.end_step(&rig.store);
         }
-        // Layer 0, second and third token: [0, 1] for [0, 2], then [0, 2] for [2, 0]. All predicted
-        // experts are in memory.
+        // In layer 0, the previous token's experts predict [0, 1] for the choice [0, 2], and [0, 2]
+        // for [2, 0]. All predicted experts are in memory.
         assert_eq!(rig.tally(Strategy::Previous, 0), tally(4, 4, 3, 0, 0));
         assert_eq!(rig.tally(Strategy::EarlyRouter, 0), Tally::default(), "no early router");
-        // Layer 1: [2, 3] for [2, 3], and for [1, 3].
+        // In layer 1, they predict [2, 3] for [2, 3], and [2, 3] for [1, 3].
         assert_eq!(rig.tally(Strategy::Previous, 1), tally(4, 4, 3, 0, 0));
-        // [0, 1] for [2, 3]; [3], because expert 9 does not exist; [1, 0] for [1, 3]. The speed of
-        // the drive decides which of them the strategy is sure of.
+        // The early router predicts [0, 1] for [2, 3]; [3] for [2, 3], because expert 9 does not
+        // exist; and [1, 0] for [1, 3]. The other fields depend on the speed of the drive.
         let tally = rig.tally(Strategy::EarlyRouter, 1);
         assert_eq!((tally.chosen, tally.predicted, tally.right), (6, 5, 2));
         let stats = rig.store.stats();
@@ -327,16 +334,16 @@ mod tests {
         rig.prefetcher.on_early_router(&rig.store, 1, 2, &[2, 3]);
         let group = rig.store.stats().groups[1];
         assert_eq!(group.predicted_bytes, 2 * PAGE, "{group:?}");
-        // Another group's experts are needed: the first two must make room for the requests of the
-        // next layers.
+        // The predicted experts 2 and 3 are not needed. They must make room for the experts that
+        // the next layers request.
         rig.store.release(0);
         rig.group(1, &[0, 1], None);
         rig.group(0, &[2, 3], None);
         assert_eq!(rig.tally(Strategy::EarlyRouter, 1), tally(2, 2, 0, 0, 2));
         let group = rig.store.stats().groups[1];
         assert_eq!((group.right_bytes, group.misses, group.failures), (0, 2, 0), "{group:?}");
-        // The guesses were cancelled before they were read, or were read for nothing. Other blocks
-        // may have been evicted instead, if the read of a guess was still running.
+        // Each predicted expert was either cancelled before it was read, or read without use. If
+        // its read was still running, another block may have been evicted instead.
         assert_eq!(group.cancelled * PAGE + group.predicted_bytes, 2 * PAGE, "{group:?}");
         assert!(group.wasted_bytes <= group.predicted_bytes, "{group:?}");
     }
@@ -350,7 +357,7 @@ mod tests {
             (StrategyChoice::Off, 0),
         ] {
             let mut rig = Rig::new(&format!("prompt-{choice}"), choice, true);
-            // The experts of the last token do not count for a prompt.
+            // The experts of the last decoded token are not compared with those of a prompt.
             rig.prefetcher.begin_step(&rig.store, 1);
             rig.group(0, &[0, 1], None);
             rig.prefetcher.begin_step(&rig.store, 5);

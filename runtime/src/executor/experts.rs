@@ -1,9 +1,9 @@
-//! Streamed experts: the blocks of a plan's weights, and the experts that a stage computes.
+//! Streamed experts: the blocks of a plan's expert weights, and the experts that a stage computes.
 //!
-//! A block is one expert of a group: its matrices of all the group's weights, in the layout of the
-//! kernels. If the plan's own file has blocks, each is read into its slot in one piece. Matrices
-//! that a model file stores in another format are read into staging memory, and packed from there
-//! into the slot.
+//! A block holds one expert of a group: its matrices of all weights of the group, in the layout of
+//! the kernels. If the plan file has blocks, each block is read into a slot of the cache in one
+//! piece. Matrices that a model file stores in another format are read into staging memory, and
+//! packed from there into the slot.
 //!
 //! ```text
 //! barrier      request experts 3 of bucket 3        submit reads of all that are not in memory
@@ -14,8 +14,8 @@
 //! barrier      release experts 3
 //! ```
 //!
-//! Invariant: the result of an item does not depend on when its block arrived. So streamed runs are
-//! bit-identical to runs with all experts in memory.
+//! Invariant: the result of a work item does not depend on when its block arrived. So runs with
+//! streamed experts have the same bits as runs with all experts in memory.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,28 +41,29 @@ use crate::streaming::store::{Config, ExpertCache, Pack, State};
 use crate::streaming::{Block, BlockEncoding, BlockId, Extent, StreamError};
 use crate::trace::{Recorder, Work};
 
-/// Alignment of matrices in a packed block, so that each vector load reads one cache line.
+/// Alignment of matrices in a packed block: a cache line, so that each vector load reads only one
+/// line.
 const LINE: u64 = 64;
 
-/// A matrix of an expert.
+/// The formats and length of one matrix of an expert.
 #[derive(Clone, Copy, Debug)]
 struct ExpertMatrix {
-    /// The format that kernels read.
+    /// Format in which kernels read the matrix.
     format: Format,
-    /// The format in the file.
+    /// Format in which the file stores the matrix.
     stored: Format,
     columns: u64,
-    /// Length in the kernels' format.
+    /// Length in the kernels' format, in bytes.
     bytes: u64,
 }
 
-/// Layout of the blocks of a group.
+/// Layout of the blocks of one expert group.
 #[derive(Clone, Debug)]
 struct Blocks {
     parts: Vec<ExpertMatrix>,
-    /// Offset of each matrix in its block, `[expert][matrix]`.
+    /// Offset of each matrix in its block, indexed by `[expert][matrix]`.
     offsets: Vec<u64>,
-    /// The layout of blocks in the plan's own file; `None` without such blocks.
+    /// The layout of blocks in the plan file; `None` if it has no blocks.
     shape: Option<BlockShape>,
 }
 
@@ -72,7 +73,7 @@ impl Blocks {
     }
 }
 
-/// A packer of blocks whose matrices lie in a model file.
+/// Packer of blocks whose matrices are read from a model file.
 struct Packer {
     groups: Arc<[Blocks]>,
     trace: Option<Arc<Recorder>>,
@@ -106,40 +107,40 @@ impl Pack for Packer {
     }
 }
 
-/// The experts of a window (from a group's request to its release), by progress.
+/// The experts of a window, which lasts from the request of a group's experts to their release.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     group: u32,
-    /// Experts that stages compute now, with their rows, in the order of work.
+    /// Experts that stages compute now, with their rows, in the order of computation.
     pub(crate) rows: Vec<ExpertRows>,
-    /// Requested experts that are still being read.
+    /// Experts that are requested, but not all in memory yet.
     coming: Vec<ExpertRows>,
     /// Experts of the window that are not requested yet.
     rest: Vec<ExpertRows>,
-    /// Whether these are the group's first experts in this step.
+    /// Whether stages compute the first experts of this window.
     pub(crate) first: bool,
 }
 
-/// All streamed experts.
+/// All streamed experts of a plan, and the state of their reading.
 pub(crate) struct Experts {
     store: ExpertCache,
     groups: Arc<[Blocks]>,
     trace: Option<Arc<Recorder>>,
-    /// The group of each weight, and its index among the matrices of a block.
+    /// For each streamed weight, its group and its index among the matrices of a block.
     group_of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
     checks: Option<Checks>,
     prefetcher: Mutex<Prefetcher>,
 }
 
-/// The checks of blocks in the plan's own file. Each block is compared with its checksum when it
-/// first arrives.
+/// The verification of blocks in the plan file. Each block is compared with its checksum when it is
+/// first read.
 struct Checks {
     path: PathBuf,
-    /// Whether each block was checked, `[group][expert]`. The lock prevents two threads from
-    /// checking one block at once.
+    /// Whether each block was checked, indexed by `[group][expert]`. The lock prevents two threads
+    /// from checking one block at the same time.
     done: Vec<Vec<(AtomicBool, Mutex<()>)>>,
-    /// Damaged blocks. They are read again when they are next needed.
+    /// Damaged blocks. They are read again when they are needed the next time.
     damaged: Mutex<Vec<BlockId>>,
 }
 
@@ -149,7 +150,7 @@ impl Checks {
         Checks { path, done: done.collect(), damaged: Mutex::default() }
     }
 
-    /// Checks a block, unless it was checked before.
+    /// Checks a block, unless it was already checked.
     ///
     /// # Safety
     /// The region must be readable, and must not be written meanwhile.
@@ -158,7 +159,7 @@ impl Checks {
         let Some((done, lock)) = done.filter(|(done, _)| !done.load(Ordering::Acquire)) else { return Ok(()) };
         let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if !done.load(Ordering::Acquire) {
-            // SAFETY: the caller meets the conditions of `# Safety`.
+            // SAFETY: the caller meets the conditions under `# Safety`.
             unsafe { shape.check_block(&self.path, block, region) }
                 .inspect_err(|_| self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push(block))?;
             done.store(true, Ordering::Release);
@@ -173,24 +174,24 @@ impl std::fmt::Debug for Experts {
     }
 }
 
-/// A function that maps a weight and an offset in it to a file number and an offset in that file.
+/// A function that returns the file number, and the offset in that file, of a byte of a weight.
 type PlaceOf<'a> = dyn Fn(&PlanWeight, u64) -> Option<(u32, u64)> + 'a;
 
-/// The blocks of a plan's experts, from which a store is made.
+/// The blocks of a plan's experts, from which an expert cache is made.
 #[derive(Debug)]
 pub(crate) struct Layout {
     groups: Vec<Blocks>,
     group_of_weight: Vec<Option<(u32, usize)>>,
     pub(crate) blocks: Vec<Block>,
-    /// Max experts of a group for one token.
+    /// Maximum number of experts of a group that one token needs.
     pub(crate) top_k: u32,
     raw: bool,
 }
 
 impl Layout {
-    /// Computes the layout of a checked plan's groups. `place` returns the file and offset of a
-    /// byte of a weight. `None` if numbers overflow, which cannot happen for a plan whose files
-    /// exist.
+    /// Computes the block layout of a checked plan's expert groups. `place` returns the file and
+    /// offset of a byte of a weight. Returns `None` if a number overflows, which cannot happen for
+    /// a plan whose files exist.
     pub(crate) fn new(program: &Program, weights: &[PlanWeight], place: &PlaceOf<'_>) -> Option<Layout> {
         let mut layout = Layout {
             groups: Vec::new(),
@@ -235,8 +236,8 @@ impl Layout {
                 let (mut at, mut extents) = (0u64, Vec::new());
                 for (part, &(weight, stored)) in parts.iter().zip(&places) {
                     let (file, offset) = place(weight, stored.checked_mul(u64::from(expert))?)?;
-                    // Whole pages are read, so a matrix has the same offset in its first page as in
-                    // the file.
+                    // Whole pages are read, so the first byte of a matrix has the same offset in
+                    // its page of memory as in its page of the file.
                     at = match raw {
                         true => at.checked_next_multiple_of(LINE)?,
                         false => at.checked_next_multiple_of(PAGE)?.checked_add(offset % PAGE)?,
@@ -253,15 +254,15 @@ impl Layout {
         Some(layout)
     }
 
-    /// Returns the least memory that streaming needs, in bytes.
+    /// Returns the minimum memory for streaming, in bytes.
     pub(crate) fn min_bytes(&self) -> u64 {
         ExpertCache::minimum_bytes(&self.blocks, self.top_k)
     }
 }
 
 impl Experts {
-    /// Opens the files and starts reading on demand. `checked` is the plan's own file, if its
-    /// blocks shall be compared with their checksums.
+    /// Opens the files, and starts the threads that read experts. `checked` is the path of the plan
+    /// file if its blocks are to be compared with their checksums.
     ///
     /// # Errors
     /// See [`ExpertCache::new`].
@@ -302,38 +303,38 @@ impl Experts {
         self.prefetcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the results of the predictions.
+    /// Returns the scores of the prediction strategies.
     pub(crate) fn predictions(&self) -> predict::Report {
         self.prefetcher().report()
     }
 
-    /// Begins a step of `tokens` tokens.
+    /// Begins a step of `tokens` tokens, for the predictions.
     pub(crate) fn begin_step(&self, tokens: u32) {
         self.prefetcher().begin_step(&self.store, tokens);
     }
 
-    /// Ends a successful step.
+    /// Ends a successful step, for the predictions.
     pub(crate) fn end_step(&self) {
         self.prefetcher().end_step(&self.store);
     }
 
-    /// Returns the experts that stages work on now.
+    /// Returns the window with the experts that stages compute now.
     pub(crate) fn window(&self) -> RwLockReadGuard<'_, Window> {
         self.window.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests the experts of these rows for window `number`, or as many of them as slots allow.
-    /// One thread calls this while no other works on a window. The same holds for [`Experts::next`]
-    /// and [`Experts::end`].
+    /// Begins window `number`: requests the experts of `rows`, or as many of them as the cache has
+    /// slots for. Only one thread may call this, [`Experts::next`] or [`Experts::end`], while no
+    /// other thread computes experts.
     pub(crate) fn begin(&self, number: u32, group: u32, rows: &[ExpertRows]) -> Result<(), StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         *window = Window { group, rest: rows.to_vec(), first: true, ..Window::default() };
         self.fill(&mut window)?;
         let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
         self.prefetcher().on_window(&self.store, group, number, &chosen);
-        // Long prompts need nearly all experts of each layer, so reading continues with the next
-        // layer. Other machines may have the first or the last experts, so only the range from the
-        // first to the last chosen expert is read.
+        // Long prompts need nearly all experts of each layer, so the next layer's experts are read
+        // ahead. If experts are divided among machines, this one may have only some of them. So
+        // only the range from the first to the last chosen expert is read.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
         if !self.prefetcher().is_token()
             && experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
@@ -344,7 +345,8 @@ impl Experts {
         Ok(())
     }
 
-    /// Releases the experts that were computed, and goes to the next experts of the window, if any.
+    /// Releases the experts that were computed, and continues with the next experts of the window.
+    /// Returns whether there are any.
     pub(crate) fn next(&self) -> Result<bool, StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         if window.coming.is_empty() && window.rest.is_empty() {
@@ -361,13 +363,13 @@ impl Experts {
         Ok(true)
     }
 
-    /// Requests the next experts. Those in memory go through all stages first, while the others are
-    /// read.
+    /// Requests the next experts of the window. Those that are in memory are computed first, while
+    /// the others are read.
     fn fill(&self, window: &mut Window) -> Result<(), StreamError> {
         let experts: Vec<u32> = window.rest.iter().map(|rows| rows.expert).collect();
         let possible = self.store.window(window.group, &experts).clamp(1, experts.len().max(1));
-        // If not all fit, takes half of those that fit, so that the other half can be read
-        // meanwhile.
+        // If not all experts fit into the cache, requests half of those that fit, so that the other
+        // half can be read meanwhile.
         let count = if possible < experts.len() { possible.div_ceil(2) } else { experts.len() };
         let request = self.store.request(window.group, &experts[..count])?;
         if count < experts.len() {
@@ -381,21 +383,21 @@ impl Experts {
         Ok(())
     }
 
-    /// Predicts experts of a group from the plan's early router. `ids` has `count` ids for each
-    /// token, likeliest first.
+    /// Predicts experts of a group with the result of the plan's early router. `ids` has `count`
+    /// ids for each token, likeliest first.
     pub(crate) fn predict(&self, group: u32, count: u32, ids: &[u32]) {
         self.prefetcher().on_early_router(&self.store, group, count, ids);
     }
 
     /// Announces the experts that window `number` will request. They are read after all blocks that
-    /// are needed earlier. `ids` has `count` ids for each token.
+    /// are needed sooner. `ids` has `count` ids for each token.
     pub(crate) fn announce(&self, number: u32, group: u32, count: u32, ids: &[u32]) {
         let experts = by_rank(ids, count, self.groups.get(group as usize).map_or(0, Blocks::experts));
         self.store.announce(group, &experts);
         self.prefetcher().on_window(&self.store, group, number, &experts);
     }
 
-    /// Releases a group's experts.
+    /// Ends a group's window and releases its experts.
     pub(crate) fn end(&self, group: u32) {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         if window.group == group {
@@ -416,7 +418,8 @@ impl Experts {
         self.discard_damaged();
     }
 
-    /// Drops blocks that were found damaged. All threads are done, so no thread reads them.
+    /// Removes damaged blocks from the cache. All threads have finished the pass, so no thread
+    /// reads them.
     fn discard_damaged(&self) {
         if let Some(checks) = &self.checks {
             for block in checks.damaged.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -425,8 +428,8 @@ impl Experts {
         }
     }
 
-    /// Reads the blocks of pinned experts, with all threads. If one is unreadable or damaged, the
-    /// step that needs it fails.
+    /// Reads the blocks of pinned experts, with all threads. An unreadable or damaged block is no
+    /// error here: the step that needs it fails.
     ///
     /// # Errors
     /// Fails if a thread panics.
@@ -457,7 +460,7 @@ impl Experts {
         read
     }
 
-    /// Waits for the block of a requested expert.
+    /// Waits until the block of a requested expert is in memory, and returns its region.
     pub(crate) fn wait(&self, group: u32, expert: u32) -> Result<Region, ExecuteError> {
         let block = BlockId { group, expert };
         let region = match (&self.trace, self.store.ready(block)) {
@@ -471,23 +474,23 @@ impl Experts {
         };
         let shape = self.groups.get(group as usize).and_then(|blocks| blocks.shape.as_ref());
         if let (Some(checks), Some(shape)) = (&self.checks, shape) {
-            // SAFETY: the block was requested, and stays in its slot until it is released. Kernels
-            // only read it.
+            // SAFETY: the block was requested, and stays in its slot until it is released. No
+            // thread writes it, because kernels only read blocks.
             unsafe { checks.first(shape, block, region) }?;
         }
         Ok(region)
     }
 
-    /// Packs blocks that have arrived and that no thread waits for. An idle thread calls this, to
-    /// free staging memory for the next reads.
+    /// Packs blocks that have arrived and that no thread waits for. A thread without other work
+    /// calls this, to free staging memory for the next reads.
     pub(crate) fn pack_arrived(&self) {
         while let Some(arrived) = self.store.claim_arrived() {
             arrived.pack(&Packer { groups: Arc::clone(&self.groups), trace: self.trace.clone() });
         }
     }
 
-    /// Returns the offset and length of a weight's matrix in the block of an expert. `None` if the
-    /// weight is not streamed.
+    /// Returns the offset and length of a weight's matrix in the block of an expert. Returns `None`
+    /// if the weight is not streamed.
     pub(crate) fn place(&self, weight: u32, expert: u32) -> Option<(u64, u64)> {
         let (group, part) = (*self.group_of_weight.get(weight as usize)?)?;
         let blocks = self.groups.get(group as usize)?;

@@ -1,4 +1,4 @@
-//! A step: one pass over the stages of a plan by all threads.
+//! The executor: runs one step as a pass of all threads over the stages of a plan.
 //!
 //! | module | what it owns |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! The backends that run kernels: machine code, the emulator for other targets than this machine's,
-//! and the interpreter as the reference.
+//! The backends that run kernels. They are machine code, the emulator for targets that this machine
+//! does not support, and the reference interpreter.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -15,12 +15,13 @@ use crate::error::load::LoadError;
 /// A backend that runs kernels.
 #[derive(Debug)]
 pub(crate) enum Backend {
-    /// Machine code.
+    /// Machine code that this machine runs.
     Native(Module),
-    /// Machine code in the emulator: any x86 target on any machine, with any number of threads.
+    /// Machine code in the emulator. It runs code of any x86 target on any machine, with any number
+    /// of threads.
     Emulated(Vec<EmulatedCode>),
-    /// The reference interpreter, one kernel at a time. It is slow; its results are correct by
-    /// definition.
+    /// The reference interpreter, which runs one kernel at a time. It is slow, but it defines the
+    /// correct results.
     Interpreter {
         /// Kernels of the plan.
         kernels: Vec<Kernel>,
@@ -68,8 +69,8 @@ impl Backend {
     /// Runs a kernel.
     ///
     /// # Safety
-    /// See [`Module::call`]. `sizes` has the length of each buffer: the kernel's size
-    /// for these dims.
+    /// See [`Module::call`]. `sizes` has the length of each buffer in bytes, as the kernel declares
+    /// it for `dims`.
     pub(crate) unsafe fn call(
         &self,
         kernel: usize,
@@ -79,7 +80,7 @@ impl Backend {
     ) -> Result<(), Problem> {
         match self {
             Backend::Native(module) => {
-                // SAFETY: the caller guarantees the conditions of `call`.
+                // SAFETY: the caller guarantees the conditions of `Module::call`.
                 unsafe { module.call(kernel, pointers, dims) };
                 Ok(())
             }
@@ -89,8 +90,8 @@ impl Backend {
                 let slices: Vec<Slice<'_>> = buffers
                     .map(|((name, writable), (&pointer, &size))| {
                         // SAFETY: the caller guarantees that the buffer is valid for its size, and
-                        // for writes if it is writable. Threads write disjoint parts, the same as
-                        // with machine code.
+                        // for writes if it is writable. Threads write disjoint bytes of it, as they
+                        // do with machine code.
                         unsafe { Slice::new(name, pointer, size as usize, *writable) }
                     })
                     .collect();
@@ -109,8 +110,8 @@ impl Backend {
                 interpret::run(&kernels[kernel], dims, &mut buffers).map_err(Problem::Interpret)?;
                 for ((buffer, copy), &pointer) in kernels[kernel].buffers.iter().zip(&buffers).zip(pointers) {
                     if buffer.kind.may_store() {
-                        // SAFETY: as above; the caller guarantees that buffers of this kind are
-                        // valid for writes.
+                        // SAFETY: the caller guarantees that the buffer is valid for its size, and
+                        // that writable buffers are valid for writes.
                         unsafe { pointer.copy_from_nonoverlapping(copy.as_ptr(), copy.len()) };
                     }
                 }

@@ -1,7 +1,6 @@
-//! The loop of a thread over all stages, and the work of the last thread to arrive at a barrier.
-//! That thread sorts routings, requests and predicts experts, exchanges rows with other ranks, and
-//! runs stages that take less time
-//! than a barrier.
+//! The loop of a thread over all stages, and the work at a barrier. The last thread to arrive at a
+//! barrier does this work. It sorts routings, requests and predicts experts, and exchanges rows
+//! with other ranks. It also runs short stages that would take less time than a barrier.
 //!
 //! ```text
 //! 4 threads, 1 token      attention | quantise by the last thread | linear     one barrier
@@ -60,12 +59,12 @@ impl Pass<'_> {
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
                     let [came, let_go] = [&self.last_came, &self.let_go]
                         .map(|at| self.begun + Duration::from_nanos(at.load(Ordering::Relaxed)));
-                    // The last thread does not wait: its work at the barrier counts as time of its
-                    // tasks.
+                    // The last thread to arrive does not wait: its work at the barrier counts as
+                    // time of its tasks.
                     let alone = if is_last { Duration::ZERO } else { let_go.saturating_duration_since(came) };
                     clock.wait(i, came.saturating_duration_since(begin), alone, let_go.elapsed());
                 }
-                // All threads see the same value: it changes only at the next barrier.
+                // All threads read the same value, because it changes only at barriers.
                 i = self.after.load(Ordering::Relaxed);
             } else {
                 i += 1;
@@ -77,21 +76,21 @@ impl Pass<'_> {
         self.late.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Stores the current time, if statistics are collected.
+    /// Stores the current time in `at`, if statistics are collected.
     fn mark(&self, at: &AtomicU64) {
         if !self.clocks.is_empty() {
             at.store(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
 
-    /// Does the work at the barrier after stage `i`, which is not the last: its actions, then the
-    /// stages that one thread runs alone, each with its actions. Returns the stage with which all
-    /// threads continue. Only one thread runs this.
+    /// Does the work at the barrier after stage `i`, which is not the last stage. First it runs the
+    /// actions of the stage, then the following stages that one thread runs alone, each with its
+    /// actions. Returns the stage with which all threads continue. Only one thread calls this.
     fn act_at_barrier(&self, thread: usize, i: usize, groups: &mut Vec<Group>, mut clock: Option<&mut Clock>) -> usize {
         let (stages, end) = (&self.program.stages, self.stages.end.min(self.program.stages.len()));
         let mut next = i + 1;
         self.run_guarded(|| {
-            // After the last stage, no action is needed.
+            // The loop ends at the last stage, because no action is needed after it.
             while next < end {
                 if let Some(first) = self.actions(&stages[next - 1])? {
                     next = first;
@@ -109,31 +108,34 @@ impl Pass<'_> {
         next
     }
 
-    /// Returns whether the last thread to arrive at the barrier before a stage runs it alone.
+    /// Returns whether a stage runs on only one thread: the last one to arrive at the barrier
+    /// before the stage.
     fn is_alone(&self, stage: &Stage) -> bool {
-        // The first half has all rows.
+        // This step does not compute halves, so the stage of the first half has all rows and this
+        // stage has none.
         if stage.half.is_some_and(|half| half.half == Half::Second && !self.has_halves(half.rows)) {
             return true;
         }
-        // Stages that repeat for experts that arrive late wait for these experts. All threads share
-        // that work.
+        // A stage that repeats for streamed experts may have to wait for them, so all threads share
+        // its work.
         let repeats = stage.window.is_some() && self.store.experts.is_some();
         let rows = stage.tasks.iter().map(|task| match task.rows {
             RowAxis::Tokens | RowAxis::Routed(_) => self.counts.tokens,
             RowAxis::Outputs => self.counts.outputs,
         });
-        // Weights are packed by all threads.
+        // If weights must be packed, all threads share that work.
         !repeats && rows.max().unwrap_or(0) <= stage.alone && self.missing(stage).is_empty()
     }
 
-    /// Runs the actions after a stage. Returns the stage to continue with, if it is not the next
-    /// one.
+    /// Runs the actions after a stage. Returns the stage to continue with, if it is not the
+    /// following one.
     fn actions(&self, stage: &Stage) -> Result<Option<usize>, ExecuteError> {
         for then in &stage.then {
             let begin = self.now(false);
             let repeated = self.run_action(*then);
             match (then, &repeated) {
-                // The loop over streamed experts is finished.
+                // The loop over streamed experts is finished, so there is nothing to record in the
+                // trace.
                 (BarrierAction::Repeat { .. }, Ok(None)) => continue,
                 _ => self.trace(begin, action_work(*then)),
             }
@@ -144,8 +146,8 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// Runs one action of a barrier. Returns the first stage of a loop that runs again. Only one
-    /// thread runs this.
+    /// Runs one action of a barrier. If the action repeats a loop, returns the loop's first stage.
+    /// Only one thread calls this.
     fn run_action(&self, then: BarrierAction) -> Result<Option<usize>, ExecuteError> {
         match then {
             BarrierAction::Repeat { first } => {
@@ -184,7 +186,7 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// Returns the first `count` expert ids of each token.
+    /// Returns `count` expert ids for each token, read from the arena.
     fn ids(&self, ids: Ids, count: u32) -> Vec<u32> {
         let from = self.arena(ids.buffer.0 as usize);
         let words = from.bytes() / INDEX_BYTES;
@@ -198,7 +200,7 @@ impl Pass<'_> {
         (0..u64::from(self.counts.tokens)).flat_map(row).map(word).collect()
     }
 
-    /// Sorts the rows of a routing by expert. Only one thread runs this.
+    /// Sorts the rows of a routing by expert. Only one thread calls this.
     fn sort(&self, id: BucketId) -> Result<(), ExecuteError> {
         let number = id.0 as usize;
         let routing = &self.program.routings[number];
@@ -210,9 +212,9 @@ impl Pass<'_> {
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
             debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());
-            // Some ids may name no expert. There are then fewer routed rows than a kernel may be
-            // given. Words of an earlier, longer step must be cleared, because kernels assume
-            // values below this step's number of tokens.
+            // If some ids name no expert, there are fewer routed rows than the kernels' inputs have
+            // room for. The remaining words may come from an earlier, longer step. They are
+            // cleared, because kernels assume values below this step's number of tokens.
             let (bytes, rest) = (size_of_val(words), (ids.len() - words.len()) * INDEX_BYTES as usize);
             // SAFETY: the inputs have room for `max_tokens` times `top_k` words, and there are at
             // most as many ids. All other threads wait at the barrier.
@@ -225,7 +227,7 @@ impl Pass<'_> {
     }
 }
 
-/// Returns the recorder's name of an action.
+/// Returns the trace entry for an action.
 fn action_work(then: BarrierAction) -> Work {
     match then {
         BarrierAction::Sort(_) => Work::Sort,

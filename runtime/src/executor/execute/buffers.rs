@@ -1,17 +1,17 @@
-//! The memory of an item's buffers: their base, and the bytes that a kernel may access for the dims
-//! of its call.
+//! The memory of a work item's buffers: the address and the number of bytes that a kernel may
+//! access in one call.
 //!
-//! A buffer is a slice of the argument's source: the arena, a weight, a state, inputs or scratch
-//! memory. It can also be the partial results of an item (`parts.rs`), or the cache slots that an
-//! index chose (`gather.rs`).
+//! A buffer lies in one of several sources: the arena, a weight, a state, inputs or scratch memory.
+//! It can also hold the partial results of an item (`parts.rs`), or copies of the cache slots that
+//! an index chose (`gather.rs`).
 //!
-//! Invariant: each region returned here lies inside the memory of its source. The values of an
-//! index buffer are below the kernel's limit. Any other case is a [`Problem`], whatever the plan
-//! contains.
+//! Invariant: each region that this module returns lies inside the memory of its source, and the
+//! values of an index buffer are below the kernel's limit. Otherwise the result is a [`Problem`],
+//! for any plan.
 //!
-//! Example: an argument has 4096 bytes a row, and an item has 6 rows from row 12 on. The buffer is
-//! the 24576 bytes from byte 49152 on of its arena buffer. If the step has fewer than 18 rows, the
-//! result is [`Problem::Slice`].
+//! Example: an argument has 4096 bytes for each row, and an item has 6 rows from row 12 on. Its
+//! buffer is the 24576 bytes from byte 49152 on of the arena buffer. If the step has fewer than 18
+//! rows, the result is [`Problem::Slice`].
 
 use ixc_ir::kernel::Dim;
 use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimExpr, DimInput, Input, RowBase, RowCount, Source};
@@ -24,22 +24,22 @@ use crate::program::{Access, MAX_DIMS, Parameter, PartPlace, Signature};
 use crate::states::States;
 use crate::storage::memory::{INDEX_BYTES, Region};
 
-/// The argument for the scratch memory of `combine`; its other arguments are partial results and
-/// output.
+/// The argument for the scratch memory of a `combine` kernel. The other arguments of that kernel
+/// are partial results and its output.
 pub(super) const SCRATCH: Arg =
     Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 };
 
-/// An argument of a kernel, and the buffer that it fills.
+/// An argument of a kernel call, with the kernel's buffer that it is passed to.
 pub(super) struct Argument<'p> {
-    /// Number of the buffer among those of the kernel.
+    /// Index of the buffer in the kernel.
     pub buffer: usize,
     pub parameter: &'p Parameter,
     pub arg: &'p Arg,
-    /// Distance between bands of a column, in bytes; 0 without bands.
+    /// Bytes between two bands of a column; 0 if columns are not divided into bands.
     pub band_stride: u64,
 }
 
-/// Returns a dim's value, if it is in the kernel's range.
+/// Checks that a value lies in the declared range of a kernel's dim.
 pub(super) fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
     let found = i64::try_from(value).unwrap_or(i64::MAX);
     let (lo, hi) = (dim.lo, dim.hi);
@@ -47,8 +47,8 @@ pub(super) fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
 }
 
 impl Pass<'_> {
-    /// Returns the memory of `count` partial results, from number `first` on, of an item's row and
-    /// column.
+    /// Returns the memory of `count` partial results of an item's row and column, beginning with
+    /// number `first`.
     pub(super) fn parts(
         &self,
         place: &PartPlace,
@@ -64,11 +64,11 @@ impl Pass<'_> {
         part(region, 0, bytes, parameter, item)
     }
 
-    /// Evaluates the dims of a kernel for an item.
+    /// Computes the values of a kernel's dims for an item.
     pub(super) fn dims(&self, dims: &[DimExpr], kernel: &Signature, item: &Item) -> Result<[i64; MAX_DIMS], Problem> {
         let mut values = [0; MAX_DIMS];
-        // Positions are computed on first use: most kernels need none, some need them several
-        // times.
+        // Positions are computed on first use. Most kernels need none of them, and some need them
+        // several times.
         let mut positions = None;
         for ((value, dim), own) in values.iter_mut().zip(dims).zip(&kernel.dims) {
             *value = in_range(dim.evaluate(|input| self.input(input, item, &mut positions))?, own)?;
@@ -76,7 +76,8 @@ impl Pass<'_> {
         Ok(values)
     }
 
-    /// Returns an input's value for an item. `positions` caches the positions of its rows.
+    /// Returns the value of a dim's input for an item. `positions` caches the positions of the
+    /// item's rows.
     fn input(&self, input: DimInput, item: &Item, positions: &mut Option<RowPositions>) -> u64 {
         let mut rows = || *positions.get_or_insert_with(|| self.row_positions(item));
         match input {
@@ -97,37 +98,39 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the number of attention blocks in an item's part of the positions. Each cache slot
-    /// covers `every` positions.
+    /// Returns the number of attention blocks in the part of the positions that an item reads. A
+    /// cache slot covers `every` positions.
     pub(super) fn part_blocks(&self, every: u32, item: &Item) -> u32 {
         let end = blocks_of(self.last_position(item), every).min(item.span.end());
         u32::try_from(end.saturating_sub(item.span.first())).unwrap_or(u32::MAX)
     }
 
-    /// Returns the position of an item's last row in its sequence. The rows must be tokens.
+    /// Returns the position in its sequence of an item's last row. The item's rows must be tokens.
     pub(super) fn last_position(&self, item: &Item) -> u32 {
-        // The sum stays below the capacity, as the caller of the pass guarantees.
+        // The sum stays below the capacity, as the caller of `execute::run` guarantees.
         let last = (self.part_key(item).row + item.rows).saturating_sub(1);
         self.piece(item.piece).position.saturating_add(u32::try_from(last).unwrap_or(u32::MAX))
     }
 
-    /// Returns the position of the last row of the step in an item's sequence.
+    /// Returns the last position of this step in the item's sequence.
     fn text_end(&self, item: &Item) -> u64 {
         let Piece { position, rows, .. } = self.piece(item.piece);
         u64::from(position) + u64::from(rows.saturating_sub(1))
     }
 
-    /// Returns the positions of an item's rows, which are tokens (the program's check).
+    /// Returns the positions that an item's rows can attend to. The rows are tokens, as
+    /// `Program::new` checked.
     fn row_positions(&self, item: &Item) -> RowPositions {
         if let Some(choice) = item.listed {
-            // Several rows form an item only if they see all positions. The index of a row in the
-            // list of chosen slots then equals its position.
+            // An item has several rows only if each row sees all positions. The index of a row in
+            // the list of chosen slots is then the row's position.
             let last = u64::from(choice.count(self.last_position(item)).saturating_sub(1));
             let first = last.saturating_sub(item.rows.saturating_sub(1));
             return RowPositions { first, last, ..RowPositions::default() };
         }
         if let Some(reach) = item.whole {
-            // Rows see up to `reach` positions ahead, but not beyond the end of their text.
+            // Each row attends to at most `reach` later positions, but not beyond the end of its
+            // text.
             let (Piece { position, row, .. }, end, reach) = (self.piece(item.piece), self.text_end(item), reach.into());
             let own = u64::from(position) + item.row.saturating_sub(row.into());
             let after = own + item.rows.saturating_sub(1);
@@ -136,7 +139,7 @@ impl Pass<'_> {
         }
         let (piece, sliding) = (self.piece(item.piece), self.sliding(item));
         let base = sliding.map_or(0, Sliding::base);
-        // The cast is exact, because rows are at most a step's tokens.
+        // The cast is exact, because a step has at most `max_tokens` rows.
         let row = item.row.saturating_sub(piece.row.into());
         let first = u64::from(piece.position.saturating_sub(base)) + row;
         let before_last = item.rows.saturating_sub(1);
@@ -144,23 +147,25 @@ impl Pass<'_> {
         RowPositions { first, last: first + before_last, seen, dropped: u64::from(base / ATTENTION_BLOCK) }
     }
 
-    /// Returns the key of an item's partial results in its task.
+    /// Returns the key under which an item's partial results are stored.
     pub(super) fn part_key(&self, item: &Item) -> PartKey {
         let row = item.row.saturating_sub(self.piece(item.piece).row.into());
         PartKey { piece: item.piece, row, column: item.column }
     }
 
-    /// Returns a piece of the step; the first one if the number is too large.
+    /// Returns a piece (rows of one sequence) of the step by its number; the first piece if the
+    /// number is too large.
     pub(super) fn piece(&self, number: u32) -> Piece {
         self.pieces.get(number as usize).or(self.pieces.first()).copied().unwrap_or_default()
     }
 
-    /// Returns the states of a piece's sequence.
+    /// Returns the states of the sequence to which a piece's rows belong.
     pub(super) fn states(&self, piece: u32) -> Option<&States> {
         self.store.sequences.get(self.piece(piece).sequence).map(|sequence| &sequence.states)
     }
 
-    /// Returns the window in which an item's positions are counted, if its state has one.
+    /// Returns the sliding window of the state in whose memory an item's positions are counted, if
+    /// that state has a window.
     fn sliding(&self, item: &Item) -> Option<&Sliding> {
         self.states(item.piece)?.sliding(item.sliding?)
     }
@@ -186,7 +191,7 @@ impl Pass<'_> {
         };
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
-        // A saturated sum is outside of every region, so it is refused.
+        // If a sum saturates, it lies outside every region, so it is refused below.
         let offset = arg
             .offset
             .saturating_add(item.row.saturating_mul(arg.row_stride))
@@ -211,8 +216,8 @@ impl Pass<'_> {
         part(region, offset, bytes, parameter, item)
     }
 
-    /// Returns the item whose column selects the data in a source. It is column 0 if all columns
-    /// read the same column of a state, else `item`.
+    /// Returns an item whose column selects the data in a source. If a state has only one column,
+    /// it is a copy of `item` with column 0. Otherwise it is `item`.
     fn reading(&self, parameter: &Parameter, source: Source, item: &Item) -> Item {
         let shares = match (source, &parameter.access) {
             (Source::State { state, field }, Access::Read) => {
@@ -223,8 +228,8 @@ impl Pass<'_> {
         if shares { Item { column: 0, ..*item } } else { *item }
     }
 
-    /// Returns the matrix of the item's expert, if the argument is a weight in blocks or a streamed
-    /// weight.
+    /// Returns the matrix of the item's expert, if the argument is a streamed weight or a weight in
+    /// blocks.
     fn matrix(&self, arg: &Arg, item: &Item) -> Option<Region> {
         let Source::Weight(weight) = arg.source else { return None };
         let Some(block) = item.block else { return self.store.weights.matrix(weight, item.expert) };
@@ -232,7 +237,8 @@ impl Pass<'_> {
         block.part(offset, bytes)
     }
 
-    /// Returns a source's memory and, for inputs, the upper bound of the values.
+    /// Returns the memory of a source. For index inputs, also returns the upper bound (exclusive)
+    /// of the values.
     fn source(&self, thread: usize, source: Source, item: &Item) -> (Region, u64) {
         let (store, counts) = (self.store, &self.counts);
         let empty = || store.arena.region().part(0, 0).unwrap_or(store.arena.region());
@@ -243,14 +249,15 @@ impl Pass<'_> {
             Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
             Source::Weight(weight) => (store.weights.region_for(thread, weight).unwrap_or_else(empty), 0),
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
-            // A column that does not exist has an empty region.
+            // If the column does not exist in the state, the region is empty.
             Source::State { state, field } => {
-                // Other states than the one with the window are read from their first block.
+                // Only the state with the sliding window is read from the window's first block.
+                // Other states are read from their first block.
                 let block = if item.sliding.is_some_and(|own| own != state) { 0 } else { item.span.first() };
                 let region = self.states(item.piece).and_then(|states| states.region(state, field, item.column, block));
                 (region.unwrap_or_else(empty), 0)
             }
-            // Chosen cache slots are copied for each item (`gather.rs`).
+            // Chosen cache slots have no fixed memory: they are copied for each item (`gather.rs`).
             Source::Chosen { .. } => (empty(), 0),
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
@@ -282,18 +289,19 @@ impl Pass<'_> {
     pub(super) fn arena(&self, buffer: usize) -> Region {
         let arena = self.store.arena.region();
         let buffer = &self.program.buffers[buffer];
-        // The region fits: the program's check found all rows of the largest step inside the arena.
+        // The region fits: `Program::new` checked that all rows of the largest step lie inside the
+        // arena.
         arena.part(buffer.offset, buffer.row_bytes * self.counts.get(buffer.rows)).unwrap_or(arena)
     }
 }
 
-/// Returns the number of attention blocks that complete cache slots fill at a position. Each slot
-/// covers `every` positions.
+/// Returns the number of attention blocks that the complete cache slots up to a position fill. A
+/// slot covers `every` positions.
 pub(super) fn blocks_of(position: u32, every: u32) -> u64 {
     (u64::from(position) + 1).div_euclid(u64::from(every.max(1))).div_ceil(u64::from(ATTENTION_BLOCK))
 }
 
-/// Returns the slice of a region that a kernel accesses, or a problem if it exceeds the region.
+/// Returns the bytes of a region that a kernel accesses; a problem if they lie outside the region.
 pub(super) fn part(
     region: Region,
     offset: u64,

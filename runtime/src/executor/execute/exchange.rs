@@ -1,15 +1,16 @@
-//! Exchanges with other ranks, which one thread makes at a barrier.
+//! Exchanges of rows with other ranks. One thread makes them at a barrier.
 //!
-//! A sum adds the parts in the order of the ranks, element by element: `((p0 + p1) + p2) + ...`.
-//! Its bits therefore depend neither on the transport nor on the method. Large parts of more than
-//! two ranks are summed in pieces: each rank adds one piece, and sends the sum to the others.
+//! For a sum, each rank has partial sums (its *part*). The parts are added in the order of the
+//! ranks, element by element: `((p0 + p1) + p2) + ...`. The bits of the result therefore depend
+//! neither on the transport nor on the method. With more than two ranks, large parts are divided
+//! into pieces: each rank adds one piece of all parts, and sends its sum to the other ranks.
 //!
-//! The sum of a half of the rows begins at one barrier and finishes at a later one. Between them,
-//! the transport owns copies of the part, and memory for the parts of other ranks. Kernels and
-//! messages never use the same memory.
+//! The sum of one half of the rows begins at one barrier and finishes at a later one. Between these
+//! barriers, the transport owns copies of the sent rows and the memory for received rows. So
+//! kernels and messages never use the same memory.
 //!
-//! Invariant: lengths come from this rank's plan and step alone. The transport refuses a message of
-//! any other length.
+//! Invariant: the lengths of messages come only from this rank's plan and step. The transport
+//! refuses a message of any other length.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,41 +24,41 @@ use super::{ExecuteError, Pass};
 use crate::program::halves::{Half, SumHalf};
 use crate::stats::ExchangeCounts;
 
-/// Bytes of a float.
+/// Bytes of a 32-bit float.
 const FLOAT_BYTES: usize = 4;
 
 /// The connection of an engine to the other ranks.
 #[derive(Debug)]
 pub(crate) struct RankLink {
     pub(crate) transport: Arc<dyn Transport>,
-    /// Memory for the parts of other ranks.
+    /// Reused memory for the parts that other ranks send.
     received: Mutex<Vec<u8>>,
-    /// Memory for the messages of sums in halves, while none is open.
+    /// Reused memory for the messages of sums of halves, while no such sum is pending.
     spare: Mutex<Vec<Vec<u8>>>,
     traffic: Traffic,
 }
 
-/// Counters of an engine's exchanges.
+/// Counters of an engine's exchanges with other ranks.
 #[derive(Debug, Default)]
 struct Traffic {
     exchanges: AtomicU64,
     messages: AtomicU64,
     bytes: AtomicU64,
-    /// Nanoseconds in exchanges.
+    /// Nanoseconds spent in calls of the transport.
     waited: AtomicU64,
-    /// Counts at the last call of [`RankLink::take_counts`].
+    /// The counts that the last call of [`RankLink::take_counts`] returned, since loading.
     taken: Mutex<ExchangeCounts>,
 }
 
 impl Traffic {
-    /// Counts messages of this rank.
+    /// Counts the messages that this rank sends.
     fn count(&self, outgoing: &[Outgoing<'_>]) {
         let bytes: usize = outgoing.iter().map(|message| message.bytes.len()).sum();
         self.messages.fetch_add(outgoing.len() as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Adds the time of a call of the transport.
+    /// Runs a call of the transport, and adds its time to the counter.
     fn time<T>(&self, call: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         let result = call();
@@ -72,7 +73,8 @@ impl RankLink {
         RankLink { transport, received: Mutex::default(), spare: Mutex::default(), traffic: Traffic::default() }
     }
 
-    /// Ends the group after a failure of this rank. The failure of another rank has ended it.
+    /// Ends the group of ranks after a failure of this rank. Does nothing if `error` is the end of
+    /// the group by another rank.
     pub(crate) fn fail(&self, error: &ExecuteError) {
         if !matches!(error, ExecuteError::Transport(TransportError::Ended { .. })) {
             self.transport.end(&reason(error));
@@ -87,7 +89,7 @@ impl RankLink {
         ExchangeCounts { exchanges: count(exchanges), messages: count(messages), bytes: count(bytes), waited }
     }
 
-    /// Returns the counts since the last call.
+    /// Returns the counts since the last call of this function.
     pub(crate) fn take_counts(&self) -> ExchangeCounts {
         let mut taken = self.traffic.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = self.counts();
@@ -105,17 +107,17 @@ impl RankLink {
         self.traffic.time(|| self.transport.exchange(outgoing, incoming))
     }
 
-    /// Returns whether the ranks add a part of this many bytes in pieces.
+    /// Returns whether the ranks add a part of `part` bytes in pieces.
     fn has_pieces(&self, part: usize) -> bool {
         adds_in_pieces(self.transport.ranks(), part as u64)
     }
 
-    /// Returns the bytes of a part that this rank sends to another one.
+    /// Returns the range of a part's bytes that rank `to` receives: its piece, or the whole part.
     fn sent_bytes(&self, part: usize, to: u32) -> Range<usize> {
         if self.has_pieces(part) { piece(part / FLOAT_BYTES, to, self.transport.ranks()) } else { 0..part }
     }
 
-    /// Begins to add the parts of all ranks.
+    /// Sends this rank's part, and begins to receive the parts of all other ranks for a sum.
     fn begin_sum(&self, part: &[u8]) -> Result<(), TransportError> {
         let sent = |to| Outgoing { to, bytes: &part[self.sent_bytes(part.len(), to)] };
         let outgoing: Vec<Outgoing<'_>> = self.peers().map(sent).collect();
@@ -131,7 +133,8 @@ impl RankLink {
         self.traffic.time(|| self.transport.begin(&outgoing, incoming))
     }
 
-    /// Finishes the oldest sum that has begun. `part` has the part of this rank.
+    /// Finishes the oldest pending sum. `part` is this rank's part, and the result is written to
+    /// `sum`.
     fn finish_sum(&self, part: &[u8], sum: &mut [u8]) -> Result<(), TransportError> {
         let receipts = self.traffic.time(|| self.transport.finish())?;
         let own = self.transport.rank();
@@ -146,8 +149,8 @@ impl RankLink {
         if self.has_pieces(part.len()) { self.share_pieces(sum) } else { Ok(()) }
     }
 
-    /// Sends `part` to all other ranks, and passes the parts of all ranks to `use_parts`, in their
-    /// order.
+    /// Sends `part` to all other ranks and receives theirs. Passes the parts of all ranks, in order
+    /// of rank, to `use_parts`.
     fn share(&self, part: &[u8], use_parts: impl FnOnce(&[&[u8]])) -> Result<(), TransportError> {
         let mut memory = self.received.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.peers().count();
@@ -163,7 +166,7 @@ impl RankLink {
         Ok(())
     }
 
-    /// Adds the parts of all ranks.
+    /// Adds the parts of all ranks, and writes the result to `sum`.
     fn sum(&self, part: &[u8], sum: &mut [u8]) -> Result<(), TransportError> {
         if self.has_pieces(part.len()) {
             return self.sum_pieces(part, sum);
@@ -171,7 +174,8 @@ impl RankLink {
         self.share(part, |parts| add(parts, sum))
     }
 
-    /// Adds the parts of all ranks in pieces: each rank adds one, and sends the sum to the others.
+    /// Adds the parts of all ranks in pieces: each rank adds one piece of all parts, and sends its
+    /// sum to the other ranks.
     fn sum_pieces(&self, part: &[u8], sum: &mut [u8]) -> Result<(), TransportError> {
         let (own, ranks) = (self.transport.rank(), self.transport.ranks());
         let piece = |rank: u32| piece(part.len() / FLOAT_BYTES, rank, ranks);
@@ -191,11 +195,12 @@ impl RankLink {
         self.share_pieces(sum)
     }
 
-    /// Sends the own piece of a sum to all other ranks, and receives their pieces.
+    /// Sends this rank's piece of `sum` to all other ranks, and receives the other pieces from
+    /// them.
     fn share_pieces(&self, sum: &mut [u8]) -> Result<(), TransportError> {
         let (own, ranks) = (self.transport.rank(), self.transport.ranks());
         let floats = sum.len() / FLOAT_BYTES;
-        // All pieces of the sum, in the order of the ranks.
+        // The memory of each rank's piece of the sum, in order of rank.
         let mut pieces: Vec<&mut [u8]> = Vec::with_capacity(ranks as usize);
         let mut rest = sum;
         for rank in 0..ranks {
@@ -210,7 +215,8 @@ impl RankLink {
         self.exchange(&outgoing, &mut incoming)
     }
 
-    /// Concatenates rows of all ranks. `row` are the bytes of a row of a part.
+    /// Gathers the parts of all ranks: each row of `whole` is the concatenation of that row in all
+    /// parts. `row` is the number of bytes of a row in a part.
     fn gather(&self, part: &[u8], row: usize, whole: &mut [u8]) -> Result<(), TransportError> {
         self.share(part, |parts| {
             for (number, rows) in whole.chunks_exact_mut((row * parts.len()).max(1)).enumerate() {
@@ -222,7 +228,7 @@ impl RankLink {
     }
 }
 
-/// Returns the first bytes of memory, which grows if needed.
+/// Returns the first `bytes` bytes of `memory`, which grows if it is too small.
 fn at_least(memory: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     if memory.len() < bytes {
         memory.resize(bytes, 0);
@@ -230,13 +236,13 @@ fn at_least(memory: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     &mut memory[..bytes]
 }
 
-/// Returns the bytes of a rank's piece of this many floats.
+/// Returns the byte range of a rank's piece, for a part of `floats` floats.
 fn piece(floats: usize, rank: u32, ranks: u32) -> Range<usize> {
     let end = |rank: u32| (floats as u128 * u128::from(rank) / u128::from(ranks)) as usize * FLOAT_BYTES;
     end(rank)..end(rank + 1)
 }
 
-/// Adds floats of all parts, in their order.
+/// Adds the floats of all parts, in the order of the parts, into `sum`.
 fn add(parts: &[&[u8]], sum: &mut [u8]) {
     let [first, others @ ..] = parts else { return };
     sum.copy_from_slice(first);
@@ -255,7 +261,7 @@ struct ExchangeBuffers<'m> {
 }
 
 impl Pass<'_> {
-    /// Returns the buffers of an exchange.
+    /// Returns the buffers of an exchange in the arena.
     ///
     /// # Safety
     /// All other threads of this rank wait at the barrier until the buffers are no longer used, and
@@ -264,11 +270,11 @@ impl Pass<'_> {
         let region = |buffer: BufferId| self.arena(buffer.0 as usize);
         let (sent, result) = (sent.map(region), result.map(region));
         // SAFETY: the regions lie in the arena, which is mapped and initialised. All other threads
-        // of this rank wait, as the caller guarantees. The program's check found that both regions
-        // are apart.
+        // of this rank wait, as the caller guarantees. `Program::new` checked that the two regions
+        // do not overlap.
         let sent: &[u8] =
             sent.map_or(&[], |sent| unsafe { std::slice::from_raw_parts(sent.base(), sent.bytes() as usize) });
-        // SAFETY: as above.
+        // SAFETY: the same reasons as for `sent` hold.
         let result: &mut [u8] = result.map_or(&mut [], |result| unsafe {
             std::slice::from_raw_parts_mut(result.base(), result.bytes() as usize)
         });
@@ -279,13 +285,14 @@ impl Pass<'_> {
         self.store.ranks.as_ref().ok_or(ExecuteError::NoRanks)
     }
 
-    /// Makes an exchange. Only one thread calls this, while all others wait at the barrier.
+    /// Makes an exchange with other ranks. Only one thread calls this, while all other threads wait
+    /// at the barrier.
     pub(super) fn exchange(&self, exchange: Exchange) -> Result<(), ExecuteError> {
         let link = self.link()?;
-        // SAFETY: a barrier calls this in one thread, while the others wait.
+        // SAFETY: only the last thread at a barrier calls this, while the other threads wait.
         let buffers = unsafe { self.exchange_buffers(exchange.sent_buffer(), exchange.result()) };
         let ExchangeBuffers { sent, result } = buffers;
-        // All ranks have the same numbers of rows, so all skip the same exchanges.
+        // All ranks have the same numbers of rows, so all ranks skip the same exchanges.
         if sent.is_empty() && result.is_empty() {
             return Ok(());
         }
@@ -300,20 +307,20 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Begins the sum of a half of the rows, in steps with halves. Only one thread calls this, as
-    /// for [`Pass::exchange`].
+    /// Begins the sum of a half of the rows; does so only in steps that compute halves. Only one
+    /// thread calls this, as for [`Pass::exchange`].
     pub(super) fn begin_sum(&self, sum: SumHalf) -> Result<(), ExecuteError> {
         if self.has_halves(sum.rows) {
             let link = self.link()?;
-            // SAFETY: a barrier calls this in one thread, while the others wait.
+            // SAFETY: only the last thread at a barrier calls this, while the other threads wait.
             let ExchangeBuffers { sent, .. } = unsafe { self.exchange_buffers(Some(sum.part), None) };
             link.begin_sum(&sent[self.half_bytes(sum.half, sent.len())])?;
         }
         Ok(())
     }
 
-    /// Finishes the sum of a half of the rows, or of all rows at the end of the first half. Only
-    /// one thread calls this, as for [`Pass::exchange`].
+    /// Finishes the sum of a half of the rows. In steps that do not compute halves, sums all rows
+    /// at the end of the first half. Only one thread calls this, as for [`Pass::exchange`].
     pub(super) fn finish_sum(&self, sum: SumHalf) -> Result<(), ExecuteError> {
         let SumHalf { half, part, sum: result, rows } = sum;
         match (self.has_halves(rows), half) {
@@ -321,7 +328,8 @@ impl Pass<'_> {
             (false, Half::Second) => Ok(()),
             (true, half) => {
                 let link = self.link()?;
-                // SAFETY: a barrier calls this in one thread, while the others wait.
+                // SAFETY: only the last thread at a barrier calls this, while the other threads
+                // wait.
                 let ExchangeBuffers { sent, result } = unsafe { self.exchange_buffers(Some(part), Some(result)) };
                 link.traffic.exchanges.fetch_add(1, Ordering::Relaxed);
                 let bytes = self.half_bytes(half, sent.len());
@@ -330,7 +338,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the bytes of a half of the rows in a buffer of this step.
+    /// Returns the byte range of a half of the rows in a buffer of `bytes` bytes for all rows.
     fn half_bytes(&self, half: Half, bytes: usize) -> Range<usize> {
         let tokens = self.counts.tokens.max(1);
         let first = bytes / tokens as usize * Halves::first_rows(tokens) as usize;
@@ -347,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the bytes of floats whose sum depends on the order of the additions.
+    /// Returns a rank's floats, whose sum over ranks depends on the order of the additions.
     fn part(rank: u32, floats: usize) -> Vec<u8> {
         let float = |i: usize| [1e8f32, -1e8, 0.5, 3.25][(rank as usize + i) % 4] * (1.0 + i as f32 / 977.0);
         (0..floats).flat_map(|i| float(i).to_le_bytes()).collect()
@@ -367,7 +375,7 @@ mod tests {
         threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
     }
 
-    /// Returns the sums of two halves that are open at the same time.
+    /// Returns, for each rank, the result of two sums of halves that are pending at the same time.
     fn halved_sums(ranks: u32, floats: usize) -> Vec<Vec<u8>> {
         let links = local::group(ranks).into_iter().map(|transport| RankLink::new(Arc::new(transport)));
         std::thread::scope(|scope| {

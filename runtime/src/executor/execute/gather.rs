@@ -1,20 +1,20 @@
-//! Chosen cache slots: the slots of a state that an index (sparse attention) chose for a row,
-//! copied to contiguous memory. A *slot* holds the cache row of one position, or of several
-//! positions that share it. Kernels then read only the copies.
+//! Copies of chosen cache slots, for sparse attention. An index chooses slots of a state for each
+//! row, and these are copied to contiguous memory, which kernels read. A *slot* holds the cache row
+//! of one position, or of several positions that share it.
 //!
-//! Addresses in kernels do not depend on data, so the bit mask of chosen slots is read here. The
-//! slots are copied into the thread's memory, in ascending order and in the layout of the state.
-//! This copies some KiB for each position; all heads that share a key use the copy. If a row sees
-//! all slots ([`PositionChoice::is_all`]), the item reads the state directly.
+//! Addresses in kernels do not depend on data, so this module reads the bit mask of chosen slots.
+//! It copies the slots into the thread's memory, in ascending order and in the layout of the state.
+//! This copies some KiB for each position; all heads that share a key use the same copy. If a row
+//! sees all slots ([`PositionChoice::is_all`]), the kernel reads the state directly.
 //!
 //! ```text
 //! chosen   ..1. .11. 1...          bits of 12 slots; 4 of them are chosen
 //! keys     2, 5, 6, 8              copied as slots 0 to 3 of a state with 4 slots
 //! ```
 //!
-//! Invariant: for any bit mask, copies go from inside the state to the thread's own memory. No task
-//! of the same step writes the state. The rest of the last block is filled with zeros: its weight
-//! is 0, but old content could be NaN.
+//! Invariant: for any bit mask, each copy reads inside the state and writes to the thread's own
+//! memory. No task of the same step writes the state. Unused slots at the end of the last block are
+//! filled with zeros: their attention weight is 0, but old bytes could be NaN.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,14 +25,14 @@ use super::{Item, Pass, Problem};
 use crate::program::LINE_BYTES;
 use crate::storage::memory::Region;
 
-/// Bytes of an element of a chosen slot: f16 (checked by `program`).
+/// Bytes of an element of a chosen slot: f16 (checked by `Program::new`).
 const ELEMENT: usize = 2;
-/// Number of slots whose elements are interleaved, in states with that layout.
+/// Number of slots whose elements are interleaved, in states with an interleaved layout.
 const LANES: usize = KEY_LANES as usize;
 
 impl Pass<'_> {
-    /// Returns the memory of a kernel's buffer of chosen slots. `taken` bytes of the thread's
-    /// memory belong to earlier arguments.
+    /// Copies the chosen slots for a kernel's buffer, and returns the memory of the copies. `taken`
+    /// is the number of bytes of the thread's memory that earlier arguments use.
     pub(super) fn gather_chosen(
         &self,
         thread: usize,
@@ -47,7 +47,8 @@ impl Pass<'_> {
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
         let states = self.states(item.piece).ok_or_else(size_error)?;
         let position = self.last_position(item);
-        // Only positions are divided among items; each item takes all chosen entries.
+        // Positions are divided among items. But if the index chooses entries, each item reads all
+        // chosen entries.
         let first = if choice.of == ChoiceUnit::Entries { 0 } else { item.span.first() };
         let from = |block: u64| states.region(state, field, item.column, block).ok_or_else(size_error);
         if choice.is_all(position) {
@@ -55,24 +56,24 @@ impl Pass<'_> {
         }
         let (row_bytes, lanes) = states.place(state, field).ok_or_else(size_error)?;
         let block = row_bytes.saturating_mul(ATTENTION_BLOCK.into());
-        // A copy serves one row, because each row has its own chosen slots.
+        // A copy serves only one row, because each row has its own chosen slots.
         if block == 0 || item.rows != 1 || !bytes.is_multiple_of(block) {
             return Err(size_error());
         }
         let to = part(self.store.chosen[thread].region(), *taken, bytes, parameter, item)?;
         *taken = taken.saturating_add(bytes).next_multiple_of(LINE_BYTES);
-        // Checks that the state holds all slots that the row could see.
+        // The state must hold all slots that the row can see.
         let seen = choice.visible_places(position);
         let held = u64::from(seen).next_multiple_of(ATTENTION_BLOCK.into()).saturating_mul(row_bytes);
         let from = part(from(0)?, 0, held, parameter, item)?;
         let words = u64::from(seen.div_ceil(ATTENTION_BLOCK)) * 4;
         let row = self.program.buffers[marks.0 as usize].row_bytes.saturating_mul(item.row);
-        // If each column has its own bits, those of the item's column are used.
+        // If the mask has separate bits for each column, the item's column selects them.
         let bits = row.saturating_add(arg.column_stride.saturating_mul(item.column.into()));
         let marks = part(self.arena(marks.0 as usize), bits, words, parameter, item)?;
-        // SAFETY: the region has as many words. The program's check found the buffer, its rows and
-        // their columns aligned for them. If the plan is wrong and another thread writes there
-        // meanwhile, each atomic read returns the old or the new word.
+        // SAFETY: the region has as many words. `Program::new` checked that the buffer, its rows
+        // and their columns are aligned for words. If the plan is wrong and another thread writes
+        // there meanwhile, each atomic read returns the old or the new word.
         let words = unsafe { std::slice::from_raw_parts(marks.base().cast::<AtomicU32>(), words as usize / 4) };
         let width = row_bytes as usize / ELEMENT;
         let mut places = ChosenPlaces::new(words, choice, position, first.saturating_mul(ATTENTION_BLOCK.into()));
@@ -80,9 +81,9 @@ impl Pass<'_> {
             let mut of_block = [0u32; ATTENTION_BLOCK as usize];
             let count = places.fill(&mut of_block);
             let chosen = &of_block[..count];
-            // SAFETY: a block begins there, inside `to`, in memory of this thread alone. Each slot
-            // number is below `seen`, and these slots lie in `from`. The program's check found that
-            // no task of this step writes it.
+            // SAFETY: a block begins at `at`, inside `to`, in memory that only this thread uses.
+            // Each slot number is below `seen`, and these slots lie in `from`. `Program::new`
+            // checked that no task of this step writes the state.
             unsafe {
                 let to = to.base().add(at as usize);
                 to.write_bytes(0, block as usize * usize::from(count < of_block.len()));
@@ -99,9 +100,9 @@ impl Pass<'_> {
 /// Iterator over the chosen slots of a row, in ascending order.
 struct ChosenPlaces<'w> {
     words: &'w [AtomicU32],
-    /// Number of the next word to read.
+    /// Index of the next word of the mask to read.
     next: usize,
-    /// Unread bits of the current word.
+    /// Bits of the current word that are not returned yet.
     bits: u32,
     /// Number of slots that the row sees.
     seen: u32,
@@ -138,8 +139,8 @@ impl<'w> ChosenPlaces<'w> {
         true
     }
 
-    /// Writes the numbers of the next slots to `places`, until it is full or none remain. Returns
-    /// how many were written.
+    /// Writes the numbers of the next chosen slots to `places`, until it is full or no slots
+    /// remain. Returns the number of slots written.
     fn fill(&mut self, places: &mut [u32]) -> usize {
         let mut count = 0;
         while count < places.len() && self.left > 0 {
@@ -160,19 +161,20 @@ impl<'w> ChosenPlaces<'w> {
 /// Copies slots that are contiguous rows of `width` elements.
 ///
 /// # Safety
-/// Each slot must lie in `from`. `to` must have room for all of them, and must not overlap `from`.
+/// Each slot must lie in `from`. `to` must have room for all slots, and must not overlap `from`.
 unsafe fn one_by_one(from: *const u8, to: *mut u8, width: usize, places: &[u32]) {
     let row = width * ELEMENT;
     for (i, &place) in places.iter().enumerate() {
-        // SAFETY: the caller guarantees both ranges.
+        // SAFETY: the caller guarantees that both ranges are valid.
         unsafe { from.add(place as usize * row).copy_to_nonoverlapping(to.add(i * row), row) };
     }
 }
 
-/// Copies slots whose elements are interleaved in strips of [`LANES`].
+/// Copies slots from a layout that interleaves the elements of [`LANES`] slots. Such a group of
+/// slots is a strip.
 ///
 /// # Safety
-/// See [`one_by_one`]; `to` must have room for whole strips of slots.
+/// See [`one_by_one`]. `to` must have room for whole strips of slots.
 unsafe fn side_by_side(from: *const u8, to: *mut u8, width: usize, places: &[u32]) {
     let strip = width * LANES * ELEMENT;
     for (i, places) in places.chunks(LANES).enumerate() {
@@ -226,7 +228,8 @@ mod tests {
                 "{skipped}"
             );
         }
-        // If the mask has more or fewer bits than the count, no slot outside the state is returned.
+        // If the mask has fewer or more bits than the choice's count, no slot outside the state is
+        // returned.
         assert_eq!(all(ChosenPlaces::new(&words, choice, 30, 0), 32), [0]);
         assert_eq!(all(ChosenPlaces::new(&words[..2], choice, 100, 0), 32), [0, 31]);
         assert_eq!(all(ChosenPlaces::new(&words, PositionChoice { top_k: 2, ..choice }, 100, 0), 32), [0, 31]);
@@ -244,7 +247,7 @@ mod tests {
             strips[(place / LANES * width + e) * LANES + place % LANES] = element(place, e);
         }
         let (mut of_rows, mut of_strips) = (vec![0u16; 32 * width], vec![0u16; 32 * width]);
-        // SAFETY: all slots are below `held`, and there is room for 32.
+        // SAFETY: all slot numbers are below `held`, and there is room for 32 slots.
         unsafe {
             one_by_one(rows.as_ptr().cast(), of_rows.as_mut_ptr().cast(), width, &chosen);
             side_by_side(strips.as_ptr().cast(), of_strips.as_mut_ptr().cast(), width, &chosen);

@@ -1,6 +1,9 @@
-//! Items of a half of the rows, around a sum of ranks in halves ([`crate::program::halves`]).
+//! Selection of the work items for one half of the rows. Around a sum over ranks, a step can
+//! compute its rows in two halves ([`crate::program::halves`]), so that communication and
+//! computation overlap.
 //!
-//! The items are those of all rows, so halves change no bit. A half has whole chunks of rows:
+//! The items of both halves together are those of all rows, so computing in halves changes no bit
+//! of the results. A half consists of whole chunks of rows:
 //!
 //! ```text
 //! 10 rows, halves of 5; the steps before the sum have chunks of 4 and 3 rows, that after it of 4
@@ -16,12 +19,14 @@ use super::items::Group;
 use crate::program::halves::{Half, Side, StageHalf};
 
 impl Pass<'_> {
-    /// Returns whether this step computes halves of its rows, if it does so from `rows` tokens on.
+    /// Returns whether this step computes its rows in halves; `rows` is the minimum number of
+    /// tokens for that.
     pub(super) fn has_halves(&self, rows: u32) -> bool {
         self.counts.tokens >= rows
     }
 
-    /// Keeps the items of a half, and returns their number. `groups` has those of all rows.
+    /// Removes the items of the other half from `groups`, which has the items of all rows. Returns
+    /// the number of remaining items.
     pub(super) fn columns_of_half(&self, half: StageHalf, groups: &mut Vec<Group>) -> u64 {
         if !self.has_halves(half.rows) {
             if half.half == Half::Second {
@@ -42,7 +47,7 @@ impl Pass<'_> {
         end
     }
 
-    /// Returns the limit of the rows of a stage's first half; see [`Group::first_chunks`].
+    /// Returns the row that limits a stage's first half; see [`Group::first_chunks`].
     fn limit(&self, half: StageHalf) -> u64 {
         let rows = u64::from(Halves::first_rows(self.counts.tokens));
         let mut groups = Vec::new();
@@ -62,8 +67,9 @@ impl Pass<'_> {
 }
 
 impl Group {
-    /// Returns the number of chunks in the first half. Before a sum, these have a row below
-    /// `limit`. After it, all their rows are below `limit`.
+    /// Returns the number of chunks that belong to the first half. Before the sum, these are the
+    /// chunks with at least one row below `limit`. After the sum, these are the chunks whose rows
+    /// are all below `limit`.
     fn first_chunks(&self, side: Side, limit: u64) -> u64 {
         let below = limit.saturating_sub(self.first_row);
         let chunks = match side {
@@ -74,20 +80,22 @@ impl Group {
         chunks.min(self.chunks)
     }
 
-    /// Returns the end of the rows that the first half reads before a sum.
+    /// Returns the end of the rows that the first half computes before the sum; 0 if it has none of
+    /// this group.
     fn needed(&self, limit: u64) -> u64 {
         let rows = self.first_chunks(Side::Before, limit).saturating_mul(self.chunk_rows).min(self.rows);
         if rows == 0 { 0 } else { self.first_row + rows }
     }
 
-    /// Returns the end of the rows that the first half has written after a sum, or `u64::MAX` if
+    /// Returns the end of the rows that the first half has computed after the sum; `u64::MAX` if
     /// these are all rows of the group.
     fn complete(&self, limit: u64) -> u64 {
         let chunks = self.first_chunks(Side::After, limit);
         if chunks == self.chunks { u64::MAX } else { self.first_row + chunks.saturating_mul(self.chunk_rows) }
     }
 
-    /// Keeps the chunks of a half. `first` is the number of chunks in the first half.
+    /// Removes the chunks of the other half from the group. The first `first` chunks belong to the
+    /// first half.
     fn keep(&mut self, half: Half, first: u64) {
         let rows = first.saturating_mul(self.chunk_rows).min(self.rows);
         (self.first_row, self.rows, self.chunks) = match half {
@@ -121,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Returns the first row, the rows and the chunks of each half.
+    /// Returns the first row, the number of rows and the number of chunks of each half.
     fn halves(group: Group, first: u64) -> [(u64, u64, u64); 2] {
         [Half::First, Half::Second].map(|half| {
             let mut kept = group;
@@ -139,13 +147,13 @@ mod tests {
         assert_eq!(halves(before, before.first_chunks(Side::Before, needed)), [(0, 8, 2), (8, 2, 1)]);
         let after = group(0, 10, 4);
         assert_eq!((after.complete(5), halves(after, after.first_chunks(Side::After, 5))), (4, [(0, 4, 1), (4, 6, 2)]));
-        // Each of two sequences has one half of the rows.
+        // Each of two sequences has five rows, one half of all rows.
         let [one, two] = [group(0, 5, 4), group(5, 5, 4)];
         assert_eq!([one.needed(5), two.needed(5)], [5, 0]);
         assert_eq!([one.complete(5), two.complete(5)], [u64::MAX, 5]);
         let chunks = |group: Group| [Side::Before, Side::After].map(|side| group.first_chunks(side, 5));
         assert_eq!([chunks(one), chunks(two)], [[2, 2], [0, 0]]);
-        // The last chunk has fewer rows.
+        // The last chunk has fewer rows than the other chunks.
         assert_eq!((before.needed(9), halves(before, 3)), (10, [(0, 10, 3), (10, 0, 0)]));
     }
 }

@@ -1,5 +1,5 @@
-//! Work items of a stage (the tasks between two barriers): their numbers, the share of each thread,
-//! and the kernel calls of an item.
+//! Work items (kernel calls) of a stage (the tasks between two barriers). This module numbers the
+//! items, divides them among threads, and calls the kernels.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -20,48 +20,51 @@ use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, RowSep
 use crate::stats::{self, Clock};
 use crate::trace::Work;
 
-/// The items of one task and expert.
+/// The items of a task with the same kernel variant, expert and piece. They are numbered
+/// consecutively.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
-    /// Numbers of the first item in the stage, and of the first item after the group.
+    /// Number of the group's first item in the stage, and of the first item after the group.
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) task: usize,
     pub(super) variant: usize,
     pub(super) expert: u32,
-    /// The piece of the step with these rows; 0 if the rows are of all pieces.
+    /// Number of the piece (rows of one sequence) with these rows; 0 if the rows belong to all
+    /// pieces.
     pub(super) piece: u32,
     pub(super) first_row: u64,
     pub(super) rows: u64,
     pub(super) chunk_rows: u64,
     pub(super) chunks: u64,
-    /// Whether consecutive items have the same rows and other columns. Otherwise they have the same
-    /// column and other rows.
+    /// Whether consecutive items have the same rows and different columns. Otherwise they have the
+    /// same column and different rows.
     pub(super) by_rows: bool,
-    /// Whether items are bands of columns.
+    /// Whether each item is a band of a column instead of a whole column.
     pub(super) banded: bool,
-    /// Division of the positions among the parts of an item.
+    /// Division of the cached positions among the items of one row and column.
     pub(super) span: Span,
 }
 
-/// The task that several items belong to, its kernel, and the kernel's arguments.
+/// The arguments that the kernel calls of a group share: its task, its kernel and the kernel's
+/// arguments.
 struct Call<'p> {
     task: &'p Task,
-    /// Memory layout of the items' partial results.
+    /// Memory layout of the partial results of the items.
     parts: &'p PartPlace,
-    /// Division of an item's positions, if the kernel writes partial results.
+    /// Division of the cached positions among items, if the kernel writes partial results.
     split: Option<&'p Split>,
     kernel: KernelId,
     dims: &'p [DimExpr],
-    /// Number of bands of a column.
+    /// Number of bands into which a column is divided.
     bands: u32,
-    /// Distance between bands, for each argument; empty without bands.
+    /// Bytes between two bands, for each argument; empty if columns are not divided.
     strides: &'p [u64],
     /// Cached dims of the last item.
     last: Cell<Option<LastDims>>,
 }
 
-/// The dims of an item, with the item's fields that determine them within a group.
+/// The dims of the last kernel call, and the fields of its item that determine them.
 #[derive(Clone, Copy)]
 struct LastDims {
     row: u64,
@@ -72,20 +75,22 @@ struct LastDims {
 }
 
 impl LastDims {
-    /// Returns whether the cached dims are valid for this item.
+    /// Returns whether the cached dims are also those of `item`.
     fn are_of(&self, item: &Item) -> bool {
         (self.row, self.rows, self.band, self.span) == (item.row, item.rows, item.band, item.span)
     }
 }
 
-/// Items for each thread that a stage should have. A thread with one item more than the others then
-/// works an eighth longer. With few threads, more items would be slower, because hardware prefetch
-/// starts anew with each kernel call. Reading 72 KiB in a separate call takes one thread an eighth
-/// longer than as a part of 576 KiB (Zen 5).
+/// Minimum number of items for each thread. If a stage has fewer, columns are divided into bands.
+/// With 8 items, a thread that gets one item more than the others works an eighth longer. With few
+/// threads, more items would be slower, because hardware prefetch starts anew with each kernel
+/// call. On one thread, reading 72 KiB in a separate call takes an eighth longer than as a part of
+/// 576 KiB (Zen 5).
 const ITEMS_OF_A_THREAD: u64 = 8;
 
 impl Pass<'_> {
-    /// Runs items of a stage until none remain. The stage is the `round`-th of the pass.
+    /// Runs items of a stage on this thread, until none are left. `round` is the number of the
+    /// stage in this pass.
     pub(super) fn work(
         &self,
         thread: usize,
@@ -95,7 +100,8 @@ impl Pass<'_> {
         mut clock: Option<&mut Clock>,
     ) -> Result<(), ExecuteError> {
         let total = self.groups(stage, groups);
-        // Experts arrive from the drive, or are advised as needed, in the order of the items.
+        // The items must be done in order, because experts arrive from the drive, or are prefetched
+        // into the page cache, in this order.
         let in_order = stage.window.is_some() && (self.store.experts.is_some() || self.store.advice.is_some());
         let turn = self.shares.turn(thread, round, total, in_order);
         while let Some(Range { start, end }) = turn.next() {
@@ -107,7 +113,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Runs all items of a stage on this thread, while other threads wait.
+    /// Runs all items of a stage on this thread, while the other threads wait.
     pub(super) fn work_alone(
         &self,
         thread: usize,
@@ -119,7 +125,7 @@ impl Pass<'_> {
         self.stretch(thread, stage, groups, 0..total, clock)
     }
 
-    /// Runs a range of items of a stage.
+    /// Runs a range of the items of a stage.
     fn stretch(
         &self,
         thread: usize,
@@ -155,8 +161,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Numbers the items of a stage, and returns their number. If there are too few columns for the
-    /// threads, columns are divided into bands where possible.
+    /// Numbers the items of a stage, and returns their number. If there are too few items for the
+    /// threads, divides columns into bands where the kernel allows it.
     fn groups(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
         let columns = self.columns(stage, groups);
         if columns >= ITEMS_OF_A_THREAD.saturating_mul(self.shares.threads()) {
@@ -170,15 +176,15 @@ impl Pass<'_> {
         })
     }
 
-    /// Numbers the items of a stage, one for each column and chunk, and returns their number. For a
-    /// stage that computes a half of the rows, they are the items of that half.
+    /// Numbers the items of a stage, one for each column and chunk of rows, and returns their
+    /// number. If the stage computes a half of the rows, only the items of that half are numbered.
     fn columns(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
         let all = self.all_columns(stage, groups);
         stage.half.map_or(all, |half| self.columns_of_half(half, groups))
     }
 
-    /// Numbers the items of all rows of a stage, one for each column and chunk, and returns their
-    /// number.
+    /// Numbers the items of a stage for all rows, one for each column and chunk of rows. Returns
+    /// their number.
     pub(super) fn all_columns(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
         groups.clear();
         let mut end = 0u64;
@@ -188,15 +194,15 @@ impl Pass<'_> {
                 let (Some(variant), true) = (fits, rows.rows > 0 && task.columns > 0) else { return };
                 let chosen = &task.variants[variant];
                 let listed = stage.listed.get(number).copied().flatten();
-                // Each row that sees chosen positions is a separate item, because each has its own
-                // slots.
+                // If an index chooses positions for a row, the row is a separate item, because each
+                // row has its own chosen slots.
                 let together = listed.map_or(rows.rows, |choice| {
                     let Piece { position, row, .. } = self.piece(piece);
                     let first = position.saturating_add(rows.first.saturating_sub(row));
                     rows.rows.min(choice.beyond().saturating_sub(first))
                 });
-                // Each row whose positions are divided is a separate item, because it has its own
-                // partial results.
+                // If the positions of a row are divided, the row is a separate item, because it has
+                // its own partial results.
                 let each = |rows: u32| if chosen.split.is_some() { 1 } else { rows.max(1) };
                 let (before, after) = ((0..together), (together..rows.rows));
                 let stretches = before.step_by(each(together) as usize).map(|first| (first, each(together), u64::MAX));
@@ -207,7 +213,7 @@ impl Pass<'_> {
                     let chunks = count.div_ceil(chunk_rows);
                     let first_row = u64::from(rows.first) + u64::from(first);
                     let span = match chosen.split {
-                        // These rows are tokens (the program's check).
+                        // The rows are tokens, as `Program::new` checked.
                         Some(split) => {
                             let Piece { position, row, rows, .. } = self.piece(piece);
                             // The cast is exact, because positions are below the capacity.
@@ -268,7 +274,8 @@ impl Pass<'_> {
         end
     }
 
-    /// Calls `add` with each piece's number and the rows of the range that belong to it.
+    /// Divides rows among pieces (rows of one sequence). Calls `add` with the rows of each piece
+    /// and the piece's number.
     fn each_piece(
         &self,
         axis: RowAxis,
@@ -286,7 +293,7 @@ impl Pass<'_> {
             RowAxis::Routed(bucket) => {
                 let bucket = self.store.buckets[bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
                 let (first, end) = (rows.first as usize, rows.first.saturating_add(rows.rows) as usize);
-                // An expert's rows are in the order of tokens.
+                // The rows of an expert are in the order of their tokens.
                 let tokens = bucket.tokens().get(first..end).unwrap_or(&[]);
                 let mut begin = 0;
                 for (n, piece) in numbered {
@@ -299,14 +306,16 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns whether no weight among these arguments is packed by the items that read it. Items
-    /// that read a strip packed by an earlier item must directly follow that item.
+    /// Returns whether all weights among these arguments are packed already. Otherwise the items
+    /// pack strips as they need them. An item that reads a strip must then directly follow the item
+    /// that packed it.
     fn are_ready(&self, args: &[Arg]) -> bool {
         let ready = |arg: &Arg| !matches!(arg.source, Source::Weight(weight) if !self.store.weights.is_ready(weight));
         args.iter().all(ready)
     }
 
-    /// Runs a range of items of a group. Adds their work to the statistics, but not their time.
+    /// Runs a range of the items of a group. Adds their number, bytes and products to `work`, but
+    /// not their time.
     fn items(
         &self,
         thread: usize,
@@ -328,7 +337,8 @@ impl Pass<'_> {
         let split = variant.split.as_ref();
         let call = Call { task, parts: place, split, kernel, dims, bands, strides, last: Cell::default() };
         let kernel = &self.program.kernels[call.kernel.0 as usize];
-        // A kernel that takes its first block begins with one that its first row needs.
+        // If the kernel takes the first block of its part as a dim, it begins with the first block
+        // that its first row needs.
         let takes_begin = variant.dims.iter().any(|dim| dim.is(DimInput::PartBegin));
         for number in numbers {
             if self.stop.is_raised() {
@@ -399,7 +409,7 @@ impl Pass<'_> {
         counts: bool,
     ) -> Result<Option<stats::Work>, Problem> {
         let &Call { task, split, .. } = call;
-        // All heads of a row have the same dims, and so do all tiles of a chunk of rows.
+        // All heads of a row have the same dims, and so have all columns of a chunk of rows.
         let dims = match call.last.get().filter(|last| last.are_of(item)) {
             Some(last) => last.dims,
             None => self.dims(call.dims, kernel, item)?,
@@ -407,7 +417,7 @@ impl Pass<'_> {
         call.last.set(Some(LastDims { row: item.row, rows: item.rows, band: item.band, span: item.span, dims }));
         let dims = &dims[..kernel.dims.len()];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
-        // Bytes used of the thread's memory for chosen cache slots.
+        // Number of bytes of the thread's memory that already hold chosen cache slots.
         let mut taken = 0;
         for (i, arg) in task.args.iter().enumerate().take(kernel.buffers.len()) {
             let parameter = &kernel.buffers[i];
@@ -431,11 +441,12 @@ impl Pass<'_> {
         }
         let count = kernel.buffers.len();
         // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps
-        // mapped. The program's check found that the kernel writes only to the arena, a state, an
-        // item's own part or this thread's scratch memory. It also found that these overlap nothing
-        // else of the call. Index buffers come from inputs, which are not written now, and their
-        // values are below the kernel's limits. If the plan is wrong, other threads may write some
-        // bytes at the same time, but no address depends on those.
+        // mapped. `Program::new` checked that the kernel writes only to the arena, a state, an
+        // item's own partial result or this thread's scratch memory. It also checked that the
+        // written memory overlaps no other buffer of the call. Index buffers come from inputs,
+        // which are not written now, and their values are below the kernel's limits. If the plan is
+        // wrong, other threads may write some bytes at the same time, but no address depends on
+        // those bytes.
         unsafe { self.backend.call(call.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }?;
         Ok(counts.then(|| stats::Work {
             items: 1,
@@ -445,7 +456,7 @@ impl Pass<'_> {
         }))
     }
 
-    /// Combines the partial results of a row's column, which are all finished.
+    /// Combines the partial results of an item's row and column. All of them are finished.
     fn combine(
         &self,
         thread: usize,
@@ -472,7 +483,7 @@ impl Pass<'_> {
             sizes[i] = region.bytes();
         }
         let count = kernel.buffers.len();
-        // SAFETY: the same reasons as for an item's kernel hold. The program's check found that the
+        // SAFETY: the same reasons as for an item's kernel hold. `Program::new` checked that the
         // kernel reads its first buffer and writes its second. The first has the partial results,
         // which no thread writes any more; the second is a slice of the task's output. Scratch
         // memory belongs to this thread.
@@ -480,8 +491,9 @@ impl Pass<'_> {
     }
 }
 
-/// Returns the number of rows of each item but the last. The number of chunks is that of the
-/// largest allowed chunk. Chunks are even, and multiples of the kernel's row group.
+/// Returns the number of rows of each item (chunk) but the last one. There are as few chunks as the
+/// kernel's largest chunk allows. The chunks are of equal size, rounded up to a multiple of the
+/// kernel's row group.
 fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     let max = u64::from(variant.row_chunk.max(1));
     let even = rows.div_ceil(rows.div_ceil(max).max(1));
@@ -489,7 +501,7 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, max)
 }
 
-/// Returns the number of bytes of a call for [`stats::Work::bytes`].
+/// Returns the number of bytes of a kernel call that [`stats::Work::bytes`] counts.
 fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
     let sum = |of: &dyn Fn(&Parameter, &Arg) -> bool| -> u64 {
         let buffers = kernel.buffers.iter().zip(args).zip(sizes);
@@ -500,8 +512,8 @@ fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
     };
     let is_arena = |arg: &Arg| matches!(arg.source, Source::Arena(_));
     let writes = |buffer: &Parameter| matches!(buffer.access, Access::Write);
-    // If an index selects rows, the table's buffer covers all rows, so only the other buffers
-    // count.
+    // If an index selects rows of a table, the table's buffer covers all its rows, so only the
+    // other buffers are counted.
     let picks = kernel.buffers.iter().any(|buffer| matches!(buffer.access, Access::Index(_)));
     let (first, else_all) = match picks {
         true => (sum(&|buffer, arg| is_arena(arg) && writes(buffer)), sum(&|_, arg| is_arena(arg))),
@@ -511,11 +523,12 @@ fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
 }
 
 /// Returns whether an item's rows of activations have more bytes than its column of a weight. With
-/// tile products, the larger one then stays in the thread's cache over consecutive items, and the
-/// smaller one is fetched for each. A tile load from the third-level cache takes 13 times as long
-/// as from the first. Vectors stream from the third level nearly as fast as from the second. For
-/// them, reading a weight again for each chunk of rows made prompts 2 to 6 % slower (Zen 5, 2
-/// threads). A state's columns are larger than any rows.
+/// tile products, the larger of the two stays in the thread's cache over consecutive items, and the
+/// smaller one is loaded for each item. A tile load from the third-level cache takes 13 times as
+/// long as from the first. Vector loads stream from the third level nearly as fast as from the
+/// second. With vectors, reading a weight again for each chunk of rows made prefill 2 to 6 % slower
+/// (Zen 5, 2 threads). The result is false for tasks that read a state, because a state's column is
+/// larger than the rows.
 fn rows_are_larger(args: &[Arg], chunk_rows: u64) -> bool {
     let of_state = args.iter().any(|arg| matches!(arg.source, Source::State { .. } | Source::Chosen { .. }));
     let is_weight = |arg: &&Arg| matches!(arg.source, Source::Weight(_));
@@ -556,7 +569,7 @@ mod tests {
             |source, row_stride, column_stride| Arg { source, offset: 0, row_stride, column_stride, expert_stride: 0 };
         let x = arg(Source::Arena(BufferId(0)), 2816, 0);
         let y = arg(Source::Arena(BufferId(1)), 8192, 128);
-        // 32 rows of a weight of 2048 columns in q4_k take 36 KiB, as much as 13 rows of
+        // 32 rows of a weight with 2048 columns in q4_k take 36 KiB, as much as 13 rows of
         // activations.
         let args = [x.clone(), arg(Source::Weight(0), 0, 32 * 1152), y.clone()];
         assert_eq!([13, 14].map(|rows| rows_are_larger(&args, rows)), [false, true]);

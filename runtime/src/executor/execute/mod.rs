@@ -1,21 +1,22 @@
-//! One pass over all steps of a plan by all threads together.
+//! One pass: all threads together execute the stages of a plan for one step.
 //!
-//! Every thread goes through the list of stages. A stage's items (task x rows x columns) are
-//! numbered. Each thread works on its own share of the numbers, then on the rest of other shares
-//! (`shares.rs`). All threads meet at a barrier after each stage. The last one to arrive sorts the
-//! routings that the next stage needs. It also runs stages with too few rows to share
-//! (`barrier.rs`).
+//! Every thread goes through the list of stages. The work items of a stage (task x rows x columns)
+//! are numbered. Each thread computes its own range of numbers, and then takes items from the
+//! ranges of other threads (`shares.rs`). All threads meet at a barrier after each stage. The last
+//! thread to arrive sorts the routings that the next stage needs. It also runs stages with too few
+//! rows to share (`barrier.rs`).
 //!
-//! The order of items is: experts, columns, bands of a column, chunks of rows. Neighbouring columns
-//! are neighbouring weight rows, so a share is a sequential read. With many rows, all chunks
-//! use one tile of the weight while it is in the cache. For tile products whose chunk of rows is
-//! larger than a column, all columns use one chunk instead (`items.rs`, `rows_are_larger`).
+//! Items are ordered by expert, then by column, by band of the column, and by chunk of rows.
+//! Neighbouring columns are neighbouring weight rows, so a thread reads weights sequentially. With
+//! many rows, all chunks use one tile of the weight while it is in the cache. If a kernel uses tile
+//! products, and a chunk of rows is larger than a column, all columns use one chunk instead
+//! (`items.rs`, `rows_are_larger`).
 //!
 //! Invariant: before a kernel runs, its dims are checked against its ranges, and every slice
 //! against its memory. The limit of every index buffer is checked against the values that the
-//! runtime put there. A plan that fails a check is an [`ExecuteError`]. Threads then still meet at
-//! every barrier, without work, so that none hangs. The same holds after a panic, and for a step
-//! that exceeds its time limit ([`crate::watchdog`]).
+//! runtime wrote there. If a check fails, the pass returns an [`ExecuteError`]. After a failure, a
+//! panic, or the end of the time limit ([`crate::watchdog`]), threads still meet at every barrier,
+//! without work. So no thread hangs.
 
 mod backend;
 mod barrier;
@@ -57,45 +58,45 @@ use item::Item;
 pub(crate) use parts::PartResults;
 use shares::Shares;
 
-/// The memory of an engine.
+/// The memory that an engine uses in steps.
 #[derive(Debug)]
 pub(crate) struct EngineMemory {
-    /// Memory for activations.
+    /// The arena: memory for activations.
     pub arena: Memory,
-    /// Model files and the plan's own file, which keep the weights mapped.
+    /// The mapped model files and the mapped plan file, which contain weights.
     pub files: Vec<Mapped>,
-    /// Weights, in the files or packed, by id.
+    /// Weights, mapped or packed, indexed by their number in the plan.
     pub weights: Weights,
-    /// Streamed experts, if not all are in memory.
+    /// The streamed experts, if experts are streamed.
     pub experts: Option<Experts>,
-    /// Hints for the page cache, if experts stay in mapped files.
+    /// Hints for the system's page cache, if experts stay in mapped files.
     pub advice: Option<Advice>,
-    /// The recorder of events.
+    /// The recorder of events, if a trace is recorded.
     pub trace: Option<Arc<Recorder>>,
-    /// Rotary tables, by id.
+    /// Tables of rotary embeddings, indexed by their number in the plan.
     pub ropes: Vec<Rope>,
     /// The sequences, with their states.
     pub sequences: Sequences,
-    /// Number of positions that states have room for.
+    /// Number of positions for which states have room.
     pub capacity: u32,
-    /// Partial results of items with divided positions.
+    /// Memory for the partial results of items whose positions are divided.
     pub parts: PartResults,
-    /// Inputs of a step.
+    /// Inputs of the current step, such as token ids.
     pub inputs: Inputs,
     /// Scratch memory of each thread.
     pub scratch: Vec<Memory>,
-    /// Memory for copies of chosen cache slots, for each thread.
+    /// Memory of each thread for copies of chosen cache slots.
     pub chosen: Vec<Memory>,
-    /// Sorted rows of each routing.
+    /// For each routing, the rows of the current step sorted by expert.
     pub buckets: Vec<RwLock<Bucket>>,
-    /// Connection to the other ranks, if the plan is the part of a rank.
+    /// Connection to the other ranks, if the plan is that of one rank of several.
     pub ranks: Option<RankLink>,
     /// Working memory for sorting a routing.
     pub sorting: Mutex<Vec<u32>>,
 }
 
 impl EngineMemory {
-    /// Returns the memory that lies on the NUMA nodes of an engine's home, by contents.
+    /// Returns the memory that lies on the NUMA nodes of an engine's home, named by its contents.
     pub(crate) fn node_regions(&self) -> Vec<NamedRegions> {
         let list = |what, regions: Vec<Region>| NamedRegions { what, regions };
         let experts = self.experts.as_ref().map(|experts| experts.store().memory());
@@ -114,7 +115,7 @@ impl EngineMemory {
 pub(crate) struct Counts {
     /// Number of tokens.
     pub tokens: u32,
-    /// Requested outputs.
+    /// Number of rows with requested outputs.
     pub outputs: u32,
 }
 
@@ -134,68 +135,69 @@ impl Counts {
     }
 }
 
-/// A pass over stages of a plan.
+/// A pass over a range of the plan's stages.
 struct Pass<'a> {
     program: &'a Program,
     backend: &'a Backend,
     store: &'a EngineMemory,
     counts: Counts,
-    /// The stages to run.
+    /// Range of the stages to run.
     stages: Range<usize>,
-    /// The pieces that the rows belong to, in order.
+    /// The pieces (rows of one sequence each) of the step, in order of their rows.
     pieces: &'a [Piece],
-    /// Whether the results of each piece must be bit-identical to a step with only that piece, at
-    /// the expense of speed.
+    /// Whether the results of each piece must have the same bits as in a step with only that piece,
+    /// at the expense of speed.
     exact: bool,
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
     shares: Shares,
-    /// The rule for weights that are packed before a stage; others are packed by the items that
-    /// read them.
+    /// The rule that decides which weights are packed before a stage. Other weights are packed by
+    /// the items that read them.
     step: weights::Step,
-    /// Number of strips taken of the weights that are packed before a stage.
+    /// Counter of strips that threads have taken, while weights are packed before a stage.
     next_strip: AtomicU64,
-    /// Time when the last thread arrived at this barrier, in nanoseconds since `begun`. Only set if
-    /// statistics are collected.
+    /// Time when the last thread arrived at the current barrier, in nanoseconds since `begun`. It
+    /// is only set if statistics are collected.
     last_came: AtomicU64,
-    /// Time when the last thread released the others, in the same unit.
+    /// Time when the last thread released the other threads, in nanoseconds since `begun`.
     let_go: AtomicU64,
     begun: Instant,
-    /// The stage after this barrier; changed only at barriers.
+    /// The stage that follows the current barrier; written only at barriers.
     after: AtomicUsize,
-    /// Sum of the threads' waits beyond spinning, in nanoseconds.
+    /// Sum over all threads of the time that they waited at barriers after they stopped spinning,
+    /// in nanoseconds.
     late: AtomicU64,
     failed: AtomicBool,
-    /// Flag that ends the pass at its deadline.
+    /// Flag that is raised at the deadline of the step.
     stop: StopFlag,
     failure: Mutex<Option<ExecuteError>>,
 }
 
 /// Parameters of a pass.
 pub(crate) struct PassParams<'a> {
-    /// The pieces that the rows belong to, in order.
+    /// The pieces (rows of one sequence each) of the step, in order of their rows.
     pub pieces: &'a [Piece],
-    /// Whether the results of each piece must be bit-identical to a step with only that piece, at
-    /// the expense of speed.
+    /// Whether the results of each piece must have the same bits as in a step with only that piece,
+    /// at the expense of speed.
     pub exact: bool,
-    /// The stages to run: all of them, or a layer's (see [`Program::layers`]).
+    /// Range of the stages to run: all stages, or those of one layer (see [`Program::layers`]).
     pub stages: Range<usize>,
-    /// Number of threads: the first ones of the pool.
+    /// Number of threads to use. These are the first threads of the pool.
     pub threads: usize,
-    /// One clock for each thread; empty without a measurement.
+    /// One clock for each thread; empty if no statistics are collected.
     pub clocks: &'a [Mutex<Clock>],
-    /// The watchdog that ends the pass at its deadline, if there is a time limit.
+    /// The watchdog that ends the pass at its deadline; `None` without a time limit.
     pub watchdog: Option<&'a Watchdog>,
 }
 
-/// Runs a range of stages with the first threads of the pool. Returns the sum of the threads' waits
-/// for others beyond spinning.
+/// Runs a range of stages with the first threads of the pool. Returns the sum over all threads of
+/// the time that they waited for other threads after they stopped spinning.
 ///
 /// The inputs of `store` must be those of `pieces`. The pieces are ordered as in
 /// [`crate::executor::sequences`], their sequences exist, and `store` has memory for the partial
-/// results of that many pieces. Every token must be below the vocabulary, every output row below
-/// the tokens, and every position inside the cache. `store` is borrowed exclusively, so that no
-/// other pass uses it.
+/// results of that many pieces. Every token id must be below the vocabulary, every output row below
+/// the number of tokens, and every position inside the cache. The exclusive borrow of `store`
+/// ensures that no other pass uses it.
 ///
 /// # Errors
 /// See [`ExecuteError`].
@@ -215,7 +217,7 @@ pub(crate) fn run(
     }
     let running = watchdog.map(Watchdog::begin_step);
     store.parts.reset();
-    // A step of many sequences with one token each is not a prompt.
+    // The longest piece decides: a step of many sequences with one token each is not prefill.
     let longest = pieces.iter().map(|piece| piece.rows).max().unwrap_or(0);
     let step = store.weights.step(longest, &store.files);
     let pass = Pass {
@@ -243,15 +245,16 @@ pub(crate) fn run(
     let result = pool.run_with(threads, &|thread| pass.walk(thread)).map_err(ExecuteError::from);
     stats::end(clocks.iter().take(threads), pass.stages.end.saturating_sub(1));
     let failure = pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err);
-    // A file that changed during the pass may have given bytes of both versions. Blocks of a model
-    // file have no checksum, so only this check finds it.
+    // If a file changed during the pass, some bytes may come from before the change and others from
+    // after it. Blocks of a model file have no checksum, so only this check detects the change.
     let unchanged = || -> Result<(), ExecuteError> {
         store.experts.as_ref().map_or(Ok(()), |experts| experts.store().check_unchanged())?;
         Ok(store.files.iter().try_for_each(Mapped::check_unchanged)?)
     };
     let exceeded = running.as_ref().and_then(RunningStep::exceeded_limit);
     let in_time = || exceeded.map_or(Ok(()), |limit| Err(ExecuteError::Deadline { limit }));
-    // A thread may fail because the flag interrupted its wait, so the deadline comes first.
+    // The raised flag may have interrupted a thread's wait and so caused another error. The
+    // deadline is therefore reported first.
     let result = in_time().and(result).and(failure).and_then(|()| unchanged());
     match (&result, &store.experts) {
         (Ok(()), Some(experts)) => experts.end_step(),
@@ -263,7 +266,7 @@ pub(crate) fn run(
 }
 
 impl Pass<'_> {
-    /// Returns the current time, if `wanted` or if a trace is recorded.
+    /// Returns the current time if `wanted`, or if a trace is recorded.
     fn now(&self, wanted: bool) -> Option<Instant> {
         (wanted || self.store.trace.is_some()).then(Instant::now)
     }
@@ -280,7 +283,8 @@ impl Pass<'_> {
         self.failed.load(Ordering::Relaxed) || self.stop.is_raised()
     }
 
-    /// Runs a function, unless the pass is over. Stores the first failure.
+    /// Calls `run`, unless the pass has failed or exceeded its time limit. Stores the first failure
+    /// or panic.
     fn run_guarded(&self, run: impl FnOnce() -> Result<(), ExecuteError>) {
         if self.is_over() {
             return;
@@ -290,16 +294,16 @@ impl Pass<'_> {
             Ok(Err(error)) => error,
             Err(payload) => ExecuteError::Panic { message: panic_message(&*payload) },
         };
-        // Other ranks would wait for this one.
+        // The failure ends the group of ranks, because other ranks would wait for this one.
         self.store.ranks.iter().for_each(|link| link.fail(&error));
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// Packs the weights that a stage needs and that are not packed yet, with all threads.
+    /// Packs the weights that a stage needs and that are not packed yet. All threads take part.
     fn pack(&self, thread: usize, stage: &Stage, clock: Option<&mut Clock>) {
-        // All threads compute the same list and therefore meet at the same barriers: matrices
-        // become ready only at barriers.
+        // Matrices become ready only at barriers. So all threads compute the same list, and meet at
+        // the same barriers.
         let missing = self.missing(stage);
         if missing.is_empty() {
             return;
@@ -309,13 +313,14 @@ impl Pass<'_> {
             let queue = Queue::new(self.store.weights.jobs(&missing));
             let packed = |job, strip| self.store.weights.release(missing[job], strip, &self.store.files);
             // SAFETY: the sources lie in mapped files. No kernel reads matrices that are not ready.
-            // Only the threads of this pass write them, here, and they share one counter.
+            // Only the threads of this pass write them, and the shared counter gives each strip to
+            // one thread.
             unsafe { queue.work(&self.next_strip, &mut Vec::new(), &packed) };
             Ok(())
         });
         self.barrier.wait(thread, || {
             self.next_strip.store(0, Ordering::Relaxed);
-            // A pass that is over may have left strips unpacked.
+            // If the pass has failed, some strips may not be packed.
             if !self.is_over() {
                 self.store.weights.mark_ready(&missing, &self.store.files);
             }
@@ -328,8 +333,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the matrices that a stage needs, that are not packed yet, and whose packed form is
-    /// kept.
+    /// Returns the matrices that a stage needs and that must be packed before the stage.
     fn missing(&self, stage: &Stage) -> Vec<WeightPart> {
         let (weights, mut missing) = (&self.store.weights, Vec::new());
         if weights.on_demand_parts() == 0 {
@@ -351,18 +355,19 @@ impl Pass<'_> {
         missing
     }
 
-    /// Returns the group whose streamed experts a task reads from blocks, if any.
+    /// Returns the expert group whose streamed blocks a task reads, if it reads streamed experts.
     fn streamed_experts(&self, stage: &Stage, axis: RowAxis) -> Option<(u32, &Experts)> {
         let (experts, window) = (self.store.experts.as_ref()?, self.program.windows.get(stage.window? as usize)?);
         (axis == RowAxis::Routed(window.bucket)).then_some((window.group, experts))
     }
 
-    /// Calls `add` with the rows of an axis, expert by expert.
+    /// Calls `add` with the rows of an axis; for a routed axis, once for each expert.
     fn each_expert(&self, stage: &Stage, axis: RowAxis, add: &mut dyn FnMut(ExpertRows)) {
         if let Some((_, experts)) = self.streamed_experts(stage, axis) {
             return experts.window().rows.iter().copied().for_each(add);
         }
-        // In stages that run again, work without experts is done only the first time.
+        // If stages run again for later streamed experts, tasks without experts are done only the
+        // first time.
         if let (Some(experts), Some(_)) = (&self.store.experts, stage.window)
             && !experts.window().first
         {

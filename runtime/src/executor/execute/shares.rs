@@ -1,46 +1,48 @@
-//! The division of a stage's items among threads.
+//! Division of a stage's work items among threads.
 //!
-//! Each thread begins with its own range of items (a *stretch*), the same one at every step. Its
-//! counter has a cache line of its own. The thread takes chunks of its stretch, which get shorter
-//! towards the end. When its stretch is empty, it steals the back half of another thread's
-//! remaining items. So a thread reads neighbouring weight rows in sequence. A counter shared by all
-//! would cost 16 threads 0.4 µs a call.
+//! Each thread begins with its own range of items (a *stretch*), which is the same at every step. A
+//! thread takes chunks from its stretch, which become shorter towards the end. When its stretch is
+//! empty, it takes (steals) the back half of another thread's stretch. So a thread mostly reads
+//! neighbouring weight rows in sequence. The counter of each stretch has a cache line of its own. A
+//! single counter for all threads would cost 0.4 µs for each call with 16 threads.
 //!
-//! Items that are best done in order (experts as they arrive from the drive) form one stretch for
-//! all threads.
+//! Items that must be done in order (experts as they arrive from the drive) form a single stretch
+//! for all threads.
 //!
 //! ```text
 //! 3 threads, 12 items     thread 0: 0..4, thread 1: 4..8, thread 2: 8..12
 //! thread 0 is done first  and takes 10..12 where thread 2 is at 9
 //! ```
 //!
-//! Invariant: every item of a round is given out once. Stretches are only divided, never merged. So
-//! no counter returns to an earlier value of this round, and a thread with an old value changes
-//! nothing.
+//! Invariant: every item of a round (the execution of one stage) is given to exactly one thread.
+//! Stretches are only divided, never merged. So a counter never returns to an earlier value of the
+//! round, and a compare-exchange with an old value fails.
 
 use std::ops::Range;
 
 use crate::pool::{Line, is_crowded};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Divisor of the remaining items of a thread: a call takes this fraction.
+/// Divisor for the length of a chunk: a thread takes this fraction of the remaining items of its
+/// stretch.
 const PARTS: u64 = 8;
-/// Bits of an item's number in a counter. In stages with more items, the unit is several items.
+/// Bits of an item number in a counter. If a stage has more items, each unit of the counter stands
+/// for several items.
 const BITS: u32 = 20;
 const MASK: u64 = (1 << BITS) - 1;
-/// Number of distinct round tags. [`Shares::between`] ensures that no counter is older than half of
-/// that.
+/// Number of distinct round tags in a counter. [`Shares::between`] ensures that no counter has a
+/// tag older than half as many rounds.
 const ROUNDS: u64 = 1 << (64 - 2 * BITS);
 
 /// One counter for each thread. It packs the round's tag, the first unit of the remaining stretch,
-/// and the unit after its end.
+/// and the unit after the stretch.
 pub(super) struct Shares {
     counters: Box<[Line<AtomicU64>]>,
-    /// Whether there are more threads than CPUs, so some may not run for long.
+    /// Whether there are more threads than CPUs, so that some threads may not run for a long time.
     is_crowded: bool,
 }
 
-/// The decoded content of a counter: a range of units.
+/// The decoded value of a counter: a range of units.
 #[derive(Clone, Copy)]
 struct Stretch {
     next: u64,
@@ -52,22 +54,22 @@ impl Stretch {
         self.end.saturating_sub(self.next)
     }
 
-    /// Encodes the stretch for a counter.
+    /// Returns the counter value for this stretch.
     fn to_counter(self, round: u64) -> u64 {
         (round % ROUNDS) << (2 * BITS) | self.next << BITS | self.end
     }
 }
 
-/// The share of one thread in a stage's items.
+/// The view of one thread on the division of a stage's items.
 pub(super) struct ThreadShare<'s> {
     shares: &'s Shares,
     thread: u64,
-    /// Number of the round in this pass, from 1 on.
+    /// Number of the round in this pass, counted from 1.
     round: u64,
     total: u64,
-    /// Min number of items given out at once.
+    /// Number of items in a unit of the counters.
     unit: u64,
-    /// Whether all threads take from one stretch, in order.
+    /// Whether all threads take items from a single stretch, in order.
     in_order: bool,
 }
 
@@ -81,18 +83,19 @@ impl Shares {
         self.counters.len() as u64
     }
 
-    /// Resets old counters. One thread calls this between two rounds, while all others wait.
+    /// Resets counters with old tags. One thread calls this between two rounds, while all other
+    /// threads wait.
     pub(super) fn between(&self, round: u64) {
-        // An unused counter keeps its old tag, which would become valid again after the tags wrap
-        // around.
+        // A counter that no thread used keeps its old tag. After the tags wrap around, that tag
+        // would seem to be the current one.
         if round.is_multiple_of(ROUNDS / 2) {
             let nothing = Stretch { next: 0, end: 0 }.to_counter(round);
             self.counters.iter().for_each(|counter| counter.0.store(nothing, Ordering::Relaxed));
         }
     }
 
-    /// Begins a thread's work in a round. All threads pass the same total and order, and meet
-    /// between two rounds.
+    /// Begins a thread's work in a round. All threads pass the same `total` and `in_order`, and
+    /// meet at a barrier between two rounds.
     pub(super) fn turn(&self, thread: usize, round: u64, total: u64, in_order: bool) -> ThreadShare<'_> {
         let unit = total.div_ceil(MASK).max(1);
         ThreadShare { shares: self, thread: thread as u64, round, total, unit, in_order }
@@ -108,25 +111,25 @@ impl ThreadShare<'_> {
         self.total.div_ceil(self.unit)
     }
 
-    /// Decodes a thread's stretch from its counter's value `word`.
+    /// Returns the remaining stretch of thread `of`, whose counter has the value `word`.
     fn stretch(&self, of: u64, word: u64) -> Stretch {
         if word >> (2 * BITS) == self.round % ROUNDS {
             return Stretch { next: word >> BITS & MASK, end: word & MASK };
         }
-        // The thread has not begun this round.
+        // The tag is old: the thread has not begun this round, so its stretch is still complete.
         match (self.in_order, of) {
             (true, 0) => Stretch { next: 0, end: self.units() },
             (true, _) => Stretch { next: 0, end: 0 },
             (false, _) => {
                 let (units, threads) = (self.units(), self.threads());
-                // If there are fewer units than threads, the first threads have them, because they
+                // If there are fewer units than threads, the first threads get them, because they
                 // leave barriers first.
                 Stretch { next: (units * of).div_ceil(threads), end: (units * (of + 1)).div_ceil(threads) }
             }
         }
     }
 
-    /// Takes a part of a thread's stretch. `cut` returns the remaining stretch and the part taken.
+    /// Takes units from a thread's stretch. `cut` returns the remaining stretch and the taken one.
     fn take(&self, of: u64, cut: impl Fn(Stretch) -> (Stretch, Stretch)) -> Option<Stretch> {
         let counter = &self.shares.counters[of as usize].0;
         let mut word = counter.load(Ordering::Relaxed);
@@ -136,8 +139,8 @@ impl ThreadShare<'_> {
                 return None;
             }
             let (rest, taken) = cut(stretch);
-            // The counter orders only itself: the data that items read was written before the
-            // threads met.
+            // Relaxed ordering suffices: the data that items read was written before the last
+            // barrier.
             match counter.compare_exchange_weak(word, rest.to_counter(self.round), Ordering::Relaxed, Ordering::Relaxed)
             {
                 Ok(_) => return Some(taken),
@@ -146,7 +149,7 @@ impl ThreadShare<'_> {
         }
     }
 
-    /// Returns the next items, or `None` if none are left.
+    /// Returns the next items for this thread, or `None` if none are left.
     pub(super) fn next(&self) -> Option<Range<u64>> {
         let own = if self.in_order { 0 } else { self.thread };
         let parts = if self.in_order { PARTS * self.threads() } else { PARTS };
@@ -157,7 +160,7 @@ impl ThreadShare<'_> {
         let taken = self.take(own, front).or_else(|| {
             self.steal().map(|stolen| {
                 let (rest, taken) = front(stolen);
-                // No other thread changes a counter with an empty stretch.
+                // This thread's stretch is empty, so no other thread changes its counter.
                 self.shares.counters[own as usize].0.store(rest.to_counter(self.round), Ordering::Relaxed);
                 taken
             })
@@ -165,10 +168,10 @@ impl ThreadShare<'_> {
         taken.map(|taken| taken.next * self.unit..taken.end.saturating_mul(self.unit).min(self.total))
     }
 
-    /// Steals the back half of another thread's remaining stretch.
+    /// Takes the back half of another thread's remaining stretch.
     fn steal(&self) -> Option<Stretch> {
-        // With one unit for each thread, stealing gains little, because all units are waited for.
-        // With more threads than CPUs, it helps.
+        // If each thread has at most one unit, stealing gains little, because the stage ends only
+        // when all units are done. With more threads than CPUs, it helps.
         if self.in_order || self.units() <= self.threads() && !self.shares.is_crowded {
             return None;
         }
@@ -186,8 +189,8 @@ mod tests {
     use crate::pool::Barrier;
     use std::sync::Mutex;
 
-    /// Lets every thread take its items in rounds of these totals. Returns the ranges of each round
-    /// and their threads.
+    /// Runs threads that take items, in one round for each of `totals`. Returns, for each round,
+    /// the taken ranges with their threads.
     fn rounds(threads: usize, totals: &[u64], in_order: bool) -> Vec<Vec<(usize, Range<u64>)>> {
         let (shares, barrier) = (Shares::new(threads), Barrier::new(threads));
         let taken: Vec<Mutex<Vec<_>>> = totals.iter().map(|_| Mutex::default()).collect();
@@ -235,8 +238,9 @@ mod tests {
             let turn = shares.turn(0, round, 10, false);
             std::iter::from_fn(|| turn.next()).map(|range| range.end - range.start).sum::<u64>()
         };
-        // Without the calls of `between`, both counters would seem to be used up. No round has used
-        // the first one, and an earlier round with the same tag has used the second one.
+        // Without the calls of `between`, the counters would seem to have no units left. The
+        // counters of `unused` were not used in any round. Those of `used` were used in an earlier
+        // round with the same tag.
         let unused = Shares::new(2);
         unused.between(ROUNDS / 2);
         assert_eq!(count(&unused, ROUNDS), 10);
@@ -263,16 +267,16 @@ mod tests {
         let shares = Shares::new(2);
         let [first, second] = [0, 1].map(|thread| shares.turn(thread, 7, 40, false));
         assert_eq!(first.next(), Some(0..2));
-        // The second thread does not begin. Its stretch is stolen by halves, from the back, first
-        // when 2..20 are done.
+        // The second thread does not begin. The first thread takes its own 2..20, and then steals
+        // halves of the second stretch from the back.
         let rest: Vec<_> = std::iter::from_fn(|| first.next()).collect();
         let stolen = rest.iter().find(|range| range.start >= 20).unwrap();
         assert_eq!(stolen.start, 30);
         assert_eq!(rest.iter().map(|range| range.end - range.start).sum::<u64>(), 38);
         assert_eq!(second.next(), None);
-        // In the next round, it has its own stretch again.
+        // In the next round, the second thread has its own stretch again.
         assert_eq!(shares.turn(1, 8, 4, false).next(), Some(2..3));
-        // A single item is not stolen from a late thread, unless that thread may have no CPU.
+        // A single item is stolen from a late thread only if there are more threads than CPUs.
         assert_eq!(shares.turn(0, 9, 2, false).next(), Some(0..1));
         let late = if shares.is_crowded { (Some(1..2), None) } else { (None, Some(1..2)) };
         assert_eq!((shares.turn(0, 9, 2, false).next(), shares.turn(1, 9, 2, false).next()), late);
