@@ -1,8 +1,8 @@
-//! Sorting of a routing's rows by expert.
+//! Sorting of a step's rows by the experts that a router chose for them.
 //!
-//! The input is the ids that `route` wrote, `[tokens][top_k]`. The result has routed rows in order
-//! of experts. The rows of an expert are in order of tokens and slots. It is a stable counting
-//! sort, so the order does not depend on the number of threads.
+//! The input is the ids that the op `route` wrote, `[tokens][top_k]`. Each id becomes a routed row.
+//! Routed rows are ordered by expert, and those of one expert by token and slot. This is a stable
+//! counting sort, so the order does not depend on the number of threads.
 //!
 //! ```
 //! let mut bucket = ixc_runtime::expert_sort::Bucket::default();
@@ -12,39 +12,39 @@
 //! ```
 //!
 //! Invariant: every value in `tokens` is below the number of tokens, and every value in `slots` is
-//! below the number of routed rows. Both are index inputs of kernels.
+//! below the number of routed rows. Both lists are index inputs of kernels.
 
 use ixc_ir::plan::NO_EXPERT;
 
-/// Row of a slot without a routed row.
+/// Value in `slots` for a slot that has no routed row.
 const NO_ROW: u32 = u32::MAX;
 
-/// The routed rows of one expert with at least one row.
+/// The routed rows of one expert. The expert has at least one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRows {
     /// Number of the expert.
     pub expert: u32,
-    /// Index of the first routed row.
+    /// Index of the expert's first routed row.
     pub first: u32,
     /// Number of rows.
     pub rows: u32,
 }
 
-/// An id that names no expert.
+/// Error for an id that names no expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {slot} of token {token} is routed to expert {id}; the layer has {experts} experts")]
 pub struct BadExpert {
-    /// Row of the token in its step.
+    /// Index of the token in its step.
     pub token: usize,
-    /// Index of the slot.
+    /// Index of the slot among the token's `top_k` slots.
     pub slot: usize,
     /// The routed id.
     pub id: u32,
-    /// Number of experts.
+    /// Number of experts of the layer.
     pub experts: u32,
 }
 
-/// The sorted rows of a routing.
+/// The routed rows of a step, sorted by expert.
 #[derive(Clone, Debug, Default)]
 pub struct Bucket {
     tokens: Vec<u32>,
@@ -53,21 +53,22 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Sorts ids; `top_k` is at least 1 and divides the number of ids. `next` is working memory
-    /// with one word for each expert; all routings can share it.
+    /// Sorts the rows of `ids`; `top_k` is at least 1 and divides the number of ids. `next` is
+    /// working memory with one word for each expert; all routings can use the same memory.
     ///
     /// # Errors
-    /// [`BadExpert`] for the first id without an expert; the bucket is empty then.
+    /// [`BadExpert`] for the first id that names no expert. The bucket is then empty.
     pub fn sort(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
         self.sort_but(&|_| false, ids, top_k, experts, next)
     }
 
-    /// Sorts ids like [`Bucket::sort`], but also allows [`NO_EXPERT`], the id of experts on other
-    /// machines. A slot with this id has no routed row. In [`Bucket::slots`] such a slot has the
-    /// row of the token's first slot with a row, or else row 0. The slot's weight must be 0.
+    /// Sorts rows like [`Bucket::sort`], but also allows the id [`NO_EXPERT`], for experts on other
+    /// machines. A slot with this id has no routed row of its own. In [`Bucket::slots`], it gets
+    /// the row of the token's first slot that has one, or else row 0. The weight of such a slot
+    /// must be 0.
     ///
     /// # Errors
-    /// Same as [`Bucket::sort`].
+    /// See [`Bucket::sort`].
     pub fn sort_given(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
         self.sort_but(&|id| id == NO_EXPERT.cast_unsigned(), ids, top_k, experts, next)?;
         for slots in self.slots.chunks_mut(top_k.max(1) as usize) {
@@ -77,7 +78,8 @@ impl Bucket {
         Ok(())
     }
 
-    /// Sorts all ids for which `leaves_out` is false. The slots of the other ids get [`NO_ROW`].
+    /// Sorts the rows of all ids for which `left_out` returns false. The slots of all other ids get
+    /// [`NO_ROW`].
     fn sort_but(
         &mut self,
         left_out: &dyn Fn(u32) -> bool,
@@ -125,17 +127,17 @@ impl Bucket {
         self.active.clear();
     }
 
-    /// Returns the token of each routed row.
+    /// Returns the token of each routed row, as its index in the step.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Returns the routed row of each slot of each token.
+    /// Returns the routed row of each slot of each token, `[tokens][top_k]`.
     pub fn slots(&self) -> &[u32] {
         &self.slots
     }
 
-    /// Returns the experts with rows, in order.
+    /// Returns the experts that have rows, in ascending order.
     pub fn active(&self) -> &[ExpertRows] {
         &self.active
     }
@@ -175,14 +177,14 @@ mod tests {
         let ids = [nobody, 2, nobody, nobody, 1, 2];
         bucket.sort_given(&ids, 2, 3, &mut Vec::new()).unwrap();
         assert_eq!(bucket.tokens(), [2, 0, 2]);
-        // The second token has no routed row: its slots refer to row 0, with a weight of 0.
+        // The second token has no routed row: its slots get row 0, and their weights must be 0.
         assert_eq!(bucket.slots(), [1, 1, 0, 0, 0, 2]);
         let rows = |expert, first, rows| ExpertRows { expert, first, rows };
         assert_eq!(bucket.active(), [rows(1, 0, 1), rows(2, 1, 2)]);
         bucket.sort_given(&[nobody; 4], 2, 3, &mut Vec::new()).unwrap();
         assert!(bucket.active().is_empty() && bucket.tokens().is_empty());
         assert_eq!(bucket.slots(), [0; 4]);
-        // In `sort`, this id is an error.
+        // `sort`, unlike `sort_given`, treats this id as an error.
         let bad = BadExpert { token: 0, slot: 0, id: nobody, experts: 3 };
         assert_eq!(bucket.sort(&ids, 2, 3, &mut Vec::new()), Err(bad));
     }

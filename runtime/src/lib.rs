@@ -1,4 +1,4 @@
-//! Running of plans: from an `.ixp` file or a plan in memory to logits and tokens.
+//! Execution of plans: computes logits and tokens from an `.ixp` file or from a plan in memory.
 //!
 //! [`Engine::load`](engine::Engine::load) checks a plan, maps the model files and generates code.
 //! The engine then runs steps:
@@ -15,7 +15,8 @@
 //! # let _ = next; Ok(()) }
 //! ```
 //!
-//! Layers. Each uses only the layers above it in this table (`testing/tests/modules.rs`):
+//! The modules form layers. Each module uses only modules above it in this table (checked by
+//! `testing/tests/modules.rs`):
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -38,11 +39,12 @@
 //! Invariants:
 //! - A plan is untrusted until it is checked. Values that depend on the step are checked for each
 //!   work item just before its kernel runs. A wrong plan causes an error, never an access outside
-//!   of its memory.
-//! - Results do not depend on the number of threads. Items write disjoint outputs. Only the plan
-//!   and the row counts determine how rows are divided into items.
-//! - Weights that kernels read in their stored format are mapped and never copied. The others are
-//!   packed on first use (`storage::weights`) and stay packed, and their source pages are released.
+//!   the memory of its buffers.
+//! - Results do not depend on the number of threads. Work items write disjoint outputs. Only the
+//!   plan and the row counts determine how rows are divided into items.
+//! - Weights that kernels read in their stored format are mapped and never copied. All other
+//!   weights are packed on first use (`storage::weights`) and stay packed; the pages of the file
+//!   that they were packed from are released.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,17 +1,18 @@
-//! Hints for experts in mapped files. The page cache decides which experts it holds. After a
-//! layer's router has chosen, the system is advised of the experts that are needed next.
+//! Hints to the system's page cache for experts in mapped files. The page cache decides which
+//! experts stay in memory. After a layer's router has chosen experts, the system gets hints that
+//! their pages are needed next.
 //!
-//! A mapping offers no stronger control: `MADV_WILLNEED` starts reads without any guarantee. No
+//! A mapping offers no stronger control. `MADV_WILLNEED` starts reads, but guarantees nothing. No
 //! advice evicts pages from the cache: `MADV_DONTNEED` only unmaps them, which frees no memory
-//! while the cache keeps them. So no budget applies here; only a control group around the process
-//! limits its memory. This suits models that nearly fit into memory. For larger models, experts are
-//! streamed ([`crate::streaming`]).
+//! while the cache keeps them. So the memory budget does not apply to mapped experts; only a
+//! control group around the process can limit their memory. This suits models that nearly fit into
+//! memory. For larger models, experts are streamed ([`crate::streaming`]).
 //!
 //! ```text
 //! request experts 3 of bucket 3     for each matrix of each expert with rows: will be needed
 //! ```
 //!
-//! Invariant: advice changes when pages arrive, but never the bytes that a kernel reads.
+//! Invariant: hints change when pages arrive in memory, but never the bytes that a kernel reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,23 +22,23 @@ use crate::expert_sort::ExpertRows;
 use crate::program::Program;
 use crate::storage::memory::Mapped;
 
-/// The matrices of one weight, in order of experts.
+/// Location in a file of one weight's matrices, in order of experts.
 #[derive(Clone, Copy, Debug)]
 struct Matrices {
     file: usize,
     /// Offset of the first matrix.
     offset: u64,
-    /// Bytes from one matrix to the next.
+    /// Bytes from the beginning of one matrix to the next.
     stride: u64,
     bytes: u64,
 }
 
-/// Counts of the advice of a run.
+/// Counts of the hints since the plan was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdviceCounts {
-    /// Number of experts advised as needed.
+    /// Number of experts for which the system got a hint.
     pub experts: u64,
-    /// Bytes of these experts, including bytes that were in memory already.
+    /// Bytes of these experts, including bytes that were already in memory.
     pub bytes: u64,
 }
 
@@ -50,13 +51,13 @@ pub(crate) struct Advice {
 }
 
 impl Advice {
-    /// Finds the matrices of a checked plan, whose own file has number `own`. Returns as the error
-    /// the name of a weight that is packed at load time: kernels do not read it from the mapped
-    /// file.
+    /// Finds the matrices of all groups of a checked plan; `own` is the file number of the plan
+    /// file. If a weight is packed at load time, kernels do not read it from a mapped file. Then
+    /// the name of that weight is the error.
     pub(crate) fn new(program: &Program, weights: &[PlanWeight], own: usize) -> Result<Advice, String> {
         let matrices = |&weight: &u32| {
             let weight = weights.get(weight as usize).ok_or_else(String::new)?;
-            // The program's check found that the weight has experts.
+            // `Program::new` checked that the weight has experts.
             let experts = weight.shape.first().copied().unwrap_or(1).max(1);
             if weight.is_packed_at_load() {
                 return Err(weight.name.clone());
@@ -75,13 +76,13 @@ impl Advice {
         Ok(Advice { groups, experts: AtomicU64::new(0), bytes: AtomicU64::new(0) })
     }
 
-    /// Tells the system that a group's experts are needed now.
+    /// Tells the system that the experts with these rows are needed now.
     pub(crate) fn request(&self, group: u32, rows: &[ExpertRows], files: &[Mapped]) {
         let Some(group) = self.groups.get(group as usize) else { return };
         for expert in rows.iter().map(|rows| u64::from(rows.expert)) {
             for matrices in group {
                 if let Some(file) = files.get(matrices.file) {
-                    // The program's check found the matrix inside its file.
+                    // `Program::new` checked that the matrix lies inside its file.
                     file.will_need(matrices.offset + expert * matrices.stride, matrices.bytes);
                     self.bytes.fetch_add(matrices.bytes, Ordering::Relaxed);
                 }
@@ -90,7 +91,7 @@ impl Advice {
         }
     }
 
-    /// Returns the counts of advice so far.
+    /// Returns the counts of hints so far.
     pub(crate) fn advice_counts(&self) -> AdviceCounts {
         AdviceCounts { experts: self.experts.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }

@@ -1,5 +1,5 @@
-//! Sequences: each has its own states, and all share weights and other memory. A step computes rows
-//! of several sequences.
+//! Sequences of tokens. Each sequence has its own states; all sequences share the weights and all
+//! other memory. A step computes rows of several sequences.
 //!
 //! ```text
 //! step      [ sequence 4: 1 row ][ sequence 7: 1 row ][ sequence 2: 200 rows ]   pieces
@@ -7,15 +7,17 @@
 //! attention 1 row, 1 row and 200 rows, each with the keys and values of its own sequence
 //! ```
 //!
-//! A sequence that becomes a copy of another shares memory with it
+//! A sequence that becomes a copy of another one shares memory with it
 //! ([`crate::storage::shared_pages`]), if the system allows it.
 //!
-//! Pieces of one sequence follow each other, and so do their positions. Tasks that only read states
-//! take the pieces one by one, as if each were a separate step. Tasks that change states take them
+//! The rows that one addition has in a step are a *piece*. Pieces of one sequence follow each
+//! other, and so do their positions. Tasks that only read states compute the pieces one by one, as
+//! if each piece were a separate step. Tasks that change states compute all pieces of a sequence
 //! together ([`runs`]), in the order of rows.
 //!
-//! Invariant: a piece's rows follow those of the piece before, and so do its positions if both are
-//! of one sequence. No piece of another sequence lies between two pieces of one.
+//! Invariant: the rows of each piece follow those of the previous piece. If both belong to one
+//! sequence, their positions also follow each other. No piece of another sequence lies between two
+//! pieces of one sequence.
 
 use std::sync::{Arc, OnceLock};
 
@@ -31,12 +33,13 @@ use crate::storage::shared_pages::{Pool, Refusal, Sharing};
 pub struct Sequence {
     pub(crate) states: States,
     position: u32,
-    /// Number of positions that were written to states since the last truncation.
+    /// Number of positions that were written to states since the last truncation. It exceeds
+    /// `position` during a step.
     used: u32,
 }
 
 impl Sequence {
-    /// Makes an empty sequence, with room for `capacity` positions.
+    /// Creates an empty sequence with states for `capacity` positions.
     ///
     /// # Errors
     /// Fails if the system refuses memory.
@@ -55,41 +58,44 @@ impl Sequence {
         self.states.reach(tokens, Some(self.position))
     }
 
-    /// Makes room for a step's tokens, whose first row in the step is `first_row`.
+    /// Makes room in the states for a step's tokens. `first_row` is the row of the first of them in
+    /// the step.
     pub(crate) fn begin(&mut self, first_row: u32, tokens: u32) {
         self.used = self.used.max(self.position.saturating_add(tokens));
         self.states.make_room(self.position, first_row, tokens);
     }
 
-    /// Records that a step has added these tokens to the sequence.
+    /// Records that a step has added `tokens` tokens to the sequence.
     pub(crate) fn advance(&mut self, tokens: u32) {
         self.position = self.position.saturating_add(tokens);
         // The end of a prompt is saved, because a caller often returns to it, for example to
-        // generate another answer.
+        // generate a second answer.
         if tokens > 1 {
             self.save();
         }
     }
 
-    /// Goes back to the position before a failed step.
+    /// Returns to the position before a failed step.
     pub(crate) fn fail(&mut self) {
-        // States that cannot be truncated may have changed already.
+        // States that cannot be truncated may have changed already, so their present position does
+        // not count.
         let here = self.states.cut_anywhere().then_some(self.position);
         self.go_back(self.states.reach(self.position, here));
     }
 
-    /// Saves the present position, so that the sequence can return to it.
+    /// Saves the present position, so that the sequence can return to it later.
     pub(crate) fn save(&mut self) {
         self.states.save(self.position);
     }
 
-    /// Goes back to `tokens` tokens, or to fewer if states need it. Returns how many are left.
+    /// Truncates the sequence to `tokens` tokens, or to fewer if the states cannot return to that
+    /// length. Returns the remaining number of tokens.
     pub(crate) fn truncate(&mut self, tokens: u32) -> u32 {
         self.go_back(self.reach(tokens));
         self.position
     }
 
-    /// Goes to a position that the states can return to.
+    /// Returns to an earlier position, which the states must be able to return to.
     fn go_back(&mut self, position: u32) {
         if position < self.used {
             self.states.back_to(position, self.used);
@@ -97,14 +103,15 @@ impl Sequence {
         (self.position, self.used) = (position, position);
     }
 
-    /// Empties the sequence, and makes room for positions that [`States::write_places`] restores.
+    /// Removes all tokens, and makes room for the positions that [`States::write_places`] then
+    /// restores.
     pub(crate) fn stand_at(&mut self, stand: &Stand) {
         self.go_back(0);
         self.states.stand_at(stand);
         (self.position, self.used) = (stand.used, stand.used);
     }
 
-    /// Goes back to one of the restored positions. `whole` has the bytes of the states without
+    /// Returns to one of the restored positions. `whole` has the bytes of the states without
     /// positions.
     pub(crate) fn go_back_with(&mut self, position: u32, whole: Option<Vec<u8>>) {
         self.go_back(position);
@@ -114,8 +121,9 @@ impl Sequence {
         }
     }
 
-    /// Becomes a copy of the first `tokens` tokens of another sequence of the same plan, or of
-    /// fewer if its states need it. Returns how many it has.
+    /// Becomes a copy of the first `tokens` tokens of another sequence of the same plan. The copy
+    /// is shorter if the states of `from` cannot return to that length. Returns the number of
+    /// copied tokens.
     fn copy_from(&mut self, from: &mut Sequence, tokens: u32, pool: Option<&Arc<Pool>>) -> u32 {
         let position = from.reach(tokens);
         self.states.copy_from(&mut from.states, position, from.used, self.used, pool);
@@ -123,34 +131,35 @@ impl Sequence {
         position
     }
 
-    /// Returns the used bytes of the sequence's states without copies, and how many of them lie in
-    /// pages that other sequences may share.
+    /// Returns the used bytes of the sequence's states, without saved copies. Also returns how many
+    /// of these bytes lie in pages that other sequences may share.
     pub fn bytes(&self) -> (u64, u64) {
         (self.states.used_bytes(self.used), self.states.shared_bytes())
     }
 }
 
-/// The bytes that the states of sequences use.
+/// Memory that the states of all sequences use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateBytes {
-    /// Bytes in memory of one sequence alone.
+    /// Bytes that belong to a single sequence.
     pub own: u64,
-    /// Bytes in pages that several sequences share, each counted once.
+    /// Bytes of pages that several sequences can share. Each page is counted once.
     pub shared: u64,
-    /// Bytes in shared pages, counted for each sequence: the memory they would take without
+    /// Bytes of the same pages, counted for each sequence: the memory that they would take without
     /// sharing.
     pub unshared: u64,
-    /// Mappings used for sharing; the system limits those of a process.
+    /// Number of memory mappings that sharing uses. The system limits the mappings of a process.
     pub mappings: u64,
-    /// Number of sequences that were copied from others.
+    /// Number of times that a sequence was copied from another one.
     pub copies: u64,
-    /// Number of copies that share no memory.
+    /// Number of these copies that share no memory.
     pub whole_copies: u64,
-    /// The last reason why a copy that could share memory did not.
+    /// Reason why the last copy without shared memory does not share; `None` if each copy that
+    /// could share does.
     pub refusal: Option<Refusal>,
 }
 
-/// The sequences of an engine, by number. The number of a removed sequence is used again.
+/// The sequences of an engine, indexed by number. The number of a removed sequence is used again.
 #[derive(Debug)]
 pub(crate) struct Sequences {
     slots: Vec<Option<Sequence>>,
@@ -159,15 +168,16 @@ pub(crate) struct Sequences {
     capacity: u32,
     max_tokens: u32,
     sharing: Sharing,
-    /// The pool of shared pages, made at the first copy; `None` inside if sequences share no pages.
+    /// The pool of shared pages, created at the first copy. It is `Ok(None)` if sharing is turned
+    /// off.
     pool: OnceLock<Result<Option<Arc<Pool>>, Refusal>>,
     copies: u64,
     whole_copies: u64,
 }
 
 impl Sequences {
-    /// Makes room for at most `max_sequences` sequences of these states, each with `capacity`
-    /// positions, and adds the first one.
+    /// Prepares for at most `max_sequences` sequences of these states, each with `capacity`
+    /// positions. Adds the first sequence.
     ///
     /// # Errors
     /// Fails if the system refuses memory.
@@ -190,12 +200,13 @@ impl Sequences {
         &self.states
     }
 
-    /// Returns the max number of sequences.
+    /// Returns the maximum number of sequences.
     pub(crate) fn max_sequences(&self) -> u32 {
         self.max_sequences
     }
 
-    /// Adds an empty sequence. Returns its number, or `None` if there is no free number.
+    /// Adds an empty sequence. Returns its number, or `None` if there are already `max_sequences`
+    /// sequences.
     ///
     /// # Errors
     /// Fails if the system refuses memory.
@@ -212,7 +223,7 @@ impl Sequences {
         Ok(Some(free as u32))
     }
 
-    /// Removes a sequence. Returns whether it existed.
+    /// Removes a sequence. Returns whether the sequence existed.
     pub(crate) fn remove(&mut self, number: u32) -> bool {
         self.slots.get_mut(number as usize).is_some_and(|sequence| sequence.take().is_some())
     }
@@ -225,8 +236,9 @@ impl Sequences {
         self.slots.get_mut(number as usize)?.as_mut()
     }
 
-    /// Makes `to` a copy of the first `tokens` tokens of `from`, or of fewer if the states need it.
-    /// Returns how many it then has, or `None` if the two are not different sequences.
+    /// Makes `to` a copy of the first `tokens` tokens of `from`, or of fewer if the states of
+    /// `from` cannot return to that length. Returns the number of copied tokens. Returns `None` if
+    /// `from` and `to` are equal, or if one does not exist.
     pub(crate) fn copy(&mut self, from: u32, to: u32, tokens: u32) -> Option<u32> {
         let (from, to) = self.slots.get_disjoint_mut([from as usize, to as usize]).ok().map(|[from, to]| (from, to))?;
         let (from, to) = (from.as_mut()?, to.as_mut()?);
@@ -238,7 +250,7 @@ impl Sequences {
         Some(position)
     }
 
-    /// Returns the bytes that the states of all sequences use.
+    /// Returns the memory that the states of all sequences use.
     pub(crate) fn bytes(&self) -> StateBytes {
         let (mut own, mut unshared) = (0, 0);
         for (used, shared) in self.iter().map(Sequence::bytes) {
@@ -259,24 +271,25 @@ impl Sequences {
     }
 }
 
-/// The rows of a sequence in a step, which are consecutive.
+/// The rows of one addition in a step. They are consecutive and belong to one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The sequence's number.
     pub(crate) sequence: u32,
-    /// The first row of the piece in the step.
+    /// Index in the step of the piece's first row.
     pub(crate) row: u32,
     /// Number of rows.
     pub(crate) rows: u32,
-    /// The position of the first row.
+    /// Position in the sequence of the piece's first row.
     pub(crate) position: u32,
-    /// The first requested output of the piece.
+    /// Index of the piece's first output among the requested outputs of the step.
     pub(crate) output: u32,
-    /// Number of outputs.
+    /// Number of requested outputs.
     pub(crate) outputs: u32,
 }
 
-/// Merges consecutive pieces of the same sequence. Returns each with the number of its first piece.
+/// Merges consecutive pieces of the same sequence. Returns each merged piece with the index of its
+/// first piece.
 pub(crate) fn runs(pieces: &[Piece]) -> impl Iterator<Item = (u32, Piece)> {
     let mut at = 0;
     pieces.chunk_by(|a, b| a.sequence == b.sequence).filter_map(move |run| {

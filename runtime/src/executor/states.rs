@@ -1,4 +1,4 @@
-//! The memory of a plan's states, which last from step to step, and going back to an earlier
+//! The memory of a sequence's states, which is kept from step to step, and the return to an earlier
 //! position.
 //!
 //! ```text
@@ -8,20 +8,21 @@
 //! states.back_to(96, used)              returns to it
 //! ```
 //!
-//! A state is a KV cache, a recurrent state or a similar tensor. Its fields have one *slot* for
-//! each position (or for a group of positions), or no positions. The table of states
-//! ([`ixc_ir::state`]) defines them, and the bytes that dropped positions must be reset to. The
-//! declaration of a state defines how it goes back. States that can be truncated take no additional
-//! memory. Of the others, at most [`SNAPSHOTS`] copies (snapshots) are kept; the oldest is dropped
-//! first. Copies count as memory of states.
+//! A state is a KV cache, a recurrent state or a similar tensor. Each of its fields has either one
+//! *slot* for each position (or for a group of positions), or no positions. The table of states
+//! ([`ixc_ir::state`]) defines the fields, and the bytes to which dropped positions must be reset.
+//! A state's declaration defines how the state returns to an earlier position. States that can be
+//! truncated take no additional memory. Of all other states, at most [`SNAPSHOTS`] copies
+//! (snapshots) are kept; the oldest copy is dropped first. The estimated memory of states includes
+//! these copies.
 //!
-//! Memory holds only the last positions of a state with a window ([`Sliding`]). When a step does
-//! not fit, the positions that are still needed move to the front.
+//! If a state has a window, memory holds only its last positions ([`Sliding`]). If a step does not
+//! fit, the positions that are still needed are moved to the front.
 //!
-//! A copy of states that hold all positions shares whole pages with the original
+//! If a sequence is copied, the states that hold all positions share whole pages with the original
 //! ([`crate::storage::shared_pages`]).
 //!
-//! Invariant: each region returned here lies inside this memory.
+//! Invariant: each region that this module returns lies inside the memory of the states.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,24 +37,26 @@ use super::sliding::Sliding;
 use crate::storage::memory::{Layout, Memory, MemoryError, Region, part};
 use crate::storage::shared_pages::{Column, Pool, SharedPrefix, ZeroedMemory};
 
-/// Max copies that are kept of the states that cannot be truncated. Each copy takes as much memory
-/// as those states.
+/// Maximum number of copies that are kept of the states that cannot be truncated. Each copy takes
+/// as much memory as those states.
 pub const SNAPSHOTS: usize = 4;
-/// Alignment of fields with columns of at least a page, so that their first rows can be shared,
-/// too. On systems with larger pages, one page less is shared.
+/// Alignment of fields whose columns have at least a page, so that their first rows can be shared.
+/// On systems with larger pages, one page less can be shared.
 const PAGE: u64 = 4096;
 
-/// A field of a state in memory: columns of equal size, one after the other.
+/// A field of a state in memory. Its columns (heads, for example) have equal sizes and lie one
+/// after the other.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     region: Region,
-    /// Offset in the memory of the states.
+    /// Offset of the field in the memory of the states.
     offset: u64,
     field: StateField,
-    /// Bytes of one position of a column; without positions, bytes of a whole column.
+    /// Bytes of one slot of a column; for a field without positions, bytes of a whole column.
     row_bytes: u64,
     column_bytes: u64,
-    /// Number of the first column among those that sequences share; `None` if they do not share it.
+    /// Index of the field's first column among the columns that sequences can share; `None` if they
+    /// cannot share the field.
     shared: Option<usize>,
 }
 
@@ -69,8 +72,8 @@ impl Columns {
         (0..columns).filter_map(|column| self.column(column))
     }
 
-    /// Returns, for each column, the byte range of a range of slots in the memory of the states.
-    /// Also returns the column's number among the shared columns.
+    /// Returns, for each column, the byte range of the slots `places` in the memory of the states.
+    /// Also returns the column's index among the columns that can be shared.
     fn ranges(&self, places: Range<u32>) -> impl Iterator<Item = (Option<usize>, Range<u64>)> {
         let at = |place: u32| u64::from(place).saturating_mul(self.row_bytes).min(self.column_bytes);
         let (from, to) = (at(places.start), at(places.end));
@@ -82,8 +85,8 @@ impl Columns {
         })
     }
 
-    /// Moves the positions `dropped..there` to the front. In every field, whole blocks of
-    /// [`ATTENTION_BLOCK`] follow each other.
+    /// Drops the first `dropped` of `there` slots: moves the remaining slots to the front, in whole
+    /// blocks of [`ATTENTION_BLOCK`]. In every column, a block is contiguous.
     ///
     /// # Safety
     /// The caller must have exclusive access to the memory of these states.
@@ -93,19 +96,20 @@ impl Columns {
         for column in self.columns() {
             let Some(kept) = column.part(from, end.saturating_sub(from)) else { continue };
             // SAFETY: both regions lie in the column, and the column lies in the mapping of these
-            // states, to which the caller has exclusive access. The regions may overlap.
+            // states, to which the caller has exclusive access. `copy_from` allows regions that
+            // overlap.
             unsafe { column.base().copy_from(kept.base(), kept.bytes() as usize) };
         }
     }
 
-    /// Returns whether bytes of the field can encode infinity or NaN. Quantised blocks of the cache
-    /// cannot.
+    /// Returns whether the bytes of the field can encode infinity or NaN. The quantised formats of
+    /// the cache cannot.
     fn can_be_infinite(&self) -> bool {
         !self.field.format.is_quantised()
     }
 
-    /// Copies the first slots of the same field from other states, or all of a field without
-    /// positions. `memory` belongs to these states. Shared pages are not copied.
+    /// Copies the first `places` slots of the same field from other states, or the whole field if
+    /// it has no positions. `memory` belongs to these states. Pages that both share are not copied.
     ///
     /// # Safety
     /// `memory` and `from` must be the mappings of two sequences. The caller must have exclusive
@@ -123,7 +127,7 @@ impl Columns {
         }
     }
 
-    /// Sets the slots `from..to` to zero, except for bytes that are zero already.
+    /// Sets the slots `from..to` to zero, except for bytes that are already zero.
     ///
     /// # Safety
     /// `memory` must be the mapping of these states. The caller must have exclusive access to it.
@@ -139,45 +143,46 @@ impl Columns {
     }
 }
 
-/// A copy of all states that cannot be truncated.
+/// A copy of all states that cannot be truncated, at one position.
 #[derive(Clone, Debug)]
 struct Snapshot {
     position: u32,
     bytes: Vec<u8>,
 }
 
-/// The states of a plan.
+/// The states of one sequence.
 #[derive(Debug)]
 pub struct States {
     memory: Memory,
     states: Vec<State>,
-    /// The columns, by state, then by field.
+    /// The fields in memory, indexed by state and by field.
     fields: Vec<Vec<Columns>>,
-    /// The positions in memory of each state with a window or with shared slots.
+    /// The mapping of positions to slots, for each state with a window or with slots that several
+    /// positions share.
     sliding: Vec<Option<Sliding>>,
-    /// Copies in the order of their positions.
+    /// Saved copies, in the order of their positions.
     snapshots: VecDeque<Snapshot>,
-    /// Whether the memory was restored from a saved state ([`parts`]), so its bytes are not
+    /// Whether the memory was restored from a saved state ([`parts`]). Its bytes are then not
     /// trusted.
     foreign: bool,
-    /// The part of the memory that is shared with other states.
+    /// The prefix of the memory that is shared with states of other sequences.
     shared: SharedPrefix,
 }
 
-/// Values of a state's field without positions.
+/// Values of one field without positions, for example of a recurrent state.
 #[derive(Clone, Debug)]
 pub struct StateValues<'s> {
     /// Name of the state.
     pub name: &'s str,
-    /// Elements of a row.
+    /// Number of values in a row.
     pub width: usize,
     /// The values, row by row.
     pub values: Vec<f32>,
 }
 
 impl States {
-    /// Makes states for `capacity` positions, a multiple of the attention's block, and steps of at
-    /// most `max_tokens`.
+    /// Allocates states for `capacity` positions (a multiple of the attention block) and for steps
+    /// of at most `max_tokens` tokens.
     ///
     /// # Errors
     /// Fails if the system refuses memory.
@@ -186,9 +191,9 @@ impl States {
         let mut layout = Layout::default();
         let places: Vec<(u64, u64)> =
             fields_of(states, capacity, max_tokens).map(|(field, held)| place(field, held, &mut layout)).collect();
-        // Requests small pages: the first positions of different heads are far apart, so the first
-        // tokens would touch all large pages. A long context is read in sequence, which small pages
-        // do not slow down.
+        // The memory uses small pages. The first positions of different heads are far apart, so the
+        // first tokens would touch all large pages. A long context is read in sequence, which is
+        // not slower with small pages.
         let memory = Memory::zeroed(what, layout.end, false)?;
         let mut places = places.into_iter();
         let mut fields = Vec::with_capacity(states.len());
@@ -198,7 +203,8 @@ impl States {
                 let row_bytes = field.row_bytes().unwrap_or(0);
                 let rows = if field.positions { state.entries_in_memory(capacity, max_tokens) } else { 1 };
                 let column_bytes = row_bytes.saturating_mul(rows.into());
-                // A state with a window moves its positions, so it cannot be shared.
+                // A state with a window moves its positions in memory, so its pages cannot be
+                // shared.
                 let is_shared = state.kind.row().shared && state.window.is_none() && column_bytes > PAGE;
                 let shared = is_shared.then_some(shared_columns);
                 shared_columns += if is_shared { field.columns as usize } else { 0 };
@@ -224,17 +230,17 @@ impl States {
         })
     }
 
-    /// Returns the declared states.
+    /// Returns the declarations of the states in the plan.
     pub fn declared_states(&self) -> &[State] {
         &self.states
     }
 
-    /// Returns the memory of the states, without copies.
+    /// Returns the memory of the states, without saved copies.
     pub fn memory(&self) -> Region {
         self.memory.region()
     }
 
-    /// Returns the columns that sequences with these states share.
+    /// Returns the columns that sequences with these states can share.
     pub(crate) fn shared_columns(&self) -> Vec<Column> {
         let fields = self.states.iter().zip(&self.fields).flat_map(|(state, fields)| {
             fields.iter().filter(|columns| columns.shared.is_some()).map(move |columns| (state.every, columns))
@@ -252,7 +258,7 @@ impl States {
         self.shared.bytes()
     }
 
-    /// Returns the number of bytes of this memory that `used` positions fill, without copies.
+    /// Returns the number of bytes that `used` positions fill in this memory, without saved copies.
     pub fn used_bytes(&self, used: u32) -> u64 {
         let bytes = self.fields.iter().zip(&self.sliding).flat_map(|(fields, sliding)| {
             let places = sliding.as_ref().map_or(used, |sliding| sliding.places(used));
@@ -264,7 +270,8 @@ impl States {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns the number of bytes of all states for `capacity` positions, including copies.
+    /// Returns the number of bytes of states for `capacity` positions, including the maximum number
+    /// of saved copies.
     pub fn bytes(states: &[State], capacity: u32, max_tokens: u32) -> u64 {
         let mut layout = Layout::default();
         for (field, held) in fields_of(states, capacity, max_tokens) {
@@ -277,8 +284,8 @@ impl States {
         layout.end.saturating_add(copy.saturating_mul(SNAPSHOTS as u64))
     }
 
-    /// Returns a column of a field with positions, from a block of [`ATTENTION_BLOCK`] positions
-    /// on. Returns all of a field without positions.
+    /// Returns one column of a field with positions, from attention block `block` on. For a field
+    /// without positions, returns the whole field.
     pub fn region(&self, state: u32, field: u32, column: u32, block: u64) -> Option<Region> {
         let columns = self.fields.get(state as usize)?.get(field as usize)?;
         if !columns.field.positions {
@@ -294,7 +301,8 @@ impl States {
         columns.is_some_and(|columns| columns.field.positions && columns.field.columns == 1)
     }
 
-    /// Returns the bytes of a slot of a field with positions, and whether its slots are interleaved
+    /// Returns the number of bytes of a slot in a field with positions. Also returns whether the
+    /// elements of several slots are interleaved
     /// ([`FieldRow::lanes`](ixc_ir::state::FieldRow::lanes)).
     pub fn place(&self, state: u32, field: u32) -> Option<(u64, bool)> {
         let row_bytes = self.fields.get(state as usize)?.get(field as usize)?.row_bytes;
@@ -307,15 +315,16 @@ impl States {
         self.states.iter().all(|state| state.rollback == Rollback::Cut && state.window.is_none())
     }
 
-    /// Returns whether any number of the last step's positions can be dropped. A sliding window
-    /// keeps the positions that a step's first token needs until the next step.
+    /// Returns whether any number of the last step's positions can be dropped. States with a
+    /// sliding window can do this: until the next step, they keep the positions that the last
+    /// step's first token needs.
     pub fn cuts_steps(&self) -> bool {
         self.states.iter().all(|state| state.rollback == Rollback::Cut)
     }
 
-    /// Returns the last position up to `wanted` that all states can return to. `here` is their
-    /// present position. It is `None` after a failed step, because states that cannot be truncated
-    /// are then invalid.
+    /// Returns the largest position, at most `wanted`, that all states can return to. `here` is the
+    /// present position of the states. After a failed step it is `None`, because states that cannot
+    /// be truncated are then invalid.
     pub fn reach(&self, wanted: u32, here: Option<u32>) -> u32 {
         if here.is_some_and(|here| wanted >= here) {
             return here.unwrap_or(0);
@@ -325,26 +334,27 @@ impl States {
             Rollback::Snapshot => self.snapshot(wanted).map_or(0, |snapshot| snapshot.position),
             Rollback::None => 0,
         };
-        // All states that need a copy have copies of the same positions. Without a copy, they can
-        // return only to 0.
+        // All states that need saved copies have copies of the same positions. Without a copy, they
+        // can only return to 0.
         let min = self.states.iter().map(reach).min().unwrap_or(wanted);
-        // The sequence also goes back to 0 if memory no longer holds a needed position.
+        // If memory no longer holds a position that is needed at `min`, the sequence can only
+        // return to 0.
         if self.sliding.iter().flatten().all(|sliding| sliding.reaches(min)) { min } else { 0 }
     }
 
-    /// Returns the last copy up to a position.
+    /// Returns the last saved copy at or before a position.
     fn snapshot(&self, position: u32) -> Option<&Snapshot> {
         self.snapshots.iter().rev().find(|snapshot| snapshot.position <= position)
     }
 
-    /// Goes back to a position that [`States::reach`] returned. `used` is the number of written
-    /// positions.
+    /// Returns the states to an earlier position, which must be a result of [`States::reach`].
+    /// `used` is the number of written positions.
     pub fn back_to(&mut self, position: u32, used: u32) {
         self.leave(position, used, u32::MAX);
     }
 
-    /// Goes back like [`States::back_to`]. States that hold all positions were written only up to
-    /// position `held`.
+    /// Does the work of [`States::back_to`]. Of states that hold all positions, only positions
+    /// below `held` were written.
     fn leave(&mut self, position: u32, used: u32, held: u32) {
         let memory = self.memory.region();
         // SAFETY: the memory belongs to these states, which are borrowed exclusively, so no kernel
@@ -357,12 +367,13 @@ impl States {
             };
             let blocks = held.div_ceil(state.every.max(1)).checked_next_multiple_of(ATTENTION_BLOCK);
             let used = if state.window.is_some() { used } else { used.min(blocks.unwrap_or(u32::MAX)) };
-            // At position 0, whole blocks are cleared.
+            // At position 0, whole blocks are cleared, because restored blocks may have any bytes
+            // after the last position.
             let used = if position == 0 { used.next_multiple_of(ATTENTION_BLOCK) } else { used };
             for (columns, row) in fields.iter().zip(state.kind.row().fields) {
                 let can_be_infinite = columns.can_be_infinite() || self.foreign && position == 0;
                 if row.cleared && columns.field.positions && can_be_infinite {
-                    // SAFETY: as for `cut`.
+                    // SAFETY: the reasons for `cut` above also hold here.
                     unsafe { columns.clear(memory, &zeroed, position, used) };
                 }
             }
@@ -382,19 +393,19 @@ impl States {
                 (Rollback::Snapshot, None) | (Rollback::None | Rollback::Cut, _) => None,
             };
             // SAFETY: the region lies in this memory, which is borrowed exclusively, so no kernel
-            // runs. A copy has the same length.
+            // runs. The saved copy of the region has the same length.
             unsafe {
                 match copy {
                     Some(copy) => region.base().copy_from_nonoverlapping(copy.as_ptr(), length),
-                    // At position 0, the states are zero.
+                    // At position 0, there is no copy: these states begin as zeros.
                     None => region.base().write_bytes(0, length),
                 }
             }
         }
     }
 
-    /// Makes room for a step's rows from `first_row` on. States with a window drop the positions
-    /// that are not needed any more.
+    /// Makes room for a step of `tokens` tokens; `first_row` is the sequence's first row in the
+    /// step. States with a window drop positions that are no longer needed.
     pub fn make_room(&mut self, position: u32, first_row: u32, tokens: u32) {
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&mut self.sliding) {
             let Some(sliding) = sliding else { continue };
@@ -405,7 +416,7 @@ impl States {
                     unsafe { columns.drop_first(dropped, there) };
                     if row.cleared && columns.can_be_infinite() {
                         let (memory, from) = (self.memory.region(), there - dropped);
-                        // SAFETY: as for `drop_first`.
+                        // SAFETY: the reasons for `drop_first` above also hold here.
                         unsafe { columns.clear(memory, &ZeroedMemory::Nothing, from, there) };
                     }
                 }
@@ -414,9 +425,10 @@ impl States {
         }
     }
 
-    /// Copies other states of the same plan and size. `used` is the number of written positions in
-    /// `from`, and `own` the number in these states. `position` is a value that `reach` of `from`
-    /// returned. With a pool, both share their common pages.
+    /// Makes these states a copy of the first `position` positions of `from`, which has the same
+    /// plan and size. `position` must be a result of `from.reach`. `used` is the number of written
+    /// positions in `from`, and `own` the number in these states. With a pool, both share the pages
+    /// of the common positions.
     pub(crate) fn copy_from(
         &mut self,
         from: &mut States,
@@ -438,13 +450,15 @@ impl States {
                 self.shared.take(memory, pool, &from.shared, original, position);
             }
         }
-        // States with all positions are copied only up to `position`, in whole blocks.
+        // Of states that hold all positions, only the positions below `position` are copied, in
+        // whole blocks.
         let held = used.min(position.next_multiple_of(ATTENTION_BLOCK));
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&self.sliding) {
             let written = if state.window.is_some() { used } else { held };
             let places = sliding.as_ref().map_or(written, |sliding| sliding.places(written));
             for columns in fields {
-                // SAFETY: as for `freeze`; the regions belong to different sequences.
+                // SAFETY: the reasons for `freeze` above also hold here, and the two regions belong
+                // to different sequences.
                 unsafe { columns.copy_from(memory, &self.shared, original, places) };
             }
         }
@@ -455,7 +469,7 @@ impl States {
         }
     }
 
-    /// Returns the fields without positions.
+    /// Returns the values of the fields without positions.
     pub fn values(&self) -> impl Iterator<Item = StateValues<'_>> {
         self.whole().map(|(state, region)| {
             // SAFETY: the region lies in this memory, which was zeroed when it was made. A kernel
@@ -467,7 +481,8 @@ impl States {
         })
     }
 
-    /// Returns the positions in memory of a state with a window or with shared slots.
+    /// Returns the mapping of positions to slots of a state; `None` if it has neither a window nor
+    /// shared slots.
     pub fn sliding(&self, state: u32) -> Option<&Sliding> {
         self.sliding.get(state as usize)?.as_ref()
     }
@@ -479,8 +494,8 @@ impl States {
         })
     }
 
-    /// Copies the states that cannot be truncated, at `position`. Does nothing if all states can be
-    /// cut, or if this copy exists.
+    /// Saves a copy at `position` of the states that cannot be truncated. Does nothing if all
+    /// states can be truncated, or if the copy exists already.
     pub fn save(&mut self, position: u32) {
         let saved = self.snapshots.back().is_some_and(|snapshot| snapshot.position >= position);
         if saved || !self.states.iter().any(|state| state.rollback == Rollback::Snapshot) {
@@ -499,16 +514,16 @@ impl States {
     }
 }
 
-/// Returns all fields, each with the positions that it has room for.
+/// Returns all fields, each with the number of slots for which memory has room.
 fn fields_of(states: &[State], capacity: u32, max_tokens: u32) -> impl Iterator<Item = (&StateField, u32)> {
     states.iter().flat_map(move |state| {
         state.fields.iter().map(move |field| (field, state.entries_in_memory(capacity, max_tokens)))
     })
 }
 
-/// Adds a field to the layout. Returns its offset and bytes.
+/// Adds a field to the layout. Returns the field's offset and number of bytes.
 fn place(field: &StateField, capacity: u32, layout: &mut Layout) -> (u64, u64) {
-    // A size that overflows becomes the max value, so that the mapping fails.
+    // If the size overflows, the maximum value makes the mapping fail later.
     let bytes = field.bytes(capacity).unwrap_or(u64::MAX);
     if field.positions && bytes / u64::from(field.columns.max(1)) > PAGE {
         layout.align(PAGE);

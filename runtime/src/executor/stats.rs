@@ -1,9 +1,10 @@
-//! Statistics of the time of steps: in each task and kernel, in packing weights, and at barriers.
-//! Time at a barrier has three parts: waiting for the last thread, waiting for the work of that
-//! thread alone, and meeting.
+//! Time statistics of steps: time in each task and kernel, time of packing weights, and time at
+//! barriers. Time at a barrier has three parts: waiting for the last thread, waiting while that
+//! thread works alone, and the barrier itself.
 //!
-//! Each thread has its own [`Clock`]; [`Stats`] is their sum. Measuring takes two readings of the
-//! system's clock for each share of work that a thread takes, below 1 % of a step.
+//! Each thread has its own [`Clock`], and [`Stats`] is the sum of all clocks. Measuring reads the
+//! system's clock twice for each range of items that a thread takes. This costs less than 1 % of a
+//! step.
 
 use std::collections::HashMap;
 use std::ops::{AddAssign, Sub};
@@ -15,7 +16,7 @@ use ixc_ir::plan::KernelId;
 
 use crate::program::Program;
 
-/// The time of a task.
+/// The time of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskTime {
     /// The task's label.
@@ -31,11 +32,11 @@ pub struct KernelTime {
     pub kernel: String,
     /// The op: the first word of the tasks' labels.
     pub op: String,
-    /// The work of the kernel. Each item is one call.
+    /// The work of the kernel. Each item is one call of the kernel.
     pub work: Work,
 }
 
-/// The work of items, and the time it took.
+/// Amount of work of some items, and the time that it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Time in kernels, summed over threads.
@@ -43,8 +44,8 @@ pub struct Work {
     /// Number of items that ran.
     pub items: u64,
     /// Bytes of weights and states that the items read, counted again for each item. For items
-    /// without weights and states, all bytes that they read and write. If an index selects rows of
-    /// a table, only the bytes that are moved.
+    /// without weights and states, these are all bytes that they read and write. If an index
+    /// selects rows of a table, only the selected rows are counted.
     pub bytes: u64,
     /// Multiply-adds of the items.
     pub products: Products,
@@ -59,16 +60,16 @@ impl AddAssign for Work {
     }
 }
 
-/// Exchanges with other ranks.
+/// Counts of exchanges with other ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExchangeCounts {
     /// Number of exchanges.
     pub exchanges: u64,
-    /// Messages sent.
+    /// Number of messages that this rank sent.
     pub messages: u64,
-    /// Bytes sent.
+    /// Number of bytes that this rank sent.
     pub bytes: u64,
-    /// Time in exchanges: until the other ranks arrived, and until all bytes had.
+    /// Time spent in exchanges: waiting for the other ranks, and transfer of the bytes.
     pub waited: Duration,
 }
 
@@ -85,49 +86,50 @@ impl Sub for ExchangeCounts {
     }
 }
 
-/// The time of steps, by cause.
+/// The time of steps, divided by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Number of threads.
     pub threads: usize,
-    /// Number of steps. A prefill counts once for each chunk.
+    /// Number of steps. Prefill counts one step for each chunk of the prompt.
     pub steps: u64,
-    /// Tokens of all steps.
+    /// Number of tokens of all steps.
     pub tokens: u64,
-    /// Sum, over all steps, of the number of threads.
+    /// Sum of the number of threads over all steps.
     pub thread_steps: u64,
     /// Number of steps with a reduced number of threads, because other processes use processors,
     /// too.
     pub reduced: u64,
     /// Wall time of the steps.
     pub wall: Duration,
-    /// Time at barriers and at the end until the last thread arrived, summed over threads. It shows
-    /// uneven shares of work.
+    /// Time from a thread's arrival until the last thread arrived, at barriers and at the end of a
+    /// pass, summed over threads. It shows how unevenly work was divided.
     pub imbalance: Duration,
-    /// Time at barriers while the last thread worked alone, summed over the other threads. This
-    /// work is small stages, and actions that one thread does for all.
+    /// Time at barriers while the last thread worked alone, summed over the other threads. That
+    /// thread runs short stages, and actions that only one thread may do.
     pub alone: Duration,
-    /// Time at barriers after all work was done, summed over threads: the cost of the barrier
+    /// Time at barriers after all work was done, summed over threads. It is the cost of the barrier
     /// itself.
     pub meeting: Duration,
     /// Number of barriers passed, counted for each thread.
     pub barriers: u64,
-    /// Time of packing weights that a step needed, summed over threads. No task includes it.
+    /// Time of packing weights that steps needed, summed over threads. The time of tasks does not
+    /// include it.
     pub packing: Duration,
-    /// Tasks in the plan's order; tasks with the same label are added.
+    /// Times of tasks, in the plan's order. The times of tasks with the same label are added.
     pub tasks: Vec<TaskTime>,
-    /// Kernels that ran, once for each op that called them.
+    /// Times of kernels that ran, one entry for each kernel and op.
     pub kernels: Vec<KernelTime>,
-    /// Time in the kernels of each of the program's stages, and the wait for the last thread after
-    /// it, summed over threads. It is the stage's wall time multiplied by the number of threads. A
-    /// step of the plan with tasks has one stage, or two if it computes halves of its rows.
+    /// For each stage: time in kernels plus the wait for the last thread after the stage, summed
+    /// over threads. This is the stage's wall time multiplied by the number of threads. A plan step
+    /// with tasks has one stage, or two if it computes its rows in halves.
     pub stages: Vec<Duration>,
-    /// Exchanges of this rank.
+    /// Counts of this rank's exchanges with other ranks.
     pub exchanged: ExchangeCounts,
 }
 
-/// Ends a pass for all threads that took part. Threads that finished early waited for the last one,
-/// although no barrier follows the last stage.
+/// Completes the clocks of all threads that took part in a pass. No barrier follows the last stage,
+/// but threads that finished early waited for the last one, which is counted as imbalance.
 pub(crate) fn end<'c>(clocks: impl Iterator<Item = &'c Mutex<Clock>>, stage: usize) {
     let mut clocks: Vec<_> = clocks.map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner)).collect();
     let last = clocks.iter().map(|clock| clock.left).max().unwrap_or_default();
@@ -138,7 +140,7 @@ pub(crate) fn end<'c>(clocks: impl Iterator<Item = &'c Mutex<Clock>>, stage: usi
     }
 }
 
-/// The work of one kernel in a task.
+/// The work of one kernel in one task.
 #[derive(Clone, Copy, Debug)]
 struct KernelWork {
     kernel: KernelId,
@@ -148,9 +150,9 @@ struct KernelWork {
 /// The times of one thread.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    /// The work of each task of the whole plan, by kernel. A task has few kernels.
+    /// For each task of the plan, the work of each of its kernels. A task has few kernels.
     tasks: Vec<Vec<KernelWork>>,
-    /// Time of waiting for the last thread after each stage.
+    /// For each stage, the time of waiting for the last thread after it.
     waits: Vec<Duration>,
     imbalance: Duration,
     alone: Duration,
@@ -162,14 +164,14 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes a clock for a program.
+    /// Creates a clock for the tasks and stages of a program.
     pub fn new(program: &Program) -> Clock {
         let tasks = program.stages.iter().map(|stage| stage.tasks.len()).sum();
         let waits = vec![Duration::ZERO; program.stages.len()];
         Clock { tasks: vec![Vec::new(); tasks], waits, ..Clock::default() }
     }
 
-    /// Adds work of a kernel to a task.
+    /// Adds the work of a kernel to a task.
     pub fn work(&mut self, task: usize, kernel: KernelId, work: Work) {
         let Some(kernels) = self.tasks.get_mut(task) else { return };
         match kernels.iter_mut().find(|entry| entry.kernel == kernel) {
@@ -178,8 +180,8 @@ impl Clock {
         }
     }
 
-    /// Adds the three parts of the time at the barrier after a stage: waiting for the last thread,
-    /// waiting while it works alone, and meeting.
+    /// Adds the three times of this thread at the barrier after a stage: waiting for the last
+    /// thread, waiting while that thread works alone, and the barrier itself.
     pub fn wait(&mut self, stage: usize, imbalance: Duration, alone: Duration, meeting: Duration) {
         self.waits.get_mut(stage).into_iter().for_each(|wait| *wait += imbalance);
         self.imbalance += imbalance;
@@ -188,7 +190,7 @@ impl Clock {
         self.barriers += 1;
     }
 
-    /// Records the time from the pass's begin until this thread finished its part.
+    /// Records the time from the beginning of the pass until this thread finished its last stage.
     pub fn leave(&mut self, at: Duration) {
         self.left = at;
     }
@@ -198,7 +200,7 @@ impl Clock {
         self.packing += time;
     }
 
-    /// Adds this clock to the statistics.
+    /// Adds the times of this clock to the statistics.
     pub fn add_to(&self, program: &Program, stats: &mut Stats) {
         stats.imbalance += self.imbalance;
         stats.alone += self.alone;
@@ -266,7 +268,7 @@ mod tests {
     fn early_threads_wait_for_the_last_one() {
         let ms = Duration::from_millis;
         let clock = |left| Mutex::new(Clock { waits: vec![ms(1); 2], left: ms(left), ..Clock::default() });
-        // The fourth thread took no part.
+        // Only the first three of the four threads took part in the pass.
         let clocks = [clock(5), clock(9), clock(3), clock(100)];
         end(clocks.iter().take(3), 1);
         let [waits, imbalance] = [|clock: &Clock| clock.waits[1], |clock: &Clock| clock.imbalance]

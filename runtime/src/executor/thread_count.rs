@@ -1,11 +1,14 @@
-//! The number of threads of decode steps, when other processes use the processors, too.
+//! The number of threads of decode steps. It is reduced when other processes use the processors,
+//! too.
 //!
-//! All threads meet some hundred times in a step of one token. The scheduler can take a processor
-//! away from a thread for milliseconds, in the middle of an item, while all others wait. With 16
-//! threads on 16 processors, one neighbour can make steps slower by half; with 15 threads, by a
-//! sixteenth. If threads wait for each other longer than any item of a step takes, some steps run
-//! with one thread less. The faster number is kept. The other is tried again after a while, each
-//! time a longer one.
+//! In a step of one token, all threads meet some hundred times. The scheduler can take a processor
+//! away from a thread for milliseconds, in the middle of an item, while all other threads wait.
+//! With 16 threads on 16 processors, one busy process can make steps slower by half; with 15
+//! threads, only by a sixteenth.
+//!
+//! When threads wait for each other longer than any item of a step takes, some steps are tried with
+//! one thread less. The faster number is kept. The other number is tried again after a while, which
+//! becomes longer with each failed trial.
 //!
 //! ```text
 //! 16 steps with 2 threads    31 ms each, including 14 ms of waiting for a thread that did not run
@@ -13,41 +16,43 @@
 //! 16 steps later             8 steps with 2 threads: 33 ms each; try again 32 steps later
 //! ```
 //!
-//! Only steps of one token count: larger steps have larger items, and longer waits that have other
+//! Only steps of one token are measured. Larger steps have larger items, and long waits with other
 //! causes. Results do not depend on the number of threads.
 
 use std::time::Duration;
 
-/// Number of steps in a measurement.
+/// Number of steps in one measurement (a window).
 const WINDOW: u32 = 8;
-/// Min and max number of measurement windows between trials. At the max, failed trials cost less
-/// than a thousandth of the time.
+/// Minimum and maximum number of windows between two trials. At the maximum, failed trials cost
+/// less than a thousandth of the time.
 const PATIENCE: (u32, u32) = (2, 64);
-/// Min waiting time, as a fraction of one thread's work, that starts a trial with one thread less.
+/// Minimum waiting time of a thread that starts a trial with one thread less, as a fraction of one
+/// thread's work.
 const WORTH: f64 = 0.8;
-/// Min relative speedup for keeping another number of threads.
+/// Minimum relative speedup at which a trial's number of threads is kept.
 const GAIN: f64 = 0.03;
 
-/// The controller of the number of threads of a step.
+/// The controller of the number of threads in decode steps.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadCount {
     max: usize,
-    /// Number of processors: more threads cannot run at once.
+    /// Number of processors, which is the maximum number of threads that can run at the same time.
     processors: usize,
-    /// The best number so far.
+    /// The best number of threads so far.
     threads: usize,
-    /// The number of threads on trial, and the time of a step with the best number.
+    /// The number of threads on trial, and the time of a step with the best number so far.
     trial: Option<(usize, f64)>,
-    /// Measurements since the last decision.
+    /// Measurements of the current window.
     window: Window,
-    /// Time of a step in the last window, if threads waited long in that window.
+    /// Time of a step in the previous window, if threads waited long in that window.
     late_step: Option<f64>,
-    /// Number of windows between trials; the next field counts the windows passed.
+    /// Number of windows between two trials. The next field counts the windows since the last
+    /// trial.
     patience: u32,
     passed: u32,
-    /// Number of steps with fewer than all threads.
+    /// Number of steps that ran with fewer than all threads.
     reduced: u64,
-    /// Whether any step waited for threads without a processor.
+    /// Whether steps have ever waited long for a thread that had no processor.
     crowded: bool,
 }
 
@@ -59,7 +64,7 @@ struct Window {
 }
 
 impl ThreadCount {
-    /// Makes a controller for `max` threads on this many processors.
+    /// Creates a controller for at most `max` threads on `processors` processors.
     pub(crate) fn new(max: usize, processors: usize) -> ThreadCount {
         ThreadCount {
             max,
@@ -80,18 +85,19 @@ impl ThreadCount {
         self.trial.map_or(self.threads, |(threads, _)| threads)
     }
 
-    /// Returns the number of steps with fewer than all threads since the last call.
+    /// Returns the number of steps, since the last call, that ran with fewer than all threads.
     pub(crate) fn take_reduced(&mut self) -> u64 {
         std::mem::take(&mut self.reduced)
     }
 
-    /// Returns whether steps ever waited long enough for descheduled threads to start a trial.
+    /// Returns whether steps have ever waited long enough for a descheduled thread to justify a
+    /// trial.
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded
     }
 
-    /// Records a step of one token: its wall time, and the sum of all threads' waits beyond
-    /// spinning.
+    /// Records a step of one token: its wall time, and `late`, the sum over all threads of the time
+    /// that they waited after they stopped spinning.
     pub(crate) fn note(&mut self, wall: Duration, late: Duration) {
         let threads = self.threads();
         self.reduced += u64::from(threads < self.max);
@@ -113,11 +119,13 @@ impl ThreadCount {
             return;
         }
         self.passed = self.passed.saturating_add(1);
-        // All threads except the late one wait. Without the late one, compute-bound work takes
-        // longer by its share; memory-bound work by less.
+        // All threads wait except the late one. Without the late thread, the other threads must
+        // also do its work. This makes compute-bound steps longer by that thread's share, and
+        // memory-bound steps by less.
         let waited = late.as_secs_f64() / (threads.max(2) - 1) as f64;
         let is_late = threads > 1 && waited * threads as f64 >= WORTH * wall.as_secs_f64();
-        // A short disturbance would end before the trial, so waits must last for two windows.
+        // Waits must last for two windows, because a shorter disturbance would end before the
+        // trial.
         let before = std::mem::replace(&mut self.late_step, is_late.then_some(step));
         let lasts = before.filter(|_| is_late);
         self.crowded |= lasts.is_some();
@@ -136,8 +144,8 @@ impl ThreadCount {
 mod tests {
     use super::*;
 
-    /// Runs steps on a machine that has, for each number of threads, a wall time and a wait of each
-    /// thread, in microseconds.
+    /// Simulates `count` steps, and returns the number of threads of each. `machine` returns, for a
+    /// number of threads, a step's wall time and the wait of each thread, in microseconds.
     fn steps(thread_count: &mut ThreadCount, count: u32, machine: impl Fn(usize) -> (u64, u64)) -> Vec<usize> {
         let step = |_| {
             let threads = thread_count.threads();
@@ -151,8 +159,7 @@ mod tests {
     #[test]
     fn undisturbed_steps_use_all_threads() {
         let mut thread_count = ThreadCount::new(16, 16);
-        // Short waits, below one thread's work, are ignored. Long ones that are soon over are
-        // ignored, too.
+        // Waits shorter than one thread's work are ignored, and so are long waits that soon end.
         assert!(steps(&mut thread_count, 1000, |_| (10_000, 300)).into_iter().all(|threads| threads == 16));
         for _ in 0..100 {
             assert!(steps(&mut thread_count, 3 * WINDOW, |_| (10_000, 0)).into_iter().all(|threads| threads == 16));

@@ -1,5 +1,5 @@
-//! States as bytes, for saving and restoring: the slots of some positions, and copies of the fields
-//! without positions.
+//! Conversion of states to bytes, for saving and restoring a sequence. It converts the slots of
+//! some positions, and copies of the fields without positions.
 //!
 //! ```text
 //! places(@kv.0, 64..100)                64..128     whole blocks: a block's keys lie side by side
@@ -7,10 +7,11 @@
 //! places(@entries.1, 64..100)           0..32       of 128 positions each
 //! ```
 //!
-//! Columns are contiguous, in order of fields. Rows after the last position have undefined content.
+//! The bytes of each column are contiguous, and columns are in the order of fields. Rows after the
+//! last position may have any bytes.
 //!
-//! Restored bytes are not trusted: a slot may hold any number, also NaN. So all restored slots of
-//! every format are cleared when a sequence is reset.
+//! Restored bytes are not trusted: a slot may hold any number, also NaN. So when a sequence is
+//! emptied, all its restored slots are cleared, whatever their format.
 
 use std::io;
 use std::ops::Range;
@@ -22,8 +23,8 @@ use super::{SNAPSHOTS, Snapshot, States};
 use crate::sliding::Sliding;
 use crate::storage::memory::Region;
 
-/// Returns the slots of some positions in a state, rounded to whole blocks. Memory may hold only
-/// slots from [`States::firsts`] on.
+/// Returns the slots that hold some positions of a state, rounded to whole blocks. Memory may hold
+/// only the slots from [`States::firsts`] on.
 pub(crate) fn places(state: &State, positions: &Range<u32>) -> Range<u32> {
     let every = state.every.max(1);
     let first = positions.start / every / ATTENTION_BLOCK * ATTENTION_BLOCK;
@@ -31,27 +32,28 @@ pub(crate) fn places(state: &State, positions: &Range<u32>) -> Range<u32> {
     first..positions.end.div_ceil(every).next_multiple_of(ATTENTION_BLOCK).max(first)
 }
 
-/// Returns the number of bytes of `places` slots of a state; 0 without positions, `None` on
-/// overflow.
+/// Returns the number of bytes of `places` slots of a state: 0 for a state without positions,
+/// `None` on overflow.
 pub(crate) fn place_bytes(state: &State, places: u32) -> Option<u64> {
     let mut fields = state.fields.iter().filter(|field| field.positions);
     fields.try_fold(0u64, |sum, field| sum.checked_add(field.bytes(places)?))
 }
 
-/// Returns the number of bytes of a copy of the fields without positions: for all states, or only
-/// for states that can be restored from copies. `None` on overflow.
+/// Returns the number of bytes of a copy of the fields without positions. With `all`, these are the
+/// fields of all states, otherwise only those of states that are restored from copies. Returns
+/// `None` on overflow.
 pub(crate) fn copy_bytes(states: &[State], all: bool) -> Option<u64> {
     let copied = states.iter().filter(|state| all || state.rollback == Rollback::Snapshot);
     let mut fields = copied.flat_map(|state| state.fields.iter().filter(|field| !field.positions));
     fields.try_fold(0u64, |sum, field| sum.checked_add(field.bytes(0)?))
 }
 
-/// Returns whether some field has no positions.
+/// Returns whether some state has a field without positions.
 pub(crate) fn has_copies(states: &[State]) -> bool {
     states.iter().any(|state| state.fields.iter().any(|field| !field.positions))
 }
 
-/// The positions of a sequence's states, for [`States::stand_at`].
+/// The positions that the states of a sequence hold, for [`States::stand_at`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stand {
     /// Number of written positions.
@@ -61,7 +63,7 @@ pub(crate) struct Stand {
 }
 
 impl States {
-    /// Returns, for each state, the first slot of these positions that is in memory.
+    /// Returns, for each state, the first of the slots of these positions that memory holds.
     pub(crate) fn firsts(&self, positions: &Range<u32>) -> Vec<u32> {
         let first = |(state, sliding): (&State, &Option<Sliding>)| {
             let places = places(state, positions);
@@ -77,7 +79,7 @@ impl States {
         self.sliding.get(state)?.as_ref().map(|sliding| sliding.first(position))
     }
 
-    /// Returns the number of slots that memory has room for.
+    /// Returns the number of slots for which a state's memory has room.
     pub(crate) fn room(&self, state: usize) -> u32 {
         self.sliding.get(state).and_then(Option::as_ref).map_or(u32::MAX, Sliding::place_capacity)
     }
@@ -97,8 +99,8 @@ impl States {
         Ok(())
     }
 
-    /// Restores slots of a state from the bytes of [`States::read_places`]. Slots before the first
-    /// one in memory are skipped.
+    /// Restores slots of a state from bytes that [`States::read_places`] returned. Slots before the
+    /// first one in memory are skipped.
     pub(crate) fn write_places(
         &mut self,
         state: usize,
@@ -116,19 +118,19 @@ impl States {
             get(&mut bytes)?;
             let wanted = &bytes[passed as usize..];
             // SAFETY: the region lies in this memory, which is borrowed exclusively, so no kernel
-            // runs. It has as many bytes.
+            // runs. The region and `wanted` have the same length.
             unsafe { column.base().copy_from_nonoverlapping(wanted.as_ptr(), wanted.len()) };
         }
         self.foreign = true;
         Ok(())
     }
 
-    /// Returns the first slot of a state in memory.
+    /// Returns the number of the first slot of a state that memory holds.
     fn base(&self, state: usize) -> u32 {
         self.sliding.get(state).and_then(Option::as_ref).map_or(0, Sliding::base)
     }
 
-    /// Returns the regions of a range of slots, one for each column of a state.
+    /// Returns the memory of a range of slots: one region for each column of a state.
     fn columns_at(&self, state: usize, places: &Range<u32>) -> Vec<Region> {
         let from = u64::from(places.start.saturating_sub(self.base(state)));
         let count = u64::from(places.end.saturating_sub(places.start));
@@ -138,8 +140,8 @@ impl States {
         fields.flat_map(|columns| columns.columns().filter_map(|column| part(columns, column))).collect()
     }
 
-    /// Makes room for positions that are restored. States with a window then begin at the first
-    /// slots in `stand`.
+    /// Makes room for the positions that are to be restored. States with a window then begin at the
+    /// slots in `stand.bases`.
     pub(crate) fn stand_at(&mut self, stand: &Stand) {
         for (sliding, &base) in self.sliding.iter_mut().zip(&stand.bases) {
             sliding.iter_mut().filter(|sliding| sliding.slides()).for_each(|sliding| sliding.stand_at(base));
@@ -147,12 +149,13 @@ impl States {
         self.foreign = true;
     }
 
-    /// Returns the saved copies with their positions. A copy concatenates the states in order.
+    /// Returns the saved copies with their positions. The bytes of a copy are those of the states,
+    /// in order.
     pub(crate) fn copies(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.snapshots.iter().map(|snapshot| (snapshot.position, &*snapshot.bytes))
     }
 
-    /// Adds a copy. Its position must be after the positions of existing copies.
+    /// Adds a saved copy. Its position must be after those of all existing copies.
     pub(crate) fn add_copy(&mut self, position: u32, bytes: Vec<u8>) {
         while self.snapshots.len() >= SNAPSHOTS {
             self.snapshots.pop_front();
@@ -176,7 +179,7 @@ impl States {
             let Some((now, rest)) = bytes.split_at_checked(region.bytes() as usize) else { return };
             bytes = rest;
             // SAFETY: the region lies in this memory, which is borrowed exclusively, so no kernel
-            // runs. It has as many bytes.
+            // runs. The region and `now` have the same length.
             unsafe { region.base().copy_from_nonoverlapping(now.as_ptr(), now.len()) };
         }
     }

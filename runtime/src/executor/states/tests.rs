@@ -1,4 +1,4 @@
-//! Tests of states.
+//! Tests of the memory of states.
 
 use super::*;
 use ixc_ir::format::Format;
@@ -25,7 +25,7 @@ fn fill(states: &States, state: u32, byte: u8) {
 
 fn bytes(states: &States, state: u32) -> Vec<u8> {
     let region = states.region(state, 0, 0, 0).unwrap();
-    // SAFETY: as above, for reading.
+    // SAFETY: the region lies in the states, and nothing writes it now.
     (0..region.bytes() as usize).map(|i| unsafe { region.base().add(i).read() }).collect()
 }
 
@@ -44,7 +44,7 @@ fn state_columns_are_separate_and_truncation_clears_exact_positions() {
     // SAFETY: the region lies in the states, which nothing else uses.
     unsafe { head.base().write_bytes(0x40, 256) };
     states.back_to(3, 6);
-    // SAFETY: as above, for reading.
+    // SAFETY: the region lies in the states, and nothing writes it now.
     let bytes: Vec<u8> = (0..256).map(|i| unsafe { head.base().add(i).read() }).collect();
     assert!(bytes.iter().enumerate().all(|(i, &b)| b == if (24..48).contains(&i) { 0 } else { 0x40 }));
 }
@@ -69,7 +69,7 @@ fn states_without_truncation_restore_from_limited_snapshots() {
         fill(&states, 1, position);
         states.save(position.into());
     }
-    // Two of the six copies were dropped.
+    // Six copies were saved, and the first two were dropped.
     assert_eq!([2, 3, 5, 6, 9].map(|wanted| states.reach(wanted, Some(6))), [0, 3, 5, 6, 6]);
     assert_eq!(states.reach(6, None), 6);
     states.back_to(4, 6);
@@ -93,7 +93,8 @@ fn states_without_rollback_restart_from_zero() {
     assert_eq!(States::bytes(&[state], 32, 8), 64 + 24 * SNAPSHOTS as u64);
 }
 
-/// A window of 20 with steps of 8 holds 64 positions. Each position's bytes are its number.
+/// A state with a window of 20 has room for 64 positions if steps have 8 tokens. Each position
+/// stores its own number.
 #[test]
 fn windowed_state_keeps_only_recent_positions() {
     let state = State { window: Some(20), ..State::paged("kv", 2, 16, 4) };
@@ -110,7 +111,7 @@ fn windowed_state_keeps_only_recent_positions() {
         let at = position - base(&states);
         assert!(at < 64 && base(&states).is_multiple_of(32));
         let region = states.region(0, 1, 1, 0).unwrap();
-        // SAFETY: as above, for writing.
+        // SAFETY: the region lies in the states, which nothing else uses.
         unsafe { region.base().add(at as usize * 8).cast::<u16>().write_unaligned(position as u16) };
         for needed in (position + 1).saturating_sub(20)..=position {
             assert_eq!(u32::from(value(&states, needed - base(&states))), needed, "at {position}");
@@ -120,7 +121,7 @@ fn windowed_state_keeps_only_recent_positions() {
             u64::from(((position + 1).saturating_sub(20) - base(&states)) / 32)
         );
     }
-    // Positions from 160 on are held, and a token at 179 needs all from 160 on.
+    // Memory holds positions from 160 on, which are all that a token at position 179 needs.
     assert_eq!(base(&states), 160);
     assert_eq!([179, 178, 200].map(|wanted| states.reach(wanted, Some(200))), [179, 0, 200]);
     states.back_to(179, 200);

@@ -1,4 +1,5 @@
-//! Sequences that share a common beginning have the same bytes as separate copies.
+//! Tests that sequences with shared memory have the same bytes as sequences that are copied
+//! completely.
 
 use std::sync::Arc;
 
@@ -11,18 +12,18 @@ use super::*;
 use crate::refused::refuse;
 use crate::states::parts::places;
 
-/// Positions that each sequence has room for.
+/// Number of positions for which each sequence has room.
 const CAPACITY: u32 = 2048;
-/// Max tokens that are added at once.
+/// Maximum number of tokens that are added at once.
 const STEP: u32 = 160;
 
 fn paged(name: &str, columns: u32, (keys, values): (u32, u32)) -> State {
     State::paged(name, columns, keys, values)
 }
 
-/// The first `count` of six kinds of states. Some have f16 rows of a sixteenth of a page or of an
-/// odd width, quantised blocks, or one row for several positions. The last two (a sliding window
-/// and a recurrent state) can rarely be truncated, except to the beginning.
+/// Returns the first `count` of six test states. Some have f16 rows of a sixteenth of a page or of
+/// an odd width, quantised blocks, or one row for several positions. The last two states are a
+/// sliding window and a recurrent state. They can rarely be truncated, except to the beginning.
 fn kinds(count: usize) -> Vec<State> {
     let mut blocks = paged("blocks", 2, (128, 64));
     for (field, format) in blocks.fields.iter_mut().zip([Format::Q8_0, Format::Q4_0]) {
@@ -46,15 +47,15 @@ fn kinds(count: usize) -> Vec<State> {
     slots[..count].to_vec()
 }
 
-/// Returns a byte for the row of a position. It depends on the token and all tokens before, as keys
-/// do.
+/// Returns the byte that fills the row of a position. It depends on the token and on all earlier
+/// tokens, as keys do.
 fn pattern(history: u64, state: usize, field: u32, column: u32) -> u8 {
     let mixed = (history ^ (state as u64) << 8 ^ u64::from(field) << 16 ^ u64::from(column) << 24)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
 }
 
-/// A sequence, and a hash of its tokens up to each position.
+/// A sequence, with a hash of its tokens up to each position.
 struct Text {
     sequence: Sequence,
     histories: Vec<u64>,
@@ -65,8 +66,8 @@ impl Text {
         Text { sequence: Sequence::new(states, CAPACITY, STEP).unwrap(), histories: Vec::new() }
     }
 
-    /// Does the work of a step: writes rows after the position, and changes the fields without
-    /// positions.
+    /// Writes to the states what a step would write: the rows of new positions, and the fields
+    /// without positions.
     fn append(&mut self, tokens: &[u64]) {
         self.sequence.begin(0, tokens.len() as u32);
         for (row, token) in (self.sequence.position()..).zip(tokens) {
@@ -101,8 +102,9 @@ impl Text {
         }
     }
 
-    /// Returns all bytes that a kernel could see: rows of all held positions, the zeros after them
-    /// in fields that are cleared, fields without positions, and copies.
+    /// Returns all bytes that a kernel could see. They are the rows of all held positions, the
+    /// zeros after these rows in fields that are cleared, fields without positions, and saved
+    /// copies.
     fn seen(&self) -> Vec<Vec<u8>> {
         let (states, position) = (&self.sequence.states, self.sequence.position());
         let mut seen = Vec::new();
@@ -137,7 +139,7 @@ impl Text {
         seen
     }
 
-    /// Restores another sequence from its bytes, like a saved state.
+    /// Restores this sequence from the bytes of another one, like loading a saved state.
     fn restore(&mut self, from: &Text) {
         let (states, position) = (&from.sequence.states, from.sequence.position());
         let firsts = states.firsts(&(0..position));
@@ -169,7 +171,8 @@ impl Text {
     }
 }
 
-/// Two sets of sequences with the same texts: the first with sharing, the second without.
+/// Two sets of sequences with the same texts. The sequences of the first set share memory, those of
+/// the second set do not.
 struct Worlds {
     states: Vec<State>,
     texts: [Vec<Text>; 2],
@@ -184,7 +187,7 @@ impl Worlds {
         Worlds { states, texts, pool }
     }
 
-    /// Applies one random action to both sets.
+    /// Applies one random action to both sets. Returns a description of the action.
     fn act(&mut self, random: &mut Random) -> String {
         let (one, other) = (random.index(4), random.index(4));
         let position = self.texts[0][one].sequence.position();
@@ -267,7 +270,7 @@ fn shared_sequences_equal_copied_ones() {
             shared += u64::from(after.clone().zip(&before).any(|(after, before)| after > *before));
             cut += u64::from(after.zip(&before).any(|(after, before)| (1..*before).contains(&after)));
         }
-        // Shared pages are never written, so the system copied none of them.
+        // Shared pages are never written, so the system has not copied any of them.
         for text in &worlds.texts[0] {
             assert_eq!(copied_by_the_system(text.sequence.states.memory()), 0, "seed {seed}");
         }
@@ -280,7 +283,8 @@ fn shared_sequences_equal_copied_ones() {
     assert!(shared > 30 && cut > 10, "{shared} {cut}");
 }
 
-/// Returns the number of bytes of private file mappings in a region that the system has copied.
+/// Returns the number of bytes in a region of private file mappings that the system has copied
+/// because of a write.
 fn copied_by_the_system(region: crate::storage::memory::Region) -> u64 {
     let text = ixc_files::read_system(std::path::Path::new("/proc/self/smaps")).unwrap();
     let (begin, end) = (region.base() as u64, region.base() as u64 + region.bytes());
@@ -303,7 +307,8 @@ fn copied_by_the_system(region: crate::storage::memory::Region) -> u64 {
 #[test]
 fn sequences_are_copied_when_mappings_run_out() {
     let mut random = Random::new(100);
-    // A copy takes two mappings of each column and run, and so does the original at its first copy.
+    // A copy uses two mappings for each column, and so does the original when it is copied for the
+    // first time.
     let columns = Text::new(&kinds(4)).sequence.states.shared_columns().len() as u64;
     let max = 2 * columns * 2;
     let mut worlds = Worlds::new(kinds(4), max, 1);
@@ -317,8 +322,8 @@ fn sequences_are_copied_when_mappings_run_out() {
     assert!(matches!(worlds.pool.refusal(), Some(Refusal::Mappings { max: found, .. }) if found == max));
 }
 
-/// Nine sequences with the same prefix store it once. Each sequence also takes the memory of its
-/// own later positions.
+/// Nine sequences with the same prefix store the prefix once. Each sequence also uses memory for
+/// its own later positions.
 #[test]
 fn a_common_prefix_is_in_memory_once() {
     let state = vec![paged("plain", 4, (128, 128)); 3];
@@ -331,18 +336,18 @@ fn a_common_prefix_is_in_memory_once() {
         assert_eq!(sequences.add().unwrap(), Some(number));
         assert_eq!(sequences.copy(0, number, 1000), Some(1000));
     }
-    // 992 positions are whole blocks. With 256 bytes each, they are whole pages in each of 24
-    // columns.
+    // The 992 shared positions are whole blocks. With 256 bytes for each position, they fill whole
+    // pages in each of the 24 columns.
     let prefix = 992 * 256 * 24;
     let StateBytes { own, shared, unshared, copies, whole_copies, refusal, mappings } = sequences.bytes();
     assert_eq!((shared, unshared), (prefix, 9 * prefix));
     assert_eq!((own, copies, whole_copies, refusal), (9 * 8 * 256 * 24, 8, 0, None));
     assert_eq!(mappings, 9 * 2 * 24);
-    // The original is removed, then all copies but one.
+    // First the original is removed, and then all copies but one.
     assert!(sequences.remove(0) && sequences.bytes().shared == prefix);
     assert!((1..8).all(|number| sequences.remove(number)));
     assert_eq!((sequences.bytes().shared, sequences.bytes().unshared), (prefix, prefix));
-    // Pages that no sequence needs are freed by the truncation: 512 positions stay.
+    // Truncation to 512 positions frees the pages that no sequence needs any more.
     assert_eq!(sequences.get_mut(8).unwrap().truncate(512), 512);
     assert_eq!(sequences.bytes().shared, 512 * 256 * 24);
     sequences.get_mut(8).unwrap().truncate(0);
@@ -368,7 +373,7 @@ fn short_prefixes_are_copied_instead_of_shared() {
 /// If the system refuses memory files, sequences are copied, and the refusal is reported.
 #[test]
 fn sequences_are_copied_without_memory_files() {
-    // The refusal applies to one thread, so the test uses its own.
+    // The refusal of a system call applies to one thread, so the test uses its own thread.
     let run = || {
         if let Err(error) = refuse(libc::SYS_memfd_create) {
             println!("NOT RUN: no system call can be refused here: {error}");
