@@ -1,10 +1,11 @@
-//! A pool of persistent threads, which all run one job at a time and meet at barriers inside it.
+//! A pool of persistent threads. All of them run the same job at a time, and meet at barriers
+//! inside it.
 //!
-//! Thread 0 is the caller. A waiting thread spins for a few microseconds, because the next work
-//! usually comes at once. Then it sleeps, so that an idle engine uses no CPU.
+//! Thread 0 is the caller's thread. A thread that waits spins for some microseconds, because the
+//! next work usually comes at once. Then it sleeps, so that an idle engine uses no CPU time.
 //!
-//! Calling `sched_yield` between spinning and sleeping did not help. While another process used
-//! half or all of one of two CPUs, it gave 0.96 to 1.03 times the speed.
+//! Calls of `sched_yield` between spinning and sleeping did not help. While another process used
+//! half or all of one of two CPUs, the speed with them was 0.96 to 1.03 times the speed without.
 //!
 //! ```
 //! use ixc_runtime::pool::{Barrier, Pool};
@@ -18,9 +19,9 @@
 //! }).unwrap();
 //! ```
 //!
-//! Invariant: a panic in a job is an error of [`Pool::run`]. A job that panics on one thread while
-//! others wait at a barrier of the job would hang them. So jobs with barriers catch panics between
-//! barriers (`execute` does).
+//! Invariant: a panic in a job becomes an error of [`Pool::run`]. If a thread panicked before a
+//! barrier of the job, the other threads would wait there forever. So jobs with barriers catch
+//! panics between barriers (`execute` does).
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -35,38 +36,38 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::thread::{Builder, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, PoisonError, SignalStack, hint, spin_rounds};
 
-/// Max threads.
+/// Maximum number of threads of a pool.
 pub const MAX_THREADS: usize = 1024;
 
-/// Rounds of spinning before a thread sleeps: with a pause of 15 to 45 ns, 50 to 150 µs. Waking
-/// takes about as long.
+/// Number of rounds that a thread spins before it sleeps. A round has a pause of 15 to 45 ns, so
+/// spinning takes 50 to 150 µs. Waking a thread takes about as long.
 const SPINS: u32 = spin_rounds(3000);
-/// Rounds of spinning if there are more threads than CPUs: spinning then keeps working threads from
-/// running.
+/// Number of rounds that a thread spins if there are more threads than CPUs. Longer spinning would
+/// keep working threads from running.
 const SPINS_CROWDED: u32 = spin_rounds(50);
-/// Longest sleep that longer spinning would have avoided: the time of [`SPINS`] rounds.
+/// Maximum length of a sleep that longer spinning would have avoided: the time of [`SPINS`] rounds.
 const SHORT_SLEEP: Duration = Duration::from_micros(150);
 
-/// Rounds of spinning of a worker without a job. Jobs come after pauses of any length. No decision
-/// depends on it.
+/// Current number of spin rounds of a worker without a job. It adapts to the pauses between jobs,
+/// and no other decision depends on it.
 static JOB_SPINS: atomic::AtomicU32 = atomic::AtomicU32::new(SPINS);
-/// Rounds of spinning of a thread that waits for others in a job.
+/// Current number of spin rounds of a thread that waits for other threads in a job.
 static BARRIER_SPINS: atomic::AtomicU32 = atomic::AtomicU32::new(SPINS);
 
-/// The reason that a job failed.
+/// The reason why a job failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The job panicked on a thread.
     #[error("thread {thread} panicked: {message}")]
     Panicked {
-        /// Number of the thread; 0 is the caller.
+        /// Number of the thread that panicked; 0 is the caller's thread.
         thread: usize,
         /// Message of the panic.
         message: String,
     },
 }
 
-/// Returns the message of a panic.
+/// Returns the message of a panic from its payload.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_string(),
@@ -75,25 +76,27 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// Threads that meet at one counter, before the last of them meets the last ones of other groups.
-/// Each change of a counter by another thread costs a transfer of its cache line.
+/// Number of threads that meet at one counter. The last thread of each such group then meets the
+/// last threads of the other groups. Smaller groups cost less: each change of a counter by another
+/// thread transfers its cache line.
 const GROUP_THREADS: usize = 4;
 
-/// A value padded to two cache lines, because processors fetch lines in pairs.
+/// A value aligned to two cache lines, because processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// A counter that threads wait for: they spin, then sleep.
+/// A counter for whose change threads wait. A waiting thread spins, and then sleeps.
 ///
-/// Each sleep adapts the rounds of spinning. A long sleep shows that another thread needs the CPU,
-/// for example of another process. A short sleep shows that spinning on would have been faster.
+/// Each sleep changes the number of spin rounds. A long sleep shows that another thread needs the
+/// CPU, for example one of another process. Then later waits spin less. A short sleep shows that
+/// longer spinning would have been faster.
 struct Event {
     value: AtomicU32,
     sleepers: AtomicU32,
-    /// Rounds of spinning before a sleep, for all events of this kind.
+    /// Number of spin rounds before a sleep, which all events of one kind share.
     spins: &'static atomic::AtomicU32,
-    /// Maximum rounds of this event.
+    /// Maximum number of spin rounds of this event.
     max_spins: u32,
     lock: Mutex<()>,
     changed: Condvar,
@@ -101,18 +104,18 @@ struct Event {
 
 /// Returns the number of CPUs that this process may use at a time.
 pub(crate) fn processors() -> usize {
-    // Cached, because the query reads several files.
+    // The number is cached, because the query reads several files.
     static CPUS: OnceLock<usize> = OnceLock::new();
     *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(usize::MAX, NonZeroUsize::get))
 }
 
-/// Returns whether there are more threads than CPUs.
+/// Returns whether `threads` is more than the number of CPUs.
 pub(crate) fn is_crowded(threads: usize) -> bool {
     threads > processors()
 }
 
-/// Returns the number of rounds of spinning after a sleep of this length that followed `spins`
-/// rounds.
+/// Returns the new number of spin rounds, after a thread spun for `spins` rounds and then slept for
+/// `slept`.
 fn adapted_spins(spins: u32, slept: Duration, max_spins: u32) -> u32 {
     let spins = if slept <= SHORT_SLEEP { spins.saturating_mul(2) } else { spins / 2 };
     spins.clamp(SPINS_CROWDED, max_spins)
@@ -135,8 +138,8 @@ impl Event {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Waits until the value differs from `seen`. Returns the time of waiting after spinning: zero
-    /// if all threads have a CPU and equal work.
+    /// Waits until the counter differs from `seen`. Returns the time that the thread waited after
+    /// it stopped spinning. It is zero if all threads have a CPU and equal work.
     fn wait(&self, seen: u32) -> Duration {
         let spins = self.spins.load(Ordering::Relaxed).min(self.max_spins);
         for _ in 0..spins {
@@ -147,9 +150,9 @@ impl Event {
         }
         let begin = Instant::now();
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Sequentially consistent, here and in `advance`: either this thread sees the new value, or
-        // the thread that advances sees a sleeper. In the second case that thread takes the lock,
-        // which this thread releases only when it sleeps.
+        // The operations here and in `advance` are sequentially consistent. So either this thread
+        // sees the new value, or the advancing thread sees a sleeper. In the second case it takes
+        // the lock, which this thread releases only when it sleeps.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while self.value.load(Ordering::SeqCst) == seen {
             guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -170,12 +173,12 @@ impl Event {
     }
 }
 
-/// A point in a job at which all threads meet. Groups of four meet first; the last thread of each
-/// then meets those of the other groups. Threads are released in reverse order. Arriving and
-/// waiting use different cache lines.
+/// A barrier, at which all threads of a job meet. Groups of four threads meet first, and then the
+/// last threads of all groups meet. Threads are released in reverse order. Counters of arrivals and
+/// events of waiting lie in different cache lines.
 pub struct Barrier {
     groups: Box<[Group]>,
-    /// Number of groups with all threads arrived.
+    /// Number of groups whose threads have all arrived.
     arrived: Line<AtomicUsize>,
 }
 
@@ -187,7 +190,7 @@ struct Group {
 }
 
 impl Barrier {
-    /// Makes a barrier for this many threads, at least 1.
+    /// Creates a barrier for `threads` threads, at least 1.
     pub fn new(threads: usize) -> Barrier {
         let threads = threads.max(1);
         let group = |first: usize| Group {
@@ -198,12 +201,12 @@ impl Barrier {
         Barrier { groups: (0..threads).step_by(GROUP_THREADS).map(group).collect(), arrived: Line::default() }
     }
 
-    /// Waits for all threads; `thread` is the caller's number. The last thread to arrive runs
-    /// `serial` while the others wait. They see its writes, and continue even if it panics. Returns
-    /// the time that this thread waited after spinning.
+    /// Waits for all threads; `thread` is the number of the calling thread. The last thread to
+    /// arrive runs `serial` while the other threads wait. They then see its writes, and continue
+    /// even if it panics. Returns the time that this thread waited after it stopped spinning.
     ///
     /// # Panics
-    /// If there is no such thread.
+    /// Panics if the barrier has no thread with this number.
     pub fn wait(&self, thread: usize, serial: impl FnOnce()) -> Duration {
         struct Advance<'a>(&'a [Group]);
         impl Drop for Advance<'_> {
@@ -211,7 +214,7 @@ impl Barrier {
                 self.0.iter().for_each(|group| group.event.0.advance());
             }
         }
-        /// Counts an arrival, and returns whether it was the last.
+        /// Counts an arrival, and returns whether it was the last of `of` arrivals.
         fn is_last(arrived: &Line<AtomicUsize>, of: usize) -> bool {
             let last = of == 1 || arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == of;
             if last {
@@ -235,36 +238,37 @@ impl Barrier {
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
 
 struct Shared {
-    /// The current job. It is valid from just before the first `start` advances until `running`
-    /// is 0.
+    /// The current job. It is valid from just before the first event in `starts` advances until
+    /// `running` is 0.
     job: UnsafeCell<Option<Job<'static>>>,
-    /// Event that each worker waits for. A job for some workers wakes only those.
+    /// For each worker, the event that starts it. A job for only some workers wakes only these.
     starts: Box<[Line<Event>]>,
-    /// System id of each worker, once it runs.
+    /// System id of each worker; set when the worker starts to run.
     ids: Box<[OnceLock<ThreadId>]>,
     done: Line<Event>,
-    /// Number of workers that have not finished the job.
+    /// Number of workers that have not finished the current job.
     running: Line<AtomicUsize>,
     stop: AtomicBool,
-    /// First panic of a worker.
+    /// First panic of a worker in the current job.
     panic: Mutex<Option<PoolError>>,
 }
 
 // SAFETY: `job` is the only field that is not `Sync` by itself. `Pool::run` writes it with
 // exclusive access to the pool, while no worker runs (`running` is 0, read with acquire). Workers
-// read it after they saw their `start` advance, which `run` does after the write, with release. The
-// job itself is `Sync`.
+// read it after they saw their event in `starts` advance. `run` advances the event after the write,
+// with release. The job itself is `Sync`.
 unsafe impl Sync for Shared {}
-// SAFETY: as for `Sync`; a shared reference to a `Sync` job may be sent.
+// SAFETY: the same reasons as for `Sync` hold; a shared reference to a `Sync` job may be sent.
 unsafe impl Send for Shared {}
 
 /// A pool of persistent threads.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Processors to which the caller is bound while it runs a job; empty if it is not bound.
+    /// Processors to which the caller's thread is bound while it runs a job; empty if it is not
+    /// bound.
     caller_processors: Vec<usize>,
-    /// Stack of the caller for signal handlers while it runs a job.
+    /// Stack for signal handlers of the caller's thread while it runs a job.
     caller_stack: SignalStack,
 }
 
@@ -275,10 +279,10 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Makes a pool of `threads` threads including the caller, at least 1.
+    /// Creates a pool of `threads` threads (at least 1), including the caller's thread.
     ///
     /// # Errors
-    /// If the system starts no thread.
+    /// Returns the system's error if it cannot start a thread.
     pub fn new(threads: usize) -> io::Result<Pool> {
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
@@ -293,7 +297,7 @@ impl Pool {
             Pool { shared, workers: Vec::new(), caller_processors: Vec::new(), caller_stack: SignalStack::default() };
         for thread in 1..threads {
             let shared = Arc::clone(&pool.shared);
-            // On failure the pool is dropped, which ends the started threads.
+            // If starting fails, the pool is dropped, which ends the threads that were started.
             let worker = Builder::new()
                 .name(format!("ixc-{thread}"))
                 .spawn(move || SignalStack::default().run(|| work(&shared, thread)))?;
@@ -302,34 +306,34 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Returns the number of threads, including the caller.
+    /// Returns the number of threads, including the caller's thread.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Binds each worker to the processor at its index, and the caller while it runs a job. Workers
-    /// without a processor may run on any of `others`.
+    /// Binds thread `i` to the processor `processors[i]`. The caller's thread (0) is bound only
+    /// while it runs a job. Workers without a processor in the list may run on any of `others`.
     ///
     /// # Errors
-    /// The first error of the system.
+    /// Returns the first error of the system.
     pub fn bind(&mut self, processors: &[usize], others: &[usize]) -> io::Result<()> {
         let sets: Vec<&[usize]> = processors.iter().map(std::slice::from_ref).collect();
         self.bind_to(&sets, others)
     }
 
-    /// Binds threads like [`Pool::bind`], each to a set of processors.
+    /// Binds threads like [`Pool::bind`], but thread `i` to the set of processors `sets[i]`.
     ///
     /// # Errors
-    /// The first error of the system.
+    /// Returns the first error of the system.
     pub fn bind_to(&mut self, sets: &[&[usize]], others: &[usize]) -> io::Result<()> {
         self.caller_processors.clear();
         let own = sets.get(1..).unwrap_or_default().iter().copied();
-        // A worker has no id only for a moment after its start.
+        // A worker has no id for a moment after its start, so this waits for the id.
         let bind = |(id, set): (&OnceLock<_>, &[usize])| processors::bind_thread(*id.wait(), set);
         let mut workers = self.shared.ids.iter().zip(own.chain(std::iter::repeat(others)));
         if let Err(error) = workers.try_for_each(bind) {
-            // On failure, unbinds the workers bound so far. If the system also refuses this, none
-            // of them was bound.
+            // If binding fails, the workers that were already bound are unbound. If the system
+            // refuses this, too, none of them was bound.
             let _ = self.shared.ids.iter().map(|id| (id, others)).try_for_each(bind);
             return Err(error);
         }
@@ -337,21 +341,22 @@ impl Pool {
         Ok(())
     }
 
-    /// Runs `job` on every thread, with the thread's number, and returns when all have finished.
+    /// Runs `job` on every thread, with the thread's number as argument. Returns when all threads
+    /// have finished.
     ///
     /// # Errors
-    /// If the job panicked on a thread.
+    /// Fails if the job panicked on a thread.
     pub fn run(&mut self, job: Job<'_>) -> Result<(), PoolError> {
         self.run_with(self.threads(), job)
     }
 
-    /// Runs a job like [`Pool::run`], but only on the first `threads` threads, at least on the
-    /// caller's. The others sleep.
+    /// Runs a job like [`Pool::run`], but only on the first `threads` threads, and at least on the
+    /// caller's thread. The other threads sleep.
     ///
     /// # Errors
-    /// If the job panicked on a thread.
+    /// Fails if the job panicked on a thread.
     pub fn run_with(&mut self, threads: usize, job: Job<'_>) -> Result<(), PoolError> {
-        // The calling thread belongs to the embedding program, so it is unbound again after the
+        // The caller's thread belongs to the embedding program, so it is unbound again after the
         // job.
         let _bound = Some(&*self.caller_processors)
             .filter(|processors| !processors.is_empty())
@@ -362,15 +367,15 @@ impl Pool {
             // SAFETY: only the lifetime changes. No worker uses the job after it has decremented
             // `running`. This function neither returns nor unwinds before `running` is 0.
             let job = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
-            // SAFETY: the pool is borrowed exclusively, and workers read the job only between their
-            // `start` and their end of it.
+            // SAFETY: the pool is borrowed exclusively. Workers read the job only between the
+            // advance of their event in `starts` and the decrement of `running`.
             unsafe { *shared.job.get() = Some(job) };
             shared.running.0.store(starts.len(), Ordering::Release);
         }
         starts.iter().for_each(|start| start.0.advance());
         let caller_processor = self.caller_stack.run(|| catch_unwind(AssertUnwindSafe(|| job(0))));
         loop {
-            // `done` is read before `running`, and again in each round. A worker decrements
+            // `done` is read before `running`, and again in each iteration. A worker decrements
             // `running` before it advances `done`, so `done` may still advance for the previous
             // job.
             let done = shared.done.0.value();
@@ -393,7 +398,7 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.starts.iter().for_each(|start| start.0.advance());
         for worker in self.workers.drain(..) {
-            // A worker catches all panics of jobs, so its result has no information.
+            // The result is ignored, because a worker catches all panics of jobs.
             let _ = worker.join();
         }
     }
@@ -402,7 +407,8 @@ impl Drop for Pool {
 fn work(shared: &Shared, thread: usize) {
     let (Some(start), Some(id)) = (shared.starts.get(thread - 1), shared.ids.get(thread - 1)) else { return };
     id.get_or_init(ThreadId::current);
-    // A worker cannot miss a start: the pool waits for all workers before it starts them again.
+    // A worker cannot miss an advance of its event: the pool waits for all workers before it starts
+    // them again.
     let mut seen = 0;
     loop {
         start.0.wait(seen);
@@ -410,7 +416,7 @@ fn work(shared: &Shared, thread: usize) {
         if shared.stop.load(Ordering::Acquire) {
             return;
         }
-        // SAFETY: `run` wrote the job before it advanced this worker's `start`, and does not change
+        // SAFETY: `run` wrote the job before it advanced this worker's event, and does not change
         // it until this worker has decremented `running`.
         let Some(job) = (unsafe { *shared.job.get() }) else { continue };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(thread))) {
@@ -472,7 +478,7 @@ mod tests {
             })
             .unwrap();
             assert_eq!(count.into_inner(), 3);
-            // Waits until the workers sleep: the next run must wake them.
+            // Waits until all workers sleep, so that the next run must wake them.
             let sleeps = |start: &Line<Event>| start.0.sleepers.load(Ordering::SeqCst) > 0;
             while !pool.shared.starts.iter().all(sleeps) {
                 std::thread::yield_now();
@@ -495,7 +501,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn workers_stay_bound_and_caller_only_during_jobs() {
-        // The masks that the system reports for this process's threads.
+        // Returns the mask of allowed CPUs that the system reports for a thread of this process.
         let mask = |thread: ThreadId| {
             let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", thread.number())).unwrap();
             let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();

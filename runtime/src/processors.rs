@@ -1,19 +1,19 @@
-//! The processors that this process may run on, their grouping into cores, and binding of threads
-//! to them.
+//! The processors on which this process may run, their grouping into cores, and the binding of
+//! threads to processors.
 //!
-//! A thread that the scheduler moves loses the contents of its caches. On a machine with many
-//! cores, two threads may also run on one core while another is idle. If no other process uses the
-//! machine, each thread is bound to its own core. Otherwise binding is harmful: a bound thread
-//! waits for another process although another processor is free. So [`Pin::Auto`] binds threads
-//! only under all of these conditions:
+//! If the scheduler moves a thread to another processor, the thread loses the contents of its
+//! caches. On a machine with many cores, two threads may also run on one core while another core is
+//! idle. If no other process uses the machine, it is therefore best to bind each thread to its own
+//! core. Otherwise binding is harmful: a bound thread waits for another process although another
+//! processor is free. So [`Pin::Auto`] binds threads only under all of these conditions:
 //!
-//! - the process may run on every online processor, and no quota limits it to fewer;
+//! - the process may run on every online processor, and no CPU quota limits it to fewer;
 //! - there are as many threads as cores;
 //! - no other process needs a processor when the plan is loaded.
 //!
-//! Processes that start later are detected by the time that steps wait for descheduled threads
-//! (`executor/thread_count.rs`). Threads are then unbound. The calling thread belongs to the
-//! embedding program: it is bound only while it runs a step.
+//! Other processes may start later. They are detected by the time that steps wait for descheduled
+//! threads (`executor/thread_count.rs`). Threads are then unbound. The calling thread belongs to
+//! the embedding program: it is bound only while it runs a step.
 //!
 //! ```text
 //! cpu0 cpu4   cpu1 cpu5   cpu2 cpu6   cpu3 cpu7   4 cores with two processors each
@@ -27,14 +27,14 @@ use std::str::FromStr;
 
 use ixc_files::read_system;
 
-/// Condition for binding threads to processors. The default is not to bind them. With two threads
-/// on two processors of a virtual machine, and another process that ran 50 of every 350 ms, binding
-/// reduced the decode speed to 0.94 (0.86 to 1.01) of the unbound speed.
+/// Condition for binding threads to processors. By default, threads are not bound. Binding was
+/// measured with two threads on two processors of a virtual machine, while another process ran 50
+/// of every 350 ms. It reduced the decode speed to 0.94 (0.86 to 1.01) of the unbound speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
-    /// Bind if no other process uses the machine; see the module's conditions.
+    /// Bind threads if no other process uses the machine; see the module's conditions.
     Auto,
-    /// Bind if the system allows it, each thread to the next of the process's processors.
+    /// Bind threads if the system allows it. Each thread gets the next of the process's processors.
     On,
     /// Never bind.
     #[default]
@@ -42,7 +42,7 @@ pub enum Pin {
 }
 
 impl Pin {
-    /// All variants by name.
+    /// All variants with their option names.
     pub const ALL: [(&'static str, Pin); 3] = [("auto", Pin::Auto), ("on", Pin::On), ("off", Pin::Off)];
 }
 
@@ -55,27 +55,28 @@ impl FromStr for Pin {
     }
 }
 
-/// The reason that threads are not bound.
+/// The reason why threads are not bound to processors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PinRefusal {
     /// Binding was not requested.
     #[error("pinning was not requested")]
     Off,
-    /// The system does not list its processors.
+    /// The system does not list the machine's processors.
     #[error("the system does not list its processors")]
     Unknown,
     /// The pool has only the caller's thread.
     #[error("the run has one thread")]
     OneThread,
-    /// Threads are bound to the NUMA node of their copy of the weights.
+    /// Threads are bound to whole NUMA nodes instead, because each node has its copy of the
+    /// weights.
     #[error("bound to the NUMA nodes of their weights instead")]
     Mirrored,
-    /// The process may use only a part of the machine.
+    /// The process may use only some of the machine's processors.
     #[error("this process may use {usable} of {online} processors")]
     Part {
         /// Number of processors that this process may use.
         usable: usize,
-        /// Processors that are online.
+        /// Number of processors that are online.
         online: usize,
     },
     /// The number of threads differs from the number of cores.
@@ -86,7 +87,7 @@ pub enum PinRefusal {
         /// Number of cores.
         cores: usize,
     },
-    /// Other processes need processors.
+    /// Other processes are using processors.
     #[error("{others} other threads needed a processor when the plan was loaded")]
     Neighbours {
         /// Number of other threads that ran or waited for a processor.
@@ -95,33 +96,34 @@ pub enum PinRefusal {
     /// Other processes started to use processors later, so threads were unbound.
     #[error("unbound because other processes use the processors")]
     LetGo,
-    /// The system refused.
+    /// The system returned an error.
     #[error("the system refused: {0}")]
     Refused(String),
 }
 
-/// A processor.
+/// A processor (hardware thread) of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processor {
-    /// Number of the processor.
+    /// Number of the processor in the system.
     pub number: usize,
-    /// Number of the processor's package, and of its core there. Processors with equal numbers
-    /// share a core.
+    /// Number of the processor's package, and number of its core in that package. Processors with
+    /// equal pairs share a core.
     pub core: (u64, u64),
     /// Whether the processor's core is a small one of a hybrid CPU.
     pub is_small: bool,
 }
 
-/// Properties of the machine that decide whether threads are bound.
+/// Properties of the machine that determine whether and where threads are bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// Online processors in the order of their numbers.
     pub online: Vec<Processor>,
-    /// Numbers of the processors that the process may run on.
+    /// Numbers of the processors on which the process may run.
     pub allowed: Vec<usize>,
-    /// Number of processors that the process may use at a time under its CPU quota.
+    /// Maximum number of processors that the process may use at the same time under its CPU quota.
     pub quota: usize,
-    /// Number of threads that just ran or waited for a processor, including this one; 0 if unknown.
+    /// Number of threads on the machine that currently run or wait for a processor, including this
+    /// thread; 0 if unknown.
     pub running: usize,
 }
 
@@ -139,19 +141,21 @@ impl Machine {
         let online = numbers.into_iter().map(|number| {
             let topology = cpus.join(format!("cpu{number}/topology"));
             let id = |name: &str| read_system(&topology.join(name))?.trim().parse::<i64>().ok();
-            // Firmware without packages reports -1. A processor without known core is its own core.
+            // Firmware without packages reports -1. If the core of a processor is unknown, it gets
+            // a core of its own.
             let core = match (id("physical_package_id"), id("core_id")) {
                 (Some(package), Some(core)) => (package as u64, core as u64),
                 _ => (u64::MAX, number as u64),
             };
             Processor { number, core, is_small: small.as_ref().is_some_and(|small| small.contains(&number)) }
         });
-        // `0.20 0.18 0.12 1/80 11206`: the fourth word has the running threads and all threads.
+        // In `0.20 0.18 0.12 1/80 11206`, the fourth word has the number of running threads and the
+        // number of all threads.
         let running = read_system(load).and_then(|text| text.split(' ').nth(3)?.split_once('/')?.0.parse().ok());
         Some(Machine { online: online.collect(), allowed, quota, running: running.unwrap_or(0) })
     }
 
-    /// Returns a part of the machine, as if it were a machine of its own.
+    /// Returns the machine with only the given processors, as if it had no others.
     pub fn within(&self, processors: &[usize]) -> Machine {
         let part: BTreeSet<usize> = processors.iter().copied().collect();
         let online = self.online.iter().copied().filter(|online| part.contains(&online.number)).collect();
@@ -159,9 +163,9 @@ impl Machine {
         Machine { online, allowed, ..*self }
     }
 
-    /// Returns the processors of this process in the order in which threads get them. The first
-    /// processor of each core comes first, large cores before small ones, and adjacent cores in
-    /// sequence.
+    /// Returns the processors of this process, in the order in which threads get them. The first
+    /// processors of all cores come before the second ones, and large cores before small ones.
+    /// Adjacent cores follow each other.
     pub fn order(&self) -> Vec<usize> {
         let mut in_core: BTreeMap<(u64, u64), usize> = BTreeMap::new();
         let mut order: Vec<_> = self
@@ -176,13 +180,13 @@ impl Machine {
         order.into_iter().map(|(.., number)| number).collect()
     }
 
-    /// Returns the processors that are online and allowed.
+    /// Returns the processors that are online and that the process may use.
     fn usable(&self) -> impl Iterator<Item = &Processor> {
         let allowed: BTreeSet<usize> = self.allowed.iter().copied().collect();
         self.online.iter().filter(move |processor| allowed.contains(&processor.number))
     }
 
-    /// Returns the number of cores with at least one processor for this process.
+    /// Returns the number of cores with at least one processor that the process may use.
     pub fn cores(&self) -> usize {
         let mut cores: Vec<_> = self.usable().map(|processor| processor.core).collect();
         cores.sort_unstable();
@@ -190,11 +194,11 @@ impl Machine {
         cores.len()
     }
 
-    /// Returns the processor of each of `threads` threads. The first one is the caller, which is
-    /// bound only during a job.
+    /// Returns the processor of each of `threads` threads. The first thread is the caller's, which
+    /// is bound only during a job.
     ///
     /// # Errors
-    /// The reason not to bind them.
+    /// Returns the reason why the threads should not be bound.
     pub fn pinned_processors(&self, pin: Pin, threads: usize) -> Result<Vec<usize>, PinRefusal> {
         let order = self.order();
         let (online, usable) = (self.online.len(), order.len().min(self.quota));
@@ -214,23 +218,23 @@ impl Machine {
     }
 }
 
-/// Upper bound of the numbers of CPUs on any machine. Kernels for x86-64 have at most 8192.
+/// Upper bound for CPU numbers on any machine. Linux kernels for x86-64 have at most 8192 CPUs.
 const MAX_CPUS: usize = 1 << 16;
-/// Bits of a word of a set of CPUs.
+/// Number of bits in a word of a set of CPUs.
 #[cfg(target_os = "linux")]
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// A set of CPUs in the form of the system. The C library's type has only 1024 bits, and a kernel
-/// with more CPU numbers refuses a set of that size. The kernel accepts larger sets than it needs.
+/// A set of CPUs in the layout of the system calls. The C library's type has only 1024 bits, which
+/// a kernel with more CPU numbers refuses. Every kernel accepts sets that are larger than it needs.
 #[cfg(target_os = "linux")]
 struct CpuSet([u64; MAX_CPUS / WORD_BITS]);
 
 #[cfg(target_os = "linux")]
 impl CpuSet {
-    /// Returns the set of these CPUs.
+    /// Returns the set of the given CPUs.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for a number above all valid ones.
+    /// [`io::ErrorKind::InvalidInput`] if a CPU number is [`MAX_CPUS`] or larger.
     fn new(cpus: &[usize]) -> io::Result<CpuSet> {
         let mut set = CpuSet([0; _]);
         for &cpu in cpus {
@@ -240,7 +244,7 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Reads a set with a call of the system, which gets the set's address and bytes.
+    /// Reads a set with a system call. `call` gets the set's address and its size in bytes.
     fn read(call: impl FnOnce(*mut libc::cpu_set_t, usize) -> libc::c_int) -> Option<CpuSet> {
         let mut set = CpuSet([0; _]);
         let bytes = size_of_val(&set.0);
@@ -258,7 +262,7 @@ impl CpuSet {
     }
 }
 
-/// Parses a list of numbers such as `0-3,8`.
+/// Parses a list of numbers such as `0-3,8`; `None` if it is malformed.
 pub(crate) fn parse_list(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {
@@ -271,21 +275,21 @@ pub(crate) fn parse_list(list: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Returns the CPUs that the calling thread may run on, if known.
+/// Returns the CPUs on which the calling thread may run, if known.
 #[cfg(target_os = "linux")]
 pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
-    // SAFETY: 0 is this thread; the set has the given number of bytes.
+    // SAFETY: the thread id 0 is this thread; the set has the given number of bytes.
     let set = CpuSet::read(|set, bytes| unsafe { libc::sched_getaffinity(0, bytes, set) })?;
     Some(set.cpus())
 }
 
-/// Returns the CPUs that the calling thread may run on, if known.
+/// Returns the CPUs on which the calling thread may run, if known.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
     None
 }
 
-/// A thread id for [`bind_thread`].
+/// System id of a thread, for [`bind_thread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadId(i32);
 
@@ -293,8 +297,9 @@ impl ThreadId {
     /// Returns the id of the calling thread.
     pub fn current() -> ThreadId {
         #[cfg(target_os = "linux")]
-        // Uses the system call number, since glibc before 2.30 has no `gettid`. SAFETY: the call
-        // takes no arguments and returns a number that fits.
+        // The system call is used directly, since glibc before 2.30 has no `gettid`.
+        //
+        // SAFETY: the call takes no arguments and returns a number that fits.
         return ThreadId(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
         #[cfg(not(target_os = "linux"))]
         ThreadId(0)
@@ -303,7 +308,7 @@ impl ThreadId {
 
 #[cfg(all(test, target_os = "linux"))]
 impl ThreadId {
-    /// Returns the system's number of the thread.
+    /// Returns the id as a number of the system.
     pub(crate) fn number(self) -> i32 {
         self.0
     }
@@ -312,7 +317,7 @@ impl ThreadId {
 /// Binds the calling thread to a set of CPUs.
 ///
 /// # Errors
-/// The system's error, also if the system does not support binding.
+/// Returns the system's error, or an error if the system does not support binding.
 pub fn bind(cpus: &[usize]) -> io::Result<()> {
     bind_thread(ThreadId(0), cpus)
 }
@@ -320,11 +325,11 @@ pub fn bind(cpus: &[usize]) -> io::Result<()> {
 /// Binds a thread of this process to a set of CPUs.
 ///
 /// # Errors
-/// The system's error, also for an unknown thread.
+/// Returns the system's error, for example for a thread that does not exist.
 #[cfg(target_os = "linux")]
 pub fn bind_thread(thread: ThreadId, cpus: &[usize]) -> io::Result<()> {
     let set = CpuSet::new(cpus)?;
-    // SAFETY: 0 is the calling thread; the set has the given number of bytes.
+    // SAFETY: the set has the given number of bytes. The thread id 0 would be the calling thread.
     match unsafe { libc::sched_setaffinity(thread.0, size_of_val(&set.0), set.0.as_ptr().cast()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -340,14 +345,14 @@ pub fn bind_thread(_: ThreadId, _: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Binding of the calling thread to processors while this value lives.
+/// Binding of the calling thread to processors. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct ProcessorBinding {
     before: Option<Vec<usize>>,
 }
 
 impl ProcessorBinding {
-    /// Binds the thread, if the system allows it.
+    /// Binds the calling thread to `processors`, if the system allows it.
     pub(crate) fn bind(processors: &[usize]) -> ProcessorBinding {
         ProcessorBinding { before: allowed_cpus().filter(|_| bind(processors).is_ok()) }
     }
@@ -367,7 +372,8 @@ impl Drop for ProcessorBinding {
 mod tests {
     use super::*;
 
-    /// Makes a machine with one package. Each processor has the given core; `None` is offline.
+    /// Creates a machine with one package. `cores` has the core number of each processor; `None`
+    /// for an offline processor.
     fn machine(cores: &[Option<u64>]) -> Machine {
         let online = cores
             .iter()
@@ -395,12 +401,13 @@ mod tests {
         let set = CpuSet::new(&cpus).unwrap();
         assert_eq!((set.cpus(), set.0[5000 / 64]), (cpus.to_vec(), 1 << (5000 % 64)));
         assert_eq!(CpuSet::new(&[MAX_CPUS]).err().map(|error| error.kind()), Some(io::ErrorKind::InvalidInput));
-        // A kernel with 8192 CPU numbers refuses smaller sets, and writes the bytes of its own.
+        // This simulates a kernel with 8192 CPU numbers: it refuses smaller sets, and writes only
+        // the bytes that it needs.
         let kernel = |set: *mut libc::cpu_set_t, bytes: usize| {
             if bytes * 8 < 8192 {
                 return -1;
             }
-            // SAFETY: the set has these bytes.
+            // SAFETY: the set has at least 8192 bits.
             unsafe { set.cast::<u64>().add(8191 / 64).write(1 << 63 | 1) };
             0
         };
@@ -411,23 +418,26 @@ mod tests {
     #[test]
     fn cpu_order_is_cores_then_siblings_and_large_first() {
         let some = |cores: &[u64]| cores.iter().map(|&core| Some(core)).collect::<Vec<_>>();
-        // Three numberings: siblings with distant numbers (most firmware), siblings with adjacent
-        // numbers, and no siblings.
+        // The test has three numberings of processors. Processors of one core have distant numbers
+        // (most firmware) or adjacent numbers, or each core has only one processor.
         assert_eq!(machine(&some(&[0, 1, 2, 0, 1, 2])).order(), [0, 1, 2, 3, 4, 5]);
         assert_eq!(machine(&some(&[0, 0, 1, 1, 2, 2])).order(), [0, 2, 4, 1, 3, 5]);
         assert_eq!(machine(&some(&[7, 3, 5])).order(), [0, 1, 2]);
-        // Gaps: an offline processor, and a core whose first sibling is not for this process.
+        // In this machine, one processor is offline, and the process may not use the first
+        // processor of one core.
         let mut holes = machine(&[Some(0), None, Some(1), Some(0), Some(1)]);
         assert_eq!(holes.order(), [0, 2, 3, 4]);
         holes.allowed = vec![2, 3, 4];
         assert_eq!((holes.order(), holes.cores()), (vec![2, 3, 4], 2));
         holes.allowed = vec![2, 4, 9];
         assert_eq!((holes.order(), holes.cores()), (vec![2, 4], 1));
-        // Two large cores with two threads each, and four small ones with one.
+        // This machine has two large cores with two processors each, and four small cores with one
+        // processor each.
         let mut hybrid = machine(&some(&[0, 0, 1, 1, 8, 9, 10, 11]));
         hybrid.online[4..].iter_mut().for_each(|processor| processor.is_small = true);
         assert_eq!((hybrid.order(), hybrid.cores()), (vec![0, 2, 4, 5, 6, 7, 1, 3], 6));
-        // Two packages use the same core numbers. Threads of one barrier group are in one package.
+        // Two packages have the same core numbers. The threads of a barrier group must be in one
+        // package.
         let mut packages = machine(&some(&[0, 0, 1, 1]));
         for i in [1, 3] {
             packages.online[i].core.0 = 1;
@@ -487,7 +497,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn thread_can_be_bound_only_to_available_cpus() {
-        // Runs on its own thread, which then ends. On any machine, one of the first CPUs is
+        // The test binds its own thread, which then ends. On any machine, one of the first CPUs is
         // allowed.
         std::thread::spawn(|| {
             let before = allowed_cpus().unwrap();

@@ -1,4 +1,4 @@
-//! Measured speed of reading the memory of each node by the processors of each node.
+//! Measurement of the speed at which the processors of each NUMA node read the memory of each node.
 
 use std::hint::black_box;
 use std::io;
@@ -12,39 +12,41 @@ use super::placement::{RankPlace, place_ranks};
 use super::topology::Topology;
 use crate::processors;
 
-/// Speed of reading the memory of a node.
+/// Speed at which one node's processors read the memory of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeRate {
-    /// Node of the processors.
+    /// Number of the node with the processors.
     pub from: u32,
-    /// Node of the memory.
+    /// Number of the node with the memory.
     pub to: u32,
     /// Bytes per second of all processors of the node together.
     pub bytes_per_second: f64,
 }
 
-/// Least bytes that are read: more than caches of most nodes have.
+/// Minimum number of bytes that are read. The caches of most nodes are smaller.
 const MIN_BYTES: u64 = 64 << 20;
-/// Max bytes that are read.
+/// Maximum number of bytes that are read.
 const MAX_BYTES: u64 = 4 << 30;
-/// Part of the available memory that is read.
+/// Divisor of the available memory: at most this fraction of it is read.
 const MEMORY_PART: u64 = 4;
-/// Multiple of the last-level cache that is read.
+/// Number of bytes that are read, as a multiple of the last-level cache.
 const CACHES: u64 = 4;
-/// Least multiple of it. With less, the speed would be that of the cache.
+/// Minimum multiple of the last-level cache. With less memory, the measured speed would be that of
+/// the cache.
 const LEAST_CACHES: u64 = 2;
-/// Reads of all bytes; the fastest counts.
+/// Number of times that all bytes are read; the fastest time counts.
 const ROUNDS: u32 = 3;
-/// Max nodes that are measured: the time grows with their square.
+/// Maximum number of nodes that are measured, because the time grows with the square of the number.
 const MAX_NODES: usize = 8;
-/// Words that a thread adds at a time, so that sums are independent.
+/// Number of sums that a thread computes at a time, so that additions do not wait for each other.
 const LANES: usize = 16;
 
-/// Measures the speed from each node with memory and processors to each. `available` is the memory
-/// that the system and the process's control groups leave, if known.
+/// Measures the speed from each node to each node, among the nodes with memory and processors.
+/// `available` is the memory that the system and the process's control groups still allow, if
+/// known.
 ///
 /// # Errors
-/// If there is not enough memory, or a thread cannot be started.
+/// Fails if there is not enough memory, or if a thread cannot be started.
 pub fn measure(topology: &Topology, available: Option<u64>) -> Result<Vec<NodeRate>, NumaError> {
     let nodes = topology.usable_nodes().count().clamp(1, MAX_NODES);
     let Ok(places) = place_ranks(topology, nodes, None) else { return Ok(Vec::new()) };
@@ -58,7 +60,8 @@ pub fn measure(topology: &Topology, available: Option<u64>) -> Result<Vec<NodeRa
             let _binding = HomeBinding::enter(&home);
             let mut words: Vec<u64> = Vec::new();
             words.try_reserve_exact(bytes as usize / size_of::<u64>())?;
-            // The bound thread writes each page first, which gives it the thread's node.
+            // The bound thread is the first to write each page, so the page lies on the thread's
+            // node.
             words.resize(bytes as usize / size_of::<u64>(), 1);
             words
         };
@@ -71,8 +74,8 @@ pub fn measure(topology: &Topology, available: Option<u64>) -> Result<Vec<NodeRa
     Ok(rates)
 }
 
-/// Returns the number of bytes to read: more than the caches have, and a part of the memory of each
-/// node and of the available memory.
+/// Returns the number of bytes to read: a multiple of the cache size, limited to a fraction of each
+/// node's memory and of the available memory.
 fn bytes_to_read(caches: u64, least_node: u64, available: Option<u64>) -> Result<u64, NumaError> {
     let wanted = caches.saturating_mul(CACHES).clamp(MIN_BYTES, MAX_BYTES);
     let limit = available.unwrap_or(u64::MAX).min(least_node);
@@ -83,21 +86,22 @@ fn bytes_to_read(caches: u64, least_node: u64, available: Option<u64>) -> Result
     Ok(wanted.min(limit / MEMORY_PART))
 }
 
-/// Reads words with a thread on each processor, and returns bytes per second. `builder` changes the
-/// settings of each thread.
+/// Reads `words` with one thread on each processor of `on`, and returns bytes per second. `builder`
+/// can change the settings of each thread.
 ///
 /// # Errors
-/// If a thread cannot be started. The others then end without reading.
+/// Fails if a thread cannot be started. The other threads then end without reading.
 fn read(words: &[u64], on: &[usize], builder: impl Fn(Builder) -> Builder) -> Result<f64, NumaError> {
     let part = words.len().div_ceil(on.len().max(1)).max(LANES);
-    // Threads wait for this value: the barrier of their rounds, or `None` if not all have started.
+    // Threads wait for this value. It is a barrier for the rounds, or `None` if a thread could not
+    // be started.
     let start = OnceLock::<Option<Barrier>>::new();
     let seconds: io::Result<Vec<Vec<f64>>> = scope(|scope| {
         let thread = |(number, &processor): (usize, &usize)| {
             let (start, part) = (&start, words.chunks(part).nth(number).unwrap_or_default());
             let rounds = move || {
                 let Some(barrier) = start.wait() else { return Vec::new() };
-                // An unbound thread measures a mixture of nodes.
+                // If binding fails, the thread may run on any node, and the speed is a mixture.
                 let _ = processors::bind(&[processor]);
                 let round = |_| {
                     barrier.wait();
@@ -111,18 +115,18 @@ fn read(words: &[u64], on: &[usize], builder: impl Fn(Builder) -> Builder) -> Re
         };
         let threads: io::Result<Vec<_>> = on.iter().enumerate().map(thread).collect();
         let barrier = threads.as_ref().ok().map(|threads| Barrier::new(threads.len()));
-        // No other code sets the value.
+        // Setting cannot fail, because no other code sets the value.
         let _ = start.set(barrier);
         Ok(threads?.into_iter().filter_map(|thread| thread.join().ok()).collect())
     });
     let seconds = seconds.map_err(|source| NumaError::Thread { source })?;
-    // A round ends with its last thread.
+    // The time of a round is that of its last thread.
     let round = |number: usize| seconds.iter().filter_map(|thread| thread.get(number)).copied().fold(0.0, f64::max);
     let best = (0..ROUNDS as usize).map(round).fold(f64::INFINITY, f64::min);
     Ok(size_of_val(words) as f64 / best.max(1e-9))
 }
 
-/// Adds words. Overflow wraps, because the sum is of no interest.
+/// Adds all words. Overflow wraps, because the result is not used.
 fn sum(words: &[u64]) -> u64 {
     let (chunks, rest) = words.as_chunks::<LANES>();
     let mut lanes = [0u64; LANES];
@@ -152,7 +156,7 @@ mod tests {
     #[test]
     fn a_thread_that_cannot_start_ends_the_others() {
         let started = std::sync::atomic::AtomicUsize::new(0);
-        // No machine has memory for the stack of the third thread.
+        // No machine has enough memory for the stack of the third thread, so it cannot start.
         let builder = |builder: Builder| match started.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             2 => builder.stack_size(1 << 62),
             _ => builder,

@@ -1,14 +1,16 @@
-//! The home of a thread: nodes for its new memory, and processors to run on.
+//! The home of a thread: the NUMA nodes for the memory that it maps, and the processors on which it
+//! runs.
 //!
-//! A thread that loads a rank enters the rank's home. All memory that it maps is then bound to the
-//! home's nodes, and threads that it starts inherit its processors. Memory is *preferred* on its
-//! nodes: if a node is full, pages come from another one. A strict binding would end the process.
+//! A thread that loads a rank enters the rank's home. From then on, all memory that it maps is
+//! bound to the home's nodes, and threads that it starts inherit the home's processors. The binding
+//! only *prefers* these nodes: if they are full, pages come from another node. A strict binding
+//! would end the process.
 //!
-//! Containers often refuse to bind memory (`mbind`). Pages then lie on the node of the thread that
-//! first writes them, which is the same node because threads are bound. The first refusal of a
-//! process is a warning.
+//! Containers often forbid binding memory (`mbind`). Each page then lies on the node of the thread
+//! that writes it first. This is the same node, because threads are bound to processors. The first
+//! refusal in a process is logged as a warning.
 //!
-//! Invariant: leaving a home restores the processors that the thread had before.
+//! Invariant: when a thread leaves a home, it gets back the processors that it had before.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,22 +20,22 @@ use std::sync::{Arc, Once, OnceLock};
 use super::placement::RankPlace;
 use crate::processors::{allowed_cpus, bind};
 
-/// The place of a rank, and the outcome of binding memory there.
+/// The nodes and processors of a rank, and the result of binding memory to the nodes.
 #[derive(Debug)]
 pub struct Home {
-    /// The place.
+    /// Nodes, processors and number of threads of the rank.
     pub place: RankPlace,
-    /// First refusal of the system to bind threads or memory.
+    /// The first error of the system when threads or memory were bound.
     refusal: OnceLock<String>,
 }
 
 impl Home {
-    /// Makes a home at a place.
+    /// Creates the home for a rank's place.
     pub fn new(place: RankPlace) -> Arc<Home> {
         Arc::new(Home { place, refusal: OnceLock::new() })
     }
 
-    /// Returns the first refusal of the system to bind threads or memory.
+    /// Returns the first error of the system when threads or memory were bound.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.get().map(String::as_str)
     }
@@ -43,9 +45,9 @@ impl Home {
         self.refusal.get_or_init(|| format!("{what} cannot be bound: {error}"));
     }
 
-    /// Binds a mapping to the nodes of this home.
+    /// Binds a mapping to the nodes of this home, if the system allows it.
     pub(crate) fn bind_memory(&self, base: *mut u8, bytes: usize, pages: PresentPages) {
-        /// Ensures one warning for all mappings and ranks.
+        /// Guard for a single warning for all mappings and ranks of the process.
         static WARNING: Once = Once::new();
         if let Err(error) = system::bind_memory(base, bytes, &self.place.nodes, pages) {
             self.refuse("memory", &error);
@@ -59,17 +61,17 @@ impl Home {
     }
 }
 
-/// Pages that a mapping has when it is bound.
+/// Treatment of pages that a mapping already has when it is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PresentPages {
-    /// The pages stay on their nodes. New mappings have no pages.
+    /// The pages stay on their nodes. This is also used for new mappings, which have no pages.
     Stay,
-    /// The pages move to the new nodes.
+    /// The pages are moved to the new nodes.
     Move,
 }
 
 thread_local! {
-    /// The home of this thread.
+    /// The home of the calling thread, if it has entered one.
     static HOME: RefCell<Option<Arc<Home>>> = const { RefCell::new(None) };
 }
 
@@ -81,10 +83,11 @@ pub(crate) struct HomeBinding {
 }
 
 impl HomeBinding {
-    /// Enters a home.
+    /// Enters a home: binds the thread to its processors, and its future mappings to its nodes.
     pub(crate) fn enter(home: &Arc<Home>) -> HomeBinding {
         let processors = allowed_cpus();
-        // Without its present processors, the binding could not be undone.
+        // If the thread's present processors are unknown, the binding could not be undone, so the
+        // thread is not bound.
         if processors.is_some()
             && let Err(error) = bind(&home.place.processors)
         {
@@ -105,20 +108,21 @@ impl Drop for HomeBinding {
     }
 }
 
-/// Binds a new mapping to the home of the calling thread, if it has one.
+/// Binds a new mapping to the home of the calling thread, if the thread has entered one.
 pub(crate) fn bind_new_memory(base: *mut u8, bytes: usize) {
     HOME.with_borrow(|home| home.iter().for_each(|home| home.bind_memory(base, bytes, PresentPages::Stay)));
 }
 
-/// Memory by node, as counted from some of its pages.
+/// Number of resident bytes on each node. For large regions, it is estimated from some of the
+/// pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeBytes {
-    /// Resident bytes on each node.
+    /// Resident bytes, by node number.
     pub nodes: BTreeMap<u32, u64>,
 }
 
 impl NodeBytes {
-    /// Adds the bytes of other memory.
+    /// Adds the bytes of another region of memory.
     pub fn add(&mut self, other: &NodeBytes) {
         for (node, bytes) in &other.nodes {
             let sum = self.nodes.entry(*node).or_default();
@@ -126,24 +130,26 @@ impl NodeBytes {
         }
     }
 
-    /// Returns the bytes on these nodes.
+    /// Returns the number of bytes on the given nodes.
     pub fn on(&self, nodes: &[u32]) -> u64 {
         self.nodes.iter().filter(|(node, _)| nodes.contains(node)).map(|(_, bytes)| *bytes).sum()
     }
 
-    /// Returns all bytes.
+    /// Returns the number of bytes on all nodes.
     pub fn all(&self) -> u64 {
         self.nodes.values().sum()
     }
 }
 
-/// Max pages of a region whose node is queried. More pages are sampled at equal distances.
+/// Maximum number of pages of a region whose nodes are queried. If a region has more pages, pages
+/// at equal distances are queried.
 const MAX_PAGES: usize = 1 << 16;
 
-/// Returns the nodes of the resident pages of a region. Memory that is not mapped counts nothing.
+/// Returns the number of resident bytes of a region on each node. Memory that is not mapped is not
+/// counted.
 ///
 /// # Errors
-/// If the system does not report nodes.
+/// Returns the system's error if it does not report nodes.
 pub fn nodes_of(base: *const u8, bytes: u64) -> io::Result<NodeBytes> {
     let mut result = NodeBytes::default();
     let page = system::page_bytes()?;
@@ -170,11 +176,11 @@ mod system {
 
     /// Flag of `mbind` that moves present pages: `MPOL_MF_MOVE` in `linux/mempolicy.h`.
     const MOVE_PAGES: u32 = 1 << 1;
-    /// Bits of a word of a set of nodes.
+    /// Number of bits in a word of a set of nodes.
     const WORD_BITS: usize = u64::BITS as usize;
 
     pub(super) fn page_bytes() -> io::Result<usize> {
-        // SAFETY: takes a number only.
+        // SAFETY: the call has only a number as argument.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         usize::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
@@ -186,13 +192,13 @@ mod system {
             *word |= 1 << (node as usize % WORD_BITS);
         }
         let policy = if nodes.len() == 1 { libc::MPOL_PREFERRED } else { libc::MPOL_INTERLEAVE };
-        // The kernel takes the number of bits plus one.
+        // The system call expects the number of bits plus one.
         let max = MAX_NODES + 1;
         let flags = match pages {
             PresentPages::Stay => 0,
             PresentPages::Move => MOVE_PAGES,
         };
-        // SAFETY: only the node of pages changes, not their contents. The set lives during the call
+        // SAFETY: only the nodes of pages change, not their contents. The set lives during the call
         // and has the stated number of bits.
         match unsafe { libc::syscall(libc::SYS_mbind, base, bytes, policy, set.as_ptr(), max, flags) } {
             0 => Ok(()),
@@ -200,13 +206,14 @@ mod system {
         }
     }
 
-    /// Returns the node of each page; `None` for a page that is not in memory.
+    /// Returns the node of each page, given by its address; `None` for a page that is not in
+    /// memory.
     pub(super) fn nodes_of_pages(addresses: &[usize]) -> io::Result<Vec<Option<u32>>> {
         let mut nodes = vec![-1i32; addresses.len()];
         let nowhere = std::ptr::null::<i32>();
         let (process, count) = (0, addresses.len());
-        // SAFETY: without target nodes, the call moves nothing and reads no page. Both lists have
-        // `count` elements and live during the call. 0 is this process.
+        // SAFETY: without target nodes, the call moves no page and reads none. Both lists have
+        // `count` elements and live during the call. The process id 0 means this process.
         let result = unsafe {
             libc::syscall(libc::SYS_move_pages, process, count, addresses.as_ptr(), nowhere, nodes.as_mut_ptr(), 0)
         };
@@ -262,14 +269,14 @@ mod tests {
         assert_eq!(allowed_cpus(), before);
         let region = memory.region();
         let resident = || nodes_of(region.base(), region.bytes());
-        // Containers may refuse both calls.
+        // Containers may forbid both system calls.
         let Ok(empty) = resident() else { return };
         assert_eq!(empty.all(), 0);
         // SAFETY: the memory is mapped, and no other code accesses it.
         unsafe { region.base().write_bytes(1, region.bytes() as usize) };
         let counted = resident().unwrap();
         assert_eq!((counted.all(), counted.on(&home.place.nodes)), (1 << 20, 1 << 20), "{:?}", home.refusal());
-        // A part begins within a page, which counts whole.
+        // A region that begins inside a page counts the whole page.
         let part = region.part(100, 5000).unwrap();
         assert_eq!(nodes_of(part.base(), part.bytes()).unwrap().all(), 8192);
     }

@@ -1,8 +1,8 @@
 //! NUMA: nodes of a machine, places of ranks on them, and binding of threads and memory.
 //!
-//! A node is some processors and the memory next to them. Reading the memory of another node takes
-//! longer, and the link between nodes is slower than memory. So each rank of a plan gets a node:
-//! its threads run there, and its weights, states and buffers lie there.
+//! A node consists of some processors and the memory next to them. Reading the memory of another
+//! node takes longer, and the link between nodes is slower than memory. So each rank of a plan gets
+//! a node: its threads run there, and its weights, states and buffers lie there.
 //!
 //! ```text
 //! topology ─▶ place ─▶ home of a rank ─▶ threads bound, memory bound on creation
@@ -17,8 +17,8 @@
 //! | [`bandwidth`] | measured speed of reading each node's memory from each node |
 //! | [`error`] | errors of descriptions and places |
 //!
-//! Invariant: places change no bit of a result. They only determine where memory lies and threads
-//! run.
+//! Invariant: the placement changes no bit of a result. It only determines where memory lies and
+//! where threads run.
 
 pub mod bandwidth;
 pub mod error;
@@ -28,23 +28,23 @@ pub mod topology;
 
 use std::str::FromStr;
 
-/// Use of NUMA nodes.
+/// Ways to use NUMA nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numa {
-    /// No use: the system chooses processors and memory.
+    /// Nodes are ignored: the system chooses processors and memory.
     #[default]
     Off,
-    /// One rank or more on each node, for a plan of several ranks.
+    /// Each node gets one or more ranks of a plan with several ranks.
     Cut,
-    /// A copy of all weights on each node, for a plan of one rank.
+    /// Each node gets a copy of all weights of a plan with one rank.
     Mirror,
-    /// [`Numa::Cut`] on a machine with several nodes, if the model can be divided; else
+    /// [`Numa::Cut`] on a machine with several nodes, if the model can be divided; otherwise
     /// [`Numa::Off`].
     Auto,
 }
 
 impl Numa {
-    /// All variants by name.
+    /// All variants with their option names.
     pub const ALL: [(&'static str, Numa); 4] =
         [("off", Numa::Off), ("cut", Numa::Cut), ("mirror", Numa::Mirror), ("auto", Numa::Auto)];
 }

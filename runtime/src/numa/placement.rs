@@ -1,5 +1,5 @@
-//! The place of each rank: nodes for its memory, and processors for its threads. A pure function of
-//! the topology and the number of ranks.
+//! Placement of ranks: nodes for the memory of each rank, and processors for its threads. It
+//! depends only on the machine's topology, the number of ranks and the number of threads.
 //!
 //! ```text
 //! 2 nodes, 4 ranks     node 0 [ rank 0 | rank 1 ]   node 1 [ rank 2 | rank 3 ]
@@ -7,53 +7,55 @@
 //! 1 node, 2 ranks      node 0 [ rank 0 | rank 1 ]
 //! ```
 //!
-//! - A node without memory for this process lends its processors to the nearest node with memory. A
-//!   node without processors for this process gets no rank.
-//! - With fewer ranks than nodes, adjacent nodes share a rank. Its memory is then interleaved.
-//! - With more ranks than nodes, the next rank gets the node with the most cores for each of its
-//!   ranks. The cores of a node are divided evenly, and threads of one core stay together.
+//! - Processors of a node without usable memory belong to the nearest node with memory. A node
+//!   without usable processors gets no rank.
+//! - With fewer ranks than nodes, adjacent nodes together get one rank. Its memory is then
+//!   interleaved over these nodes.
+//! - With more ranks than nodes, each further rank gets the node that has the most cores per rank.
+//!   The cores of a node are divided evenly among its ranks, and the processors of one core stay
+//!   together.
 
 use std::collections::{HashMap, HashSet};
 
 use super::error::NumaError;
 use super::topology::{Node, Topology};
 
-/// The place of a rank.
+/// The nodes, processors and number of threads of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankPlace {
-    /// Numbers of the nodes with the rank's memory, at least one. Memory on several nodes is
-    /// interleaved.
+    /// Numbers of the nodes with the rank's memory; there is at least one. Memory on several nodes
+    /// is interleaved.
     pub nodes: Vec<u32>,
-    /// Processors of the rank's threads, in the order of their use.
+    /// Processors for the rank's threads, in the order in which threads get them.
     pub processors: Vec<usize>,
     /// Number of the rank's threads.
     pub threads: usize,
 }
 
-/// Nodes that work as one: memory, and cores with their processors.
+/// Nodes that are placed as one: their memory, and the cores that are nearest to it.
 #[derive(Debug)]
 struct Domain {
     nodes: Vec<u32>,
-    /// Processors of each core.
+    /// For each core, the numbers of its processors.
     cores: Vec<Vec<usize>>,
     /// Number of ranks that share these cores.
     sharers: usize,
 }
 
 impl Domain {
-    /// Returns the first processors of all cores, then the second ones.
+    /// Returns the first processor of each core, then the second processor of each core, and so on.
     fn processors(&self) -> Vec<usize> {
         let most = self.cores.iter().map(Vec::len).max().unwrap_or(0);
         (0..most).flat_map(|sibling| self.cores.iter().filter_map(move |core| core.get(sibling)).copied()).collect()
     }
 }
 
-/// Returns the place of each rank. `threads` is the number of threads of a rank; by default, one
-/// for each of its processors.
+/// Returns the place of each rank. `threads` is the number of threads of each rank; by default, it
+/// is the number of the rank's processors.
 ///
 /// # Errors
-/// [`NumaError::NoRanks`], and [`NumaError::NoProcessors`] if no node has both memory and
-/// processors that this process may use.
+/// [`NumaError::NoRanks`] for 0 ranks, and [`NumaError::NoProcessors`] if no node has both memory
+/// and processors that this process may use.
 pub fn place_ranks(topology: &Topology, ranks: usize, threads: Option<usize>) -> Result<Vec<RankPlace>, NumaError> {
     if ranks == 0 {
         return Err(NumaError::NoRanks);
@@ -79,8 +81,8 @@ pub fn place_ranks(topology: &Topology, ranks: usize, threads: Option<usize>) ->
     Ok(places.collect())
 }
 
-/// Returns the place of a process that has all processors of this process. Its memory is on their
-/// nodes.
+/// Returns the place of a rank that is the only one in this process. It has all processors of the
+/// process, and memory on their nodes.
 ///
 /// # Errors
 /// See [`place_ranks`].
@@ -88,8 +90,8 @@ pub fn place_process(topology: &Topology, threads: Option<usize>) -> Result<Rank
     place_ranks(topology, 1, threads)?.pop().ok_or(NumaError::NoProcessors)
 }
 
-/// Returns the place of threads that share all nodes: a part of them on each. With fewer threads
-/// than nodes, each thread has a node, and the other nodes have no part.
+/// Divides the threads of one rank among all nodes, and returns a place for each node. With fewer
+/// threads than nodes, each thread gets a node, and the other nodes get no place.
 ///
 /// # Errors
 /// See [`place_ranks`].
@@ -102,15 +104,15 @@ pub fn place_threads(topology: &Topology, threads: Option<usize>) -> Result<Vec<
         places.truncate(threads.max(1));
         let count = places.len();
         for (number, place) in places.iter_mut().enumerate() {
-            // The first parts get one more if the division leaves a rest.
+            // If the threads cannot be divided evenly, the first places get one more thread.
             place.threads = threads / count + usize::from(number < threads % count);
         }
     }
     Ok(places)
 }
 
-/// Returns the processors near a node, for threads that read from a drive there. Returns `None` on
-/// a machine with one node, or for an unknown node.
+/// Returns the processors nearest to a node, for threads that read from a drive there. Returns
+/// `None` on a machine with one node, or for an unknown node.
 pub fn processors_near(topology: &Topology, node: u32) -> Option<Vec<usize>> {
     let order = topology.machine.order();
     let from = topology.nodes.iter().position(|known| known.number == node)?;
@@ -122,8 +124,8 @@ pub fn processors_near(topology: &Topology, node: u32) -> Option<Vec<usize>> {
     nearest.filter(|_| topology.nodes.len() > 1).map(|(_, processors)| processors)
 }
 
-/// Returns the nodes with memory, and the usable cores that are nearest to each. Nodes without such
-/// cores are left out.
+/// Returns the nodes with memory, each with the usable cores that are nearest to it. Nodes without
+/// such cores are left out.
 fn domains(topology: &Topology) -> Vec<Domain> {
     let order = topology.machine.order();
     let has_memory = |node: usize| topology.nodes.get(node).is_some_and(Node::has_memory);
@@ -132,14 +134,15 @@ fn domains(topology: &Topology) -> Vec<Domain> {
     let core_of: HashMap<usize, (u64, u64)> =
         topology.machine.online.iter().map(|online| (online.number, online.core)).collect();
     for (from, node) in topology.nodes.iter().enumerate() {
-        // The first of the nearest nodes; distance to itself is the least.
+        // Of several nodes at the same distance, the first one is taken. The distance of a node to
+        // itself is the smallest.
         let nearest = (0..topology.nodes.len()).filter(|to| has_memory(*to));
         let Some(home) = nearest.min_by_key(|to| topology.distance(from, *to)).and_then(|to| domains.get_mut(to))
         else {
             continue;
         };
         let own: HashSet<usize> = node.processors.iter().copied().collect();
-        // Position of each core of this node.
+        // For each core of this node, its index in `home.cores`.
         let mut positions: HashMap<(u64, u64), usize> = HashMap::new();
         for processor in order.iter().copied().filter(|processor| own.contains(processor)) {
             let Some(core) = core_of.get(&processor) else { continue };
@@ -154,7 +157,7 @@ fn domains(topology: &Topology) -> Vec<Domain> {
     domains
 }
 
-/// Joins adjacent domains, so that `count` are left.
+/// Joins adjacent domains until `count` domains are left.
 fn joined(domains: Vec<Domain>, count: usize) -> Vec<Domain> {
     let all = domains.len();
     let mut groups: Vec<Domain> =
@@ -168,12 +171,13 @@ fn joined(domains: Vec<Domain>, count: usize) -> Vec<Domain> {
     groups
 }
 
-/// Returns the number of ranks for each domain: at least one. The number of ranks must not be less
-/// than the number of domains.
+/// Returns the number of ranks of each domain, at least one. There must be at least as many ranks
+/// as domains.
 fn ranks_of(domains: &[Domain], ranks: usize) -> Vec<usize> {
     let mut counts = vec![1; domains.len()];
     for _ in domains.len()..ranks {
-        // Compares cores / (ranks + 1) without division. The first of equal domains is chosen.
+        // The comparison of cores / (ranks + 1) needs no division. Of equal domains, the first one
+        // is chosen.
         let better = |(a, ranks_a): (usize, usize), (b, ranks_b): (usize, usize)| a * (ranks_b + 1) > b * (ranks_a + 1);
         let load = |number: usize| (domains[number].cores.len(), counts[number]);
         let best = (1..domains.len()).fold(0, |best, next| if better(load(next), load(best)) { next } else { best });
@@ -183,7 +187,7 @@ fn ranks_of(domains: &[Domain], ranks: usize) -> Vec<usize> {
 }
 
 /// Divides the cores of a domain among ranks. If there are fewer cores than ranks, all ranks share
-/// them.
+/// all cores.
 fn divided(domain: &Domain, ranks: usize) -> Vec<Domain> {
     let count = domain.cores.len();
     let part = |rank: usize| {
@@ -200,8 +204,8 @@ fn divided(domain: &Domain, ranks: usize) -> Vec<Domain> {
 mod tests {
     use super::*;
 
-    /// Describes nodes by their processors and bytes of memory. Other nodes are 20 away, or 12 if
-    /// they share a pair.
+    /// Creates a topology from each node's processors and bytes of memory. The distance between
+    /// nodes is 20, or 12 for the nodes 0 and 1, 2 and 3, and so on.
     fn machine(nodes: &[(&str, u64)], more: &str) -> Topology {
         let count = nodes.len();
         let distance = |a: usize, b: usize| {
@@ -237,7 +241,8 @@ mod tests {
         assert_eq!(place_ranks(&two, 1, Some(3)).unwrap(), [place(&[0, 1], &[0, 1, 2, 3, 4, 5, 6, 7], 3)]);
         let one = machine(&[("0-3", 1)], "");
         assert_eq!(place_ranks(&one, 2, None).unwrap(), [place(&[0], &[0, 1], 2), place(&[0], &[2, 3], 2)]);
-        // More ranks than cores share all of them, within the quota.
+        // With more ranks than cores, all ranks share all cores. Their number of threads is limited
+        // by the quota.
         assert_eq!(place_ranks(&one, 5, None).unwrap(), vec![place(&[0], &[0, 1, 2, 3], 1); 5]);
         let four = machine(&[("0-1", 1), ("2-3", 1), ("4-5", 1), ("6-7", 1)], "");
         let pairs = [place(&[0, 1], &[0, 1, 2, 3], 4), place(&[2, 3], &[4, 5, 6, 7], 4)];
@@ -258,7 +263,7 @@ mod tests {
 
     #[test]
     fn nodes_without_memory_or_processors_are_not_places_of_memory() {
-        // Node 1 has no memory, and is nearest to node 0. Node 3 has memory only (CXL).
+        // Node 1 has no memory, and its nearest node is node 0. Node 3 has only memory (CXL).
         let odd = machine(&[("0-1", 1), ("2-3", 0), ("4-5", 1), ("", 1)], "");
         let expected = [place(&[0], &[0, 1, 2, 3], 4), place(&[2], &[4, 5], 2)];
         assert_eq!(place_ranks(&odd, 2, None).unwrap(), expected);
@@ -272,13 +277,13 @@ mod tests {
         let nodes = [("0-3", 1), ("4-7", 1)];
         let offline = machine(&nodes, "offline = \"1,4\"");
         assert_eq!(place_ranks(&offline, 2, None).unwrap(), [place(&[0], &[0, 2, 3], 3), place(&[1], &[5, 6, 7], 3)]);
-        // A control group hides a node: both ranks share the other one.
+        // A control group hides one node, so both ranks share the other node.
         let hidden = machine(&nodes, "allowed = \"4-7\"");
         assert_eq!(place_ranks(&hidden, 2, None).unwrap(), [place(&[1], &[4, 5], 2), place(&[1], &[6, 7], 2)]);
         assert_eq!(place_process(&hidden, None).unwrap(), place(&[1], &[4, 5, 6, 7], 4));
         let nothing = machine(&nodes, "allowed = \"9\"");
         assert!(matches!(place_ranks(&nothing, 2, None), Err(NumaError::NoProcessors)));
-        // A quota limits threads, not processors.
+        // A CPU quota limits the number of threads, but not the processors.
         let mut quota = machine(&nodes, "");
         quota.machine.quota = 2;
         assert_eq!(place_ranks(&quota, 2, None).unwrap()[1], place(&[1], &[4, 5, 6, 7], 1));
@@ -299,7 +304,7 @@ mod tests {
             place_threads(&two, count).unwrap().iter().map(|place| place.threads).collect::<Vec<_>>()
         };
         assert_eq!((threads(None), threads(Some(5)), threads(Some(1))), (vec![4, 4], vec![3, 2], vec![1]));
-        // A single thread has the memory of its node, not that of both.
+        // A single thread gets the memory of its own node only.
         assert_eq!(place_threads(&two, Some(1)).unwrap(), [place(&[0], &[0, 1, 2, 3], 1)]);
         let mut quota = two.clone();
         quota.machine.quota = 1;

@@ -1,5 +1,6 @@
-//! The NUMA nodes of a machine: processors, memory, caches and distances. They come from `/sys` or
-//! from a description, so that places on any machine can be computed on any other.
+//! The NUMA nodes of a machine: their processors, memory, caches and distances. They come from
+//! `/sys`, or from a description of another machine, so that its placement can be computed on this
+//! machine.
 //!
 //! ```
 //! use ixc_runtime::numa::topology::Topology;
@@ -22,7 +23,8 @@
 //! # Ok::<(), ixc_runtime::numa::error::NumaError>(())
 //! ```
 //!
-//! Invariant: descriptions are untrusted. All returned topologies have numbers in range.
+//! Invariant: descriptions are untrusted. In every topology that this module returns, all numbers
+//! are in their valid ranges.
 
 use std::path::Path;
 
@@ -32,31 +34,33 @@ use serde::{Deserialize, Serialize};
 use super::error::NumaError;
 use crate::processors::{Machine, Processor, allowed_cpus, parse_list};
 
-/// Max number of nodes, as in the kernel.
+/// Maximum number of nodes, as in the Linux kernel.
 pub const MAX_NODES: usize = 1024;
-/// Distance of a node to itself. All other distances are relative to it.
+/// Distance of a node to itself. All other distances are relative to this value.
 pub const OWN_DISTANCE: u32 = 10;
-/// Largest distance: the kernel stores distances as bytes.
+/// Largest distance: the Linux kernel stores distances as bytes.
 const MAX_DISTANCE: u32 = 255;
-/// Max bytes of a description.
+/// Maximum bytes of a description.
 const MAX_BYTES: u64 = 64 << 10;
-/// Max processors of a core.
+/// Maximum number of processors of a core.
 const MAX_THREADS_PER_CORE: usize = 8;
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
-    /// The system's number of the node.
+    /// Number of the node in the system.
     pub number: u32,
-    /// Numbers of its processors.
+    /// Numbers of the node's processors.
     pub processors: Vec<usize>,
-    /// Bytes of its memory.
+    /// Bytes of the node's memory.
     pub memory_bytes: u64,
-    /// Whether this process may use its memory: control groups limit nodes (`cpuset.mems`).
+    /// Whether this process may use the node's memory: control groups can limit the nodes
+    /// (`cpuset.mems`).
     pub is_allowed: bool,
-    /// Bytes of its last-level caches, if known.
+    /// Bytes of the node's last-level caches, if known.
     pub l3_bytes: Option<u64>,
-    /// Distances to all nodes, in their order. [`OWN_DISTANCE`] is that to itself.
+    /// Distances to all nodes, in the order of the nodes. [`OWN_DISTANCE`] is the distance to this
+    /// node itself.
     pub distances: Vec<u32>,
 }
 
@@ -70,9 +74,9 @@ impl Node {
 /// The nodes of a machine, in the order of their numbers, and its processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// The nodes.
+    /// The nodes, in the order of their numbers.
     pub nodes: Vec<Node>,
-    /// Processors, and those that this process may use.
+    /// Online processors, and the processors that this process may use.
     pub machine: Machine,
 }
 
@@ -83,7 +87,9 @@ impl Topology {
         Topology::read(Path::new("/sys/devices"), Path::new("/proc"), allowed_cpus()?, quota)
     }
 
-    /// Reads the topology from the system's folders.
+    /// Reads the topology from the folders `/sys/devices` and `/proc`, which tests replace.
+    /// `allowed` and `quota` are the processors that this process may use, and their maximum
+    /// number.
     pub(crate) fn read(devices: &Path, proc: &Path, allowed: Vec<usize>, quota: usize) -> Option<Topology> {
         let machine = Machine::read(devices, &proc.join("loadavg"), allowed, quota)?;
         let folder = devices.join("system/node");
@@ -96,7 +102,7 @@ impl Topology {
             nodes.iter_mut().for_each(|node| node.is_allowed = allowed.contains(&(node.number as usize)));
         }
         if nodes.is_empty() {
-            // A kernel without NUMA has one node.
+            // A Linux kernel without NUMA support lists no nodes, so the machine has one node.
             nodes.push(Node {
                 number: 0,
                 processors: machine.online.iter().map(|processor| processor.number).collect(),
@@ -112,15 +118,15 @@ impl Topology {
     /// Reads a description from a file.
     ///
     /// # Errors
-    /// See [`Topology::parse`]; also if the file cannot be read.
+    /// See [`Topology::parse`]. Also fails if the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Topology, NumaError> {
         Topology::parse(&path.display().to_string(), &read_text(path, MAX_BYTES)?)
     }
 
-    /// Parses a description. Errors contain `name`.
+    /// Parses a description. `name` identifies the description in error messages.
     ///
     /// # Errors
-    /// If the text is not TOML, has unknown fields, or values out of range.
+    /// Fails if the text is not TOML, has unknown fields, or has values outside their ranges.
     pub fn parse(name: &str, text: &str) -> Result<Topology, NumaError> {
         let description: Description = toml::from_str(text)
             .map_err(|error| NumaError::Toml { name: name.to_owned(), message: error.to_string() })?;
@@ -135,14 +141,14 @@ impl Topology {
             .filter(move |node| node.has_memory() && node.processors.iter().any(|processor| order.contains(processor)))
     }
 
-    /// Returns the distance between two nodes, by their positions in the list.
+    /// Returns the distance between two nodes, given by their indices in `nodes`.
     pub(crate) fn distance(&self, from: usize, to: usize) -> u32 {
         let known = self.nodes.get(from).and_then(|node| node.distances.get(to)).copied();
         known.unwrap_or(if from == to { OWN_DISTANCE } else { MAX_DISTANCE })
     }
 }
 
-/// Reads a node of the system. `nodes` is the number of all nodes.
+/// Reads one node from the system. `nodes` is the number of all nodes.
 fn read_node(devices: &Path, number: usize, nodes: usize) -> Option<Node> {
     let folder = devices.join(format!("system/node/node{number}"));
     let processors = parse_list(read_system(&folder.join("cpulist"))?.trim())?;
@@ -159,20 +165,21 @@ fn read_node(devices: &Path, number: usize, nodes: usize) -> Option<Node> {
     })
 }
 
-/// Returns the nodes whose memory a process may use, from the text of its `/proc/PID/status`. The
-/// list has the limits of all control groups around the process.
+/// Returns the nodes whose memory a process may use, from the text of its `/proc/PID/status`. This
+/// list respects the limits of all control groups around the process.
 fn allowed_nodes(status: &str) -> Option<Vec<usize>> {
     let list = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"))?;
     parse_list(list.trim()).filter(|allowed| !allowed.is_empty())
 }
 
-/// Returns the number of bytes in the line of a label: `Node 0 MemTotal:  32768 kB`.
+/// Returns the number of bytes in the line with a label, such as `Node 0 MemTotal: 32768 kB`.
 fn bytes_of(text: &str, label: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.split_once(label))?.1;
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Returns the bytes of the last-level caches of some processors. A shared cache counts once.
+/// Returns the bytes of the last-level caches of some processors. A cache that several of them
+/// share is counted once.
 fn l3_bytes(devices: &Path, processors: &[usize]) -> Option<u64> {
     let mut sum: Option<u64> = None;
     for processor in processors {
@@ -189,37 +196,37 @@ fn l3_bytes(devices: &Path, processors: &[usize]) -> Option<u64> {
     sum
 }
 
-/// A described machine.
+/// The TOML format of a machine description.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Description {
-    /// Processors of each core. The processors of a node are its first threads, then the second
-    /// ones.
+    /// Number of processors of each core. The first processors of a node are the first threads of
+    /// its cores, and the second threads of all cores follow.
     threads_per_core: Option<usize>,
-    /// Processors that are offline.
+    /// List of processors that are offline.
     offline: Option<String>,
-    /// Processors that the process may use; by default, all that are online.
+    /// List of processors that the process may use; by default, all that are online.
     allowed: Option<String>,
-    /// Nodes whose memory the process may use; by default, all.
+    /// List of nodes whose memory the process may use; by default, all nodes.
     allowed_nodes: Option<String>,
     nodes: Vec<DescribedNode>,
 }
 
-/// A node of a described machine.
+/// A node in the TOML format of a machine description.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DescribedNode {
     number: u32,
-    /// A list such as `0-3,8`; empty for a node without processors.
+    /// List of processors such as `0-3,8`; empty for a node without processors.
     processors: String,
     memory_bytes: u64,
     l3_bytes: Option<u64>,
     distances: Vec<u32>,
 }
 
-/// A list of processors in a description.
+/// Expected form of a list of processors, for error messages.
 const LIST: &str = "a list of processors such as 0-3,8, all below 65536";
-/// A list of nodes in a description.
+/// Expected form of a list of nodes, for error messages.
 const NODE_LIST: &str = "a list of nodes such as 0-1";
 
 impl Description {
@@ -347,7 +354,7 @@ distances = [21, 10]
         };
         assert_eq!(topology.nodes, [node(0, [0, 1], [10, 21]), node(2, [2, 3], [21, 10])]);
         assert_eq!((topology.machine.cores(), topology.machine.quota), (2, 3));
-        // A control group may limit memory to a node, while all processors are allowed.
+        // A control group can limit memory to one node, although all processors are allowed.
         write("proc/self/status", "Cpus_allowed_list:\t0-3\nMems_allowed:\t4\nMems_allowed_list:\t2\n");
         let limited = read();
         let allowed: Vec<bool> = limited.nodes.iter().map(|node| node.is_allowed).collect();
