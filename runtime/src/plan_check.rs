@@ -1,5 +1,5 @@
-//! Check of a whole plan: its tables, its kernels, their work, and the generation of their code. It
-//! reads no files.
+//! Check of a whole plan without reading its files: the plan's tables, its kernels, the amount of
+//! their work, and the generation of their code.
 
 use ixc_codegen::module;
 use ixc_ir::kernel::{self, Kernel};
@@ -9,21 +9,22 @@ use ixc_targets::Target;
 use crate::error::load::LoadError;
 use crate::program::{MAX_CONTEXT, Program, work};
 
-/// Checks a plan like loading does, before a file is opened or code is generated.
+/// Checks a plan as loading does before it opens files or generates code.
 ///
 /// # Errors
-/// [`LoadError::Plan`], [`LoadError::Kernel`] or [`LoadError::Target`].
+/// [`LoadError::Plan`], [`LoadError::Kernel`] or [`LoadError::Target`], for the first problem of
+/// the plan.
 pub fn verify(plan: &Plan<Kernel>) -> Result<(), LoadError> {
     check_plan(plan)?;
     work(plan, plan.context_length.min(MAX_CONTEXT))?;
     target(plan).map(drop)
 }
 
-/// Checks a plan for any target on any machine, and that code can be generated for all of its
-/// kernels. Reads no files.
+/// Checks a plan for any target on any machine, and generates code for all of its kernels. Reads no
+/// files.
 ///
 /// # Errors
-/// Same as [`verify`], and [`LoadError::Codegen`].
+/// See [`verify`]. Also [`LoadError::Codegen`] if code cannot be generated.
 pub fn check(plan: &Plan<Kernel>) -> Result<(), LoadError> {
     verify(plan)?;
     module::lower(&plan.kernels, target(plan)?).map(drop).map_err(|source| LoadError::Codegen(Box::new(source)))
@@ -38,8 +39,8 @@ pub(crate) fn check_plan(plan: &Plan<Kernel>) -> Result<Program, LoadError> {
     Ok(program)
 }
 
-/// Compares the work of a checked plan with what its model could need. `context` is the length of
-/// the longest sequence.
+/// Compares the amount of work of a checked plan with what a model of its size can need. `context`
+/// is the maximum length of a sequence.
 pub(crate) fn work(plan: &Plan<Kernel>, context: u32) -> Result<(), LoadError> {
     work::check(plan, context).map(drop).map_err(LoadError::from)
 }

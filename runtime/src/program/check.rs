@@ -1,5 +1,6 @@
-//! The checks of a plan's steps: tasks, division by positions, arguments, logits and softmax.
-//! Checks of chosen cache slots are in `chosen.rs`, those of sums in halves in `halves.rs`.
+//! The checks of a plan's steps: tasks, division by positions, arguments, logits and softmax. The
+//! module `chosen` checks chosen cache slots, and the module `halves` checks sums over ranks that
+//! are computed in halves.
 
 mod chosen;
 mod halves;
@@ -23,8 +24,8 @@ use super::{
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
 
-/// Returns the state in whose memory a task's positions are counted: a sliding-window state, or
-/// else one in which several positions share a cache slot.
+/// Returns the state in whose memory a task's positions are counted. This is a state with a sliding
+/// window, or else a state in which several positions share a cache slot.
 fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
         Source::State { state, .. } => Some(state),
@@ -34,7 +35,8 @@ fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem
     let shares = |state: &u32| plan.states.get(*state as usize).is_some_and(|state| state.every > 1);
     let Some(sliding) = states.clone().find(slides).or_else(|| states.clone().find(shares)) else { return Ok(None) };
     let alone = states.clone().all(|state| state == sliding || (slides(&sliding) && shares(&state)));
-    // A division of cache slots begins with the sequence's first slot.
+    // A task that divides cache slots must begin at the sequence's first slot, so its state must
+    // not slide.
     let of_places = |split: Split| split.leaves == Leaves::Words && !slides(&sliding);
     let in_parts = task.variants.iter().filter_map(|variant| variant.split).any(|split| !of_places(split));
     if !alone || task.rows != RowAxis::Tokens || in_parts {
@@ -45,8 +47,8 @@ fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem
     Ok(Some(sliding))
 }
 
-/// Returns how many later positions a task's rows attend to, if attention is not causal. Such a
-/// task reads whole states.
+/// Returns the number of later positions that a task's rows attend to; `None` if attention is
+/// causal. A task with non-causal attention reads whole states.
 fn rows_ahead(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let mut reaches = task.args.iter().filter_map(|arg| arg.source.row_input()?.reach());
     let uses_end = |dim: &DimExpr| dim.uses(DimInput::TextEnd);
@@ -80,22 +82,24 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks all steps. Returns the stages, and the stage range of each separately callable layer.
+    /// Checks all steps. Returns the stages, and the range of stages of each layer that can be
+    /// called separately.
     pub(super) fn stages(&self) -> Result<(Vec<Stage>, Vec<Range<usize>>)> {
         let mut stages: Vec<Stage> = Vec::new();
         let mut layers = layers::steps(self.plan)?.into_iter().peekable();
         let mut parts = Vec::new();
-        // Routings that are filled before the present step, in order; only routings of the current
-        // layer, if layers are callable separately.
+        // The range of the routings that are filled before the present step. If layers can be
+        // called separately, it has only routings of the current layer.
         let (mut filled, mut first_task, mut requests) = (0..0, 0, 0);
-        // Number of the layer's requests without a release so far.
+        // Number of the layer's requests for experts that are not released yet.
         let mut open = 0i64;
-        // The first step that a sum in halves may divide, and the steps after the last such sum.
+        // The first step that a later sum may compute in halves, and the steps after the last sum
+        // in halves.
         let (mut free, mut halves) = (0, None::<OpenHalves>);
         for (i, step) in self.plan.steps.iter().enumerate() {
             if layers.peek().is_some_and(|layer| layer.start == i) {
                 // This empty stage holds the actions before the layer's first task. Layers run
-                // separately, so no sum divides steps of two layers.
+                // separately, so no sum in halves has steps of two layers.
                 free = i;
                 parts.push(stages.len()..stages.len());
                 stages.push(Stage { first_task, ..Stage::default() });
@@ -156,7 +160,7 @@ impl Checker<'_> {
                     } else {
                         add_action(&mut stages, BarrierAction::Exchange(*exchange));
                     }
-                    // No action runs after the last stage, so an empty stage follows.
+                    // Actions run only between stages, so an empty stage follows.
                     if i + 1 == self.plan.steps.len() {
                         stages.push(Stage { first_task, ..Stage::default() });
                     }
@@ -167,7 +171,7 @@ impl Checker<'_> {
                     let problem = Problem::Shape { expected: "a release by the layer that requested the experts" };
                     return at(&format!("step {i}: experts"), Err(problem));
                 }
-                // After the last stage of a layer, no action runs, so an empty stage follows.
+                // Actions run only between the stages of a layer, so an empty stage follows.
                 if stages.last().is_some_and(|stage| !stage.then.is_empty()) {
                     stages.push(Stage { first_task, ..Stage::default() });
                 }
@@ -179,10 +183,11 @@ impl Checker<'_> {
         Ok((stages, parts))
     }
 
-    /// Returns whether a task takes the rows of each addition separately. For quantised weights,
-    /// all kernels without tiles give the same bits. Kernels for floats add in another order for
-    /// few rows than for many. Kernels that process several rows together also add in another order
-    /// than for one row.
+    /// Returns whether a task must compute the rows of each addition separately, so that results
+    /// have the same bits as without other additions. For quantised weights, all kernels without
+    /// AMX tiles give the same bits for any number of rows. Kernels for float weights add in
+    /// another order for few rows than for many. Kernels that process several rows together also
+    /// add in another order than for one row.
     fn row_separation(&self, task: &Task) -> RowSeparation {
         let signatures = || task.variants.iter().filter_map(|variant| self.kernels.get(variant.kernel.0 as usize));
         let changes = |(i, arg): (usize, &Arg)| {
@@ -199,8 +204,7 @@ impl Checker<'_> {
         if of_state || divided || dims().any(DimExpr::uses_positions) {
             return RowSeparation::Always;
         }
-        // A kernel with a function of the number of rows among its dims takes several rows
-        // together.
+        // If a dim is computed from the number of rows, the kernel processes several rows together.
         let takes_several = |dim: &DimExpr| dim.uses(DimInput::Rows) && !dim.is(DimInput::Rows);
         if task.variants.len() < 2 && !dims().any(takes_several) {
             return RowSeparation::Never;
@@ -210,7 +214,8 @@ impl Checker<'_> {
             Source::Weight(weight) => self.plan.weights.get(weight as usize),
             _ => None,
         });
-        // Floats next to a quantised weight are added to its products, so they do not count.
+        // Float weights next to a quantised weight are only added to its products, so they are
+        // ignored here.
         let formats: Vec<Format> = weights.map(|weight| weight.format).collect();
         let of_floats = !formats.is_empty() && !formats.iter().any(|format| format.is_quantised());
         match (has_tiles, of_floats) {
@@ -221,7 +226,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that a routing is over the experts of a group.
+    /// Checks that a routing has as many experts as a group.
     fn check_routing(&self, group: u32, bucket: BucketId) -> Result<(), Problem> {
         let group = id("group of experts", group, &self.plan.expert_groups)?;
         let routing = id("routing", bucket.0, self.routings)?;
@@ -262,14 +267,15 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a kernel of a task, and its dims.
+    /// Checks that a kernel fits a task: its dims and its arguments.
     fn kernel(&self, task: &Task, kernel: KernelId, dims: &[DimExpr]) -> Result<&Signature, Problem> {
         let kernel = id("kernel", kernel.0, self.kernels)?;
         if dims.len() != kernel.dims.len() {
             return Err(Problem::Count { what: "dims", found: dims.len(), expected: kernel.dims.len() });
         }
         for dim in dims {
-            // The dim must have a value for each item, for all values of its inputs.
+            // The dim's expression must have a value for each item, whatever the values of its
+            // inputs are.
             dim.range(DimInput::bounds)?;
             if dim.uses_positions() && task.rows != RowAxis::Tokens {
                 return Err(Problem::Dim { dim: dim.to_string(), expected: "needs rows that are tokens" });
@@ -279,8 +285,8 @@ impl Checker<'_> {
         Ok(kernel)
     }
 
-    /// Checks that the bands of a column write different memory: a dim of the kernel depends on the
-    /// band, or an argument has a band stride.
+    /// Checks that the bands of a column write different memory: a dim of the kernel must depend on
+    /// the band, or an argument must have a band stride.
     fn bands(&self, task: &Task, variant: &Variant) -> Result<(), Problem> {
         let Some(Bands { count, kernel, dims, strides }) = &variant.bands else { return Ok(()) };
         range("bands of a column", *count, 2, MAX_BANDS)?;
@@ -310,7 +316,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the memory layout of the task's partial results, after those of earlier tasks.
+    /// Returns the memory layout of the task's partial results. `next` is the first free location,
+    /// after the results of earlier tasks.
     fn parts(&self, task: &Task, next: &mut PartPlace) -> Result<PartPlace, Problem> {
         let (mut bytes, mut rows, mut parts) = (None, 0, 0);
         for variant in &task.variants {
@@ -324,7 +331,7 @@ impl Checker<'_> {
             range("positions of a place of parts", split.every, 1, MAX_CONTEXT)?;
             parts = parts.max(match split.leaves {
                 Leaves::Result => split.division.parts,
-                // Words are stored for all cache slots of the context.
+                // There is a word for each block of the cache slots in the context.
                 Leaves::Words => self.plan.context_length.div_ceil(split.every).div_ceil(ATTENTION_BLOCK),
             });
             let argument = split.argument as usize;
@@ -420,7 +427,8 @@ impl Checker<'_> {
     }
 
     fn arguments(&self, kernel: &Signature, args: &[Arg]) -> Result<(), Problem> {
-        // Variants share their arguments; an argument that a kernel does not use must be scratch.
+        // All variants of a task have the same arguments. An argument that a kernel does not use
+        // must be scratch memory.
         let spare = args.get(kernel.buffers.len()..);
         if spare.is_none_or(|spare| spare.iter().any(|arg| arg.source != Source::Scratch)) {
             return Err(Problem::Count { what: "arguments", found: args.len(), expected: kernel.buffers.len() });
@@ -455,18 +463,19 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns a buffer's range in the arena.
+    /// Returns the byte range of a buffer in the arena.
     pub(super) fn extent(&self, buffer: BufferId) -> std::ops::Range<u64> {
         let buffer = &self.plan.buffers[buffer.0 as usize];
         let tokens = self.plan.max_tokens;
-        // The product cannot overflow, because the buffer was found inside the arena.
+        // The product cannot overflow, because the buffer was checked to lie inside the arena.
         buffer.offset..buffer.offset + buffer.row_bytes * buffer.rows.most(tokens, self.plan.output.most(tokens))
     }
 
     pub(super) fn logits(&self) -> Result<(), Problem> {
         let buffer = id("buffer", self.plan.logits.0, &self.plan.buffers)?;
         if let Output::Experts { width } = self.plan.output {
-            // The buffers of each layer are checked elsewhere.
+            // A plan of expert layers has no logits; the buffers of its layers are checked in
+            // another function.
             return range("elements of a row", width, 1, MAX_WIDTH);
         }
         let expected = u64::from(output_width(self.plan)?) * 4;
@@ -479,7 +488,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the hidden states of a step's tokens.
+    /// Checks the buffer for hidden states that come with a step's tokens, or that a step returns.
     pub(super) fn check_hidden(&self, HiddenRows { buffer, width }: HiddenRows) -> Result<(), Problem> {
         let buffer = id("buffer", buffer.0, &self.plan.buffers)?;
         range("elements of a hidden state", width, 1, MAX_WIDTH)?;
@@ -514,7 +523,7 @@ impl Checker<'_> {
     }
 }
 
-/// Returns the number of elements of an output row.
+/// Returns the number of elements in an output row.
 fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
     match plan.output {
         Output::Logits { .. } => Ok(plan.vocabulary),
@@ -523,7 +532,7 @@ fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
     }
 }
 
-/// Checks that a kernel's buffer may read from or write to this source.
+/// Checks that a kernel's buffer may read from, or write to, the source of its argument.
 fn check_feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
     let (source_name, writable) = match arg.source {
         Source::Arena(_) => ("the arena", true),

@@ -1,16 +1,16 @@
-//! Errors of a plan's check.
+//! Errors of the check of a plan.
 
 use ixc_ir::derived::DerivedError;
 use ixc_ir::format::Format;
 use ixc_ir::plan::DimError;
 
-/// A problem with a plan, and the part of the plan.
+/// A problem with a plan, and its location in the plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct PlanError {
-    /// The part of the plan.
+    /// Location of the problem in the plan, such as a step and a task.
     pub place: String,
-    /// The problem, and the requirement.
+    /// The problem, with the violated requirement.
     #[source]
     pub problem: Problem,
 }
@@ -25,22 +25,22 @@ pub enum Problem {
         what: &'static str,
         /// The value found.
         found: u64,
-        /// Min value.
+        /// Minimum value.
         min: u64,
-        /// Max value.
+        /// Maximum value.
         max: u64,
     },
-    /// An id is out of range.
+    /// An id names no object of its kind in the plan.
     #[error("{what} {found} does not exist; the plan has {count}")]
     Id {
-        /// Kind of the object.
+        /// Kind of the object, such as a kernel or a buffer.
         what: &'static str,
         /// Id that is out of range.
         found: u32,
         /// Number of objects of this kind in the plan.
         count: usize,
     },
-    /// The number of objects is wrong.
+    /// The number of objects differs from what another part of the plan requires.
     #[error("has {found} {what}, must have {expected}")]
     Count {
         /// Kind of the objects.
@@ -50,10 +50,10 @@ pub enum Problem {
         /// Number expected.
         expected: usize,
     },
-    /// A derived tensor does not match the files.
+    /// A derived tensor does not match the files that it is derived from.
     #[error("derived tensor: {error}")]
     Derived {
-        /// The reason.
+        /// Reason why the tensor does not match.
         error: DerivedError,
     },
     /// A range ends outside its container.
@@ -63,7 +63,7 @@ pub enum Problem {
         what: &'static str,
         /// Offset of the range.
         offset: u64,
-        /// Length of the range; the largest number if it overflows.
+        /// Length of the range; `u64::MAX` if its length overflows.
         bytes: u64,
         /// Length of the container.
         available: u64,
@@ -71,19 +71,19 @@ pub enum Problem {
     /// The length of a weight does not match its shape.
     #[error("has {found} bytes; its format and shape take {expected}")]
     WeightBytes {
-        /// Bytes found.
+        /// Length in the plan, in bytes.
         found: u64,
-        /// Bytes expected; 0 if the shape fits no format.
+        /// Length that the shape requires, in bytes; 0 if the shape fits no format.
         expected: u64,
     },
-    /// A weight cannot be made from its stored format.
+    /// A weight cannot be packed or converted from its stored format to the kernels' format.
     #[error("kernels read it as {format}, but it is stored as {stored}; {expected}")]
     Stored {
-        /// The format that kernels read.
+        /// Format in which kernels read the weight.
         format: Format,
-        /// The format in the file.
+        /// Format in which the file stores the weight.
         stored: Format,
-        /// Requirement, as text.
+        /// The violated requirement, as text.
         expected: &'static str,
     },
     /// The shape of a weight does not fit the format that kernels read.
@@ -91,28 +91,28 @@ pub enum Problem {
     Blocks {
         /// Shape of the weight.
         shape: Vec<u64>,
-        /// Format that kernels read.
+        /// Format in which kernels read the weight.
         format: Format,
     },
-    /// A kernel's buffer has a source of a wrong kind.
+    /// A kernel's buffer is fed from a source that it cannot have.
     #[error("buffer %{buffer} is `{kind}`, but comes from {source_name}; {expected}")]
     Feed {
-        /// The kernel's buffer.
+        /// Name of the kernel's buffer.
         buffer: String,
-        /// Keyword of the buffer's kind.
+        /// Keyword of the buffer's kind in the kernel IR.
         kind: &'static str,
         /// Name of the source.
         source_name: &'static str,
-        /// Requirement, as text.
+        /// The violated requirement, as text.
         expected: &'static str,
     },
-    /// Indices lie at an address that is not a multiple of 4.
+    /// The address of an index buffer is not a multiple of 4.
     #[error("buffer %{buffer} of indices must lie at multiples of 4")]
     IndexAlignment {
-        /// The kernel's buffer.
+        /// Name of the kernel's buffer.
         buffer: String,
     },
-    /// A written buffer shares memory with another buffer of the same call.
+    /// A buffer that a kernel writes overlaps another buffer of the same call.
     #[error("buffer %{written} is written and shares memory with buffer %{other}")]
     Overlap {
         /// Name of the written buffer.
@@ -120,24 +120,25 @@ pub enum Problem {
         /// Name of the other buffer.
         other: String,
     },
-    /// A size or limit depends on more than dims.
+    /// A buffer's size or index limit does not depend only on dims.
     #[error("buffer %{buffer}: its size and limit may vary with dims only")]
     NotOverDims {
-        /// The kernel's buffer.
+        /// Name of the kernel's buffer.
         buffer: String,
     },
-    /// Variants do not cover all row counts in ascending order.
+    /// The variants of a task do not cover all row counts, or are not in ascending order of row
+    /// counts.
     #[error("row counts of variants must ascend and end with {}", u32::MAX)]
     Variants,
-    /// A dim uses an input that its task does not have.
+    /// A dim of a kernel uses an input that its task does not have.
     #[error("dim `{dim}` {expected}")]
     Dim {
-        /// Name of the dim.
+        /// Expression of the dim.
         dim: String,
-        /// Requirement, as text.
+        /// The violated requirement, as text.
         expected: &'static str,
     },
-    /// A dim has no value for some items.
+    /// The expression of a dim has no value for some inputs.
     #[error("dim {0}")]
     NoDim(#[from] DimError),
     /// A routing is used before it is filled, is filled twice, or is never filled.
@@ -146,19 +147,19 @@ pub enum Problem {
         /// Number of the routing.
         bucket: u32,
     },
-    /// The kernels execute more statements than the model could need.
+    /// The kernels execute more statements for a token than a model of this size could need.
     #[error(
         "its kernels execute up to {found} statements for a token of a context of {context}; its weights, states and buffers explain at most {max}"
     )]
     Work {
-        /// Statements found.
+        /// Number of statements of the plan.
         found: u64,
-        /// Max statements.
+        /// Maximum number of statements.
         max: u64,
-        /// Positions of the context.
+        /// Context length in positions.
         context: u32,
     },
-    /// Logits, ids of a routing, the softmax kernel or another part have the wrong form.
+    /// A part of the plan, such as the logits or the ids of a routing, has the wrong form.
     #[error("expected {expected}")]
     Shape {
         /// The required form.

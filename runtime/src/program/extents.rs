@@ -1,10 +1,10 @@
-//! A set of byte ranges of the arena. Adjacent and overlapping ranges are merged. Overlaps are
-//! found by a tree search.
+//! A set of byte ranges in the arena. Adjacent and overlapping ranges are merged, and overlaps with
+//! another range are found by a tree search.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Map from the begin to the end of disjoint ranges.
+/// Map from the beginning of each range to its end. The ranges are disjoint.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extents(BTreeMap<u64, u64>);
 
@@ -15,8 +15,8 @@ impl Extents {
             return;
         }
         let Range { mut start, mut end } = stretch;
-        // Removes all ranges that meet the new one, from the last on. Each range is removed once,
-        // so the cost is amortised.
+        // Removes all ranges that touch the new one, beginning with the last. A range is removed at
+        // most once, so the amortised cost is low.
         while let Some((&first, &last)) = self.0.range(..=end).next_back().filter(|(_, last)| **last >= start) {
             self.0.remove(&first);
             (start, end) = (start.min(first), end.max(last));
@@ -24,7 +24,7 @@ impl Extents {
         self.0.insert(start, end);
     }
 
-    /// Returns whether a range has a byte in common with one of these extents.
+    /// Returns whether a range has a byte in common with a range of this set.
     pub(super) fn overlap(&self, stretch: &Range<u64>) -> bool {
         !stretch.is_empty() && self.0.range(..stretch.end).next_back().is_some_and(|(_, last)| *last > stretch.start)
     }
@@ -46,7 +46,7 @@ mod tests {
             }
             let expected = bytes[at as usize..(at + length) as usize].contains(&true);
             prop_assert_eq!(extents.overlap(&(at..at + length)), expected);
-            // Ranges are merged: no two meet.
+            // Ranges are merged, so no two of them touch.
             let all: Vec<_> = extents.0.iter().collect();
             prop_assert!(all.windows(2).all(|pair| pair[0].1 < pair[1].0));
         }

@@ -1,5 +1,5 @@
-//! Checks of expert groups: tasks read experts only between the request and the release of their
-//! blocks.
+//! Checks of expert groups. They ensure that tasks read experts only between the request and the
+//! release of the experts' blocks.
 //!
 //! ```text
 //! bucket 0 by route ids           stages between request and release that read the group's weights
@@ -9,11 +9,11 @@
 //! release experts 0
 //! ```
 //!
-//! After the check, a group's weights are matrices of its experts, and belong to no other group.
-//! Groups are requested and released one after the other. Each is requested once, or several times
-//! if some slots of a routing are computed later than others. Weights are read only between request
-//! and release of their group (a *window*), over the rows of the requested routing. In a window,
-//! tasks over other rows do not read the results of tasks over routed rows.
+//! After the check, a group's weights have one matrix for each of its experts, and belong to no
+//! other group. Groups are requested and released one after the other. A group is requested once,
+//! or several times if some of a token's experts are deferred to the next layer. A group's weights
+//! are read only between a request and the next release (a *window*), by tasks over the rows of the
+//! requested routing. In a window, all other tasks read no results of tasks over routed rows.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, Step, Task, WeightFile};
@@ -27,15 +27,15 @@ use super::{Access, BarrierAction, BlockPlace, Group, MAX_EXPERTS, PlanError, Pr
 use crate::storage::blocks::{BLOCK_HEADER, BlockShape};
 use crate::storage::pack::ALIGNMENT;
 
-/// The results of the checks of groups.
+/// The results of the checks: the plan's stages, expert groups and windows.
 pub(super) struct CheckedGroups {
     pub(super) stages: Vec<Stage>,
     pub(super) groups: Vec<Group>,
     pub(super) windows: Vec<Window>,
 }
 
-/// Checks the groups of a plan, and the windows in which their experts are read. Stores its window
-/// in each stage.
+/// Checks the expert groups of a plan, and the windows in which their experts are read. Stores in
+/// each stage the window that it belongs to.
 pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<CheckedGroups, PlanError> {
     let plan = checker.plan;
     let mut group_of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
@@ -81,7 +81,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
         stages[last].then.insert(0, BarrierAction::Repeat { first });
         windows.push(Window { group, bucket });
     }
-    // Stages in windows are checked already; no other stage may read experts.
+    // Stages in windows were checked above. No other stage may read experts.
     for (i, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.window.is_none()) {
         if let Some(task) = stage.tasks.iter().find(|task| weight_args(task, &group_of_weight).next().is_some()) {
             let place = format!("stage {i}, task {:?}", shorten(&task.label));
@@ -89,7 +89,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
             return Err(PlanError { place, problem: Problem::Shape { expected } });
         }
     }
-    // A prediction with exactly the ids of a later request is certain, so it becomes an
+    // A prediction whose ids are exactly those of a later request is certain, so it becomes an
     // announcement.
     let mut by_ids: HashMap<_, Vec<usize>> = HashMap::new();
     for (number, window) in windows.iter().enumerate() {
@@ -112,7 +112,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
     Ok(CheckedGroups { stages, groups, windows })
 }
 
-/// Checks the weights of a group, and records the group of each.
+/// Checks the weights of a group, and stores the group's number for each of them.
 fn weights(
     plan: &Plan<Kernel>,
     group: &ExpertGroup,
@@ -133,8 +133,8 @@ fn weights(
     Ok(())
 }
 
-/// Returns the layout of a group's blocks in the plan file, if it has blocks. They begin at the
-/// first page after `end`; sets `end` to their own end.
+/// Returns the layout of a group's blocks in the plan file, if it has blocks. The blocks must begin
+/// at a page at or after `end`. Sets `end` to the end of these blocks.
 fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Option<BlockPlace>, Problem> {
     let weights: Vec<_> = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize)).collect();
     if !weights.iter().any(|weight| matches!(weight.file, WeightFile::Blocks { .. })) {
@@ -158,7 +158,7 @@ fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Opt
     Ok(Some(place))
 }
 
-/// The stages after which experts are requested and released.
+/// A request of experts and its release: the stages at whose barriers they happen.
 struct Bounds {
     group: u32,
     bucket: BucketId,
@@ -166,8 +166,8 @@ struct Bounds {
     before: usize,
 }
 
-/// Returns the requests and releases in order. They must alternate, and each group must have at
-/// least one.
+/// Returns all requests with their releases, in order. Requests and releases must alternate, and
+/// each group must have at least one request.
 fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanError> {
     let requests = plan.steps.iter().filter_map(|step| match step {
         Step::Request { group, bucket } => Some((*group, *bucket)),
@@ -190,7 +190,7 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
                     }
                 }
                 BarrierAction::Release(released) => match open.take() {
-                    // After the last stage, no action runs.
+                    // No action runs after the last stage.
                     Some((group, bucket, after)) if group == released && i + 1 < stages.len() => {
                         missing.get_mut(group as usize).into_iter().for_each(|missing| *missing = false);
                         bounds.push(Bounds { group, bucket, after, before: i });
@@ -228,7 +228,7 @@ fn reads_group(task: &Task, group_of_weight: &[Option<usize>], number: usize) ->
     weight_args(task, group_of_weight).any(|(_, _, group)| group == number)
 }
 
-/// Checks that a task reads experts only of this group, expert by expert.
+/// Checks that a task reads only experts of this group, and only the matrix of the row's expert.
 fn reader(
     plan: &Plan<Kernel>,
     task: &Task,
@@ -248,17 +248,17 @@ fn reader(
     Ok(())
 }
 
-/// Checks that a loop of stages can run for some experts, and again for others. Since all stages
-/// run again, no stage may overwrite memory that an earlier stage reads for experts. No expert task
-/// may write memory that tasks over other rows read.
+/// Checks that a loop of stages can run for some experts, and then again for other experts. All
+/// stages run again. So no stage may overwrite memory that expert tasks of an earlier stage use.
+/// And no expert task may write memory that tasks over other rows use.
 fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Result<(), Problem> {
     let routed = |task: &Task| task.rows == RowAxis::Routed(bucket);
-    // Memory ranges that tasks over other rows use, in any stage.
+    // Memory ranges that tasks over other rows use, in any stage of the loop.
     let mut taken = Extents::default();
     for task in stages.iter().flat_map(|stage| &stage.tasks).filter(|task| !routed(task)) {
         buffers(checker, task, false)?.into_iter().for_each(|buffer| taken.add(checker.extent(buffer)));
     }
-    // Memory ranges that expert tasks of earlier stages use.
+    // Memory ranges that the expert tasks of earlier stages use.
     let mut again = Extents::default();
     for stage in stages {
         for task in &stage.tasks {
@@ -278,7 +278,7 @@ fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Resu
     Ok(())
 }
 
-/// Returns the arena buffers that a task uses; if `written`, only those that it writes.
+/// Returns the arena buffers that a task uses. With `written`, returns only those that it writes.
 fn buffers(checker: &Checker<'_>, task: &Task, written: bool) -> Result<Vec<BufferId>, Problem> {
     let mut found = Vec::new();
     for variant in &task.variants {

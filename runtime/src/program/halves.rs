@@ -1,7 +1,9 @@
-//! Stages that compute halves of their rows, around sums of ranks in halves ([`Halves`]).
+//! Stages that compute one half of their rows, around sums over ranks that are computed in two
+//! halves ([`Halves`]).
 //!
-//! Each step around such a sum becomes two stages, one for each half of its rows. In steps with too
-//! few tokens, the first one computes all rows, and the second one is empty.
+//! Each plan step around such a sum becomes two stages, one for each half of the rows. If a step of
+//! the engine has too few tokens for halves, the first stage computes all rows, and the second
+//! stage is empty.
 
 use ixc_ir::plan::{BufferId, Exchange, Halves};
 
@@ -16,55 +18,55 @@ pub enum Half {
     Second,
 }
 
-/// Side of a sum.
+/// Position of a step relative to a sum over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The steps that compute the parts.
+    /// The step is before the sum: it computes this rank's part of the sum.
     Before,
-    /// The steps that read the sum.
+    /// The step is after the sum: it reads the result.
     After,
 }
 
-/// The half of its rows that a stage computes. The stages of the first half are consecutive, in
-/// front of those of the second half.
+/// The half of the rows that a stage computes. The stages of the first half are consecutive, and
+/// those of the second half follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageHalf {
-    /// The half.
+    /// Half of the rows.
     pub half: Half,
-    /// Side of the sum.
+    /// Position of the stage relative to the sum.
     pub side: Side,
-    /// Number of the first stage of the first half.
+    /// Index of the first stage of the first half.
     pub first: usize,
     /// Number of stages of each half.
     pub count: usize,
-    /// Position of the stage in its half, below `count`.
+    /// Index of the stage among those of its half, below `count`.
     pub position: usize,
-    /// Min tokens of a step for halves.
+    /// Minimum number of tokens of a step for computing in halves.
     pub rows: u32,
 }
 
-/// A half of a sum.
+/// One half of a sum over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumHalf {
-    /// The half.
+    /// Half of the rows.
     pub half: Half,
-    /// The part of this rank.
+    /// Buffer with the part of this rank.
     pub part: BufferId,
-    /// The sum.
+    /// Buffer for the sum over all ranks.
     pub sum: BufferId,
-    /// Min tokens of a step for halves.
+    /// Minimum number of tokens of a step for computing in halves.
     pub rows: u32,
 }
 
-/// Steps after a sum whose stages are incomplete.
+/// Steps after a sum in halves whose stages are not complete yet.
 pub(super) struct OpenHalves {
-    /// Number of the last step.
+    /// Index of the last of these steps in the plan.
     pub last: usize,
     steps: usize,
     sum: SumHalf,
 }
 
-/// Returns the first half of an exchange in halves.
+/// Returns the first half of an exchange if it is a sum in halves.
 pub(super) fn first_half(exchange: Exchange) -> Option<(SumHalf, Halves)> {
     match exchange {
         Exchange::SumHalves { part, sum, halves } => {
@@ -74,7 +76,7 @@ pub(super) fn first_half(exchange: Exchange) -> Option<(SumHalf, Halves)> {
     }
 }
 
-/// Adds an action after the last stage.
+/// Adds an action to the barrier after the last stage.
 pub(super) fn add_action(stages: &mut Vec<Stage>, then: BarrierAction) {
     if stages.is_empty() {
         stages.push(Stage::default());
@@ -84,8 +86,9 @@ pub(super) fn add_action(stages: &mut Vec<Stage>, then: BarrierAction) {
     }
 }
 
-/// Divides the stages before a sum, and adds the actions of the sum. Returns the steps after the
-/// sum, if any, whose stages [`finish_sum`] divides. `last` is the last of these steps.
+/// Divides the stages before a sum into halves, and adds the sum's actions. If the sum also covers
+/// steps after it, returns them, for [`finish_sum`]. `last` is the index of the last of these
+/// steps.
 pub(super) fn begin_sum(
     stages: &mut Vec<Stage>,
     exchange: Exchange,
@@ -105,14 +108,14 @@ pub(super) fn begin_sum(
     None
 }
 
-/// Divides the stages after a sum, the last ones.
+/// Divides the stages after a sum into halves. They are the last stages.
 pub(super) fn finish_sum(stages: &mut Vec<Stage>, open: &OpenHalves, first_task: &mut usize) {
     let finish = BarrierAction::FinishSum(SumHalf { half: Half::Second, ..open.sum });
     divide(stages, Side::After, open.steps, open.sum, finish, first_task);
 }
 
-/// Divides the last `count` stages into halves of their rows. `between` is the action between the
-/// halves.
+/// Divides each of the last `count` stages into two stages, one for each half of its rows. The
+/// action `between` runs between the halves.
 fn divide(
     stages: &mut Vec<Stage>,
     side: Side,
@@ -134,7 +137,7 @@ fn divide(
     }
 }
 
-/// Returns the stage of the second half.
+/// Returns the stage that computes the second half of a stage's rows.
 fn second_half(stage: &Stage) -> Stage {
     let half = stage.half.map(|half| StageHalf { half: Half::Second, ..half });
     Stage { half, then: Vec::new(), ..stage.clone() }

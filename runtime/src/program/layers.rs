@@ -1,14 +1,14 @@
-//! Checks of separately callable layers: each must be self-contained.
+//! Checks of layers that can be called separately: each layer must be self-contained.
 //!
 //! ```text
 //! layer 3: steps 0 to 3        bucket by the incoming ids, gate and up, down, combine
 //! layer 4: steps 4 to 7        the same; it reads no result of layer 3
 //! ```
 //!
-//! After the check, layers cover all steps of the plan, one after the other, and have distinct
-//! numbers. Their inputs and outputs are buffers with a row for each token. The layer that reads
-//! experts also sorts their routings, requests them and releases them. A layer has no states and
-//! takes no positions.
+//! After the check, the layers cover all steps of the plan, one after the other, and have distinct
+//! numbers. Their inputs and outputs are buffers with a row for each token. Each layer sorts the
+//! routings that it uses, and requests and releases the experts that it reads. A layer has no
+//! states and uses no positions.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,32 +18,32 @@ use ixc_ir::plan::{BufferId, ExpertLayer, Output, Plan, RowCount};
 
 use super::{PlanError, Problem, Routing, at, id, range};
 
-/// A separately callable layer of routed experts.
+/// A layer of routed experts that can be called separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     /// Number of the layer in the model.
     pub number: u32,
-    /// Stages of the layer.
+    /// Range of the layer's stages in the program.
     pub stages: Range<usize>,
-    /// Routings of the layer.
+    /// Indices of the layer's routings.
     pub routings: Vec<usize>,
-    /// Elements of an input row, and of an output row.
+    /// Number of elements of an input row and of an output row.
     pub width: u32,
-    /// Number of experts for each row.
+    /// Number of experts that each row uses.
     pub used: u32,
-    /// Number of experts.
+    /// Number of experts of the layer.
     pub experts: u32,
-    /// Input rows: f32 `[T, width]`.
+    /// Buffer of the input rows: f32 `[T, width]`.
     pub rows: BufferId,
-    /// Ids of experts: i32 `[T, used]`.
+    /// Buffer of the expert ids: i32 `[T, used]`.
     pub ids: BufferId,
-    /// Weights of experts: f32 `[T, used]`.
+    /// Buffer of the experts' weights in the sum: f32 `[T, used]`.
     pub weights: BufferId,
-    /// Output rows: f32 `[T, width]`.
+    /// Buffer of the output rows: f32 `[T, width]`.
     pub result: BufferId,
 }
 
-/// Returns the steps of each layer; empty if all steps belong to a whole model.
+/// Returns the range of steps of each layer; empty if the plan is that of a whole model.
 pub(super) fn steps(plan: &Plan<Kernel>) -> Result<Vec<Range<usize>>, PlanError> {
     let wrong = |expected| at(&"layers", Err(Problem::Shape { expected }));
     match plan.output {
@@ -71,7 +71,7 @@ pub(super) fn steps(plan: &Plan<Kernel>) -> Result<Vec<Range<usize>>, PlanError>
     Ok(all)
 }
 
-/// Checks the layers, which have these stages.
+/// Checks the layers of a plan. `parts` are the stages of each layer.
 pub(super) fn check(
     plan: &Plan<Kernel>,
     routings: &[Routing],
@@ -83,7 +83,8 @@ pub(super) fn check(
     let checked = layers.map(|(layer, stages)| {
         let of_layer = check_layer(plan, routings, layer, width, stages);
         let layer = at(&format!("layer {}", layer.layer), of_layer)?;
-        // The steps of each layer sort the layer's ids.
+        // Each layer must have its own number and its own buffer of ids, because its steps sort
+        // these ids.
         let numbers = [(0u8, layer.number), (1, layer.ids.0)];
         if numbers.into_iter().any(|number| !seen.insert(number)) {
             let problem = Problem::Shape { expected: "a number and ids that no other layer has" };

@@ -1,52 +1,55 @@
-//! Limits on the parts of a plan. They are checked on its lists alone, before tables are made from
-//! them.
+//! Limits on the lengths of a plan's lists. They are checked first, before tables are made from the
+//! lists.
 //!
-//! The deepest known model has 126 layers (Llama 3.1 405B). The one with the most experts has some
-//! 60 layers of 256. Plans have up to [`MAX_LAYERS`] layers. The limits for one layer are at least
-//! twice the numbers of the schedule of any known architecture.
+//! The known model with most layers has 126 (Llama 3.1 405B). The known model with most experts has
+//! some 60 layers of 256 experts. Plans may have up to [`MAX_LAYERS`] layers. For each layer, the
+//! limits are at least twice the numbers in the plan of any known architecture.
 
 use ixc_ir::kernel::{Kernel, Stmt};
 use ixc_ir::plan::{Plan, Step};
 
 use super::{MAX_PAIRS, Problem, range};
 
-/// Max layers: thirty times the most known.
+/// Maximum number of layers: thirty times the largest known number.
 pub const MAX_LAYERS: u64 = 4096;
-/// Max routings (lists of tokens by expert) of all layers. A layer has two if some of its experts
-/// are computed later than others. Each routing has separate memory.
+/// Maximum number of routings (lists of tokens by expert) of all layers. A layer has two routings
+/// if some of its experts are deferred to the next layer. Each routing has separate memory.
 const MAX_ROUTINGS: u64 = 2 * MAX_LAYERS;
-/// Max experts that a token is routed to, summed over all layers. Each takes eight bytes for each
-/// token of a step.
+/// Maximum number of experts that a token is routed to, summed over all layers. Each of them takes
+/// eight bytes for each token of a step.
 const MAX_ROUTED: u64 = 1 << 15;
-/// Max steps, between which threads meet; a layer has up to 15.
+/// Maximum number of steps; threads meet after each step. A layer has up to 15 steps.
 const MAX_STEPS: u64 = 32 * MAX_LAYERS;
-/// Max tasks; a layer has up to 20.
+/// Maximum number of tasks; a layer has up to 20.
 const MAX_TASKS: u64 = 40 * MAX_LAYERS;
-/// Max kernels of a task. The number of rows selects one of them; known plans have up to five.
+/// Maximum number of kernel variants of a task. The number of rows selects one of them; known plans
+/// have up to five.
 const MAX_VARIANTS: u64 = 16;
-/// Max weights; a layer has up to 16.
+/// Maximum number of weights; a layer has up to 16.
 const MAX_WEIGHTS: u64 = 32 * MAX_LAYERS;
-/// Max buffers of the arena; a layer has up to 20.
+/// Maximum number of buffers in the arena; a layer has up to 20.
 const MAX_ARENA_BUFFERS: u64 = 40 * MAX_LAYERS;
-/// Max kernels. They differ by shape and format, not by layer: plans have some fifty.
+/// Maximum number of kernels. Kernels differ by shape and format, not by layer; plans have some
+/// fifty.
 const MAX_KERNELS: u64 = 4096;
-/// Max statements of all kernels. Plans have some twenty thousand. They determine the time of
-/// generating code.
+/// Maximum number of statements of all kernels together. Plans have some twenty thousand. The
+/// number determines the time of generating code.
 const MAX_STATEMENTS: u64 = 1 << 19;
-/// Max model files; the largest models have some two hundred.
+/// Maximum number of model files; the largest models have some two hundred.
 const MAX_FILES: u64 = 4096;
-/// Max states; a layer has up to two.
+/// Maximum number of states; a layer has up to two.
 const MAX_STATES: u64 = 2 * MAX_LAYERS;
-/// Max columns (heads) of a state's field with positions; known models have up to 128.
+/// Maximum number of columns (heads) of a state's field with positions. Known models have up to 128
+/// columns.
 const MAX_HEADS: u64 = 4096;
-/// Max columns of the fields with positions of all states together.
+/// Maximum number of columns of all states together, in fields with positions.
 const MAX_ALL_HEADS: u64 = 1 << 19;
-/// Max fields of a state.
+/// Maximum number of fields of a state.
 const MAX_FIELDS: u64 = 4;
-/// Max experts of all groups together.
+/// Maximum number of experts of all groups together.
 const MAX_BLOCKS: u64 = 1 << 20;
 
-/// Checks that no part of a plan exceeds its limit.
+/// Checks that no list of a plan is longer than its limit.
 pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
     let count = |of: &dyn Fn(&Step) -> usize| plan.steps.iter().map(of).sum::<usize>() as u64;
     let tasks = |step: &Step| if let Step::Run { tasks, .. } = step { tasks.len() } else { 0 };
@@ -95,14 +98,14 @@ pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
     counts.into_iter().try_for_each(|(what, found, max)| range(what, found, 0, max))
 }
 
-/// Returns the max number of variants of a task.
+/// Returns the largest number of variants that a task has.
 fn count_variants(plan: &Plan<Kernel>) -> u64 {
     let tasks = plan.steps.iter().flat_map(|step| if let Step::Run { tasks, .. } = step { &tasks[..] } else { &[] });
     tasks.map(|task| task.variants.len() as u64).max().unwrap_or(0)
 }
 
-/// Returns the number of statements, including those in loops. The decoder limits the depth of
-/// loops.
+/// Returns the number of statements, including those in loops. The recursion is safe, because the
+/// decoder limits the depth of loops.
 fn statements(body: &[Stmt]) -> u64 {
     let inner = |stmt: &Stmt| if let Stmt::For(each) = stmt { statements(&each.body) } else { 0 };
     body.iter().map(|stmt| 1 + inner(stmt)).sum()

@@ -1,32 +1,34 @@
-//! A checked plan: the tables that running it needs.
+//! A checked plan: the tables that the executor needs to run it.
 //!
-//! The input is an untrusted plan, whose kernels the kernel verifier has accepted. If the check
-//! returns a [`Program`], the following holds:
+//! The input is an untrusted plan whose kernels the kernel verifier has accepted. If the check
+//! returns a [`Program`], then:
 //!
-//! - no list of the plan is longer than a model needs (`limits`), and checking took time
+//! - no list of the plan is longer than a model needs (`limits`), and the check took time
 //!   proportional to the plan's length;
 //! - every id is in range: kernels, buffers, weights, files, tables, states, routings;
-//! - every variant has one rule for each dim of its kernel, and an argument for each buffer;
+//! - every variant of a task has one expression for each dim of its kernel, and an argument for
+//!   each buffer;
 //! - the bands of a column write different memory;
-//! - every state has a form that its kind allows;
-//! - a kernel writes only the arena, states and scratch; scratch buffers lie in scratch memory, and
-//!   no others do;
-//! - index buffers have only inputs as sources, at multiples of 4; a written buffer overlaps no
-//!   other buffer of its call;
-//! - the kernels do no more work for a token than the model's weights and states explain
+//! - every state has a form that its kind allows ([`ixc_ir::state`]);
+//! - a kernel writes only to the arena, states and scratch memory; scratch buffers, and no other
+//!   buffers, lie in scratch memory;
+//! - index buffers are only fed from inputs, at multiples of 4; a written buffer overlaps no other
+//!   buffer of its call;
+//! - the kernels execute no more statements for a token than the model's weights and states explain
 //!   ([`work`]);
-//! - a routing is used only after the one step that fills it;
+//! - a routing is used only after the single step that fills it;
 //! - a group of experts is read only between a step that requests it for a routing and the next
-//!   that releases it;
-//! - arena buffers lie in the arena, weights in their files, and weights in blocks as in
-//!   [`crate::storage::blocks`];
-//! - exchanges are with ranks that exist, of buffers with equal rows, and not in loops over
-//!   experts;
-//! - steps that compute halves of the rows are in one sum each, and their buffers are apart;
-//! - weights in another format than the kernels' can be packed from their stored format.
+//!   step that releases it;
+//! - arena buffers lie in the arena, weights lie in their files, and weights in blocks have the
+//!   layout of [`crate::storage::blocks`];
+//! - exchanges are with ranks that exist, have equal rows on both sides, and are not inside loops
+//!   over streamed experts;
+//! - each step that computes halves of its rows belongs to one sum only, and the buffers of such
+//!   steps do not overlap;
+//! - weights that are not stored in the kernels' format can be packed from their stored format.
 //!
-//! The check does not prove that an item's slices lie inside their buffers. This depends on the
-//! step's row counts, and [`crate::execute`] checks it for each item.
+//! The check does not prove that the memory of a work item lies inside its buffers. This depends on
+//! the row counts of a step, so [`crate::execute`] checks it for each item.
 
 mod check;
 mod error;
@@ -56,35 +58,36 @@ pub use limits::MAX_LAYERS;
 pub(crate) use ranks::check as check_ranks;
 pub(crate) use tables::shorten;
 
-/// Max dims of a kernel in a plan.
+/// Maximum number of dims (run-time sizes) of a kernel in a plan.
 pub const MAX_DIMS: usize = 16;
-/// Max buffers of a kernel in a plan.
+/// Maximum number of buffers of a kernel in a plan.
 pub const MAX_BUFFERS: usize = 32;
-/// Max tokens of a step.
+/// Maximum number of tokens of a step.
 pub const MAX_TOKENS: u32 = 1 << 20;
-/// Max context, in positions.
+/// Maximum context length, in positions.
 pub const MAX_CONTEXT: u32 = 1 << 24;
-/// Max vocabulary.
+/// Maximum size of the vocabulary.
 pub const MAX_VOCABULARY: u32 = 1 << 24;
-/// Max elements of a hidden state.
+/// Maximum number of elements of a hidden state.
 pub const MAX_WIDTH: u32 = 1 << 24;
-/// Max experts of a routing.
+/// Maximum number of experts of a routing.
 pub const MAX_EXPERTS: u32 = 1 << 16;
-/// Max scratch memory of a kernel, in bytes.
+/// Maximum scratch memory of a kernel, in bytes.
 pub const MAX_SCRATCH: u64 = 1 << 28;
-/// Max memory for the partial results of a stage's items, in bytes.
+/// Maximum memory for the partial results of a stage's items, in bytes.
 pub const MAX_PARTS: u64 = 1 << 28;
-/// Max different inputs that are computed from positions. Each has a number for each row of a step.
-/// Models have at most ten.
+/// Maximum number of different inputs that are computed from positions. Each input has a number for
+/// each row of a step. Models have at most ten.
 const MAX_ROW_INPUTS: u64 = 96;
-/// Max n-gram rows of a token: four times those of known models. Each is looked up for every token.
+/// Maximum number of n-gram rows of a token: four times those of known models. Each of them is
+/// looked up for every token.
 const MAX_NGRAMS: u64 = 64;
-/// Max bands of a column.
+/// Maximum number of bands into which a column is divided.
 pub const MAX_BANDS: u32 = 1 << 10;
 /// Bytes of a cache line. Copies of chosen cache slots begin at a line. The partial results of a
-/// row's column are assumed to need at least one line, which limits the number of their counters.
+/// row and column are assumed to need at least one line, which limits the number of their counters.
 pub const LINE_BYTES: u64 = 64;
-/// Max pairs of all rotary tables together.
+/// Maximum number of cosine and sine pairs of all rotary tables together.
 pub const MAX_PAIRS: usize = 1 << 16;
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -102,7 +105,7 @@ fn id<'a, T>(what: &'static str, found: u32, all: &'a [T]) -> Result<&'a T, Prob
     all.get(found as usize).ok_or(Problem::Id { what, found, count: all.len() })
 }
 
-/// An affine expression over dims, prepared for fast evaluation.
+/// An affine expression over a kernel's dims, prepared for fast evaluation.
 #[derive(Clone, Debug)]
 pub struct Linear {
     constant: i64,
@@ -118,8 +121,8 @@ impl Linear {
         Some(Linear { constant: affine.constant, terms: affine.terms.iter().map(term).collect::<Option<_>>()? })
     }
 
-    /// Returns the value; 0 if it is negative, because a negative size means empty. `None` if it
-    /// overflows.
+    /// Returns the value of the expression. A negative value means an empty size, so it becomes 0.
+    /// Returns `None` on overflow.
     pub fn at(&self, dims: &[i64]) -> Option<u64> {
         let mut sum = self.constant;
         for &(dim, coefficient) in &self.terms {
@@ -128,7 +131,7 @@ impl Linear {
         Some(u64::try_from(sum).unwrap_or(0))
     }
 
-    /// Returns the largest value over the ranges of the dims.
+    /// Returns the largest value of the expression over the ranges of the dims.
     fn max_value(&self, dims: &[Dim]) -> Option<u64> {
         let corner: Vec<i64> = (0..dims.len())
             .map(|i| {
@@ -149,7 +152,7 @@ pub enum Access {
     Write,
     /// The kernel uses the buffer as scratch memory.
     Scratch,
-    /// The kernel reads indices below this limit.
+    /// The kernel reads indices, which must be below this limit.
     Index(Linear),
 }
 
@@ -158,13 +161,13 @@ pub enum Access {
 pub struct Parameter {
     /// Name of the buffer.
     pub name: String,
-    /// Size in bytes.
+    /// Size in bytes, as an expression over dims.
     pub size: Linear,
-    /// The kernel's access.
+    /// Access of the kernel to the buffer.
     pub access: Access,
 }
 
-/// The form of a call of a kernel.
+/// The signature of a kernel: the dims and buffers that a call must pass.
 #[derive(Clone, Debug)]
 pub struct Signature {
     /// The kernel's name.
@@ -175,7 +178,7 @@ pub struct Signature {
     pub buffers: Vec<Parameter>,
     /// Counter of the multiply-adds of a call.
     pub products: Counter,
-    /// Whether the kernel has tile products.
+    /// Whether the kernel computes products with AMX tiles.
     pub has_tiles: bool,
 }
 
@@ -205,7 +208,7 @@ impl Signature {
         })
     }
 
-    /// Returns the max scratch bytes of a call.
+    /// Returns the maximum number of scratch bytes of a call.
     fn scratch(&self) -> Result<u64, Problem> {
         let mut sizes =
             self.buffers.iter().filter(|b| matches!(b.access, Access::Scratch)).map(|b| b.size.max_value(&self.dims));
@@ -220,161 +223,165 @@ impl Signature {
     }
 }
 
-/// A routing.
+/// A routing: the assignment of each token of a step to experts, as chosen by a router.
 #[derive(Clone, Copy, Debug)]
 pub struct Routing {
-    /// Experts per token.
+    /// Number of experts that each token is assigned to.
     pub top_k: u32,
-    /// Number of experts.
+    /// Number of experts to choose from.
     pub experts: u32,
-    /// The location of the expert ids.
+    /// Location of the chosen expert ids.
     pub ids: Ids,
-    /// Whether ids may be [`NO_EXPERT`](ixc_ir::plan::NO_EXPERT): the caller passes them, or the
-    /// plan allows it.
+    /// Whether ids may be [`NO_EXPERT`](ixc_ir::plan::NO_EXPERT). This is so if the caller passes
+    /// the ids, or if the plan allows it.
     pub partial: bool,
 }
 
-/// The location of expert ids: consecutive elements in each row of a buffer.
+/// The location of expert ids: consecutive elements in each row of an arena buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ids {
-    /// The arena buffer.
+    /// The arena buffer that contains the ids.
     pub buffer: BufferId,
-    /// The first id in each row.
+    /// Index in each row of the first id.
     pub first: u32,
-    /// Distance between rows, in ids.
+    /// Distance between two rows, in ids.
     pub stride: u64,
 }
 
-/// The work between two barriers.
+/// A stage: the tasks between two barriers.
 #[derive(Clone, Debug, Default)]
 pub struct Stage {
-    /// Tasks, whose items form one work list.
+    /// Tasks of the stage. Their work items form a single list.
     pub tasks: Vec<Task>,
-    /// Sliding-window state in whose memory the kernels of each task count positions, if any.
+    /// For each task, the sliding-window state in whose memory its kernels count positions, if any.
     pub sliding: Vec<Option<u32>>,
-    /// The index's choice of the positions that rows of each task see, if any. Kernels then count
-    /// positions within the chosen list.
+    /// For each task, the sparse-attention choice of the positions that its rows see, if any.
+    /// Kernels then count positions within the chosen list.
     pub listed: Vec<Option<PositionChoice>>,
-    /// Number of later positions that rows of each task attend to; `None` for causal attention,
-    /// `u32::MAX` for the whole text.
+    /// For each task, the number of later positions that its rows attend to. It is `None` for
+    /// causal attention, and `u32::MAX` for the whole text.
     pub whole: Vec<Option<u32>>,
-    /// Whether items of each task process the rows of sequences or additions separately.
+    /// For each task, the rule for computing the rows of different additions separately.
     pub separation: Vec<RowSeparation>,
-    /// Number of tasks in all stages before.
+    /// Number of tasks in all earlier stages.
     pub first_task: usize,
-    /// Layout of the partial results of each task; empty if it has none.
+    /// For each task, the layout of its partial results; empty if the task has none.
     pub parts: Vec<PartPlace>,
-    /// Max rows with which the last thread to arrive at the barrier before the stage runs it alone.
+    /// Maximum number of rows with which the stage runs on a single thread: the last one to arrive
+    /// at the barrier before the stage.
     pub alone: u32,
-    /// Actions after the stage, which one thread runs in this order.
+    /// Actions at the barrier after the stage. One thread runs them in this order.
     pub then: Vec<BarrierAction>,
-    /// Position in [`Program::windows`] of the window whose loop contains this stage.
+    /// Index in [`Program::windows`] of the window that contains this stage.
     pub window: Option<u32>,
-    /// The half of the rows that this stage computes, if not all.
+    /// The half of the rows that this stage computes; `None` if it computes all rows.
     pub half: Option<StageHalf>,
 }
 
-/// Rule for separating the rows of different additions (tokens added to a sequence) in a task.
+/// Rule for computing the rows of different additions separately in a task. An addition is the
+/// tokens that a step adds to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSeparation {
     /// Rows are never separated: the result of a row does not depend on other rows.
     Never,
-    /// Rows are separated if additions must be bit-exact and tiles would multiply the rows
-    /// together. Tiles round differently from vectors; vectors give the same bits for any number of
-    /// rows.
+    /// Rows are separated if additions must be bit-exact and AMX tiles would multiply rows of
+    /// several additions together. Tiles round differently from vectors, but vectors give the same
+    /// bits for any number of rows.
     Tiles,
-    /// Rows are separated if additions must be bit-exact: this task rounds differently with many
-    /// rows than with few.
+    /// Rows are separated if additions must be bit-exact, because this task rounds differently with
+    /// many rows than with few.
     Exact,
-    /// Rows are always separated: the task reads states or counts positions, or it sums in another
-    /// order with many rows and separation costs little.
+    /// Rows are always separated. The task reads states or counts positions. Or it sums in another
+    /// order with many rows, and separation costs little.
     Always,
-    /// Rows of different sequences are always separated: the task changes a state, row by row in
-    /// their order.
+    /// Rows of different sequences are always separated, because the task changes a state, row by
+    /// row in their order.
     Sequence,
 }
 
 /// An action that one thread runs at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarrierAction {
-    /// Sorts a routing.
+    /// Sorts the rows of a routing by expert.
     Sort(BucketId),
-    /// Requests the blocks of a window.
+    /// Requests the experts of a window.
     Request {
-        /// The window's position in [`Program::windows`].
+        /// Index of the window in [`Program::windows`].
         window: u32,
-        /// The window's group.
+        /// Expert group of the window.
         group: u32,
     },
-    /// Announces the blocks of a window before they are requested: its routing has chosen them, but
-    /// other experts are computed first.
+    /// Announces the experts of a window before they are requested. The window's routing has chosen
+    /// them, but other experts are computed first.
     Announce {
-        /// The window's position in [`Program::windows`].
+        /// Index of the window in [`Program::windows`].
         window: u32,
-        /// The window's group.
+        /// Expert group of the window.
         group: u32,
     },
-    /// Repeats a loop from stage `first` on, if the window has experts that were not computed. The
-    /// remaining actions of this barrier are then skipped. In a loop, only tasks over the routing's
-    /// rows read results of tasks over these rows.
+    /// Repeats a loop from stage `first` on, if some experts of the window are not computed yet.
+    /// The remaining actions of this barrier are then skipped. In a loop, only tasks over the
+    /// window's routed rows read results of tasks over these rows.
     Repeat {
-        /// The loop's first stage; the stage of this action is its last.
+        /// Index of the loop's first stage. The stage before this action is the loop's last one.
         first: usize,
     },
-    /// Predicts blocks of a group that will be requested.
+    /// Predicts experts of a group that will be requested later.
     Predict {
-        /// Number of the group.
+        /// Number of the expert group.
         group: u32,
-        /// The ids, `[T][count]`.
+        /// Location of the predicted ids, `[T][count]`.
         ids: Ids,
-        /// Number of experts for each token.
+        /// Number of predicted experts for each token.
         count: u32,
     },
-    /// Releases the blocks of a group.
+    /// Releases the experts of a group.
     Release(u32),
     /// Exchanges rows with other ranks.
     Exchange(Exchange),
-    /// Begins the sum of a half of the rows. Does nothing in steps with too few tokens for halves.
+    /// Begins the sum over ranks of a half of the rows. Does nothing in steps with too few tokens
+    /// for halves.
     BeginSum(SumHalf),
-    /// Finishes the sum of a half of the rows. With too few tokens for halves, the action of the
-    /// first half adds all rows.
+    /// Finishes the sum over ranks of a half of the rows. In steps with too few tokens for halves,
+    /// the action of the first half adds all rows.
     FinishSum(SumHalf),
 }
 
 /// A group of experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The group's weights, by id, in the order of a block.
+    /// Indices of the group's weights, in the order of a block.
     pub weights: Vec<u32>,
-    /// Number of experts.
+    /// Number of experts of the group.
     pub experts: u32,
-    /// The layout of the group's blocks in the plan's own file, if the file has them.
+    /// Layout of the group's blocks in the plan file; `None` if the file has no blocks of it.
     pub blocks: Option<BlockPlace>,
 }
 
-/// The stages that read experts of one group, between the step that requests them and the one that
-/// releases them. They form a loop that ends with [`BarrierAction::Repeat`].
+/// A window: the stages that read experts of one group, between a request of these experts and the
+/// next release. They form a loop that ends with [`BarrierAction::Repeat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Number of the group.
+    /// Number of the expert group.
     pub group: u32,
-    /// The routing that chooses the experts.
+    /// The routing that has chosen the experts.
     pub bucket: BucketId,
 }
 
-/// The blocks of a group in the plan's own file: one for each expert, one after the other.
+/// The location of a group's blocks in the plan file: one block for each expert, one after the
+/// other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
     /// The layout of each block.
     pub shape: BlockShape,
-    /// Offset of the first block from the first byte of the plan's own weights; a multiple of a
-    /// page.
+    /// Offset of the first block from the first byte of the weights in the plan file; a multiple of
+    /// a page.
     pub first: u64,
 }
 
 impl BlockPlace {
-    /// Returns the offset of an expert's block from the first byte of the plan's own weights. It
-    /// cannot overflow for an expert of the group.
+    /// Returns the offset of an expert's block from the first byte of the weights in the plan file.
+    /// The sum cannot overflow for an expert of the group.
     pub fn block(&self, expert: u32) -> u64 {
         self.first.saturating_add(self.shape.stride().saturating_mul(u64::from(expert)))
     }
@@ -383,89 +390,95 @@ impl BlockPlace {
 /// The memory layout of the partial results of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartPlace {
-    /// Bytes of a partial result.
+    /// Bytes of one partial result.
     pub bytes: u64,
-    /// Offset of the first partial result of the first line. A *line* is one column of one row.
+    /// Offset of the task's first partial result in the memory of a piece. A *line* is the partial
+    /// results of one row and column.
     pub offset: u64,
-    /// Number of the task's first line; lines are numbered over all tasks of a stage.
+    /// Number of the task's first line. Lines are numbered over all tasks of a stage.
     pub line: usize,
-    /// Max partial results of a line.
+    /// Maximum number of partial results in a line.
     pub parts: u32,
-    /// Columns of a row.
+    /// Number of columns of a row.
     pub columns: u32,
-    /// Max rows.
+    /// Maximum number of rows.
     pub rows: u64,
 }
 
 impl PartPlace {
-    /// Returns the line number of a row's column; `None` if it does not exist.
+    /// Returns the line of a row and column, counted from the task's first line; `None` if they do
+    /// not exist.
     pub fn line(&self, row: u64, column: u32) -> Option<u64> {
         let inside = row < self.rows && column < self.columns;
         inside.then(|| row.checked_mul(self.columns.into())?.checked_add(column.into())).flatten()
     }
 
-    /// Returns the number of lines. The program's check limits the memory of their partial results.
+    /// Returns the number of lines of the task. The check of the plan limits the memory of their
+    /// partial results.
     fn lines(&self) -> u64 {
         self.rows.saturating_mul(self.columns.into())
     }
 }
 
-/// A checked plan.
+/// A checked plan, which the executor can run.
 #[derive(Debug)]
 pub struct Program {
-    /// The stages, in order.
+    /// The stages in the order of execution.
     pub stages: Vec<Stage>,
-    /// Kernels, by id.
+    /// Signatures of the kernels, indexed by kernel id.
     pub kernels: Vec<Signature>,
-    /// Routings, by id.
+    /// Routings, indexed by bucket id.
     pub routings: Vec<Routing>,
-    /// Groups of experts, by id.
+    /// Expert groups, indexed by number.
     pub groups: Vec<Group>,
-    /// Windows, in order. Each group has at least one.
+    /// Windows in the order of their requests. Each group has at least one window.
     pub windows: Vec<Window>,
-    /// Arena buffers, by id.
+    /// Arena buffers, indexed by buffer id.
     pub buffers: Vec<ArenaBuffer>,
     /// Scratch memory that each thread needs, in bytes.
     pub scratch_bytes: u64,
     /// Memory for the partial results of a stage's items, in bytes.
     pub part_bytes: u64,
-    /// Max lines with partial results in a stage.
+    /// Maximum number of lines with partial results in a stage.
     pub part_lines: usize,
     /// Memory that each thread needs for copies of chosen cache slots, in bytes.
     pub chosen_bytes: u64,
-    /// The inputs that are computed from positions of rows.
+    /// The inputs that are computed from the positions of rows.
     pub row_inputs: Vec<RowInput>,
-    /// The n-gram rows, which a token and those before it name. Each has a state of its own.
+    /// The n-gram rows: table rows that a token and the tokens before it select. Each n-gram has
+    /// its own state.
     pub ngrams: Vec<Ngram>,
-    /// Max tokens of a step.
+    /// Maximum number of tokens of a step.
     pub max_tokens: u32,
     /// Size of the vocabulary.
     pub vocabulary: u32,
-    /// The buffer of a step's output.
+    /// The buffer with a step's output.
     pub logits: BufferId,
     /// The kind of a step's output.
     pub output: Output,
-    /// Hidden states that the plan takes with the tokens.
+    /// Hidden states that the plan needs as input with the tokens, if any.
     pub takes: Option<HiddenRows>,
-    /// Hidden states that a step returns for the tokens.
+    /// Hidden states that a step returns for the tokens, if any.
     pub gives: Option<HiddenRows>,
-    /// Separately callable layers; empty if all stages form a model's step.
+    /// Layers that can be called separately; empty if the stages are the step of a whole model.
     pub layers: Vec<Layer>,
-    /// Part of the model that the plan computes, if it does not compute the whole model.
+    /// This rank and the number of ranks, if the plan is that of one rank of several.
     pub ranks: Option<Ranks>,
-    /// Max memory for the messages of an exchange with other ranks, in bytes.
+    /// Maximum memory for the messages of an exchange with other ranks, in bytes.
     pub exchange_bytes: u64,
 }
 
 impl Program {
-    /// Returns whether a step must have the whole text, because every token sees all others.
+    /// Returns whether a step must contain the whole text, because every token attends to all
+    /// others.
     pub fn reads_whole(&self) -> bool {
         self.stages.iter().any(|stage| stage.whole.iter().any(Option::is_some))
     }
 
-    /// Returns the min number of rows of an addition from which each token task always uses the
-    /// same kernel, if its kernels round differently. Returns 1 if tiles are used without `exact`,
-    /// because then results depend on any number of rows.
+    /// Returns the smallest number of rows of an addition from which on each task over tokens
+    /// always uses the same kernel variant. Only tasks whose variants round differently count.
+    /// Returns 1 if the plan uses AMX tiles and `exact` is false, because results then depend on
+    /// the number of rows anyway.
     pub fn min_rows(&self, exact: bool) -> u32 {
         let rounds = |separation: RowSeparation| match separation {
             RowSeparation::Never => false,
@@ -483,12 +496,12 @@ impl Program {
         tasks.filter(|(_, apart)| rounds(**apart)).map(|(task, _)| min(task)).max().unwrap_or(1)
     }
 
-    /// Returns the windows of a group, by position.
+    /// Returns the indices of a group's windows in [`Program::windows`].
     pub fn windows_of(&self, group: u32) -> impl Iterator<Item = usize> {
         self.windows.iter().enumerate().filter(move |(_, window)| window.group == group).map(|(i, _)| i)
     }
 
-    /// Returns the number of experts of a group that a token needs, in all windows of the group
+    /// Returns the number of experts of a group that a token needs in all windows of the group
     /// together.
     pub fn experts_of_token(&self, group: u32) -> u32 {
         let windows = self.windows.iter().filter(|window| window.group == group);
@@ -499,7 +512,7 @@ impl Program {
     /// Checks a plan whose kernels have been verified.
     ///
     /// # Errors
-    /// Returns the first problem found.
+    /// Returns the first problem found in the plan.
     pub fn new(plan: &Plan<Kernel>) -> Result<Program> {
         let sizes = || {
             range("max_tokens", plan.max_tokens, 1, MAX_TOKENS)?;
@@ -528,7 +541,7 @@ impl Program {
         }
         let ends =
             |end: fn(&PartPlace) -> u64| stages.iter().flat_map(|stage| &stage.parts).map(end).max().unwrap_or(0);
-        // The sums cannot overflow: each was found to be at most MAX_PARTS.
+        // The sums cannot overflow, because each of them was checked to be at most `MAX_PARTS`.
         let part_bytes = ends(|place| place.offset + place.bytes * place.lines() * u64::from(place.parts));
         let part_lines = ends(|place| place.line as u64 + place.lines());
         let inputs = InputKinds::from_stages(&stages);
@@ -561,7 +574,7 @@ impl Program {
     }
 }
 
-/// Returns the signatures of kernels, and the scratch bytes of the kernel that needs the most.
+/// Returns the signatures of all kernels, and the scratch bytes of the kernel that needs most.
 fn signatures(plan: &Plan<Kernel>) -> Result<(Vec<Signature>, u64)> {
     let mut kernels = Vec::with_capacity(plan.kernels.len());
     let mut scratch_bytes = 0;

@@ -1,17 +1,18 @@
-//! The checks of a rank's plan: its number, and its exchanges.
+//! The checks of a plan for one rank of several: its rank number and its exchanges.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ArenaBuffer, BufferId, Exchange, MAX_RANKS, Output, Plan, Ranks, Step};
 
 use super::{BarrierAction, PlanError, Problem, Stage, at, id, range};
 
-/// Bytes of an element of a buffer that ranks exchange.
+/// Bytes of an element of a buffer that ranks exchange: a 32-bit float.
 pub(super) const FLOAT_BYTES: u64 = 4;
 
-/// Copies of a message that a transport keeps: one at the sender, and one at the receiver.
+/// Number of copies of a message that a transport keeps: one at the sender, and one at the
+/// receiver.
 const MESSAGE_COPIES: u64 = 2;
 
-/// Checks the rank of a plan, and all exchanges.
+/// Checks the rank number of a plan, and all its exchanges.
 pub(crate) fn check(plan: &Plan<Kernel>) -> Result<(), PlanError> {
     at(&"ranks", plan.ranks.map_or(Ok(()), |ranks| rank(plan, ranks)))?;
     for (i, step) in plan.steps.iter().enumerate() {
@@ -55,14 +56,14 @@ fn exchange(plan: &Plan<Kernel>, exchange: Exchange) -> Result<(), Problem> {
     Err(Problem::Shape { expected: "a result with the rows of all parts, in memory of its own" })
 }
 
-/// Returns a buffer of rows of floats.
+/// Returns a buffer, if its rows consist of 32-bit floats.
 fn floats(plan: &Plan<Kernel>, buffer: BufferId) -> Result<&ArenaBuffer, Problem> {
     let found = id("buffer", buffer.0, &plan.buffers)?;
     let fits = found.row_bytes.is_multiple_of(FLOAT_BYTES) && found.offset.is_multiple_of(FLOAT_BYTES);
     if fits { Ok(found) } else { Err(Problem::Shape { expected: "rows of floats at multiples of 4" }) }
 }
 
-/// Whether two buffers share no memory.
+/// Returns whether two buffers share no memory.
 fn is_apart(plan: &Plan<Kernel>, a: &ArenaBuffer, b: &ArenaBuffer) -> bool {
     let end = |buffer: &ArenaBuffer| {
         let rows = buffer.rows.most(plan.max_tokens, plan.output.most(plan.max_tokens));
@@ -71,8 +72,8 @@ fn is_apart(plan: &Plan<Kernel>, a: &ArenaBuffer, b: &ArenaBuffer) -> bool {
     end(a) <= b.offset || end(b) <= a.offset
 }
 
-/// Checks that no exchange is inside a loop over streamed experts. Ranks run such loops a different
-/// number of times.
+/// Checks that no exchange is inside a loop over streamed experts, because ranks may repeat such
+/// loops a different number of times.
 pub(super) fn check_loops(stages: &[Stage]) -> Result<(), PlanError> {
     let is_exchange = |then: &BarrierAction| {
         matches!(then, BarrierAction::Exchange(_) | BarrierAction::BeginSum(_) | BarrierAction::FinishSum(_))
@@ -81,7 +82,7 @@ pub(super) fn check_loops(stages: &[Stage]) -> Result<(), PlanError> {
         let is_inside = pair[0].window.is_some() && pair[0].window == pair[1].window;
         is_inside && pair[0].then.iter().any(is_exchange)
     });
-    // A loop may run some stages of a half again, but not the sum.
+    // Stages of a half may be repeated without the sum, so a loop must not contain them.
     let inside = inside.or(stages.iter().position(|stage| stage.window.is_some() && stage.half.is_some()));
     match inside {
         None => Ok(()),
@@ -92,8 +93,8 @@ pub(super) fn check_loops(stages: &[Stage]) -> Result<(), PlanError> {
     }
 }
 
-/// Returns the max bytes of memory for the messages of an exchange: the parts of other ranks, and
-/// copies of all messages. A transport keeps them while they travel.
+/// Returns the maximum bytes of memory for the messages of an exchange. This includes the parts of
+/// other ranks, and the copies of all messages that a transport keeps until they are received.
 pub(super) fn exchange_bytes(plan: &Plan<Kernel>) -> u64 {
     let peers = plan.ranks.map_or(0, |ranks| u64::from(ranks.ranks).saturating_sub(1));
     let size = |buffer: BufferId| {
@@ -107,14 +108,15 @@ pub(super) fn exchange_bytes(plan: &Plan<Kernel>) -> u64 {
 }
 
 /// Returns the bytes of memory for the messages of an exchange with `peers` other ranks. `size`
-/// returns the bytes of a buffer.
+/// returns the number of bytes of a buffer.
 fn message_bytes(exchange: Exchange, peers: u64, size: impl Fn(BufferId) -> u64) -> u64 {
     match exchange {
-        // The parts of other ranks, their copies, and a copy of the own part for each other rank.
+        // This counts the parts of all other ranks, the transport's copies of these, and a copy of
+        // this rank's part for each other rank.
         Exchange::Sum { part, .. } | Exchange::SumHalves { part, .. } | Exchange::Gather { part, .. } => {
             size(part).saturating_mul(peers).saturating_mul(1 + MESSAGE_COPIES)
         }
-        // A copy, because the rows are in the plan's own buffers.
+        // Only the transport's copy counts, because the rows are in the plan's own buffers.
         Exchange::Send { rows, .. } | Exchange::Receive { rows, .. } => size(rows),
     }
 }
@@ -127,7 +129,8 @@ mod tests {
     fn memory_for_messages_counts_parts_and_copies() {
         let [part, sum] = [BufferId(0), BufferId(1)];
         let bytes = |exchange, peers| message_bytes(exchange, peers, |buffer| if buffer == part { 100 } else { 1 });
-        // Three parts arrive. The transport copies them, and has three copies of the own part.
+        // Three parts arrive, the transport has a copy of each, and it has three copies of this
+        // rank's part.
         assert_eq!(bytes(Exchange::Sum { part, sum }, 3), 900);
         assert_eq!(bytes(Exchange::Gather { part, whole: sum }, 1), 300);
         assert_eq!(bytes(Exchange::Send { rows: part, to: 1 }, 3), 100);

@@ -11,7 +11,7 @@ use ixc_ir::state::FieldRow;
 use super::{Ids, MAX_CONTEXT, MAX_EXPERTS, MAX_PAIRS, Problem, Result, Routing, at, id, range};
 use crate::storage::pack;
 
-/// Shortens a name for an error message to at most a line.
+/// Shortens a name to at most 100 characters, for an error message.
 pub(crate) fn shorten(name: &str) -> String {
     if name.chars().nth(100).is_some() {
         name.chars().take(97).chain("...".chars()).collect()
@@ -20,13 +20,14 @@ pub(crate) fn shorten(name: &str) -> String {
     }
 }
 
-/// Sizes of a derived tensor.
+/// Sizes of a derived tensor: of its result, and of the stored bytes that it is made from.
 pub(super) struct DerivedSizes {
     bytes: u64,
     stored: Option<u64>,
 }
 
-/// Checks each derived tensor once, because many weights may use the same one.
+/// Checks the derived tensors. Each is checked only once, because many weights may use the same
+/// tensor.
 pub(super) fn check_derived(plan: &Plan<Kernel>) -> Result<Vec<DerivedSizes>> {
     let lengths: Vec<u64> = plan.files.iter().map(|file| file.bytes).collect();
     let made = |(number, derived): (usize, &Derivation)| {
@@ -80,7 +81,8 @@ pub(super) fn weight(plan: &Plan<Kernel>, made: &[DerivedSizes], weight: &PlanWe
     check_inside(what, weight.offset, weight.span(), available)
 }
 
-/// Checks that the weights packed at load time take at most as many bytes as the files have.
+/// Checks that the weights that loading packs or converts have at most as many stored bytes as the
+/// model files have.
 pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[DerivedSizes]) -> Result<(), Problem> {
     let max = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
     let stored = |weight: &PlanWeight| match weight.file {
@@ -110,8 +112,8 @@ fn check_rows(rows: RowCount) -> Result<(), Problem> {
     }
 }
 
-/// Checks that a rotary table has pairs, that both its lists have equal lengths, and that its
-/// position step is not 0.
+/// Checks that a rotary table has at least one pair, that its two lists have equal lengths, and
+/// that its position step is not 0.
 pub(super) fn rope(table: &RopeTable) -> Result<(), Problem> {
     let pairs = table.frequencies.len();
     range("pairs", pairs as u64, 1, MAX_PAIRS as u64)?;
@@ -167,14 +169,14 @@ pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Pr
     check_inside("the arena", buffer.offset, bytes, plan.arena_bytes)
 }
 
-/// Returns the routings. Each must be filled once.
+/// Returns the routings of a plan. Each routing must be filled by exactly one step.
 pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     let mut routings = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let Step::Bucket { bucket, ids, first, top_k, experts, nobody } = step else { continue };
         let check = || {
-            // Routings must be numbered in order of steps, so their number is at most the number of
-            // steps.
+            // Routings must be numbered in the order of the steps that fill them, so there are at
+            // most as many routings as steps.
             if bucket.0 >= plan.buckets || bucket.0 as usize != routings.len() {
                 return Err(Problem::Order { bucket: bucket.0 });
             }
@@ -193,8 +195,8 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     Ok(routings)
 }
 
-/// Returns the location of `count` ids of each token, from `first` on, in a buffer that holds only
-/// ids.
+/// Returns the location of `count` ids of each token. They begin at element `first` of each row of
+/// a buffer that holds only ids.
 pub(super) fn slots(plan: &Plan<Kernel>, ids: BufferId, first: u32, count: u32) -> Result<Ids, Problem> {
     let buffer = id("buffer", ids.0, &plan.buffers)?;
     let end = (u64::from(first) + u64::from(count)) * 4;

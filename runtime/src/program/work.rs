@@ -1,10 +1,10 @@
-//! Work of a plan for one token: a bound on the kernel statements of a step, and the limit that a
-//! plan may not exceed.
+//! Work of a plan for one token: an upper bound for the executed kernel statements, and a limit
+//! that a plan may not exceed.
 //!
-//! Loops of kernels are counted, and their trip counts are affine in dims. Dims are expressions
-//! over inputs with known ranges. So each task has a largest number of executed statements, and no
-//! kernel has to run for it. Tasks have variants for different numbers of rows. Each is counted at
-//! the fewest and the most rows that it serves, per row.
+//! The bound is computed without running a kernel. Trip counts of loops are affine in the kernel's
+//! dims, and dims are expressions over inputs with known ranges. So each task has a maximum number
+//! of executed statements. A task has variants for different numbers of rows. For each variant, the
+//! statements per row are computed for the smallest and the largest number of rows.
 //!
 //! ```text
 //! 512 tokens on 2048 outputs by a q4_k weight of 2048 columns
@@ -12,14 +12,14 @@
 //! bytes        2048 * 2048 * 4.5 / 8 = 2.4 MB                             limit:   2,400,000 * 16
 //! ```
 //!
-//! A model reads each byte of its weights at most once for a token. Only weights that tasks use
-//! count, and bytes of a file count once, however many weights have them. A model reads each byte
-//! of its states at most once for each query head, and each byte of its buffers a few times. Those
-//! bytes limit the work. A plan beyond the limit does nothing that a model needs, and could occupy
-//! the machine for years.
+//! The limit is computed from bytes. A model reads each byte of its weights at most once for a
+//! token. Only weights that tasks use count, and each byte of a file counts once. A model reads
+//! each byte of its states at most once for each query head, and each byte of its buffers a few
+//! times. A plan beyond the limit does work that no model needs, and could occupy the machine for
+//! years.
 //!
-//! Invariant: the count is not below the number of statements of any step, divided by its tokens,
-//! apart from the rounding of rows to chunks (a factor below 2).
+//! Invariant: the bound is at least the number of statements of any step, divided by its tokens.
+//! There is one exception: rows are rounded up to chunks (a factor below 2).
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -32,47 +32,48 @@ use ixc_ir::plan::{
 use super::ranks::FLOAT_BYTES;
 use super::{PlanError, Problem, at};
 
-/// Max statements for a token and a byte of weights. Models need less than one.
+/// Maximum statements per token and byte of the weights. Models need less than one.
 const FOR_WEIGHT_BYTE: u64 = 16;
-/// Max statements for a token and a byte of the states of a full context. Most models need some
-/// ten, and 128 query heads on one latent key some 700. The count is up to 16 times too high,
-/// because each part of a row counts like the whole row.
+/// Maximum statements per token and byte of the states of a full context. Most models need some
+/// ten, and 128 query heads on one latent key need some 700. The bound is up to 16 times too high,
+/// because each part of a row is counted like the whole row.
 const FOR_STATE_BYTE: u64 = 4096;
-/// Max statements for a token and a byte of the buffers of one row. Models need some ten.
+/// Maximum statements per token and byte of the buffers of one row. Models need some ten.
 const FOR_BUFFER_BYTE: u64 = 256;
-/// Max statements for a token and a task, whatever its size.
+/// Maximum statements per token and task, in addition to those for its bytes.
 const FOR_TASK: u64 = 4096;
-/// Max evaluations of trip counts in a check. Plans of large models need some hundred thousand.
+/// Maximum number of trip counts that are evaluated in a check. Plans of large models need some
+/// hundred thousand.
 const MAX_EVALUATIONS: u64 = 1 << 24;
 
-/// A loop nest of a kernel, without the statements of loops inside it.
+/// A loop nest of a kernel, with the number of statements directly inside its innermost loop.
 struct Nest {
-    /// Trip counts, outermost first.
+    /// Trip counts of the loops, outermost first.
     trips: Vec<Affine>,
     statements: u64,
 }
 
-/// Range of a dim of a call, both ends included.
+/// Range of the values of a dim in a call, with both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct DimRange {
     lo: i64,
     hi: i64,
 }
 
-/// Work of a plan, and the bytes that limit it.
+/// Work of a plan for one token, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenWork {
     /// Statements of all kernels for one token with a full context.
     pub statements: u64,
-    /// Max statements.
+    /// Maximum number of statements for the plan's weights, states, buffers and tasks.
     pub limit: u64,
 }
 
-/// Counts the work of a checked plan for one token of a full context, and compares it with the
+/// Counts the work of a checked plan for one token with a full context, and compares it with the
 /// limit.
 ///
 /// # Errors
-/// If the plan exceeds the limit, or if counting takes too long.
+/// Fails if the plan exceeds the limit, or if counting would take too long.
 pub fn check(plan: &Plan<Kernel>, context: u32) -> Result<TokenWork, PlanError> {
     let work = at(&"plan", count(plan, context.saturating_add(ATTENTION_BLOCK)))?;
     match work.statements <= work.limit {
@@ -81,7 +82,8 @@ pub fn check(plan: &Plan<Kernel>, context: u32) -> Result<TokenWork, PlanError> 
     }
 }
 
-/// Counts the work of a plan and its limit. The memory of states has room for `capacity` positions.
+/// Counts the work of a plan, and computes its limit. The memory of the states has room for
+/// `capacity` positions.
 fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
     let mut counter = Counter {
         plan,
@@ -104,7 +106,7 @@ fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
                     tasks += 1;
                 }
             }
-            // A sum adds the floats of each rank.
+            // A sum over ranks adds the floats of each rank, so these additions are counted.
             Step::Exchange(exchange) => {
                 let ranks = u64::from(plan.ranks.map_or(1, |ranks| ranks.ranks));
                 let result = exchange.result().and_then(|result| plan.buffers.get(result.0 as usize));
@@ -117,7 +119,7 @@ fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
     }
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
     let weights = weight_bytes(plan);
-    // The count takes windows for whole contexts, so the limit does, too.
+    // The bound assumes a full context also for sliding windows, so the limit does the same.
     let states = sum(&mut plan.states.iter().filter_map(|state| state.bytes(capacity)));
     let buffers = sum(&mut plan.buffers.iter().map(|buffer| match buffer.rows {
         RowCount::Tokens | RowCount::Outputs => buffer.row_bytes,
@@ -128,17 +130,17 @@ fn count(plan: &Plan<Kernel>, capacity: u32) -> Result<TokenWork, Problem> {
     Ok(TokenWork { statements, limit })
 }
 
-/// Bytes of a file, and the length in the format that kernels read.
+/// Byte range of weights in a file, and their length in the kernels' format.
 struct Span {
-    /// The file; weights in blocks lie in the plan's own file.
+    /// Kind and number of the file; weights in blocks lie in the plan file.
     file: (u8, u32),
     begin: u64,
     end: u64,
     bytes: u64,
 }
 
-/// Returns the bytes of the weights that tasks use, as kernels read them. Bytes of a file count
-/// once.
+/// Returns the bytes of the weights that tasks use, in the kernels' format. Each byte of a file is
+/// counted once.
 fn weight_bytes(plan: &Plan<Kernel>) -> u64 {
     let mut is_used = vec![false; plan.weights.len()];
     let tasks = plan.steps.iter().flat_map(|step| if let Step::Run { tasks, .. } = step { &tasks[..] } else { &[] });
@@ -162,7 +164,7 @@ fn weight_bytes(plan: &Plan<Kernel>) -> u64 {
     let is_in_blocks = |number: &usize| matches!(plan.weights[*number].file, WeightFile::Blocks { .. });
     let mut spans: Vec<Span> =
         (0..plan.weights.len()).filter(|number| !is_in_blocks(number)).filter_map(span).collect();
-    // The matrices of a group alternate in its blocks, which are one span together.
+    // The matrices of a group alternate in its blocks, so the blocks of a group are a single range.
     spans.extend(plan.expert_groups.iter().filter_map(|group| {
         let weights = group.weights.iter().map(|number| *number as usize);
         let weights = weights.filter(|number| *number < plan.weights.len()).filter(is_in_blocks);
@@ -187,37 +189,37 @@ fn weight_bytes(plan: &Plan<Kernel>) -> u64 {
     sum
 }
 
-/// Counts the work of tasks.
+/// Counter of the work of tasks.
 struct Counter<'p> {
     plan: &'p Plan<Kernel>,
-    /// Positions of a full context.
+    /// Number of positions of a full context.
     capacity: u64,
     /// Loop nests of each kernel.
     nests: Vec<Vec<Nest>>,
-    /// Work of calls that were counted before.
+    /// Cache of the statements of calls, by kernel and dim ranges.
     calls: HashMap<(KernelId, Vec<DimRange>), u64>,
-    /// Trip counts that were evaluated.
+    /// Number of trip counts that were evaluated so far.
     evaluations: u64,
 }
 
-/// Rows of the items of a task, and the number of the items.
+/// The items of a task for some number of rows.
 #[derive(Clone, Copy)]
 struct Items {
-    /// Rows of an item.
+    /// Number of rows of an item.
     rows: u64,
-    /// Items of a column.
+    /// Number of items for each column.
     count: u64,
 }
 
 impl Counter<'_> {
-    /// Returns the statements of a task for one token, which has `rows` rows.
+    /// Returns the statements of a task for one token, which has `rows` rows in the task.
     fn task(&mut self, task: &Task, rows: u64) -> Result<u64, Problem> {
         let max_rows = u64::from(self.plan.max_tokens).saturating_mul(rows);
         let (mut first, mut max) = (1u64, 0);
         for variant in &task.variants {
             let last = u64::from(variant.up_to_rows).min(max_rows);
-            // Rows with positions in parts, and rows that see chosen places, are items of their own
-            // in any variant.
+            // One row is also counted: if positions are divided, or an index chooses positions,
+            // each row is a separate item in any variant.
             for of_step in [1, first, last].into_iter().filter(|rows| *rows <= max_rows) {
                 let chunk = u64::from(variant.row_chunk).clamp(1, of_step.max(1));
                 let items = Items { rows: chunk, count: of_step.div_ceil(chunk) };
@@ -228,7 +230,7 @@ impl Counter<'_> {
         Ok(max.saturating_mul(rows))
     }
 
-    /// Returns the statements of all items of a task for some rows.
+    /// Returns the statements of the given items, in all columns of a task.
     fn items(&mut self, task: &Task, variant: &Variant, items: Items) -> Result<u64, Problem> {
         let parts = variant.split.map_or(1, |split| u64::from(split.division.parts.max(1)));
         let input = Inputs { rows: items.rows, bands: 1, parts };
@@ -239,7 +241,8 @@ impl Counter<'_> {
             each = each.max(banded.saturating_mul(bands.count.into()));
         }
         if let Some(split) = variant.split {
-            // The dim is the number of parts, or of the blocks of a context.
+            // The only dim of a `combine` kernel is the number of parts, or the number of blocks of
+            // a full context.
             let blocks = self.capacity.div_ceil(ATTENTION_BLOCK.into()).max(parts);
             let dims = self.kernel(split.combine).map_or(0, |kernel| kernel.dims.len());
             let ranges = vec![DimRange { lo: 0, hi: i64::try_from(blocks).unwrap_or(i64::MAX) }; dims];
@@ -252,7 +255,7 @@ impl Counter<'_> {
         self.plan.kernels.get(id.0 as usize)
     }
 
-    /// Returns the statements of a call with these dims.
+    /// Returns the statements of a kernel call for an item with the given inputs.
     fn call(&mut self, id: KernelId, dims: &[DimExpr], inputs: Inputs) -> Result<u64, Problem> {
         let mut ranges = Vec::with_capacity(dims.len());
         for dim in dims {
@@ -263,10 +266,11 @@ impl Counter<'_> {
         self.call_statements(id, ranges)
     }
 
-    /// Returns the statements of a call with dims in these ranges.
+    /// Returns the maximum statements of a kernel call whose dims are in these ranges.
     fn call_statements(&mut self, id: KernelId, mut ranges: Vec<DimRange>) -> Result<u64, Problem> {
         let Some(kernel) = self.kernel(id) else { return Ok(0) };
-        // A call with other dims is an error when it runs.
+        // Values outside the kernel's declared range are ignored, because such a call fails when it
+        // runs.
         for (range, dim) in ranges.iter_mut().zip(&kernel.dims) {
             *range = DimRange { lo: range.lo.clamp(dim.lo, dim.hi), hi: range.hi.clamp(dim.lo, dim.hi) };
         }
@@ -285,7 +289,7 @@ impl Counter<'_> {
     }
 }
 
-/// Ranges of the inputs of an item.
+/// Upper bounds of an item's inputs: rows, bands and parts.
 #[derive(Clone, Copy)]
 struct Inputs {
     rows: u64,
@@ -307,7 +311,7 @@ impl Inputs {
             | DimInput::Position
             | DimInput::TextEnd => capacity,
             DimInput::PartBegin | DimInput::Skipped => blocks,
-            // The end of the last part may lie after the text.
+            // The end of the last part of the positions may lie after the last position.
             DimInput::PartEnd => input.row().max,
             DimInput::Parts => self.parts,
         };
@@ -322,10 +326,10 @@ fn nests(kernel: &Kernel) -> Vec<Nest> {
     nests
 }
 
-/// Adds the nest of a block, executed `times` times in loops with constant trip counts, and those
-/// of its loops. Loops with constant trip counts are part of the nest around them.
+/// Adds the loop nest of a block of statements, and those of its loops. The block is executed
+/// `times` times by loops with constant trip counts, which do not form nests of their own.
 fn add_nests(body: &[Stmt], trips: &mut Vec<Affine>, times: u64, nests: &mut Vec<Nest>) {
-    // A call and an iteration of a loop count, because an empty loop takes time, too.
+    // A call or a loop iteration counts as one statement, because an empty loop takes time, too.
     let mut own = 1u64;
     for stmt in body {
         own = own.saturating_add(1);
@@ -349,7 +353,8 @@ fn add_nests(body: &[Stmt], trips: &mut Vec<Affine>, times: u64, nests: &mut Vec
     }
 }
 
-/// Returns the largest value of a trip count over the ranges of the dims; 0 if it is negative.
+/// Returns the largest value of a trip count over the ranges of the dims; 0 if that value is
+/// negative.
 fn most(trip: &Affine, ranges: &[DimRange]) -> u64 {
     let term = |(atom, coefficient): &(Atom, i64)| match atom {
         Atom::Dim(dim) => {

@@ -7,14 +7,15 @@ use ixc_ir::plan::{
 use super::super::{Access, LINE_BYTES, MAX_CONTEXT, Parameter, Problem, id, range};
 use super::Checker;
 
-/// Checks that a choice has at least one place, and whole runs.
+/// Checks that a choice selects at least one slot, and whole runs or blocks of slots.
 fn check(choice: PositionChoice) -> Result<(), Problem> {
     range("chosen places", choice.top_k, 1, MAX_CONTEXT)?;
     range("positions that are chosen together", choice.every, 1, MAX_CONTEXT)?;
     if choice.is_valid() { Ok(()) } else { Err(Problem::Shape { expected: "a choice of whole runs or blocks" }) }
 }
 
-/// Returns the index's choice of the positions that a task's rows see, if any.
+/// Returns the choice that determines which positions a task's rows see; `None` if they see all
+/// positions.
 pub fn position_choice(task: &Task) -> Result<Option<PositionChoice>, Problem> {
     let chosen = |arg: &Arg| match arg.source {
         Source::Chosen { choice, .. } => Some(choice),
@@ -25,7 +26,7 @@ pub fn position_choice(task: &Task) -> Result<Option<PositionChoice>, Problem> {
     if task.rows != RowAxis::Tokens || choices.any(|other| other != choice) {
         return Err(Problem::Shape { expected: "rows of tokens and a single choice, because places are chosen" });
     }
-    // Chosen entries are read in addition to positions.
+    // Chosen entries are read in addition to positions, so they do not limit the positions.
     if choice.of == ChoiceUnit::Entries {
         let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
         return if alone {
@@ -41,8 +42,8 @@ pub fn position_choice(task: &Task) -> Result<Option<PositionChoice>, Problem> {
 }
 
 impl Checker<'_> {
-    /// Checks that an argument takes all chosen slots from the first on, because partial reads are
-    /// not supported. Also checks that a row of the mask has the bits of all columns.
+    /// Checks that an argument covers all chosen slots from the first one on; other ranges are not
+    /// supported. Also checks that a row of the mask has bits for all columns.
     pub(super) fn check_unshifted(&self, columns: u32, arg: &Arg) -> Result<(), Problem> {
         let Source::Chosen { marks, choice, .. } = arg.source else { return Ok(()) };
         let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
@@ -57,14 +58,14 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the number of bytes of a mask with one bit for each slot of the context, in whole
-    /// words.
+    /// Returns the number of bytes of a mask with one bit for each slot of the context, rounded up
+    /// to whole words.
     fn bytes_of_bits(&self, choice: PositionChoice) -> u64 {
         u64::from(self.plan.context_length.div_ceil(choice.of_bit()).div_ceil(ATTENTION_BLOCK)) * 4
     }
 
-    /// Checks that an index chooses among the slots of a state, with a bit for each slot of the
-    /// context.
+    /// Checks that an index chooses among the slots of a suitable state, and that its mask has a
+    /// bit for each slot of the context.
     pub(super) fn check_choice(
         &self,
         state: u32,
@@ -76,7 +77,8 @@ impl Checker<'_> {
         let state = id("state", state, &self.plan.states)?;
         let held = id("field of a state", field, &state.fields)?;
         let every = choice.of_bit();
-        // The slots are copied as elements of two bytes.
+        // Slots are copied as elements of two bytes, so the format must have two bytes for each
+        // element.
         let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
         if !held.positions || !halves || state.window.is_some() || state.every != every {
             return Err(Problem::Shape {
@@ -91,8 +93,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that no task writes a state from which another task of the same step takes chosen
-    /// slots. The runtime copies the slots itself, before the kernel runs.
+    /// Checks that no task of a step writes a state from which a task of the same step takes chosen
+    /// slots. The runtime copies such slots before the kernel runs.
     pub(super) fn chosen_of_others(&self, tasks: &[Task]) -> Result<(), Problem> {
         let chosen = |arg: &Arg| match arg.source {
             Source::Chosen { state, field, .. } => Some((state, field)),
@@ -116,7 +118,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the max bytes of the slots that are copied for an item of a task.
+    /// Returns the maximum number of bytes of chosen slots that are copied for one item of a task.
     pub(in crate::program) fn chosen_bytes(&self, task: &Task) -> u64 {
         let bytes = |arg: &Arg| match arg.source {
             Source::Chosen { state, field, choice, .. } => {

@@ -1,9 +1,10 @@
-//! Checks of the steps around a sum of ranks in halves of the rows.
+//! Checks of the steps around a sum over ranks, if the sum and these steps compute their rows in
+//! two halves.
 //!
-//! Invariant: each buffer that the steps of one side access has memory of its own. Otherwise the
-//! second half would read rows that the first half has overwritten. The steps are in one layer, if
-//! layers run separately. Otherwise a layer would end with an open exchange, from which a later
-//! exchange would get the messages.
+//! Invariant: the buffers that the steps of one side access do not overlap in memory. Otherwise the
+//! second half would read rows that the first half has overwritten. If layers run separately, all
+//! of the steps belong to one layer. Otherwise a layer would end with a pending exchange, and a
+//! later exchange would receive its messages.
 
 use std::ops::Range;
 
@@ -13,12 +14,13 @@ use super::Checker;
 use crate::program::halves::{SumHalf, first_half};
 use crate::program::{MAX_TOKENS, Problem, range};
 
-/// Max steps on each side of a sum that compute the halves one after the other.
+/// Maximum number of steps on each side of a sum that compute their rows in halves.
 const MAX_STEPS: u32 = 64;
 
 impl Checker<'_> {
-    /// Checks the steps around the sum that is step `at`. They must be in `free`: the steps of the
-    /// sum's layer that no earlier sum divides. Returns the first step that later sums may divide.
+    /// Checks the steps around the sum, which is step `at`. They must be in `free`: the steps of
+    /// the sum's layer that no earlier sum computes in halves. Returns the first step that a later
+    /// sum may compute in halves.
     pub(in crate::program) fn check_halves(
         &self,
         at: usize,
@@ -45,7 +47,7 @@ impl Checker<'_> {
         Ok(at + 1 + after)
     }
 
-    /// Checks the steps of a side.
+    /// Checks the steps on one side of the sum.
     fn check_side(&self, steps: &[Step], sum: SumHalf) -> Result<(), Problem> {
         let mut buffers = vec![sum.part, sum.sum];
         for step in steps {
@@ -77,7 +79,8 @@ mod tests {
     use super::*;
     use crate::program::PlanError;
 
-    /// Returns a plan with two layers of three steps. The second step of each adds parts of ranks.
+    /// Returns a plan with two layers of three steps each. The second step of each layer is a sum
+    /// over ranks.
     fn two_layers([first, second]: [Halves; 2]) -> Plan<Kernel> {
         let run = || Step::Run { tasks: Vec::new(), alone: 0 };
         let sum = |halves| Step::Exchange(Exchange::SumHalves { part: BufferId(0), sum: BufferId(1), halves });
@@ -122,11 +125,12 @@ mod tests {
     #[test]
     fn halves_of_a_sum_are_in_its_layer() {
         let halves = |before, after| Halves { rows: 2, before, after };
-        // An empty stage, and two stages for each step with halves.
+        // Each layer has an empty stage, and two stages for each of the two steps with halves.
         assert_eq!(stages(&two_layers([halves(1, 1), halves(1, 1)])), Ok(vec![5, 5]));
-        // Without halves, a step has one stage.
+        // A step without halves has only one stage.
         assert_eq!(stages(&two_layers([halves(1, 0), halves(0, 1)])), Ok(vec![4, 4]));
-        // One sum divides a step of the next layer, and the other one a step of the layer before.
+        // In one plan, a sum tries to include a step of the next layer; in the other plan, a step
+        // of the previous layer.
         for (at, sums) in [(1, [halves(1, 2), halves(0, 0)]), (4, [halves(0, 0), halves(2, 1)])] {
             let problem = Problem::Shape { expected: "steps of the sum's layer that no other sum divides into halves" };
             assert_eq!(stages(&two_layers(sums)), Err(PlanError { place: format!("step {at}"), problem }));
