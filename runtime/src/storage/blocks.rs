@@ -1,10 +1,10 @@
-//! Blocks: an expert's matrices in one piece, so that one read loads it, in the layout that kernels
-//! read.
+//! Blocks of experts. A block has all matrices of one expert in one piece, in the layout that
+//! kernels read, so that a single read loads the expert.
 //!
-//! A block begins on a page with a header of 64 bytes. Its matrices (*parts*) follow in the order
-//! of the plan's group (gate, up, down). Each part begins at a multiple of 64; the gaps before the
-//! next multiple are 0. Numbers are little-endian. Offsets and lengths are counted in *lines* of 64
-//! bytes.
+//! A block begins at a page boundary with a header of 64 bytes. The expert's matrices (*parts*)
+//! follow in the order of the plan's group (gate, up, down). Each part begins at a multiple of 64
+//! bytes; the bytes between two parts are 0. Numbers are little-endian. Offsets and lengths in the
+//! header are counted in *lines* of 64 bytes.
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -21,7 +21,8 @@
 //! | 36..48, 48..60 | second and third part, 0 if absent |
 //! | 60..64 | CRC-32 of bytes 0..60 |
 //!
-//! A part's length and the offset of its scales follow from its description:
+//! The header has a description of each part. A part's length, and the offset of its scales, follow
+//! from these fields:
 //!
 //! | bytes of a part | content |
 //! | --- | --- |
@@ -30,10 +31,10 @@
 //! | 4..8 | rows |
 //! | 8..12 | columns |
 //!
-//! All fields except the checksums follow from the plan. So a block is compared with its expected
-//! header, and nothing in it is trusted. For example, the block of a group of three `f16_r16`
-//! matrices with 32 rows of 32 columns has 97 lines. They are the header, and parts that begin at
-//! lines 1, 33 and 65. The next block begins 8192 bytes later.
+//! All fields except the checksums follow from the plan. So a block is compared with the expected
+//! header, and no value in it is trusted. For example, take a group of three `f16_r16` matrices
+//! with 32 rows of 32 columns. Its blocks have 97 lines: the header, and parts that begin at lines
+//! 1, 33 and 65. The next block begins 8192 bytes later.
 
 use std::path::{Path, PathBuf};
 
@@ -44,23 +45,23 @@ use crate::reads::BlockId;
 use crate::storage::memory::Region;
 use crate::storage::pack::ALIGNMENT;
 
-/// Bytes of a header.
+/// Bytes of a block's header.
 pub const BLOCK_HEADER: u64 = LINE;
-/// First bytes of a block.
+/// First bytes of a block's header.
 pub const BLOCK_MAGIC: [u8; 4] = *b"IXCB";
-/// Version of the encoding.
+/// Version of the block format.
 pub const BLOCK_VERSION: u8 = 1;
-/// Max parts that a header describes.
+/// Maximum number of parts that a header can describe.
 pub const BLOCK_PARTS: usize = 3;
-/// Unit of lengths: a cache line, which also is the length of a vector.
+/// Unit of offsets and lengths: a cache line, which is also the length of a vector.
 const LINE: u64 = 64;
-/// Offset of the parts' descriptions, and bytes of each.
+/// Offset in the header of the descriptions of the parts, and bytes of each description.
 const PARTS_AT: usize = 24;
 const PART_BYTES: usize = 12;
-/// Offset of the header's own checksum.
+/// Offset in the header of the header's own checksum.
 const CRC_AT: usize = 60;
 
-/// Name, offset and length of the header's fields between version and checksum, for errors.
+/// Name, offset and length of the header's fields between version and checksum, for error messages.
 const FIELDS: [(&str, usize, usize); 18] = [
     ("number of parts", 5, 1),
     ("rows of a strip", 6, 1),
@@ -82,14 +83,14 @@ const FIELDS: [(&str, usize, usize); 18] = [
     ("third part's columns", 56, 4),
 ];
 
-/// A block that differs from its plan.
+/// Error for a block whose header or checksum differs from what the plan requires.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{}: {block}: the {what} is {found:#x}, expected {expected:#x}: the file is damaged, compile the model again",
     path.display()
 )]
 pub struct BlockError {
-    /// The plan's file.
+    /// Path of the plan file.
     pub path: PathBuf,
     /// Id of the block.
     pub block: BlockId,
@@ -101,10 +102,10 @@ pub struct BlockError {
     pub expected: u64,
 }
 
-/// A matrix in a block.
+/// A matrix of an expert, as a part of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPart {
-    /// Format that kernels read.
+    /// Format in which kernels read the matrix.
     pub format: Format,
     /// Rows of the matrix.
     pub rows: u32,
@@ -116,7 +117,7 @@ pub struct BlockPart {
     pub bytes: u64,
 }
 
-/// Layout of the blocks of a group.
+/// Layout of the blocks of one expert group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockShape {
     /// Parts in the order of the group.
@@ -125,7 +126,8 @@ pub struct BlockShape {
 }
 
 impl BlockShape {
-    /// Makes the layout for a group with these weights; `None` if a header cannot describe them.
+    /// Returns the layout of blocks for a group with these weights; `None` if a header cannot
+    /// describe them.
     pub fn new<'a>(weights: impl IntoIterator<Item = &'a PlanWeight>) -> Option<BlockShape> {
         let (mut parts, mut lines) = (Vec::new(), 1u64);
         for weight in weights {
@@ -147,12 +149,12 @@ impl BlockShape {
         u64::from(self.lines) * LINE
     }
 
-    /// Returns the distance between blocks in bytes.
+    /// Returns the bytes from the beginning of one block to the beginning of the next.
     pub fn stride(&self) -> u64 {
         self.bytes().next_multiple_of(ALIGNMENT)
     }
 
-    /// Makes the header of a block with this checksum of its payload.
+    /// Returns the header of a block. `payload_crc` is the checksum of the bytes after the header.
     pub fn header(&self, block: BlockId, payload_crc: u32) -> [u8; BLOCK_HEADER as usize] {
         let mut bytes = [0; BLOCK_HEADER as usize];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -165,7 +167,7 @@ impl BlockShape {
         put(20, &payload_crc.to_le_bytes());
         for (i, part) in self.parts.iter().enumerate() {
             let at = PARTS_AT + i * PART_BYTES;
-            // Below 2^24: `new` has checked it.
+            // The number is below 2^24, as `new` has checked.
             put(at + 1, &((part.offset / LINE) as u32).to_le_bytes()[..3]);
             put(at, &[part.format as u8]);
             put(at + 4, &part.rows.to_le_bytes());
@@ -176,10 +178,11 @@ impl BlockShape {
         bytes
     }
 
-    /// Checks the header and the payload's checksum of a block in `path` against the plan.
+    /// Checks a block's header, and the checksum of its payload, against the plan. `path` is the
+    /// plan file, for error messages.
     ///
     /// # Errors
-    /// The first field that differs.
+    /// Returns the first field that differs.
     pub fn check(
         &self,
         path: &Path,
@@ -202,10 +205,10 @@ impl BlockShape {
         same("payload's checksum", payload_crc.into(), number(&header[20..24]))
     }
 
-    /// Checks a block in memory.
+    /// Checks a block that is completely in memory; see [`BlockShape::check`].
     ///
     /// # Errors
-    /// The first field that differs.
+    /// Returns the first field that differs.
     ///
     /// # Safety
     /// The region must be readable, and no other code may write to it meanwhile.
@@ -218,7 +221,7 @@ impl BlockShape {
             expected: self.bytes(),
         };
         let part = region.part(0, self.bytes()).ok_or_else(short)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the region is readable and not written meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(part.base(), part.bytes() as usize) };
         let (header, payload) = bytes.split_first_chunk().ok_or_else(short)?;
         self.check(path, block, header, crc32fast::hash(payload))
@@ -244,8 +247,8 @@ mod tests {
     fn a_header_is_as_documented() {
         let gate = weight(Format::Q4KR16, 48, 512);
         let shape = BlockShape::new([&gate, &gate, &weight(Format::Q6K, 512, 256)]).unwrap();
-        // 48 rows of two 144-byte blocks are 216 lines; 512 rows of one 210-byte block are 1680
-        // lines.
+        // For the first two parts, 48 rows of two 144-byte format blocks are 216 lines. For the
+        // third part, 512 rows of one 210-byte format block are 1680 lines.
         assert_eq!((shape.bytes(), shape.stride()), (64 * (1 + 216 + 216 + 1680), 33 * 4096 + 4096));
         let header = shape.header(BLOCK, 0x0403_0201);
         let mut expected = b"IXCB".to_vec();
@@ -273,7 +276,7 @@ mod tests {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
             check(&bad, 5).unwrap_err();
-            // An attacker would correct the checksum.
+            // An attacker who changes a field would also correct the header's checksum.
             if bit / 8 < CRC_AT {
                 let crc = crc32fast::hash(&bad[..CRC_AT]);
                 bad[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
@@ -301,7 +304,7 @@ mod tests {
         for shape in [&[32, 32][..], &[0, 32, 32], &[4, 0, 32], &[4, 1 << 32, 1], &[4, 1, 1 << 32], &[1; 4], &[]] {
             assert!(BlockShape::new([&shaped(shape)]).is_none(), "{shape:?}");
         }
-        // A part at an offset of 1 GiB, and a payload of 256 GiB.
+        // A part at an offset of 1 GiB cannot be described, and neither can a payload of 256 GiB.
         let long = shaped(&[1, 1 << 19, 1 << 10]);
         assert!(BlockShape::new([&long]).is_some() && BlockShape::new([&long, &gate]).is_none());
         assert!(BlockShape::new([&shaped(&[1, 1 << 27, 1 << 10])]).is_none());

@@ -1,13 +1,14 @@
-//! The memory that kernels work on: model files, packed weights, arena, KV cache, rotary tables,
-//! inputs, scratch.
+//! The memory that kernels access: model files, packed weights, arena, KV cache, rotary tables,
+//! inputs and scratch memory.
 //!
-//! All of this memory is mapped. Model files are mapped read-only. The rest is anonymous and
-//! zeroed, and costs nothing until touched. So the KV cache of a long context takes memory as the
-//! sequence grows. Rotary tables do too, because a row is filled just before its position is first
-//! used.
+//! All of this memory is mapped. Model files are mapped read-only. All other mappings are anonymous
+//! and zeroed, and use no memory before a page is touched. So the KV cache of a long context takes
+//! memory only as the sequence grows. This is also true for rotary tables, because a row is filled
+//! just before its position is first used.
 //!
 //! A [`Region`] is the address range of one buffer. Rust code accesses regions only while no kernel
-//! runs. Kernels get their pointers after [`crate::execute`] has checked the slice.
+//! runs. Kernels get pointers only after [`crate::execute`] has checked that the accessed bytes lie
+//! in their region.
 //!
 //! Invariant: no Rust reference to this memory exists while kernels run.
 
@@ -24,22 +25,22 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use crate::numa::home::bind_new_memory;
 
-/// Bytes of an index, a position or a token id.
+/// Bytes of an index, a position or a token id in an input of kernels.
 pub const INDEX_BYTES: u64 = 4;
-/// Alignment of the parts of a mapping: a cache line.
+/// Alignment of the parts of a mapping: the length of a cache line.
 const ALIGNMENT: u64 = 64;
 
-/// Bytes of the address space of a process on x86-64: 47 bits. A plan that needs more is wrong on
+/// Bytes of a process's address space on x86-64: 47 bits. A plan that needs more memory is wrong on
 /// every machine.
 const ADDRESS_SPACE: u64 = 1 << 47;
 
-/// A refusal of memory by the system.
+/// Error for memory that the system refused to allocate.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {bytes} bytes for {what}: {source}")]
 pub struct MemoryError {
-    /// Purpose of the memory.
+    /// Purpose of the memory, for the error message.
     pub what: &'static str,
-    /// Requested bytes.
+    /// Number of requested bytes.
     pub bytes: u64,
     /// Error of the system.
     pub source: io::Error,
@@ -52,7 +53,7 @@ impl MemoryError {
     }
 }
 
-/// A part of a mapping. The owner of the mapping keeps it alive.
+/// An address range in a mapping. The owner of the mapping keeps it alive.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     base: *mut u8,
@@ -62,11 +63,12 @@ pub struct Region {
 // SAFETY: a region is an address and a length. Each read or write through it has its own
 // justification.
 unsafe impl Send for Region {}
-// SAFETY: as for `Send`.
+// SAFETY: the same reason as for `Send` holds.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region of bytes. The owner must neither move nor free them while the region is used.
+    /// Returns the region of a slice. The owner must neither move nor free the bytes while the
+    /// region is used.
     pub fn from_bytes(bytes: &mut [u8]) -> Region {
         Region { base: bytes.as_mut_ptr(), bytes: bytes.len() as u64 }
     }
@@ -81,14 +83,15 @@ impl Region {
         self.bytes
     }
 
-    /// Returns the part of `bytes` bytes from `offset`, if it is inside.
+    /// Returns the part of the region with `bytes` bytes from `offset` on; `None` if it is not
+    /// inside the region.
     pub fn part(self, offset: u64, bytes: u64) -> Option<Region> {
         let end = offset.checked_add(bytes)?;
         (end <= self.bytes).then(|| Region { base: self.base.wrapping_add(offset as usize), bytes })
     }
 }
 
-/// A zeroed anonymous mapping.
+/// An anonymous mapping whose bytes are initially zero.
 #[derive(Debug)]
 pub struct Memory {
     map: MmapRaw,
@@ -96,11 +99,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps `bytes` bytes. Pages take memory when they are first touched; `huge` requests large
-    /// pages. If the calling thread has a home, the memory is bound to its nodes.
+    /// Maps `bytes` zeroed bytes. Pages use memory only after they are touched. `huge` requests
+    /// large pages. If the calling thread has a home, the mapping is bound to the home's NUMA
+    /// nodes.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses the mapping.
     pub fn zeroed(what: &'static str, bytes: u64, huge: bool) -> Result<Memory, MemoryError> {
         let error = |source| MemoryError { what, bytes, source };
         let length = usize::try_from(bytes)
@@ -110,7 +114,7 @@ impl Memory {
         let map = MmapRaw::from(MmapOptions::new().len(length.max(1)).map_anon().map_err(error)?);
         #[cfg(target_os = "linux")]
         if huge {
-            // Only a hint: systems without transparent huge pages refuse it.
+            // The advice is only a hint: systems without transparent huge pages refuse it.
             if let Err(error) = map.advise(memmap2::Advice::HugePage) {
                 tracing::debug!(what, %error, "no huge pages");
             }
@@ -121,65 +125,66 @@ impl Memory {
         Ok(Memory { map, bytes })
     }
 
-    /// Returns the whole region.
+    /// Returns the whole mapping as a region.
     pub fn region(&self) -> Region {
         Region { base: self.map.as_mut_ptr(), bytes: self.bytes }
     }
 }
 
-/// A model file, mapped read-only, or a part of the program.
+/// A file that is mapped read-only, or a file that is part of the program.
 #[derive(Debug)]
 pub struct Mapped {
     region: Region,
-    /// The file; `None` for a part of the program.
+    /// The mapped file; `None` for a file that is part of the program.
     source: Option<MappedFile>,
 }
 
-/// The file of a mapping.
+/// A mapped file with its mapping.
 #[derive(Debug)]
 struct MappedFile {
     path: PathBuf,
-    /// Handle for [`Mapped::check_unchanged`].
+    /// Handle of the file, for [`Mapped::check_unchanged`].
     file: File,
     /// Identity of the file when it was mapped.
     identity: Identity,
-    /// Guard of the mapping, which is dropped before it.
+    /// Guard against unreadable pages. It is dropped before the mapping.
     guard: FaultGuard,
-    /// Mapping that holds the region.
+    /// The mapping that contains the region.
     map: MmapRaw,
 }
 
 impl MappedFile {
     fn new(file: &File, path: &Path, map: MmapRaw, identity: Identity) -> io::Result<MappedFile> {
         let file = file.try_clone()?;
-        // SAFETY: the mapping is one of a file, read-only, and dropped after the guard.
+        // SAFETY: the range is a read-only mapping of a file, and it is dropped after the guard.
         let guard = unsafe { FaultGuard::new(map.as_ptr(), map.len()) };
         Ok(MappedFile { path: path.to_owned(), file, identity, guard, map })
     }
 }
 
 impl Mapped {
-    /// Maps a whole file. Rust code never reads the mapping, so a change of the file while it is
-    /// mapped affects only results. [`Mapped::check_unchanged`] detects the change. The region has
-    /// zeros after a page could not be read: the file was truncated, or its drive failed.
+    /// Maps a whole file. Rust code never borrows the mapping, so a change of the file while it is
+    /// mapped can only affect results. [`Mapped::check_unchanged`] detects such a change. If a page
+    /// cannot be read, because the file was truncated or its drive failed, the region contains
+    /// zeros.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses the mapping, or if the file's length is not `bytes`.
     pub fn open(file: &File, path: &Path, bytes: u64) -> io::Result<Mapped> {
         let identity = Identity::from_metadata(&file.metadata()?);
         let map = MmapOptions::new().map_raw_read_only(file)?;
         if map.len() as u64 != bytes {
             return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
         }
-        // The address of the mapping does not change when its owner moves.
+        // The address of the mapping stays the same when its owner is moved.
         let source = MappedFile::new(file, path, map, identity)?;
         Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
 
-    /// Maps a part of a file, which must not be empty.
+    /// Maps a part of a file. The part must not be empty.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses the mapping.
     pub fn part_of(file: &File, path: &Path, offset: u64, bytes: u64) -> io::Result<Mapped> {
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let identity = Identity::from_metadata(&file.metadata()?);
@@ -188,21 +193,22 @@ impl Mapped {
         Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
 
-    /// Wraps a file that is part of the program.
+    /// Wraps the bytes of a file that is part of the program.
     pub fn built_in(bytes: &'static [u8]) -> Mapped {
         Mapped { region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 }, source: None }
     }
 
-    /// Returns the identity of the file when it was mapped.
+    /// Returns the identity of the file when it was mapped; `None` for a file that is part of the
+    /// program.
     pub fn identity(&self) -> Option<Identity> {
         self.source.as_ref().map(|source| source.identity)
     }
 
-    /// Checks that the file was not written to since it was mapped, and that all pages could be
-    /// read. A new file at the same path does not count as a change.
+    /// Checks that the file was not written to since it was mapped, and that all its pages could be
+    /// read. Replacing the path by a new file is no change of the mapped file.
     ///
     /// # Errors
-    /// [`ChangedFile`].
+    /// [`ChangedFile`] if the file was written to, or if a page could not be read.
     pub fn check_unchanged(&self) -> Result<(), ChangedFile> {
         let Some(MappedFile { path, file, identity, guard, .. }) = &self.source else { return Ok(()) };
         let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;
@@ -213,15 +219,16 @@ impl Mapped {
         }
     }
 
-    /// Releases the pages of a part, if the system allows it. They leave this process's memory. The
-    /// page cache may keep them. The next read maps them again, from there or from the file.
+    /// Releases the pages of a part of the mapping, if the system allows it. They no longer count
+    /// as memory of this process, but the page cache may keep them. The next read maps them again,
+    /// from the page cache or from the file.
     pub fn release(&self, offset: u64, bytes: u64) {
         #[cfg(unix)]
         if let (Some(MappedFile { map, .. }), Ok(offset), Ok(bytes)) =
             (&self.source, usize::try_from(offset), usize::try_from(bytes))
         {
             // SAFETY: the mapping is shared and read-only, so reading a page again returns the
-            // file's bytes. Nothing borrows it.
+            // file's bytes. No reference borrows the mapping.
             let advised = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, bytes) };
             if let Err(error) = advised {
                 tracing::debug!(offset, bytes, %error, "pages stay mapped");
@@ -231,8 +238,8 @@ impl Mapped {
         let _ = (offset, bytes);
     }
 
-    /// Requests large pages, for a file that will be read completely. The system then reads pieces
-    /// of 2 MiB, if the file system supports it. Sparse reads would then take longer, and use more
+    /// Requests large pages for a file that will be read completely. The system then reads 2 MiB at
+    /// a time, if the file system supports it. For sparse reads, this would be slower and use more
     /// of the page cache.
     pub fn prefer_large_pages(&self) {
         #[cfg(target_os = "linux")]
@@ -243,8 +250,8 @@ impl Mapped {
         }
     }
 
-    /// Asks the system to start reading the pages of a part that are not in memory. The system may
-    /// ignore it.
+    /// Asks the system to start reading those pages of a part that are not in memory. The system
+    /// may ignore the request.
     pub fn will_need(&self, offset: u64, bytes: u64) {
         #[cfg(unix)]
         if let (Some(MappedFile { map, .. }), Ok(offset), Ok(bytes)) =
@@ -257,25 +264,26 @@ impl Mapped {
         let _ = (offset, bytes);
     }
 
-    /// Returns the whole region, which is read-only.
+    /// Returns the whole mapping as a region, which is read-only.
     pub fn region(&self) -> Region {
         self.region
     }
 }
 
-/// The layout of a mapping with several parts, before it is made.
+/// Layout of a mapping with several parts, computed before the memory is mapped.
 #[derive(Default)]
 pub(crate) struct Layout {
     pub(crate) end: u64,
 }
 
 impl Layout {
-    /// Aligns the begin of the next part to a multiple of `bytes`.
+    /// Aligns the beginning of the next part to a multiple of `bytes`.
     pub(crate) fn align(&mut self, bytes: u64) {
         self.end = self.end.checked_next_multiple_of(bytes).unwrap_or(u64::MAX);
     }
 
-    /// Adds a part and returns its offset. Saturates on overflow: the mapping is then refused.
+    /// Adds a part and returns its offset. On overflow, the total saturates, so that mapping it
+    /// fails.
     pub(crate) fn add(&mut self, bytes: u64) -> u64 {
         let at = self.end;
         self.end = at.saturating_add(bytes).checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
@@ -287,7 +295,7 @@ pub(crate) fn part(memory: &Memory, what: &'static str, offset: u64, bytes: u64)
     memory.region().part(offset, bytes).ok_or(MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() })
 }
 
-/// A rotary table, filled up to a position.
+/// A table of rotary embeddings, filled up to some position.
 #[derive(Debug)]
 pub struct Rope {
     memory: Memory,
@@ -297,26 +305,27 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Returns the number of bytes of a table of `capacity` positions.
+    /// Returns the number of bytes of a table for `capacity` positions.
     pub fn bytes(table: &RopeTable, capacity: u32) -> u64 {
         row_bytes(table).saturating_mul(u64::from(capacity))
     }
 
-    /// Makes a table of `capacity` positions, for a context of at most `context` positions.
+    /// Allocates a table for `capacity` positions. The frequencies are those for a context of at
+    /// most `context` positions.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses memory.
     pub fn new(table: &RopeTable, capacity: u32, context: u32) -> Result<Rope, MemoryError> {
         let memory = Memory::zeroed("a rotary table", Rope::bytes(table, capacity), false)?;
         Ok(Rope { memory, table: table.for_context(context), filled: 0, capacity })
     }
 
-    /// Returns the whole table.
+    /// Returns the memory of the whole table.
     pub fn region(&self) -> Region {
         self.memory.region()
     }
 
-    /// Fills the missing rows of all positions below `end`.
+    /// Fills the rows of all positions below `end` that are not filled yet.
     pub fn fill(&mut self, end: u32) {
         let mut row = vec![0.0f32; row_bytes(&self.table) as usize / size_of::<f32>()];
         while self.filled < end.min(self.capacity) {
@@ -336,32 +345,34 @@ fn row_bytes(table: &RopeTable) -> u64 {
     table.style.row_bytes(u32::try_from(table.frequencies.len().saturating_mul(2)).unwrap_or(u32::MAX))
 }
 
-/// The ids before a step, as stored in a state.
+/// The token ids before a step, in the form in which a state stores them.
 type PreviousIds = [f32; ngram::BEFORE];
 
-/// Inputs of a step: one array of words each.
+/// Inputs of a step for kernels. Each input is an array of 32-bit words.
 #[derive(Debug)]
 pub struct Inputs {
     _memory: Memory,
-    /// Token ids.
+    /// Token id of each row.
     pub tokens: Region,
-    /// Values of each input that is computed from positions, one for each row.
+    /// Values of each input that is computed from positions. An input has one value for each row.
     rows: Vec<(RowInput, Region)>,
-    /// Table row that each token selects together with the tokens before it, for each n-gram table.
+    /// For each n-gram table, the table row that each token selects together with the tokens before
+    /// it.
     pub ngrams: Vec<(Ngram, Region)>,
-    /// Rows whose logits are requested.
+    /// Indices of the rows whose outputs are requested.
     pub output_rows: Region,
-    /// Token of each routed row, and routed row of each token's slot, for each routing.
+    /// For each routing, the token of each routed row, and the routed row of each slot of each
+    /// token.
     pub routed: Vec<(Region, Region)>,
 }
 
 impl Inputs {
-    /// Makes inputs for steps of up to `max_tokens` tokens, and routings with `top_k` slots each.
-    /// The other parameters list ratios of positions to cache slots, choices by indices, look-ahead
-    /// distances, and n-gram tables.
+    /// Allocates inputs for steps of up to `max_tokens` tokens. `top_k` has the slots per token of
+    /// each routing. `row_inputs` are the inputs that are computed from positions, and `ngrams` are
+    /// the n-gram tables.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses memory.
     pub fn new(
         max_tokens: u32,
         top_k: &[u32],
@@ -402,13 +413,14 @@ impl Inputs {
         })
     }
 
-    /// Returns the numbers of an input that is computed from positions.
+    /// Returns the memory of an input that is computed from positions; `None` if the plan does not
+    /// use it.
     pub fn rows_of(&self, input: RowInput) -> Option<Region> {
         self.rows.iter().find(|(own, _)| *own == input).map(|(_, region)| *region)
     }
 
-    /// Writes the inputs of a step: for each row its token, its position and its sequence's last
-    /// position; and the rows whose logits are requested.
+    /// Writes the inputs of a step. Each row has a token, a position, and the last position of its
+    /// sequence. `output_rows` are the rows whose outputs are requested.
     pub fn fill(&mut self, tokens: &[u32], positions: &[u32], ends: &[u32], output_rows: &[u32]) {
         // SAFETY: both regions are parts of these inputs, which are borrowed exclusively, so no
         // kernel runs.
@@ -419,14 +431,15 @@ impl Inputs {
         for &(input, region) in &self.rows {
             let rows = positions.iter().zip(ends);
             let row = |(&position, &end)| input.value(RowPosition { place: position, position, end });
-            // SAFETY: as above.
+            // SAFETY: the region is a part of these inputs, which are borrowed exclusively, so no
+            // kernel runs.
             unsafe { write_words(region, 0, &mut rows.map(row)) };
         }
     }
 
-    /// Writes the n-gram rows of a sequence's tokens, and stores the last tokens in the state. The
-    /// first token is row `first` of the step. `state` returns the memory of a state of the
-    /// sequence.
+    /// Writes the n-gram rows of a sequence's tokens, and stores the last token ids in the n-gram's
+    /// state. The sequence's first token is row `first` of the step. `state` returns the memory of
+    /// one of the sequence's states.
     ///
     /// # Safety
     /// The regions of `state` must be mapped, and the caller must have exclusive access to them.
@@ -437,7 +450,7 @@ impl Inputs {
                 continue;
             };
             let place = region.base.cast::<PreviousIds>();
-            // SAFETY: the region has room for it and is mapped, and the caller has exclusive
+            // SAFETY: the region is mapped and has room for the value, and the caller has exclusive
             // access.
             let mut before = unsafe { place.read_unaligned() };
             let mut row = |&id: &u32| {
@@ -448,7 +461,7 @@ impl Inputs {
             // SAFETY: the region is a part of these inputs, which are borrowed exclusively, so no
             // kernel runs.
             unsafe { write_words(*rows, first, &mut tokens.iter().map(&mut row)) };
-            // SAFETY: as for the read.
+            // SAFETY: the reasons for the read of `before` also hold here.
             unsafe { place.write_unaligned(before) };
         }
     }
@@ -501,8 +514,8 @@ mod tests {
         }
     }
 
-    /// Tests that contexts beyond the limit use the long frequencies, and that temperature tables
-    /// have one factor for each step of positions.
+    /// Tests that contexts beyond the original limit use the long frequencies. Also tests that a
+    /// temperature table has one factor for each step of positions.
     #[test]
     fn long_rope_and_temperature_tables_have_correct_factors() {
         let long = Some(LongFrequencies { beyond: 64, frequencies: vec![0.5] });
@@ -531,7 +544,7 @@ mod tests {
         let whole = Mapped::open(&file, &path, bytes.len() as u64).unwrap();
         let part = Mapped::part_of(&file, &path, 8192, 10_000).unwrap();
         let read = |mapped: &Mapped| -> Vec<u8> {
-            // SAFETY: the region is mapped, and nothing writes to the file.
+            // SAFETY: the region is mapped, and nothing writes to the file meanwhile.
             (0..mapped.region().bytes() as usize).map(|i| unsafe { mapped.region().base().add(i).read() }).collect()
         };
         for _ in 0..2 {

@@ -1,4 +1,5 @@
-//! Storage: files, their mappings and memory, and the path of weights from files to kernels.
+//! Storage of weights and memory for kernels: files, their mappings, packing, and all other memory
+//! that kernels access.
 //!
 //! | module | owns |
 //! | --- | --- |

@@ -1,18 +1,19 @@
-//! Packing of weights by all threads, before their first use: from rows of a model file to strips
-//! of 16 rows.
+//! Packing of weights by all threads, before the weights are first used. It converts rows of a
+//! model file to strips of 16 rows.
 //!
 //! ```text
 //! file, mapped:   row 0 | row 1 | ... | row 15 | row 16 ...     q4_k: 144 bytes / 256 columns
 //! packed memory:  strip 0: block 0, block 1, ... | strip 1 ...  q4_k_r16: 16 * 144 bytes
 //! ```
 //!
-//! A job is a weight or whole strips of one. Threads take strips from one counter. A thread copies
-//! only a few blocks of 16 rows at a time, so packing needs no memory besides the result's. Packing
-//! uses a kernel, generated for this machine when a format is first packed. If the system gives no
-//! executable memory, the reference function [`packed::pack`] packs slowly.
+//! A job packs a weight, or some whole strips of it. Threads take strips from a common counter. A
+//! thread copies only a few format blocks of 16 rows at a time, so packing needs little memory
+//! besides the result. A strip is packed by a kernel, which is generated for this machine when its
+//! format is first packed. If the system allows no executable memory, the slower reference function
+//! [`packed::pack`] is used.
 //!
-//! Invariant: the result is the same with any number of threads: strips are disjoint, and packing
-//! moves bits.
+//! Invariant: the result is the same for any number of threads, because strips are disjoint and
+//! packing only moves bits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -31,15 +32,15 @@ use crate::storage::weight_source::WeightSource;
 
 /// Alignment of packed weights, in memory and in plan files.
 pub const ALIGNMENT: u64 = 4096;
-/// Columns of a strip that are packed at a time. 16 rows of 2048 columns have 18 KiB in `q4_k` and
-/// 64 KiB in `f16`. They stay in the caches of a core together with the result. A multiple of every
-/// packed block's columns.
+/// Number of columns of a strip that are packed at a time. For 2048 columns, 16 rows take 18 KiB in
+/// `q4_k` and 64 KiB in `f16`. So the rows and the result stay in the caches of a core. The number
+/// is a multiple of the columns of every format block that is packed.
 const COLUMNS: usize = 2048;
-/// Strips that a thread takes at a time.
+/// Number of strips that a thread takes at a time.
 const SHARE: u64 = 4;
 
 /// Returns the offsets of packed weights with these lengths, one after the other, and the end of
-/// the last. Saturates on overflow; mapping memory of that length is then refused.
+/// the last weight. On overflow, the end saturates, so that mapping that much memory fails.
 pub(crate) fn layout(lengths: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
     let mut end = 0u64;
     let offsets = lengths.map(|bytes| {
@@ -50,22 +51,22 @@ pub(crate) fn layout(lengths: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
     (offsets.collect(), end)
 }
 
-/// Whole strips to be packed.
+/// A number of whole strips of a weight to be packed.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     to_format: Format,
     from_format: Format,
     from: WeightSource,
     to: Region,
-    /// Columns of a row: whole blocks of both formats.
+    /// Number of columns of a row; a multiple of the format blocks of both formats.
     columns: u64,
     strips: u64,
 }
 
 impl Job {
-    /// Makes a job for all strips of `from`, which has rows of `columns`. It packs them to
-    /// `to_format`, if needed after requantisation. Returns `None` if the formats do not allow
-    /// this, or if the lengths of the regions do not match.
+    /// Creates a job that packs all strips of `from`, whose rows have `columns` columns, to
+    /// `to_format`. If the formats require it, rows are first requantised. Returns `None` if the
+    /// formats cannot be converted, or if the lengths of the regions do not match.
     pub(crate) fn new(
         from_format: Format,
         to_format: Format,
@@ -86,31 +87,32 @@ impl Job {
         fits.then_some(Job { to_format, from_format, from, to, columns, strips })
     }
 
-    /// Returns the bytes of `columns` of a row in the file, and their share of a packed strip.
+    /// Returns the bytes of `columns` columns of a row in the file, and the bytes of one row in a
+    /// packed strip.
     fn bytes(&self, columns: u64) -> (u64, u64) {
-        // No overflow: `new` has computed the bytes of whole rows.
+        // The numbers cannot overflow, because `new` has computed the bytes of whole rows.
         (self.from_format.row_bytes(columns).unwrap_or(0), self.to_format.row_bytes(columns).unwrap_or(0))
     }
 
-    /// Returns the bytes of a strip in the file, and packed.
+    /// Returns the bytes of a strip in the file, and the bytes of a packed strip.
     pub(crate) fn strip_bytes(&self) -> (u64, u64) {
         let (from, to) = self.bytes(self.columns);
-        // No overflow: `new` has computed the products.
+        // The products cannot overflow, because `new` has computed them.
         (from * STRIP as u64, to * STRIP as u64)
     }
 
-    /// Returns the stored bytes that the job packs.
+    /// Returns the source of the bytes that the job packs.
     pub(crate) fn from(&self) -> &WeightSource {
         &self.from
     }
 
-    /// Returns the number of strips.
+    /// Returns the number of strips of the job.
     pub(crate) fn strips(&self) -> u64 {
         self.strips
     }
 
-    /// Returns the job for `count` strips from `first` on. It writes to their offsets in the
-    /// result, or to `to`, which must have their packed length.
+    /// Returns a job for `count` strips of this job, from strip `first` on. The result is written
+    /// to the offset of these strips in `self.to`, or to `to`, which must have their packed length.
     pub(crate) fn part(&self, first: u64, count: u64, to: Option<Region>) -> Option<Job> {
         let (from_strip, to_strip) = self.strip_bytes();
         let from = self.from.part(first.checked_mul(from_strip)?, count.checked_mul(from_strip)?)?;
@@ -119,7 +121,8 @@ impl Job {
         (to.bytes() == place.bytes()).then_some(Job { from, to, strips: count, ..self.clone() })
     }
 
-    /// Generates the code that packing uses, because a sandbox allows no new code after loading.
+    /// Generates the code that packing uses. This must happen during loading, because a sandbox
+    /// forbids new code afterwards.
     pub(crate) fn generate_code(&self) {
         kernel(self.to_format);
         if self.to_format.unpacked_format().is_some_and(|unpacked| unpacked != self.from_format) {
@@ -131,17 +134,17 @@ impl Job {
 
     /// Returns the number of columns that are packed at a time.
     fn max_columns(&self) -> u64 {
-        // A row scale covers all columns of its row.
+        // A row scale belongs to all columns of a row, so the row cannot be divided.
         if self.to_format.has_row_scale() { self.columns } else { COLUMNS as u64 }
     }
 
-    /// Packs all strips. `rows` is working memory.
+    /// Packs all strips of the job. `rows` is working memory.
     ///
     /// # Safety
     /// `from` must be readable and `to` writable, and no other code may access `to` meanwhile.
     pub(crate) unsafe fn run(&self, rows: &mut Vec<u8>) {
         for strip in 0..self.strips {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the conditions under `# Safety`.
             unsafe { self.strip(strip, rows) };
         }
     }
@@ -149,29 +152,29 @@ impl Job {
     /// Packs one strip. `rows` is working memory.
     ///
     /// # Safety
-    /// `from` must be readable and `to` writable, and no other code may access the strip's part of
-    /// `to` meanwhile.
+    /// `from` must be readable and `to` writable, and no other code may access this strip's bytes
+    /// in `to` meanwhile.
     unsafe fn strip(&self, strip: u64, rows: &mut Vec<u8>) {
         let max = self.max_columns();
         let (from_row, to_row) = self.bytes(self.columns);
         let mut first = 0;
         while first < self.columns {
             let columns = max.min(self.columns - first);
-            // At column 0, the offset is 0; `bytes` would also count a row scale.
+            // At column 0, the offset is 0. `bytes(0)` would include a row scale.
             let (from_at, to_at) = if first == 0 { (0, 0) } else { self.bytes(first) };
             let (from_bytes, to_bytes) = self.bytes(columns);
             rows.resize(STRIP * from_bytes as usize, 0);
-            // Reads the rows together, because a transposed tensor stores elements of several rows
-            // side by side.
+            // The rows are read together, because a transposed tensor stores elements of several
+            // rows next to each other.
             let at = strip * STRIP as u64 * from_row + from_at;
-            // SAFETY: the caller promises that it is readable.
+            // SAFETY: the caller guarantees that `from` is readable.
             if !unsafe { self.from.read_rows(at, from_row, from_bytes, rows) } {
                 return;
             }
             let at = STRIP as u64 * (strip * to_row + to_at);
             let Some(part) = self.to.part(at, STRIP as u64 * to_bytes) else { return };
-            // SAFETY: the part is in this strip of `to`, which no other code accesses by the
-            // caller's promise. It is initialised, like all mapped memory.
+            // SAFETY: the part lies in this strip of `to`, which no other code accesses, as the
+            // caller guarantees. It is initialised, like all mapped memory.
             let out = unsafe { std::slice::from_raw_parts_mut(part.base(), part.bytes() as usize) };
             match self.to_format.unpacked_format() {
                 Some(unpacked) if unpacked != self.from_format => {
@@ -186,14 +189,14 @@ impl Job {
     }
 }
 
-/// Returns whether rows of one format can become strips of another, by packing or by requantising
-/// and packing.
+/// Returns whether rows of format `from` can become strips of format `to`, by packing, or by
+/// requantising and packing.
 pub(crate) fn makes(from: Format, to: Format) -> bool {
     let requantised = to.has_row_scale() && to.rows() > 1 && from.is_in_files();
     to.unpacked_format().is_some_and(|unpacked| unpacked == from || requantised)
 }
 
-/// Returns the packing kernel of a format, if this machine can run one.
+/// Returns the kernel that packs to a format, if this machine can run generated code.
 fn kernel(to: Format) -> Option<&'static Module> {
     static MODULES: [OnceLock<Option<Module>>; FORMATS.len()] = [const { OnceLock::new() }; FORMATS.len()];
     let compile = || {
@@ -206,7 +209,7 @@ fn kernel(to: Format) -> Option<&'static Module> {
 }
 
 /// Returns the kernel that dequantises a row of this format and number of columns, if this machine
-/// can run one.
+/// can run generated code.
 fn row_kernel(format: Format, columns: usize) -> Option<Arc<Module>> {
     type Modules = HashMap<(Format, usize), Option<Arc<Module>>>;
     static MODULES: LazyLock<Mutex<Modules>> = LazyLock::new(Mutex::default);
@@ -219,21 +222,21 @@ fn row_kernel(format: Format, columns: usize) -> Option<Arc<Module>> {
     modules.entry((format, columns)).or_insert_with(compile).clone()
 }
 
-/// Dequantises rows of a file format, with a kernel if there is one.
+/// Dequantises rows of a file's format, with a kernel if there is one.
 fn floats(format: Format, columns: usize, rows: &mut [u8]) -> Vec<f32> {
     let Some(module) = row_kernel(format, columns) else { return format.dequantise_rows(rows, columns) };
     let mut x = vec![0f32; format.elements(rows.len(), columns).unwrap_or(0)];
     let row_bytes = rows.len() / (x.len() / columns).max(1);
     let mut first = [0u8; 4];
     for (row, x) in rows.chunks_exact_mut(row_bytes.max(1)).zip(x.chunks_exact_mut(columns)) {
-        // SAFETY: the kernel reads row 0 of a table of one row, which has the length of `columns`
-        // in its format, and writes as many floats.
+        // SAFETY: the kernel reads row 0 of a table with one row, which has `columns` columns in
+        // its format, and writes as many floats.
         unsafe { module.call(0, &[first.as_mut_ptr(), row.as_mut_ptr(), x.as_mut_ptr().cast()], &[]) };
     }
     x
 }
 
-/// Packs a strip like [`packed::pack`], with a kernel if there is one.
+/// Packs a strip like [`packed::pack`], but with a kernel if there is one.
 fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
     let Some(module) = kernel(to) else { return packed::pack(to, rows, out) };
     let columns = columns as i64;
@@ -246,21 +249,21 @@ fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
     let bytes = |format: Format| format.row_bytes(columns as u64).map(|bytes| bytes as usize * STRIP);
     let whole = [to.unpacked_format().and_then(bytes), bytes(to)] == [Some(rows.len()), Some(out.len())];
     assert!(whole, "16 rows of {columns} columns of {to}");
-    // SAFETY: the kernel reads 16 rows of `columns` and writes a strip; the lengths of both were
-    // just compared.
+    // SAFETY: the kernel reads 16 rows of `columns` columns and writes a strip; the lengths of both
+    // were compared above.
     unsafe { module.call(0, &[rows.as_mut_ptr(), out.as_mut_ptr()], dims) };
 }
 
-/// Jobs with consecutively numbered strips.
+/// Packing jobs, whose strips are numbered consecutively over all jobs.
 #[derive(Debug)]
 pub(crate) struct Queue {
     jobs: Vec<Job>,
-    /// Number of the strip after the last, by job.
+    /// For each job, the number of the strip after its last one.
     ends: Vec<u64>,
 }
 
 impl Queue {
-    /// Makes a queue of these jobs.
+    /// Creates a queue of packing jobs.
     pub(crate) fn new(jobs: Vec<Job>) -> Queue {
         let end = |end: &mut u64, job: &Job| {
             *end = end.saturating_add(job.strips);
@@ -270,8 +273,8 @@ impl Queue {
         Queue { jobs, ends }
     }
 
-    /// Takes strips from `next` and packs them until none is left. Calls `done` with the number of
-    /// the job and the strip's number in it.
+    /// Takes strip numbers from `next`, and packs the strips until none are left. Calls `done` with
+    /// the index of the job and the number of the strip in it.
     ///
     /// # Safety
     /// For every job, `from` must be readable and `to` writable. Only threads that take strips from
@@ -287,8 +290,8 @@ impl Queue {
                 let at = self.ends.partition_point(|end| *end <= number);
                 let job = &self.jobs[at];
                 let strip = number - (self.ends[at] - job.strips);
-                // SAFETY: the caller's promise; every number is taken once, and belongs to one
-                // strip of one job.
+                // SAFETY: the caller guarantees the conditions under `# Safety`. Every number is
+                // taken once, and belongs to one strip of one job.
                 unsafe { job.strip(strip, rows) };
                 done(at, strip);
             }
@@ -296,15 +299,16 @@ impl Queue {
     }
 }
 
-/// Runs jobs. Calls `packed` with the numbers of a job and of its packed strip, and `done` with the
-/// number of a finished job. Both run on the thread that packed.
+/// Packs the strips of all jobs. Calls `packed` with the index of a job and the number of its
+/// packed strip, and `done` with the index of a finished job. Both functions run on the thread that
+/// packed the strip.
 ///
 /// # Safety
 /// For every job, `from` must be readable and `to` writable, and no other code may access `to`
 /// meanwhile. The `to` of different jobs must not overlap.
 ///
 /// # Errors
-/// When a thread panics.
+/// Fails if a thread panics.
 pub(crate) unsafe fn run(
     jobs: &[Job],
     pool: &mut Pool,
@@ -321,7 +325,8 @@ pub(crate) unsafe fn run(
                 done(job);
             }
         };
-        // SAFETY: the caller's promise; only these threads use `next`.
+        // SAFETY: the caller guarantees the conditions under `# Safety`. Only the threads of this
+        // call use `next`.
         unsafe { queue.work(&next, &mut Vec::new(), &strip_done) };
     })
 }
@@ -329,11 +334,11 @@ pub(crate) unsafe fn run(
 /// Bytes that a thread copies at a time for a checksum.
 const CHECKSUM_CHUNK: u64 = 1 << 16;
 
-/// Returns the CRC-32 of each region, which must be readable mapped memory of a file. Calls `done`
-/// with the number of bytes after each piece.
+/// Returns the CRC-32 of each region. The regions must be readable mapped memory of a file. After
+/// each chunk, calls `done` with its number of bytes.
 ///
 /// # Errors
-/// When a thread panics.
+/// Fails if a thread panics.
 pub(crate) fn checksums(
     regions: &[Region],
     pool: &mut Pool,
@@ -352,8 +357,8 @@ pub(crate) fn checksums(
                 region.part(at, CHECKSUM_CHUNK.min(region.bytes() - at)).filter(|part| part.bytes() > 0)
             {
                 copy.resize(part.bytes() as usize, 0);
-                // SAFETY: regions are in mapped memory. It is copied, because a mapped file may
-                // change and must not be borrowed.
+                // SAFETY: the region lies in mapped memory. Its bytes are copied, because a mapped
+                // file may change and must not be borrowed.
                 unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(part.base(), copy.len()) };
                 hasher.update(&copy);
                 at += part.bytes();
@@ -376,14 +381,14 @@ mod tests {
     fn region(bytes: &[u8]) -> (Memory, Region) {
         let memory = Memory::zeroed("a test", bytes.len() as u64, false).unwrap();
         let region = memory.region();
-        // SAFETY: the memory is new and as long as the bytes.
+        // SAFETY: the memory is new, and as long as `bytes`.
         unsafe { region.base().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         (memory, region)
     }
 
     #[test]
     fn any_number_of_threads_packs_as_one_call_does() {
-        // More columns than [`COLUMNS`], and not a multiple of it.
+        // The number of columns is larger than [`COLUMNS`], and not a multiple of it.
         let (columns, strips) = (COLUMNS as u64 + 256, 11);
         for to_format in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
             let from_format = to_format.unpacked_format().unwrap();
@@ -397,7 +402,7 @@ mod tests {
             let (_source, from) = region(&source);
             for threads in [1, 3] {
                 let (_packed, to) = region(&vec![0xee; right.len()]);
-                // Two jobs: 4 strips, then 7.
+                // One job has 4 strips, and the other job has 7.
                 let job = |first: u64, count: u64| {
                     let part = |region: Region, strip: usize| region.part(first * strip as u64, count * strip as u64);
                     Job::new(
@@ -412,12 +417,12 @@ mod tests {
                 let finished = Mutex::new(Vec::new());
                 let mut pool = Pool::new(threads).unwrap();
                 let jobs = [job(0, 4), job(4, 7)];
-                // SAFETY: both memories are there, and nothing else uses them.
+                // SAFETY: `from` and `to` are mapped, and nothing else uses them.
                 unsafe { run(&jobs, &mut pool, &|_, _| (), &|i| finished.lock().unwrap().push(i)) }.unwrap();
                 let mut finished = finished.into_inner().unwrap();
                 finished.sort_unstable();
                 assert_eq!(finished, [0, 1]);
-                // SAFETY: as above.
+                // SAFETY: `to` is mapped, and nothing writes it now.
                 let found: Vec<u8> = (0..right.len()).map(|i| unsafe { to.base().add(i).read() }).collect();
                 assert!(found == right, "{to_format} with {threads} threads");
             }
@@ -437,7 +442,7 @@ mod tests {
                 assert!(found == right, "{to}, {columns} columns");
             }
         }
-        // Numbers of columns that are no multiple of four, as floats may have.
+        // These numbers of columns are not all multiples of four, which float formats allow.
         for columns in [1, 3, 4, 5, 33] {
             let mut rows: Vec<u8> = (0..2 * STRIP * columns).map(|i| (i * 37 + i / 241) as u8).collect();
             let mut found = vec![0xee; rows.len()];
@@ -465,9 +470,9 @@ mod tests {
             }
             let ((_source, from_region), (_packed, to_region)) = (region(&source), region(&vec![0xee; right.len()]));
             let job = Job::new(from, to, columns, from_region, to_region).unwrap();
-            // SAFETY: both memories are there, and nothing else uses them.
+            // SAFETY: both regions are mapped, and nothing else uses them.
             unsafe { job.run(&mut Vec::new()) };
-            // SAFETY: as above.
+            // SAFETY: the region is mapped, and nothing writes it now.
             let found: Vec<u8> = (0..right.len()).map(|i| unsafe { to_region.base().add(i).read() }).collect();
             assert!(found == right, "{from} to {to}");
             tried += 1;

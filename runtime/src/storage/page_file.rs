@@ -1,11 +1,11 @@
-//! Pages in an anonymous file, so that several mappings can share them.
+//! An anonymous file whose pages several mappings can share.
 //!
-//! The file has no name and is not on a drive. It is memory (`memfd_create`), and exists while it
-//! is open or mapped. Independent of its length, it takes memory only for written pages. Punched
-//! pages are freed.
+//! The file has no name and is not on a drive: it is memory (`memfd_create`), and exists while it
+//! is open or mapped. It uses memory only for pages that were written, whatever its length.
+//! Punching a hole frees pages.
 //!
-//! Invariant: all mappings are private. A write to a mapped page makes the system copy the page,
-//! and never changes the file.
+//! Invariant: all mappings of the file are private. If a mapped page is written, the system copies
+//! the page, and the file does not change.
 
 use std::fs::File;
 use std::io;
@@ -14,21 +14,21 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::storage::memory::Region;
 
-/// An anonymous file.
+/// An anonymous file with shared pages.
 #[derive(Debug)]
 pub(crate) struct PageFile {
     file: File,
     /// Bytes of a page.
     page: u64,
-    /// End of the file: all offsets below it are reserved.
+    /// End of the file. All offsets below it are reserved.
     end: Mutex<u64>,
 }
 
 impl PageFile {
-    /// Makes an empty file.
+    /// Creates an empty anonymous file.
     ///
     /// # Errors
-    /// If the system refuses, or has no such files.
+    /// Fails if the system refuses or does not support anonymous files.
     pub(crate) fn new() -> io::Result<PageFile> {
         Ok(PageFile { file: system::open()?, page: system::page_bytes()?, end: Mutex::new(0) })
     }
@@ -38,17 +38,17 @@ impl PageFile {
         self.page
     }
 
-    /// Returns the memory of the file according to the system.
+    /// Returns the bytes of memory that the file uses, as the system counts them.
     #[cfg(all(test, unix))]
     pub(crate) fn resident(&self) -> u64 {
         self.file.metadata().map_or(0, |file| std::os::unix::fs::MetadataExt::blocks(&file) * 512)
     }
 
-    /// Reserves a range that was never used, and returns its offset. The range takes no memory
-    /// before it is written.
+    /// Reserves a range of the file that was never used before, and returns its offset. The range
+    /// uses no memory before it is written.
     ///
     /// # Errors
-    /// If the file would exceed the max length of files.
+    /// Fails if the file would become longer than the system allows.
     pub(crate) fn reserve(&self, bytes: u64) -> io::Result<u64> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let at = *end;
@@ -59,18 +59,18 @@ impl PageFile {
         Ok(at)
     }
 
-    /// Writes a region to an offset of the file.
+    /// Writes the bytes of a region to the file, at an offset.
     ///
     /// # Safety
-    /// The region is mapped, and nothing writes it meanwhile.
+    /// The region must be mapped, and nothing may write it meanwhile.
     ///
     /// # Errors
-    /// If the system refuses memory.
+    /// Fails if the system refuses memory.
     #[cfg_attr(not(unix), expect(unused_variables))]
     pub(crate) unsafe fn write(&self, offset: u64, from: Region) -> io::Result<()> {
         #[cfg(unix)]
         {
-            // SAFETY: the caller promises that the region is mapped, and so initialised, and that
+            // SAFETY: the caller guarantees that the region is mapped, and so initialised, and that
             // nothing writes it.
             let bytes = unsafe { std::slice::from_raw_parts(from.base(), from.bytes() as usize) };
             std::os::unix::fs::FileExt::write_all_at(&self.file, bytes, offset)
@@ -79,41 +79,41 @@ impl PageFile {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Maps pages of the file privately in place of a region.
+    /// Maps pages of the file privately, in place of the pages of a region.
     ///
     /// # Safety
     /// The region must be whole pages of an anonymous mapping of the caller, and nothing may access
     /// it meanwhile. Its contents are lost.
     ///
     /// # Errors
-    /// If the system refuses; the region is then unchanged.
+    /// Fails if the system refuses the mapping. The region is then unchanged.
     pub(crate) unsafe fn map(&self, offset: u64, to: Region) -> io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions under `# Safety`.
         unsafe { system::map(to, Some(FilePart { file: &self.file, offset })) }
     }
 
-    /// Frees the pages of a part, which must not be mapped any more.
+    /// Frees the memory of the pages in a range of the file. The pages must not be mapped any more.
     ///
     /// # Errors
-    /// If the system refuses; the pages then stay.
+    /// Fails if the system refuses. The pages then stay in memory.
     pub(crate) fn punch(&self, part: &Range<u64>) -> io::Result<()> {
         system::punch(&self.file, part)
     }
 }
 
-/// Maps new zero pages in place of a region.
+/// Maps new zero pages in place of the pages of a region.
 ///
 /// # Safety
-/// Same as [`PageFile::map`].
+/// See [`PageFile::map`].
 ///
 /// # Errors
-/// If the system refuses; the region is then unchanged.
+/// Fails if the system refuses the mapping. The region is then unchanged.
 pub(crate) unsafe fn renew(region: Region) -> io::Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions under `# Safety`.
     unsafe { system::map(region, None) }
 }
 
-/// Part of a file from an offset on.
+/// A file, and the offset of a part to be mapped.
 struct FilePart<'f> {
     file: &'f File,
     offset: u64,
@@ -131,17 +131,18 @@ mod system {
 
     pub(super) fn open() -> io::Result<File> {
         let create = |flags: libc::c_uint| {
-            // Uses the system call number, since glibc before 2.27 has no `memfd_create`. SAFETY:
-            // the name is a string that lives during the call.
+            // The system call is used directly, since glibc before 2.27 has no `memfd_create`.
+            //
+            // SAFETY: the name is a string that lives during the call.
             let descriptor = unsafe { libc::syscall(libc::SYS_memfd_create, c"ixc-states".as_ptr(), flags) } as i32;
             if descriptor < 0 {
                 return Err(io::Error::last_os_error());
             }
-            // SAFETY: it is open, and has no other owner.
+            // SAFETY: the descriptor is open, and has no other owner.
             Ok(unsafe { File::from_raw_fd(descriptor) })
         };
-        // Some systems require that memory files are marked as not executable. Systems before 6.3
-        // do not know this flag.
+        // Some systems require that memory files are marked as not executable. Kernels before Linux
+        // 6.3 do not know this flag.
         create(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => create(libc::MFD_CLOEXEC),
             _ => Err(error),
@@ -149,7 +150,7 @@ mod system {
     }
 
     pub(super) fn page_bytes() -> io::Result<u64> {
-        // SAFETY: takes a number only.
+        // SAFETY: the call has only a number as argument.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         u64::try_from(bytes)
             .ok()
@@ -157,7 +158,7 @@ mod system {
             .ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns the limit of `ulimit -f`. Exceeding it would raise a signal.
+    /// Returns the maximum length of a file (`ulimit -f`). Exceeding it would raise a signal.
     pub(super) fn longest_file() -> u64 {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the structure lives during the call, which fills it.
@@ -167,19 +168,20 @@ mod system {
     }
 
     /// # Safety
-    /// Same as [`super::PageFile::map`].
+    /// See [`super::PageFile::map`].
     pub(super) unsafe fn map(to: Region, file: Option<FilePart<'_>>) -> io::Result<()> {
         let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let (descriptor, offset, anonymous) = match file {
-            // Does not reserve memory for pages that will hardly ever be written.
+            // The mapping reserves no memory, because its pages are hardly ever written.
             Some(FilePart { file, offset }) => (file.as_raw_fd(), offset, libc::MAP_NORESERVE),
-            // Uses the flags of the mapping around it, so that the system merges both.
+            // The flags are those of the surrounding mapping, so that the system merges both
+            // mappings.
             None => (-1, 0, libc::MAP_ANONYMOUS),
         };
         let (bytes, offset) =
             (usize::try_from(to.bytes()).map_err(too_long)?, i64::try_from(offset).map_err(too_long)?);
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED | anonymous);
-        // SAFETY: the caller promises that the region is part of its own mapping, so nothing else
+        // SAFETY: the caller guarantees that the region is part of its own mapping, so nothing else
         // is mapped there.
         let at = unsafe { libc::mmap(to.base().cast(), bytes, access, flags, descriptor, offset) };
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -189,7 +191,7 @@ mod system {
         let number = |n: u64| i64::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         let (at, bytes) = (number(part.start)?, number(part.end.saturating_sub(part.start))?);
         let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: takes an open descriptor, and numbers.
+        // SAFETY: the arguments are an open descriptor and numbers.
         match unsafe { libc::fallocate(file.as_raw_fd(), how, at, bytes) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -218,10 +220,10 @@ mod system {
         0
     }
 
-    /// Returns an error.
+    /// Returns an error, because only Linux supports such mappings.
     ///
     /// # Safety
-    /// There are no conditions, because this system has no such mappings.
+    /// There are no conditions: the function only returns an error.
     pub(super) unsafe fn map(_: Region, _: Option<FilePart<'_>>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -247,19 +249,19 @@ mod tests {
         assert_eq!(file.reserve(3 * page).unwrap(), 0);
         let at = file.reserve(2 * page - 5).unwrap();
         assert_eq!((at, file.reserve(1).unwrap()), (3 * page, 5 * page));
-        // SAFETY: as above.
+        // SAFETY: the memory is mapped, and no other code accesses it.
         unsafe {
             file.write(at, part(&one, 1, 2)).unwrap();
             file.map(at, part(&one, 1, 2)).unwrap();
             file.map(at, part(&two, 1, 2)).unwrap();
         }
-        // SAFETY: as above.
+        // SAFETY: the memory is mapped, and no other code accesses it.
         let byte = |memory: &Memory, at: u64| unsafe { memory.region().base().add(at as usize).read() };
         assert_eq!([0, 1, 2, 3].map(|n| byte(&two, n * page)), [0, 7, 7, 0]);
-        // SAFETY: as above, for writing.
+        // SAFETY: the memory is mapped, and no other code accesses it.
         unsafe { two.region().base().add(page as usize + 1).write(8) };
         assert_eq!([byte(&one, page + 1), byte(&two, page + 1), byte(&two, page)], [7, 8, 7]);
-        // SAFETY: as above.
+        // SAFETY: the memory is mapped, and no other code accesses it.
         unsafe { renew(part(&two, 1, 3)) }.unwrap();
         assert_eq!([1, 2, 3].map(|n| byte(&two, n * page + 1)), [0, 0, 0]);
         assert_eq!(byte(&one, 2 * page), 7);
@@ -272,7 +274,7 @@ mod tests {
         // SAFETY: the memory is mapped, and no other code accesses it.
         unsafe { memory.region().base().write_bytes(1, memory.region().bytes() as usize) };
         let at = file.reserve(memory.region().bytes()).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the memory is mapped, and no other code accesses it.
         unsafe { file.write(at, memory.region()) }.unwrap();
         assert_eq!(file.resident(), 64 * file.page());
         file.punch(&(at + 16 * file.page()..at + 64 * file.page())).unwrap();

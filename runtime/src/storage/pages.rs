@@ -1,13 +1,15 @@
-//! The share of memory in large pages, according to `/proc/self/smaps`.
+//! Resident bytes of the engine's memory, and the bytes of it in large pages, from
+//! `/proc/self/smaps`.
 //!
-//! A thread that reads memory in 4 KiB pages also waits for address translation. With 16 threads of
-//! a Xeon, 4 KiB pages give 113 to 127 GB/s, and large pages 135 GB/s. Anonymous memory that will
-//! be used completely therefore requests large pages.
+//! With 4 KiB pages, a thread that reads memory also waits for address translation. With 16 threads
+//! of a Xeon, the read speed is 113 to 127 GB/s with 4 KiB pages, and 135 GB/s with large pages.
+//! Anonymous memory that will be used completely therefore requests large pages.
 //!
-//! Mapped files do so too
+//! Mapped files also request large pages
 //! ([`Mapped::prefer_large_pages`](crate::storage::memory::Mapped::prefer_large_pages)). File
 //! systems with large folios (ext4 from Linux 6.16 on, XFS) then read 2 MiB at a time into the page
-//! cache. The system maps that as one page. Pages that are already in the page cache do not change.
+//! cache, and the system maps them as one page. Pages that are already in the page cache do not
+//! change.
 
 use std::path::Path;
 
@@ -15,22 +17,22 @@ use ixc_files::read_system;
 
 use crate::storage::memory::Region;
 
-/// Substring in the names of mappings whose pages several sequences share. For these, the
-/// proportional size (`Pss`) counts.
+/// Substring in the names of mappings whose pages several sequences share. For these mappings, the
+/// proportional size (`Pss`) is counted instead of the resident size.
 const SHARED_PAGES_MARK: &str = "/memfd:";
 
-/// Resident bytes of some memory, by page size.
+/// Resident bytes of one kind of memory, and the bytes of it in large pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageUse {
-    /// Purpose of the memory.
+    /// Name of the kind of memory.
     pub what: &'static str,
-    /// Bytes that are in memory and mapped.
+    /// Bytes that are in memory and mapped by this process.
     pub resident: u64,
     /// Resident bytes in pages of 2 MiB.
     pub large: u64,
 }
 
-/// A mapping: its addresses, and its resident bytes.
+/// A mapping of the process: its address range, its resident bytes, and its bytes in large pages.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Mapping {
     begin: u64,
@@ -39,15 +41,15 @@ struct Mapping {
     large: u64,
 }
 
-/// Regions of memory that are counted together.
+/// Regions of memory of the same kind, which are counted together.
 #[derive(Debug)]
 pub(crate) struct NamedRegions {
-    /// Contents of the regions.
+    /// Name of the kind of memory.
     pub what: &'static str,
     pub regions: Vec<Region>,
 }
 
-/// Returns the use of pages by each list of regions. Lists without resident bytes are omitted.
+/// Returns the resident bytes of each list of regions. Lists without resident bytes are omitted.
 pub(crate) fn page_use(lists: &[NamedRegions]) -> Vec<PageUse> {
     let mappings = read_system(Path::new("/proc/self/smaps")).map_or_else(Vec::new, |text| mappings(&text));
     let uses = lists.iter().map(|NamedRegions { what, regions }| {
@@ -63,8 +65,9 @@ pub(crate) fn page_use(lists: &[NamedRegions]) -> Vec<PageUse> {
     uses.filter(|sum| sum.resident > 0).collect()
 }
 
-/// Returns the resident bytes of a range, and those in large pages. The system merges adjacent
-/// mappings. For a mapping that is larger than the range, the range gets a share by length.
+/// Returns the resident bytes of an address range, and its bytes in large pages. The system merges
+/// adjacent mappings. If a mapping is larger than the range, its bytes are counted in proportion to
+/// the length of the range.
 fn resident_bytes(mappings: &[Mapping], begin: u64, end: u64) -> (u64, u64) {
     mappings.iter().fold((0, 0), |(resident, large), mapping| {
         let (all, common) =
@@ -74,14 +77,14 @@ fn resident_bytes(mappings: &[Mapping], begin: u64, end: u64) -> (u64, u64) {
     })
 }
 
-/// Parses `smaps`.
+/// Parses the text of `/proc/self/smaps`.
 fn mappings(text: &str) -> Vec<Mapping> {
     let mut found: Vec<Mapping> = Vec::new();
     let mut is_shared = false;
     for line in text.lines() {
         let Some((name, rest)) = line.split_once([':', ' ']) else { continue };
         if let Some((begin, end)) = name.split_once('-') {
-            // `7f9d46c00000-7f9d52400000 r--s ...`
+            // The first line of a mapping has the form `7f9d46c00000-7f9d52400000 r--s ...`.
             let address = |text: &str| u64::from_str_radix(text, 16).ok();
             if let (Some(begin), Some(end)) = (address(begin), address(end))
                 && begin < end
@@ -149,7 +152,8 @@ Pss:                 100 kB
         (0..8 << 8).for_each(|page| unsafe { memory.region().base().add(page << 12).write(1) });
         let found = page_use(&regions());
         assert_eq!((found.len(), found[0].what), (1, "a test"));
-        // The system may merge adjacent mappings with this one.
+        // The count may be higher than 8 MiB, because the system may merge adjacent mappings with
+        // this one.
         assert!((4 << 20..=16 << 20).contains(&found[0].resident), "{found:?}");
         assert_eq!(page_use(&[NamedRegions { what: "nothing", regions: vec![] }]), []);
     }

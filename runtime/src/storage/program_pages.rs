@@ -1,15 +1,16 @@
-//! Release of memory that this process no longer needs: pages of its own code, and free memory of
-//! the allocator.
+//! Release of memory that this process no longer needs: pages of the program's code, and free
+//! memory of the allocator.
 //!
-//! Compiling a model runs code that no step runs: passes, code generation, readers of files. Its
-//! pages, about 20 MiB, stay mapped and count as memory of the process. They are released before a
-//! budget is divided. They stay in the system's page cache, and code that runs again is mapped from
-//! there.
+//! Compiling a model runs code that steps never run: passes, code generation, readers of files. The
+//! pages of this code, about 20 MiB, stay mapped and count as memory of the process. They are
+//! released before a memory budget is divided. They stay in the system's page cache, and code that
+//! runs again is mapped from there.
 
-/// Releases unneeded memory. Does nothing if the system does not allow it.
+/// Releases pages of code and free memory of the allocator. Does nothing if the system does not
+/// allow it.
 pub fn release_unused() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the allocator's own function, which any thread may call at any time.
+    // SAFETY: this is the allocator's own function, which any thread may call at any time.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -21,14 +22,14 @@ pub fn release_unused() {
 #[cfg(target_os = "linux")]
 fn release_code() {
     let read = |path: &str| ixc_files::read_system(path.as_ref()).unwrap_or_default();
-    // A debugger writes breakpoints into private pages of this process.
+    // A debugger writes breakpoints into private pages of code, which would be lost.
     let is_traced = !read("/proc/self/status").lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"]));
     if is_traced {
         return;
     }
     for (begin, end) in read("/proc/self/maps").lines().filter_map(code_of_file) {
-        // SAFETY: the pages belong to a file, and are private and not writable. So the file has the
-        // same bytes, and the pages come back from there when they run.
+        // SAFETY: the pages are mapped from a file, private and not writable. So the file has the
+        // same bytes, and the system maps the pages again when their code runs.
         let refused = unsafe { libc::madvise(begin as *mut libc::c_void, end - begin, libc::MADV_DONTNEED) } != 0;
         if refused {
             tracing::debug!(error = %std::io::Error::last_os_error(), "pages of the program stay");
@@ -36,14 +37,14 @@ fn release_code() {
     }
 }
 
-/// Returns the address range of a line of `/proc/self/maps` that describes code in a file.
+/// Returns the address range in a line of `/proc/self/maps` that describes code mapped from a file.
 #[cfg(target_os = "linux")]
 fn code_of_file(line: &str) -> Option<(usize, usize)> {
     let mut words = line.split_whitespace();
     let (begin, end) = words.next()?.split_once('-')?;
     let access = words.next()?;
-    // The path follows offset, device and inode. Files that exist only in memory have generated
-    // code.
+    // In a line, the path follows offset, device and inode. Files that exist only in memory contain
+    // generated code, so they are excluded.
     let path = words.nth(3).filter(|path| path.starts_with('/') && !path.starts_with("/memfd:"))?;
     let address = |text: &str| usize::from_str_radix(text, 16).ok();
     (access == "r-xp" && !path.is_empty() && !line.ends_with(" (deleted)")).then_some((address(begin)?, address(end)?))
@@ -68,7 +69,7 @@ mod tests {
         ] {
             assert_eq!(code_of_file(&line(access, path)), None, "{access} {path}");
         }
-        // The program continues to run.
+        // The program must continue to run after the release.
         let before: Vec<u64> = (0..1000).map(|n| n * n).collect();
         release_unused();
         assert_eq!(before.iter().sum::<u64>(), 332_833_500);

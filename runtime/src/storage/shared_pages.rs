@@ -1,10 +1,11 @@
-//! Prefixes that sequences share: the same pages of memory in the states of each.
+//! Pages of memory that the states of several sequences share, because the sequences begin with the
+//! same tokens.
 //!
-//! The states of a sequence are one mapping. In it, each column (a head's keys or its values) has
-//! its positions one after the other. All sequences of an engine have the same layout. If two begin
-//! with the same tokens, whole pages of each column have the same bytes at the same offset. So the
-//! system's page table replaces the block tables of other programs, and kernels see unchanged
-//! columns.
+//! The states of a sequence are one mapping. In this mapping, each column (the keys or the values
+//! of a head) has its positions one after the other. All sequences of an engine have the same
+//! layout. If two sequences begin with the same tokens, whole pages of each column have the same
+//! bytes at the same offset. So the system's page table replaces the block tables of other
+//! programs, and kernels see unchanged columns.
 //!
 //! ```text
 //! file        [ home of a: .. keys.0 |aaaaaa    | keys.1 |aaaaaa    | .. ][ home of b: .. ]
@@ -12,39 +13,42 @@
 //! sequence b                  keys.0 |aaaaaa.b  | keys.1 |aaaaaa.b  |
 //! ```
 //!
-//! Here `a` is a page of the file, and `.` is a page that also has the sequence's own rows.
-//! The file is written once and mapped privately, and its pages are released by reference count.
+//! In this picture, `a` is a page of an anonymous file, and `.` is a page that also has the
+//! sequence's own rows. A page of the file is written once and then mapped privately by several
+//! sequences. It is freed when its last user ends.
 //!
-//! **Freezing.** A sequence writes into its own anonymous memory, as if there was no sharing. When
+//! **Freezing.** At first, a sequence writes to its own anonymous memory, without sharing. When
 //! another sequence begins with the same prefix, the pages of the prefix are written to the file.
-//! The pages of the file are then mapped in their place. This takes as long as one copy, and no
-//! additional memory.
+//! Then these pages of the file are mapped in place of the original pages. This takes as long as
+//! one copy, and uses no additional memory.
 //!
-//! The pages are now a *run*. Every further sequence with this prefix maps the run. This takes one
-//! system call for each column, independent of its length. Incomplete pages are copied, and so are
-//! states that cannot be shared: windows, which move, and recurrent states with their copies.
+//! The frozen pages are called a *run*. Every further sequence with this prefix maps the run, with
+//! one system call for each column, whatever its length. Incomplete pages are copied. States that
+//! cannot be shared are also copied: sliding windows, which move their positions, and recurrent
+//! states with their saved copies.
 //!
-//! **Writing.** A sequence writes rows after its position, and shares only pages before it, so it
-//! never writes to shared pages. If a sequence is truncated within a run, its pages from its new
-//! end on first become private ([`SharedPrefix::cut`]). The block with the new end is copied, and
-//! the rest is zero.
+//! **Writing.** A sequence writes only rows after its position, and shares only pages before its
+//! position, so it never writes to shared pages. If a sequence is truncated inside a run, its pages
+//! after the new end first become private ([`SharedPrefix::cut`]). The block that contains the new
+//! end is copied, and all later bytes become zero.
 //!
-//! If code wrote to a shared page after all, the system would copy the page for this sequence,
-//! because the mapping is private. Other sequences would not change. The file itself is written
-//! before it is mapped, and never after: an offset in it is never used twice.
+//! If a kernel wrote to a shared page nevertheless, the system would copy the page for this
+//! sequence, because the mapping is private. Other sequences would not change. Each page of the
+//! file is written before it is mapped, and never afterwards: no offset of the file is used twice.
 //!
-//! **Counting.** A run counts its users and the position that each needs. Pages without users are
-//! punched out of the file. So a page is in memory once for all sequences that share it, and only
-//! while one of them needs it. A mapped page always has a user: if the system refuses to remove a
-//! mapping, the use stays until the sequence is emptied.
+//! **Counting.** A run stores the position up to which each of its users needs it. Pages without
+//! users are punched out of the file. So a page is in memory once for all sequences that share it,
+//! and only while a sequence needs it. A mapped page always has a user. If the system refuses to
+//! remove a mapping, its user stays until the sequence is emptied.
 //!
-//! **Cost.** Each column has up to two extra mappings for each run of a sequence. A process may
-//! have `vm.max_map_count` mappings (65,530); sharing takes up to three quarters of them. Prefixes
-//! are copied beyond this number, on systems without such files, and if there is too little to
-//! share ([`WORTH_IT`]). [`Pool::refusal`] returns the reason. The results are the same.
+//! **Cost.** For each run, a sequence needs up to two additional mappings for each column. A
+//! process may have `vm.max_map_count` mappings (65,530), and sharing uses up to three quarters of
+//! them. Prefixes are copied instead if there are too many mappings, if the system has no anonymous
+//! files, or if there is too little to share ([`WORTH_IT`]). [`Pool::refusal`] returns the reason.
+//! The results are the same.
 //!
-//! Invariant: pages of the file that a sequence maps are never written, and are not punched before
-//! they are unmapped.
+//! Invariant: while a sequence maps pages of the file, these pages are never written and never
+//! punched out of the file.
 
 mod zeroed;
 
@@ -62,51 +66,53 @@ use crate::storage::page_file::{PageFile, renew};
 pub(crate) use zeroed::ZeroedMemory;
 use zeroed::gaps;
 
-/// Min mean number of pages per column for sharing: making a mapping takes about as long as copying
-/// this number of pages.
+/// Minimum number of shared pages per column, on average over the columns. Making a mapping takes
+/// about as long as copying this number of pages.
 const WORTH_IT: u64 = 4;
-/// Max mappings of a process if the system does not show the limit ([`MAX_MAPPINGS_FILE`]):
-/// `DEFAULT_MAX_MAP_COUNT`.
+/// Maximum mappings of a process if the system does not show its limit ([`MAX_MAPPINGS_FILE`]). It
+/// is the kernel's `DEFAULT_MAX_MAP_COUNT`.
 const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
-/// File in which Linux shows the max mappings of a process.
+/// File in which Linux shows the maximum number of mappings of a process.
 const MAX_MAPPINGS_FILE: &str = "/proc/sys/vm/max_map_count";
-/// Max mappings that a run adds to a column: one for the run, and one for the rest of the column.
+/// Maximum number of mappings that a run adds to a column: one for the run, and one for the
+/// remaining part of the column.
 const MAPPINGS_OF_A_RUN: u64 = 2;
 
 /// Condition under which sequences share a common prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Share if sharing takes less time and memory than a copy.
+    /// Sequences share if sharing takes less time and memory than a copy.
     #[default]
     Paying,
-    /// Share if there is at least one page.
+    /// Sequences share if there is at least one whole page to share.
     Always,
-    /// Never share: each sequence has separate memory.
+    /// Sequences never share: each has separate memory.
     Never,
 }
 
-/// A column of a state with one row for each position (or for a few positions), at the same offset
-/// in the memory of every sequence.
+/// A column of a state that sequences can share. It has one row for each position or group of
+/// positions, at the same offset in the memory of every sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     /// Offset of the column in the memory of a sequence, in bytes.
     pub(crate) offset: u64,
-    /// Length in bytes.
+    /// Length of the column in bytes.
     pub(crate) bytes: u64,
-    /// Bytes of a row.
+    /// Bytes of a row in the column.
     pub(crate) row_bytes: u64,
-    /// Positions per row.
+    /// Number of positions that share a row.
     pub(crate) every: u32,
 }
 
 impl Column {
-    /// Returns the byte offset after the last row whose positions are all below `position`, in
-    /// whole blocks.
+    /// Returns the end offset, in bytes, of the complete blocks whose positions are all below
+    /// `position`.
     fn filled_bytes(&self, position: u32) -> u64 {
         self.row(position / self.every.max(1) / ATTENTION_BLOCK * ATTENTION_BLOCK)
     }
 
-    /// Returns the byte offset after the last block with a row of a position below `position`.
+    /// Returns the end offset, in bytes, of the last block that has a row of a position below
+    /// `position`.
     fn begun_bytes(&self, position: u32) -> u64 {
         self.row(position.div_ceil(self.every.max(1)).next_multiple_of(ATTENTION_BLOCK))
     }
@@ -115,20 +121,21 @@ impl Column {
         self.offset + u64::from(row).saturating_mul(self.row_bytes).min(self.bytes)
     }
 
-    /// Returns the whole pages of a range of positions.
+    /// Returns the byte range of the whole pages that contain only complete blocks of these
+    /// positions.
     fn pages(&self, positions: &Range<u32>, page: u64) -> Range<u64> {
         let from = self.filled_bytes(positions.start).next_multiple_of(page);
         from..(self.filled_bytes(positions.end) / page * page).max(from)
     }
 }
 
-/// The reason that a prefix was copied although it could be shared.
+/// The reason why a prefix was copied, although its length would allow sharing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The system has no anonymous files, or forbids them for this process.
     #[error("sequences need an anonymous file to share memory, and the system refused one: {0}")]
     NoFile(String),
-    /// The system refuses to write or map shared pages.
+    /// The system refused to write or map shared pages.
     #[error("the system refused to share a sequence's memory: {0}")]
     Refused(String),
     /// The process would have too many mappings.
@@ -136,26 +143,26 @@ pub enum Refusal {
         "sharing needs {wanted} more mappings; {found} of at most {max} are in use (three quarters of vm.max_map_count)"
     )]
     Mappings {
-        /// Mappings in use.
+        /// Number of mappings that sharing uses now.
         found: u64,
-        /// Additional mappings for this prefix.
+        /// Number of additional mappings that this prefix needs.
         wanted: u64,
-        /// Max mappings for sharing.
+        /// Maximum number of mappings for sharing.
         max: u64,
     },
 }
 
-/// The pages that the sequences of an engine share.
+/// The shared pages of an engine's sequences, and the counts of their memory and mappings.
 pub(crate) struct Pool {
     file: PageFile,
     columns: Vec<Column>,
-    /// Bytes of a sequence's memory.
+    /// Bytes of the memory of one sequence.
     layout_bytes: u64,
-    /// Bytes of pages in the file.
+    /// Bytes of the file's pages that hold frozen prefixes.
     held: AtomicU64,
     mappings: AtomicU64,
     max_mappings: u64,
-    /// Min number of shared pages of a column, averaged over the columns.
+    /// Minimum number of shared pages per column, on average over the columns.
     min_pages: u64,
     refusal: Mutex<Option<Refusal>>,
 }
@@ -170,11 +177,11 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Makes a pool for sequences with `layout_bytes` bytes of memory and these columns. Returns
-    /// `None` if nothing can be shared.
+    /// Creates a pool for sequences whose memory has `layout_bytes` bytes and these columns.
+    /// Returns `None` if nothing can be shared.
     ///
     /// # Errors
-    /// [`Refusal::NoFile`].
+    /// [`Refusal::NoFile`] if the system refuses an anonymous file.
     pub(crate) fn new(columns: Vec<Column>, layout_bytes: u64, sharing: Sharing) -> Result<Option<Arc<Pool>>, Refusal> {
         let min_pages = match sharing {
             Sharing::Paying => WORTH_IT,
@@ -189,7 +196,7 @@ impl Pool {
         Pool::with(columns, layout_bytes, max_mappings, min_pages).map(Some)
     }
 
-    /// Makes a pool with a max number of mappings and a min number of pages of each column.
+    /// Creates a pool with a maximum number of mappings and a minimum number of pages per column.
     pub(crate) fn with(
         columns: Vec<Column>,
         layout_bytes: u64,
@@ -202,17 +209,17 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// Returns the number of bytes of pages in the file.
+    /// Returns the bytes of the file's pages that hold frozen prefixes.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of mappings for sharing.
+    /// Returns the number of mappings that sharing uses now.
     pub(crate) fn mappings(&self) -> u64 {
         self.mappings.load(Ordering::Relaxed)
     }
 
-    /// Returns the reason why the last prefix was copied although it could be shared.
+    /// Returns the reason why a prefix was last copied, although its length would allow sharing.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -220,13 +227,13 @@ impl Pool {
     fn refuse(&self, refusal: Refusal) {
         let mut last = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() {
-            // Warns only once, because the refusal will repeat.
+            // Only the first refusal is logged, because it will repeat.
             tracing::warn!(%refusal, "prefixes of sequences are copied, not shared");
         }
         *last = Some(refusal);
     }
 
-    /// Returns the memory of the file according to the system.
+    /// Returns the bytes of memory that the file uses, as the system counts them.
     #[cfg(test)]
     pub(crate) fn resident(&self) -> u64 {
         self.file.resident()
@@ -236,19 +243,19 @@ impl Pool {
         self.file.page()
     }
 
-    /// Returns the number of bytes of whole pages of a range of positions, in the first `columns`
-    /// columns.
+    /// Returns the number of bytes of the whole pages that contain a range of positions, in the
+    /// first `columns` columns.
     fn bytes(&self, positions: &Range<u32>, columns: usize) -> u64 {
         let columns = self.columns.iter().take(columns);
         columns.map(|column| column.pages(positions, self.page())).map(|pages| pages.end - pages.start).sum()
     }
 
-    /// Returns whether this number of bytes is worth sharing.
+    /// Returns whether sharing `bytes` bytes takes less time than a copy.
     fn is_enough(&self, bytes: u64) -> bool {
         bytes > 0 && bytes >= self.min_pages * self.page() * self.columns.len() as u64
     }
 
-    /// Returns whether there is room for the mappings of `runs` more runs.
+    /// Returns whether the limit of mappings allows `runs` more runs. If not, stores the refusal.
     fn has_room(&self, runs: usize) -> bool {
         let wanted = MAPPINGS_OF_A_RUN * (self.columns.len() * runs) as u64;
         let found = self.mappings();
@@ -260,29 +267,29 @@ impl Pool {
     }
 }
 
-/// A run: pages of a range of positions that were written to the file once.
+/// A run: frozen pages of a range of positions in the file.
 #[derive(Debug)]
 struct PageRun {
     pool: Arc<Pool>,
-    /// Offset in the file of the range that belongs to the sequence that froze the pages.
+    /// Offset in the file at which the memory of the sequence that froze the pages would begin.
     home: u64,
     from: u32,
-    /// Number of columns, counted from the first, with pages in the file.
+    /// Number of columns, from the first one on, whose pages are in the file.
     columns: usize,
     extent: Mutex<Extent>,
 }
 
-/// Length and users of a run.
+/// The users of a run, and the length of its pages in the file.
 #[derive(Debug)]
 struct Extent {
-    /// End position of each user.
+    /// For each user, the position up to which it needs the run.
     ends: Vec<u32>,
-    /// End position of the pages in the file.
+    /// Position up to which the run's pages are still in the file.
     kept: u32,
 }
 
 impl PageRun {
-    /// Returns the pages of each column in the file, up to a position.
+    /// Returns, for each column, the pages of the run up to position `end`.
     fn pages(&self, end: u32) -> impl Iterator<Item = Range<u64>> {
         let columns = self.pool.columns.iter().take(self.columns);
         columns.map(move |column| column.pages(&(self.from..end), self.pool.page()))
@@ -292,7 +299,8 @@ impl PageRun {
         self.extent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shortens a user's range from `end` to `to`, or removes the user.
+    /// Shortens a user's range from `end` to `to`, or removes the user if `to` is `None`. Frees the
+    /// pages that no user needs any more.
     fn release(&self, end: u32, to: Option<u32>) {
         let mut extent = self.extent();
         if let Some(at) = extent.ends.iter().position(|there| *there == end) {
@@ -317,7 +325,7 @@ impl PageRun {
     }
 }
 
-/// A sequence's use of a run.
+/// Use of a run by one sequence.
 #[derive(Debug)]
 struct PageUse {
     run: Arc<PageRun>,
@@ -325,14 +333,15 @@ struct PageUse {
 }
 
 impl PageUse {
-    /// Creates a run of pages with one user, and returns its use.
+    /// Creates a run, and returns its first use.
     fn first(pool: &Arc<Pool>, home: u64, positions: Range<u32>, columns: usize) -> PageUse {
         let extent = Mutex::new(Extent { ends: vec![positions.end], kept: positions.end });
         let run = PageRun { pool: Arc::clone(pool), home, from: positions.start, columns, extent };
         PageUse { run: Arc::new(run), end: positions.end }
     }
 
-    /// Returns another use of the same pages, up to a position within this use.
+    /// Returns another use of the same run, up to position `end`. It must not be after the end of
+    /// this use.
     fn share(&self, end: u32) -> PageUse {
         self.run.extent().ends.push(end);
         PageUse { run: Arc::clone(&self.run), end }
@@ -343,7 +352,7 @@ impl PageUse {
         self.end = end;
     }
 
-    /// Returns the mapped pages of a column.
+    /// Returns the pages of a column that this use maps; `None` for a column without such pages.
     fn pages(&self, number: usize) -> Option<Range<u64>> {
         let column = self.run.pool.columns.get(number).filter(|_| number < self.run.columns)?;
         Some(column.pages(&(self.run.from..self.end), self.run.pool.page())).filter(|pages| !pages.is_empty())
@@ -356,24 +365,27 @@ impl Drop for PageUse {
     }
 }
 
-/// The shared prefix of a sequence: runs, from the first position on.
+/// The shared prefix of a sequence. It consists of runs, from the first position on.
 ///
-/// Methods take the sequence's memory, in the layout of the pool; no kernel may run meanwhile.
+/// Methods get the whole memory of the sequence, which has the layout of the pool. No kernel may
+/// run meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPrefix {
     uses: Vec<PageUse>,
-    /// Uses of runs whose mappings could not be removed.
+    /// Uses of runs whose mappings the system refused to remove.
     lingering: Vec<PageUse>,
-    /// Offset in the file of this sequence's range, and the position up to which the range is used.
+    /// Offset in the file of the range that this sequence reserved, and the position up to which
+    /// the sequence has frozen its pages there.
     home: Option<(u64, u32)>,
-    /// Number of this sequence's mappings in [`Pool::mappings`].
+    /// Number of mappings that this sequence adds to [`Pool::mappings`].
     mappings: u64,
-    /// Bytes of shared pages.
+    /// Number of bytes of shared pages.
     bytes: u64,
 }
 
 impl SharedPrefix {
-    /// Returns the number of shared positions; of each column, only whole pages are shared.
+    /// Returns the position up to which the sequence shares pages. Of each column, only whole pages
+    /// are shared.
     pub(crate) fn end(&self) -> u32 {
         self.uses.last().map_or(0, |used| used.end)
     }
@@ -383,7 +395,7 @@ impl SharedPrefix {
         self.bytes
     }
 
-    /// Returns the parts of a column's range that no other sequence shares.
+    /// Returns the parts of a column's byte range that the sequence does not share.
     pub(crate) fn own_ranges(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
         match column {
             Some(column) => gaps(range, self.uses.iter().filter_map(|used| used.pages(column))),
@@ -391,20 +403,21 @@ impl SharedPrefix {
         }
     }
 
-    /// Makes whole pages of the positions before `end` shared, if they are large enough to pay;
-    /// otherwise changes nothing.
+    /// Freezes the whole pages of the positions before `end`, if there are enough pages. Otherwise
+    /// changes nothing.
     ///
     /// # Safety
     /// `memory` must be the whole memory of the sequence, and the caller must have exclusive access
     /// to it.
     pub(crate) unsafe fn freeze(&mut self, memory: Region, pool: &Arc<Pool>, end: u32) {
         let positions = self.end()..end / ATTENTION_BLOCK * ATTENTION_BLOCK;
-        // The sequence that takes the prefix needs mappings too.
+        // Mappings are needed for the new run, and for all runs in the sequence that will take the
+        // prefix.
         let runs = 1 + self.uses.len() + 1;
         if positions.is_empty() || !pool.is_enough(pool.bytes(&positions, usize::MAX)) || !pool.has_room(runs) {
             return;
         }
-        // Pages of a sequence have the same order in its file range as in memory, so the system
+        // In the file, the pages of a sequence have the same order as in memory. So the system
         // merges the mappings of adjacent runs.
         let home = match self.home {
             Some((home, frozen)) if frozen <= positions.start => home,
@@ -418,7 +431,7 @@ impl SharedPrefix {
         for column in &pool.columns {
             let pages = column.pages(&positions, pool.page());
             if let Some(region) = memory.part(pages.start, pages.end - pages.start).filter(|_| !pages.is_empty()) {
-                // SAFETY: the region is in the mapped memory of the sequence. The caller has
+                // SAFETY: the region lies in the mapped memory of the sequence. The caller has
                 // exclusive access, so no kernel runs.
                 if let Err(error) = unsafe { pool.file.write(home + pages.start, region) } {
                     pool.refuse(Refusal::Refused(error.to_string()));
@@ -426,10 +439,10 @@ impl SharedPrefix {
                     break;
                 }
                 pool.held.fetch_add(pages.end - pages.start, Ordering::Relaxed);
-                // SAFETY: as above; the region is whole pages of an anonymous mapping, and its
-                // bytes are in the file.
+                // SAFETY: the reasons for the write above hold here, too. The region is whole pages
+                // of an anonymous mapping, and its bytes are in the file.
                 if let Err(error) = unsafe { pool.file.map(home + pages.start, region) } {
-                    // The sequence keeps its own pages with the same bytes.
+                    // The sequence keeps its own pages, which have the same bytes.
                     pool.refuse(Refusal::Refused(error.to_string()));
                 }
             }
@@ -441,8 +454,8 @@ impl SharedPrefix {
         self.count(pool);
     }
 
-    /// Takes another sequence's shared prefix, up to the position `end`. This sequence must be
-    /// empty; `from_memory` is the other's memory.
+    /// Maps the shared prefix of another sequence, up to position `end`. This sequence must be
+    /// empty; `from_memory` is the memory of the other sequence.
     ///
     /// # Safety
     /// Each region must be the whole memory of its sequence, and the caller must have exclusive
@@ -471,8 +484,8 @@ impl SharedPrefix {
                 // The caller has exclusive access, so no kernel runs.
                 if let Err(error) = unsafe { pool.file.map(taken.run.home + pages.start, to) } {
                     pool.refuse(Refusal::Refused(error.to_string()));
-                    // SAFETY: both have the same length, and are in the mappings of two sequences;
-                    // the other one is not written.
+                    // SAFETY: both regions have the same length and lie in the mappings of two
+                    // sequences, and the other sequence's memory is not written.
                     unsafe { to.base().copy_from_nonoverlapping(original.base(), to.bytes() as usize) };
                 }
             }
@@ -481,9 +494,9 @@ impl SharedPrefix {
         self.count(pool);
     }
 
-    /// Ends sharing from a position on. The rows of the position's block become private to the
-    /// sequence. Shared memory after the block becomes zero. With position 0, all memory is
-    /// released.
+    /// Ends sharing from `position` on. The rows of the block that contains the position become
+    /// private to the sequence. Shared memory after that block becomes zero. With position 0, all
+    /// memory is released.
     ///
     /// # Safety
     /// `memory` must be the whole memory of the sequence, and the caller must have exclusive access
@@ -494,8 +507,8 @@ impl SharedPrefix {
             return ZeroedMemory::Nothing;
         };
         if position == 0 {
-            // SAFETY: the region is all of the sequence's memory, an anonymous mapping. The caller
-            // has exclusive access, so no kernel runs.
+            // SAFETY: the region is the whole memory of the sequence, an anonymous mapping. The
+            // caller has exclusive access, so no kernel runs.
             match unsafe { renew(memory) } {
                 Ok(()) => {
                     self.uses.clear();
@@ -531,7 +544,7 @@ impl SharedPrefix {
             parts.push(zeroed);
         }
         if failed {
-            // Pages that are still mapped must not be punched.
+            // Pages that are still mapped must not be punched out of the file, so their uses stay.
             let still: Vec<PageUse> =
                 self.uses.iter().filter(|used| used.end > end).map(|used| used.share(used.end)).collect();
             self.lingering.extend(still);
@@ -542,7 +555,7 @@ impl SharedPrefix {
         ZeroedMemory::Parts(parts)
     }
 
-    /// Updates the counts of mappings and bytes.
+    /// Updates the numbers of mappings and shared bytes.
     fn count(&mut self, pool: &Pool) {
         let bytes = |used: &PageUse| pool.bytes(&(used.run.from..used.end), used.run.columns);
         self.bytes = self.uses.iter().map(bytes).sum();
@@ -552,7 +565,7 @@ impl SharedPrefix {
             let mut before = None;
             for used in uses() {
                 let Some(pages) = used.pages(column) else { continue };
-                // Pages that are adjacent in the file too are part of the same mapping.
+                // If the pages are also adjacent in the file, both runs have a single mapping.
                 let follows = before == Some((used.run.home, pages.start));
                 mappings += if follows { 0 } else { MAPPINGS_OF_A_RUN };
                 before = Some((used.run.home, pages.end));
@@ -572,8 +585,8 @@ impl Drop for SharedPrefix {
     }
 }
 
-/// Makes pages private to a sequence. The first `stays` bytes keep their values; the others become
-/// zero.
+/// Replaces shared pages by private pages of the sequence. The first `stays` bytes keep their
+/// values; all later bytes become zero.
 ///
 /// # Safety
 /// The region must be whole pages of the mapped memory of a sequence, with at least `stays` bytes.
@@ -583,9 +596,10 @@ unsafe fn own_again(region: Region, stays: u64) -> std::io::Result<()> {
     // SAFETY: the region is mapped and has at least `stays` bytes, and the caller has exclusive
     // access.
     unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(region.base(), bytes.len()) };
-    // SAFETY: as above; the region is whole pages of an anonymous mapping.
+    // SAFETY: the caller has exclusive access; the region is whole pages of an anonymous mapping.
     unsafe { renew(region) }?;
-    // SAFETY: as above, for writing.
+    // SAFETY: the region is mapped and has at least `stays` bytes, and the caller has exclusive
+    // access.
     unsafe { region.base().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     Ok(())
 }
