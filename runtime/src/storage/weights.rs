@@ -1,18 +1,20 @@
-//! The addresses of weights for kernels: in mapped files, or in memory after packing on first use.
+//! The memory in which kernels find weights: mapped files, or memory into which weights are packed
+//! on first use.
 //!
-//! A weight whose stored format differs from the format that kernels read is packed in parts. A
-//! *part* is an expert's matrix, or a whole weight without experts. Each part has one of two
-//! states:
+//! A weight whose stored format differs from the kernels' format is packed in parts. A *part* is
+//! the matrix of one expert, or a whole weight without experts. Each part has one of two states:
 //!
-//! - **unpacked**: an item that reads strips of it packs them into its thread's own memory
-//!   ([`Weights::tile`]). They stay there for the next items, which multiply other rows with them.
-//! - **ready**: the packed part is in memory. Before a stage, all threads pack the parts that it
-//!   needs ([`Weights::missing`]). Then the source pages are released.
+//! - **unpacked**: a work item that reads strips of the part first packs them into its thread's own
+//!   memory ([`Weights::tile`]). The strips stay there for the following items, which multiply
+//!   other rows with them.
+//! - **ready**: the whole part is packed in kept memory. Before a stage, all threads together pack
+//!   the parts that it needs ([`Weights::missing`]). Then the pages of the file that the part was
+//!   packed from are released.
 //!
-//! Memory for kept parts is expensive: finding and zeroing its pages takes as long as packing the
-//! same bytes about ten times. So the steps of a prompt keep no packed parts, and its first token
-//! does not wait for them. The next tokens make parts ready, spread over several steps, so that no
-//! step takes much longer than the others ([`Step::keeps`]).
+//! Kept memory is expensive: finding and zeroing its pages takes as long as packing the same bytes
+//! about ten times. So prefill steps keep no packed parts, and the first token does not wait for
+//! this. The following decode steps make parts ready. The work is spread over several steps, so
+//! that no step takes much longer than the others ([`Step::keeps`]).
 //!
 //! ```text
 //! prompt          first step: items pack the strips that they read               -> first token
@@ -21,9 +23,8 @@
 //! ```
 //!
 //! Invariant: kernels read the same packed bytes in both states, so results do not depend on the
-//! state.
-//! Invariant: parts become ready only while all threads of a pass meet. So all threads see the same
-//! state between barriers.
+//! state. Invariant: parts become ready only while all threads of a pass are at a barrier. So all
+//! threads see the same state between barriers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,38 +35,42 @@ use crate::storage::memory::{Mapped, Memory, MemoryError, Region};
 use crate::storage::pack::Job;
 use crate::storage::weight_source::WeightSource;
 
-/// Number of prompt steps that keep no packed parts. Keeping a part takes as much time as packing
-/// it ten times. The number is half as large again, because a prompt may end soon.
+/// Number of prefill steps that keep no packed parts. Keeping a part takes as much time as packing
+/// it ten times. The number is half as large again as ten, because prefill may end soon.
 const PROMPT_STEPS: u64 = 16;
-/// Steps of few tokens over which commonly used weights are made ready.
+/// Number of decode steps over which weights that every step uses are made ready.
 const FEW_STEPS: u64 = 4;
-/// Max tokens of a step that counts as decode and not as part of a prompt.
+/// Maximum number of tokens of a step that counts as decode and not as prefill.
 const FEW_TOKENS: u32 = 16;
-/// Bytes that the system may map before a page that is read (fault-around). They are released again
-/// with that page.
+/// Bytes before a page that the system may map together with the page when it is read
+/// (fault-around). They are released together with the page.
 const FAULT_AROUND_BYTES: u64 = 64 << 10;
-/// Bytes of source pages that are released at a time during packing.
+/// Bytes of the file's pages that are released at a time during packing.
 const WINDOW: u64 = 2 << 20;
-/// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
+/// Alignment of packed strips in a thread's memory: a cache line, so that each vector load reads
+/// only one line.
 const LINE: usize = 64;
 
-/// A weight.
+/// Memory of one weight, and its packing if it is packed on demand.
 #[derive(Debug)]
 pub(crate) struct Weight {
-    /// The whole weight as kernels read it, including gaps between its matrices in blocks.
+    /// The whole weight in the kernels' format. For a weight in blocks, this includes the bytes
+    /// between its matrices.
     pub region: Region,
-    /// Distance between experts' matrices and bytes of a matrix, if the weight is in blocks.
+    /// Distance between the matrices of two experts, and bytes of a matrix; `None` if the weight is
+    /// not in blocks.
     pub matrices: Option<(u64, u64)>,
-    /// Packing of the weight, if its stored format differs.
+    /// State of packing, if the weight's stored format differs from the kernels' format.
     pub on_demand: Option<OnDemandPacking>,
 }
 
-/// A weight that is packed on demand.
+/// A weight that is packed when it is first needed.
 #[derive(Debug)]
 pub(crate) struct OnDemandPacking {
     /// Job that packs the whole weight.
     job: Job,
-    /// Index of the weight's file, and its offset there, if it is in a file.
+    /// Index of the weight's file, and offset of the weight in the file. They have no meaning for a
+    /// derived tensor.
     file: usize,
     offset: u64,
     part_strips: u64,
@@ -75,7 +80,8 @@ pub(crate) struct OnDemandPacking {
 }
 
 impl OnDemandPacking {
-    /// Makes a weight in `file` that `job` packs, in `parts` parts of equal length.
+    /// Creates the state of a weight in file number `file`. `job` packs the whole weight, which has
+    /// `parts` parts of equal length.
     pub(crate) fn new(job: Job, file: usize, offset: u64, parts: u64) -> Option<OnDemandPacking> {
         let part_strips = job.strips().checked_div(parts)?;
         let whole = part_strips > 0 && part_strips.checked_mul(parts) == Some(job.strips());
@@ -83,12 +89,12 @@ impl OnDemandPacking {
         whole.then_some(OnDemandPacking { job, file, offset, part_strips, ready, unpacked_parts: parts.into() })
     }
 
-    /// Returns the parts that a range of the packed weight touches. Bytes outside the weight belong
-    /// to no part.
+    /// Returns the parts that contain a byte range of the packed weight. Bytes outside the weight
+    /// belong to no part.
     fn parts(&self, offset: u64, bytes: u64) -> std::ops::Range<u64> {
         let (_, strip) = self.job.strip_bytes();
-        // `part` is not 0, because strips are not empty. The product does not overflow, because the
-        // weight's length fits.
+        // `part` is not 0, because strips are not empty. The product cannot overflow, because the
+        // length of the weight does not.
         let part = self.part_strips * strip;
         let end = offset.saturating_add(bytes).div_ceil(part).min(self.ready.len() as u64);
         (offset / part).min(end)..end
@@ -98,8 +104,8 @@ impl OnDemandPacking {
         self.ready.get(part as usize).is_none_or(|ready| ready.load(Ordering::Acquire))
     }
 
-    /// Releases the source pages of a byte range, and earlier pages that the system mapped with
-    /// them.
+    /// Releases the file's pages of a byte range of the stored weight, and earlier pages that the
+    /// system mapped with them.
     fn release(&self, offset: u64, bytes: u64, files: &[Mapped]) {
         match (self.job.from(), files.get(self.file)) {
             (WeightSource::Mapped(_), Some(file)) => release_around(file, self.offset + offset, bytes),
@@ -116,54 +122,55 @@ impl OnDemandPacking {
     }
 }
 
-/// Strips of a weight in a thread's memory.
+/// Strips of a weight that a thread has packed for its own use.
 #[derive(Debug, Default)]
 struct Tile {
-    /// Weight number, first strip and number of strips in the memory.
+    /// Number of the weight, first strip, and number of strips that are in the memory.
     what: Option<(u32, u64, u64)>,
     memory: Vec<u8>,
 }
 
-/// The strips that a thread has packed for its own use: one tile for each buffer of a kernel.
+/// The strips that a thread has packed for its own use. There is one tile for each buffer of a
+/// kernel.
 #[derive(Debug, Default)]
 struct Tiles {
     tiles: Vec<Tile>,
-    /// Working memory for rows during packing.
+    /// Working memory for the rows that are packed.
     rows: Vec<u8>,
-    /// Packing time since the last read of this field, which resets it to 0.
+    /// Packing time of this thread since [`Weights::take_packing`] last read it.
     packing: Duration,
 }
 
-/// The properties of a step that decide which parts are kept.
+/// The properties of a step that determine which packed parts it keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// Number of steps before the step.
+    /// Number of steps before this step.
     number: u64,
-    /// Number of the step's tokens.
+    /// Number of tokens of this step.
     tokens: u32,
 }
 
 impl Step {
-    /// Returns whether the step makes a needed part ready. All threads get the same answer,
-    /// independent of the parts' states.
+    /// Returns whether the step makes a part ready that it needs. The result does not depend on the
+    /// states of parts, so all threads get the same result.
     fn keeps(self, weight: u32, part: u64) -> bool {
         let before = if self.tokens > FEW_TOKENS { PROMPT_STEPS } else { 1 + (u64::from(weight) + part) % FEW_STEPS };
         self.number >= before
     }
 }
 
-/// Releases pages of a file, and the pages before them that fault-around mapped as well.
+/// Releases pages of a file, and the earlier pages that fault-around mapped with them.
 fn release_around(file: &Mapped, begin: u64, bytes: u64) {
     let before = begin.min(FAULT_AROUND_BYTES);
     file.release(begin - before, bytes + before);
 }
 
-/// A part of a weight.
+/// A part of a weight: an expert's matrix, or a whole weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WeightPart {
     /// Number of the weight.
     weight: u32,
-    /// Number of the part in the weight.
+    /// Index of the part in the weight.
     part: u64,
 }
 
@@ -171,31 +178,32 @@ pub(crate) struct WeightPart {
 #[derive(Debug)]
 pub(crate) struct Weights {
     weights: Vec<Weight>,
-    /// Memory of packed weights.
+    /// Kept memory of packed weights.
     packed: Memory,
-    /// Further copies of the packed weights, on other NUMA nodes.
+    /// Additional copies of the packed weights on other NUMA nodes.
     copies: Vec<Memory>,
-    /// Number of the copy of each thread; 0 is [`Weights::packed_region`]. Empty without copies.
+    /// For each thread, the index of the copy that it reads; 0 is [`Weights::packed_region`]. Empty
+    /// if there are no copies.
     copy_of_thread: Vec<usize>,
     /// Number of parts that are not ready.
     unpacked_parts: AtomicU64,
     /// Number of steps so far.
     steps: u64,
-    /// Whether the last step was part of a prompt.
+    /// Whether the last step was a prefill step.
     prompt: bool,
-    /// Nanoseconds of packing in steps, summed over all threads.
+    /// Nanoseconds that steps spent on packing, summed over all threads.
     packing: AtomicU64,
     threads: Box<[Mutex<Tiles>]>,
 }
 
 impl Weights {
-    /// Returns the memory of packed weights.
+    /// Returns the kept memory of packed weights.
     pub(crate) fn packed_region(&self) -> Region {
         self.packed.region()
     }
 
-    /// Makes the table of weights for a number of threads. Packed weights are in `packed`, now or
-    /// later.
+    /// Creates the table of weights for `threads` threads. `packed` is the kept memory, into which
+    /// weights are packed later.
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let unpacked_parts =
             weights.iter().filter_map(|weight| weight.on_demand.as_ref()).map(|u| u.ready.len() as u64).sum();
@@ -213,8 +221,9 @@ impl Weights {
         }
     }
 
-    /// Returns the memory regions of weights that kernels read, except weights for which
-    /// `leaves_out` is true. Packed memory is one region; the others are parts of mapped files.
+    /// Returns the memory regions that contain the weights, except weights for which `leaves_out`
+    /// returns true. The kept memory of packed weights is one region, and so is each copy of it.
+    /// All other regions are parts of mapped files.
     pub(crate) fn regions(&self, leaves_out: impl Fn(usize) -> bool) -> Vec<Region> {
         let packed = self.packed.region();
         let is_packed = |region: Region| {
@@ -226,7 +235,7 @@ impl Weights {
         std::iter::once(packed).chain(self.copies.iter().map(Memory::region)).chain(others).collect()
     }
 
-    /// Returns the number of parts that are not ready.
+    /// Returns the number of parts of all weights that are not ready.
     pub(crate) fn on_demand_parts(&self) -> u64 {
         self.unpacked_parts.load(Ordering::Acquire)
     }
@@ -236,20 +245,20 @@ impl Weights {
         Duration::from_nanos(self.packing.load(Ordering::Relaxed))
     }
 
-    /// Adds packing time of a thread.
+    /// Adds the packing time of a thread.
     pub(crate) fn add_packing(&self, time: Duration) {
         self.packing.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Returns the time that a thread spent on packing for its own use ([`Weights::tile`]) since
-    /// the last call.
+    /// Returns the time that a thread has spent on packing for its own use ([`Weights::tile`])
+    /// since the last call.
     pub(crate) fn take_packing(&self, thread: usize) -> Duration {
         let Some(tiles) = self.threads.get(thread) else { return Duration::ZERO };
         std::mem::take(&mut tiles.lock().unwrap_or_else(PoisonError::into_inner).packing)
     }
 
-    /// Begins a step with `tokens` tokens. After a prompt, releases the pages that it read, because
-    /// packed weights replace them.
+    /// Begins a step with `tokens` tokens. In the first decode step after prefill, releases the
+    /// pages of files that prefill read, because packed weights replace them.
     pub(crate) fn step(&mut self, tokens: u32, files: &[Mapped]) -> Step {
         let step = Step { number: self.steps, tokens };
         self.steps += 1;
@@ -263,14 +272,14 @@ impl Weights {
         step
     }
 
-    /// Returns the region of a weight in the layout that kernels read. Parts that are not ready
-    /// have no valid content; see [`Weights::tile`].
+    /// Returns the memory of a weight in the kernels' format. Parts that are not ready have no
+    /// valid bytes there; see [`Weights::tile`].
     pub(crate) fn region(&self, weight: u32) -> Option<Region> {
         self.weights.get(weight as usize).map(|weight| weight.region)
     }
 
-    /// Returns the region of a weight that a thread reads: in the copy on its node. Without copies,
-    /// the same as [`Weights::region`].
+    /// Returns the memory of a weight that a thread should read: the copy on the thread's NUMA
+    /// node. Without copies, returns the same as [`Weights::region`].
     pub(crate) fn region_for(&self, thread: usize, weight: u32) -> Option<Region> {
         let region = self.region(weight)?;
         let copy = self.copy_of_thread.get(thread).and_then(|copy| self.copies.get(copy.checked_sub(1)?));
@@ -280,16 +289,16 @@ impl Weights {
         Some(own.unwrap_or(region))
     }
 
-    /// Returns the memory of each copy of the packed weights.
+    /// Returns the memory of each copy of the packed weights, beginning with the original.
     pub(crate) fn copies(&self) -> impl Iterator<Item = Region> {
         std::iter::once(&self.packed).chain(&self.copies).map(Memory::region)
     }
 
-    /// Copies the packed weights to each home but the first, which gets the present ones. All parts
-    /// must be ready. `home_of_thread` has the position of each thread's home.
+    /// Copies the packed weights to each home except the first, which gets the original. All parts
+    /// must be ready. `home_of_thread` has the index of each thread's home.
     ///
     /// # Errors
-    /// If the system refuses memory.
+    /// Fails if the system refuses memory.
     pub(crate) fn copy_to(&mut self, homes: &[Arc<Home>], home_of_thread: &[usize]) -> Result<(), MemoryError> {
         let Some((first, others @ [_, ..])) = homes.split_first() else { return Ok(()) };
         let packed = self.packed.region();
@@ -297,8 +306,8 @@ impl Weights {
         for home in others {
             let _binding = HomeBinding::enter(home);
             let copy = Memory::zeroed("a copy of weights", packed.bytes(), true)?;
-            // SAFETY: both regions are mapped and have this length. The new one is used by nothing
-            // else, and the weights are borrowed exclusively, so no kernel runs.
+            // SAFETY: both regions are mapped and have the same length. The new one is used by
+            // nothing else, and the weights are borrowed exclusively, so no kernel runs.
             unsafe { copy.region().base().copy_from_nonoverlapping(packed.base(), packed.bytes() as usize) };
             self.copies.push(copy);
         }
@@ -306,12 +315,14 @@ impl Weights {
         Ok(())
     }
 
-    /// Assigns a copy to each thread. `home_of_thread` has the position of each thread's home.
+    /// Assigns a copy of the weights to each thread. `home_of_thread` has the index of each
+    /// thread's home.
     pub(crate) fn assign_copies(&mut self, home_of_thread: &[usize]) {
         self.copy_of_thread = home_of_thread.to_vec();
     }
 
-    /// Returns the matrix of an expert, for a weight in blocks; empty for an unknown expert.
+    /// Returns the matrix of an expert if the weight is in blocks. The region is empty if the
+    /// expert does not exist.
     pub(crate) fn matrix(&self, weight: u32, expert: u32) -> Option<Region> {
         let weight = self.weights.get(weight as usize)?;
         let (stride, bytes) = weight.matrices?;
@@ -319,13 +330,14 @@ impl Weights {
         place.or_else(|| weight.region.part(0, 0))
     }
 
-    /// Adds the parts in a range of a weight that are not ready and that the step keeps.
+    /// Adds to `missing` the parts in a byte range of a weight that are not ready and that the step
+    /// must make ready.
     pub(crate) fn missing(&self, step: Step, weight: u32, offset: u64, bytes: u64, missing: &mut Vec<WeightPart>) {
         let unready = self.unready(weight, offset, bytes).filter(|&part| step.keeps(weight, part));
         missing.extend(unready.map(|part| WeightPart { weight, part }));
     }
 
-    /// Returns the parts in a range of a weight that are not ready.
+    /// Returns the parts in a byte range of a weight that are not ready.
     fn unready(&self, weight: u32, offset: u64, bytes: u64) -> impl Iterator<Item = u64> {
         let on_demand = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref());
         let on_demand = on_demand.filter(|on_demand| on_demand.unpacked_parts.load(Ordering::Acquire) > 0).into_iter();
@@ -338,21 +350,21 @@ impl Weights {
         on_demand.is_none_or(|on_demand| on_demand.unpacked_parts.load(Ordering::Acquire) == 0)
     }
 
-    /// Returns all parts that are not ready.
+    /// Returns the parts of all weights that are not ready.
     pub(crate) fn all_missing(&self) -> Vec<WeightPart> {
         let unready = |weight| self.unready(weight, 0, u64::MAX).map(move |part| WeightPart { weight, part });
         (0..self.weights.len() as u32).flat_map(unready).collect()
     }
 
-    /// Returns jobs that pack parts into the kept memory.
+    /// Returns jobs that pack parts into the kept memory of packed weights.
     pub(crate) fn jobs(&self, parts: &[WeightPart]) -> Vec<Job> {
         let on_demand = |weight: u32| self.weights.get(weight as usize)?.on_demand.as_ref();
         parts.iter().filter_map(|&WeightPart { weight, part }| on_demand(weight)?.part(part)).collect()
     }
 
-    /// Releases source pages before strip `strip` of a part, which has just been packed. It does so
-    /// once for each window, because parts may be large. Pages that other threads still read are
-    /// mapped again.
+    /// Releases pages of the file before `strip`, the strip of a part that was just packed. Because
+    /// parts may be large, this is done once for each window of [`WINDOW`] bytes. If other threads
+    /// still read such pages, the system maps them again.
     pub(crate) fn release(&self, part: WeightPart, strip: u64, files: &[Mapped]) {
         let WeightPart { weight, part } = part;
         let on_demand = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref());
@@ -365,7 +377,8 @@ impl Weights {
         }
     }
 
-    /// Marks parts as ready, and releases their source pages. No kernel may run meanwhile.
+    /// Marks parts as ready, and releases the pages of the files that they were packed from. No
+    /// kernel may run meanwhile.
     pub(crate) fn mark_ready(&self, parts: &[WeightPart], files: &[Mapped]) {
         for &WeightPart { weight, part } in parts {
             let Some(on_demand) = self.weights.get(weight as usize).and_then(|weight| weight.on_demand.as_ref()) else {
@@ -383,13 +396,13 @@ impl Weights {
         }
     }
 
-    /// Packs bytes of a weight into memory of `thread` for its kernel's buffer `buffer`. Returns
-    /// `None` if the parts are ready, or if the bytes are outside the weight. The result stays
-    /// until the same thread needs other bytes for that buffer.
+    /// Packs bytes of a weight into the own memory of `thread`, for buffer `buffer` of the thread's
+    /// kernel. Returns `None` if the parts are ready, or if the bytes are outside the weight. The
+    /// packed bytes stay until the same thread needs other bytes for the same buffer.
     ///
     /// # Safety
-    /// Only `thread` may call this with its number, and not while a kernel reads the last result
-    /// for the buffer.
+    /// Only the thread with number `thread` may call this, and only while no kernel reads the last
+    /// result for the buffer.
     pub(crate) unsafe fn tile(
         &self,
         thread: usize,
@@ -407,7 +420,7 @@ impl Weights {
         let (_, strip) = on_demand.job.strip_bytes();
         let first = offset / strip;
         let count = offset.checked_add(bytes)?.div_ceil(strip).checked_sub(first)?;
-        // Checks that the strips are inside the weight.
+        // Fails if the strips are not inside the weight.
         on_demand.job.part(first, count, None)?;
         let length = count * strip;
         let mut tiles = self.threads.get(thread)?.lock().unwrap_or_else(PoisonError::into_inner);
@@ -427,8 +440,8 @@ impl Weights {
             tile.what = None;
             let begin = Instant::now();
             let job = on_demand.job.part(first, count, Some(region))?;
-            // SAFETY: the job's source is in a mapped file; `region` belongs to this thread, and no
-            // kernel reads it now.
+            // SAFETY: the job's source lies in a mapped file; `region` belongs to this thread, and
+            // no kernel reads it now.
             unsafe { job.run(rows) };
             let time = begin.elapsed();
             *packing += time;
@@ -446,14 +459,15 @@ mod tests {
 
     use super::*;
 
-    /// Three experts of two strips with 256 columns; all bytes differ.
+    /// Number of strips of the test's weight: three experts with two strips of 256 columns each.
+    /// All bytes of the weight differ.
     const STRIPS: u64 = 6;
 
     fn weights() -> (Memory, Weights, Vec<u8>) {
         let strip = |format: Format| 16 * format.row_bytes(256).unwrap();
         let source: Vec<u8> = (0..STRIPS * strip(Format::Q4K)).map(|i| (i * 41 + i / 199) as u8).collect();
         let from = Memory::zeroed("a test", source.len() as u64, false).unwrap();
-        // SAFETY: the memory is new and as long as the bytes.
+        // SAFETY: the memory is new, and as long as `source`.
         unsafe { from.region().base().copy_from_nonoverlapping(source.as_ptr(), source.len()) };
         let to = Memory::zeroed("a test", STRIPS * strip(Format::Q4KR16), false).unwrap();
         let job = Job::new(Format::Q4K, Format::Q4KR16, 256, from.region(), to.region()).unwrap();
@@ -475,7 +489,7 @@ mod tests {
     }
 
     fn read(region: Region) -> Vec<u8> {
-        // SAFETY: nothing writes to the region here.
+        // SAFETY: the region is mapped, and nothing writes it now.
         (0..region.bytes() as usize).map(|i| unsafe { region.base().add(i).read() }).collect()
     }
 
@@ -483,7 +497,7 @@ mod tests {
     fn strips_are_packed_per_reader_until_all_are_ready() {
         let (_from, weights, right) = weights();
         let tile = |thread, buffer, offset, bytes| {
-            // SAFETY: no kernel runs, and no other thread.
+            // SAFETY: no kernel runs, and no other thread uses the weights.
             unsafe { weights.tile(thread, buffer, 1, offset, bytes) }
         };
         let strip = right.len() as u64 / STRIPS;
@@ -505,13 +519,14 @@ mod tests {
             weights.missing(step, 7, 0, u64::MAX, &mut missing);
             missing
         };
-        // Different parts become ready in different steps; in a prompt, only after many steps.
+        // Decode makes different parts ready in different steps. Prefill makes parts ready only
+        // after many steps.
         assert!([needs(0, 1), needs(2, 1), needs(15, 17)].iter().all(Vec::is_empty));
         let [first, second] = [1, 2].map(|part| WeightPart { weight: 1, part });
         assert_eq!([needs(3, 16), needs(4, 1), needs(16, 17)], [vec![first], vec![first, second], vec![first, second]]);
         let missing = needs(9, 1);
         let jobs = weights.jobs(&missing[..1]);
-        // SAFETY: nothing else uses the memory.
+        // SAFETY: the jobs' memory is mapped, and nothing else uses it.
         jobs.iter().for_each(|job| unsafe { job.run(&mut Vec::new()) });
         weights.mark_ready(&missing[..1], &[]);
         weights.mark_ready(&missing[..1], &[]);
@@ -521,7 +536,7 @@ mod tests {
         assert!(tile(0, 0, 2 * strip, 2 * strip).is_none(), "it is ready");
         let found = weights.region(1).unwrap().part(2 * strip, 2 * strip).unwrap();
         assert!(read(found) == right[2 * strip as usize..4 * strip as usize]);
-        // A range with a ready and an unpacked part.
+        // This byte range contains a ready part and an unpacked part.
         assert!(read(tile(0, 0, 3 * strip, 2 * strip).unwrap()) == right[3 * strip as usize..5 * strip as usize]);
     }
 }
