@@ -1,26 +1,26 @@
-//! Division of a budget into size classes: the count and the size of the slots.
+//! Division of a memory budget into slots of several sizes (size classes) and staging buffers.
 
 use std::collections::BTreeMap;
 
 use super::slots::{SizeClass, Slots};
 use super::{Block, BlockEncoding, StreamError};
 
-/// Max fraction of a slot (1/32) that may remain unused. A slightly smaller block uses the same
-/// slot size, so there are few sizes.
+/// Maximum unused fraction of a slot (1/32). Blocks that are slightly smaller than a slot use the
+/// same size class, so there are few classes.
 const CLASS_PART: u64 = 32;
-/// Min staging buffers for raw blocks: one is read while the other is packed.
+/// Minimum number of staging buffers for raw blocks: one block is read while another one is packed.
 const MIN_STAGING: u32 = 2;
-/// Max fraction of the budget (1/4) for staging buffers beyond the minimum.
+/// Maximum fraction of the budget (1/4) for staging buffers beyond the minimum.
 const STAGING_PART: u64 = 4;
 
-/// Division of a budget into slots and staging buffers.
+/// Division of a memory budget into slots and staging buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetSplit {
-    /// Slots, by size class.
+    /// Size and number of the slots of each size class.
     pub classes: Vec<SizeClass>,
-    /// Class of each block.
+    /// For each block, the index of its size class.
     pub class_of: Vec<usize>,
-    /// Staging buffers; zero if no block is raw.
+    /// Size and number of staging buffers. The number is 0 if no block is raw.
     pub staging: SizeClass,
 }
 
@@ -30,8 +30,8 @@ impl BudgetSplit {
         Slots::bytes(&self.classes) + Slots::bytes(&[self.staging])
     }
 
-    /// Returns the minimum for streaming: slots for the `top_k` blocks of any two consecutive
-    /// groups.
+    /// Returns the minimum for streaming: slots for `top_k` blocks of each of two consecutive
+    /// groups, for any two such groups.
     pub fn minimum(blocks: &[Block], top_k: u32) -> BudgetSplit {
         let mut sizes: Vec<u64> = blocks.iter().map(Block::slot_bytes).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -43,7 +43,8 @@ impl BudgetSplit {
         }
         let holds = |block: &Block| classes.iter().rposition(|class| class.bytes >= block.slot_bytes()).unwrap_or(0);
         let class_of: Vec<usize> = blocks.iter().map(holds).collect();
-        // Counts the blocks of each group in each class: a token uses at most top_k of them.
+        // For each group, the number of blocks in each size class, limited to `top_k`, because a
+        // token uses at most that many.
         let mut wanted: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (block, &class) in blocks.iter().zip(&class_of) {
             let counts = wanted.entry(block.id.group).or_insert_with(|| vec![0; classes.len()]);
@@ -53,7 +54,7 @@ impl BudgetSplit {
         for (i, group) in groups.iter().enumerate() {
             let next = groups[(i + 1) % groups.len()];
             for (index, class) in classes.iter_mut().enumerate() {
-                // A single group is followed by itself, with the same or other blocks.
+                // If there is only one group, the group follows itself, perhaps with other blocks.
                 class.count = class.count.max(group[index] + next[index]);
             }
         }
@@ -66,8 +67,8 @@ impl BudgetSplit {
         BudgetSplit { classes, class_of, staging: SizeClass { bytes, count } }
     }
 
-    /// Spends a budget. It first takes the minimum. It then gives each class slots for nearly the
-    /// same share of its blocks.
+    /// Divides a budget. First the minimum is taken. Then slots are added, so that each size class
+    /// has slots for nearly the same share of its blocks.
     ///
     /// # Errors
     /// [`StreamError::Budget`] if the budget is below the minimum.
@@ -91,8 +92,8 @@ impl BudgetSplit {
         let fits = |(class, blocks): (&SizeClass, &u32), left| class.count < *blocks && class.bytes <= left;
         loop {
             let candidates = spending.classes.iter().zip(&blocks_of).enumerate().filter(|(_, pair)| fits(*pair, left));
-            // The class with the smallest share of its blocks in slots: count / blocks, compared by
-            // cross-multiplication.
+            // The class in which the smallest share of the blocks has a slot. The shares count /
+            // blocks are compared by cross-multiplication.
             let poorest = candidates.min_by(|(_, (a, of_a)), (_, (b, of_b))| {
                 (u64::from(a.count) * u64::from(**of_b)).cmp(&(u64::from(b.count) * u64::from(**of_a)))
             });
@@ -103,12 +104,13 @@ impl BudgetSplit {
         Ok(spending)
     }
 
-    /// Selects the blocks to keep from `wanted`, in its order; each appears there once. Per size
-    /// class, they take at most `percent` of the slots, and leave the minimum for streaming.
+    /// Selects from `wanted` the blocks to keep, in order; each block occurs once in `wanted`. In
+    /// each size class, kept blocks take at most `percent` of the slots, and leave the minimum for
+    /// streaming.
     pub fn choose_kept(&self, min: &BudgetSplit, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
         let room = |(class, min): (&SizeClass, &SizeClass)| {
             let part = u64::from(class.count) * u64::from(percent.min(100)) / 100;
-            // At most all slots of the class.
+            // The cast is exact, because the number is at most that of the slots of the class.
             (part as u32).min(class.count.saturating_sub(min.count))
         };
         let mut rooms: Vec<u32> = self.classes.iter().zip(&min.classes).map(room).collect();
@@ -140,15 +142,15 @@ mod tests {
         let error = BudgetSplit::spend(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
         assert_eq!(error, StreamError::Budget { budget: 40 * PAGE - 1, needed: 40 * PAGE });
         assert!(error.to_string().contains(&(40 * PAGE).to_string()));
-        // No class gets more slots than it has blocks.
+        // No class gets more slots than it has blocks, however large the budget is.
         assert_eq!(BudgetSplit::spend(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
         assert_eq!(BudgetSplit::minimum(&blocks[..3], 2).classes[0].count, 3);
     }
 
     #[test]
     fn classes_share_a_budget_by_their_blocks_and_never_exceed_it() {
-        // Layers 0 to 5 have larger blocks than the last two. Sizes within one part in 32 share a
-        // class.
+        // Layers 0 to 5 have larger blocks than the last two layers. Sizes that differ by less than
+        // 1/32 are in the same size class.
         let blocks: Vec<Block> = (0..8)
             .flat_map(|l| {
                 (0..16).map(move |e| {
@@ -177,7 +179,7 @@ mod tests {
         let counts = |spending: &BudgetSplit| spending.classes.iter().map(|class| class.count).collect::<Vec<_>>();
         let (all, few) = (counts(&spending), counts(&min));
         assert!(all[0] > few[0] + 4 && all[1] > few[1] + 1, "{all:?} {few:?}");
-        // The blocks of the last layer come first; their slots have another size.
+        // The blocks of the last layer, which have another size class, come first.
         let wanted = || (0..32u32).rev();
         for percent in [0, 1, 25, 50, 100, 300] {
             let kept = spending.choose_kept(&min, wanted(), percent);
@@ -188,7 +190,8 @@ mod tests {
             }
             assert!(kept.is_sorted_by(|a, b| a > b));
         }
-        // With the minimum, no block can be kept. Numbers without a block are ignored.
+        // If the budget is only the minimum, no block can be kept. Numbers without a block are
+        // ignored.
         assert!(min.choose_kept(&min, wanted(), 100).is_empty());
         assert_eq!(spending.choose_kept(&min, [77, 31], 100), [31]);
     }

@@ -1,42 +1,43 @@
-//! Counters of the drive: bytes, reads, busy time and latencies.
+//! Counters of a drive: bytes, reads, busy time and latencies.
 
 use std::time::{Duration, Instant};
 
 pub use crate::reads::Class;
 
-/// Reads of one class.
+/// Counters of the reads of one class (routed or predicted).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// Bytes that arrived, including the rest of the first and last page of blocks.
+    /// Bytes that arrived. Because whole pages are read, they include unneeded bytes before and
+    /// after a block.
     pub bytes: u64,
-    /// Ended reads, successful or not.
+    /// Number of reads that ended, with success or failure.
     pub reads: u64,
 }
 
-/// Number of latency buckets. Bucket `i` counts reads of 2^i to 2^(i+1) microseconds; the last also
-/// counts all longer ones.
+/// Number of latency buckets. Bucket `i` counts reads that took 2^i to 2^(i+1) microseconds; the
+/// last bucket also counts all longer reads.
 pub const LATENCY_BUCKETS: usize = 24;
 
-/// Activity since the start of the drive.
+/// Counters since the start of the drive's thread.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Reads of routed blocks.
+    /// Reads of blocks that the router has chosen.
     pub routed: Reads,
-    /// Reads of predicted blocks.
+    /// Reads of blocks that were only predicted.
     pub predicted: Reads,
-    /// Time with at least one outstanding read. All bytes arrived within it, so bytes / busy is the
-    /// drive's rate.
+    /// Time with at least one outstanding read. All bytes arrived during this time, so bytes / busy
+    /// is the drive's rate.
     pub busy: Duration,
     /// Time with at least one outstanding read of a routed block.
     pub busy_routed: Duration,
-    /// Bytes of both classes that arrived in `busy_routed`: the drive's output while misses were
-    /// outstanding.
+    /// Bytes of both classes that arrived during `busy_routed`: the drive's output while threads
+    /// may wait for a block.
     pub bytes_while_routed: u64,
-    /// Max number of outstanding reads.
+    /// Maximum number of outstanding reads.
     pub max_outstanding: usize,
-    /// Restarted reads: short ones and interrupted ones.
+    /// Number of reads that were restarted because they were short or interrupted.
     pub retries: u64,
-    /// Number of reads by latency, in powers of two of microseconds.
+    /// Number of reads by latency; see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
     outstanding: [usize; 2],
     busy_since: Option<Instant>,
@@ -44,7 +45,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts the start of a read of this class.
+    /// Records the start of a read of class `class` at time `now`.
     pub(super) fn begin(&mut self, class: Class, now: Instant) {
         self.outstanding[class as usize] += 1;
         self.max_outstanding = self.max_outstanding.max(self.outstanding.iter().sum());
@@ -54,7 +55,8 @@ impl Counters {
         }
     }
 
-    /// Counts the end of a read that started with this class and read `bytes`.
+    /// Records the end of a read that was of class `class` when it started at `began`, and that
+    /// read `bytes` bytes.
     pub(super) fn end(&mut self, class: Class, bytes: u64, began: Instant, now: Instant) {
         let reads = match class {
             Class::Routed => &mut self.routed,
@@ -76,7 +78,7 @@ impl Counters {
         }
     }
 
-    /// Returns these counters, with the time of outstanding reads up to now.
+    /// Returns the counters. The busy times include outstanding reads, up to now.
     pub(super) fn snapshot(&self) -> Counters {
         let (mut counters, now) = (self.clone(), Instant::now());
         counters.busy += since(&mut counters.busy_since, now);
@@ -84,8 +86,8 @@ impl Counters {
         counters
     }
 
-    /// Returns the difference to an earlier snapshot; but `max_outstanding` stays the overall
-    /// maximum.
+    /// Returns the differences from an earlier snapshot. Only `max_outstanding` stays the maximum
+    /// since the start.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let reads = |now: Reads, then: Reads| Reads {
             bytes: now.bytes.saturating_sub(then.bytes),
@@ -105,19 +107,20 @@ impl Counters {
         }
     }
 
-    /// Returns the number of bytes of both classes.
+    /// Returns the number of bytes of both classes together.
     pub fn bytes(&self) -> u64 {
         self.routed.bytes + self.predicted.bytes
     }
 
-    /// Returns bytes per second while at least one read was outstanding; 0 without reads.
+    /// Returns the bytes per second of the time with at least one outstanding read; 0 without
+    /// reads.
     pub fn rate(&self) -> f64 {
         let seconds = self.busy.as_secs_f64();
         if seconds > 0.0 { self.bytes() as f64 / seconds } else { 0.0 }
     }
 
-    /// Returns bytes per second while at least one routed read was outstanding; 0 without routed
-    /// reads.
+    /// Returns the bytes per second of the time with at least one outstanding routed read; 0
+    /// without routed reads.
     pub fn routed_rate(&self) -> f64 {
         let seconds = self.busy_routed.as_secs_f64();
         if seconds > 0.0 { self.bytes_while_routed as f64 / seconds } else { 0.0 }

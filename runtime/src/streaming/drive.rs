@@ -1,8 +1,9 @@
-//! The reading thread. It alone owns the ring, or the pool of threads that replaces the ring.
+//! The drive's reading thread. Only this thread uses io_uring, or the pool of threads that replaces
+//! io_uring.
 //!
-//! The thread takes reads from a [`Queue`] while there is room, continues short reads and restarts
-//! interrupted ones. It reports each block that has arrived or failed to a [`Sink`]. A failed read
-//! fails only its own block.
+//! The thread takes reads from a [`Queue`] while fewer reads than the limit are outstanding. It
+//! continues short reads and restarts interrupted ones. It reports each block that has arrived or
+//! failed to a [`Sink`]. If a read fails, only its own block fails.
 //!
 //! ```
 //! use ixc_runtime::streaming::queue::{Queue, ReadJob};
@@ -28,8 +29,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Invariant: the caller leaves a read's memory alone until the job's result is reported, and frees
-//! it only after that.
+//! Invariant: the submitter of a job accesses the job's memory only after its result was reported,
+//! and frees it only then.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,18 +49,18 @@ use super::files::{Files, PAGE};
 use super::queue::{Active, Queue, ReadPiece, StartedPiece, State};
 use super::threaded_reader::ThreadedReader;
 
-/// Max restarts of a read without progress; after that the read fails.
+/// Maximum number of times that a read is restarted without progress. Then the read fails.
 const MAX_RETRIES: u32 = 1000;
-/// Max wait for outstanding reads when a drive is dropped. Longer reads finish later and then free
-/// their memory.
+/// Maximum time that dropping a drive waits for outstanding reads. Longer reads finish later, and
+/// their memory is freed then.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A job that ended, with all its bytes or an error.
+/// A job that has ended: all its bytes have arrived, or it has failed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EndedJob {
     /// Tag of the job.
     pub tag: u64,
-    /// Result of its reads.
+    /// Result of the job's reads.
     pub result: Result<(), StreamError>,
 }
 
@@ -71,41 +72,42 @@ pub trait Sink: Send + Sync {
 
 impl Sink for Mutex<mpsc::Sender<Vec<EndedJob>>> {
     fn handle_ended(&self, jobs: Vec<EndedJob>) {
-        // Without a receiver there is also no waiting thread.
+        // If the channel has no receiver, no thread waits for the result.
         let _ = self.lock().unwrap_or_else(PoisonError::into_inner).send(jobs);
     }
 }
 
-/// Selection of the read backend.
+/// Choice of the backend that reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
-    /// io_uring if the system allows it, else threads.
+    /// io_uring if the system allows it, otherwise threads.
     #[default]
     Auto,
-    /// Threads that read.
+    /// Threads that read, even if io_uring is available.
     ThreadedReader,
 }
 
-/// Number of outstanding reads from which on no read of a predicted block starts. More reads of 256
-/// KiB keep no drive busier, and a routed block waits for all of them. On a drive of 400 MB/s, one
-/// to four gave equal speed, and eight made tokens 2 to 4 % slower than four.
+/// Maximum number of outstanding reads at which a read of a predicted block may start. More reads
+/// of 256 KiB keep no drive busier, and a routed block would wait for all of them. On a drive with
+/// 400 MB/s, one to four reads gave the same speed. Eight reads made tokens 2 to 4 % slower than
+/// four.
 pub const PREDICTED_DEPTH: usize = 4;
 
 /// Options of a drive.
 #[derive(Clone, Debug)]
 pub struct DriveOptions {
-    /// Max outstanding reads, 1 to 1024.
+    /// Maximum number of outstanding reads, 1 to 1024.
     pub depth: usize,
-    /// Reads of predicted blocks start only while fewer reads than this are outstanding. A started
-    /// read cannot be cancelled, and reads of routed blocks wait for it. So the value is just high
-    /// enough to keep the drive busy.
+    /// Number of outstanding reads below which reads of predicted blocks may start. A read that has
+    /// started cannot be cancelled, and reads of routed blocks wait for it. So the number is just
+    /// high enough to keep the drive busy.
     pub predicted_depth: usize,
-    /// Backend to use.
+    /// Choice of the backend.
     pub backend: BackendChoice,
-    /// Whether to pin the whole reservation, which saves page lookups. Pinning allocates all of its
-    /// memory at once.
+    /// Whether io_uring pins the whole memory for reads, which saves page lookups. Pinning
+    /// allocates all of this memory at once.
     pub register: bool,
-    /// CPUs that the thread may run on, preferably near the drive:
+    /// CPUs on which the reading thread may run, preferably near the drive:
     /// [`affinity::processors_near_file`].
     pub cpus: Option<Vec<usize>>,
 }
@@ -117,7 +119,7 @@ impl Default for DriveOptions {
 }
 
 impl DriveOptions {
-    /// Returns the default options with this max number of outstanding reads.
+    /// Returns the default options with a maximum of `depth` outstanding reads.
     pub fn of_depth(depth: usize) -> DriveOptions {
         DriveOptions {
             depth,
@@ -129,14 +131,14 @@ impl DriveOptions {
     }
 }
 
-/// Description of the drive: backend, refusals, CPUs.
+/// Description of a drive: its backend, features that the system refused, and CPUs.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Description of the backend.
     pub backend: String,
-    /// Refused features, and their replacements.
+    /// Features that the system refused, and what is used instead.
     pub notes: Vec<String>,
-    /// CPUs that the thread is bound to, if any.
+    /// CPUs to which the reading thread is bound, if it is bound.
     pub cpus: Option<Vec<usize>>,
 }
 
@@ -146,7 +148,7 @@ struct EndFlag {
     changed: Condvar,
 }
 
-/// The reading thread, which ends when this is dropped.
+/// A running reading thread. It ends when this value is dropped.
 pub struct Drive {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
@@ -158,18 +160,18 @@ impl Drive {
     /// Starts a thread that reads the jobs submitted to `queue`.
     ///
     /// # Errors
-    /// [`StreamError::Closed`] if no thread can be started, or no backend works.
+    /// [`StreamError::Closed`] if no thread can be started, or if no backend works.
     pub fn start(options: &DriveOptions, queue: &Arc<Queue>, sink: Arc<dyn Sink>) -> Result<Drive, StreamError> {
         let (depth, register, choice) = (options.depth.clamp(1, 1024), options.register, options.backend);
         let shared = Arc::clone(queue);
         Drive::start_with(options, queue, sink, move || open(&shared, choice, depth, register))
     }
 
-    /// Starts a thread like [`Drive::start`], with a backend made by `make` on that thread. Tests
-    /// use it to inject faults.
+    /// Starts a thread like [`Drive::start`], with a backend that `make` creates on that thread.
+    /// Tests use this to inject faults.
     ///
     /// # Errors
-    /// [`StreamError::Closed`] if no thread can be started, or with the error of `make`.
+    /// [`StreamError::Closed`] if no thread can be started, or the error of `make`.
     pub fn start_with(
         options: &DriveOptions,
         queue: &Arc<Queue>,
@@ -202,7 +204,7 @@ impl Drive {
                 report.backend = backend.describe();
                 report.notes.extend(notes);
                 shared.lock().wake = Some(backend.waker());
-                // The caller may have stopped waiting.
+                // Sending fails only if the caller no longer waits for the report.
                 let _ = tell.send(Ok(report));
                 let mut owner =
                     Owner { queue: &shared, backend, flights: Vec::new(), free: Vec::new(), depth, predicted_depth };
@@ -212,8 +214,8 @@ impl Drive {
                 Ok(Err(why)) => why,
                 Err(panic) => panic_message(&*panic),
             };
-            // The backend was dropped: nothing is read, and no thread needs a wake-up. All
-            // remaining jobs fail with the reason.
+            // The backend was dropped, so nothing is read any more and no thread needs a wake-up.
+            // All remaining jobs fail with the reason.
             shared.lock().wake = None;
             shared.close(&why);
             let left: Vec<u64> = shared.lock().jobs.drain().map(|(tag, _)| tag).collect();
@@ -237,7 +239,7 @@ impl Drive {
         }
     }
 
-    /// Describes the drive, with the notes of the files.
+    /// Returns a description of the drive, including the notes about its files.
     pub fn report(&self) -> Report {
         let mut report = self.report.clone();
         report.notes.extend(self.queue.files().notes());
@@ -246,7 +248,8 @@ impl Drive {
 }
 
 impl Drop for Drive {
-    /// Ends the thread: at once, or after a long read. Jobs that were not started are never read.
+    /// Ends the reading thread, at once or after a long read. Jobs that have not started are never
+    /// read.
     fn drop(&mut self) {
         self.queue.close("the drive is dropped");
         let flag = self.finished.flag.lock().unwrap_or_else(PoisonError::into_inner);
@@ -254,13 +257,13 @@ impl Drop for Drive {
         let (flag, _) = wait.unwrap_or_else(PoisonError::into_inner);
         if let (true, Some(thread)) = (*flag, self.thread.take()) {
             drop(flag);
-            // The thread catches its own panics.
+            // The result is ignored, because the thread catches its own panics.
             let _ = thread.join();
         }
     }
 }
 
-/// Opens io_uring if the system allows it; else starts threads, and notes the reason.
+/// Opens io_uring if the system allows it. Otherwise starts reading threads, and notes the reason.
 #[cfg(target_os = "linux")]
 pub(super) fn open(
     queue: &Queue,
@@ -294,16 +297,16 @@ fn threads(queue: &Queue, depth: usize, notes: Vec<String>) -> Result<(Box<dyn B
     Ok((Box::new(reader), notes))
 }
 
-/// A piece that is being read.
+/// A piece of a job that is being read.
 #[derive(Clone, Copy)]
 struct Flight {
     job: u64,
-    /// Class when the read started.
+    /// Class of the job when the read started.
     class: Class,
     piece: ReadPiece,
     /// Bytes of the piece that have arrived.
     filled: u64,
-    /// Offset in the piece at which the outstanding read began.
+    /// Offset in the piece at which the outstanding read begins.
     from: u64,
     /// Whether the read bypasses the page cache.
     direct: bool,
@@ -311,7 +314,7 @@ struct Flight {
     began: Instant,
 }
 
-/// Action after a read ended.
+/// Action after a backend's read has ended.
 enum AfterRead {
     Again,
     Done,
@@ -320,11 +323,11 @@ enum AfterRead {
 
 struct Owner<'a> {
     queue: &'a Queue,
-    // Declared first, so that it is dropped before the memory that it reads into, which `queue`
-    // keeps alive.
+    // The backend is declared first, so that it is dropped before the memory that it reads into,
+    // which `queue` keeps alive.
     backend: Box<dyn Backend>,
     flights: Vec<Option<Flight>>,
-    /// Free indices in `flights`.
+    /// Indices of free entries in `flights`.
     free: Vec<usize>,
     depth: usize,
     predicted_depth: usize,
@@ -357,7 +360,8 @@ impl Owner<'_> {
         }
     }
 
-    /// Takes pieces while there is room, and marks the thread as sleeping.
+    /// Takes pieces from the queue while fewer reads than the limit are outstanding. Then marks the
+    /// thread as sleeping.
     fn take(&mut self) -> (Vec<usize>, bool) {
         let queue = self.queue;
         let mut state = queue.lock();
@@ -383,14 +387,14 @@ impl Owner<'_> {
     fn begin(&mut self, index: usize) {
         let Some(Some(flight)) = self.flights.get_mut(index) else { return };
         flight.direct = self.queue.files().is_direct(flight.piece.file);
-        // Reads past the page cache begin at whole pages, so the page in which the last read
+        // Reads that bypass the page cache begin at whole pages. So the page in which the last read
         // stopped is read again.
         flight.from = if flight.direct { flight.filled / PAGE * PAGE } else { flight.filled };
         let rest = flight.piece.into.bytes() - flight.from;
         let Some(into) = flight.piece.into.part(flight.from, rest) else { return };
         let read = Read { tag: index as u64, file: flight.piece.file, offset: flight.piece.start + flight.from, into };
         // SAFETY: the region is in the queue's reservation, which outlives the backend. The
-        // submitter of the job leaves the region alone until the job has ended.
+        // submitter of the job does not access the region until the job has ended.
         unsafe { self.backend.start(read) };
     }
 
@@ -402,18 +406,19 @@ impl Owner<'_> {
                 continue;
             };
             let Some(flight) = place else { continue };
-            // This calls the system, so it runs without the lock.
+            // `judge` makes system calls, so it runs without the lock.
             let mut next = judge(flight, completion.result, queue.files());
             let after = *flight;
             let mut state = queue.lock();
-            // A read that fails after closing was cancelled: closing is the reason.
+            // If a read fails after the queue was closed, it was cancelled, so closing is the
+            // reason.
             if let (AfterRead::Again | AfterRead::Failed(_), Some(why)) = (&next, &state.closed) {
                 next = AfterRead::Failed(StreamError::Closed { why: why.clone() });
             }
             if let AfterRead::Again = next {
                 state.counters.retries += 1;
                 drop(state);
-                // `filled` is larger now; the bytes are counted when the read ends.
+                // The piece is read on from `filled`. Its bytes are counted when it is complete.
                 self.begin(completion.tag as usize);
                 continue;
             }
@@ -441,7 +446,7 @@ impl Owner<'_> {
     }
 }
 
-/// Counts a piece of a job as ended. If it was the last one, ends the job.
+/// Records that a piece of a job has ended. If no other piece of the job is left, ends the job.
 fn end_piece(state: &mut State, tag: u64, next: AfterRead, ended: &mut Vec<EndedJob>) {
     let Some(job) = state.jobs.get_mut(&tag) else { return };
     job.outstanding -= 1;
@@ -468,7 +473,7 @@ fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> AfterR
             if progress {
                 return AfterRead::Again;
             }
-            // No progress: the file ends here, or this was a very short read.
+            // The read made no progress: the file ends here, or the read was very short.
             let length = files.bytes_now(piece.file);
             flight.retries += 1;
             if length >= piece.end && flight.retries <= MAX_RETRIES {

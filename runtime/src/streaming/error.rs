@@ -7,8 +7,8 @@ use ixc_files::changed::ChangedFile;
 
 use super::BlockId;
 
-/// The reason that a block is missing or a cache cannot be made. Cheap to clone, because all
-/// waiting threads get it.
+/// The reason why a block is not available, or why an expert cache cannot be created. It is cheap
+/// to clone, because all threads that wait for a block get it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// A file cannot be opened, or its metadata cannot be read.
@@ -16,58 +16,58 @@ pub enum StreamError {
     Open {
         /// Path of the file.
         path: PathBuf,
-        /// Text of the system's error.
+        /// Message of the system's error.
         why: String,
     },
-    /// A read failed.
+    /// A read of a file failed.
     #[error("{}: cannot read {bytes} bytes at {offset}: {why} (errno {errno})", path.display())]
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// Index in the cache's list of files.
+        /// Index of the file in the cache's list of files.
         file: u32,
-        /// Offset in the file.
+        /// Offset of the read in the file.
         offset: u64,
-        /// Requested bytes.
+        /// Number of requested bytes.
         bytes: u64,
         /// The system's error number.
         errno: i32,
-        /// Text of that error.
+        /// Message of the system's error.
         why: String,
     },
-    /// A file is shorter than the plan requires.
+    /// A file is shorter than the blocks in it require.
     #[error("{}: truncated: the read at {offset} stops at byte {found}; the file needs {expected} bytes", path.display())]
     Truncated {
         /// Path of the file.
         path: PathBuf,
-        /// Offset of the read.
+        /// Offset of the read in the file.
         offset: u64,
         /// Offset at which the read stopped, or the length of the file.
         found: u64,
-        /// Min length of the file.
+        /// Minimum length of the file.
         expected: u64,
     },
     /// The file is not the one that was opened, or its bytes changed.
     #[error(transparent)]
     Changed(#[from] ChangedFile),
-    /// The predicted read was cancelled before the whole block was read.
+    /// The read of a predicted block was cancelled before the whole block was read.
     #[error("the predicted read was cancelled before it had the whole block")]
     TakenBack,
-    /// The budget is below the minimum.
+    /// The budget is below the minimum for streaming.
     #[error("a budget of {budget} bytes is too small for streaming: at least {needed} bytes are needed")]
     Budget {
-        /// Available bytes.
+        /// The budget, in bytes.
         budget: u64,
-        /// Minimum in bytes.
+        /// The minimum, in bytes.
         needed: u64,
     },
-    /// The system refused memory.
+    /// The system refused memory for slots or staging buffers.
     #[error("no memory for streamed blocks: {why}")]
     Memory {
-        /// Text of the system's error.
+        /// Message of the system's error.
         why: String,
     },
-    /// The description of a block is invalid.
+    /// The description of a block in the plan is invalid.
     #[error("{block}: {what} is {found}; {expected}")]
     BadBlock {
         /// Id of the block.
@@ -76,26 +76,26 @@ pub enum StreamError {
         what: &'static str,
         /// The invalid value.
         found: u64,
-        /// Text with the expected value.
+        /// The expected values, as text.
         expected: String,
     },
-    /// The block is not in the cache's list.
+    /// The block does not exist in the cache's list of blocks.
     #[error("there is no {block}")]
     UnknownBlock {
         /// Id of the block.
         block: BlockId,
     },
-    /// A request for more blocks than can be pinned.
+    /// More blocks were requested than can be pinned at the same time.
     #[error("layer {group} requests {wanted} blocks at once, but only {possible} fit (request fewer)")]
     TooMany {
-        /// Number of the group.
+        /// Number of the expert group.
         group: u32,
         /// Number of requested blocks.
         wanted: usize,
-        /// Number of blocks that fit at once.
+        /// Number of blocks that can be pinned at the same time.
         possible: usize,
     },
-    /// A thread waits for a block without a request.
+    /// A thread waits for a block that was not requested.
     #[error("a thread waits for {block}, which was not requested")]
     NotRequested {
         /// Id of the block.
@@ -107,12 +107,12 @@ pub enum StreamError {
         /// Id of the block.
         block: BlockId,
     },
-    /// A block arrived, but packing failed.
+    /// A raw block has arrived, but packing it failed.
     #[error("{block} cannot be packed: {why}")]
     Pack {
         /// Id of the block.
         block: BlockId,
-        /// Text of the packer's error.
+        /// Message of the packer's error.
         why: String,
     },
     /// The reading thread has ended.

@@ -1,12 +1,13 @@
-//! The files with the blocks: opened once, past the page cache if the system allows it.
+//! The files that contain the blocks. They are opened once, for reads that bypass the page cache if
+//! the system allows it.
 //!
-//! With O_DIRECT the drive writes directly into the slots, and no memory beyond the budget is used.
-//! The page cache would hold every block a second time. O_DIRECT needs offset, length and memory
-//! address in multiples of the drive's block size. So all reads are of whole [`PAGE`]s; a drive
-//! with larger blocks is read through the cache.
+//! With O_DIRECT, the drive writes directly into the slots, and no memory beyond the budget is
+//! used. With the page cache, every block would be in memory twice. O_DIRECT requires that offset,
+//! length and memory address are multiples of the drive's block size. So all reads are of whole
+//! [`PAGE`]s. A drive with larger blocks is read through the page cache.
 //!
 //! Invariant: reads go to the files that were opened. [`Files::check_unchanged`] checks that the
-//! paths still name these files, and that they have not changed.
+//! paths still name these files, and that the files have not changed.
 
 use std::fs::File;
 use std::io;
@@ -19,8 +20,8 @@ use ixc_files::open_regular;
 
 use super::StreamError;
 
-/// Alignment of reads in the file and in memory: a page, which is a multiple of the block size of
-/// all common drives.
+/// Alignment of reads in files and in memory: a page, which is a multiple of the block size of all
+/// common drives.
 pub const PAGE: u64 = 4096;
 
 #[derive(Debug)]
@@ -28,11 +29,11 @@ struct Open {
     path: PathBuf,
     file: File,
     identity: Identity,
-    /// Whether reads bypass the page cache.
+    /// Whether reads of the file bypass the page cache.
     direct: AtomicBool,
 }
 
-/// All files of a cache, by number.
+/// All files of an expert cache, indexed by number.
 #[derive(Debug)]
 pub struct Files {
     list: Vec<Open>,
@@ -40,11 +41,11 @@ pub struct Files {
 }
 
 impl Files {
-    /// Opens the files for reading. With `direct`, reads bypass the page cache; a refusal is only
-    /// noted.
+    /// Opens the files for reading. With `direct`, reads bypass the page cache; if the system
+    /// refuses this for a file, only a note is made.
     ///
     /// # Errors
-    /// [`StreamError::Open`] if a file is missing or not readable.
+    /// [`StreamError::Open`] if a file does not exist or cannot be read.
     pub fn open(paths: &[PathBuf], direct: bool) -> Result<Files, StreamError> {
         let mut notes = Vec::new();
         let mut list = Vec::with_capacity(paths.len());
@@ -70,11 +71,11 @@ impl Files {
         Ok(Files { list, notes: Mutex::new(notes) })
     }
 
-    /// Compares the files with `before`, the identities of an earlier opening, by number. `None`
-    /// matches any file.
+    /// Compares the files with `before`, the identities of the same files when they were opened
+    /// earlier. `None` matches any file.
     ///
     /// # Errors
-    /// [`StreamError::Changed`] with the first file that differs.
+    /// [`StreamError::Changed`] for the first file that differs.
     pub fn check_same(&self, before: &[Option<Identity>]) -> Result<(), StreamError> {
         let pairs = self.list.iter().zip(before);
         pairs.filter_map(|(open, before)| Some((open, (*before)?))).try_for_each(|(open, before)| {
@@ -83,17 +84,17 @@ impl Files {
         })
     }
 
-    /// Returns the number of files.
+    /// Returns the number of open files.
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// Returns the open files, by number.
+    /// Returns the handles of the open files, in order of their numbers.
     pub fn handles(&self) -> impl Iterator<Item = &File> {
         self.list.iter().map(|open| &open.file)
     }
 
-    /// Returns an open file.
+    /// Returns the handle of a file; `None` for an unknown number.
     pub fn handle(&self, file: u32) -> Option<&File> {
         self.list.get(file as usize).map(|open| &open.file)
     }
@@ -118,12 +119,12 @@ impl Files {
         self.list.get(file as usize).is_some_and(|open| open.direct.load(Ordering::Acquire))
     }
 
-    /// Returns notes about refused features.
+    /// Returns notes about features that the system refused for the files.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads a file through the page cache from now on. Some file systems accept O_DIRECT at
+    /// Switches a file to reads through the page cache. Some file systems accept O_DIRECT at
     /// opening, but refuse the reads.
     pub(super) fn leave_direct(&self, file: u32, why: &str) {
         let Some(open) = self.list.get(file as usize) else { return };
@@ -137,14 +138,14 @@ impl Files {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
     }
 
-    /// Checks that all files are still the ones that were opened.
+    /// Checks that the paths still name the opened files, and that the files are unchanged.
     ///
     /// # Errors
-    /// [`StreamError::Changed`] with the first file that is not.
+    /// [`StreamError::Changed`] for the first file that was replaced or changed.
     pub fn check_unchanged(&self) -> Result<(), StreamError> {
         for open in &self.list {
-            // Checks the path: a file that replaced the opened one has another inode, while the
-            // open handle stays the same.
+            // The path is checked because the open handle does not change if another file, with
+            // another inode, replaces the path.
             Identity::from_path(&open.path)?.check_same_file(open.identity, &open.path)?;
             let held = open.file.metadata().map_err(|error| ChangedFile::unreadable(&open.path, &error))?;
             Identity::from_metadata(&held).check_same_bytes(open.identity, &open.path)?;
@@ -164,13 +165,14 @@ fn open_direct(path: &Path) -> Result<File, String> {
     }
 }
 
-/// Returns the larger alignment that O_DIRECT needs for offsets and memory. Needs Linux 6.1 and
-/// support by the file system.
+/// Returns the larger of the alignments that O_DIRECT requires for offsets and for memory. Returns
+/// `None` before Linux 6.1, and if the file system does not report them.
 #[cfg(target_os = "linux")]
 fn direct_alignment(file: &File) -> Option<u64> {
     use std::os::fd::AsRawFd;
     let mut status = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    // By number, since glibc before 2.28 has no `statx`.
+    // The system call is used directly, since glibc before 2.28 has no `statx`.
+    //
     // SAFETY: the descriptor is open, the path is an empty C string as AT_EMPTY_PATH requires, and
     // `status` has room for the result.
     let failed = unsafe {
@@ -186,12 +188,12 @@ fn direct_alignment(file: &File) -> Option<u64> {
 #[cfg(target_os = "linux")]
 fn clear_direct(file: &File) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    // SAFETY: the descriptor is open; F_GETFL takes no argument.
+    // SAFETY: the descriptor is open, and F_GETFL takes no argument.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
     if flags < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is open; F_SETFL takes an int.
+    // SAFETY: the descriptor is open, and F_SETFL takes an int.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),

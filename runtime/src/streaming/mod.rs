@@ -1,9 +1,10 @@
-//! Expert streaming: weights that do not fit into memory are read from files on demand, within a
-//! hard budget.
+//! Expert streaming: experts that do not fit into memory are read from files when they are needed,
+//! within a hard memory budget.
 //!
-//! A *group* is all experts of one layer. Groups are numbered; layers without experts have none. A
-//! *block* is one expert of a group: gate, up and down together. In files, a block is one or more
-//! *extents*. In memory it is in a *slot*, which holds one block.
+//! A *group* is the experts of one layer. Only layers with experts have groups, which are numbered
+//! in order. A *block* is one expert of a group: its gate, up and down matrices together. In files,
+//! a block consists of one or more *extents*. In memory, it is in a *slot*, which holds a single
+//! block.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -45,22 +46,22 @@ pub use crate::reads::BlockId;
 pub use error::StreamError;
 use files::PAGE;
 
-/// A part of a file.
+/// A byte range of a file that contains a part of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Index in the cache's list of files.
+    /// Index of the file in the cache's list of files.
     pub file: u32,
-    /// Offset of the part's first byte in the file.
+    /// Offset in the file of the range's first byte.
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Offset in the slot, for a packed block. Its offset within a page is the same in slot and
-    /// file.
+    /// Offset in the slot, for a packed block. The offset within a page is the same in the slot and
+    /// in the file.
     pub at: u64,
 }
 
 impl Extent {
-    /// Bytes between the begin of its first page and its first byte.
+    /// Returns the bytes between the beginning of the extent's first page and its first byte.
     pub fn head(&self) -> u64 {
         self.offset % PAGE
     }
@@ -71,32 +72,32 @@ impl Extent {
     }
 }
 
-/// Layout of a block's bytes in the file.
+/// Layout of a block's bytes in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockEncoding {
     /// The layout that kernels read. The drive reads the block directly into its slot.
     Packed,
-    /// The layout of the model file. The drive reads it into staging memory; packing then fills the
-    /// slot.
+    /// The layout of the model file. The drive reads the block into staging memory, and packing
+    /// then fills the slot.
     Raw {
         /// Bytes of the packed block.
         bytes: u64,
     },
 }
 
-/// A block and its location in the files.
+/// A block (an expert) and its location in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Layer and expert.
+    /// Group and expert of the block.
     pub id: BlockId,
-    /// Parts of the block, at least one.
+    /// Byte ranges of the block in files; there is at least one.
     pub extents: Vec<Extent>,
-    /// Layout of its bytes in the file.
+    /// Layout of the block's bytes in the file.
     pub form: BlockEncoding,
 }
 
 impl Block {
-    /// Bytes of the block in the layout that kernels read.
+    /// Returns the bytes of the block in the layout that kernels read.
     pub fn bytes(&self) -> u64 {
         match self.form {
             BlockEncoding::Packed => {
@@ -106,17 +107,18 @@ impl Block {
         }
     }
 
-    /// Returns the bytes that the drive reads for the block: whole pages.
+    /// Returns the bytes that are read from the drive for the block; these are whole pages.
     pub fn span(&self) -> u64 {
         self.extents.iter().map(Extent::span).fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes of the block's slot: whole pages.
+    /// Returns the bytes of the slot that the block needs; these are whole pages.
     pub fn slot_bytes(&self) -> u64 {
         self.bytes().max(1).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of staging memory during its read: whole pages. A packed block needs none.
+    /// Returns the bytes of staging memory that the block needs while it is read; these are whole
+    /// pages. A packed block needs none.
     pub fn staging_bytes(&self) -> u64 {
         match self.form {
             BlockEncoding::Packed => 0,

@@ -1,11 +1,11 @@
-//! The speed of a drive alone: random reads of one size at several depths, and the best depth for a
-//! cache.
+//! Measurement of a drive's speed without a model: random reads of one size with several numbers of
+//! outstanding reads (depths). It also chooses the best depth for an expert cache.
 //!
-//! The probe only reads the file, and returns bytes per second for each depth. Reads go the same
-//! way as those of the expert cache: past the page cache, by io_uring with registered files and
-//! memory, or by threads. One round measures all depths one after the other; each round starts with
-//! another depth. The median of the rounds is the result, so a temporary disturbance of the drive
-//! affects all depths alike.
+//! The measurement only reads a file, and returns the bytes per second for each depth. Reads are
+//! made in the same way as those of the expert cache. They bypass the page cache, and use io_uring
+//! with registered files and memory, or threads. One round measures all depths one after the other,
+//! and each round begins with another depth. The result is the median of the rounds, so a temporary
+//! disturbance of the drive affects all depths alike.
 //!
 //! ```
 //! use ixc_runtime::streaming::probe::{self, ProbeOptions};
@@ -22,12 +22,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A sample is the steady state: a new read starts when one ends, so `depth` reads are always
-//! outstanding. The count begins when the first read ends, and ends with the last one within the
-//! sample's time. So the rate includes neither the filling nor the emptying of the queue.
+//! A sample measures the steady state: a new read starts whenever a read ends, so `depth` reads are
+//! always outstanding. Counting begins when the first read ends. It ends with the last read that
+//! ends within the sample's time. So the rate includes neither the filling nor the emptying of the
+//! queue.
 //!
-//! Invariant: after the first round, no sample starts once [`ProbeOptions::max_time`] or
-//! [`ProbeOptions::max_bytes`] is reached.
+//! Invariant: after the first round, no sample starts once the limits [`ProbeOptions::max_time`] or
+//! [`ProbeOptions::max_bytes`] are reached.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,14 +43,15 @@ use super::files::{Files, PAGE};
 use super::queue::Queue;
 use super::reservation::Reservation;
 
-/// Default depths.
+/// Numbers of outstanding reads that are measured by default.
 pub const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Fraction of the best rate that is good enough. Deeper queues only make each read wait longer.
+/// Fraction of the best rate that is good enough. With more outstanding reads, each read only waits
+/// longer.
 pub const SUFFICIENT_SHARE: f64 = 0.95;
-/// Min reads that a file has room for. With fewer, the result reflects the drive's own cache more
-/// than the drive.
+/// Minimum number of reads for which the file must have room. In a smaller file, the result would
+/// reflect the drive's own cache more than the drive.
 const MIN_READS: u64 = 8;
-/// Max restarts of one read; after that the read fails.
+/// Maximum number of times that one read is restarted. Then the read fails.
 const MAX_RETRIES: u32 = 100;
 
 /// Parameters of a measurement.
@@ -59,25 +61,26 @@ pub struct ProbeOptions {
     pub chunk: u64,
     /// Numbers of outstanding reads to measure, in this order.
     pub depths: Vec<usize>,
-    /// Samples of each depth.
+    /// Number of samples of each depth.
     pub rounds: usize,
-    /// Min duration of a sample. A sample also has at least `depth` reads.
+    /// Minimum duration of a sample. A sample also has at least `depth` reads.
     pub sample: Duration,
-    /// Time after which no sample starts, except those of the first round.
+    /// Time after which no new sample starts, except those of the first round.
     pub max_time: Duration,
-    /// Bytes read after which no sample starts, except those of the first round.
+    /// Number of bytes read after which no new sample starts, except those of the first round.
     pub max_bytes: u64,
     /// Backend to measure.
     pub backend: BackendChoice,
-    /// Consecutive reads at adjacent offsets, as in a block; 1 makes all reads random.
+    /// Number of consecutive reads at adjacent offsets, as for the reads of a block. With 1, all
+    /// offsets are random.
     pub adjacent_reads: u32,
-    /// Seed of the offsets. It should differ in each run, because the drive may cache earlier
-    /// offsets.
+    /// Seed of the random offsets. It should differ in each run, because the drive may have cached
+    /// the offsets of earlier runs.
     pub seed: u64,
 }
 
 impl ProbeOptions {
-    /// Returns options that measure all depths for a few seconds.
+    /// Returns options for measuring all depths for some seconds.
     pub fn thorough() -> ProbeOptions {
         ProbeOptions {
             chunk: super::store::CHUNK,
@@ -92,7 +95,7 @@ impl ProbeOptions {
         }
     }
 
-    /// Returns options that measure the important depths for about a quarter of a second, before a
+    /// Returns options for measuring the important depths for about a quarter of a second, before a
     /// model runs.
     pub fn quick() -> ProbeOptions {
         ProbeOptions {
@@ -105,7 +108,7 @@ impl ProbeOptions {
         }
     }
 
-    /// Returns options that measure the current rate at one depth for about `time`.
+    /// Returns options for measuring the current rate at one depth, for about the given time.
     pub fn at(depth: usize, time: Duration) -> ProbeOptions {
         ProbeOptions { depths: vec![depth], rounds: 4, sample: time / 4, max_time: time, ..ProbeOptions::thorough() }
     }
@@ -116,22 +119,22 @@ fn seed() -> u64 {
     (now.as_nanos() as u64) ^ u64::from(std::process::id()) << 40
 }
 
-/// Rate at one depth.
+/// Measured rate at one depth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Outstanding reads.
+    /// Number of outstanding reads.
     pub depth: usize,
-    /// Bytes per second: the median of all samples.
+    /// Median of all samples, in bytes per second.
     pub median: f64,
-    /// Rate of the slowest sample.
+    /// Rate of the slowest sample, in bytes per second.
     pub lowest: f64,
-    /// Rate of the fastest sample.
+    /// Rate of the fastest sample, in bytes per second.
     pub highest: f64,
     /// Number of samples.
     pub samples: usize,
 }
 
-/// Result of a measurement.
+/// Result of a drive's measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
     /// Bytes of a read.
@@ -140,11 +143,11 @@ pub struct Probe {
     pub backend: String,
     /// Whether the reads bypassed the page cache.
     pub direct: bool,
-    /// Refused features, and their replacements.
+    /// Features that the system refused, and what was used instead.
     pub notes: Vec<String>,
-    /// Rates by depth, in the requested order.
+    /// Rate at each depth, in the requested order of depths.
     pub rates: Vec<Rate>,
-    /// The smallest depth with [`SUFFICIENT_SHARE`] of the best rate.
+    /// The smallest depth that reaches [`SUFFICIENT_SHARE`] of the best rate.
     pub depth: usize,
 }
 
@@ -155,13 +158,14 @@ impl Probe {
     }
 }
 
-/// Returns the smallest depth that gives [`SUFFICIENT_SHARE`] of the best rate; 1 without rates.
+/// Returns the smallest depth that reaches [`SUFFICIENT_SHARE`] of the best rate; 1 if there are no
+/// rates.
 pub fn choose(rates: &[Rate]) -> usize {
     let best = rates.iter().map(|rate| rate.median).fold(0.0, f64::max);
     rates.iter().filter(|rate| rate.median >= SUFFICIENT_SHARE * best).map(|rate| rate.depth).min().unwrap_or(1)
 }
 
-/// Measures the drive of a file.
+/// Measures the drive that contains a file.
 ///
 /// # Errors
 /// [`StreamError::Open`] if the file cannot be opened or is too small. [`StreamError::Read`] and
@@ -181,8 +185,8 @@ pub fn file(path: &Path, options: &ProbeOptions) -> Result<Probe, StreamError> {
     Ok(Probe { chunk, backend: backend.describe(), direct: files.is_direct(0), notes, depth: choose(&rates), rates })
 }
 
-/// Measures with any backend and any clock. The backend reads the first file of the queue into the
-/// queue's reservation.
+/// Measures all depths with the given backend and clock. The backend reads the first file of the
+/// queue into the queue's reservation.
 pub(super) fn rates(
     backend: &mut dyn Backend,
     queue: &Queue,
@@ -230,14 +234,14 @@ struct Sampler<'a> {
     queue: &'a Queue,
     options: &'a ProbeOptions,
     random: Random,
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     bytes: u64,
-    /// The last offset, and the number of reads still to come at adjacent offsets.
+    /// The last offset, and the number of reads that still follow at adjacent offsets.
     last: (u64, u32),
 }
 
 impl Sampler<'_> {
-    /// Returns bytes per second with `depth` outstanding reads.
+    /// Measures one sample. Returns the bytes per second with `depth` outstanding reads.
     fn sample(&mut self, depth: usize, now: &mut dyn FnMut() -> Duration) -> Result<f64, StreamError> {
         let mut retries = vec![0; depth];
         let mut offsets = vec![0; depth];
@@ -246,7 +250,7 @@ impl Sampler<'_> {
             self.begin(index, *offset)?;
         }
         let (mut outstanding, mut counted, mut failed) = (depth, 0u64, None);
-        // Times of the first end and of the last counted end.
+        // Time when the first read ended, and time when the last counted read ended.
         let mut times: Option<(Duration, Duration)> = None;
         let mut done: Vec<Completion> = Vec::new();
         while outstanding > 0 {
@@ -262,8 +266,8 @@ impl Sampler<'_> {
                 let index = completion.tag as usize;
                 let Some(offset) = offsets.get(index).copied() else { continue };
                 match self.judge(completion, offset, &mut retries[index]) {
-                    // Incomplete reads are restarted. After a failure the sample only waits for the
-                    // outstanding reads.
+                    // Incomplete reads are restarted. After a failure, the sample only waits until
+                    // no read is outstanding.
                     Ok(false) if failed.is_none() => self.begin(index, offset)?,
                     Ok(true) if failed.is_none() && counts => {
                         counted += u64::from(!first);
@@ -297,12 +301,12 @@ impl Sampler<'_> {
         let into = into.ok_or_else(|| StreamError::Memory { why: "a read outside the reservation".into() })?;
         self.bytes += chunk;
         // SAFETY: the region is in the queue's reservation, which outlives the backend. Each index
-        // has its own region, and one read at a time.
+        // has its own region, and only one outstanding read.
         unsafe { self.backend.start(Read { tag: index as u64, file: 0, offset, into }) };
         Ok(())
     }
 
-    /// Returns true for a complete read, and false for one to restart.
+    /// Returns true if the read is complete, and false if it must be restarted.
     fn judge(&self, completion: Completion, offset: u64, retries: &mut u32) -> Result<bool, StreamError> {
         let (files, bytes) = (self.queue.files(), self.options.chunk);
         let path = files.path(0);
@@ -325,8 +329,8 @@ impl Sampler<'_> {
         }
     }
 
-    /// Returns the next offset: after the last read, or at a random page that is at least one read
-    /// before the end of the file.
+    /// Returns the offset of the next read: adjacent to the last read, or at a random page. A whole
+    /// read fits between the offset and the end of the file.
     fn offset(&mut self) -> u64 {
         let (after, left) = (self.last.0 + self.options.chunk, self.last.1);
         if left > 0 && after + self.options.chunk <= self.queue.files().bytes(0) {

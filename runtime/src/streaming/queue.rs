@@ -1,8 +1,9 @@
-//! The queue of reads: routed blocks before predicted ones.
+//! The queue of the drive's reads, in which routed blocks come before predicted ones.
 //!
-//! A [`ReadJob`] reads one block. It is divided into reads of a max size, so that the drive has
-//! many reads at once. A predicted job can be cancelled: its reads that have not started are
-//! dropped. A predicted job that the router confirms becomes a routed job and keeps its progress.
+//! A [`ReadJob`] reads one block. The queue divides it into reads of limited size (pieces), so that
+//! the drive has many reads at once. A predicted job can be cancelled: its reads that have not
+//! started are dropped. If the router chooses the block of a predicted job, the job becomes a
+//! routed job and keeps its progress.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,51 +16,52 @@ use super::files::{Files, PAGE};
 use super::reservation::Reservation;
 use super::{Extent, StreamError};
 
-/// A handle that wakes the reading thread.
+/// A handle that wakes the drive's reading thread.
 pub trait Wake: Send + Sync {
-    /// Makes the current [`Backend::wait`](super::backend::Backend::wait) return. Without a current
-    /// one, the next returns at once.
+    /// Ends the current call of [`Backend::wait`](super::backend::Backend::wait). If the thread is
+    /// not waiting, its next call returns at once.
     fn wake(&self);
 }
 
 /// A request to read one block.
 #[derive(Clone, Debug)]
 pub struct ReadJob {
-    /// Identifier for the caller. Two unfinished jobs may not share it.
+    /// Tag that identifies the job for the caller. Two unfinished jobs must not have the same tag.
     pub tag: u64,
     /// Class of the read: routed or predicted.
     pub class: Class,
-    /// Extents to read, each with its offset in the reservation. The offset is a multiple of
-    /// [`PAGE`], with room for [`Extent::span`] bytes. The extent's first byte is [`Extent::head`]
-    /// bytes after the offset.
+    /// Extents to read, each with an offset in the reservation. The offset is a multiple of
+    /// [`PAGE`], and [`Extent::span`] bytes must fit there. The extent's first byte is read to
+    /// [`Extent::head`] bytes after the offset.
     pub parts: Vec<(Extent, u64)>,
 }
 
-/// One read: whole pages of a file.
+/// A piece of a job: a single read of whole pages of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadPiece {
     pub file: u32,
-    /// Offset of the read's begin in the file, a multiple of [`PAGE`].
+    /// Offset in the file at which the read begins; a multiple of [`PAGE`].
     pub start: u64,
-    /// Offset of the read's end in the file, without the unneeded rest of the last page.
+    /// Offset in the file at which the needed bytes end. The read continues to the end of the page.
     pub end: u64,
-    /// Destination: whole pages.
+    /// Memory into which the whole pages are read.
     pub into: Region,
 }
 
-/// Result of cancelling a job. `saved` bytes will not be read.
+/// Result of cancelling a job. `saved` is the number of bytes that will not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
-    /// The job was not cancelled: it is not a predicted one, or all of its reads have started.
+    /// The job was not cancelled, because it is not a predicted job or all of its reads have
+    /// started.
     No,
-    /// Cancelled; the job ends when its outstanding reads have ended.
+    /// The job was cancelled, and ends when its outstanding reads have ended.
     Ending {
-        /// Bytes that will not be read.
+        /// Number of bytes that will not be read.
         saved: u64,
     },
-    /// Cancelled and removed; the sink gets no report.
+    /// The job was cancelled and removed. The sink gets no report of it.
     Gone {
-        /// Bytes that will not be read.
+        /// Number of bytes that will not be read.
         saved: u64,
     },
 }
@@ -67,9 +69,9 @@ pub enum TakenBack {
 pub(super) struct Active {
     pub class: Class,
     pub pieces: Vec<ReadPiece>,
-    /// Index of the first of `pieces` that has not started.
+    /// Index in `pieces` of the first piece whose read has not started.
     pub next: usize,
-    /// Pieces that have started and not ended.
+    /// Number of pieces whose reads have started and not ended.
     pub outstanding: usize,
     pub error: Option<StreamError>,
 }
@@ -83,29 +85,30 @@ impl Active {
 #[derive(Default)]
 pub(super) struct State {
     pub jobs: HashMap<u64, Active>,
-    /// Tags of queued routed jobs, in order. Tags of removed jobs and of jobs whose class changed
-    /// are skipped.
+    /// Tags of queued routed jobs, in order. A tag is skipped if its job was removed or has another
+    /// class now.
     routed: VecDeque<u64>,
     predicted: VecDeque<u64>,
     pub counters: Counters,
-    /// Reason that the queue accepts no more jobs.
+    /// Reason why the queue accepts no more jobs; `None` while it is open.
     pub closed: Option<String>,
-    /// Whether the reading thread takes nothing until it is woken or a read ends.
+    /// Whether the reading thread waits, and takes no piece until it is woken or a read ends.
     pub sleeping: bool,
     pub wake: Option<Arc<dyn Wake>>,
 }
 
-/// A piece whose read begins.
+/// A piece whose read the caller must start.
 pub(super) struct StartedPiece {
-    /// Tag of its job.
+    /// Tag of the job that the piece belongs to.
     pub job: u64,
-    /// Class of the job.
+    /// Class of the job now.
     pub class: Class,
     pub piece: ReadPiece,
 }
 
 impl State {
-    /// Starts the next piece: a routed one if possible, else a predicted one if `may_predict`.
+    /// Takes the next piece: one of a routed job if there is any, otherwise one of a predicted job
+    /// if `may_predict` is true.
     pub fn take(&mut self, may_predict: bool) -> Option<StartedPiece> {
         for class in [Class::Routed, Class::Predicted] {
             if class == Class::Predicted && !may_predict {
@@ -133,7 +136,8 @@ impl State {
     }
 }
 
-/// The two queues of a drive: any thread adds jobs, and one thread takes them.
+/// The queues of a drive for routed and for predicted jobs. Any thread can add jobs, and the
+/// reading thread takes their pieces.
 pub struct Queue {
     state: Mutex<State>,
     files: Arc<Files>,
@@ -143,43 +147,44 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Makes a queue for reads into `reservation` of at most `chunk` bytes, rounded down to a
-    /// multiple of [`PAGE`].
+    /// Creates a queue for reads into `reservation`. A read has at most `chunk` bytes, rounded down
+    /// to a multiple of [`PAGE`].
     pub fn new(files: Arc<Files>, reservation: Arc<Reservation>, chunk: u64) -> Queue {
         let chunk = chunk.clamp(PAGE, 1 << 30) / PAGE * PAGE;
         Queue { state: Mutex::new(State::default()), files, reservation, chunk, trace: None }
     }
 
-    /// Records all reads with this recorder.
+    /// Returns the queue with a recorder, which records all reads.
     pub fn with_trace(self, trace: Option<Arc<Recorder>>) -> Queue {
         Queue { trace, ..self }
     }
 
-    /// Returns the recorder of reads.
+    /// Returns the recorder of reads, if there is one.
     pub fn trace(&self) -> Option<&Recorder> {
         self.trace.as_deref()
     }
 
-    /// Returns the files.
+    /// Returns the files that jobs read from.
     pub fn files(&self) -> &Arc<Files> {
         &self.files
     }
 
-    /// Returns the memory that all jobs read into.
+    /// Returns the memory into which all jobs read.
     pub fn reservation(&self) -> &Arc<Reservation> {
         &self.reservation
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic leaves the tables consistent, because each change is one statement.
+        // After a panic, the tables are still consistent, because each change is a single
+        // statement.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends jobs to the queues of their classes, all at once.
+    /// Adds jobs to the ends of the queues of their classes, all jobs at once.
     ///
     /// # Errors
-    /// [`StreamError::Closed`] if the thread has ended; [`StreamError::Memory`] if a job reads
-    /// outside the reservation. On an error no job is added.
+    /// [`StreamError::Closed`] if the reading thread has ended; [`StreamError::Memory`] if a job
+    /// reads outside the reservation. After an error, no job was added.
     pub fn submit(&self, jobs: Vec<ReadJob>) -> Result<(), StreamError> {
         let cut =
             |job: &ReadJob| job.parts.iter().map(|(extent, at)| self.cut(extent, *at)).collect::<Result<Vec<_>, _>>();
@@ -200,8 +205,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes a predicted job routed. Its remaining reads are queued after the reads of earlier
-    /// routed jobs.
+    /// Converts a predicted job to a routed job. Its remaining reads come after the reads of
+    /// earlier routed jobs.
     pub fn upgrade(&self, tag: u64) {
         let mut state = self.lock();
         if let Some(job) = state.jobs.get_mut(&tag).filter(|job| job.class == Class::Predicted) {
@@ -213,9 +218,9 @@ impl Queue {
         }
     }
 
-    /// Cancels a predicted job: its reads that have not started never do. If reads are outstanding,
-    /// the job ends with [`StreamError::TakenBack`] after them; otherwise it is removed. With
-    /// `whole`, cancels only a job without started reads.
+    /// Cancels a predicted job, so that its remaining reads never start. If reads are outstanding,
+    /// the job ends with [`StreamError::TakenBack`] after them; otherwise the job is removed. With
+    /// `whole`, the job is cancelled only if none of its reads has started.
     pub fn take_back(&self, tag: u64, whole: bool) -> TakenBack {
         let mut state = self.lock();
         let unbegun = |job: &&mut Active| {
@@ -232,12 +237,13 @@ impl Queue {
         TakenBack::Gone { saved }
     }
 
-    /// Returns the counters since the start.
+    /// Returns the counters since the queue was created.
     pub fn counters(&self) -> Counters {
         self.lock().counters.snapshot()
     }
 
-    /// Accepts no more jobs. The thread ends as soon as no read is outstanding.
+    /// Closes the queue: no more jobs are accepted. The reading thread ends as soon as no read is
+    /// outstanding.
     pub(super) fn close(&self, why: &str) {
         let mut state = self.lock();
         state.closed.get_or_insert_with(|| why.to_string());
@@ -253,7 +259,7 @@ impl Queue {
         }
     }
 
-    /// Divides one extent into reads of at most a chunk each.
+    /// Divides an extent into reads of at most `self.chunk` bytes each.
     fn cut(&self, extent: &Extent, at: u64) -> Result<Vec<ReadPiece>, StreamError> {
         let outside = || StreamError::Memory {
             why: format!("a read of {} bytes to {at} is outside the reservation", extent.bytes),

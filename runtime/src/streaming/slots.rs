@@ -1,46 +1,48 @@
 //! Memory for blocks, divided into slots of a few sizes.
 //!
-//! All slots are in one [`Reservation`](super::reservation::Reservation), one size class after the
-//! other. Staging memory is last; raw blocks are read into it before they are packed. A slot is
-//! free or belongs to one block. It is *primary*, which a step may read, or *shadow*: predicted and
-//! not confirmed yet. Promotion changes the role and copies nothing.
+//! All slots lie in one [`Reservation`](super::reservation::Reservation), one size class after the
+//! other. Staging memory follows the slots; raw blocks are read into it before they are packed. A
+//! slot is free or belongs to one block. A slot is *primary* if a step may read its block, and
+//! *shadow* if its block is predicted but not requested yet. Promotion from shadow to primary
+//! copies no bytes.
 //!
-//! Invariant: the sum of all slots is at most the budget, and no slot is taken twice.
+//! Invariant: all slots together have at most as many bytes as the budget, and no slot belongs to
+//! two blocks.
 
 use super::files::PAGE;
 
-/// Slots of one size.
+/// Slots of one size: the size and the number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeClass {
-    /// Bytes of a slot, whole pages.
+    /// Bytes of a slot; these are whole pages.
     pub bytes: u64,
     /// Number of slots.
     pub count: u32,
 }
 
-/// Use of a slot.
+/// Role of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Slot without a block.
+    /// The slot has no block.
     Free,
-    /// A block that a step may read, or that is being read for a step.
+    /// The slot has a block that a step may read, or that is being read for a step.
     Primary,
-    /// A predicted block.
+    /// The slot has a predicted block.
     Shadow,
 }
 
-/// All slots, with their roles and the free ones.
+/// All slots with their roles, and lists of the free slots.
 #[derive(Debug)]
 pub struct Slots {
     places: Vec<(u64, usize)>,
     roles: Vec<Role>,
-    /// Free slots, by class.
+    /// For each size class, the numbers of its free slots.
     free: Vec<Vec<u32>>,
     classes: Vec<SizeClass>,
 }
 
 impl Slots {
-    /// Makes free slots of these classes, one after the other from offset 0.
+    /// Creates free slots of these size classes. They lie one after the other, from offset 0 on.
     pub fn new(classes: &[SizeClass]) -> Slots {
         let mut slots = Slots { places: Vec::new(), roles: Vec::new(), free: Vec::new(), classes: classes.to_vec() };
         let mut at = 0;
@@ -52,8 +54,8 @@ impl Slots {
                 slots.roles.push(Role::Free);
                 at += class.bytes;
             }
-            // `take` pops from the end, so low offsets come first: memory that is never needed is
-            // never touched.
+            // `take` takes the last element, so slots with low offsets are used first. Memory that
+            // is never needed is never touched.
             slots.free.push((first..first + class.count).rev().collect());
         }
         slots
@@ -69,12 +71,13 @@ impl Slots {
         &self.classes
     }
 
-    /// Returns the offset of each slot, by number.
+    /// Returns the offset of each slot in the reservation, indexed by slot number.
     pub fn offsets(&self) -> Vec<u64> {
         self.places.iter().map(|&(at, _)| at).collect()
     }
 
-    /// Takes a free slot of a class and gives it this role.
+    /// Takes a free slot of a size class, and gives it a role. Returns `None` if no slot of the
+    /// class is free.
     pub fn take(&mut self, class: usize, role: Role) -> Option<u32> {
         let slot = self.free.get_mut(class)?.pop()?;
         debug_assert_eq!(self.roles[slot as usize], Role::Free);
@@ -82,20 +85,20 @@ impl Slots {
         Some(slot)
     }
 
-    /// Frees a slot.
+    /// Marks a slot as free.
     pub fn give(&mut self, slot: u32) {
         debug_assert_ne!(self.roles[slot as usize], Role::Free);
         self.roles[slot as usize] = Role::Free;
         self.free[self.places[slot as usize].1].push(slot);
     }
 
-    /// Makes a shadow slot primary.
+    /// Changes the role of a slot from shadow to primary.
     pub fn promote(&mut self, slot: u32) {
         debug_assert_ne!(self.roles[slot as usize], Role::Free);
         self.roles[slot as usize] = Role::Primary;
     }
 
-    /// Returns the number of slots of a class with this role.
+    /// Returns the number of slots of a size class that have this role.
     pub fn count(&self, class: usize, role: Role) -> u32 {
         self.places.iter().zip(&self.roles).filter(|((_, of), is)| *of == class && **is == role).count() as u32
     }

@@ -1,10 +1,11 @@
-//! Blocks, ordered by the step of their last stamp.
+//! A queue of blocks, ordered by the step in which each was last stamped.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::Ahead;
 
-/// A queue in the order of steps; blocks of one step have the same age.
+/// A queue of blocks in the order of their stamps. Blocks that were stamped in the same step have
+/// the same age.
 #[derive(Default)]
 pub struct Ages {
     by_step: BTreeSet<(u64, u32)>,
@@ -20,25 +21,26 @@ impl Ages {
         self.step_of.contains_key(&block)
     }
 
-    /// Adds a block, or updates its stamp.
+    /// Adds a block with a stamp of `step`, or updates the stamp of the block.
     pub fn stamp(&mut self, block: u32, step: u64) {
         self.remove(block);
         self.step_of.insert(block, step);
         self.by_step.insert((step, block));
     }
 
-    /// Removes a block, and returns whether it was in the queue.
+    /// Removes a block from the queue. Returns whether it was in the queue.
     pub fn remove(&mut self, block: u32) -> bool {
         self.step_of.remove(&block).is_some_and(|step| self.by_step.remove(&(step, block)))
     }
 
-    /// Returns the block with the oldest stamp; of several, the one with the lowest number.
+    /// Returns the block with the oldest stamp. Of several such blocks, returns the one with the
+    /// lowest number.
     pub fn oldest(&self) -> Option<u32> {
         self.by_step.first().map(|&(_, block)| block)
     }
 
-    /// Returns all blocks with the oldest stamp among those that may be evicted, each with its
-    /// distance in layers.
+    /// Returns all blocks that have the oldest stamp among the blocks that may be evicted. Each is
+    /// returned with the distance in layers until its layer runs again.
     pub fn oldest_alike(&self, ahead: Ahead<'_>) -> Vec<(u32, u32)> {
         let mut alike = Vec::new();
         let mut oldest = None;
@@ -56,7 +58,7 @@ impl Ages {
 }
 
 /// Returns the best block to evict among blocks of the same age: the one whose layer runs again
-/// last. Of several blocks of that layer, it is the one with the lowest number.
+/// last. Of several blocks of that layer, returns the one with the lowest number.
 pub fn least_stale(alike: impl IntoIterator<Item = (u32, u32)>) -> Option<u32> {
     alike.into_iter().max_by_key(|&(block, ahead)| (ahead, std::cmp::Reverse(block))).map(|(block, _)| block)
 }

@@ -1,4 +1,4 @@
-//! The policy `lru`: evicts the block whose last use is the most steps ago.
+//! The policy `lru`, which evicts the block whose last use is the most steps ago.
 
 use super::ages::{Ages, least_stale};
 use super::{Ahead, Policy};

@@ -1,19 +1,19 @@
-//! S3-FIFO (Yang et al., SOSP 2023): a small queue for new blocks, a main queue with second
-//! chances, a ghost list of evicted blocks.
+//! The policy S3-FIFO (Yang et al., SOSP 2023). It has a small queue for new blocks, a main queue
+//! with second chances, and a ghost list of evicted blocks.
 //!
-//! Queues are in the order of insertion, by steps; blocks of one step have the same age here too. A
-//! new block that was used again moves to the main queue when its turn to be evicted comes. Other
-//! new blocks are evicted and remembered in the ghost list. A block that returns while it is
-//! remembered goes directly to the main queue.
+//! Queues are ordered by the step of insertion, and blocks of one step have the same age. When a
+//! new block's turn to be evicted comes, it moves to the main queue if it was used again. Otherwise
+//! it is evicted and added to the ghost list. If a block is read again while it is in the ghost
+//! list, it goes directly to the main queue.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::ages::{Ages, least_stale};
 use super::{Ahead, Policy};
 
-/// Inverse of the share of the small queue: a tenth of the cache, as in the paper.
+/// Inverse of the small queue's share of the cache: a tenth, as in the paper.
 const SMALL_PART: usize = 10;
-/// Max count of uses: two bits in the paper.
+/// Maximum number of uses that are counted: two bits in the paper.
 const MAX_USES: u8 = 3;
 
 pub struct S3Fifo {
@@ -21,9 +21,10 @@ pub struct S3Fifo {
     capacity: usize,
     small: Ages,
     main: Ages,
-    /// Uses since insertion; each second chance uses one up.
+    /// Number of uses of each block since its insertion. Each second chance consumes one use.
     uses: HashMap<u32, u8>,
-    /// Blocks evicted from the small queue, oldest first; at most the capacity of the cache.
+    /// Blocks that were evicted from the small queue, oldest first. The list is at most as long as
+    /// the cache's capacity.
     ghost: VecDeque<u32>,
     in_ghost: HashSet<u32>,
 }
@@ -82,7 +83,7 @@ impl S3Fifo {
             if alike.is_empty() {
                 return None;
             }
-            // Each round reduces the uses, so the loop ends.
+            // Each iteration reduces the uses of the remaining blocks, so the loop ends.
             for (block, _) in alike {
                 match self.uses.get_mut(&block) {
                     Some(uses) if *uses > 1 => *uses -= 1,

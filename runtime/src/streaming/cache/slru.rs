@@ -1,13 +1,13 @@
-//! Segmented LRU (Karedla et al. 1994): blocks with one use are on probation and are evicted first;
-//! blocks with more are protected.
+//! The policy segmented LRU (Karedla et al. 1994). Blocks that were used once are on probation and
+//! are evicted first; blocks that were used several times are protected.
 //!
-//! An expert that only one unusual token used is evicted without displacing experts that most
-//! tokens use.
+//! Under this policy, an expert that only one unusual token used is evicted before experts that
+//! most tokens use.
 
 use super::ages::{Ages, least_stale};
 use super::{Ahead, Policy};
 
-/// Protected share of the cache, in fifths.
+/// Number of fifths of the cache that protected blocks may use.
 const PROTECTED_FIFTHS: usize = 4;
 
 pub struct Slru {
@@ -42,7 +42,7 @@ impl Policy for Slru {
         if self.protected.len() > self.max_protected
             && let Some(oldest) = self.protected.oldest()
         {
-            // A demoted block has to be used again to be protected.
+            // A demoted block is on probation, and must be used again to be protected.
             self.protected.remove(oldest);
             self.probation.stamp(oldest, self.step);
         }

@@ -1,4 +1,5 @@
-//! Tests that compare each policy with a naive one, which searches a list from end to end.
+//! Tests that compare each policy with a simple implementation, which searches a list from end to
+//! end.
 
 use proptest::prelude::*;
 
@@ -10,7 +11,8 @@ const LAYERS: u32 = 4;
 #[derive(Clone, Debug)]
 enum Action {
     Step,
-    /// A use. A block that is not in the cache is inserted; a full cache first evicts another.
+    /// Use of a block. If the block is not in the cache, it is inserted; if the cache is full,
+    /// another block is evicted first.
     Use(u32),
     Remove(u32),
 }
@@ -19,12 +21,12 @@ enum Action {
 struct Entry {
     block: u32,
     step: u64,
-    /// 0 for the segment that is evicted first: probation, or the small queue.
+    /// Segment of the cache; 0 is the segment that is evicted first: probation, or the small queue.
     segment: u8,
     uses: u8,
 }
 
-/// The rules in their simplest form.
+/// All policies in their simplest form.
 struct Naive {
     kind: Kind,
     step: u64,
@@ -107,7 +109,7 @@ fn actions() -> impl Strategy<Value = Vec<(Action, u32, u32)>> {
         8 => (0..32u32).prop_map(Action::Use),
         1 => (0..32u32).prop_map(Action::Remove),
     ];
-    // Each action comes with a mask of pinned blocks and the running layer.
+    // Each action has a random mask of pinned blocks, and the number of the running layer.
     prop::collection::vec((action, any::<u32>(), 0..LAYERS), 1..300)
 }
 
@@ -115,7 +117,7 @@ fn check(kind: Kind, actions: Vec<(Action, u32, u32)>) {
     let mut policy = kind.policy(CAPACITY);
     let mut naive = Naive { kind, step: 0, entries: Vec::new(), ghost: Vec::new() };
     for (action, mask, layer) in actions {
-        // Few blocks are pinned most of the time.
+        // Combines three shifts of the mask, so that usually few blocks are pinned.
         let pinned = |block: u32| (mask & mask >> 7 & mask >> 13) >> block & 1 == 1;
         let ahead = |block: u32| (!pinned(block)).then(|| (block % LAYERS + LAYERS - layer - 1) % LAYERS);
         match action {
@@ -150,7 +152,7 @@ fn check(kind: Kind, actions: Vec<(Action, u32, u32)>) {
             }
         }
     }
-    // Evicting all remaining blocks gives the same order too.
+    // In the end, evicting all remaining blocks must also give the same order.
     let all = |block: u32| Some(block % LAYERS);
     loop {
         let victim = policy.victim(&all);
@@ -174,8 +176,8 @@ proptest! {
 
 #[test]
 fn cache_evicts_block_of_the_layer_needed_latest() {
-    // Blocks 0 to 3 are of layers 0 to 3, all used in this step. Layer 2 ran last, so layer 3 runs
-    // next and layer 2 last.
+    // Blocks 0 to 3 belong to layers 0 to 3, and all were used in this step. Layer 2 ran last, so
+    // layer 3 runs next and layer 2 last.
     for (_, kind) in Kind::ALL {
         let mut policy = kind.policy(CAPACITY);
         (0..4).for_each(|block| policy.insert(block));

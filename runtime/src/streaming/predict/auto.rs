@@ -1,110 +1,115 @@
-//! The choice of a strategy by measurement.
+//! Automatic choice of a prediction strategy, by measuring the time of tokens.
 //!
-//! The first tokens miss most experts. They run with the plan's early routers, if it has some,
-//! because confident early routers rarely cost time.
+//! During the first tokens, most experts are not in memory. These tokens use the plan's early
+//! routers, if it has some, because their confident predictions rarely cost time.
 //!
-//! A measurement then has three parts: tokens without prediction, tokens with the best strategy,
-//! and tokens without again. The best strategy would have made the most useful reads minus useless
-//! ones. While the cache fills, each token is faster than the last by some factor; the geometric
-//! mean of before and after cancels this.
+//! A measurement has three parts: tokens without prediction, tokens with the best strategy, and
+//! again tokens without prediction. The best strategy is the one that would have made the most
+//! useful reads minus useless reads. While the cache fills, each token is faster than the previous
+//! one by some factor. The geometric mean of the times before and after cancels this factor.
 //!
-//! If the median with the strategy is clearly below that mean, the strategy is kept for a while.
-//! Then the measurement is repeated, since texts change. Otherwise prediction is off until the
-//! next measurement. This pause doubles after each failure, so models without a benefit lose little
-//! time on measurements.
+//! If the median time with the strategy is clearly below that mean, the strategy is kept for a
+//! while. Then the measurement is repeated, because the text changes. Otherwise prediction is off
+//! until the next measurement. This pause doubles after each failure, so measurements cost little
+//! time for models without a benefit.
 //!
-//! A prompt ends a measurement, because it leaves other experts in memory. The previous state is
-//! then restored for 30 tokens.
+//! A prompt interrupts a measurement, because it leaves other experts in memory. The state before
+//! the measurement is then restored for 30 tokens.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{NO_PREDICTION, Strategy, StrategyDecision};
 
-/// Tokens measured with a strategy; an odd number, so the median is one of them.
+/// Number of tokens that are measured with a strategy. It is odd, so that the median is the time of
+/// one of them.
 pub const WINDOW: usize = 15;
-/// Number of tokens measured without a strategy, both before and after the measured strategy; also
-/// odd.
+/// Number of tokens that are measured without prediction, both before and after those with the
+/// strategy. It is odd, too.
 pub const HALF: usize = 7;
-/// Tokens before the first measurement.
+/// Number of tokens before the first measurement.
 pub const FIRST: usize = 2 * WINDOW;
-/// Windows (of [`WINDOW`] tokens) for which a faster strategy is kept before it is measured again.
+/// Number of windows (of [`WINDOW`] tokens) for which a faster strategy is kept before the next
+/// measurement.
 pub const WINDOWS_TO_KEEP: usize = 16;
-/// Max windows without prediction between two measurements.
+/// Maximum number of windows without prediction between two measurements.
 pub const LONGEST_REST: usize = 64;
-/// Min speed-up in percent; less is noise.
+/// Minimum speed-up of a strategy that is kept, in percent. A smaller speed-up is noise.
 const CLEARLY_PERCENT: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Measurement without prediction.
+    /// First part of a measurement: tokens without prediction.
     Before,
-    /// Measurement with this strategy, and the median time before it.
+    /// Second part of a measurement: tokens with this strategy. The time is the median of the first
+    /// part.
     With(Strategy, Duration),
-    /// Second measurement without prediction: the strategy, the median before it, and the median
-    /// with it.
+    /// Third part of a measurement: tokens without prediction. It has the strategy, and the medians
+    /// of the first and the second part.
     After(Strategy, Duration, Duration),
-    /// Use of the strategy that was faster.
+    /// Use of the strategy that was faster in the last measurement.
     Using(Strategy),
-    /// No prediction, since it was not faster.
+    /// No prediction, because no strategy was faster in the last measurement.
     Resting,
 }
 
-/// Useful reads minus useless reads, by strategy.
+/// For each strategy, useful reads minus useless reads.
 type Gains = [(Strategy, i64); Strategy::ALL.len()];
 
 /// Result of the last measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measurement {
-    /// No measurement yet.
+    /// There was no measurement yet.
     Nothing {
-        /// Whether the plan has early routers, with which a run begins.
+        /// Whether the plan has early routers, which are used for the first tokens.
         early: bool,
     },
-    /// No strategy had a positive gain, so none was tried.
+    /// No strategy would have had a positive gain, so none was measured.
     NoGain,
-    /// The tried strategy, and the time of a token without and with it.
+    /// The strategy that was measured, and the time of a token without it and with it.
     Tried(Strategy, Duration, Duration),
 }
 
-/// Returns whether a strategy is fast enough to be kept.
+/// Returns whether a strategy is so much faster that it is kept.
 fn pays(without: Duration, with: Duration) -> bool {
     with.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT)
 }
 
-/// Gain that a strategy would have had on a token.
+/// Gain that a strategy would have had for one token.
 #[derive(Clone, Copy, Debug)]
 pub struct Score {
     /// Strategy with the gain.
     pub strategy: Strategy,
-    /// Useful reads minus useless ones.
+    /// Useful reads minus useless reads.
     pub gain: i64,
 }
 
-/// The measurement and its state.
+/// The state of the automatic choice.
 #[derive(Debug)]
 pub struct Auto {
     phase: Phase,
-    /// Remaining tokens of this phase.
+    /// Number of tokens until the current phase ends.
     left: usize,
-    /// Windows without prediction after the next measurement in which no strategy was faster.
+    /// Number of windows without prediction that follow the next measurement if no strategy is
+    /// faster.
     rest: usize,
     durations: Vec<Duration>,
-    /// Gains of the strategies on each of the last tokens: useful reads minus useless ones.
+    /// For each of the last tokens, the gains that the strategies would have had: useful reads
+    /// minus useless reads.
     scores: VecDeque<Vec<Score>>,
-    /// The last comparison: strategy, time without it, time with it.
+    /// The last comparison: the strategy, and the time of a token without it and with it.
     comparison: Option<(Strategy, Duration, Duration)>,
     measurement: Measurement,
-    /// Gains of each strategy at the start of the last finished measurement.
+    /// Gain of each strategy at the start of the last finished measurement.
     gains: Gains,
-    /// Gains at the start of the current measurement.
+    /// Gain of each strategy at the start of the current measurement.
     gains_at_start: Gains,
-    /// Phase before the current measurement.
+    /// The phase before the current measurement.
     previous_phase: Phase,
 }
 
 impl Auto {
-    /// Makes the state for a plan with (`early`) or without early routers.
+    /// Creates the state for a plan. `early` is true if the plan has early routers.
     pub fn new(early: bool) -> Auto {
         let (durations, scores) = (Vec::new(), VecDeque::new());
         let first = if early { Phase::Using(Strategy::EarlyRouter) } else { Phase::Resting };
@@ -124,7 +129,7 @@ impl Auto {
         }
     }
 
-    /// Aborts a measurement, because other work ran between two tokens.
+    /// Ends a measurement without a result, because other work ran between two tokens.
     pub fn interrupt(&mut self) {
         if let Phase::Before | Phase::With(..) | Phase::After(..) = self.phase {
             (self.phase, self.left) = (self.previous_phase, FIRST);
@@ -132,7 +137,7 @@ impl Auto {
         }
     }
 
-    /// Returns the strategy for the next token.
+    /// Returns the strategy for the next token; `None` for no prediction.
     pub fn current(&self) -> Option<Strategy> {
         match self.phase {
             Phase::Before | Phase::After(..) | Phase::Resting => None,
@@ -158,8 +163,8 @@ impl Auto {
         }
     }
 
-    /// Returns the choice of the last measurement with its reasons; before the first, the initial
-    /// choice.
+    /// Returns the choice of the last measurement, with its reasons. Before the first measurement,
+    /// returns the initial choice.
     pub fn decision(&self) -> StrategyDecision {
         let gained = |strategy: Strategy| {
             let gain = self.gains.iter().find(|(other, _)| *other == strategy).map_or(0, |(_, gain)| *gain);
@@ -205,7 +210,8 @@ impl Auto {
         }
     }
 
-    /// Ends a token: takes its time, and the gain that each strategy would have had.
+    /// Ends a token. `durations` is its time, and `scores` are the gains that the strategies would
+    /// have had.
     pub fn end_token(&mut self, durations: Duration, scores: &[Score]) {
         self.durations.push(durations);
         self.scores.push_back(scores.to_vec());
@@ -255,7 +261,7 @@ impl Auto {
         (Phase::Resting, windows * WINDOW)
     }
 
-    /// Returns the gain that each strategy would have had on the last tokens.
+    /// Returns the gain that each strategy would have had for the last tokens together.
     fn sums(&self) -> Gains {
         let sum = |strategy| -> i64 {
             self.scores.iter().flatten().filter(|score| score.strategy == strategy).map(|score| score.gain).sum()
@@ -263,7 +269,7 @@ impl Auto {
         Strategy::ALL.map(|(_, strategy)| (strategy, sum(strategy)))
     }
 
-    /// Returns the strategy with the largest gain on the last tokens, if that is positive.
+    /// Returns the strategy with the largest gain for the last tokens, if this gain is positive.
     fn best(&self) -> Option<Strategy> {
         let gains = self.sums().into_iter().filter(|(_, gain)| *gain > 0);
         gains.max_by_key(|(_, gain)| *gain).map(|(strategy, _)| strategy)

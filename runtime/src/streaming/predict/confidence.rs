@@ -1,22 +1,24 @@
-//! The probability that a guess is right, by its rank and its expert.
+//! The estimated probability that a guess (a predicted expert) is right. It depends on the guess's
+//! rank, layer and expert.
 //!
-//! Strategies name the likeliest experts first, and experts in memory need no reading. The first
-//! guesses of a good strategy are right more often than the last ones. The guessed expert matters
-//! just as much.
+//! Strategies return the likeliest experts first. Experts that are in memory need no read. The
+//! first guesses of a good strategy are right more often than its last guesses. But which expert is
+//! guessed is equally important.
 //!
-//! An early router sees a residual without one layer's attention and experts. This shifts the
-//! scores of some experts up and of others down, almost equally for all tokens. So some experts are
-//! named again and again and never chosen. Such experts are not in memory, because they are never
-//! chosen. Most of the reads would be for them.
+//! An early router sees a residual stream without one layer's attention and experts. This shifts
+//! the scores of some experts up and of others down, almost equally for all tokens. So an early
+//! router predicts some experts again and again, although the layer's router never chooses them.
+//! Because they are never chosen, they are not in memory. Without a correction, most reads would be
+//! for such experts.
 //!
-//! Each guess therefore has log-odds: the sum of a weight for its rank, one for its layer, and one
-//! for its expert in that layer. Online logistic regression learns the weights, with the step sizes
-//! of Adagrad (Duchi et al. 2011). Guesses of experts outside memory are then counted in classes of
-//! similar odds, and the count gives the probability. Counts are per layer; a layer with few
-//! guesses uses the counts of all layers.
+//! Each guess therefore has log-odds: the sum of a weight for its rank, a weight for its layer, and
+//! a weight for its expert in that layer. Online logistic regression learns the weights, with the
+//! step sizes of Adagrad (Duchi et al. 2011). Guesses of experts that are not in memory are then
+//! counted in classes of similar odds, and the counts give the probability. Each layer has its own
+//! counts; for a layer with few guesses, the counts of all layers are used.
 //!
-//! Measured with early routers that name 16 experts where 8 are needed; guesses that are right more
-//! often than not:
+//! The table shows measurements with early routers that predict 16 experts where 8 are needed. A
+//! guess was used if it was right more often than not:
 //!
 //! | model, experts in memory | share of missed experts named | with ranks alone |
 //! | --- | --- | --- |
@@ -24,22 +26,22 @@
 //! | `moe4b`, 30 % | 19 % | 1 % |
 //! | `moe30b`, 20 % | 28 % | 16 % |
 
-/// Number of guesses at which the counts of a class are halved, so that recent text counts more.
+/// Number of guesses in a class at which its counts are halved, so that recent text counts more.
 const HALVED_AT: u32 = 512;
-/// Weight of the counts over all layers, as a number of equivalent guesses in the layer.
+/// Weight of the counts of all layers, as an equivalent number of guesses in the layer.
 const PRIOR: f64 = 8.0;
-/// Weight of the predicted odds, as a number of equivalent guesses over all layers.
+/// Weight of the regression's odds, as an equivalent number of guesses in all layers.
 const ODDS_PRIOR: f64 = 4.0;
-/// Number of classes: equal intervals of probability.
+/// Number of classes. Each class is an interval of probability, and all have the same length.
 const CLASSES: usize = 10;
-/// Initial step sizes of Adagrad.
+/// Initial step sizes of Adagrad for the three kinds of weights.
 const RANK_STEP: f64 = 0.5;
 const GROUP_STEP: f64 = 0.5;
 const EXPERT_STEP: f64 = 2.0;
-/// Upper bound of the experts of a group in any model.
+/// Upper bound for the number of experts of a group in any model.
 const MAX_EXPERTS: usize = 1 << 16;
 
-/// A weight of the regression.
+/// A weight of the logistic regression.
 #[derive(Clone, Copy, Debug, Default)]
 struct Weight {
     value: f64,
@@ -70,7 +72,8 @@ impl Count {
         }
     }
 
-    /// Returns the share of right guesses, with `prior` added as `weight` guesses.
+    /// Returns the fraction of right guesses, after adding `weight` guesses with the fraction
+    /// `prior` of right ones.
     fn part(self, prior: f64, weight: f64) -> f64 {
         (f64::from(self.right) + weight * prior) / (f64::from(self.all) + weight)
     }
@@ -83,7 +86,7 @@ struct Group {
     classes: [Count; CLASSES],
 }
 
-/// Statistics of one strategy's guesses.
+/// Statistics of one strategy's guesses, from which their probabilities are estimated.
 #[derive(Debug, Default)]
 pub(super) struct GuessConfidence {
     ranks: Vec<Weight>,
@@ -91,7 +94,8 @@ pub(super) struct GuessConfidence {
     classes: [Count; CLASSES],
 }
 
-/// A guess: group, expert, and the number of experts of the group named before it.
+/// A guess: a group, an expert, and the rank of the guess. The rank is the number of experts that
+/// the strategy guessed before it for the same group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankedGuess {
     pub group: u32,
@@ -100,7 +104,7 @@ pub(super) struct RankedGuess {
 }
 
 impl GuessConfidence {
-    /// Returns the probability that corresponds to the log-odds of a guess.
+    /// Returns the probability that the regression gives for a guess.
     pub fn odds(&self, guess: RankedGuess) -> f64 {
         let rank = self.ranks.get(guess.rank).map_or(0.0, |weight| weight.value);
         let group = self.groups.get(guess.group as usize).map_or(0.0, |group| {
@@ -113,7 +117,8 @@ impl GuessConfidence {
         ((probability * CLASSES as f64) as usize).min(CLASSES - 1)
     }
 
-    /// Learns from a guess, which had `probability` when it was made and was right or not.
+    /// Learns whether a guess was right. `probability` is the result of [`GuessConfidence::odds`]
+    /// when the guess was made. `resident` is whether the expert was in memory.
     pub fn learn(&mut self, guess: RankedGuess, probability: f64, resident: bool, right: bool) {
         let (group, expert) = (guess.group as usize, guess.expert as usize);
         if expert >= MAX_EXPERTS {
@@ -140,8 +145,8 @@ impl GuessConfidence {
         }
     }
 
-    /// Returns the probability that a guess of an expert outside memory is right, 0 to 1; one half
-    /// if nothing is known.
+    /// Returns the estimated probability, 0 to 1, that a guess of an expert outside memory is
+    /// right. `probability` is that of the regression. Without any data, the result is one half.
     pub fn smoothed_probability(&self, group: u32, probability: f64) -> f64 {
         let class = GuessConfidence::class(probability);
         let shared = self.classes[class].part(probability, ODDS_PRIOR);
@@ -173,15 +178,15 @@ mod tests {
         let mut sure = GuessConfidence::default();
         assert_eq!(sure.probability(ranked_guess(3, 7, 9)), 0.5);
         for token in 0..100 {
-            // The first guess is one of ten experts, and right unless it is expert 3. The second is
-            // never right.
+            // The first guess is one of ten experts, and is right unless it is expert 3. The second
+            // guess is never right.
             let expert = token % 10;
             learn(&mut sure, ranked_guess(0, 0, expert), expert != 3, expert != 3);
             learn(&mut sure, ranked_guess(0, 1, 20 + expert), false, false);
         }
         assert!(sure.probability(ranked_guess(0, 0, 3)) < 0.2, "{}", sure.probability(ranked_guess(0, 0, 3)));
         assert!(sure.probability(ranked_guess(0, 0, 4)) > 0.7, "{}", sure.probability(ranked_guess(0, 0, 4)));
-        // For an unseen expert and layer, the rank still gives information.
+        // For an expert and a layer that were never seen, the rank alone still gives information.
         let [first, second] = [0, 1].map(|rank| sure.probability(ranked_guess(5, rank, 50)));
         assert!(first > 0.6 && second < 0.1, "{first}, {second}");
     }
@@ -189,7 +194,8 @@ mod tests {
     #[test]
     fn confidence_is_learned_per_layer() {
         let mut sure = GuessConfidence::default();
-        // The same rank is right in one layer and wrong in the other; each expert occurs only once.
+        // Guesses of the same rank are right in one layer and wrong in the other. Each expert
+        // occurs only once.
         for token in 0..200 {
             learn(&mut sure, ranked_guess(0, 0, token), false, true);
             learn(&mut sure, ranked_guess(1, 0, token), false, false);
@@ -201,7 +207,7 @@ mod tests {
     #[test]
     fn confidence_learns_only_from_experts_that_are_read() {
         let mut sure = GuessConfidence::default();
-        // Guesses are right for experts in memory, and wrong for the others.
+        // Guesses of experts in memory are right, and all other guesses are wrong.
         for token in 0..400 {
             learn(&mut sure, ranked_guess(0, 0, token % 4), token % 4 != 0, token % 4 != 0);
         }

@@ -1,13 +1,14 @@
-//! Predictions of the experts that the router will choose, and the decision whether they save time.
+//! Predictions of the experts that the router will choose, and the decision whether the predictions
+//! save time.
 //!
-//! Reading ahead adds no bandwidth: it only uses the idle time of the drive. Published results
-//! range from 4 times faster to a third slower. So every strategy is scored on every token, even
-//! while it is not used.
+//! Reading ahead adds no bandwidth: it only uses the time in which the drive is idle. In published
+//! results, prediction made models up to 4 times faster, but also up to a third slower. So every
+//! strategy is scored for every token, even if it is not used.
 //!
-//! [`Predictions::predict`] returns two kinds of guesses of the current strategy. The first are
-//! experts in memory, which are then kept; the others have a high enough probability
-//! (`confidence.rs`). [`auto`] uses a strategy only while measurements show that tokens are faster
-//! with it.
+//! [`Predictions::predict`] returns two kinds of guesses of the current strategy. Guessed experts
+//! that are in memory are kept there. Other experts are returned only if their probability is high
+//! enough (`confidence.rs`), and are then read. [`auto`] uses a strategy only while measurements
+//! show that tokens are faster with it.
 //!
 //! ```
 //! use ixc_runtime::streaming::predict::{StrategyChoice, Predictions, RouterChoice, Strategy};
@@ -27,7 +28,7 @@
 //! assert_eq!((tally.wasted_bytes, tally.saved), (4096, Duration::from_millis(1)));
 //! ```
 //!
-//! Invariant: predictions change the time of reads, and never the results.
+//! Invariant: predictions change when blocks are read, but never the results.
 
 pub mod auto;
 mod confidence;
@@ -42,15 +43,15 @@ use std::time::Duration;
 use auto::{Auto, Score};
 use confidence::{GuessConfidence, RankedGuess};
 
-/// Prediction strategy.
+/// A strategy for predicting experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// The experts that the same layer used for the last token.
+    /// Predicts the experts that the same layer used for the last token.
     Previous,
-    /// The experts that the layer used most often recently.
+    /// Predicts the experts that the layer used most often recently.
     Frequency,
-    /// The choice of the next layer's router for the input of this layer's router. Plans with early
-    /// routers compute it.
+    /// Predicts the experts that the next layer's router chooses for the input of this layer's
+    /// router. Only plans with early routers compute this.
     EarlyRouter,
 }
 
@@ -67,14 +68,14 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Selection of the prediction strategy by the user.
+/// The user's choice of the prediction strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StrategyChoice {
     /// No prediction.
     Off,
-    /// This strategy is always used.
+    /// One strategy is always used.
     Always(Strategy),
-    /// The strategy that saves time by measurement, or none.
+    /// Measurements decide which strategy is used, or that none is used.
     #[default]
     Auto,
 }
@@ -106,39 +107,40 @@ impl fmt::Display for StrategyChoice {
     }
 }
 
-/// Settings for reading ahead while tokens are decoded one by one.
+/// Settings for reading experts ahead during decode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PredictionSettings {
     /// Choice of the strategy.
     pub choice: StrategyChoice,
-    /// Number of experts of a group to predict in addition to the number that a token needs.
+    /// Number of experts of a group to predict, in addition to the number that a token needs.
     pub extra: u32,
 }
 
 impl PredictionSettings {
-    /// Returns the number of extra experts that early routers must name, if the graph has to be
-    /// compiled with early routers.
+    /// Returns the number of additional experts that early routers must return. Returns `None` if
+    /// the settings use no early routers, so that the graph can be compiled without them.
     pub fn early_routers(self) -> Option<u32> {
         matches!(self.choice, StrategyChoice::Auto | StrategyChoice::Always(Strategy::EarlyRouter))
             .then_some(self.extra)
     }
 }
 
-/// A prediction strategy for all groups.
+/// A prediction strategy for all expert groups of a model.
 pub trait Predictor: Send {
-    /// Returns at most `width` experts of the group's next request, likeliest first.
+    /// Returns at most `width` experts that the group's next request may contain, likeliest first.
     fn predict(&mut self, group: u32, width: usize) -> Vec<u32>;
 
-    /// Learns the experts that the request named.
+    /// Learns which experts a request of the group contained.
     fn observe(&mut self, group: u32, experts: &[u32]);
 
-    /// Takes the early router's prediction for the group, likeliest first.
+    /// Receives the early router's prediction for the group, likeliest first. Only the strategy for
+    /// early routers uses it.
     fn take_early_prediction(&mut self, group: u32, experts: &[u32]) {
         let _ = (group, experts);
     }
 }
 
-/// A choice of a layer's router.
+/// The choice of a layer's router for one token.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterChoice<'a> {
     /// The chosen experts.
@@ -147,36 +149,39 @@ pub struct RouterChoice<'a> {
     pub waits: bool,
     /// Bytes of a block of this group.
     pub block_bytes: u64,
-    /// Measured time of a miss: stall divided by misses.
+    /// Measured mean time that a thread waits for a missing expert.
     pub read_time: Duration,
 }
 
-/// Score of a strategy in a group, whether the strategy was used or not.
+/// Score of a strategy in one group. Strategies that are not used are scored, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Experts that the router chose.
+    /// Number of experts that the router chose.
     pub chosen: u64,
-    /// Experts that the strategy predicted.
+    /// Number of experts that the strategy predicted.
     pub predicted: u64,
-    /// Predicted experts that the router chose.
+    /// Number of predicted experts that the router chose.
     pub right: u64,
-    /// Right predictions of experts that were not in memory: the purpose of predicting.
+    /// Number of right predictions that were reads: the expert was not in memory and probable
+    /// enough. These are the purpose of predicting.
     pub useful: u64,
-    /// Wrong predictions of experts that were not in memory: reads for nothing.
+    /// Number of wrong predictions that were reads: the expert was not in memory and probable
+    /// enough.
     pub useless: u64,
-    /// Bytes of the useless predictions.
+    /// Bytes of the useless reads.
     pub wasted_bytes: u64,
-    /// Time to read the useful experts on request: the max possible saving.
+    /// Time that reading the useful experts after the router's choice would have taken. This is the
+    /// maximum saving.
     pub saved: Duration,
 }
 
 impl Tally {
-    /// Returns the share of the chosen experts that were predicted, 0 to 1.
+    /// Returns the fraction of the chosen experts that were predicted, 0 to 1.
     pub fn recall(&self) -> f64 {
         part(self.right, self.chosen)
     }
 
-    /// Returns the share of the predicted experts that were chosen, 0 to 1.
+    /// Returns the fraction of the predicted experts that were chosen, 0 to 1.
     pub fn precision(&self) -> f64 {
         part(self.right, self.predicted)
     }
@@ -198,83 +203,83 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// A decision with its reasons.
+/// A decision for a strategy or against all of them, with reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StrategyDecision {
-    /// Name of the decision.
+    /// Name of the chosen strategy, or of a run without prediction.
     pub chosen: String,
-    /// Reason for the decision, if the reasons against the alternatives do not state it.
+    /// Reason for the choice; `None` if the reasons against the alternatives say enough.
     pub why: Option<String>,
-    /// The alternatives, each with the reason against it.
+    /// The rejected alternatives, each with the reason against it.
     pub rejected: Vec<(String, String)>,
 }
 
-/// Name of a run without predictions.
+/// Name of a run without prediction, in reports.
 const NO_PREDICTION: &str = "no prediction";
 
-/// Scores of all strategies.
+/// Scores of all strategies, and the current decision.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Current strategy and the reason for it.
+    /// Description of the current strategy and of the reason for it.
     pub now: String,
-    /// Decision with the rejected strategies, unless the user chose a strategy.
+    /// The current decision; `None` if the user chose the strategy.
     pub decision: Option<StrategyDecision>,
-    /// Tallies of each strategy, by group.
+    /// For each strategy, its scores in each group.
     pub tallies: Vec<(Strategy, Vec<Tally>)>,
 }
 
-/// Prediction of one expert.
+/// A predicted expert.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     expert: u32,
-    /// Probability of the expert when it was predicted.
+    /// Probability of the regression when the expert was predicted.
     probability: f64,
-    /// Whether the expert was in memory at that time.
+    /// Whether the expert was in memory when it was predicted.
     resident: bool,
-    /// Whether the expert was probable enough to be read.
+    /// Whether the expert was probable enough to be read ahead.
     sure: bool,
 }
 
 struct ScoredPredictor {
     predictor: Box<dyn Predictor>,
-    /// Last prediction until the router chooses, by group.
+    /// For each group, the last prediction, until the router's choice is known.
     guesses: Vec<Option<Vec<Guess>>>,
     tallies: Vec<Tally>,
     confidence: GuessConfidence,
-    /// Useful and useless predictions for this token, over all groups.
+    /// Number of useful and of useless reads for the current token, over all groups.
     token: (u64, u64),
 }
 
-/// Number of recent layers that the average of waiting layers covers.
+/// Number of recent layers over which the share of waiting layers is averaged.
 const LAYERS_OF_AVERAGE: f64 = 256.0;
-/// Min probability of a guess to be read. Below it, the guess would take a slot from a better
-/// block.
+/// Minimum probability of a guess to be read. With a lower probability, the guess would take a slot
+/// from a better block.
 const MIN_GUESS_PROBABILITY: f64 = 0.125;
 
-/// All strategies, scored side by side, and the current one.
+/// All strategies with their scores, and the choice of the current one.
 pub struct Predictions {
     choice: StrategyChoice,
     auto: Auto,
     strategies: Vec<ScoredPredictor>,
-    /// Share of recent layers that had to wait for an expert.
+    /// Share of the recent layers in which a thread had to wait for an expert.
     waiting: f64,
-    /// Rates of the drive; unknown before the first read.
+    /// Times of the drive; `None` before the first read.
     pace: Option<TokenTiming>,
 }
 
-/// Time budget of the drive in seconds: averages over the last tokens.
+/// Times of the drive in seconds, averaged over the last tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenTiming {
-    /// Time per layer in which no thread waits for a read of the drive.
+    /// Time per layer in which no thread waits for a read.
     pub idle: f64,
     /// Time to read a block.
     pub right: f64,
-    /// Time of the started reads of a wrong guess.
+    /// Time of the reads of a wrong guess that have already started and cannot be cancelled.
     pub wrong: f64,
 }
 
 impl Predictions {
-    /// Makes predictions for a model with `groups` groups.
+    /// Creates predictions for a model with `groups` expert groups.
     pub fn new(choice: StrategyChoice, groups: u32) -> Predictions {
         let scored = |(_, strategy): (&str, Strategy)| ScoredPredictor {
             predictor: strategies::predictor(strategy, groups),
@@ -292,12 +297,12 @@ impl Predictions {
         }
     }
 
-    /// Returns these predictions for a plan without early routers.
+    /// Converts these predictions to those for a plan without early routers.
     pub fn without_early_routers(self) -> Predictions {
         Predictions { auto: Auto::new(false), ..self }
     }
 
-    /// Returns the strategy in use.
+    /// Returns the current strategy; `None` for no prediction.
     pub fn current(&self) -> Option<Strategy> {
         match self.choice {
             StrategyChoice::Off => None,
@@ -306,13 +311,13 @@ impl Predictions {
         }
     }
 
-    /// Returns the min probability for reading a guess ahead.
+    /// Returns the minimum probability at which a guess is read ahead.
     ///
-    /// A right guess saves the drive's time to read it, up to the idle time. A wrong guess costs
-    /// the time of its started reads, if requested blocks have to wait for them. These are blocks
-    /// of its own layer, or of the layers that run while half of it is read. Each such layer takes
-    /// as long as the drive is idle per layer. Before the drive's rates are known, saving and cost
-    /// count as equal.
+    /// A right guess saves the time of its read, but at most the idle time. A wrong guess costs the
+    /// time of its started reads, if requested blocks have to wait for these reads. Such blocks
+    /// belong to the guess's own layer, or to the layers that run while half of the block is read.
+    /// Each of these layers takes as long as the idle time per layer. Before the drive's times are
+    /// known, saving and cost count as equal.
     fn sure_enough(&self) -> f64 {
         let (saves, costs) = self.pace.map_or((1.0, self.waiting), |TokenTiming { idle, right, wrong }| {
             let layers = 1.0 + wrong / (2.0 * idle.max(1e-9));
@@ -321,12 +326,12 @@ impl Predictions {
         (costs / (saves + costs).max(1e-12)).max(MIN_GUESS_PROBABILITY)
     }
 
-    /// Sets the current rates of the drive.
+    /// Sets the current times of the drive.
     pub fn pace(&mut self, pace: TokenTiming) {
         self.pace = Some(pace);
     }
 
-    /// Describes the action of [`StrategyChoice::Auto`] and its reason.
+    /// Describes the current strategy and the reason for it.
     pub fn explain(&self) -> String {
         match self.choice {
             StrategyChoice::Off => "prediction is off".into(),
@@ -335,7 +340,8 @@ impl Predictions {
         }
     }
 
-    /// Returns the decision with reasons and alternatives, unless the user chose a strategy.
+    /// Returns the decision with its reasons and the rejected alternatives; `None` if the user
+    /// chose the strategy.
     pub fn decision(&self) -> Option<StrategyDecision> {
         match self.choice {
             StrategyChoice::Off | StrategyChoice::Always(_) => None,
@@ -343,16 +349,16 @@ impl Predictions {
         }
     }
 
-    /// Takes the early router's prediction for a layer, likeliest first. Must be called before
+    /// Receives the early router's prediction for a group, likeliest first. Must be called before
     /// [`Predictions::predict`].
     pub fn take_early_prediction(&mut self, group: u32, experts: &[u32]) {
         self.strategies.iter_mut().for_each(|scored| scored.predictor.take_early_prediction(group, experts));
     }
 
-    /// Returns the experts to keep or to read ahead for a group, at most `width`, likeliest first;
-    /// none without a strategy. `resident` returns whether an expert is in memory; of the others,
-    /// only probable enough ones are returned. A second call before [`Predictions::observe`]
-    /// replaces the first.
+    /// Returns at most `width` experts of a group to be kept or read ahead, likeliest first.
+    /// Without a strategy, the list is empty. `resident` returns whether an expert is in memory.
+    /// Experts that are not in memory are returned only if they are probable enough. A second call
+    /// before [`Predictions::observe`] replaces the first prediction.
     pub fn predict(&mut self, group: u32, width: usize, resident: impl Fn(u32) -> bool) -> Vec<u32> {
         let (current, sure_enough) = (self.current(), self.sure_enough());
         let mut used = Vec::new();
@@ -373,7 +379,8 @@ impl Predictions {
         used
     }
 
-    /// Scores all strategies with the router's choice, and lets them learn.
+    /// Compares the predictions of all strategies with the router's choice, and lets the strategies
+    /// learn from it.
     pub fn observe(&mut self, group: u32, observed: &RouterChoice<'_>) {
         self.waiting += (f64::from(u8::from(observed.waits)) - self.waiting) / LAYERS_OF_AVERAGE;
         for scored in &mut self.strategies {
@@ -388,7 +395,7 @@ impl Predictions {
                 let read = guess.iter().filter(|guess| !guess.resident && guess.sure);
                 let (useful, useless): (Vec<&Guess>, Vec<&Guess>) = read.partition(chosen);
                 let (useful, useless) = (useful.len() as u64, useless.len() as u64);
-                // A strategy without a guess is not scored.
+                // If a strategy predicted nothing, it is not scored.
                 if !guess.is_empty() {
                     tally.chosen += observed.experts.len() as u64;
                 }
@@ -405,7 +412,8 @@ impl Predictions {
         }
     }
 
-    /// Ends a token, which took `took`. [`StrategyChoice::Auto`] decides by this time.
+    /// Ends a token, which took the time `took`. [`StrategyChoice::Auto`] uses this time for its
+    /// measurements.
     pub fn end_token(&mut self, took: Duration) {
         let scores: Vec<Score> = Strategy::ALL
             .into_iter()
@@ -418,13 +426,14 @@ impl Predictions {
         self.auto.end_token(took, &scores);
     }
 
-    /// Drops predictions without a choice yet, because other work runs in between.
+    /// Drops predictions whose router has not chosen yet, because other work now runs between two
+    /// tokens.
     pub fn forget(&mut self) {
         self.strategies.iter_mut().flat_map(|scored| &mut scored.guesses).for_each(|guess| *guess = None);
         self.auto.interrupt();
     }
 
-    /// Returns the scores of all strategies.
+    /// Returns the scores of all strategies and the current decision.
     pub fn report(&self) -> Report {
         let tallies = Strategy::ALL.into_iter().zip(&self.strategies);
         Report {
@@ -434,7 +443,7 @@ impl Predictions {
         }
     }
 
-    /// Returns the score of a strategy in a group.
+    /// Returns the score of a strategy in one group.
     pub fn tally(&self, strategy: Strategy, group: u32) -> Tally {
         let index = Strategy::ALL.iter().position(|(_, other)| *other == strategy);
         let scored = index.and_then(|index| self.strategies.get(index));

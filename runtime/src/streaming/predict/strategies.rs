@@ -2,10 +2,10 @@
 
 use super::{Predictor, Strategy};
 
-/// Number of tokens after which counts are halved, so that old uses are forgotten.
+/// Number of tokens after which the counts of uses are halved, so that old uses are forgotten.
 const HALVED_AFTER: u32 = 256;
 
-/// Makes a strategy for `groups` groups.
+/// Creates the predictor of a strategy for `groups` expert groups.
 pub fn predictor(strategy: Strategy, groups: u32) -> Box<dyn Predictor> {
     match strategy {
         Strategy::Previous => Box::new(Previous(lists(groups))),
@@ -24,7 +24,7 @@ fn set(lists: &mut [Vec<u32>], group: u32, experts: &[u32]) {
     }
 }
 
-/// The experts that the layer used for the last token, then those of the token before.
+/// For each group, the experts of the last token, then those of the token before.
 struct Previous(Vec<Vec<u32>>);
 
 impl Predictor for Previous {
@@ -42,12 +42,13 @@ impl Predictor for Previous {
 
 #[derive(Default)]
 struct Counts {
-    /// Number of tokens that used each expert; halved after each [`HALVED_AFTER`] tokens.
+    /// For each expert, the number of tokens that used it. It is halved after each [`HALVED_AFTER`]
+    /// tokens.
     uses: Vec<u32>,
     tokens: u32,
 }
 
-/// The experts that the layer uses most.
+/// Counts of the uses of experts, for each group. The most used experts are predicted.
 struct Frequency(Vec<Counts>);
 
 impl Predictor for Frequency {
@@ -70,7 +71,7 @@ impl Predictor for Frequency {
             counts.uses.iter_mut().for_each(|uses| *uses /= 2);
         }
         for &expert in experts {
-            // Upper bound of the experts of a layer in any model.
+            // No model has layers with more experts than this bound.
             let Some(number) = usize::try_from(expert).ok().filter(|&number| number < 1 << 16) else { continue };
             if counts.uses.len() <= number {
                 counts.uses.resize(number + 1, 0);
@@ -80,7 +81,7 @@ impl Predictor for Frequency {
     }
 }
 
-/// The experts that the early router named for the layer. Each prediction is used once.
+/// For each group, the experts that the early router returned. Each prediction is used only once.
 struct EarlyRouters(Vec<Vec<u32>>);
 
 impl Predictor for EarlyRouters {

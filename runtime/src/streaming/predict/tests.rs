@@ -21,14 +21,14 @@ fn each_strategy_predicts_by_its_rule() {
         observe(&mut predictions, 1, &[0]);
         (said, predictions.predict(1, 2, |_| true), predictions.predict(0, 2, |_| true))
     };
-    // The experts of the token before the last come after those of the last.
+    // The experts of the last token come first, then those of the token before.
     assert_eq!(said(Strategy::Previous), (vec![5, 9], vec![0, 5], vec![]));
     assert_eq!(said(Strategy::Frequency), (vec![5, 2], vec![5, 2], vec![]));
     assert_eq!(said(Strategy::EarlyRouter), (vec![7, 8], vec![], vec![]), "what was said counts once");
     let mut off = Predictions::new(StrategyChoice::Off, 2);
     observe(&mut off, 0, &[1]);
     assert!(off.predict(0, 2, |_| false).is_empty());
-    // An unknown layer is ignored.
+    // An unknown layer is ignored without an error.
     observe(&mut off, 9, &[1]);
     off.take_early_prediction(9, &[1]);
     assert_eq!((off.predict(9, 2, |_| false), off.tally(Strategy::EarlyRouter, 9)), (vec![], Tally::default()));
@@ -37,7 +37,8 @@ fn each_strategy_predicts_by_its_rule() {
 #[test]
 fn recall_precision_waste_and_savings_are_counted() {
     let mut predictions = Predictions::new(StrategyChoice::Off, 1);
-    // The early router names 1, 2, 3, 4; 2 and 4 are in memory; the router chooses 2, 3, 9.
+    // The early router predicts 1, 2, 3 and 4; experts 2 and 4 are in memory. The router chooses 2,
+    // 3 and 9.
     predictions.take_early_prediction(0, &[1, 2, 3, 4]);
     predictions.predict(0, 4, |expert| expert % 2 == 0);
     observe(&mut predictions, 0, &[2, 3, 9]);
@@ -45,22 +46,22 @@ fn recall_precision_waste_and_savings_are_counted() {
     let right = Tally { chosen: 3, predicted: 4, right: 2, useful: 1, useless: 1, wasted_bytes: 1000, saved: READ };
     assert_eq!(tally, right);
     assert_eq!((tally.recall(), tally.precision()), (2.0 / 3.0, 0.5));
-    // The other strategies had no data yet, which does not count as a miss.
+    // The other strategies have no data yet, so they predict nothing and are not scored.
     assert_eq!(predictions.tally(Strategy::Previous, 0), Tally::default());
-    // Only predictions are scored.
+    // A choice without a prediction is not scored.
     observe(&mut predictions, 0, &[5]);
     assert_eq!(predictions.tally(Strategy::EarlyRouter, 0), right);
     assert_eq!((Tally::default().recall(), Tally::default().precision()), (0.0, 0.0));
 }
 
-/// Runs tokens whose time depends on the strategy, and returns the strategy of each.
+/// Runs tokens whose time depends on the strategy in use. Returns the strategy of each token.
 fn run(tokens: usize, time: impl Fn(usize, Option<Strategy>) -> u64) -> Vec<Option<Strategy>> {
     let mut predictions = Predictions::new(StrategyChoice::Auto, 1);
     (0..tokens)
         .map(|token| {
             let used = predictions.current();
-            // The early router is right on two of three. The layer uses the same experts in every
-            // other token.
+            // Two of the three experts that the early router predicts are right. The layer uses the
+            // same two experts every seventh token.
             let base = 10 * (token % 7) as u32;
             predictions.take_early_prediction(0, &[base, base + 1, 99]);
             let read = predictions.predict(0, 3, |_| false);
@@ -89,7 +90,7 @@ fn auto_disables_unprofitable_prediction_and_retries_rarely() {
     for with in [1000, 985, 1300] {
         let used = run(200 * WINDOW, |_, used| if used.is_some() { with } else { 1000 });
         let tried = used[FIRST..].iter().filter(|used| used.is_some()).count() / WINDOW;
-        // Rests of 1, 2, 4, ... 64 windows: 8 tries in 200.
+        // The pauses are 1, 2, 4, ... 64 windows, which gives about 8 measurements in 200 windows.
         assert!((2..=9).contains(&tried), "{with}: {tried}");
         let last = used.iter().rposition(Option::is_some).unwrap();
         assert!(used.len() - last <= (LONGEST_REST + 2) * WINDOW, "it is tried again some time");
@@ -98,7 +99,7 @@ fn auto_disables_unprofitable_prediction_and_retries_rarely() {
 
 #[test]
 fn auto_ignores_a_general_speed_trend() {
-    // Each token is faster by this percentage, with any strategy.
+    // Each token is faster than the previous one by this percentage, with any strategy.
     for percent in [1, 3, 5] {
         let faster = 1.0 - f64::from(percent) / 100.0;
         let used = run(FIRST + 2 * HALF + 2 * WINDOW, |token, _| (1e7 * faster.powi(token as i32)) as u64);
@@ -108,7 +109,8 @@ fn auto_ignores_a_general_speed_trend() {
 
 #[test]
 fn a_prompt_ends_a_measurement() {
-    // Prediction has no effect. Tokens without it are slower at first, after each prompt.
+    // Prediction has no effect on these times. Only the tokens after each prompt are slower when
+    // prediction is off.
     let mut predictions = Predictions::new(StrategyChoice::Auto, 1);
     for _ in 0..20 {
         predictions.forget();
@@ -117,7 +119,7 @@ fn a_prompt_ends_a_measurement() {
             predictions.end_token(Duration::from_millis(if token < FIRST { 1 } else { 9 }));
         }
     }
-    // After a prompt during the next measurement, a strategy that lost before is not used.
+    // If a prompt interrupts a later measurement, a strategy that was slower before is not used.
     let mut lost = Auto::new(true);
     let token = |lost: &mut Auto, took| {
         lost.end_token(Duration::from_millis(took), &[Score { strategy: Strategy::EarlyRouter, gain: 1 }])
@@ -138,7 +140,7 @@ fn a_prompt_ends_a_measurement() {
 }
 
 /// Tests the decision and its reasons in four cases: at the start, with a faster strategy, with a
-/// slower one, and without any gain.
+/// slower strategy, and without any gain.
 #[test]
 fn auto_reports_rejected_strategies_with_reasons() {
     let begin = |early: bool| Auto::new(early).decision();
@@ -169,7 +171,7 @@ fn auto_reports_rejected_strategies_with_reasons() {
     let slow = ("previous", "99.0ms a token, which is not 2 % less");
     assert_eq!(lost.rejected, of(&[&[slow][..], &others].concat()));
     assert_eq!((&*none.chosen, none.rejected.len(), &none.rejected[0].1), ("no prediction", 3, &gained(0)));
-    // A strategy that the user chose is not a decision.
+    // If the user chose the strategy, there is no decision to report.
     for choice in [StrategyChoice::Off, StrategyChoice::Always(Strategy::Previous)] {
         assert_eq!(Predictions::new(choice, 1).decision(), None, "{choice}");
     }
@@ -217,7 +219,7 @@ fn required_confidence_rises_with_drive_time_and_waiting_layers() {
         predictions.sure_enough()
     };
     let sure = |idle, wrong, waits| sure_of(idle, 1_000_000, wrong, waits);
-    // Layers take a millisecond; the started reads of a wrong guess take 0.1, 1 and 50 ms.
+    // Layers take a millisecond. The started reads of a wrong guess take 0.1, 1 and 50 ms.
     for waits in [1, 5, 10] {
         let [fast, alike, slow] = [100, 1000, 50_000].map(|wrong| sure(1000, wrong, waits));
         assert!(fast < alike && alike < slow && slow > 0.95, "{waits}: {fast} {alike} {slow}");
@@ -225,9 +227,9 @@ fn required_confidence_rises_with_drive_time_and_waiting_layers() {
     assert_eq!(sure(1000, 100, 1), MIN_GUESS_PROBABILITY);
     assert!((sure(1000, 1000, 10) - 0.5).abs() < 0.01);
     assert!(sure(1000, 1000, 1) < sure(1000, 1000, 5) && sure(0, 0, 0) == MIN_GUESS_PROBABILITY);
-    // A small block is read faster than a layer runs.
+    // A small block is read in less time than a layer takes, so its read saves only that time.
     assert!((sure_of(1000, 100, 100, 10) - 0.5).abs() < 0.01);
-    // Nothing is read if the drive is never idle.
+    // If the drive is never idle, no guess is worth a read.
     assert!(sure(0, 1000, 5) > 0.99);
 }
 
@@ -237,14 +239,14 @@ fn unreliable_ranks_are_not_read_but_cached_ones_kept() {
     let mut said = Vec::new();
     for token in 0..20 {
         let base = 10 * token;
-        // The second is right and the others are wrong; the last one is in memory.
+        // The second guess is right and all others are wrong. The last guess is in memory.
         predictions.take_early_prediction(0, &[base, base + 1, base + 2, 7]);
         said = predictions.predict(0, 4, |expert| expert == 7).iter().map(|expert| expert.wrapping_sub(base)).collect();
         observe(&mut predictions, 0, &[base + 1, base + 5]);
     }
     assert_eq!(said, [1, 7u32.wrapping_sub(190)]);
     let tally = predictions.tally(Strategy::EarlyRouter, 0);
-    // All four are scored; useful and useless count only reads.
+    // All four guesses are scored, but only reads count as useful or useless.
     assert_eq!((tally.predicted, tally.right), (80, 20));
     assert!(tally.useful > 17 && tally.useless < 6, "{tally:?}");
 }

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use super::super::files::{Files, PAGE};
 use super::super::{Block, BlockEncoding, BlockId, StreamError};
 
-/// Exclusive upper bound of group numbers.
+/// Upper bound (exclusive) of group numbers.
 const MAX_GROUPS: u32 = 1 << 16;
-/// Max bytes of a block or extent. It keeps sums over all of them far from overflow.
+/// Maximum bytes of a block or an extent. It keeps sums over all blocks far from overflow.
 const MAX_BYTES: u64 = 1 << 38;
-/// Max number of blocks: more than any model has.
+/// Maximum number of blocks, which is more than any model has.
 const MAX_BLOCKS: usize = 1 << 22;
 
-/// Checks all blocks, and returns their numbers by id. `packs` is true if there is a packer for raw
-/// blocks.
+/// Checks all blocks, and returns their indices by id. `packs` is true if the cache has a packer
+/// for raw blocks.
 pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<BlockId, u32>, StreamError> {
     let mut numbers = HashMap::with_capacity(blocks.len().min(MAX_BLOCKS));
     for (number, block) in blocks.iter().enumerate() {

@@ -9,21 +9,23 @@ use crate::streaming::{BlockId, cache};
 use crate::trace::Recorder;
 use crate::watchdog::StopFlag;
 
-/// Default bytes of one read.
+/// Default number of bytes of one read.
 pub const CHUNK: u64 = 256 << 10;
 
 /// Configuration of an expert cache.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes for all slots and staging memory.
+    /// Bytes for all slots and staging memory together.
     pub budget: u64,
-    /// Experts that one token uses in a group.
+    /// Number of experts that one token uses in a group.
     pub top_k: u32,
-    /// Max bytes of one read. Larger blocks are split, so that the drive has many reads in flight.
+    /// Maximum bytes of one read. Larger blocks are divided, so that the drive has many outstanding
+    /// reads.
     pub chunk: u64,
-    /// Whether to bypass the page cache (O_DIRECT).
+    /// Whether reads bypass the page cache (O_DIRECT).
     pub direct: bool,
-    /// Staging buffers for raw blocks, if the budget has room for them; by default `top_k`.
+    /// Number of staging buffers for raw blocks, if the budget has room for them; by default
+    /// `top_k`.
     pub staging: Option<u32>,
     /// Replacement policy.
     pub policy: cache::Kind,
@@ -31,27 +33,28 @@ pub struct Config {
     pub keep: KeptBlocks,
     /// Options of the drive.
     pub drive: DriveOptions,
-    /// Recorder of reads and of the contents of slots.
+    /// Flag that is raised at the deadline of a step, to end waits for blocks.
     pub trace: Option<Arc<Recorder>>,
     /// Flag that ends the waits of a step at its deadline.
     pub stop: StopFlag,
-    /// Backend to use in place of io_uring and the threaded reader.
+    /// Factory of a backend that replaces io_uring and the reading threads.
     pub backend: Option<BackendFactory>,
 }
 
-/// Blocks that stay in memory after their first read.
+/// Blocks that stay in memory after they are first read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptBlocks {
-    /// Blocks to keep, each once, in descending priority.
+    /// Ids of the blocks to keep, in descending priority. Each id occurs once.
     pub blocks: Vec<BlockId>,
-    /// Max share of the slots of each size, in percent.
+    /// Maximum share of the slots of each size class for kept blocks, in percent.
     pub percent: u32,
 }
 
-/// Function that makes a backend for a queue.
+/// Function that creates a backend for a queue.
 pub type MakeBackend = dyn Fn(&Queue) -> Box<dyn Backend> + Send + Sync;
 
-/// Factory of a backend, for example of one that injects faults or reads from another source.
+/// Factory of a backend. Tests use it, for example, to inject faults or to read from another
+/// source.
 #[derive(Clone)]
 pub struct BackendFactory(pub Arc<MakeBackend>);
 

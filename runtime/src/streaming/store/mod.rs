@@ -1,10 +1,11 @@
-//! The expert cache: requests for blocks, predictions of blocks, and waiting for them, within a
-//! hard budget.
+//! The expert cache: requests for blocks, predictions of blocks, and waiting for blocks, within a
+//! hard memory budget.
 //!
-//! The executor calls [`ExpertCache::request`] as soon as the router has decided, and computes the
-//! ready experts first. Then any number of threads [`ExpertCache::wait`] for the other blocks, one
-//! by one. [`ExpertCache::release`] ends the request. Until then the cache keeps all requested
-//! blocks of the group, except those passed to [`ExpertCache::release_block`].
+//! The executor calls [`ExpertCache::request`] as soon as the router has chosen experts, and first
+//! computes the experts that are ready. Meanwhile, any number of threads can [`ExpertCache::wait`]
+//! for the other blocks, one by one. [`ExpertCache::release`] ends the request. Until then, the
+//! cache keeps all requested blocks of the group in memory, except those passed to
+//! [`ExpertCache::release_block`].
 //!
 //! ```
 //! use ixc_runtime::streaming::store::{Config, ExpertCache, State};
@@ -36,22 +37,21 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A group can request more blocks than there are slots, for example in prefill. It then requests
-//! them in windows: [`ExpertCache::window`] returns the number of blocks that fit, and each
-//! [`ExpertCache::release_block`] makes room for one more.
+//! A group may need more blocks than there are slots, for example in prefill. The executor then
+//! requests them in several parts. [`ExpertCache::window`] returns the number of blocks that can be
+//! pinned, and each [`ExpertCache::release_block`] makes room for one more.
 //!
-//! Some blocks can be [kept](KeptBlocks): the cache reads them once, at the start
+//! Some blocks can be [kept](KeptBlocks). The cache reads them once, at the start
 //! ([`ExpertCache::read_kept`]), and never evicts them.
 //!
-//! Raw blocks are packed after their read. A waiting thread packs blocks that have arrived for the
-//! running group. Idle threads can pack any arrived block ([`ExpertCache::claim_arrived`]).
+//! Raw blocks are packed after they are read. A thread that waits for a block packs blocks that
+//! have arrived for the running group. A thread without other work can pack any arrived block
+//! ([`ExpertCache::claim_arrived`]).
 //!
-//! Invariant: slots and staging memory are all the memory of streaming, and together never exceed
-//! the budget.
-//! Invariant: one read of a block serves all its requests (single flight).
-//! Invariant: a block is never evicted while it is pinned, being read or being packed.
-//! Invariant: kept blocks leave at least as many slots as streaming needs, and no request counts on
-//! their slots.
+//! Invariant: slots and staging memory are the only memory of streaming, and together never exceed
+//! the budget. Invariant: one read of a block serves all its requests (single flight). Invariant: a
+//! block is never evicted while it is pinned, being read or being packed. Invariant: kept blocks
+//! leave as many slots as streaming needs, and requests never rely on the slots of kept blocks.
 
 mod arrived;
 mod check;
@@ -83,38 +83,38 @@ pub use config::{BackendFactory, CHUNK, Config, KeptBlocks, MakeBackend};
 use state::{Phase, StoreState};
 use stats::{ClassUse, GroupBlocks, Stats};
 
-/// Rounds of spinning before a waiting thread sleeps: a few microseconds. A read takes about a
-/// hundred times as long.
+/// Number of rounds that a thread spins before it sleeps while it waits for a block; this takes
+/// some microseconds. A read takes about a hundred times as long.
 const SPINS: u32 = spin_rounds(200);
-/// Interval at which a sleeping thread looks at the flag that ends its step.
+/// Interval at which a sleeping thread tests the flag that ends its step.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Result of an eviction on request.
+/// Result of [`ExpertCache::evict`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvictionResult {
-    /// Evicted blocks.
+    /// Number of evicted blocks.
     pub blocks: u32,
-    /// Bytes of the evicted blocks' slots, which are free now.
+    /// Bytes of the evicted blocks' slots, which are now free.
     pub bytes: u64,
 }
 
-/// State of a requested block.
+/// State of a requested block at the time of the request.
 #[derive(Clone, Copy, Debug)]
 pub enum State {
-    /// The block is in memory until its release.
+    /// The block is in memory, and stays there until it is released.
     Ready(Region),
-    /// The block is not in memory yet: call [`ExpertCache::wait`].
+    /// The block is not in memory yet, so the caller must call [`ExpertCache::wait`].
     Coming,
 }
 
-/// Result of a request.
+/// Result of [`ExpertCache::request`].
 #[derive(Clone, Debug)]
 pub struct Request {
     /// State of each requested expert, in the order of the request.
     pub states: Vec<State>,
 }
 
-/// Data that never changes, and atomics that threads read without the lock.
+/// Data that never changes, and atomic values that threads read without the lock.
 struct StoreConstants {
     blocks: Vec<Block>,
     numbers: HashMap<BlockId, u32>,
@@ -124,14 +124,14 @@ struct StoreConstants {
     /// Offset of each staging buffer in the reservation.
     staging_offsets: Vec<u64>,
     queue: Arc<Queue>,
-    /// Slot number plus 1, by block; 0 while the block is not ready.
+    /// For each block, its slot number plus 1; 0 while the block is not ready.
     ready: Vec<AtomicU32>,
     /// Number of blocks that have arrived for a running group and are not packed yet.
     packable: AtomicUsize,
-    /// Nanoseconds of waiting by group, summed over all threads.
+    /// For each group, the nanoseconds that threads waited for its blocks, summed over all threads.
     stalled: Vec<AtomicU64>,
     groups: u32,
-    /// Flag that ends the waits of a step at its deadline.
+    /// Flag that is raised at the deadline of a step, to end waits for blocks.
     stop: StopFlag,
 }
 
@@ -152,13 +152,13 @@ impl StoreConstants {
         self.queue.reservation().region().part(*self.slot_offsets.get(slot as usize)?, self.block(number).bytes())
     }
 
-    /// Returns the memory of the block if it is ready.
+    /// Returns the memory of a block if the block is ready.
     fn ready(&self, number: u32) -> Option<Region> {
         let slot = self.ready[number as usize].load(Ordering::Acquire).checked_sub(1)?;
         self.slot(number, slot)
     }
 
-    /// Returns the regions of a raw block's extents in a staging buffer.
+    /// Returns the memory of a raw block's extents in a staging buffer.
     fn raw(&self, number: u32, staging: u32) -> Vec<Region> {
         let mut at = self.staging_offsets.get(staging as usize).copied().unwrap_or(u64::MAX);
         let all = self.queue.reservation().region();
@@ -183,7 +183,7 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives slots to blocks that wait for one, and wakes waiting threads.
+    /// Gives slots to blocks that wait for a slot, and wakes sleeping threads.
     fn settle(&self, mut inner: MutexGuard<'_, StoreState>) {
         inner.pump(&self.fixed);
         if inner.sleepers > 0 {
@@ -202,23 +202,25 @@ impl Sink for Shared {
     }
 }
 
-/// The expert cache. Dropping it ends its thread and frees the regions that it returned.
+/// The expert cache. Dropping it ends the drive's thread and unmaps the regions that it returned.
 pub struct ExpertCache {
     shared: Arc<Shared>,
     drive: Drive,
 }
 
 impl ExpertCache {
-    /// Returns the min budget for these blocks: the `top_k` blocks of any two consecutive groups.
+    /// Returns the minimum budget in bytes for these blocks: `top_k` blocks of each of two
+    /// consecutive groups.
     pub fn minimum_bytes(blocks: &[Block], top_k: u32) -> u64 {
         BudgetSplit::minimum(blocks, top_k).bytes()
     }
 
-    /// Opens the files and starts the drive. Raw blocks need a `packer`.
+    /// Opens the files and starts the drive's thread. If there are raw blocks, a `packer` is
+    /// needed.
     ///
     /// # Errors
     /// [`StreamError::Open`], [`StreamError::BadBlock`], [`StreamError::Truncated`] for blocks that
-    /// lie outside their files, [`StreamError::Budget`], [`StreamError::Memory`],
+    /// lie outside their files, [`StreamError::Budget`], [`StreamError::Memory`] or
     /// [`StreamError::Closed`].
     pub fn new(
         config: &Config,
@@ -232,10 +234,10 @@ impl ExpertCache {
         ExpertCache::start(config, files, blocks, packer, |queue, sink| Drive::start(&config.drive, queue, sink))
     }
 
-    /// Makes a cache like [`ExpertCache::new`], with a backend made by `make`.
+    /// Creates a cache like [`ExpertCache::new`], with a backend that `make` creates.
     ///
     /// # Errors
-    /// Same as [`ExpertCache::new`].
+    /// See [`ExpertCache::new`].
     pub fn with_backend(
         config: &Config,
         files: &[PathBuf],
@@ -292,14 +294,14 @@ impl ExpertCache {
         Ok(ExpertCache { shared, drive })
     }
 
-    /// Requests and pins the experts of a group that its router chose. Missing blocks are all read
-    /// at once, and before any block that is only predicted. Wrong predictions for this group are
-    /// cancelled.
+    /// Requests and pins experts of a group, which the group's router has chosen. All missing
+    /// blocks are read at once, before any block that is only predicted. Wrong predictions for this
+    /// group are cancelled.
     ///
     /// # Errors
-    /// [`StreamError::UnknownBlock`]; [`StreamError::TooMany`] for more blocks than
-    /// [`ExpertCache::window`] allows. In both cases nothing is pinned. [`ExpertCache::wait`]
-    /// reports failed reads; a new request tries again.
+    /// [`StreamError::UnknownBlock`] if an expert does not exist. [`StreamError::TooMany`] if there
+    /// are more blocks than [`ExpertCache::window`] allows. In both cases nothing is pinned.
+    /// [`ExpertCache::wait`] reports failed reads; a new request reads the block again.
     pub fn request(&self, group: u32, experts: &[u32]) -> Result<Request, StreamError> {
         let fixed = &self.shared.fixed;
         if group >= fixed.groups {
@@ -318,8 +320,8 @@ impl ExpertCache {
         Ok(Request { states: numbers.iter().map(state).collect() })
     }
 
-    /// Returns how many of these experts, counted from the first, [`ExpertCache::request`] can pin
-    /// in addition to the pinned ones.
+    /// Returns how many of the first of these experts [`ExpertCache::request`] can pin, in addition
+    /// to the experts that are already pinned.
     pub fn window(&self, group: u32, experts: &[u32]) -> usize {
         let fixed = &self.shared.fixed;
         let numbers: Vec<u32> =
@@ -327,15 +329,17 @@ impl ExpertCache {
         self.shared.lock().window(fixed, &numbers)
     }
 
-    /// Reads experts that the router may choose, likeliest first, while the drive has time. It uses
-    /// only slots without pinned or predicted blocks. Experts in memory stay there until the
-    /// group's request, if possible. Returns the number of reads it started.
+    /// Reads experts that the router may choose, likeliest first, while the drive has time. Only
+    /// slots without pinned or predicted blocks are used. If predicted experts are already in
+    /// memory, they stay there until the group's request, if possible. Returns the number of
+    /// started reads.
     pub fn predict(&self, group: u32, experts: &[u32]) -> usize {
         self.foresee(group, experts, false)
     }
 
-    /// Predicts experts that will certainly be requested. Unlike after [`ExpertCache::predict`],
-    /// they stay expected until that request, even if other requests of the group come first.
+    /// Predicts experts that will certainly be requested. After [`ExpertCache::predict`], any
+    /// request of the group ends the prediction. But announced experts stay expected until they are
+    /// requested.
     pub fn announce(&self, group: u32, experts: &[u32]) -> usize {
         self.foresee(group, experts, true)
     }
@@ -348,8 +352,8 @@ impl ExpertCache {
     }
 
     /// Starts reading the kept blocks, and pins them until their groups are
-    /// [released](ExpertCache::release). A thread that waits for one of them also packs it if it is
-    /// raw. Returns their ids.
+    /// [released](ExpertCache::release). If a kept block is raw, a thread that waits for it also
+    /// packs it. Returns the ids of the kept blocks.
     pub fn read_kept(&self) -> Vec<BlockId> {
         let fixed = &self.shared.fixed;
         let mut inner = self.shared.lock();
@@ -358,8 +362,8 @@ impl ExpertCache {
         kept.into_iter().map(|number| fixed.block(number).id).collect()
     }
 
-    /// Evicts the unpinned blocks of a group from memory, and cancels predictions for it. Kept
-    /// blocks stay unless `kept` is true; then they also lose their kept status.
+    /// Evicts the unpinned blocks of a group from memory, and cancels predictions for the group.
+    /// Kept blocks are evicted only if `kept` is true, and are then no longer kept.
     pub fn evict(&self, group: u32, kept: bool) -> EvictionResult {
         let mut inner = self.shared.lock();
         let evicted = inner.evict(&self.shared.fixed, group, kept);
@@ -367,34 +371,35 @@ impl ExpertCache {
         evicted
     }
 
-    /// Returns the numbers of blocks in memory and of kept blocks, by group.
+    /// Returns, for each group, the number of blocks in memory and the number of kept blocks.
     pub fn blocks_by_group(&self) -> Vec<GroupBlocks> {
         let inner = self.shared.lock();
         inner.blocks_by_group(&self.shared.fixed)
     }
 
-    /// Cancels predictions and announcements for a group that will not run after all.
-    /// [`ExpertCache::request`] cancels wrong predictions by itself.
+    /// Cancels predictions and announcements for a group that will not run after all. Wrong
+    /// predictions are also cancelled by [`ExpertCache::request`].
     pub fn refute(&self, group: u32) {
         let mut inner = self.shared.lock();
         inner.forget(&self.shared.fixed, group);
         self.shared.settle(inner);
     }
 
-    /// Returns the memory of a block that is ready. The block is sure to stay only while it is
-    /// pinned.
+    /// Returns the memory of a block if the block is ready. It is certain to stay in memory only
+    /// while it is pinned.
     pub fn ready(&self, block: BlockId) -> Option<Region> {
         let fixed = &self.shared.fixed;
         fixed.ready(*fixed.numbers.get(&block)?)
     }
 
-    /// Waits until a requested block is ready. Meanwhile the thread packs raw blocks that have
+    /// Waits until a requested block is ready. Meanwhile, the thread packs raw blocks that have
     /// arrived for requests.
     ///
     /// # Errors
-    /// The reason that the block is not available: [`StreamError::Read`],
-    /// [`StreamError::Truncated`], [`StreamError::Pack`] or [`StreamError::Closed`].
-    /// [`StreamError::NotRequested`] for a block that was not requested, or that was released.
+    /// [`StreamError::Read`], [`StreamError::Truncated`], [`StreamError::Pack`] or
+    /// [`StreamError::Closed`] if the block is not available. [`StreamError::NotRequested`] for a
+    /// block that was not requested, or that was released. [`StreamError::TooLate`] after the
+    /// step's deadline.
     pub fn wait(&self, block: BlockId) -> Result<Region, StreamError> {
         let fixed = &self.shared.fixed;
         let number = fixed.number(block)?;
@@ -455,14 +460,14 @@ impl ExpertCache {
         }
     }
 
-    /// Claims a raw block that has arrived and that no thread packs yet: a requested one if
-    /// possible, else a predicted one.
+    /// Claims a raw block that has arrived and that no thread is packing: a requested block if
+    /// there is one, otherwise a predicted block.
     pub fn claim_arrived(&self) -> Option<ArrivedBlock<'_>> {
         self.claim(None)
     }
 
-    /// Claims the requested block `number` if possible, else another requested block. Without a
-    /// number, claims any block.
+    /// Claims the requested block `number` if possible, otherwise another requested block. If
+    /// `number` is `None`, claims any arrived block.
     fn claim(&self, number: Option<u32>) -> Option<ArrivedBlock<'_>> {
         let fixed = &self.shared.fixed;
         let mut inner = self.shared.lock();
@@ -472,14 +477,14 @@ impl ExpertCache {
         Some(ArrivedBlock { shared: &self.shared, number, raw, slot, finished: false })
     }
 
-    /// Unpins all blocks of a group.
+    /// Removes all pins of a group's blocks.
     pub fn release(&self, group: u32) {
         let mut inner = self.shared.lock();
         inner.release(&self.shared.fixed, group);
         self.shared.settle(inner);
     }
 
-    /// Removes one pin of a block. Each request of the block needs one call.
+    /// Removes one pin of a block. It must be called once for each request of the block.
     pub fn release_block(&self, block: BlockId) {
         let Ok(number) = self.shared.fixed.number(block) else { return };
         let mut inner = self.shared.lock();
@@ -487,8 +492,8 @@ impl ExpertCache {
         self.shared.settle(inner);
     }
 
-    /// Evicts a block that is ready and not pinned, for example a damaged one. The next request
-    /// reads it again.
+    /// Evicts a block that is ready and not pinned, for example because it is damaged. The next
+    /// request reads it again.
     pub fn discard(&self, block: BlockId) {
         let Ok(number) = self.shared.fixed.number(block) else { return };
         let mut inner = self.shared.lock();
@@ -496,32 +501,32 @@ impl ExpertCache {
         self.shared.settle(inner);
     }
 
-    /// Returns the mean wait for a requested block of a group that was not ready, summed over all
-    /// threads.
+    /// Returns the mean time that threads waited for a block of a group that was requested but not
+    /// ready. For each block, the waiting times of all threads are added.
     pub fn miss_time(&self, group: u32) -> Duration {
         let Some(stalled) = self.shared.fixed.stalled.get(group as usize) else { return Duration::ZERO };
         let waited_for = self.shared.lock().waited_for(group);
         Duration::from_nanos(stalled.load(Ordering::Relaxed).checked_div(waited_for).unwrap_or(0))
     }
 
-    /// Checks that the files are still those that were opened.
+    /// Checks that the files are still those that were opened, and that they have not changed.
     ///
     /// # Errors
-    /// [`StreamError::Changed`].
+    /// [`StreamError::Changed`] for the first file that was replaced or changed.
     pub fn check_unchanged(&self) -> Result<(), StreamError> {
         self.shared.fixed.queue.files().check_unchanged()
     }
 
-    /// Compares the files with `before`, the identities of an earlier opening, by number. `None`
-    /// matches any file.
+    /// Compares the files with `before`, the identities of the same files when they were opened
+    /// earlier. `None` matches any file.
     ///
     /// # Errors
-    /// [`StreamError::Changed`].
+    /// [`StreamError::Changed`] for the first file that differs.
     pub fn check_same(&self, before: &[Option<Identity>]) -> Result<(), StreamError> {
         self.shared.fixed.queue.files().check_same(before)
     }
 
-    /// Describes the backend and its limits on this machine.
+    /// Returns a description of the backend, and of the features that the system refused.
     pub fn report(&self) -> Report {
         self.drive.report()
     }
@@ -531,7 +536,7 @@ impl ExpertCache {
         self.shared.fixed.queue.reservation().region().bytes()
     }
 
-    /// Returns the region of all slots and staging memory.
+    /// Returns the memory of all slots and staging buffers.
     pub fn memory(&self) -> Region {
         self.shared.fixed.queue.reservation().region()
     }
