@@ -1,19 +1,19 @@
-//! A watchdog ends a step that exceeds its time limit.
+//! A watchdog that ends steps that exceed their time limit.
 //!
-//! The watchdog's thread sleeps until the deadline of the running step. If the step still runs
-//! then, the thread raises a flag. The threads of the step read the flag before each item, and
-//! while they wait for an expert. They then skip the rest of their work and meet at the barriers
-//! as usual, so that none hangs. Kernels have counted loops, and the plan's check limits their work
-//! ([`crate::program::work`]), so each item ends soon.
+//! The watchdog's thread sleeps until the deadline of the running step. If the step is still
+//! running then, the thread raises a flag. The threads of the step read the flag before each item
+//! and while they wait for an expert. When it is raised, they skip the rest of their work and meet
+//! at the barriers as usual, so no thread hangs. Kernels have counted loops, and the plan check
+//! limits their work ([`crate::program::work`]), so each item ends soon.
 //!
 //! ```text
 //! step    begin ─────────────────────────── end      begin ── end
 //! thread    sleep until the limit ─▶ raise             sleep ...
 //! ```
 //!
-//! Invariant: the flag is raised only while a step runs, and [`RunningStep`] lowers it at the end.
-//! A thread that saw the flag raised arrives at the next barrier after that. So all threads see it
-//! raised after the barrier.
+//! Invariant: the flag is raised only while a step runs, and [`RunningStep`] lowers it at the end
+//! of the step. A thread that has seen the raised flag arrives at the next barrier only after that.
+//! So all threads see the raised flag after the barrier.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Flag that ends the running step. Clones share the flag.
+/// A flag that ends the running step. All clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
@@ -31,12 +31,12 @@ impl StopFlag {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Raises the flag that ends the running step.
+    /// Raises the flag, which ends the running step.
     pub(crate) fn raise(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Lowers the flag, and returns whether it was raised.
+    /// Lowers the flag. Returns whether it was raised.
     fn lower(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
@@ -45,11 +45,11 @@ impl StopFlag {
 /// State of the running step.
 #[derive(Debug, Default)]
 struct State {
-    /// Time at which the running step must end; `None` without a step.
+    /// Time at which the running step must end. It is `None` while no step runs.
     deadline: Option<Instant>,
-    /// Whether the thread sleeps without a deadline.
+    /// Whether the watchdog's thread sleeps without a deadline.
     is_parked: bool,
-    /// Whether the thread must end.
+    /// Whether the watchdog's thread must end.
     stops: bool,
 }
 
@@ -65,7 +65,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Raises the flag at the deadlines of steps, until the watchdog is dropped.
+    /// Waits for deadlines of steps and raises the flag at each, until the watchdog is dropped.
     fn watch(&self) {
         let mut state = self.lock();
         while !state.stops {
@@ -80,7 +80,8 @@ impl Shared {
                 self.flag.raise();
                 state.deadline = None;
             } else {
-                // The deadline of a later step is later, so it needs no notice.
+                // A later step has a later deadline, so its start does not need to wake this
+                // thread.
                 state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
@@ -96,10 +97,10 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a watchdog that gives each step this much time.
+    /// Starts a watchdog with this time limit for each step.
     ///
     /// # Errors
-    /// If the system starts no thread.
+    /// If the system refuses to start a thread.
     pub fn new(limit: Duration) -> io::Result<Watchdog> {
         let shared = Arc::<Shared>::default();
         let watched = Arc::clone(&shared);
@@ -117,10 +118,10 @@ impl Watchdog {
         self.limit
     }
 
-    /// Begins a step. Its time ends when the result is dropped.
+    /// Begins a step. The time limit no longer applies when the returned value is dropped.
     pub(crate) fn begin_step(&self) -> RunningStep<'_> {
         let mut state = self.shared.lock();
-        // A limit beyond the clock's range never ends a step.
+        // If the limit exceeds the range of the clock, the watchdog never ends the step.
         state.deadline = Instant::now().checked_add(self.limit);
         if state.is_parked {
             self.shared.changed.notify_one();
@@ -134,13 +135,13 @@ impl Drop for Watchdog {
         self.shared.lock().stops = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // The thread returns nothing.
+            // The thread has no result.
             let _ = thread.join();
         }
     }
 }
 
-/// A step that the watchdog watches.
+/// A running step with a time limit.
 pub(crate) struct RunningStep<'w>(&'w Watchdog);
 
 impl RunningStep<'_> {

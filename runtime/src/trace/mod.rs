@@ -1,9 +1,10 @@
-//! Recording of events for a timeline: the work of each thread, reads of the drive, contents of
-//! slots, and steps.
+//! Recording of events for a timeline: work of each thread, reads of the drive, contents of slots,
+//! and steps.
 //!
 //! A [`Recorder`] is made before a plan is loaded
-//! ([`EngineOptions::trace`](crate::engine::EngineOptions::trace)), and filled while steps run. It
-//! is written as a trace that Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open.
+//! ([`EngineOptions::trace`](crate::engine::EngineOptions::trace)) and records events while steps
+//! run. It is written as a trace that Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing`
+//! can open.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -18,13 +19,13 @@
 //! # let _ = dropped; Ok(()) }
 //! ```
 //!
-//! Each source has a buffer for a fixed number of events; [`Recorder::bytes`] returns the total
-//! size. A full buffer counts and drops further events, so the trace is complete up to that time. A
-//! thread writes to its own buffer, and no other thread takes the lock of that buffer before the
-//! end.
+//! Each source of events has a buffer for a fixed number of them. [`Recorder::bytes`] returns the
+//! total size of the buffers. A full buffer only counts further events, so the trace is complete up
+//! to the time when the buffer became full. Each thread writes to its own buffer, and no other
+//! thread locks that buffer before the end.
 //!
 //! Invariant: two events of a lane are nested or disjoint; they never overlap partially. Invariant:
-//! without a recorder, no clock is read for it.
+//! without a recorder, no clock is read for the trace.
 
 mod write;
 
@@ -37,23 +38,23 @@ use ixc_files::{Guard, Kind, Output, OutputError};
 
 use crate::reads::{BlockId, Class};
 
-/// The file kind of traces. A trace is never written to a pipe or a device, because standard output
-/// is for the run's text.
+/// File kind of traces. A trace is never written to a pipe or a device, because standard output is
+/// reserved for the run's text.
 pub const KIND: Kind = Kind { name: "trace", is: write::is_trace, streams: false, private: false };
 
-/// Max events of all threads together.
+/// Max number of events of all threads together.
 const MAX_THREAD_EVENTS: usize = 1 << 20;
-/// Min and max events of one thread.
+/// Min and max number of events of one thread.
 const EVENTS_PER_THREAD: (usize, usize) = (1 << 12, 1 << 18);
-/// Max reads of the drive.
+/// Max number of reads of the drive.
 const MAX_READS: usize = 1 << 18;
-/// Max events of slots.
+/// Max number of events of slots.
 const MAX_SLOT_EVENTS: usize = 1 << 18;
-/// Max steps.
+/// Max number of steps.
 const MAX_STEPS: usize = 1 << 16;
-/// Max events before steps: compiling, and parts of loading.
+/// Max number of events before the first step: compiling, and parts of loading.
 const MAX_PHASES: usize = 1 << 6;
-/// Max gap in nanoseconds at which two shares of one task are recorded as one event.
+/// Max gap, in nanoseconds, between two shares of a task that are recorded as one event.
 const CLOSE: u64 = 2_000;
 
 thread_local! {
@@ -61,11 +62,11 @@ thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Work of a thread.
+/// Kinds of work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Items of a task, which is numbered over the whole plan: its kernel, its rows, and the bytes
-    /// that the items may read.
+    /// Processing of items of a task. `task` is the task's number in the whole plan. Also recorded
+    /// are the task's kernel, the rows, and the bytes that the items may read.
     Task { task: u32, kernel: u32, expert: Option<u32>, items: u64, rows: u64, bytes: u64 },
     /// Waiting for an expert.
     Wait(BlockId),
@@ -73,23 +74,24 @@ pub(crate) enum Work {
     Pack(BlockId),
     /// Packing of weights that are not streamed.
     PackWeights,
-    /// Waiting for the other threads; for the last thread, the serial work at the barrier.
+    /// Waiting for the other threads. For the thread that arrives last, this is the serial work at
+    /// the barrier.
     Barrier,
     /// Sorting of a routing.
     Sort,
-    /// Request of the experts of a group.
+    /// Request for experts of a group.
     Request(u32),
-    /// Prediction of a group's next experts.
+    /// Prediction of the experts that a group uses next.
     Predict(u32),
-    /// Release of the experts of a group.
+    /// Release of a group's experts.
     Release(u32),
     /// Exchanging rows with other ranks.
     Exchange,
-    /// Start of the next round of experts: late ones, or those without a slot before.
+    /// Start of the next round of experts. These arrived late, or had no slot before.
     Next,
 }
 
-/// An event with start and end, in nanoseconds since the recorder was made.
+/// An event with its start and its end, in nanoseconds since the recorder was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span<T> {
     start: u64,
@@ -100,13 +102,13 @@ struct Span<T> {
 /// A read of the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
-    /// Index among the outstanding reads.
+    /// Index of the read among the outstanding reads.
     pub lane: u32,
     /// Number of the block.
     pub block: u32,
-    /// Class when the read started.
+    /// Class of the read when it started.
     pub class: Class,
-    /// Bytes that arrived.
+    /// Number of bytes that arrived.
     pub bytes: u64,
     /// Offset in the file.
     pub offset: u64,
@@ -114,16 +116,16 @@ pub(crate) struct Read {
     pub whole: bool,
 }
 
-/// Stage of the block in a slot.
+/// Stages of a block in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The block is being read.
+    /// Being read from the drive.
     Loading,
-    /// The block is in staging memory.
+    /// Present in staging memory.
     Arrived,
     /// Being packed by a thread.
     Packing,
-    /// Kernels can read the block.
+    /// Ready for kernels to read.
     Resident,
 }
 
@@ -138,7 +140,7 @@ pub(crate) struct SlotContents {
     pub shadow: bool,
 }
 
-/// An event of a slot: the whole stay of a block, or one stage of it.
+/// An event of a slot: the whole stay of a block, or one stage of the stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     Whole { slot: u32, block: u32 },
@@ -156,7 +158,7 @@ pub(crate) struct Step {
     pub failed: bool,
 }
 
-/// A list of events with a max length.
+/// A list of events with a maximum length.
 #[derive(Debug)]
 struct Buffer<T> {
     spans: Vec<Span<T>>,
@@ -166,11 +168,11 @@ struct Buffer<T> {
 
 impl<T> Buffer<T> {
     fn new(max: usize) -> Buffer<T> {
-        // Unused capacity takes no memory, because its pages are never written.
+        // Unused capacity needs no memory, because its pages are never written.
         Buffer { spans: Vec::with_capacity(max), max, dropped: 0 }
     }
 
-    /// Reduces the max length.
+    /// Reduces the maximum length.
     fn shrink(&mut self, max: usize) {
         self.max = self.max.min(max);
     }
@@ -188,12 +190,12 @@ impl<T> Buffer<T> {
     }
 }
 
-/// A thread's events. The alignment keeps lanes of two threads out of common cache lines.
+/// A thread's events. Because of the alignment, lanes of two threads share no cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Lane(Mutex<Buffer<Work>>);
 
-/// The threads of the pool.
+/// Events of the pool's threads, with names for the plan's tasks and kernels.
 #[derive(Debug)]
 struct Threads {
     lanes: Vec<Lane>,
@@ -203,16 +205,16 @@ struct Threads {
     kernels: Vec<String>,
 }
 
-/// The blocks and slots of the expert cache.
+/// Descriptions of the blocks and slots of the expert cache.
 #[derive(Debug)]
 struct Blocks {
-    /// Ids by number.
+    /// Ids of the blocks, indexed by number.
     ids: Vec<BlockId>,
     /// Bytes of each slot.
     slots: Vec<u64>,
 }
 
-/// A block in a slot now: the begin of its stay, and of its current stage.
+/// A block that is in a slot now, with the start of its stay and of its current stage.
 #[derive(Clone, Copy, Debug)]
 struct SlotStay {
     since: u64,
@@ -230,14 +232,14 @@ struct Slots {
 #[derive(Debug)]
 pub struct Recorder {
     begun: Instant,
-    /// Max events of a thread, if it is not [`events_of_a_thread`].
+    /// Max number of events of a thread, if it differs from [`events_of_a_thread`].
     thread_events: OnceLock<usize>,
     threads: OnceLock<Threads>,
     blocks: OnceLock<Blocks>,
     reads: Mutex<Buffer<Read>>,
     slots: Mutex<Slots>,
     steps: Mutex<Buffer<Step>>,
-    /// Events before steps.
+    /// Events before the first step.
     phases: Mutex<Buffer<&'static str>>,
 }
 
@@ -248,7 +250,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Makes a recorder whose time begins now.
+    /// Makes a recorder. Its times count from now on.
     pub fn new() -> Recorder {
         Recorder {
             begun: Instant::now(),
@@ -262,7 +264,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the max memory of a recorder for `threads` threads, in bytes.
+    /// Returns how much memory a recorder for `threads` threads needs at most, in bytes.
     pub fn bytes(threads: usize) -> u64 {
         let threads = threads.max(1);
         let lanes = Buffer::<Work>::bytes(events_of_a_thread(threads)).saturating_mul(threads as u64);
@@ -271,8 +273,8 @@ impl Recorder {
             .fold(lanes, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Limits the recorder's memory for a number of threads: it then keeps fewer events of each
-    /// kind. Must be called before the first event.
+    /// Limits the recorder's memory for a number of threads by limiting the number of events of
+    /// each kind. Must be called before the first event.
     pub(crate) fn keep_within(&self, bytes: u64, threads: usize) {
         let part = (bytes as f64 / Recorder::bytes(threads).max(1) as f64).min(1.0);
         let of = |max: usize| ((max as f64 * part) as usize).max(1);
@@ -282,7 +284,7 @@ impl Recorder {
         lock(&self.steps).shrink(of(MAX_STEPS));
     }
 
-    /// Writes the trace to a file. Returns the number of dropped events.
+    /// Writes the trace to a file. Returns the number of events that were dropped.
     ///
     /// # Errors
     /// See [`OutputError`].
@@ -290,7 +292,7 @@ impl Recorder {
         self.save_to(Output::open(path, &Guard::replacing(&KIND))?)
     }
 
-    /// Writes the trace like [`Recorder::save`], to an output that was opened before the run.
+    /// Writes the trace, like [`Recorder::save`], to an output that was opened before the run.
     ///
     /// # Errors
     /// See [`OutputError`].
@@ -303,8 +305,8 @@ impl Recorder {
         Ok(dropped)
     }
 
-    /// Describes the plan's tasks and kernels, and the number of threads. Only the first call
-    /// counts: a recorder is for one engine.
+    /// Describes the plan's tasks and kernels, and the number of threads. Only the first call has
+    /// an effect, because a recorder is for one engine.
     pub(crate) fn describe_threads(&self, threads: usize, labels: Vec<String>, kernels: Vec<String>) {
         let max = self.thread_events.get().copied().unwrap_or_else(|| events_of_a_thread(threads));
         self.threads.get_or_init(|| Threads {
@@ -314,7 +316,7 @@ impl Recorder {
         });
     }
 
-    /// Describes the blocks of the expert cache, by number, and the bytes of its slots.
+    /// Describes the blocks of the expert cache, indexed by number, and the bytes of its slots.
     pub(crate) fn describe_blocks(&self, ids: Vec<BlockId>, slots: Vec<u64>) {
         let count = slots.len();
         if self.blocks.set(Blocks { ids, slots }).is_ok() {
@@ -322,7 +324,7 @@ impl Recorder {
         }
     }
 
-    /// Sets the calling thread's number in the pool.
+    /// Sets the number of the calling thread in the pool.
     pub(crate) fn enter(&self, thread: usize) {
         THREAD.set(thread);
     }
@@ -353,12 +355,12 @@ impl Recorder {
         lane.push(Span { start, end, what });
     }
 
-    /// Records a read that ended.
+    /// Records a read that has ended.
     pub(crate) fn read(&self, began: Instant, now: Instant, read: Read) {
         lock(&self.reads).push(Span { start: self.at(began), end: self.at(now), what: read });
     }
 
-    /// Records new contents of a slot. Called under the lock of the cache, so that a slot's times
+    /// Records the new contents of a slot. The caller has locked the cache, so the times of a slot
     /// are in order.
     pub(crate) fn slot(&self, slot: u32, contents: Option<SlotContents>) {
         let now = self.at(Instant::now());
@@ -379,13 +381,13 @@ impl Recorder {
     }
 
     /// Records work before the first step, from `begun` until now: compiling the model, or a part
-    /// of loading the plan. Recorded phases follow each other.
+    /// of loading the plan. Phases are recorded one after another.
     pub fn phase(&self, begun: Instant, what: &'static str) {
         let (start, end) = (self.at(begun), self.at(Instant::now()));
         lock(&self.phases).push(Span { start, end, what });
     }
 
-    /// Records a step that ended.
+    /// Records a step that has ended.
     pub(crate) fn step(&self, begun: Instant, step: Step) {
         let (start, end) = (self.at(begun), self.at(Instant::now()));
         lock(&self.steps).push(Span { start, end, what: step });
@@ -397,7 +399,8 @@ impl Recorder {
 }
 
 impl SlotStay {
-    /// Records the last stage in the slot. If the block left the slot, also records its whole stay.
+    /// Records the last stage of the block in the slot. Unless `stays` is true, also records the
+    /// block's whole stay.
     fn close(&self, slot: u32, now: u64, stays: bool, events: &mut Buffer<Slot>) {
         let part = Slot::Part { slot, contents: self.contents };
         events.push(Span { start: self.stage_since, end: now, what: part });
@@ -414,7 +417,7 @@ fn events_of_a_thread(threads: usize) -> usize {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // After a panic, the events are still complete.
+    // Even after a panic, the events are complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -437,7 +440,7 @@ mod tests {
         recorder.enter(0);
         let begun = recorder.begun;
         let task = |expert| Work::Task { task: 0, kernel: 1, expert, items: 2, rows: 3, bytes: 64 };
-        // All begin at the start of the recorder, so they follow each other without a gap.
+        // All shares begin at the start of the recorder, so there is no gap between them.
         for expert in [None, None, Some(1), Some(1), None] {
             recorder.work(begun, task(expert));
         }

@@ -7,10 +7,10 @@
 //! ]}
 //! ```
 //!
-//! Spans are complete events (`X`, with a duration). Each lane is a thread of one of five
-//! processes. The drive has counters (`C`), computed here from its reads. Arrows (`s` to `f`) go
-//! from a read to the thread that waited for it. Times are microseconds since the recorder was
-//! made, with three decimals.
+//! Spans are complete events (`X`, with a duration). Each lane is shown as a thread of one of five
+//! processes. The drive has counters (`C`), which are computed here from its reads. An arrow (`s`
+//! to `f`) connects a read with the thread that waited for it. Times are in microseconds since the
+//! recorder was made, with three decimals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Write as _};
@@ -20,29 +20,29 @@ use std::time::Instant;
 use super::{Buffer, Read, Recorder, Slot, SlotContents, Span, Stage, Step, Work, lock};
 use crate::reads::{BlockId, Class};
 
-/// Process numbers, in the order of their display.
+/// Process numbers, in the order in which viewers show the processes.
 const STEPS: u32 = 1;
 const THREADS: u32 = 2;
 const DRIVE: u32 = 3;
 const SLOTS: u32 = 4;
 const LOADING: u32 = 5;
-/// Min nanoseconds of an interval for the drive's rate.
+/// Min length of an interval for the drive's rate, in nanoseconds.
 const RATE_SPAN: u64 = 10_000_000;
 /// Max number of intervals for the drive's rate.
 const RATES: u64 = 4096;
 
 /// First bytes of a trace.
 const BEGIN: &[u8] = br#"{"displayTimeUnit":"ns","traceEvents":["#;
-/// Name of the first process, which identifies our traces.
+/// Name of the first process; used to recognise our traces.
 const FIRST_PROCESS: &str = "tokens";
 
-/// Returns whether a file with this begin is one of our traces.
+/// Returns whether a file that begins with these bytes is one of our traces.
 pub(super) fn is_trace(head: &[u8]) -> bool {
     let block_name = format!("{{\"name\":\"{FIRST_PROCESS}\"}}");
     head.starts_with(BEGIN) && head.windows(block_name.len()).any(|window| window == block_name.as_bytes())
 }
 
-/// Text in a JSON string. Labels come from plans, which are untrusted.
+/// Text inside a JSON string. Labels come from plans, which are untrusted.
 struct Text<T>(T);
 
 impl<T: Display> Display for Text<T> {
@@ -54,7 +54,7 @@ impl<T: Display> Display for Text<T> {
                     '"' => self.0.write_str("\\\""),
                     '\\' => self.0.write_str("\\\\"),
                     // JSON requires escapes for control characters. Unicode marks that reverse the
-                    // writing direction are escaped, too.
+                    // writing direction are also escaped.
                     c if c.is_control()
                         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
                     {
@@ -70,7 +70,7 @@ impl<T: Display> Display for Text<T> {
     }
 }
 
-/// Nanoseconds, displayed in microseconds as the format requires.
+/// A number of nanoseconds, displayed in microseconds, as the format requires.
 struct Micros(u64);
 
 impl Display for Micros {
@@ -79,7 +79,7 @@ impl Display for Micros {
     }
 }
 
-/// A block's id, or its number if it was not described.
+/// A block's id, or its number if the block was not described.
 struct BlockName(Option<BlockId>, u32);
 
 impl Display for BlockName {
@@ -102,7 +102,7 @@ struct Out<'w> {
 }
 
 impl Out<'_> {
-    /// Writes an object with these fields.
+    /// Writes an event as an object with these fields.
     fn event(&mut self, fields: fmt::Arguments<'_>) -> io::Result<()> {
         self.out.write_all(if std::mem::take(&mut self.first) { b"\n{" } else { b",\n{" })?;
         self.out.write_fmt(fields)?;
@@ -121,7 +121,7 @@ impl Out<'_> {
         self.event(format_args!(r#""ph":"M","pid":{pid},"tid":{tid},{sort},"args":{{"sort_index":{tid}}}"#))
     }
 
-    /// Writes a span from `start` to `end`, in nanoseconds, of a process's thread.
+    /// Writes a span of a thread of a process, from `start` to `end` in nanoseconds.
     fn span(
         &mut self,
         pid: u32,
@@ -137,7 +137,7 @@ impl Out<'_> {
         ))
     }
 
-    /// Writes an event at the time at which a buffer became full.
+    /// Writes an event at the time when a buffer became full. Returns the number of dropped events.
     fn write_full_buffer<T>(&mut self, pid: u32, tid: u32, buffer: &Buffer<T>) -> io::Result<u64> {
         if buffer.dropped > 0 {
             let ts = Micros(buffer.spans.iter().map(|span| span.end).max().unwrap_or(0));
@@ -148,9 +148,9 @@ impl Out<'_> {
     }
 }
 
-/// Sorts spans so that outer spans come before inner ones.
+/// Sorts spans by time, each outer span before its inner spans.
 fn sort_spans<T: Copy>(spans: &[Span<T>]) -> Vec<Span<T>> {
-    // Of two equal spans, the one that was recorded later is the outer one.
+    // If two spans are equal, the one that was recorded later is the outer one.
     let mut sorted: Vec<Span<T>> = spans.iter().rev().copied().collect();
     sorted.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
     sorted
@@ -160,7 +160,7 @@ impl Recorder {
     /// Writes the trace so far, and returns the number of dropped events.
     ///
     /// # Errors
-    /// If `out` refuses.
+    /// If `out` fails.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<u64> {
         out.write_all(BEGIN)?;
         let mut list = Out { out, first: true };
@@ -251,8 +251,8 @@ impl Recorder {
         out.write_full_buffer(DRIVE, 0, &reads)
     }
 
-    /// Writes arrows from reads to the threads that waited for them: from the last read of a block
-    /// that ended during the wait.
+    /// Writes arrows from reads to the threads that waited for them. Each arrow begins at the last
+    /// read of a block that ended during the wait.
     fn write_arrows(&self, out: &mut Out<'_>) -> io::Result<()> {
         let Some(threads) = self.threads.get() else { return Ok(()) };
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -279,8 +279,8 @@ impl Recorder {
                     continue;
                 };
                 number += 1;
-                // Times inside the spans that the arrow connects, because viewers find the spans by
-                // time.
+                // These times are inside the spans that the arrow connects, because viewers find
+                // the spans by time.
                 let inside = |start: u64, end: u64| Micros(end.saturating_sub(1).max(start));
                 let (from, to) = (inside(read_start, read_end), inside(*start, *end));
                 let common = format!(r#""cat":"wait","id":{number},"name":"waited for""#);
@@ -308,7 +308,7 @@ impl Recorder {
         out.process(SLOTS, "slots")?;
         let slots = lock(&self.slots);
         let now = self.at(Instant::now());
-        // Blocks that are still in slots get the current time as their end.
+        // Stays of blocks that are still in their slots end at the current time.
         let mut open = Buffer { spans: Vec::new(), max: usize::MAX, dropped: 0 };
         for (slot, place) in (0u32..).zip(&slots.open) {
             if let Some(place) = place {
@@ -353,7 +353,7 @@ fn class_name(class: Class) -> &'static str {
     }
 }
 
-/// Writes counters of outstanding reads and of the rate of arriving bytes.
+/// Writes counters of the outstanding reads and of the rate at which bytes arrive.
 fn write_counters(out: &mut Out<'_>, reads: &[Span<Read>]) -> io::Result<()> {
     let points = |span: &Span<Read>| [(span.start, 1i64, span.what.class), (span.end, -1, span.what.class)];
     let mut points: Vec<(u64, i64, Class)> = reads.iter().flat_map(points).collect();
@@ -418,7 +418,7 @@ mod tests {
         let values: Vec<&str> = text.split("\"args\":").skip(1).map(|rest| rest.split("}}").next().unwrap()).collect();
         let outstanding = [(1, 0), (1, 1), (1, 0), (0, 0)].map(|(r, p)| format!("{{\"routed\":{r},\"predicted\":{p}"));
         assert_eq!(values[..4], outstanding);
-        // 10 MB in the first ten milliseconds, then 5, then none.
+        // The drive reads 10 MB in the first 10 ms, 5 MB in the next, and then nothing.
         assert_eq!(values[4..], ["{\"GB/s\":1.000", "{\"GB/s\":0.500", "{\"GB/s\":0.000"]);
     }
 }
