@@ -1,4 +1,4 @@
-//! Tests that both backends read the right bytes in the right order.
+//! Tests that both backends read the correct bytes in the correct order.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +21,8 @@ fn job(tag: u64, class: Class, offset: u64, bytes: u64, at: u64) -> ReadJob {
 
 #[test]
 fn both_backends_read_correct_bytes() {
-    // The length is not a whole number of pages, so the last read ends in the file's last page.
+    // The length is not a multiple of the page size, so the last read ends inside the file's last
+    // page.
     let length = (1 << 20) + 777;
     let content = pattern(length);
     for (choice, direct) in [
@@ -63,7 +64,7 @@ fn both_backends_read_correct_bytes() {
         for (extent, at) in places.into_iter().flatten() {
             let found = rig.read(at + extent.head(), extent.bytes);
             assert!(found == content[extent.offset as usize..][..extent.bytes as usize], "{choice:?} {extent:?}");
-            // Reads do not count bytes after the end of the file.
+            // The counter does not include bytes after the end of the file.
             let start = extent.offset - extent.head();
             in_file += extent.span().min(length - start);
         }
@@ -76,8 +77,8 @@ fn both_backends_read_correct_bytes() {
     }
 }
 
-/// Makes a rig of depth 1 whose first read is stuck. Also returns the offsets of the reads in order
-/// of their start.
+/// Makes a rig of depth 1 whose first read waits at the returned gate. Also returns the offsets of
+/// the reads, in the order in which they start.
 fn stuck_first() -> (Rig, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
     let (gate, order) = (Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
     let (inner, begun) = (Arc::clone(&gate), Arc::clone(&order));
@@ -91,7 +92,7 @@ fn stuck_first() -> (Rig, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
     (rig, gate, order)
 }
 
-/// Waits until the first read has started; from then on the drive is full.
+/// Waits until the first read has started. From then on, the drive is full.
 fn until_begun(order: &Mutex<Vec<u64>>) {
     while order.lock().unwrap().is_empty() {
         std::thread::yield_now();
@@ -122,17 +123,17 @@ fn confirmed_predictions_are_promoted_and_refuted_ones_cancelled() {
     rig.submit(vec![job(4, Class::Routed, 40 * PAGE, PAGE, 40 * PAGE)]);
     rig.queue.upgrade(3);
     assert_eq!(rig.queue.take_back(1, true), TakenBack::Gone { saved: PAGE });
-    // One of its three reads is outstanding, so it cannot be cancelled as a whole, and only once in
-    // part.
+    // One of the job's three reads is outstanding. So the job cannot be cancelled as a whole, and
+    // it can be cancelled in part only once.
     assert_eq!(rig.queue.take_back(0, true), TakenBack::No);
     assert_eq!(rig.queue.take_back(0, false), TakenBack::Ending { saved: 2 * PAGE });
-    // These tags are already cancelled, unknown or routed, so nothing is cancelled.
+    // These tags belong to a cancelled job, to no job, and to routed jobs. So nothing is cancelled.
     assert!([0, 99, 4, 3].iter().all(|&tag| rig.queue.take_back(tag, false) == TakenBack::No));
     gate.open();
     let results = rig.results(4);
     assert_eq!(results, [(0, Err(StreamError::TakenBack)), (2, Ok(())), (3, Ok(())), (4, Ok(()))]);
     assert_eq!(*order.lock().unwrap(), [0, 40, 30, 20]);
-    // A tag is free again after its job was cancelled.
+    // After its job was cancelled, a tag can be used again.
     rig.submit(vec![job(1, Class::Routed, 10 * PAGE, PAGE, 10 * PAGE)]);
     assert_eq!(rig.results(1), [(1, Ok(()))]);
 }
@@ -163,7 +164,7 @@ fn reads_use_the_full_depth_and_limit_predictions() {
     until(3);
     queue.submit(vec![job(1, Class::Routed, 30 * PAGE, 20 * PAGE, 30 * PAGE)]).unwrap();
     until(8);
-    // With three or more outstanding reads of any class, no predicted read starts.
+    // While three or more reads of any class are outstanding, no predicted read starts.
     assert_eq!(*begun.lock().unwrap(), [0, 1, 2, 30, 31, 32, 33, 34]);
     assert_eq!(queue.counters().max_outstanding, 8);
     gate.open();

@@ -58,7 +58,7 @@ fn short_direct_read_restarts_at_its_page() {
     let drive = Drive::start_with(&DriveOptions::default(), &queue, Arc::new(Mutex::new(sender)), move || {
         let planted = Planted::new(shared.files(), &Arc::new(Gate::default()), move |read| {
             log.lock().unwrap().push((read.offset, read.into.bytes()));
-            // O_DIRECT reads only whole pages: 3 pages here.
+            // O_DIRECT reads only whole pages. This read returns three of them.
             if read.offset == 0 { Fate::Short(3 * PAGE) } else { Fate::Good }
         });
         Ok((Box::new(planted) as Box<dyn Backend>, Vec::new()))
@@ -90,7 +90,7 @@ fn failed_read_fails_only_its_block() {
             }
         }
     }
-    // The tag is free again, and the drive continues.
+    // The tag can be used again, and the drive continues to work.
     rig.submit(blocks(1, 8 * PAGE));
     assert_eq!(rig.results(1), [(0, Ok(()))]);
 }
@@ -181,7 +181,7 @@ fn unresponsive_drive_is_dropped_and_keeps_its_memory() {
         drop(queue);
         assert_eq!(memory.upgrade().is_some(), !cancels);
         gate.open();
-        // All waiting jobs get a result; the channel closes when the thread ends.
+        // Each waiting job gets a result. The channel closes when the drive's thread ends.
         let reported: Vec<_> = results.iter().flatten().collect();
         assert_eq!(reported.len(), 8);
         assert!(reported.iter().all(|job| matches!(job.result, Err(StreamError::Closed { .. }))), "{reported:?}");
@@ -208,7 +208,7 @@ fn a_backend_that_breaks_or_panics_ends_all_jobs() {
             assert!(!self.0, "planted panic");
         }
         fn wait(&mut self, _: &mut Vec<super::super::backend::Completion>) -> std::io::Result<()> {
-            // Other backends would wait until there is a job; this one cannot wait.
+            // Other backends would wait here until there is a job. This backend cannot wait.
             std::thread::yield_now();
             if self.0 { Ok(()) } else { Err(std::io::Error::other("planted error")) }
         }
@@ -218,7 +218,7 @@ fn a_backend_that_breaks_or_panics_ends_all_jobs() {
     let results = rig.results(1);
     assert!(matches!(&results[0].1, Err(StreamError::Closed { why }) if why.contains("planted panic")), "{results:?}");
     let rig = Rig::planted(&pattern(PAGE), 2, PAGE, |_| Broken(false));
-    // The backend failed before or after this.
+    // The backend may fail before or after this call.
     match rig.queue.submit(blocks(1, PAGE)) {
         Ok(()) => {
             assert!(matches!(&rig.results(1)[0].1, Err(StreamError::Closed { why }) if why.contains("planted error")))
@@ -272,8 +272,8 @@ fn files_that_were_replaced_changed_or_removed_are_noticed() {
 #[cfg(target_os = "linux")]
 #[test]
 fn refused_io_uring_falls_back_to_threads() {
-    // Runs on its own thread, because the refusal lasts as long as the thread. The drive's thread
-    // inherits it.
+    // The refusal lasts as long as the thread, so the test has a thread of its own. The drive's
+    // thread inherits the refusal.
     let run = || {
         if let Err(error) = crate::refused::refuse(libc::SYS_io_uring_setup) {
             println!("NOT RUN: no system call can be refused here: {error}");

@@ -1,4 +1,5 @@
-//! Tests of expert streaming: real files with both backends, and a backend with injected faults.
+//! Tests of expert streaming. They use real files with both backends, and a backend with injected
+//! faults.
 
 mod drive;
 mod faults;
@@ -19,7 +20,7 @@ use super::files::Files;
 use super::queue::{Queue, ReadJob};
 use super::reservation::Reservation;
 
-/// A file that is removed on drop.
+/// A temporary file that is removed when it is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -38,7 +39,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Returns the byte of test files at this offset. Adjacent bytes differ, and so do pages.
+/// Returns the byte at this offset of a test file. Adjacent bytes are different, and so are pages.
 fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -49,7 +50,7 @@ fn pattern(bytes: u64) -> Vec<u8> {
 
 type Results = mpsc::Receiver<Vec<EndedJob>>;
 
-/// A drive on one file, with its results.
+/// A drive that reads one file, and the channel of its results.
 struct Rig {
     drive: Drive,
     queue: Arc<Queue>,
@@ -72,7 +73,7 @@ impl Rig {
         Rig { drive, queue, results, _file: file }
     }
 
-    /// Makes a rig with a backend that the test defines.
+    /// Makes a rig with a backend that the test has made.
     fn planted<B: Backend + 'static>(
         bytes: &[u8],
         depth: usize,
@@ -94,7 +95,7 @@ impl Rig {
         self.queue.submit(jobs).unwrap();
     }
 
-    /// Waits for `count` results, and returns them ordered by tag.
+    /// Waits for `count` results and returns them in the order of their tags.
     fn results(&self, count: usize) -> Vec<(u64, Result<(), StreamError>)> {
         let mut results = Vec::new();
         while results.len() < count {
@@ -105,11 +106,11 @@ impl Rig {
         results
     }
 
-    /// Returns bytes of the reservation.
+    /// Returns a copy of bytes of the reservation.
     fn read(&self, at: u64, bytes: u64) -> Vec<u8> {
         let region = self.queue.reservation().region().part(at, bytes).unwrap();
-        // SAFETY: the region is mapped, and the test has waited until the drive reads nothing into
-        // it.
+        // SAFETY: the region is mapped, and the test has waited until no read of the drive writes
+        // to it.
         unsafe { std::slice::from_raw_parts(region.base(), bytes as usize) }.to_vec()
     }
 }

@@ -1,5 +1,5 @@
-//! A backend with injected faults. It runs on the drive's own thread, so the test controls order
-//! and time.
+//! A backend with injected faults. It runs on the drive's own thread, and the test controls the
+//! order and the times of the reads.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -9,12 +9,12 @@ use super::super::backend::{Backend, CANCELED, Completion, Read};
 use super::super::files::Files;
 use super::super::queue::Wake;
 
-/// Outcome of a read.
+/// Outcome of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The read succeeds.
     Good,
-    /// The read gets at most this many bytes.
+    /// The read returns at most this many bytes.
     Short(u64),
     /// The read fails with this error number.
     Errno(i32),
@@ -22,7 +22,8 @@ pub enum Fate {
     Stuck,
 }
 
-/// A gate that tests open to let stuck reads end, and that also wakes the drive.
+/// A gate at which stuck reads wait. A test opens it to let them end. Opening it also wakes the
+/// drive.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<(bool, bool)>,
@@ -43,7 +44,7 @@ impl Wake for Gate {
     }
 }
 
-/// A backend with injected faults. It calls `fate` once for each started read.
+/// A backend with injected faults. It calls `fate` once for each read that it starts.
 pub struct Planted<F> {
     pub files: Arc<Files>,
     pub gate: Arc<Gate>,
@@ -58,10 +59,10 @@ impl<F: FnMut(&Read) -> Fate> Planted<F> {
         Planted { files: Arc::clone(files), gate: Arc::clone(gate), fate, cancels: true, waiting: Vec::new() }
     }
 
-    /// Reads, or fails.
+    /// Completes a read with the given outcome.
     ///
     /// # Safety
-    /// The conditions of [`Backend::start`] hold.
+    /// All conditions of [`Backend::start`] hold.
     unsafe fn carry_out(&self, read: &Read, fate: Fate) -> Result<u32, i32> {
         let bytes = match fate {
             Fate::Errno(errno) => return Err(errno),
@@ -98,7 +99,8 @@ impl<F: FnMut(&Read) -> Fate> Backend for Planted<F> {
                 std::mem::take(&mut self.waiting).into_iter().partition(|(_, fate)| open || *fate != Fate::Stuck);
             self.waiting = stuck;
             done.extend(ends.iter().map(|(read, fate)| {
-                // SAFETY: the caller of `start` guarantees it until the completion is returned.
+                // SAFETY: the caller of `start` guarantees the conditions until the completion is
+                // returned.
                 let result = unsafe { self.carry_out(read, *fate) };
                 Completion { tag: read.tag, result }
             }));

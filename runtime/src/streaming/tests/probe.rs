@@ -1,4 +1,4 @@
-//! Tests of the probe, with a drive of known latency and a simulated clock.
+//! Tests of the probe with a simulated drive of known latency and a simulated clock.
 
 use std::cell::Cell;
 use std::io;
@@ -24,12 +24,12 @@ impl Wake for Nobody {
     fn wake(&self) {}
 }
 
-/// A drive with several channels. Each makes one read at a time in a fixed time; further reads wait
-/// for a channel.
+/// A simulated drive with several channels. Each channel makes one read at a time, and each read
+/// takes a fixed time. Further reads wait for a free channel.
 struct Channels<F> {
     free_at: Vec<Duration>,
     takes: Duration,
-    /// Outstanding reads with their end times.
+    /// Outstanding reads with the times at which they end.
     on: Vec<(Duration, Read)>,
     clock: Rc<Cell<Duration>>,
     result: F,
@@ -68,7 +68,7 @@ impl<F: FnMut(u64, &Read) -> Result<u32, i32>> Backend for Channels<F> {
     }
 }
 
-/// A sparse file that is removed on drop.
+/// A sparse temporary file that is removed when it is dropped.
 struct Sparse(PathBuf);
 
 impl Sparse {
@@ -136,14 +136,14 @@ fn probe_measures_drive_rates_and_finds_its_parallelism() {
         let (rates, offsets, _) = measure("rates", channels, &options(&probe::DEPTHS), all);
         let rates = rates.unwrap();
         for rate in &rates {
-            // 8192 bytes in 100 µs for each used channel.
+            // Each channel in use reads 8192 bytes in 100 µs.
             let right = rate.depth.min(channels) as f64 * CHUNK as f64 / 100e-6;
             assert!((rate.median / right - 1.0).abs() < 0.02, "{channels} channels: {rate:?}, {right} is right");
             assert_eq!(rate.samples, 3);
         }
         assert_eq!(choose(&rates), channels.min(64));
         assert!(offsets.iter().all(|offset| offset % 4096 == 0 && offset + CHUNK <= BYTES));
-        // The offsets cover the whole file.
+        // The offsets are spread over the whole file.
         let quarters: Vec<bool> = (0..4).map(|q| offsets.iter().any(|offset| offset / (BYTES / 4) == q)).collect();
         assert_eq!(quarters, [true; 4]);
     }
@@ -155,7 +155,7 @@ fn probe_reads_are_sequential_on_request() {
     let (rates, offsets, _) = measure("together", 4, &options, all);
     assert!(rates.unwrap()[0].median > 0.0);
     let after = offsets.windows(2).filter(|pair| pair[0] + CHUNK == pair[1]).count();
-    // Two of three, except at the end of the file.
+    // Two of three reads begin where the read before ended, except at the end of the file.
     assert!(after * 100 > offsets.len() * 60 && after * 100 < offsets.len() * 70, "{after} of {}", offsets.len());
 }
 
@@ -163,14 +163,14 @@ fn probe_reads_are_sequential_on_request() {
 fn the_smallest_depth_that_is_nearly_as_fast_is_chosen() {
     let rate = |depth, median| Rate { depth, median, lowest: median, highest: median, samples: 1 };
     assert_eq!(choose(&[rate(1, 10.0), rate(4, 94.0), rate(8, 96.0), rate(16, 100.0)]), 8);
-    // Neither a deeper, slower queue nor the order changes the choice.
+    // The choice depends neither on the order of the rates nor on deeper, slower queues.
     assert_eq!(choose(&[rate(64, 80.0), rate(8, 100.0), rate(4, 99.0)]), 4);
     assert_eq!(choose(&[]), 1);
 }
 
 #[test]
 fn interrupted_probe_reads_are_restarted() {
-    // A seventh of all reads is interrupted and restarted.
+    // One of seven reads is interrupted and started again.
     let result = |number: u64, read: &Read| if number % 7 == 3 { Err(4) } else { all(number, read) };
     let (rates, ..) = measure("interrupted", 4, &options(&[1, 2, 4, 8]), result);
     assert_eq!(choose(&rates.unwrap()), 4);
@@ -181,7 +181,7 @@ fn a_slow_drive_ends_the_probe_after_a_round() {
     let options = ProbeOptions { max_time: Duration::from_millis(1), rounds: 100, ..options(&[1, 2, 4]) };
     let (rates, _, time) = measure("slow", 2, &options, all);
     assert!(rates.unwrap().iter().all(|rate| rate.samples == 1));
-    // Three samples of 10 ms, plus filling and emptying the queue.
+    // The time is that of three samples of 10 ms, plus the time for filling and emptying the queue.
     assert!(time < Duration::from_millis(35), "{time:?}");
 }
 
@@ -193,7 +193,7 @@ fn probe_failures_are_reported_without_pending_reads() {
     let (error, ..) =
         measure("ends", 4, &options(&[8]), |number, read| if number > 20 { Ok(0) } else { all(number, read) });
     assert!(matches!(error, Err(StreamError::Truncated { .. })), "{error:?}");
-    // A read that is always interrupted ends too.
+    // A measurement ends even if its reads are always interrupted.
     let (error, ..) = measure("again", 4, &options(&[8]), |_, _| Err(4));
     assert!(matches!(error, Err(StreamError::Read { errno: 4, .. })), "{error:?}");
 }

@@ -1,5 +1,5 @@
-//! Tests of the expert cache: it returns the right bytes, reads each block once and keeps the
-//! budget, for any order of calls.
+//! Tests that the expert cache returns the correct bytes, reads each block once and stays within
+//! its budget, for any order of calls.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ mod kept;
 
 const EIO: i32 = 5;
 
-/// Returns the byte of a block's extent at this offset.
+/// Returns the byte at this offset of a block's extent.
 fn byte_of(id: BlockId, extent: usize, at: u64) -> u8 {
     byte_at(at + (u64::from(id.group) << 40 | u64::from(id.expert) << 32 | (extent as u64) << 28))
 }
@@ -35,8 +35,8 @@ struct Model {
     blocks: Vec<Block>,
 }
 
-/// Makes blocks for `groups` groups of `experts`. Packed blocks begin at pages. Raw blocks have
-/// three parts at unaligned offsets, as in a model file.
+/// Makes blocks for `groups` groups of `experts` experts each. Packed blocks begin at page
+/// boundaries. Raw blocks have three parts at unaligned offsets, like those in a model file.
 fn model(groups: u32, experts: u32, raw: bool, bytes: impl Fn(u32) -> u64) -> Model {
     let mut content = Vec::new();
     let mut blocks = Vec::new();
@@ -65,12 +65,12 @@ fn model(groups: u32, experts: u32, raw: bool, bytes: impl Fn(u32) -> u64) -> Mo
 }
 
 fn bytes_of(region: Region) -> &'static [u8] {
-    // SAFETY: tests read regions only while they hold a pin on a ready block, or a claim, so no
-    // thread writes to them.
+    // SAFETY: tests read a region only while they have a pin on a ready block or a claim. So no
+    // thread writes to it.
     unsafe { std::slice::from_raw_parts(region.base(), region.bytes() as usize) }
 }
 
-/// A packer that inverts all bits of all parts, and stores the parts one after the other.
+/// A packer that inverts all bits of all parts and stores the parts one after another.
 struct Inverting;
 
 impl Pack for Inverting {
@@ -79,7 +79,7 @@ impl Pack for Inverting {
         for region in raw {
             let part = slot.part(at, region.bytes()).ok_or(format!("{block} does not fit"))?;
             for (i, byte) in bytes_of(*region).iter().enumerate() {
-                // SAFETY: inside the part, which only this call accesses.
+                // SAFETY: the byte is inside the part, which only this call accesses.
                 unsafe { part.base().add(i).write(!byte) };
             }
             at += region.bytes();
@@ -118,7 +118,7 @@ impl Model {
         ExpertCache::new(config, std::slice::from_ref(&self.file.0), self.blocks.clone(), self.packer()).unwrap()
     }
 
-    /// Makes a cache with injected faults.
+    /// Makes a cache whose backend injects faults.
     fn planted(
         &self,
         config: &Config,
@@ -132,7 +132,7 @@ impl Model {
         .unwrap()
     }
 
-    /// Requests experts, waits for them, and checks their bytes.
+    /// Requests experts, waits for them and checks their bytes.
     fn use_all(&self, store: &ExpertCache, group: u32, experts: &[u32]) {
         store.request(group, experts).unwrap();
         for &expert in experts {
@@ -165,11 +165,11 @@ fn block_stays_cached_until_its_slot_is_needed() {
     for group in &stats.groups {
         assert_eq!((group.misses, group.hits, group.on_the_way, group.bytes), (2, 4, 0, 2 * 4 * PAGE));
     }
-    // The file ends in the middle of the last block's last page.
+    // The file ends inside the last page of the last block.
     let bytes: u64 = stats.groups.iter().map(|group| group.bytes).sum();
     assert!((bytes - PAGE..=bytes).contains(&stats.drive.routed.bytes), "{bytes} {:?}", stats.drive);
-    // Two new blocks replace two blocks of group 1, which ran last and will run again last. Group 0
-    // keeps its blocks.
+    // The two new blocks replace two blocks of group 1. That group ran last, so it runs again later
+    // than group 0. Group 0 keeps its blocks.
     model.use_all(&store, 1, &[1, 2]);
     store.release(1);
     let there = |group| (0..6).filter(|&expert| store.ready(id(group, expert)).is_some()).collect::<Vec<_>>();
@@ -204,7 +204,7 @@ fn a_layer_larger_than_the_store_is_used_in_windows() {
     assert_eq!(store.window(0, &all), 6);
     let refused = store.request(0, &all);
     assert_eq!(refused.map(|_| ()), Err(StreamError::TooMany { group: 0, wanted: 32, possible: 6 }));
-    // Six blocks are pinned, and each release makes room for the next one.
+    // Six blocks are pinned. Each release frees a slot for the next block.
     store.request(0, &all[..6]).unwrap();
     assert_eq!(store.window(0, &all), 6, "those that are pinned already need no room");
     assert_eq!(store.window(0, &all[6..]), 0);
@@ -218,7 +218,7 @@ fn a_layer_larger_than_the_store_is_used_in_windows() {
     }
     assert_eq!(store.stats().drive.bytes(), 32 * PAGE);
     assert_eq!(store.window(0, &all), 6);
-    // Pins are counted: two requests need two releases.
+    // Pins are counted, so two requests need two releases.
     store.request(0, &[31]).unwrap();
     store.request(0, &[31]).unwrap();
     store.release_block(id(0, 31));
@@ -287,7 +287,7 @@ fn failed_packing_is_an_error_and_frees_its_slots() {
             match self.0.fetch_add(1, Ordering::Relaxed) {
                 0 => Err("bad scales".into()),
                 1 => panic!("planted panic"),
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees the conditions.
                 _ => unsafe { Inverting.pack(block, raw, slot) },
             }
         }
@@ -327,8 +327,8 @@ fn drive_failure_reaches_all_waiters() {
     let model = model(1, 8, true, |_| 3 * PAGE + 100);
     let gate = Arc::default();
     let store = model.planted(&config(model.minimum(8), 8), &gate, |_| panic!("planted: the drive's thread ends"));
-    // The request has more blocks than staging buffers, so some have no slot yet when the thread
-    // ends.
+    // The request has more blocks than there are staging buffers. So some blocks have no slot yet
+    // when the drive's thread ends.
     let experts: Vec<u32> = (0..8).collect();
     for _ in 0..2 {
         store.request(0, &experts).unwrap();
@@ -391,8 +391,8 @@ fn choose(random: &mut Random, experts: u32, count: u64) -> Vec<u32> {
     (0..count).map(|_| all.swap_remove(random.below(all.len() as u64) as usize)).collect()
 }
 
-/// Runs tokens through groups with several threads, predictions that are sometimes right,
-/// overlapping groups, and windows.
+/// Runs tokens through the groups with several threads. Some predictions are correct, groups
+/// overlap, and requests are divided into windows.
 fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32, failures: bool) {
     let mut random = Random::new(seed);
     let mut pool = Pool::new(3).unwrap();
@@ -404,7 +404,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
         let wanted = std::mem::replace(&mut next, choose(&mut random, experts, top_k));
         store.request(group, &wanted).unwrap_or_else(|error| panic!("seed {seed}, step {step}: {error}"));
         if random.below(2) == 0 {
-            // Half of the guesses are right.
+            // Half of the predicted experts are correct.
             let mut guess = next[..next.len() / 2].to_vec();
             guess.extend(choose(&mut random, experts, top_k));
             store.predict((group + 1) % groups, &guess);
@@ -412,7 +412,8 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
         let looked: Mutex<HashMap<u32, Region>> = Mutex::new(HashMap::new());
         let looks = |thread: usize| {
             for (i, &expert) in wanted.iter().enumerate() {
-                // All threads wait for the first expert, and then each thread for its own.
+                // All threads wait for the first expert. For the others, each thread waits for a
+                // different one.
                 if i > 0 && i % 3 != thread {
                     continue;
                 }
@@ -434,7 +435,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
         for class in stats.classes {
             assert!(class.primary + class.shadow <= class.count, "{class:?}");
         }
-        // Nothing in a pinned group was moved or overwritten, even after the next group began.
+        // No block of a pinned group was moved or overwritten, even after the next group began.
         if random.below(3) == 0 && store.window((group + 1) % groups, &next) == next.len() {
             store.request((group + 1) % groups, &next).unwrap();
             for &expert in &next {
@@ -463,7 +464,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
 #[test]
 fn random_requests_always_get_correct_bytes() {
     for raw in [false, true] {
-        // Layers of two sizes make two classes of slots.
+        // Layers of two sizes result in two size classes of slots.
         let model = model(4, 12, raw, |group| if group < 2 { 2 * PAGE + 100 } else { 5000 });
         for (seed, (_, policy)) in (1..).zip(Kind::ALL) {
             for (choice, room) in [(BackendChoice::Auto, 100), (BackendChoice::ThreadedReader, 150)] {
@@ -484,7 +485,7 @@ fn random_faults_never_give_wrong_bytes() {
     for raw in [false, true] {
         let model = model(4, 12, raw, |_| 2 * PAGE + 100);
         let mut random = Random::new(21);
-        // Uses the page cache, because reads past it always end at whole pages.
+        // The test uses the page cache, because reads without it always end at page boundaries.
         let config = Config { direct: false, ..config(model.minimum(4) * 5 / 4, 4) };
         let store = model.planted(&config, &Arc::default(), move |read| match random.below(40) {
             0 => Fate::Errno(EIO),
@@ -501,7 +502,7 @@ fn concurrent_requests_read_a_block_once() {
     let model = model(4, 12, false, |_| PAGE);
     let reads = Arc::new(Mutex::new(HashMap::new()));
     let log = Arc::clone(&reads);
-    // All blocks fit, so each is read exactly once.
+    // All blocks fit into memory, so each is read exactly once.
     let store = model.planted(&config(1 << 30, 4), &Arc::default(), move |read| {
         *log.lock().unwrap().entry(read.offset).or_insert(0) += 1;
         Fate::Good

@@ -1,12 +1,12 @@
-//! Tests of blocks that are read before their request: confirmed, cancelled and announced ones.
+//! Tests of blocks that are read before their request. They are confirmed, cancelled or announced.
 
 use super::*;
 
-/// Pages at which reads began, in order.
+/// Pages at which reads began, in the order of the reads.
 type Reads = Arc<Mutex<Vec<u32>>>;
 
-/// Makes a cache with room for four blocks of two groups. It makes one read at a time, which waits
-/// for the gate.
+/// Makes a cache with room for four blocks of each of two groups. It makes one read at a time,
+/// which waits at the gate.
 fn stuck(model: &Model) -> (ExpertCache, Arc<Gate>, Reads) {
     let (gate, reads) = (Arc::new(Gate::default()), Reads::default());
     let log = Arc::clone(&reads);
@@ -40,7 +40,7 @@ fn predicted_block_is_read_once_into_its_final_slot() {
     let shadow = store.stats().classes[0].shadow;
     assert_eq!(shadow, 2);
     let request = store.request(1, &[5, 3]).unwrap();
-    // The first block may have arrived by now.
+    // The first block may have arrived in the meantime.
     assert!(matches!(request.states[..], [_, State::Ready(region)] if region.base() == at));
     assert!(holds(store.wait(id(1, 5)).unwrap(), model.block(id(1, 5))));
     let stats = store.stats();
@@ -49,7 +49,7 @@ fn predicted_block_is_read_once_into_its_final_slot() {
     assert_eq!((group.hits, group.foreseen, group.misses), (1, 1, 1));
     assert_eq!((group.predicted_bytes, group.right_bytes, group.wasted_bytes), (2 * PAGE, PAGE, 0));
     assert_eq!((stats.drive.predicted.bytes, stats.drive.routed.bytes), (2 * PAGE, PAGE));
-    // The wrong prediction is evicted first, before any used block.
+    // The block of the wrong prediction is evicted before any block that was used.
     store.release(1);
     model.use_all(&store, 0, &[0, 1]);
     assert!(store.ready(id(1, 4)).is_none() && store.ready(id(1, 3)).is_some() && store.ready(id(1, 5)).is_some());
@@ -60,7 +60,7 @@ fn predicted_block_is_read_once_into_its_final_slot() {
 fn requests_confirm_matching_predictions_and_cancel_others() {
     let model = model(2, 8, false, |_| PAGE);
     let (store, gate, reads) = stuck(&model);
-    // The first block is being read; the others are queued.
+    // The first block is being read. The reads of the others are queued.
     assert_eq!(store.predict(0, &[0, 1, 2, 3]), 4);
     assert_eq!(store.predict(0, &[0, 1, 2, 3]), 0);
     until_begun(&reads);
@@ -75,7 +75,7 @@ fn requests_confirm_matching_predictions_and_cancel_others() {
     }
     assert_eq!(*reads.lock().unwrap(), [0, 2, 5], "the one that was on, then the confirmed one, then the miss");
     assert_eq!(store.wait(id(0, 1)).map(|_| ()), Err(StreamError::NotRequested { block: id(0, 1) }));
-    // `refute` cancels the prediction for a group that does not run after all.
+    // If a group does not run after all, `refute` cancels its predictions.
     assert_eq!(store.predict(1, &[0]), 1);
     store.refute(1);
     model.use_all(&store, 1, &[0]);
@@ -86,7 +86,7 @@ fn cancelled_partial_read_is_repeated_on_request() {
     for wanted in [false, true] {
         let model = model(2, 8, false, |_| 6 * PAGE);
         let (store, gate, reads) = stuck(&model);
-        // The first of three reads is outstanding.
+        // The first of the block's three reads is outstanding.
         assert_eq!(store.predict(1, &[0]), 1);
         until_begun(&reads);
         store.refute(1);
@@ -94,7 +94,7 @@ fn cancelled_partial_read_is_repeated_on_request() {
         assert_eq!((group.cancelled, group.predicted_bytes, group.wasted_bytes), (1, 2 * PAGE, 2 * PAGE));
         assert_eq!(group.bytes, 2 * PAGE);
         if wanted {
-            // Requests the block while that read is outstanding.
+            // The block is requested while that read is outstanding.
             let request = store.request(1, &[0]).unwrap();
             assert!(matches!(request.states[..], [State::Coming]));
         }
@@ -124,7 +124,7 @@ fn announced_blocks_are_kept_until_requested() {
     while store.ready(id(0, 4)).is_none() || store.ready(id(0, 5)).is_none() {
         std::thread::yield_now();
     }
-    // A request for other experts of the group comes first, and needs all slots but one.
+    // First, the group requests other experts, which need all slots but one.
     model.use_all(&store, 0, &[0, 1, 2]);
     store.release(0);
     model.use_all(&store, 1, &[0, 1]);

@@ -1,17 +1,17 @@
-//! Tests of kept blocks, and of eviction on request.
+//! Tests of kept blocks, and of eviction at the caller's request.
 
 use super::super::super::store::{EvictionResult, KeptBlocks};
 use super::*;
 
-/// Configures room for `more` blocks beyond the minimum. The given blocks are kept in at most half
-/// of all slots.
+/// Makes a configuration with room for `more` blocks beyond the minimum. The given blocks are kept
+/// in up to half of all slots.
 fn keeping(model: &Model, top_k: u32, more: u64, blocks: &[BlockId]) -> Config {
     let bytes = model.blocks[0].slot_bytes();
     let keep = KeptBlocks { blocks: blocks.to_vec(), percent: 50 };
     Config { keep, policy: Kind::Lru, ..config(model.minimum(top_k) + more * bytes, top_k) }
 }
 
-/// Reads the kept blocks, like a load.
+/// Reads the kept blocks, as a load does.
 fn read_kept(model: &Model, store: &ExpertCache) -> Vec<BlockId> {
     let kept = store.read_kept();
     std::thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn kept_blocks_are_read_once_and_never_evicted() {
 }
 
 /// Tests that kept blocks leave enough slots for any two layers. A prompt that uses all experts
-/// then has smaller windows.
+/// then runs in smaller windows.
 #[test]
 fn kept_blocks_shrink_the_windows_of_large_layers() {
     let model = model(2, 16, false, |_| PAGE);
@@ -74,7 +74,7 @@ fn kept_blocks_shrink_the_windows_of_large_layers() {
     let mut config = keeping(&model, 2, 4, &wanted);
     config.keep.percent = 100;
     let store = model.store(&config);
-    // There are eight slots, and four are left: the minimum.
+    // Four of the eight slots remain, which is the minimum.
     let kept = read_kept(&model, &store);
     assert_eq!(kept.len(), 4);
     let all: Vec<u32> = (0..16).collect();
@@ -91,7 +91,7 @@ fn kept_blocks_shrink_the_windows_of_large_layers() {
         }
     }
     assert!(kept.iter().all(|&block| store.ready(block).is_some()));
-    // With the minimum, no block can be kept.
+    // With the minimum budget, no block can be kept.
     let min = Config { budget: model.minimum(2), ..config };
     assert!(read_kept(&model, &model.store(&min)).is_empty());
 }
@@ -103,7 +103,7 @@ fn evicted_blocks_are_reread_on_request() {
     read_kept(&model, &store);
     model.use_all(&store, 0, &[1, 2]);
     model.use_all(&store, 1, &[3]);
-    // Pinned blocks stay.
+    // Pinned blocks are not evicted.
     assert_eq!(store.evict(1, true), EvictionResult { blocks: 1, bytes: PAGE });
     assert!(store.ready(id(1, 6)).is_none() && store.ready(id(1, 3)).is_some());
     store.release(0);
@@ -119,7 +119,7 @@ fn evicted_blocks_are_reread_on_request() {
     model.use_all(&store, 0, &[5, 1]);
     store.release(0);
     assert_eq!(store.stats().groups[0].misses, misses + 2);
-    // All slots are available to requests again.
+    // Requests can use all slots again.
     let all: Vec<u32> = (0..8).collect();
     assert_eq!(store.window(0, &all), 8);
     // Eviction also ends predictions.
@@ -131,7 +131,8 @@ fn evicted_blocks_are_reread_on_request() {
     assert_eq!(store.evict(1, false), EvictionResult { blocks: 2, bytes: 2 * PAGE });
 }
 
-/// Tests that a kept block with a failed read is read again on request, and is then kept.
+/// Tests that a kept block whose read failed is read again when it is requested, and is kept from
+/// then on.
 #[test]
 fn kept_block_with_failed_read_is_retried_on_request() {
     let model = model(1, 8, false, |_| PAGE);
@@ -154,8 +155,8 @@ fn kept_block_with_failed_read_is_retried_on_request() {
     }
 }
 
-/// Tests, for any order of calls and any policy, that no wait blocks forever and that kept blocks
-/// stay.
+/// Tests that no wait is endless and that kept blocks stay in memory, for any order of calls and
+/// any policy.
 #[test]
 fn kept_blocks_never_cause_endless_waits() {
     for (name, policy) in Kind::ALL {
