@@ -1,5 +1,5 @@
-//! A backend of a few threads with blocking reads, for systems without io_uring and for the
-//! simulation of slow drives.
+//! A backend of a few threads that make blocking reads. It serves systems without io_uring, and
+//! simulates slow drives.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ use super::backend::{Backend, CANCELED, Completion, Read};
 use super::files::Files;
 use super::queue::Wake;
 
-/// Max threads. Each costs a stack and makes one read at a time.
+/// Max number of threads. Each thread has a stack and makes one read at a time.
 const MAX_THREADS: usize = 16;
 
 #[derive(Default)]
@@ -24,15 +24,15 @@ struct State {
     ending: bool,
 }
 
-/// A simulated drive with a fixed rate in bytes per second, one read after the other.
+/// A simulated drive that makes one read after another, at a fixed rate in bytes per second.
 struct Throttle {
     rate: f64,
-    /// Time at which all reads so far will be done.
+    /// Time at which all reads so far are done.
     free: Mutex<Instant>,
 }
 
 impl Throttle {
-    /// Returns the time at which a read of `bytes` ends if it starts now.
+    /// Returns the time at which a read of `bytes` bytes ends if it starts now.
     fn ends(&self, bytes: u64) -> Instant {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         *free = (*free).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.rate);
@@ -61,28 +61,28 @@ impl Wake for Shared {
     }
 }
 
-/// A pool of reading threads.
+/// A pool of threads that read.
 pub struct ThreadedReader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl ThreadedReader {
-    /// Starts one thread for each of `depth` outstanding reads, up to a bound.
+    /// Starts one thread for each of `depth` outstanding reads, but at most a fixed number.
     ///
     /// # Errors
-    /// If the system starts no thread at all.
+    /// If the system refuses to start any thread.
     pub fn new(files: Arc<Files>, depth: usize) -> io::Result<ThreadedReader> {
         ThreadedReader::start(files, depth, None)
     }
 
-    /// Starts threads like [`ThreadedReader::new`], throttled to `rate` bytes per second (at least
-    /// one). It simulates slow drives and the failures that they cause.
+    /// Starts threads like [`ThreadedReader::new`], and limits their rate to `rate` bytes per
+    /// second (at least 1). This simulates slow drives and the failures that they cause.
     ///
     /// # Errors
-    /// Same as [`ThreadedReader::new`].
+    /// Errors are those of [`ThreadedReader::new`].
     pub fn with_rate(files: Arc<Files>, depth: usize, rate: f64) -> io::Result<ThreadedReader> {
-        // NaN becomes 1 too.
+        // NaN also becomes 1.
         let rate = if rate > 1.0 { rate } else { 1.0 };
         ThreadedReader::start(files, depth, Some(Throttle { rate, free: Mutex::new(Instant::now()) }))
     }
@@ -105,7 +105,7 @@ impl ThreadedReader {
             {
                 Ok(thread) => pool.threads.push(thread),
                 Err(error) if pool.threads.is_empty() => return Err(error),
-                // Fewer threads only read more slowly.
+                // With fewer threads, reads are only slower.
                 Err(_) => break,
             }
         }
@@ -114,7 +114,7 @@ impl ThreadedReader {
 }
 
 fn work(shared: &Shared) {
-    // A refusal is reported by the drive's thread, so it is ignored here.
+    // If the system refuses, the drive's thread reports it, so the result is ignored here.
     let _ = affinity::prefer_short_slices();
     let mut state = shared.lock();
     loop {
@@ -127,7 +127,8 @@ fn work(shared: &Shared) {
         };
         drop(state);
         let ends = shared.throttle.as_ref().map(|throttle| throttle.ends(read.into.bytes()));
-        // SAFETY: the caller of `Backend::start` guarantees it until the completion is returned.
+        // SAFETY: the caller of `Backend::start` guarantees the conditions until the completion is
+        // returned.
         let result = unsafe { read_at(&shared.files, &read) };
         if let Some(ends) = ends {
             std::thread::sleep(ends.saturating_duration_since(Instant::now()));
@@ -138,12 +139,12 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Reads into the memory of a read.
+/// Reads bytes of a file into the memory of `read`.
 ///
 /// # Safety
-/// The memory must be mapped and initialised, and no other code may access it.
+/// The memory is mapped and initialised, and no other code accesses it.
 unsafe fn read_at(files: &Files, read: &Read) -> Result<u32, i32> {
-    // Error number for an unknown file, and for errors without a number from the system.
+    // Error number for an unknown file and for errors that have no number from the system.
     const BAD_DESCRIPTOR: i32 = 9;
     let file = files.handle(read.file).ok_or(BAD_DESCRIPTOR)?;
     // SAFETY: the region is mapped and initialised, and no other code accesses it.
@@ -185,7 +186,7 @@ impl Backend for ThreadedReader {
 }
 
 impl Drop for ThreadedReader {
-    /// Waits for outstanding reads: they write to memory that is freed after this.
+    /// Waits for outstanding reads, because they write to memory that is freed afterwards.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.ending = true;

@@ -1,9 +1,9 @@
-//! A backend with io_uring: one ring, registered files, and registered memory if the system allows
-//! that much pinning.
+//! A backend with io_uring. It has one ring, registered files, and registered memory if the system
+//! allows it to pin that much.
 //!
-//! The ring belongs to the thread that made it, and all code here runs on that thread. Other
-//! threads wake it with an eventfd that the ring polls. A poll has no buffer, so closing a ring
-//! causes no late writes.
+//! Only the thread that made the ring uses it, and all code of this module runs on that thread.
+//! Other threads wake it with an eventfd that the ring polls. A poll has no buffer, so a closed
+//! ring causes no late writes.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -20,9 +20,9 @@ use super::files::Files;
 use super::queue::Wake;
 use super::reservation::Reservation;
 
-/// Max bytes of one registered buffer: `io_uring_register(2)`.
+/// Max bytes of one registered buffer (see `io_uring_register(2)`).
 const LARGEST_BUFFER: u64 = 1 << 30;
-/// User data of the poll of the eventfd, and of a cancellation.
+/// User data of the poll of the eventfd, and user data of a cancellation.
 const WAKE: u64 = u64::MAX;
 const CANCELLATION: u64 = u64::MAX - 1;
 
@@ -30,7 +30,7 @@ struct Event(File);
 
 impl Event {
     fn new() -> io::Result<Event> {
-        // SAFETY: takes two numbers and returns a descriptor or -1.
+        // SAFETY: the call takes two numbers and returns a descriptor or -1.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
@@ -42,7 +42,7 @@ impl Event {
 
 impl Wake for Event {
     fn wake(&self) {
-        // Fails only if the counter is full; then the ring wakes anyway.
+        // The write fails only if the counter is full. In that case, the ring wakes anyway.
         let _ = (&self.0).write(&1u64.to_ne_bytes());
     }
 }
@@ -51,36 +51,37 @@ impl Wake for Event {
 pub struct Uring {
     ring: IoUring,
     event: Arc<Event>,
-    /// Whether the eventfd is polled.
+    /// Whether the ring polls the eventfd.
     armed: bool,
-    /// Reads that have started and not ended.
+    /// Number of reads that have started and not ended.
     outstanding: usize,
     /// Reads that the ring rejected.
     refused: Vec<Completion>,
     fixed_files: bool,
-    /// Registered parts of the reservation, in order; empty if the system refused.
+    /// Registered parts of the reservation, in order. The list is empty if the system refused them.
     buffers: Vec<Region>,
-    // The kernel reads from the files into the reservation, so both outlive the ring.
+    // The kernel reads from these files into this reservation, so both must outlive the ring.
     files: Arc<Files>,
     reservation: Arc<Reservation>,
 }
 
 impl Uring {
-    /// Makes a ring for `depth` reads. With `register`, pins the whole reservation, so that reads
-    /// need no page lookups. Also returns notes about refused features.
+    /// Makes a ring for `depth` outstanding reads. If `register` is true, pins the whole
+    /// reservation, so that reads need no page lookups. Also returns notes about features that the
+    /// system refused.
     ///
     /// # Errors
-    /// The reason, as text.
+    /// The reason for the failure, as text.
     pub fn new(
         files: &Arc<Files>,
         reservation: &Arc<Reservation>,
         depth: usize,
         register: bool,
     ) -> Result<(Uring, Vec<String>), String> {
-        // Adds room for the poll and a cancellation.
+        // Two more entries are for the poll and a cancellation.
         let entries = u32::try_from(depth + 2).unwrap_or(1024).next_power_of_two();
-        // Kernels from 6.1 on process completions only when this thread requests them, and never
-        // interrupt it.
+        // Kernels from 6.1 on then process completions only when this thread requests them, and
+        // never interrupt the thread.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -129,7 +130,7 @@ impl Uring {
             .iter()
             .map(|part| libc::iovec { iov_base: part.base().cast(), iov_len: part.bytes() as usize })
             .collect();
-        // SAFETY: the memory stays mapped for longer than the ring lives, because `self` keeps the
+        // SAFETY: the memory stays mapped for longer than the ring exists, because `self` keeps the
         // reservation.
         unsafe { self.ring.submitter().register_buffers(&vectors)? };
         self.buffers = parts;
@@ -147,12 +148,13 @@ impl Uring {
 
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
-            // SAFETY: data behind pointers in an entry outlives it. `Backend::start` requires this
-            // for reads; other entries have no pointers.
+            // SAFETY: any data that an entry points to outlives the entry. `Backend::start`
+            // requires this for reads; other entries have no pointers.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
-            // The queue is full, although it should have room: submit its entries to the kernel.
+            // The queue is full, although it should have room. Submitting its entries to the kernel
+            // makes room.
             match self.ring.submit() {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
@@ -199,7 +201,7 @@ impl Backend for Uring {
         }
         match self.ring.submit_and_wait(1) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The kernel lacks resources: reaping completions frees some.
+            // The kernel lacks resources. Processing completions frees some of them.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {}
             Err(error) => return Err(error),
             Ok(_) => {}
@@ -209,7 +211,7 @@ impl Backend for Uring {
                 WAKE => {
                     self.armed = false;
                     let mut count = [0; size_of::<u64>()];
-                    // The read fails only if the counter was already read, which is harmless.
+                    // The read fails only if the counter has already been read, which is harmless.
                     let _ = (&self.event.0).read(&mut count);
                 }
                 CANCELLATION => {}
@@ -223,14 +225,14 @@ impl Backend for Uring {
     }
 
     fn cancel(&mut self) {
-        // Kernels before 5.19 refuse it; the reads then finish normally.
+        // Kernels before 5.19 refuse the cancellation. The reads then end normally.
         let _ = self.push(&opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(CANCELLATION));
         self.armed = false;
     }
 }
 
 impl Drop for Uring {
-    /// Waits for outstanding reads: they write to memory that may be freed after this.
+    /// Waits for outstanding reads, because they write to memory that may be freed afterwards.
     fn drop(&mut self) {
         let mut done = Vec::new();
         while self.outstanding > 0 {

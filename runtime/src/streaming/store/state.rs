@@ -1,5 +1,5 @@
-//! The phase of each block and the transitions between phases. All transitions happen under the
-//! lock of the cache.
+//! Phases of the blocks, and the transitions between them. All transitions happen under the lock of
+//! the cache.
 //!
 //! ```text
 //!         request                    arrives             claim          packed
@@ -8,13 +8,13 @@
 //!   └───▶ Waiting ────┘  a slot or a staging buffer became free
 //! ```
 //!
-//! A predicted block goes through the same phases in a shadow slot, until a request confirms it.
-//! From then on it is like a block that was requested from the start. A block that failed, was
-//! evicted or was cancelled is `Empty` again. While a failed block is pinned, it is `Failed`.
+//! A predicted block passes through the same phases in a shadow slot until a request confirms it.
+//! From then on, it is treated like a block that was requested from the start. A block that failed,
+//! was evicted or was cancelled is `Empty` again. A failed block that is still pinned is `Failed`.
 //!
-//! There is no deadlock: a request pins no more blocks than there are slots. So the slot for a
-//! waiting block is free, or holds an unpinned block. An unpinned block can be evicted, at the
-//! latest when its read or its packing has ended.
+//! Deadlock is impossible, because a request never pins more blocks than there are slots. So the
+//! slot for a waiting block is free or contains an unpinned block. An unpinned block can be
+//! evicted, at the latest when its read or its packing ends.
 
 mod room;
 
@@ -33,17 +33,17 @@ use crate::trace::{self, Stage};
 
 #[derive(Clone, Debug)]
 pub enum Phase {
-    /// The block is not in memory.
+    /// Absent from memory.
     Empty,
     /// Requested, without a slot or a staging buffer yet.
     Waiting,
-    /// The block's reads are submitted to the drive.
+    /// The block's reads have been submitted to the drive.
     Reading,
-    /// The block is in staging memory, in the file's layout.
+    /// Present in staging memory, in the layout of the file.
     Arrived,
-    /// Being packed by a thread.
+    /// The block is being packed by a thread.
     Packing,
-    /// The block is in its slot, in the layout that kernels read.
+    /// Present in its slot, in the layout that kernels read.
     Ready,
     /// Requested, but its read or packing failed.
     Failed(StreamError),
@@ -52,19 +52,23 @@ pub enum Phase {
 struct Entry {
     phase: Phase,
     pins: u32,
-    /// Whether the block is in a shadow slot: it was not requested since its read.
+    /// Whether the block is in a shadow slot, because it has not been requested since it was read.
     shadow: bool,
-    /// Predicted for a future request.
+    /// Whether the block is predicted for a future request.
     expected: bool,
-    /// Certain to be requested later, regardless of earlier requests of its group.
+    /// Whether a later request for the block is certain, regardless of earlier requests of its
+    /// group.
     announced: bool,
-    /// Whether the block is never evicted for another block. No replacement policy manages it.
+    /// Whether the block stays in memory: it is never evicted for another block, and no replacement
+    /// policy manages it.
     kept: bool,
-    /// Cancelled during its read. It becomes `Empty` when the outstanding reads have ended.
+    /// Whether the block's read was cancelled while some reads were outstanding. The block becomes
+    /// `Empty` when these reads have ended.
     ending: bool,
     slot: Option<u32>,
     staging: Option<u32>,
-    /// Number of the last operation that used the block. It detects duplicates within an operation.
+    /// Number of the last operation that used the block; used to detect duplicates within an
+    /// operation.
     seen: u64,
 }
 
@@ -83,15 +87,16 @@ pub struct StoreState {
     /// Replacement policy of each size class. The next three fields are also indexed by size class.
     policies: Vec<Box<dyn Policy>>,
     shadows: Vec<BTreeSet<u32>>,
-    /// Number of slots that belong to pinned and kept blocks, whether loaded or not.
+    /// Number of slots that belong to pinned or kept blocks, including blocks that are not loaded
+    /// yet.
     pinned: Vec<u32>,
     /// Number of these slots that belong to kept blocks.
     kept: Vec<u32>,
-    /// Requested blocks without a slot, first come first served.
+    /// Requested blocks without a slot, in the order of their requests.
     waiting: VecDeque<u32>,
     arrived: VecDeque<u32>,
     groups: Vec<Group>,
-    /// The group of the last request, and whether it was released since.
+    /// The group of the last request, and whether that group has been released since.
     current: u32,
     released: bool,
     operation: u64,
@@ -106,7 +111,7 @@ impl Entry {
 }
 
 impl StoreState {
-    /// Makes the state of an empty cache. `kept` has the numbers of the kept blocks, each once.
+    /// Makes the state of an empty cache. `kept` contains the number of each kept block once.
     pub fn new(spending: &BudgetSplit, blocks: usize, groups: u32, kind: Kind, kept: &[u32]) -> StoreState {
         let empty = || Entry {
             phase: Phase::Empty,
@@ -168,14 +173,14 @@ impl StoreState {
         &mut self.groups[fixed.block(number).id.group as usize].stats
     }
 
-    /// Returns whether this operation uses the block for the first time.
+    /// Returns whether the current operation uses the block for the first time.
     fn first_seen(&mut self, number: u32) -> bool {
         let operation = self.operation;
         std::mem::replace(&mut self.entry(number).seen, operation) != operation
     }
 
-    /// Returns how many of these blocks, counted from the first, can be pinned in addition to the
-    /// pinned ones.
+    /// Returns how many of the first blocks of `numbers` can be pinned in addition to those that
+    /// are pinned already.
     pub fn window(&mut self, fixed: &StoreConstants, numbers: &[u32]) -> usize {
         self.operation += 1;
         let mut pinned = self.pinned.clone();
@@ -192,17 +197,17 @@ impl StoreState {
         numbers.len()
     }
 
-    /// Requests blocks. The caller has checked with [`StoreState::window`] that they fit;
-    /// [`StoreState::pump`] reads them.
+    /// Requests blocks. The caller has checked with [`StoreState::window`] that they fit.
+    /// [`StoreState::pump`] starts their reads.
     pub fn request(&mut self, fixed: &StoreConstants, group: u32, numbers: &[u32]) {
-        // With a single group, a repeated request begins a new step. With several, it continues
-        // this step with deferred experts.
+        // With a single group, a repeated request begins a new step. With several groups, it
+        // belongs to the same step, for deferred experts.
         if group < self.current || (group == self.current && self.released && fixed.groups == 1) {
             self.policies.iter_mut().for_each(|policy| policy.begin_step());
         }
         (self.current, self.released) = (group, false);
-        // Requested blocks are pinned first. Then wrong predictions are cancelled, and their slots
-        // serve the misses.
+        // Requested blocks are pinned first. Then wrong predictions are cancelled, and the misses
+        // use their slots.
         self.operation += 1;
         let mut missing = Vec::new();
         for &number in numbers {
@@ -216,8 +221,8 @@ impl StoreState {
                 self.confirm(fixed, number);
             }
             if self.entry(number).ending {
-                // The block's read was cancelled, so its bytes are lost. It is read again after the
-                // cancelled read has ended.
+                // The block's read was cancelled, so its bytes are lost. The block is read again
+                // when the cancelled read has ended.
                 let first = self.entry(number).pins == 1;
                 let stats = self.stats(fixed, number);
                 *(if first { &mut stats.misses } else { &mut stats.on_the_way }) += 1;
@@ -260,7 +265,7 @@ impl StoreState {
         }
     }
 
-    /// Confirms a predicted block that is requested now: its slot becomes a primary one.
+    /// Confirms a predicted block that is now requested. Its slot becomes a primary slot.
     fn confirm(&mut self, fixed: &StoreConstants, number: u32) {
         self.shadows[fixed.class_of[number as usize]].remove(&number);
         if let Some(slot) = self.entry(number).slot {
@@ -278,8 +283,8 @@ impl StoreState {
         }
     }
 
-    /// Pins kept blocks, queues reads of those not in memory, and returns all of them. These reads
-    /// do not count as misses.
+    /// Pins the kept blocks, queues reads of those that are not in memory, and returns all of them.
+    /// These reads do not count as misses.
     pub fn read_kept(&mut self, fixed: &StoreConstants) -> Vec<u32> {
         let kept: Vec<u32> = (0u32..).zip(&self.entries).filter(|(_, entry)| entry.kept).map(|(i, _)| i).collect();
         for &number in &kept {
@@ -292,7 +297,7 @@ impl StoreState {
         kept
     }
 
-    /// Returns the numbers of blocks in memory and of kept blocks, by group.
+    /// Returns for each group how many blocks are in memory and how many are kept.
     pub fn blocks_by_group(&self, fixed: &StoreConstants) -> Vec<GroupBlocks> {
         let mut groups = vec![GroupBlocks::default(); self.groups.len()];
         for (block, entry) in fixed.blocks.iter().zip(&self.entries) {
@@ -303,8 +308,8 @@ impl StoreState {
         groups
     }
 
-    /// Ends the predictions for this group. Unread blocks are cancelled; the others are evicted
-    /// when a slot is needed.
+    /// Ends the predictions for this group. Unread blocks are cancelled. Blocks in memory are
+    /// evicted when a slot is needed.
     pub fn refute(&mut self, fixed: &StoreConstants, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.expected) {
@@ -315,8 +320,8 @@ impl StoreState {
         }
     }
 
-    /// Ends the predictions for this group, like [`StoreState::refute`], and also its
-    /// announcements: requests that were certain.
+    /// Ends the predictions for this group, like [`StoreState::refute`], and also the announcements
+    /// of certain requests.
     pub fn forget(&mut self, fixed: &StoreConstants, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.announced) {
@@ -326,12 +331,13 @@ impl StoreState {
         self.refute(fixed, group);
     }
 
-    /// Reads blocks of a group ahead of a request that is certain (`sure`) or only likely. Returns
-    /// the number of reads it started.
+    /// Reads blocks of a group before a request that is certain (if `sure` is true) or only likely.
+    /// Returns the number of reads that it started.
     pub fn foresee(&mut self, fixed: &StoreConstants, group: u32, numbers: &[u32], sure: bool) -> usize {
         self.operation += 1;
         let mut jobs = Vec::new();
-        // Marks all blocks first, which protects blocks in memory: no prediction evicts another.
+        // All blocks are marked first, so that no prediction evicts another block of the same
+        // prediction.
         for &number in numbers {
             let (entry, of) = (&mut self.entries[number as usize], &mut self.groups[group as usize]);
             let (flag, list) = match sure {
@@ -347,8 +353,8 @@ impl StoreState {
                 continue;
             }
             let class = fixed.class_of[number as usize];
-            // At least half of the slots are for requests only, and requests get staging buffers
-            // before predictions.
+            // At least half of the slots are reserved for requests, and requests get staging
+            // buffers before predictions.
             let count = self.slots.classes()[class].count - self.kept[class];
             let full = self.shadows[class].len() as u32 >= count / 2;
             if full || (fixed.is_raw(number) && self.free_staging.is_empty()) {
@@ -381,7 +387,7 @@ impl StoreState {
         self.submit(fixed, jobs);
     }
 
-    /// Makes the job that reads a block into its slot or staging buffer.
+    /// Makes the job that reads a block into its slot or its staging buffer.
     fn begin(&mut self, fixed: &StoreConstants, number: u32, class: Class) -> Option<ReadJob> {
         let entry = self.entry(number);
         entry.phase = Phase::Reading;
@@ -408,7 +414,7 @@ impl StoreState {
         }
         let numbers: Vec<u32> = jobs.iter().map(|job| job.tag as u32).collect();
         if let Err(error) = fixed.queue.submit(jobs) {
-            // The drive has failed: blocks that wait for a slot would wait forever.
+            // The drive has failed, so blocks that wait for a slot would wait forever.
             let waiting = std::mem::take(&mut self.waiting);
             numbers.into_iter().chain(waiting).for_each(|number| self.fail(fixed, number, error.clone()));
         }
@@ -427,7 +433,7 @@ impl StoreState {
         trace.slot(slot, Some(trace::SlotContents { block: number, stage, shadow: entry.shadow }));
     }
 
-    /// Returns the number of requested blocks of a group that were not ready.
+    /// Returns how many requested blocks of a group were not ready when they were requested.
     pub fn waited_for(&self, group: u32) -> u64 {
         self.groups.get(group as usize).map_or(0, |group| group.stats.misses + group.stats.on_the_way)
     }
@@ -474,7 +480,7 @@ impl StoreState {
         }
     }
 
-    /// Claims an arrived block for packing: see [`super::ExpertCache::claim`].
+    /// Claims an arrived block for packing. See [`super::ExpertCache::claim`].
     pub fn claim(&mut self, fixed: &StoreConstants, wanted: Option<u32>) -> Option<u32> {
         let requested = |number: &u32| !self.entries[*number as usize].shadow;
         let own = self.arrived.iter().position(|number| Some(*number) == wanted && requested(number));
@@ -490,7 +496,7 @@ impl StoreState {
         Some(number)
     }
 
-    /// Handles the end of packing a claimed block.
+    /// Handles the end of the packing of a claimed block.
     pub fn finish_packing(&mut self, fixed: &StoreConstants, number: u32, result: Result<(), StreamError>) {
         if let Err(error) = result {
             return self.fail(fixed, number, error);
@@ -531,8 +537,8 @@ impl StoreState {
         }
     }
 
-    /// Handles the end of the last pin of a block. A read or packing continues, because the block
-    /// may be requested again.
+    /// Handles the removal of a block's last pin. A read or packing in progress continues, because
+    /// the block may be requested again.
     fn unpin(&mut self, fixed: &StoreConstants, number: u32) {
         let others = u32::from(!self.entry(number).kept);
         self.pinned[fixed.class_of[number as usize]] -= others;

@@ -1,4 +1,4 @@
-//! Statistics of the expert cache: activity by group, and use of the slots.
+//! Statistics of the expert cache: activity of each group, and use of the slots.
 
 use std::time::Duration;
 
@@ -8,32 +8,34 @@ use super::super::slots::{Role, Slots};
 /// Activity of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
-    /// Requested blocks that were in memory.
+    /// Number of requested blocks that were in memory.
     pub hits: u64,
-    /// Hits on blocks that were read ahead and had not been requested since.
+    /// Number of hits on blocks that were read ahead and had not been requested since.
     pub foreseen: u64,
-    /// Requested blocks that were already being read, for a prediction or for another request.
+    /// Number of requested blocks that were already being read, for a prediction or for another
+    /// request.
     pub on_the_way: u64,
-    /// Requested blocks that were neither in memory nor being read.
+    /// Number of requested blocks that were neither in memory nor being read.
     pub misses: u64,
-    /// Blocks whose read or packing failed.
+    /// Number of blocks whose read or packing failed.
     pub failures: u64,
-    /// Bytes read, in whole pages.
+    /// Number of bytes read, in whole pages.
     pub bytes: u64,
-    /// Bytes of blocks read because of a prediction, including reads in progress.
+    /// Bytes of blocks that were read because of a prediction, including reads in progress.
     pub predicted_bytes: u64,
-    /// Bytes of predicted blocks that were requested later.
+    /// Bytes of predicted blocks that were later requested.
     pub right_bytes: u64,
-    /// Bytes of predicted blocks that were evicted or cancelled before any request.
+    /// Bytes of predicted blocks that were evicted or cancelled before they were requested.
     pub wasted_bytes: u64,
-    /// Predicted blocks that were cancelled before they were read completely.
+    /// Number of predicted blocks that were cancelled before their read was complete.
     pub cancelled: u64,
-    /// Time that threads waited for blocks, summed over all threads, without packing.
+    /// Time for which threads waited for blocks, without the time of packing, summed over all
+    /// threads.
     pub stall: Duration,
 }
 
 impl GroupStats {
-    /// Returns the sum of several groups.
+    /// Returns the sum of the statistics of several groups.
     pub fn sum<'a>(groups: impl IntoIterator<Item = &'a GroupStats>) -> GroupStats {
         groups.into_iter().fold(GroupStats::default(), |a, b| GroupStats {
             hits: a.hits + b.hits,
@@ -50,32 +52,33 @@ impl GroupStats {
         })
     }
 
-    /// Returns the share of requested blocks that were in memory, 0 to 1; 0 without requests.
+    /// Returns the share of requested blocks that were in memory, from 0 to 1. Without requests,
+    /// the share is 0.
     pub fn hit_rate(&self) -> f64 {
         let all = self.hits + self.on_the_way + self.misses;
         if all > 0 { self.hits as f64 / all as f64 } else { 0.0 }
     }
 }
 
-/// Blocks of one group in memory.
+/// Number of one group's blocks in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupBlocks {
-    /// Blocks in memory.
+    /// Number of blocks in memory.
     pub in_memory: u32,
-    /// Blocks that stay in memory after their first read.
+    /// Number of blocks that stay in memory after their first read.
     pub kept: u32,
 }
 
-/// Slots of one size.
+/// Use of the slots of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassUse {
-    /// Bytes of a slot.
+    /// Bytes of each slot.
     pub bytes: u64,
     /// Number of slots.
     pub count: u32,
-    /// Slots with blocks that a step may read.
+    /// Number of slots with blocks that a step may read.
     pub primary: u32,
-    /// Slots with predicted blocks.
+    /// Number of slots with blocks that are only predicted.
     pub shadow: u32,
 }
 
@@ -94,7 +97,7 @@ impl ClassUse {
 /// All statistics of an expert cache.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Activity by group.
+    /// Activity of each group.
     pub groups: Vec<GroupStats>,
     /// Current use of slots, by size class.
     pub classes: Vec<ClassUse>,

@@ -1,4 +1,5 @@
-//! Slots and staging buffers for blocks, and the evictions and cancellations that free them.
+//! Allocation of slots and staging buffers to blocks, and the evictions and cancellations that free
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -9,8 +10,9 @@ use super::super::{EvictionResult, StoreConstants};
 use super::{Entry, Phase, StoreState};
 
 impl StoreState {
-    /// Takes a slot and, for a raw block, a staging buffer. Returns whether the block has both. A
-    /// block keeps one of them while it waits for the other.
+    /// Takes a slot and, for a raw block, a staging buffer. Returns whether the block has
+    /// everything that it needs. A block that has only one of them keeps it while it waits for the
+    /// other.
     pub(super) fn take_places(&mut self, fixed: &StoreConstants, number: u32, role: Role) -> bool {
         let class = fixed.class_of[number as usize];
         if self.entry(number).slot.is_none() {
@@ -39,8 +41,8 @@ impl StoreState {
         self.free_staging.extend(staging);
     }
 
-    /// Frees a slot of this class by evicting the block that is needed least. A prediction takes no
-    /// slot from a request or from another prediction.
+    /// Frees a slot of this class by evicting the block that is least needed. A prediction never
+    /// takes a slot from a request or from another prediction.
     fn make_room(&mut self, fixed: &StoreConstants, class: usize, role: Role) {
         let (current, groups) = (self.current, fixed.groups);
         let groups_ahead = |number: u32| (fixed.block(number).id.group + 2 * groups - current - 1) % groups;
@@ -77,7 +79,8 @@ impl StoreState {
         }
     }
 
-    /// Frees the staging buffer of a predicted block that is not packed, or not read yet.
+    /// Frees the staging buffer of a predicted block that has arrived but is not packed, or whose
+    /// read has not begun.
     fn make_staging(&mut self, fixed: &StoreConstants) {
         let shadows: Vec<u32> = self.shadows.iter().flatten().copied().collect();
         let arrived = shadows.iter().copied().find(|&number| matches!(self.entry(number).phase, Phase::Arrived));
@@ -87,9 +90,9 @@ impl StoreState {
         }
     }
 
-    /// Cancels the read of a predicted block that has not begun. Unless `whole` is true, it also
-    /// cancels the rest of a read that has begun. Returns whether the slot is free now; otherwise
-    /// it is free when the outstanding reads have ended.
+    /// Cancels the read of a predicted block if the read has not begun. Unless `whole` is true,
+    /// also cancels the rest of a read that has begun. Returns whether the slot is free now.
+    /// Otherwise it becomes free when the outstanding reads have ended.
     pub(super) fn take_back(&mut self, fixed: &StoreConstants, number: u32, whole: bool) -> bool {
         if !matches!(self.entry(number).phase, Phase::Reading) {
             return false;
@@ -113,7 +116,7 @@ impl StoreState {
         gone
     }
 
-    /// Evicts a block in memory that was already removed from its policy.
+    /// Evicts a block in memory that has already been removed from its policy.
     fn give_up(&mut self, fixed: &StoreConstants, number: u32) {
         if self.entry(number).shadow {
             self.stats(fixed, number).wasted_bytes += fixed.block(number).span();
@@ -121,7 +124,7 @@ impl StoreState {
         self.empty(fixed, number);
     }
 
-    /// Evicts an unpinned block in memory without asking the policy.
+    /// Evicts an unpinned block in memory that the policy has not chosen.
     pub fn discard(&mut self, fixed: &StoreConstants, number: u32) {
         let entry = self.entry(number);
         if entry.pins == 0 && matches!(entry.phase, Phase::Ready) {
@@ -130,7 +133,7 @@ impl StoreState {
         }
     }
 
-    /// Evicts the blocks of a group: see [`super::super::ExpertCache::evict`].
+    /// Evicts the blocks of a group. See [`super::super::ExpertCache::evict`].
     pub fn evict(&mut self, fixed: &StoreConstants, group: u32, with_kept: bool) -> EvictionResult {
         self.forget(fixed, group);
         let mut evicted = EvictionResult::default();
