@@ -1,5 +1,5 @@
-//! Experts as blocks in a plan's file: damage at any byte, runs that are killed during writing, and
-//! invalid plans.
+//! Tests of plan files that contain experts as blocks: damage at any byte, processes that are
+//! killed while they write, and invalid plans.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -24,8 +24,8 @@ use ixc_runtime::streaming::store::Config;
 use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 
-/// Bytes of a block: the header and three matrices of 32 rows of 32 f16. The next block begins
-/// after 2 pages.
+/// Bytes of a block: its header and three matrices of 32 rows with 32 f16 each. The next block
+/// begins two pages after this one.
 const BLOCK: usize = 64 + 3 * 2048;
 const STRIDE: usize = 8192;
 
@@ -35,7 +35,7 @@ fn options(budget: u64) -> EngineOptions {
     EngineOptions { threads: Some(2), backend, stream, ..EngineOptions::default() }
 }
 
-/// A plan, and the folder of its model.
+/// A plan with its model and their folder.
 struct PlanFixture {
     folder: PathBuf,
     plan: Plan<Kernel>,
@@ -49,12 +49,12 @@ impl PlanFixture {
         PlanFixture { folder: folder.0.clone(), plan, _removed: Some(folder) }
     }
 
-    /// In a process that [`child`] started, returns the parent's plan and folder.
+    /// Returns the plan and folder of the parent process, if [`child`] started this process.
     fn given() -> Option<PlanFixture> {
         let folder = PathBuf::from(std::env::var_os("IXC_TEST_FOLDER")?);
         let model = folder.join("tiny.weights");
-        // Writing the plan rewrites the model file, whose modification time must be restored, so
-        // that it counts as the same model.
+        // Writing the plan rewrites the model file. Its modification time must be restored, so that
+        // it counts as the same model.
         let modified = fs::metadata(&model).unwrap().modified().unwrap();
         let plan = grouped(&folder, Target::AVX512, Factors::Packed);
         File::options().write(true).open(&model).unwrap().set_modified(modified).unwrap();
@@ -73,8 +73,8 @@ impl PlanFixture {
         file::weights::write(&self.path(), &self.plan, &self.folder, &EngineOptions::default(), progress)
     }
 
-    /// Writes the plan's file, and panics at a call of the progress function. Returns `false` if
-    /// there are fewer calls.
+    /// Writes the plan's file, and panics at the given call of the progress function. Returns
+    /// `false` if there are fewer calls.
     fn write_and_stop(&self, call: usize) -> bool {
         let mut calls = 0;
         let stopped = catch_unwind(AssertUnwindSafe(|| {
@@ -87,7 +87,7 @@ impl PlanFixture {
     }
 }
 
-/// Returns the offset of the first block in a file with these bytes.
+/// Returns the offset of the first block in a plan file with these bytes.
 fn first_block(bytes: &[u8], plan: &Plan<Kernel>) -> usize {
     let payload = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
     let gate = plan.weights.iter().find(|weight| weight.name == "gate").unwrap();
@@ -95,7 +95,7 @@ fn first_block(bytes: &[u8], plan: &Plan<Kernel>) -> usize {
     (48 + payload).next_multiple_of(4096) as usize + gate.offset as usize - 64
 }
 
-/// Runs a step that needs all experts.
+/// Runs a step that uses all experts.
 fn step(path: &Path, options: &EngineOptions) -> Result<Vec<u32>, StepError> {
     let mut engine = Engine::load_file(file::open(path).unwrap(), path.parent().unwrap(), options).unwrap();
     let tokens: Vec<u32> = (0..MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect();
@@ -107,7 +107,8 @@ fn step(path: &Path, options: &EngineOptions) -> Result<Vec<u32>, StepError> {
     Ok(bits)
 }
 
-/// A block that arrives damaged is dropped. It is read and checked again when it is next needed.
+/// Tests that a block that arrives damaged is discarded, and is read and checked again when it is
+/// needed next.
 #[test]
 fn a_block_that_arrived_damaged_is_read_again() {
     let made = PlanFixture::new();
@@ -117,8 +118,8 @@ fn a_block_that_arrived_damaged_is_read_again() {
     let streamed = options(1 << 20);
     let right = step(&path, &streamed).unwrap();
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
-    // Simulates a drive that returns wrong bytes for this block. The file's mode is changed, too,
-    // so that its new status change time has a harmless reason.
+    // Simulates a drive that returns wrong bytes for this block. Also changes the file's mode,
+    // which is a harmless explanation of the new status change time.
     let put = |bytes: &[u8], mode: u32| {
         let mut file = File::options().write(true).open(&path).unwrap();
         file.write_all(bytes).unwrap();
@@ -140,8 +141,8 @@ fn a_block_that_arrived_damaged_is_read_again() {
     put(&good, 0o640);
     let logits = engine.step(&tokens, &[MAX_TOKENS - 1]).unwrap();
     assert!(logits.iter().map(|logit| logit.to_bits()).eq(right));
-    // The damaged block was read in each of three steps, the others once. A failed step leaves some
-    // reads running for the next one; those count twice among the requests.
+    // The damaged block was read in each of three steps, and all others once. Some reads of a
+    // failed step continue in the next step. Their blocks count twice among the requests.
     let stats = engine.stream().unwrap().stats().groups[0];
     assert_eq!(stats.bytes, (u64::from(EXPERTS) + 2) * STRIDE as u64, "{stats:?}");
 }
@@ -182,12 +183,12 @@ fn damage_anywhere_in_a_block_is_noticed() {
         bytes[first + expert * STRIDE + at] ^= 1 << (i % 7);
         check(&bytes, expert, if at < 64 { "" } else { "payload's checksum" });
         if i % 29 == 0 {
-            // If the check is skipped, damaged experts are accepted.
+            // Without the check, damaged experts are accepted.
             resident(&bytes, &EngineOptions { skip_weight_check: true, ..options(0) }).unwrap();
             step(&path, &EngineOptions { skip_weight_check: true, ..streamed.clone() }).unwrap();
         }
     }
-    // The block is undamaged, but belongs to another expert.
+    // The block is intact, but it belongs to another expert.
     let mut bytes = good.clone();
     bytes.copy_within(first..first + BLOCK, first + 3 * STRIDE);
     check(&bytes, 3, "expert");
@@ -210,13 +211,13 @@ fn loading_for_streaming_reads_no_experts() {
     let load = |budget| Engine::load_file(file::open(&path).unwrap(), &made.folder, &options(budget)).map(drop);
     load(1 << 20).unwrap();
     assert!(matches!(load(0), Err(LoadError::Block(_))));
-    // Experts that stay in memory are still compared with their checksums.
+    // Experts that stay in memory are also compared with their checksums.
     bytes[first - 4096] ^= 1;
     fs::write(&path, &bytes).unwrap();
     assert!(matches!(load(1 << 20), Err(LoadError::DamagedWeight { .. })));
 }
 
-/// Changes bytes of the model file, but not its time.
+/// Changes bytes of the model file, but keeps its modification time.
 fn change_unseen(model: &Path, from: usize, bytes: usize) {
     let modified = fs::metadata(model).unwrap().modified().unwrap();
     let mut content = fs::read(model).unwrap();
@@ -244,12 +245,13 @@ fn interrupted_write_is_resumed_from_any_point() {
         made.write(|done, total| steps.push((done, total))).unwrap();
         assert!(fs::read(&path).unwrap() == right, "stopped at call {call}");
         assert!(steps.is_sorted() && steps.last().is_some_and(|(done, total)| done == total));
-        // The last batch was written, but is not in the journal yet, so it is written again.
+        // The last batch was written but is not yet recorded in the journal, so it is written
+        // again.
         assert!(steps.len() >= count - call && steps.len() <= count - call + 3, "{call}: {}", steps.len());
         assert_eq!(fs::read_dir(&made.folder).unwrap().count(), 2, "nothing is left");
     }
     assert!(!made.write_and_stop(count));
-    // An old plan stays until the new one is complete.
+    // An old plan file stays until the new one is complete.
     fs::write(&path, b"old").unwrap();
     assert!(made.write_and_stop(5));
     assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -263,7 +265,7 @@ fn model_changed_during_packing_is_refused_and_restarted() {
     let (path, model) = (made.path(), made.model());
     let right = fs::read(&model).unwrap();
     let file = File::options().write(true).open(&model).unwrap();
-    // A modification time far in the past differs from that of every later write.
+    // This modification time is far in the past, so it differs from that of every later write.
     let before = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30);
     file.set_modified(before).unwrap();
     for replaced in [false, true] {
@@ -324,14 +326,15 @@ fn finished_parts_are_reused_only_for_the_same_model() {
         first.unwrap()
     };
 
-    // The first expert's block is on the disk already, so its bytes in the model are not read
+    // The block of the first expert is already on the disk, so its bytes in the model are not read
     // again.
     assert!(made.write_and_stop(4 + 5));
     change_unseen(&model, gate.offset as usize, matrix);
     made.write(|_, _| ()).unwrap();
     assert!(fs::read(&path).unwrap() == right);
 
-    // The model changes now. Its plan stays the same, but its time differs.
+    // Now the model file is rewritten. Its plan stays the same, but its modification time is
+    // different.
     fs::write(&model, &original).unwrap();
     assert!(made.write_and_stop(4 + 5));
     let noted = fs::read(&parts(&path)[1]).unwrap();
@@ -343,7 +346,7 @@ fn finished_parts_are_reused_only_for_the_same_model() {
     assert!(one < 3000, "{one}: it begins with the first weight");
     let other = fs::read(&path).unwrap();
     assert!(other.len() == right.len() && other != right);
-    // A plan with other properties is begun again, too.
+    // Writing also begins again for a plan with other properties.
     fs::write(&model, &original).unwrap();
     let longer = Plan { context_length: plan.context_length - 1, ..plan.clone() };
     assert!(made.write_and_stop(4 + 5));
@@ -353,7 +356,7 @@ fn finished_parts_are_reused_only_for_the_same_model() {
     assert!(first.unwrap() < 3000 && written.context_length == longer.context_length);
     assert_eq!(file::read(&path).unwrap(), written);
 
-    // The existing bytes and the journal are checked.
+    // Existing bytes and the journal are checked before writing continues.
     for damage in 0..6 {
         fs::remove_file(&path).unwrap();
         assert!(made.write_and_stop(4 + 5));
@@ -375,7 +378,7 @@ fn finished_parts_are_reused_only_for_the_same_model() {
         assert!(fs::read(&path).unwrap() == right, "damage {damage}");
     }
 
-    // Only one run writes at a time.
+    // Only one process at a time can write the file.
     fs::remove_file(&path).unwrap();
     let held = File::create(&parts(&path)[0]).unwrap();
     held.lock().unwrap();
@@ -386,7 +389,7 @@ fn finished_parts_are_reused_only_for_the_same_model() {
     assert!(fs::read(&path).unwrap() == right);
 }
 
-/// Runs a test of this file again in another process, with a folder.
+/// Runs a test of this file in another process, which gets the folder of `made`.
 fn child(test: &str, made: &PlanFixture) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
@@ -406,7 +409,7 @@ fn killed_writer_leaves_no_plan_and_is_resumed() {
             if calls == 10 {
                 println!("\nkill me");
                 std::io::stdout().flush().unwrap();
-                // Blocks until the pipe ends, which is after the end of this process.
+                // Waits until the pipe is closed, which happens after the end of this process.
                 let _ = std::io::stdin().read(&mut [0]);
             }
         };
@@ -434,11 +437,11 @@ fn killed_writer_leaves_no_plan_and_is_resumed() {
 #[cfg(target_os = "linux")]
 #[test]
 fn full_disk_error_states_needed_space_and_resumes() {
-    // The file has room for all but its last three blocks.
+    // The file has room for all blocks except the last three.
     let room = |made: &PlanFixture| fs::read(made.folder.join("right")).unwrap().len() as u64 - 3 * STRIDE as u64;
     if let Some(made) = PlanFixture::given() {
         let limit = libc::rlimit { rlim_cur: room(&made), rlim_max: room(&made) };
-        // SAFETY: both calls change only this process, which was started for that.
+        // SAFETY: both calls affect only this process, which was started for them.
         let limited = unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             libc::setrlimit(libc::RLIMIT_FSIZE, &limit)
@@ -461,7 +464,8 @@ fn full_disk_error_states_needed_space_and_resumes() {
     let words: Vec<&str> = said[0].split(' ').collect();
     let (needed, left): (u64, u64) = (words[0].parse().unwrap(), words[1].parse().unwrap());
     assert_eq!(needed, right.len() as u64);
-    // A block begins before the room ends, and the batch before it may not be in the journal.
+    // The last three blocks are missing. One block more may have been cut off, and the batch before
+    // it may be missing from the journal.
     assert!((3 * STRIDE as u64..6 * STRIDE as u64).contains(&left), "{left} of {needed}");
     assert!(said[0].contains(".tiny.ixp.part") && said[0].contains("compile again to continue"), "{}", said[0]);
     assert!(!path.exists() && parts(&path)[0].exists());

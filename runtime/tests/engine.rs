@@ -1,5 +1,5 @@
-//! Running plans: with machine code and the interpreter, with any number of threads, and in any
-//! division into steps.
+//! Tests that plans run correctly: as machine code and in the interpreter, with any number of
+//! threads, and in any division into steps.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -32,7 +32,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// Returns the logits of every token, in steps of these sizes, repeated.
+/// Returns the logits of all tokens. The steps have these sizes, which are repeated.
 fn all_logits(engine: &mut Engine, tokens: &[u32], sizes: &[usize]) -> Vec<f32> {
     let (mut rest, mut logits) = (tokens, Vec::new());
     for &size in sizes.iter().cycle() {
@@ -55,7 +55,7 @@ fn machine_code_and_interpreter_agree() {
     let mut slow = Engine::load(plan.clone(), &folder.0, &options(2, BackendKind::Interpreter)).unwrap();
     let expected = all_logits(&mut slow, &tokens, &[13, 1]);
     assert!(expected.iter().all(|x| x.is_finite()) && expected.iter().any(|x| x.abs() > 0.1));
-    // All ops of this plan have bit-exact results, because none is an approximation.
+    // None of this plan's ops is an approximation, so all results are bit-exact.
     let found = all_logits(&mut native(&folder, &plan, 2), &tokens, &[13, 1]);
     for (x, y) in found.iter().zip(&expected) {
         assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} and {y}");
@@ -114,9 +114,9 @@ fn threads_do_not_change_a_bit() {
     }
 }
 
-/// Beyond 256 positions, the attention of one token is divided along positions. Results are
-/// bit-identical for any number of threads and in the interpreter. Compared with undivided
-/// attention, only the order of sums differs.
+/// Tests that the attention of one token, which is divided along positions beyond 256 of them, is
+/// accurate. Results are bit-identical for any number of threads and in the interpreter. Compared
+/// with undivided attention, they differ only in the order of sums.
 #[test]
 fn partitioned_long_attention_is_deterministic_and_accurate() {
     let folder = Folder::new();
@@ -140,7 +140,7 @@ fn partitioned_long_attention_is_deterministic_and_accurate() {
         }
         let whole = after(&mut two, &[3]);
         for (i, (x, y)) in expected.iter().zip(&whole).enumerate() {
-            // The order of sums differs, as for other divisions into steps.
+            // The order of sums is different, as with another division into steps.
             assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y} at {i} after {before} positions");
         }
     }
@@ -157,18 +157,18 @@ fn prompt_can_be_split_into_any_steps() {
         engine.reset();
         let found = all_logits(&mut engine, &tokens, sizes);
         for (i, (x, y)) in found.iter().zip(&expected).enumerate() {
-            // The order of sums differs between one row and many.
+            // The order of sums for one row differs from that for many rows.
             assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y} at {i} of steps {sizes:?}");
         }
         assert_eq!(found.len(), expected.len());
     }
-    // A prefill consists of steps of the max size, and returns the logits of the last token.
+    // A prefill runs in steps of the maximum size and returns the logits of the last token.
     engine.reset();
     let chunked = all_logits(&mut engine, &tokens, &[MAX_TOKENS as usize]);
     engine.reset();
     let last = engine.prefill(&tokens).unwrap().to_vec();
     for (x, y) in last.iter().zip(&chunked[chunked.len() - VOCABULARY as usize..]) {
-        // A prefill requests one row of logits.
+        // A prefill requests only one row of logits.
         assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y}");
     }
     assert_eq!(bits(engine.logits(0)), bits(&last));
@@ -205,7 +205,7 @@ fn truncation_restores_the_earlier_state() {
     assert_eq!(engine.position(), 20);
     let back = bits(engine.step(&[3], &[0]).unwrap());
     let mut fresh = native(&folder, &plan, 1);
-    // The division into steps is the same, so the order of sums is the same.
+    // The division into steps is the same, and so is the order of sums.
     fresh.step(&prompt(48), &[]).unwrap();
     fresh.truncate(20);
     assert_eq!(bits(fresh.step(&[3], &[0]).unwrap()), back);
@@ -279,7 +279,7 @@ fn statistics_name_every_task() {
     let items = |label: &str| stats.tasks.iter().find(|task| task.label == label).map(|task| task.work.items);
     assert_eq!((items("embed"), items("head"), items("q")), (Some(50), Some(5), Some(2 * 4 + 2 * 2)));
     assert!(stats.tasks.iter().all(|task| task.work.time <= stats.wall * 2));
-    // Kernels divide the work of their op's tasks.
+    // A kernel's count includes all tasks of its op.
     let sum = |op: &str| {
         let tasks = stats.tasks.iter().filter(|task| task.label.split_whitespace().next() == Some(op));
         tasks.map(|task| (task.work.items, task.work.time)).fold((0, Duration::ZERO), |a, b| (a.0 + b.0, a.1 + b.1))
@@ -304,16 +304,16 @@ fn single_thread_steps_give_equal_bits_without_barriers() {
         let is = |(i, step): &(usize, &Step)| matches!(step, Step::Run { alone, .. } if which(*i, *alone));
         plan.steps.iter().enumerate().filter(is).count() as u64
     };
-    // Tests all steps, every other one, and all but the last, with a limit of few rows or any
-    // number.
+    // Single-thread steps are all steps, every second step, or all but the last. Their limit is one
+    // row, two rows or any number.
     for rows in [1, 2, MAX_TOKENS] {
         for which in [|_: usize| true, |i: usize| i.is_multiple_of(2), |i: usize| i < 12] {
             let alone = tiny::with_single_thread_limits(&plan, |i| if which(i) { rows } else { 0 });
-            // There is no barrier before the first step and after the last one.
+            // There is no barrier before the first step or after the last.
             let shared = runs(&alone, &|i, rows| i == 0 || rows == 0);
             let few = shared - u64::from(!which(plan.steps.len() - 1));
             let many = if rows == MAX_TOKENS { few } else { runs(&alone, &|_, _| true) - 1 };
-            // The code is the same for any number of threads, so it is generated once.
+            // All numbers of threads use the same code, so it is generated only once.
             let options = EngineOptions { stats: true, ..options(5, BackendKind::Native) };
             let mut engine = Engine::load(alone, &folder.0, &options).unwrap();
             for threads in [1, 2, 3, 5] {
@@ -341,7 +341,8 @@ fn steps_without_outputs_have_fewer_barriers() {
         engine.step(&[1, 2], rows).unwrap();
         engine.take_stats().barriers / 2
     };
-    // These are the steps of outputs: the selected rows, their norm and the head.
+    // These barriers belong to the steps for outputs: the selection of rows, their norm, and the
+    // head.
     assert_eq!(barriers(&[0, 1]) - barriers(&[]), 2);
 }
 
@@ -359,12 +360,12 @@ fn columns_are_split_when_items_are_few_per_thread() {
         let stats = engine.take_stats();
         stats.tasks.iter().find(|task| task.label == label).map_or(0, |task| task.work.items)
     };
-    // A token's two experts have two columns each, with two bands: 8 items, fewer than the min
-    // number for a thread.
+    // Each of a token's two experts has two columns with two bands each. These are 8 items, fewer
+    // than the minimum for a second thread.
     assert_eq!([items(&mut one, 1, "swiglu"), items(&mut four, 1, "swiglu")], [8, 8]);
     assert_eq!([items(&mut one, 1, "q"), items(&mut four, 1, "q")], [4, 4]);
-    // A kernel for more rows never divides its columns. The experts of five tokens have as many
-    // columns as one thread should have.
+    // A kernel for more rows never divides its columns. For five tokens, the experts have as many
+    // columns as one thread should get.
     assert_eq!([5, 6].map(|tokens| items(&mut four, tokens, "o")), [4, 2]);
     let of_five = [items(&mut one, 5, "swiglu"), items(&mut four, 5, "swiglu")];
     assert!(of_five[0] >= 8 && of_five[1] == 2 * of_five[0], "{of_five:?}");
@@ -379,7 +380,7 @@ fn plan_file_round_trips() {
     file::write(&path, &plan).unwrap();
     let read = file::read(&path).unwrap();
     assert_eq!(read, plan);
-    // No temporary file is left.
+    // No temporary file remains.
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
     let mut engine = Engine::load(read, &folder.0, &EngineOptions::default()).unwrap();
     assert_eq!((engine.tokenizer(), engine.architecture()), (&[1, 2, 3][..], "tiny"));
@@ -425,7 +426,8 @@ fn plans_not_fitting_machine_or_model_are_errors() {
     assert!(matches!(load(&plan, EngineOptions::default()), Err(LoadError::ModelFile { .. })));
 }
 
-/// A variant with other kernels may number them differently.
+/// Tests that a plan variant replaces another one of the same model. Its kernels may be numbered
+/// differently.
 #[test]
 fn plan_variant_of_the_same_model_replaces_another() {
     let folder = Folder::new();
@@ -450,7 +452,8 @@ fn plan_variant_of_the_same_model_replaces_another() {
     assert!(matches!(engine.variant(&other), Err(LoadError::OtherPlan { streamed: false })));
 }
 
-/// The activations of another plan may take more memory.
+/// Tests that replacing a plan stays within the budget, although the activations of the new plan
+/// may need more memory.
 #[test]
 fn plan_variant_stays_within_the_budget() {
     let folder = Folder::new();
@@ -459,7 +462,7 @@ fn plan_variant_stays_within_the_budget() {
     let Err(LoadError::Larger { needed, .. }) = Engine::load(plan.clone(), &folder.0, &with(1)) else {
         panic!("a byte is enough")
     };
-    // The memory of the process outside the engine counts, too, and grows meanwhile.
+    // Memory that the process uses outside the engine also counts, and it grows during the test.
     let budget = needed + (1 << 30);
     let mut engine = Engine::load(plan.clone(), &folder.0, &with(budget)).unwrap();
     let mut other = plan.clone();

@@ -1,4 +1,5 @@
-//! Damaged and malicious plans: each gives a typed error, or runs inside its memory. None panics.
+//! Tests with damaged and malicious plans. Each one is refused with a typed error, or runs inside
+//! its own memory. None causes a panic.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -20,14 +21,15 @@ use ixc_runtime::program::Program;
 use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY};
 
-/// Makes a generator from a seed, and prints the seed.
+/// Makes a random generator from a seed and prints the seed.
 fn seeded(seed: u64) -> Random {
     println!("seed {seed}");
     Random::new(seed)
 }
 
 trait Trouble {
-    /// Returns a number that is likely to cause errors: a limit, or a number near `near`.
+    /// Returns a random number that is likely to cause errors: a limit, or a number close to
+    /// `near`.
     fn number(&mut self, near: u64) -> u64;
 }
 
@@ -50,7 +52,7 @@ fn options() -> EngineOptions {
     EngineOptions { threads: Some(2), ..EngineOptions::default() }
 }
 
-/// Loads a plan, and runs a prefill and a step. Results do not matter, but both must end.
+/// Loads a plan, and runs a prefill and a step. Both must end, with any result.
 fn survive(folder: &Folder, plan: Plan<Kernel>) -> Result<(), String> {
     let vocabulary = plan.vocabulary;
     let mut engine = Engine::load(plan, &folder.0, &options()).map_err(|error| error.to_string())?;
@@ -68,7 +70,7 @@ fn survive(folder: &Folder, plan: Plan<Kernel>) -> Result<(), String> {
 fn damaged_bytes_and_wrong_lengths_are_detected() {
     let folder = Folder::new();
     let mut plan = tiny::plan(&folder.0);
-    // Most kernels are removed for speed, which the file format allows.
+    // Most kernels are removed, which makes the test faster. The file format allows this.
     plan.kernels.truncate(2);
     let bytes = file::encode(&plan).unwrap();
     assert_eq!(file::decode(&bytes).unwrap(), plan);
@@ -88,7 +90,8 @@ fn damaged_bytes_and_wrong_lengths_are_detected() {
     }
     let longer = [&bytes[..], b"x"].concat();
     assert!(matches!(file::decode(&longer), Err(FormatError::Trailing { .. })));
-    // Lengths that exceed any file, and weights whose sizes overflow, with a valid checksum.
+    // Lengths that exceed any file and weights whose sizes overflow, in a header with a valid
+    // checksum.
     for (at, field) in [(16, u64::MAX), (16, file::MAX_PAYLOAD + 1), (24, u64::MAX), (24, u64::MAX - 8191)] {
         let mut wrong = bytes.clone();
         wrong[at..at + 8].copy_from_slice(&field.to_le_bytes());
@@ -105,8 +108,8 @@ fn damaged_bytes_and_wrong_lengths_are_detected() {
     assert!(matches!(nowhere, Err(FileError::Output(OutputError::Io { action: "write", .. }))));
 }
 
-/// Makes a kernel with `count` vectors that stay live over a loop, so that they do not fit into a
-/// stack frame.
+/// Makes a kernel with `count` vectors that are live during a loop. With many vectors, they do not
+/// fit into a stack frame.
 fn alive(count: i64) -> Kernel {
     let mut b = KernelBuilder::new("alive");
     let (x, y) = (b.read("x", 32 * count), b.write("y", 32 * count));
@@ -136,14 +139,14 @@ fn a_plan_that_cannot_be_loaded_is_never_written() {
     let refused: [(Plan<Kernel>, Expected); 5] = [
         (with(&|plan| plan.max_tokens = 0), |error| matches!(error, LoadError::Plan(_))),
         (with(&|plan| plan.target = "z80".to_owned()), |error| matches!(error, LoadError::Target { .. })),
-        // The buffer is smaller than the bytes that the kernel reads.
+        // The kernel reads more bytes than the buffer contains.
         (with(&|plan| plan.kernels[0].buffers[0].size = 1.into()), |error| matches!(error, LoadError::Kernel { .. })),
         // These kernels exceed limits of the verifier.
         (
             with(&|plan| plan.kernels[0].buffers[0].size = i64::MAX.into()),
             |error| matches!(error, LoadError::Kernel { source, .. } if source.to_string().contains("constant")),
         ),
-        // The kernel verifies, but no code can be generated for it.
+        // The verifier accepts this kernel, but no code can be generated for it.
         (
             with(&|plan| plan.kernels.push(alive(5000))),
             |error| matches!(error, LoadError::Codegen(source) if source.to_string().contains("alive")),
@@ -164,7 +167,7 @@ fn a_plan_that_cannot_be_loaded_is_never_written() {
     assert!(path.exists());
 }
 
-/// Returns the range of the kernels in a plan's payload.
+/// Returns the range of a plan's payload that contains the kernels.
 fn kernels_in(payload: &[u8], plan: &Plan<Kernel>) -> std::ops::Range<usize> {
     let kernels = postcard::to_allocvec(&plan.kernels).unwrap();
     let start = payload.windows(kernels.len()).position(|window| window == kernels).unwrap();
@@ -189,7 +192,7 @@ fn payloads_with_a_right_checksum_and_wrong_bytes_do_no_harm() {
         }
         let Ok(mut plan) = file::decode(&file::seal(&bytes)) else { continue };
         if tasks(&mut plan).iter().any(|task| task.columns > 1 << 16) {
-            // A plan that still loads may be valid, and run for an hour, so it is skipped.
+            // A plan that is still accepted may be valid and run for an hour, so it is skipped.
             continue;
         }
         decoded += 1;
@@ -212,7 +215,7 @@ fn kernels_with_wrong_bytes_are_refused_or_compile() {
         bytes[kernels.start + random.index(kernels.len())] = random.bits() as u8;
         let Ok(plan) = file::decode(&file::seal(&bytes)) else { continue };
         decoded += 1;
-        // The plan is not run, because a valid kernel may run forever.
+        // The plan is only loaded, because a valid kernel may run for a very long time.
         refused += usize::from(Engine::load(plan, &folder.0, &options()).is_err());
     }
     println!("{decoded} decoded, {refused} refused");
@@ -229,7 +232,7 @@ fn deeply_nested_loops_are_refused_while_decoding() {
     let innermost = postcard::to_allocvec(&nest(Vec::new())).unwrap();
     let payload = postcard::to_allocvec(&plan).unwrap();
     let at = payload.windows(innermost.len()).position(|window| window == innermost).unwrap();
-    // The body of each loop is the next loop.
+    // The body of each loop contains the next loop.
     let opened = [&innermost[..innermost.len() - 1], &[1]].concat();
     for depth in [10, 63, 64, 1_000_000] {
         let bytes = [&payload[..at], &opened.repeat(depth), &payload[at..]].concat();
@@ -262,7 +265,7 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
     tasks(plan).into_iter().find(|task| task.label == label).unwrap()
 }
 
-/// Makes attention read chosen cache slots, although no task writes the bit mask of the choice.
+/// Makes attention read chosen cache slots, without a task that writes the bit mask of the choice.
 fn choose(plan: &mut Plan<Kernel>) -> PositionChoice {
     let choice = PositionChoice { top_k: 5, every: 1, of: ChoiceUnit::Positions };
     let row_bytes = u64::from(plan.context_length.div_ceil(32)) * 4;
@@ -279,27 +282,27 @@ fn choose(plan: &mut Plan<Kernel>) -> PositionChoice {
     choice
 }
 
-/// Returns the attention argument that takes the chosen slots.
+/// Returns the argument of attention that contains the chosen slots.
 fn chosen_argument(plan: &mut Plan<Kernel>) -> &mut Arg {
     choose(plan);
     let chosen = |arg: &&mut Arg| matches!(arg.source, Source::Chosen { .. });
     task(plan, "attention").args.iter_mut().find(chosen).unwrap()
 }
 
-/// Returns the division of one token's attention along positions.
+/// Returns the description of how the attention of one token is divided along positions.
 fn split(plan: &mut Plan<Kernel>) -> &mut Split {
     task(plan, "attention").variants[0].split.as_mut().unwrap()
 }
 
-/// Returns the bands of a product of few rows.
+/// Returns the bands of a matrix product with few rows.
 fn bands(plan: &mut Plan<Kernel>) -> &mut Bands {
     task(plan, "q").variants[0].bands.as_mut().unwrap()
 }
 
-/// The kinds of choices of an index.
+/// Kinds of choices that an index can make.
 const CHOSEN: [ChoiceUnit; 3] = [ChoiceUnit::Positions, ChoiceUnit::Entries, ChoiceUnit::Blocks];
 
-/// Changes one property of the plan.
+/// Changes one property of the plan, and returns a description of the change.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
     let what = random.index(25);
     let (kernels, buffers, weights) = (plan.kernels.len(), plan.buffers.len(), plan.weights.len());
@@ -367,7 +370,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
             }
         }
         23 => {
-            // Attention over a sliding-window state cannot be divided along positions.
+            // The attention of a state with a sliding window cannot be divided along positions.
             plan.states[0].window = Some(random.number(64) as u32);
             tasks(plan).into_iter().for_each(|task| task.variants.retain(|variant| variant.split.is_none()));
         }
@@ -493,7 +496,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
 #[test]
 fn plans_with_wrong_numbers_do_no_harm() {
     let folders = [Folder::new(), Folder::new()];
-    // A plan that packs weights is tested, too, if its target needs no interpreter here.
+    // A plan that packs weights is also tested, if this machine can run its code.
     let packs = Target::AVX512.missing().is_empty();
     let plans = [
         tiny::plan(&folders[0].0),
@@ -749,7 +752,7 @@ fn plan_errors_name_the_invalid_field() {
             p.buffers[p.logits.0 as usize].offset = end;
         }),
         ("slot 0 of token 0 is routed to expert", |p| {
-            // The routing uses weights as ids.
+            // The routing reads weights instead of ids.
             let from = task(p, "route").args[2].source;
             let Source::Arena(ids) = from else { panic!("{from:?}") };
             if let Some(Step::Bucket { ids: to, .. }) = p.steps.iter_mut().find(|s| matches!(s, Step::Bucket { .. })) {

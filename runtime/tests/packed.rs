@@ -1,5 +1,5 @@
-//! Packed weights: packed on demand, or written into the plan's file and mapped; and damage in such
-//! files.
+//! Tests of packed weights, which are packed when they are needed or are mapped from the plan's
+//! file. Also tests of damaged files.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -24,7 +24,7 @@ fn tokens() -> Vec<u32> {
     (0..MAX_TOKENS + 9).map(|i| (i * 7 + i * i) % VOCABULARY).collect()
 }
 
-/// Returns the logits of every token, in long and short steps.
+/// Returns the logits of all tokens, from long and short steps.
 fn logits(engine: &mut Engine) -> Vec<f32> {
     let (tokens, mut logits, mut at) = (tokens(), Vec::new(), 0);
     for length in [30, 1, 5, 14, 7] {
@@ -70,14 +70,14 @@ fn packing_on_demand_matches_packing_at_load() {
     let backend = if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
     let load = |threads| Engine::load(plan.clone(), &folder.0, &options(threads, backend)).unwrap();
     let mut before = load(2);
-    // `q`, `k`, `v` and `o`, and `gate`, `up` and `down` of each expert.
+    // The parts are `q`, `k`, `v` and `o`, and the `gate`, `up` and `down` of each expert.
     let parts = 4 + 3 * u64::from(tiny::EXPERTS);
     assert_eq!(before.on_demand_parts(), parts);
     before.pack_weights().unwrap();
     assert_eq!(before.on_demand_parts(), 0);
     let right = bits(&logits(&mut before));
     before.pack_weights().unwrap();
-    // The division into steps selects the kernels, and the kernels determine the order of sums.
+    // The division into steps determines which kernels run, and so the order of sums.
     let mut long = load(1);
     long.pack_weights().unwrap();
     let rows: Vec<u32> = (0..MAX_TOKENS).collect();
@@ -94,17 +94,17 @@ fn packing_on_demand_matches_packing_at_load() {
         (bits(&logits), left)
     };
     for threads in [1, 2, 3] {
-        // The first step keeps no packed weights. The next ones keep the weights that they need, a
-        // quarter at a time.
+        // After the first step, no packed weights remain. Each later step keeps packed weights that
+        // it needs, a quarter of them at a time.
         let (found, left) = run(&mut load(threads), &[30, 1, 5, 14, 7]);
         assert!(found == right, "{threads} threads");
         assert!(left[0] == parts && left.is_sorted_by(|a, b| a >= b), "{left:?}");
         let [first, few] = [parts - left[1], 4 + 3 * u64::from(tiny::TOP_K)];
         assert!(first > 0 && first < few && parts - left[4] >= few, "{left:?}");
-        // The first step keeps no packed weights, whatever its length.
+        // After the first step, no packed weights remain, even if it has the maximum length.
         let (found, left) = run(&mut load(threads), &[MAX_TOKENS as usize]);
         assert!(found == long && left[0] == parts, "{threads} threads: {left:?}");
-        // After a step without outputs, all remaining weights are packed.
+        // After steps without outputs, the test packs all remaining weights.
         let mut engine = load(threads);
         engine.step(&tokens()[..30], &[]).unwrap();
         engine.step(&tokens()[30..31], &[]).unwrap();
@@ -115,7 +115,7 @@ fn packing_on_demand_matches_packing_at_load() {
     }
 }
 
-/// Returns a plan file with weights, the plan in it, and the plan that it was made from.
+/// Returns the path of a plan file with weights, the plan in it, and the original plan.
 fn written(folder: &Folder) -> (std::path::PathBuf, Plan<Kernel>, Plan<Kernel>) {
     let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let path = folder.0.join("tiny.ixp");
@@ -123,7 +123,7 @@ fn written(folder: &Folder) -> (std::path::PathBuf, Plan<Kernel>, Plan<Kernel>) 
     let options = options(2, BackendKind::Native);
     let written = file::weights::write(&path, &plan, &folder.0, &options, |done, of| steps.push((done, of))).unwrap();
     let packed: u64 = plan.weights.iter().filter(|w| w.is_packed_at_load()).map(|w| w.bytes).sum();
-    // Packing f16 does not change its length.
+    // Packed f16 weights have the same length as unpacked ones.
     assert_eq!(steps.last().unwrap().0, packed);
     assert!(steps.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 == pair[1].1));
     (path, written, plan)
@@ -151,8 +151,8 @@ fn weights_written_into_the_plan_are_mapped_and_the_same() {
         let found = logits(&mut Engine::load_file(file::open(&path).unwrap(), &folder.0, &options).unwrap());
         assert_eq!(bits(&found), bits(&right));
     }
-    // Without the file, the plan's weights are absent. Such a plan cannot be written without its
-    // weights, nor packed again.
+    // Without the file, the plan has no weights. Such a plan cannot be loaded, written without
+    // weights, or packed again.
     assert!(matches!(Engine::load(written.clone(), &folder.0, &native), Err(LoadError::NoWeights)));
     let again = file::write(&path, &written);
     assert!(matches!(again, Err(FileError::Format { source: FormatError::Weights { found: 0, .. }, .. })));
@@ -203,7 +203,7 @@ fn damage_anywhere_in_a_file_with_weights_is_noticed() {
                 Err(Err(LoadError::DamagedWeight { name, .. })) => assert_eq!(name, weight.name),
                 other => panic!("{}: {other:?}", weight.name),
             }
-            // If the check is skipped, damaged weights are accepted.
+            // Without the check, damaged weights are accepted.
             load(&bytes, true).unwrap();
         }
     }
@@ -219,7 +219,7 @@ fn damage_anywhere_in_a_file_with_weights_is_noticed() {
         assert!(matches!(error, Err(Ok(FormatError::Magic { .. } | FormatError::Truncated { .. }))), "{end} bytes");
     }
     assert!(matches!(load(&[&good[..], b"x"].concat(), false), Err(Ok(FormatError::Trailing { .. }))));
-    // The payload is valid, but no weights follow.
+    // The file ends after the valid payload, without weights.
     let end = u64::from_le_bytes(good[16..24].try_into().unwrap()) as usize;
     let without = file::seal(&good[HEADER_BYTES..HEADER_BYTES + end]);
     assert!(matches!(load(&without, false), Err(Ok(FormatError::Weights { found: 0, .. }))));

@@ -1,4 +1,5 @@
-//! Tests with real kernels that sharing pages between sequences does not change any result bit.
+//! Tests, with real kernels, that sharing pages between sequences does not change any bit of the
+//! results.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -9,11 +10,11 @@ use ixc_runtime::storage::shared_pages::Sharing;
 use tiny::{Folder, MAX_TOKENS, VOCABULARY};
 
 const SEQUENCES: usize = 3;
-/// A column of this many positions, with 16 elements each, has 8 pages.
+/// Number of positions. A column with 16 elements for each has 8 pages.
 const CONTEXT: u32 = 1024;
 
-/// Runs random steps, truncations and copies. Every step must give the logits of an engine without
-/// sharing.
+/// Tests random steps, truncations and copies. Each step must give the same logits as an engine
+/// without sharing.
 #[test]
 fn steps_of_sequences_that_share_have_the_same_bits() {
     let folder = Folder::new();
@@ -75,8 +76,8 @@ fn steps_of_sequences_that_share_have_the_same_bits() {
     assert!(shared > 30 && saved >= 16_384, "{shared} {saved}");
 }
 
-/// Returns the number of bytes of shared pages of this process that the system copied because a
-/// thread wrote to them.
+/// Returns how many bytes of this process's shared pages the system has copied because a thread
+/// wrote to them.
 fn copied_by_the_system() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let (mut inside, mut bytes) = (false, 0);

@@ -1,5 +1,5 @@
-//! Tests that streamed experts give bit-identical results to resident experts with any budget, and
-//! tests of files that change during a run.
+//! Tests that streamed experts give results that are bit-identical to those of resident experts,
+//! with any budget. Also tests files that change during a run.
 
 mod deadline;
 #[allow(dead_code, reason = "other tests use the rest of it")]
@@ -31,7 +31,7 @@ fn native(target: Target) -> BackendKind {
 }
 
 fn options(threads: usize, budget: u64, backend: BackendKind) -> EngineOptions {
-    // Small reads, so that a block needs several.
+    // With small reads, each block needs several of them.
     let stream = Config { budget, chunk: 4096, ..Config::default() };
     EngineOptions { threads: Some(threads), backend, stream, ..EngineOptions::default() }
 }
@@ -40,7 +40,7 @@ fn tokens() -> Vec<u32> {
     (0..2 * MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect()
 }
 
-/// Returns the bits of the logits of every token, in long and short steps.
+/// Returns the bits of all tokens' logits, from long and short steps.
 fn logits(engine: &mut Engine) -> Vec<u32> {
     let (tokens, mut bits, mut at) = (tokens(), Vec::new(), 0);
     for length in [1, 30, 1, 5, MAX_TOKENS as usize, 1, 1, 3] {
@@ -51,7 +51,7 @@ fn logits(engine: &mut Engine) -> Vec<u32> {
     bits
 }
 
-/// Returns the min budget for a plan's blocks.
+/// Returns the minimum budget for the blocks of a plan.
 fn least(load: &dyn Fn(u64) -> Result<Engine, LoadError>) -> u64 {
     match load(1) {
         Err(LoadError::Stream(error)) => match *error {
@@ -79,7 +79,7 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
                 assert!(store.bytes() <= budget);
                 let stats = store.stats().groups[0];
                 assert!(stats.misses > 0 && stats.failures == 0, "{stats:?}");
-                // If not all experts fit, some are read again.
+                // Unless all experts fit into memory, some of them are read again.
                 let all = stats.misses + stats.on_the_way;
                 assert_eq!(all > u64::from(EXPERTS), budget < 2 * least && EXPERTS > 2 * TOP_K, "{stats:?}");
             }
@@ -87,7 +87,7 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
-/// Returns counts that grow with the expert's number in each layer.
+/// Returns counts for the experts of each layer, which increase with the expert's number.
 fn rising(layers: usize) -> Vec<Vec<u64>> {
     vec![(0..u64::from(EXPERTS)).collect(); layers]
 }
@@ -105,7 +105,7 @@ fn pinned_experts_change_no_bits_and_choices_are_counted() {
         let counts = engine.expert_counts();
         (counts.tokens(), counts.layers().iter().map(|layer| layer.chosen.clone()).collect::<Vec<_>>())
     };
-    // If all experts are in memory, pinning has no effect.
+    // If all experts fit into memory, pinning changes nothing.
     let mut resident = load(2, 0, 50).unwrap();
     let right = logits(&mut resident);
     let (tokens, chosen) = counted(&resident);
@@ -124,7 +124,7 @@ fn pinned_experts_change_no_bits_and_choices_are_counted() {
         assert!(logits(&mut engine) == right, "{threads} threads, {budget} bytes, {percent} %");
         assert_eq!(counted(&engine), (tokens, chosen.clone()), "{threads} threads, {budget} bytes");
         assert!(engine.stream().unwrap().bytes() <= budget);
-        // Experts that are evicted between steps are read again.
+        // Experts that were evicted between steps are read again.
         engine.reset();
         let evicted: u32 =
             (0..LAYERS as usize).map(|layer| engine.evict_experts(layer, layer == 1).unwrap().blocks).sum();
@@ -137,7 +137,7 @@ fn pinned_experts_change_no_bits_and_choices_are_counted() {
     assert_eq!(resident.evict_experts(0, false), Err(EvictError::NotStreamed));
 }
 
-/// Returns the number of tokens in the steps of [`logits`].
+/// Returns the number of tokens in all steps of [`logits`].
 fn tokens_of_logits() -> u64 {
     1 + 30 + 1 + 5 + u64::from(MAX_TOKENS) + 1 + 1 + 3
 }
@@ -162,12 +162,13 @@ fn counts_of_another_model_are_refused() {
             }
         }
     }
-    // Counts and percentages may be any numbers.
+    // Any numbers are accepted as counts and as percentage.
     let pins = Some(Pins { chosen: vec![vec![u64::MAX; EXPERTS as usize]; 2], percent: u32::MAX });
     Engine::load(plan, &folder.0, &EngineOptions { pins, ..options(1, 64 << 20, BackendKind::Native) }).unwrap();
 }
 
-/// Stages that one thread runs alone are shared if they run again for late experts, and only then.
+/// Tests single-thread stages. Only those that run again for late experts are shared between the
+/// threads.
 #[test]
 fn streamed_experts_match_resident_bits_on_single_thread_stages() {
     let folder = Folder::new();
@@ -187,8 +188,9 @@ fn streamed_experts_match_resident_bits_on_single_thread_stages() {
     }
 }
 
-/// Adds early routers with mostly wrong predictions. Each predicts the experts that the previous
-/// layer chose. The first layer's predicts its own choice for the previous token.
+/// Adds early routers whose predictions are mostly wrong. Each of them predicts the experts that
+/// the previous layer chose. That of the first layer predicts its own choice for the previous
+/// token.
 fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {
     let mut plan = plan.clone();
     let layers = plan.expert_groups.len() as u32;
@@ -227,7 +229,7 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
         for (i, (name, policy)) in Kind::ALL.into_iter().enumerate() {
             for budget in [least, least + least / 2] {
                 let mut engine = load(budget, policy, PredictionSettings { choice, extra: i as u32 }).unwrap();
-                // The run also has many tokens in single steps.
+                // The run also includes long steps of many tokens.
                 assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes");
                 engine.reset();
                 assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes, again");
@@ -239,8 +241,8 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
     }
 }
 
-/// Returns the bits of the logits of many tokens that are decoded one by one, and the bytes read
-/// ahead for them. Most tokens are the same. There are more than [`StrategyChoice::Auto`] needs for
+/// Returns the bits of the logits of many tokens, decoded one by one, and the number of bytes read
+/// ahead for them. Most of the tokens are equal. [`StrategyChoice::Auto`] needs fewer tokens for
 /// its measurements.
 fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
     let predicted = |engine: &Engine| -> u64 {
@@ -249,8 +251,8 @@ fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
     let (mut bits, mut ahead) = (Vec::new(), 0);
     for round in 0..2 {
         engine.reset();
-        // A prompt reads the next layer's experts ahead with any strategy. After one token, none of
-        // these reads is left.
+        // During a prompt, any strategy reads experts of the next layer ahead. After one more
+        // token, none of these reads remain.
         engine.step(&tokens()[..5], &[]).unwrap();
         engine.step(&[round], &[]).unwrap();
         let before = predicted(engine);
@@ -258,7 +260,8 @@ fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
             let token = if i % 8 == 7 { i % VOCABULARY } else { round };
             bits.extend(engine.step(&[token], &[0]).unwrap().iter().map(|logit| logit.to_bits()));
         }
-        // Earlier predictions may have been cancelled since, so the count can be smaller.
+        // Some earlier predictions may have been cancelled in the meantime, so the count may have
+        // decreased.
         ahead += predicted(engine).saturating_sub(before);
     }
     (bits, ahead)
@@ -276,13 +279,15 @@ fn predictions_across_tokens_and_layers_change_no_bits() {
     let (right, _) = many(&mut load(0, StrategyChoice::Off).unwrap());
     let least = least(&|budget| load(budget, StrategyChoice::Off));
     for choice in choices() {
-        // Memory holds two layers of three: a layer's experts are evicted before it runs again.
+        // The experts of two of three layers fit into memory. So a layer's experts are evicted
+        // before the layer runs again.
         let mut engine = load(least, choice).unwrap();
         let (found, ahead) = many(&mut engine);
         assert!(found == right, "{choice}");
         let stats = engine.stream().unwrap().stats();
         assert_eq!(stats.groups.len(), LAYERS as usize);
-        // All choices but off read ahead. `auto` does so after it has measured without.
+        // All strategies except `off` read ahead. `auto` begins after it has measured steps without
+        // reading ahead.
         assert_eq!(ahead > 0, choice != StrategyChoice::Off, "{choice}: {stats:?}");
         assert!(stats.groups.iter().all(|layer| layer.failures == 0), "{stats:?}");
     }
@@ -292,7 +297,7 @@ fn predictions_across_tokens_and_layers_change_no_bits() {
 fn predictions_are_counted_for_every_token_that_is_made() {
     let folder = Folder::new();
     let plan = predicted(&plan_of(&folder.0, Target::PORTABLE, Factors::F32));
-    // A router of zeros always chooses the same experts.
+    // With a weight matrix of zeros, the router always chooses the same experts.
     let router = plan.weights.iter().find(|weight| weight.name == "router").unwrap();
     let path = folder.0.join("tiny.weights");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -312,8 +317,8 @@ fn predictions_are_counted_for_every_token_that_is_made() {
         for token in &tokens()[5..12] {
             engine.step(&[*token], &[0]).unwrap();
         }
-        // The first of seven tokens has no token before it, and experts that are always used stay
-        // in memory.
+        // The first of seven tokens has no previous token. Experts that all tokens use stay in
+        // memory.
         for (strategy, layers) in engine.predictions().unwrap().tallies {
             let counts = (layers[0].chosen, layers[0].predicted, layers[0].right, layers[0].useful, layers[0].useless);
             assert_eq!(counts, (12, 12, 12, 0, 0), "{choice}: {strategy}");
@@ -360,8 +365,8 @@ fn a_file_that_changes_is_an_error_until_it_is_loaded_again() {
     let error = engine.step(&tokens()[..4], &[]).unwrap_err().to_string();
     assert!(error.contains("tiny.weights") && error.contains("changed while in use"), "{error}");
     assert_eq!(engine.position(), 0);
-    // The old bytes return, but the file changed meanwhile, so it is not certain that all of them
-    // are back.
+    // The file has its old bytes again. But it was changed in between, so it is uncertain whether
+    // all old bytes are back.
     std::fs::write(&path, &bytes).unwrap();
     assert!(engine.step(&tokens()[..4], &[]).is_err());
     assert!(logits(&mut load(least(&load)).unwrap()) == right);
@@ -374,7 +379,7 @@ fn a_file_that_is_replaced_while_it_is_loaded_is_refused() {
     let (path, other) = (folder.0.join("tiny.ixp"), folder.0.join("other.ixp"));
     file::weights::write(&path, &plan, &folder.0, &EngineOptions::default(), |_, _| ()).unwrap();
     let opened = file::open(&path).unwrap();
-    // The copy has the same bytes, so only the file's identity differs.
+    // The copy has the same bytes, so only the identity of the file differs.
     std::fs::copy(&path, &other).unwrap();
     std::fs::rename(&other, &path).unwrap();
     let error = Engine::load_file(opened, &folder.0, &options(1, 1 << 20, native(Target::AVX512))).unwrap_err();
@@ -382,16 +387,17 @@ fn a_file_that_is_replaced_while_it_is_loaded_is_refused() {
     assert!(matches!(&*error, StreamError::Changed(changed) if changed.what == "device and inode"), "{error}");
 }
 
-/// The result of a read at an offset: its max bytes, or an error number.
+/// Outcome of a read at an offset: the maximum number of bytes that it returns, or an error number.
 type Fate = dyn FnMut(u64) -> Result<u64, i32> + Send;
 
-/// A backend whose reads end with results that a test chooses: one at a time, in reverse order.
+/// A backend whose reads have outcomes that the test chooses. They end one at a time, in reverse
+/// order.
 struct Planted {
     files: Arc<Files>,
     woken: Arc<Woken>,
     fate: Arc<Mutex<Fate>>,
     begun: Vec<Read>,
-    /// Number of waits of the drive before a read ends.
+    /// Number of times the drive waits before a read ends.
     patience: u64,
     asked: u64,
 }
@@ -422,7 +428,7 @@ impl Backend for Planted {
     fn wait(&mut self, done: &mut Vec<Completion>) -> std::io::Result<()> {
         self.asked += 1;
         if !self.begun.is_empty() && !self.asked.is_multiple_of(self.patience) {
-            // Returns without a completion, like a spurious wake-up, so that other threads run
+            // Returning without a completion is like a spurious wake-up. It lets other threads run
             // before the read ends.
             std::thread::yield_now();
             return Ok(());
@@ -430,8 +436,8 @@ impl Backend for Planted {
         if let Some(read) = self.begun.pop() {
             let result = (self.fate.lock().unwrap())(read.offset).map(|most| {
                 let bytes = most.min(read.into.bytes()) as usize;
-                // SAFETY: the region is mapped, and used only here until the completion is
-                // returned.
+                // SAFETY: the region is mapped, and until the completion is returned, no other code
+                // uses it.
                 let into = unsafe { std::slice::from_raw_parts_mut(read.into.base(), bytes) };
                 self.files.handle(read.file).unwrap().read_at(into, read.offset).unwrap() as u32
             });
@@ -444,7 +450,7 @@ impl Backend for Planted {
     }
 }
 
-/// Makes an engine whose reads end with the results of `fate`.
+/// Makes an engine whose reads have the outcomes that `fate` returns.
 fn planted(
     plan: &Plan<Kernel>,
     folder: &Folder,
@@ -455,8 +461,8 @@ fn planted(
     Engine::load(plan.clone(), &folder.0, &options).unwrap()
 }
 
-/// Makes options with a backend whose reads end with the results of `fate`, each after `patience`
-/// waits.
+/// Makes options with a backend whose reads have the outcomes that `fate` returns. Each read ends
+/// after `patience` waits.
 fn with_fates(
     options: EngineOptions,
     patience: u64,
@@ -504,7 +510,7 @@ fn short_and_interrupted_reads_change_nothing() {
         count += 1;
         match count % 3 {
             0 => Err(EINTR),
-            // Reads return a few bytes, or whole pages.
+            // A read returns a few bytes or whole pages.
             1 => Ok(1 + count * 977 % 4095),
             _ => Ok(u64::MAX),
         }
@@ -525,7 +531,7 @@ fn unreadable_expert_fails_only_steps_that_need_it() {
     let mended = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&mended);
     let mut engine = planted(&plan, &folder, 96 << 10, move |offset| {
-        // Reads consist of whole pages, so this checks whether a read overlaps the expert.
+        // Reads are whole pages, so a read may overlap the expert without beginning in it.
         let touches = offset < broken.end && broken.start < offset + 4096;
         if touches && !told.load(Ordering::Relaxed) { Err(EIO) } else { Ok(u64::MAX) }
     });
@@ -561,7 +567,7 @@ fn a_file_that_is_overwritten_while_it_is_read_fails_the_step() {
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
     let path = folder.0.join("tiny.weights");
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // The modification time is far in the past, so that every later write changes it.
+    // This modification time is far in the past, so that every later write changes it.
     file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
     let down = plan.weights.iter().find(|weight| weight.name == "down").unwrap();
     let (begin, bytes) = (down.offset, down.bytes);
@@ -571,7 +577,7 @@ fn a_file_that_is_overwritten_while_it_is_read_fails_the_step() {
         let mut reads = counted.lock().unwrap();
         *reads += 1;
         if *reads == 2 {
-            // The length stays, and every float of the experts' last matrices becomes 0.
+            // The file keeps its length. All floats of the experts' last matrices become 0.
             file.write_all_at(&vec![0; bytes as usize], begin).unwrap();
         }
         Ok(u64::MAX)
@@ -607,7 +613,7 @@ fn total_memory_budget_is_met_or_refused() {
     };
     let Err(LoadError::Budget { budget: 1, fixed, needed }) = load(1) else { panic!("a budget of one byte") };
     assert!(fixed < needed);
-    // The memory of the process may grow a little in between.
+    // In the meantime, the memory of the process may grow a little.
     let engine = load(needed + (64 << 20)).unwrap();
     assert!(engine.stream().unwrap().bytes() > 0);
 }
@@ -638,12 +644,12 @@ fn groups_that_cannot_be_streamed_are_refused() {
             }
         }),
         ("buffers that earlier stages and tasks over other rows do not use", |p| {
-            // `down` writes the memory for some experts that `gate` and `up` read for others.
+            // For some experts, `down` writes memory that `gate` and `up` read for other experts.
             let read = p.buffers.iter().find(|buffer| buffer.name == "g").unwrap().offset;
             p.buffers.iter_mut().find(|buffer| buffer.name == "e").unwrap().offset = read;
         }),
         ("buffers that earlier stages and tasks over other rows do not use", |p| {
-            // A norm in the step of `down` writes the memory that `gate` and `up` read for late
+            // In the same step as `down`, a norm writes memory that `gate` and `up` read for late
             // experts.
             let named = |name: &str| BufferId(p.buffers.iter().position(|buffer| buffer.name == name).unwrap() as u32);
             let (norm_out, read) = (named("h2"), named("g"));
@@ -695,14 +701,14 @@ fn mapped_experts_match_resident_bits_with_read_ahead_advice() {
         Engine::load(plan, &folder.0, &EngineOptions { experts, ..options(2, 0, BackendKind::Native) })
     };
     let mut resident = load(Factors::F32, ExpertStore::Stream).unwrap();
-    // Compiling the other plan rewrites the file of weights.
+    // Compiling the other plan has rewritten the file of the weights.
     let right = logits(&mut resident);
     let mut mapped = load(Factors::F32, ExpertStore::Map).unwrap();
     assert!(logits(&mut mapped) == right);
     assert!(resident.advice_counts().is_none() && mapped.stream().is_none());
     let advised = mapped.advice_counts().unwrap();
     assert!(advised.experts >= u64::from(TOP_K) && advised.bytes > advised.experts, "{advised:?}");
-    // A weight that is packed at load time cannot be used from the mapped file.
+    // A weight that must be packed when it is loaded cannot be used directly from the mapped file.
     let refused = load(Factors::Packed, ExpertStore::Map).unwrap_err();
     assert!(matches!(&refused, LoadError::PackedExperts { .. }), "{refused}");
     assert!(refused.to_string().contains("without packing"), "{refused}");

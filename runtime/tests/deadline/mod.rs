@@ -1,5 +1,5 @@
-//! Steps that wait for a drive that does not answer: they end at their deadline, and later steps
-//! give the same bits as before.
+//! Tests of steps that wait for a drive that does not answer. They end at their deadline, and later
+//! steps give the same bits as before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

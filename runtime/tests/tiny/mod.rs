@@ -1,5 +1,5 @@
-//! A transformer of one layer with routed experts, as a plan made by hand. The plan has every kind
-//! of step, buffer source and input.
+//! A handmade plan of a transformer with one layer and routed experts. It contains every kind of
+//! step, of buffer source and of input.
 
 use ixc_codegen::artifact::share_artifacts;
 use ixc_kernels::generator::blocks;
@@ -24,8 +24,8 @@ const HEADS: u32 = 2;
 const D: u32 = 16;
 pub const EXPERTS: u32 = 8;
 pub const TOP_K: u32 = 2;
-/// Start of the model file, before the weights. It begins like GGUF, because plans open no other
-/// file.
+/// First bytes of the model file, before the weights. They are those of a GGUF file, because plans
+/// open no other kind of file.
 const HEADER: &[u8] = b"GGUF, a header of thirty-five bytes";
 
 /// A temporary folder that is removed when it is dropped.
@@ -47,7 +47,7 @@ impl Drop for Folder {
     }
 }
 
-/// Returns small numbers from a seed, in -0.5..0.5.
+/// Returns random numbers from -0.5 to 0.5, made from a seed.
 pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -59,14 +59,14 @@ pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The format of the factors of products; all other weights are f32.
+/// Formats of the weights in matrix products. All other weights are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factors {
     /// Stored and read as f32.
     F32,
     /// Stored and read as f16.
     F16,
-    /// Stored as f16, and packed if the factor has whole strips.
+    /// Stored as f16 and packed, if the weight consists of whole strips.
     Packed,
 }
 
@@ -81,7 +81,7 @@ impl Maker {
         let count = shape.iter().product::<u32>() as usize;
         let offset = self.bytes.len() as u64;
         let values = numbers(self.plan.weights.len() as u64 + 1, count);
-        // Norm weights near 1 keep activations in a normal range.
+        // Norm weights are near 1, so that activations stay in a normal range.
         let base = if shape.len() == 1 { 1.0 } else { 0.0 };
         let values = values.iter().map(|v| v * 0.5 + base);
         let stored = match self.factors {
@@ -105,7 +105,7 @@ impl Maker {
         Source::Weight(self.plan.weights.len() as u32 - 1)
     }
 
-    /// Returns the format in which kernels read a factor of `n` rows.
+    /// Returns the format in which kernels read a weight of `n` rows.
     fn factor(&self, n: u32) -> Format {
         match self.factors {
             Factors::F32 => Format::F32,
@@ -143,9 +143,9 @@ impl Maker {
         Task { label: label.into(), rows, columns, variants: vec![variant], args }
     }
 
-    /// Makes a product in columns of 16 weight rows, or 32 if packed, if the weight has as many.
-    /// `Gemv` is used for few rows; with many threads, its columns are divided into two bands.
-    /// `Gemm` is used for more rows.
+    /// Makes a matrix product. Its columns have 16 weight rows, or 32 if the weight is packed,
+    /// provided that the weight has that many. Few rows use `Gemv`, whose columns are divided into
+    /// two bands if there are many threads. More rows use `Gemm`.
     fn product(
         &mut self,
         label: &str,
@@ -182,8 +182,8 @@ impl Maker {
     }
 }
 
-/// Returns the number of weight rows of a column, and of a band. A band is half a column if the
-/// column has at least two tiles.
+/// Returns how many weight rows a column has, and how many a band has. A band is half a column, if
+/// the column has at least two tiles.
 fn tile(format: Format, n: u32) -> (u32, u32) {
     let band = if format.rows() > 1 { 16 } else { 8 };
     (if n.is_multiple_of(2 * band) { 2 * band } else { band }, band)
@@ -220,7 +220,7 @@ fn weight_arg(source: Source, rows: RowAxis, column: u32, expert: u32) -> Arg {
     Arg { expert_stride: expert.into(), ..arg(source, 0, column) }
 }
 
-/// Makes the plan with specs of kernels, and the bytes of its model file.
+/// Makes the plan with kernel specs, and the bytes of its model file.
 fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let plan = Plan {
         architecture: "tiny".into(),
@@ -302,7 +302,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     ]);
 
     let a = m.buffer("a", HEADS * D, tokens);
-    // The attention of one token is divided into parts; up to three combine tasks run at a time.
+    // The attention of one token is divided into parts. Up to three tasks that combine them run at
+    // the same time.
     let (heads, scores) = (Heads { group: HEADS, d: D, dv: D }, Scores::with_scale(0.25));
     let attention = Attention { heads, scores, key_heads: 1, rows: 3, cache: Cache::default() };
     let dims = [blocks::full(), blocks::masked_blocks(), DimInput::Rows / 3, DimInput::Rows % 3];
@@ -339,7 +340,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let args = vec![arena(x1, row), arg(w, 0, 0), arena(h2, row)];
     steps.push(vec![m.rows("norm2", RowAxis::Tokens, 1, norm, &[], args)]);
 
-    // The router has eight rows.
+    // The weight of the router has eight rows.
     let (wr, rl) = (m.weight("router", &[8, N]), m.buffer("router logits", 8, tokens));
     steps.push(vec![m.product("router", RowAxis::Tokens, (h2, wr, None, rl), 8)]);
 
@@ -438,18 +439,18 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     (m.plan, m.bytes)
 }
 
-/// Makes the plan for this machine, and writes its model file to the folder.
+/// Makes the plan for this machine, and writes its model file into the folder.
 pub fn plan(folder: &Path) -> Plan<Kernel> {
     plan_for(folder, Target::native())
 }
 
-/// Makes the plan for a target.
+/// Makes the plan for a target, and writes its model file into the folder.
 pub fn plan_for(folder: &Path, target: Target) -> Plan<Kernel> {
     plan_of(folder, target, Factors::F32)
 }
 
-/// Makes the plan for a target, with factors of a format. From now on, engines of this process
-/// share code: all tests load the same few kernels.
+/// Makes the plan for a target, with product weights in the given format. From then on, all engines
+/// of this process share generated code, because all tests load the same few kernels.
 pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
     share_artifacts();
     let (mut plan, bytes) = specs(factors);
@@ -458,8 +459,8 @@ pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan.try_map_kernels(|spec| generate(&spec, target)).unwrap()
 }
 
-/// Returns the plan with other limits of single-thread steps: one thread runs step `i` if it has at
-/// most `rows(i)` rows.
+/// Returns the plan with other limits of single-thread steps. One thread runs step `i` if the step
+/// has at most `rows(i)` rows.
 pub fn with_single_thread_limits(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u32) -> Plan<Kernel> {
     let mut plan = plan.clone();
     for (i, step) in plan.steps.iter_mut().enumerate() {
@@ -470,7 +471,7 @@ pub fn with_single_thread_limits(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u3
     plan
 }
 
-/// Makes the tiny plan with its experts in a group, like a schedule does.
+/// Makes the plan with its experts in a group, as a schedule does.
 pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
     let mut plan = plan_of(folder, target, factors);
     let number = |name: &str| plan.weights.iter().position(|weight| weight.name == name).unwrap() as u32;
@@ -486,8 +487,8 @@ pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan
 }
 
-/// Returns a plan of [`grouped`] with `layers` layers of experts, one after the other. All have the
-/// same matrices. Each layer routes the result of the one before.
+/// Returns a plan of [`grouped`] with `layers` expert layers, one after another. All layers have
+/// the same matrices. Each one routes the result of the layer before it.
 pub fn deepened(plan: &Plan<Kernel>, layers: u32) -> Plan<Kernel> {
     let mut plan = plan.clone();
     let named = |label: &'static str| move |step: &Step| matches!(step, Step::Run { tasks, .. } if tasks.iter().any(|task| task.label == label));

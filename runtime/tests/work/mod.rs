@@ -1,5 +1,5 @@
-//! Plans whose kernels do more work than their model could need: each is refused when it is
-//! checked, before any kernel runs.
+//! Tests of plans whose kernels do more work than their model can need. They are refused by the
+//! plan check, before any kernel runs.
 
 use ixc_ir::kernel::{Affine, Atom, DimId, For, Kernel, Stmt, VarId};
 use ixc_ir::plan::{Plan, Source, Step};
@@ -10,7 +10,7 @@ use ixc_runtime::program::{PlanError, Problem};
 
 use crate::tiny::{self, Folder};
 
-/// Puts the body of a kernel into a loop that does the same again and again.
+/// Puts the body of a kernel into a loop, so that its work is repeated.
 fn repeat(kernel: &mut Kernel, trip: Affine) {
     let var = VarId(kernel.vars.len() as u32);
     kernel.vars.push(format!("again{}", var.0));
@@ -18,7 +18,7 @@ fn repeat(kernel: &mut Kernel, trip: Affine) {
     kernel.body = vec![Stmt::For(For { var, trip, carries: Vec::new(), body })];
 }
 
-/// Loads a plan that must be refused, and returns its work.
+/// Loads a plan that must be refused. Returns its work, as the error states it.
 fn refused(folder: &Folder, plan: &Plan<Kernel>) -> TokenWork {
     let problem = |error| match error {
         LoadError::Plan(PlanError { problem: Problem::Work { found, max, .. }, .. }) => {
@@ -38,7 +38,7 @@ fn plan_with_endless_loops_is_refused() {
     assert!(0 < statements && statements < limit / 8, "{statements} of {limit}");
     let rounds = i64::try_from(limit).unwrap();
     for kernel in 0..plan.kernels.len() {
-        // A kernel that no task calls does no work.
+        // A kernel that no task calls causes no work.
         let mut once = plan.clone();
         repeat(&mut once.kernels[kernel], Affine::constant(2));
         if check(&once, plan.context_length).unwrap().statements == statements {
@@ -64,7 +64,8 @@ fn plan_with_endless_loops_is_refused() {
     }
 }
 
-/// Weights that no task uses, and weights with the same bytes, explain no work.
+/// Tests that weights that no task uses, and weights with the same bytes, do not raise the limit of
+/// work.
 #[test]
 fn repeated_weights_do_not_raise_the_limit() {
     let folder = Folder::new();
@@ -74,7 +75,7 @@ fn repeated_weights_do_not_raise_the_limit() {
     let mut unused = plan.clone();
     (0..1000).for_each(|_| unused.weights.push(plan.weights[0].clone()));
     assert_eq!(limit(&unused), expected);
-    // Each task uses a weight of its own with the same bytes.
+    // Each task uses its own weight, but all weights have the same bytes.
     let mut repeated = plan.clone();
     for step in &mut repeated.steps {
         let Step::Run { tasks, .. } = step else { continue };
