@@ -1,19 +1,19 @@
-//! Table of system calls. [`filter`](crate::filter) makes filters of it, and a test compares it
+//! Table of system calls. [`filter`](crate::filter) makes filters from it, and a test compares it
 //! with `docs/sandbox.md`.
 //!
-//! The C library decides which of several equal calls it makes (`open` or `openat`, `poll` or
-//! `ppoll`). So each group has all of them.
+//! The C library decides which of several equivalent calls it makes (such as `open` or `openat`,
+//! `poll` or `ppoll`). So each group contains all of them.
 
-/// Kind of process, by the calls that it may make.
+/// Kinds of processes, which differ in the system calls that they may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Process that has loaded its only model.
+    /// A process that has loaded its only model.
     Server,
-    /// Process that still loads models, so it may generate code.
+    /// A process that may still load models, and so may generate code.
     Loader,
-    /// Process that starts helpers.
+    /// A process that starts helpers.
     Launcher,
-    /// Helper: it renders a template or compiles a grammar.
+    /// A helper, which renders a template or compiles a grammar.
     Helper,
 }
 
@@ -21,7 +21,7 @@ impl Role {
     /// All roles.
     pub const ALL: [Role; 4] = [Role::Server, Role::Loader, Role::Launcher, Role::Helper];
 
-    /// Returns the name.
+    /// Returns the name of the role.
     pub fn name(self) -> &'static str {
         match self {
             Role::Server => "server",
@@ -31,7 +31,7 @@ impl Role {
         }
     }
 
-    /// Returns whether memory can no longer become executable.
+    /// Returns whether processes of this role can no longer make memory executable.
     pub fn refuses_code(self) -> bool {
         self != Role::Loader
     }
@@ -41,28 +41,28 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     constant: &'static str,
-    /// The number on this architecture.
+    /// Number of the call on this architecture.
     pub number: libc::c_long,
 }
 
 impl Call {
-    /// Returns the name.
+    /// Returns the name of the call.
     pub fn name(&self) -> &'static str {
         self.constant.trim_start_matches("SYS_")
     }
 }
 
-/// Calls with one reason.
+/// Calls that are allowed, refused or fatal for the same reason.
 #[derive(Debug)]
 pub struct Group {
     /// Name of the group.
     pub name: &'static str,
-    /// Reason for the outcome.
+    /// Reason why the calls of the group are allowed, refused or fatal.
     pub reason: &'static str,
-    /// Roles to which the group applies.
+    /// Roles for which the group holds.
     pub roles: &'static [Role],
     general: &'static [Call],
-    /// Older calls, which x86-64 has in addition.
+    /// Older calls that exist only on x86-64.
     older: &'static [Call],
 }
 
@@ -73,10 +73,10 @@ impl Group {
     }
 }
 
-/// Condition on an argument of an allowed call.
+/// Condition on an argument of a call. The call is allowed only if the condition holds.
 #[derive(Debug)]
 pub struct Condition {
-    /// Allowed call.
+    /// The allowed call.
     pub call: Call,
     /// Index of the argument.
     pub argument: u8,
@@ -84,27 +84,27 @@ pub struct Condition {
     pub test: Test,
     /// Reason for the condition.
     pub reason: &'static str,
-    /// Roles with the condition.
+    /// Roles for which the condition holds.
     pub roles: &'static [Role],
 }
 
 impl Condition {
-    /// Returns whether this condition is for a call of a role.
+    /// Returns whether this is a condition on the given call of the given role.
     pub fn is_for(&self, call: &Call, role: Role) -> bool {
         self.call == *call && self.roles.contains(&role)
     }
 }
 
-/// Condition on the lower 32 bits of a number.
+/// Test of the lower 32 bits of an argument.
 #[derive(Clone, Copy, Debug)]
 pub enum Test {
-    /// All of these bits are set.
+    /// Whether all of these bits are set.
     Has(u64),
-    /// The bits are all zero.
+    /// Whether all of these bits are zero.
     Lacks(u64),
-    /// The number is one of these.
+    /// Whether the number is one of these.
     OneOf(&'static [u64]),
-    /// The number is the identifier of this process.
+    /// Whether the number is the identifier of this process.
     ThisProcess,
 }
 
@@ -134,7 +134,7 @@ const ALL: &[Role] = &Role::ALL;
 const SERVING: &[Role] = &[Role::Server, Role::Loader];
 const LOADING: &[Role] = &[Role::Loader];
 const LAUNCHING: &[Role] = &[Role::Launcher];
-/// Roles that start threads and no processes.
+/// Roles that start threads but no processes.
 const WORKING: &[Role] = &[Role::Server, Role::Loader, Role::Helper];
 
 /// Allowed calls.
@@ -249,7 +249,7 @@ pub const ALLOWED: &[Group] = &[
     },
 ];
 
-/// Calls that fail with `EPERM`.
+/// Calls that are refused: they fail with `EPERM`.
 pub const REFUSED: &[Group] = &[
     Group {
         name: "network",
@@ -277,7 +277,7 @@ pub const REFUSED: &[Group] = &[
     },
 ];
 
-/// Calls that end the process.
+/// Calls that are fatal: they end the process.
 pub const FATAL: &[Group] = &[
     Group {
         name: "programs",
@@ -405,23 +405,24 @@ pub const CONDITIONS: &[Condition] = &[
     },
 ];
 
-/// Commands of `fcntl`: F_DUPFD, flags (1 to 4), locks (5 to 7, 36 to 38), F_DUPFD_CLOEXEC, sizes
-/// of pipes, seals of memory. F_SETOWN and F_SETSIG are absent.
+/// Allowed commands of `fcntl`: F_DUPFD, flags (1 to 4), locks (5 to 7, 36 to 38), F_DUPFD_CLOEXEC,
+/// sizes of pipes, and seals of memory. F_SETOWN and F_SETSIG are not allowed.
 const COMMANDS: [u64; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 0x406, 0x407, 0x408, 0x409, 0x40a];
 
-/// Flag of a message that opens a connection (`MSG_FASTOPEN`).
+/// Flag with which sending a message also opens a connection (`MSG_FASTOPEN`).
 const FAST_OPEN: u64 = 0x2000_0000;
 
-/// Kinds of `socketpair`: SOCK_STREAM, with or without SOCK_CLOEXEC and SOCK_NONBLOCK.
+/// Allowed kinds of `socketpair`: SOCK_STREAM, with or without SOCK_CLOEXEC and SOCK_NONBLOCK.
 const STREAMS: [u64; 4] = [0x1, 0x8_0001, 0x801, 0x8_0801];
 
-/// Option of `prctl` that names memory.
+/// Option of `prctl` that gives a name to memory.
 const PR_SET_VMA: u64 = 0x5356_4d41;
 
-/// Requests of `ioctl`: TCGETS, TCSETS, TCSETSW, TCSETSF, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX.
+/// Allowed requests of `ioctl`: TCGETS, TCSETS, TCSETSW, TCSETSF, TIOCGWINSZ, FIONREAD, FIONBIO,
+/// FIOCLEX.
 const MODES: [u64; 8] = [0x5401, 0x5402, 0x5403, 0x5404, 0x5413, 0x541b, 0x5421, 0x5451];
 
-/// Flags of `clone` for new namespaces.
+/// Flags with which `clone` makes new namespaces.
 const NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWIPC

@@ -1,10 +1,10 @@
-//! Errors of limiting a process.
+//! Errors that occur while a process limits itself.
 
 use std::io;
 
 use ixc_failure::Class;
 
-/// Reason why a process could not be limited.
+/// The reason why the process could not be limited.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// A file or folder of a rule cannot be opened.
@@ -13,30 +13,30 @@ pub enum SandboxError {
         /// The file and the system's error.
         source: landlock::PathFdError,
     },
-    /// The kernel refused Landlock rules.
+    /// The kernel refused a Landlock rule.
     #[error("sandbox: the kernel refused rules for files: {source}")]
     Files {
-        /// The refused rule.
+        /// The refusal of the rule.
         source: landlock::RulesetError,
     },
     /// The kernel refused a filter of system calls.
     #[error("sandbox: the kernel refused a filter of system calls: {source}")]
     Filter {
-        /// The reason.
+        /// The reason for the refusal.
         source: seccompiler::Error,
     },
-    /// The kernel refused to reduce the rights of this process.
+    /// The kernel refused to remove rights of this process.
     #[error("sandbox: the kernel refused to {action}: {source}")]
     Process {
-        /// The attempted action.
+        /// The action that was attempted.
         action: &'static str,
         /// The system's error.
         source: io::Error,
     },
-    /// The kernel lacks features that were required.
+    /// The kernel lacks required features.
     #[error("sandbox: this system lacks {missing}")]
     Missing {
-        /// Missing features.
+        /// The missing features.
         missing: String,
     },
 }

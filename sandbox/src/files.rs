@@ -1,6 +1,6 @@
-//! Landlock rules: files, TCP ports, signals and abstract sockets.
+//! Landlock rules for files, TCP ports, signals and abstract sockets.
 //!
-//! Two layers hold one after the other, and the second one only removes rights:
+//! There are two layers. The second one is added later and only removes further rights:
 //!
 //! ```text
 //! confine_writes   before threads start: reads anywhere, writes in some folders, executes nothing
@@ -18,11 +18,11 @@ use landlock::{
 use crate::error::SandboxError;
 use crate::support::Support;
 
-/// Interface version with all rights of these rules.
+/// Version of the Landlock interface that contains all rights of these rules.
 const VERSION: ABI = ABI::V7;
 
-/// Files of the system that the engine and its statistics read: memory, processors, control groups,
-/// drives. None of them shows details of other processes.
+/// Files of the system that the engine and its statistics read. They describe memory, processors,
+/// control groups and drives, and contain no details of other processes.
 const SYSTEM_FILES: [&str; 14] = [
     "/proc/self",
     "/proc/meminfo",
@@ -40,20 +40,20 @@ const SYSTEM_FILES: [&str; 14] = [
     "/sys/kernel/mm/hugepages",
 ];
 
-/// Files and folders of a process. A folder contains all files below it.
+/// Files and folders to which a process has access. A folder includes everything in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileAccess {
-    /// Paths that are read.
+    /// Paths that the process may read.
     pub read: Vec<PathBuf>,
-    /// Paths that are read and written.
+    /// Paths that the process may read and write.
     pub write: Vec<PathBuf>,
 }
 
-/// Limits writes to `folders`, and forbids executing files, TCP ports, signals to other processes
-/// and, unless `has_abstract_sockets`, connections to abstract Unix sockets.
+/// Limits writes to `folders`. Forbids executing files, using TCP ports, sending signals to other
+/// processes, and (unless `has_abstract_sockets` is true) connecting to abstract Unix sockets.
 ///
 /// # Errors
-/// If the system refuses a rule. A path that does not exist has no rule.
+/// If the system refuses a rule. Paths that do not exist are skipped.
 pub fn confine_writes(folders: &[PathBuf], has_abstract_sockets: bool) -> Result<(), SandboxError> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -65,15 +65,15 @@ pub fn confine_writes(folders: &[PathBuf], has_abstract_sockets: bool) -> Result
     for path in folders {
         ruleset = add(ruleset, path, write_rights(path) & AccessFs::from_write(VERSION))?;
     }
-    // Output that is not wanted.
+    // Unwanted output may be written to it.
     ruleset = add(ruleset, Path::new("/dev/null"), AccessFs::WriteFile.into())?;
     restrict(ruleset)
 }
 
-/// Limits reads and writes to these files, and to system files that statistics read.
+/// Limits reads and writes to the paths of `access`, and to system files that the statistics read.
 ///
 /// # Errors
-/// If the system refuses a rule. A path that does not exist has no rule.
+/// If the system refuses a rule. Paths that do not exist are skipped.
 pub fn confine(access: &FileAccess) -> Result<(), SandboxError> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -91,7 +91,7 @@ pub fn confine(access: &FileAccess) -> Result<(), SandboxError> {
     restrict(ruleset)
 }
 
-/// Limits this process to its open files.
+/// Limits this process to the files that it has already opened.
 ///
 /// # Errors
 /// If the system refuses.
@@ -105,12 +105,13 @@ pub fn confine_all() -> Result<(), SandboxError> {
     restrict(ruleset)
 }
 
-/// Returns the rights to read a file or folder.
+/// Returns the rights that are needed for reading a file or folder.
 fn read(path: &Path) -> BitFlags<AccessFs> {
     if path.is_dir() { AccessFs::ReadFile | AccessFs::ReadDir } else { AccessFs::ReadFile.into() }
 }
 
-/// Returns the rights to write a file or folder: no devices, no links to names, no programs.
+/// Returns the rights that are needed for writing a file or folder. They exclude making devices or
+/// symbolic links, and executing programs.
 fn write_rights(path: &Path) -> BitFlags<AccessFs> {
     let file = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
     let folder = AccessFs::ReadDir
@@ -122,14 +123,14 @@ fn write_rights(path: &Path) -> BitFlags<AccessFs> {
     if path.is_dir() { file | folder } else { file }
 }
 
-/// Adds a rule, if the path exists.
+/// Adds a rule if the path exists.
 fn add(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, SandboxError> {
     if !path.exists() {
         return Ok(ruleset);
     }
     let open = PathFd::new(path).map_err(|source| SandboxError::Path { source })?;
-    // A rule belongs to the file in the kernel's memory. Without an open descriptor, the kernel
-    // forgets files of /proc when memory is short.
+    // A rule belongs to the file object in the kernel's memory. When memory is short, the kernel
+    // discards the objects of files in /proc that no descriptor keeps open.
     if path.starts_with("/proc")
         && let Ok(kept) = open.as_fd().try_clone_to_owned()
     {
@@ -138,12 +139,13 @@ fn add(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Resu
     Ok(ruleset.add_rule(PathBeneath::new(open, access))?)
 }
 
-/// Leaves a descriptor open until the process ends.
+/// Keeps a descriptor open until the process ends.
 fn keep_open(descriptor: OwnedFd) {
     let _ = descriptor.into_raw_fd();
 }
 
-/// Applies rules to this thread and later ones, or to all threads if the kernel can.
+/// Applies rules to this thread and threads that it starts later, or to all threads if the kernel
+/// supports that.
 fn restrict(ruleset: RulesetCreated) -> Result<(), SandboxError> {
     let ruleset = if Support::of_kernel().covers_threads() { ruleset.all_threads(true)? } else { ruleset };
     ruleset.restrict_self()?;

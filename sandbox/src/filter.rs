@@ -1,6 +1,7 @@
-//! seccomp filters: each system call is allowed, fails, or ends the process.
+//! seccomp filters, which decide for each system call whether it is allowed, fails or ends the
+//! process.
 //!
-//! Three filters hold at once, and the strictest outcome wins:
+//! Three filters are active at once, and the strictest outcome counts:
 //!
 //! | filter | outcome | calls |
 //! | --- | --- | --- |
@@ -8,7 +9,8 @@
 //! | refused | `EPERM` | calls that a library may try and can do without |
 //! | allowed | `ENOSYS` for all others | libraries then use older calls, so nothing hangs |
 //!
-//! `mmap` and `mprotect` of executable memory fail with `EACCES`.
+//! For some roles, a further filter makes `mmap` and `mprotect` of executable memory fail with
+//! `EACCES`.
 
 use std::collections::BTreeMap;
 
@@ -32,20 +34,20 @@ const EXECUTABLE: [libc::c_long; 3] = [libc::SYS_mmap, libc::SYS_mprotect, libc:
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Installs the filters of a role on all threads of this process. Threads and processes that they
-/// start inherit the filters.
+/// Installs the filters of a role on all threads of this process. Threads and processes that are
+/// started later inherit the filters.
 ///
 /// # Errors
 /// If the system refuses.
 pub fn install(role: Role) -> Result<(), SandboxError> {
-    // The last filter forbids installing filters.
+    // The filter that is installed last forbids installing further filters.
     for filter in programs(role)? {
         apply_filter_all_threads(&filter)?;
     }
     Ok(())
 }
 
-/// Returns the filters of a role, in the order in which they can be installed.
+/// Returns the filters of a role in the order in which they must be installed.
 fn programs(role: Role) -> Result<Vec<BpfProgram>, SandboxError> {
     let allow = SeccompAction::Allow;
     let errno = |number: i32| SeccompAction::Errno(number.unsigned_abs());
@@ -56,7 +58,7 @@ fn programs(role: Role) -> Result<Vec<BpfProgram>, SandboxError> {
     if role.refuses_code() {
         filters.push(compile(executable()?, allow.clone(), errno(libc::EACCES))?);
     }
-    // Of two errors, the kernel returns that of the later filter.
+    // If two filters return errors for a call, the kernel uses the error of the later filter.
     let known = rules(ALLOWED, role)?.into_iter().chain(rules(REFUSED, role)?).collect();
     filters.push(compile(known, errno(libc::ENOSYS), allow)?);
     Ok(filters)

@@ -1,4 +1,4 @@
-//! A sandbox: limits that a process sets for itself and cannot lift again.
+//! A sandbox: limits that a process sets for itself and cannot remove later.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -13,11 +13,11 @@
 //! process::limit ▶ files::confine_writes ▶ start threads, load ▶ files::confine ▶ filter::install
 //! ```
 //!
-//! Landlock holds for the calling thread and threads that it starts later; since Linux 7.0 it holds
-//! for all threads. Filters hold for all threads at once.
+//! Landlock rules hold for the calling thread and for threads that it starts later. Since Linux
+//! 7.0, they hold for all threads. Filters always hold for all threads.
 //!
-//! Invariant: each function only removes rights. Rules that the kernel lacks are skipped, and
-//! [`support`] lists them.
+//! Invariant: each function only removes rights. Rules that the kernel does not support are
+//! skipped, and [`support`] lists them.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,15 +1,17 @@
-//! Capabilities, privileges of executed programs, and resource limits of this process.
+//! Capabilities and resource limits of this process, and the privileges of programs that it
+//! executes.
 
 use std::io;
 
 use crate::error::SandboxError;
 
-/// Version 3 of the interface of `capset`, with two words per set.
+/// Version 3 of the interface of `capset`, in which each set has two words.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
-/// Numbers of the capabilities that a process keeps if it has them.
+/// Numbers of the capabilities that a process keeps, if it has them.
 ///
-/// Root may serve models of other users (`CAP_DAC_OVERRIDE`, `CAP_DAC_READ_SEARCH`) and lock memory
-/// (`CAP_IPC_LOCK`). Landlock limits the files.
+/// A server that runs as root may read models of other users (`CAP_DAC_OVERRIDE`,
+/// `CAP_DAC_READ_SEARCH`) and lock memory (`CAP_IPC_LOCK`). Landlock limits which files it can
+/// access.
 const KEPT: [u32; 3] = [1, 2, 14];
 
 #[repr(C)]
@@ -26,8 +28,9 @@ struct CapabilityWord {
     inheritable: u32,
 }
 
-/// Removes rights of this process: no core files, no more descriptors than now, no privileges by
-/// executed programs. The calling thread and later ones lose capabilities.
+/// Removes rights of this process. It can write no core files, cannot raise its limit of
+/// descriptors, and gains no privileges from executed programs. The calling thread and threads that
+/// it starts later lose capabilities.
 ///
 /// # Errors
 /// If the system refuses.
@@ -37,7 +40,7 @@ pub fn limit() -> Result<(), SandboxError> {
     drop_capabilities(&KEPT).map_err(refusal_error("drop capabilities"))
 }
 
-/// Removes all capabilities of the calling thread and later ones.
+/// Removes all capabilities of the calling thread and of threads that it starts later.
 ///
 /// # Errors
 /// If the system refuses.
@@ -50,15 +53,15 @@ fn refusal_error(action: &'static str) -> impl Fn(io::Error) -> SandboxError {
     move |source| SandboxError::Process { action, source }
 }
 
-/// Makes executed programs gain no privileges.
+/// Ensures that executed programs gain no privileges.
 fn keep_no_new_privileges() -> Result<(), SandboxError> {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes only numbers.
     let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     if result == 0 { Ok(()) } else { Err(refusal_error("set no_new_privs")(io::Error::last_os_error())) }
 }
 
-/// Sets the limit of core files to zero, because a core file would contain prompts and keys. Sets
-/// the maximum number of descriptors to the current limit.
+/// Sets the size limit of core files to zero, because a core file would contain prompts and keys.
+/// Sets the maximum for the number of descriptors to the current limit.
 fn lower_limits() -> io::Result<()> {
     for (resource, soft) in [(libc::RLIMIT_CORE, Some(0)), (libc::RLIMIT_NOFILE, None)] {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -76,11 +79,11 @@ fn lower_limits() -> io::Result<()> {
     Ok(())
 }
 
-/// Removes all capabilities of the calling thread but those with these numbers.
+/// Removes all capabilities of the calling thread except those with these numbers.
 fn drop_capabilities(kept: &[u32]) -> io::Result<()> {
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
     let mut words = [CapabilityWord::default(); 2];
-    // SAFETY: the call reads the header and writes two words, which outlive it.
+    // SAFETY: the call reads the header and writes two words; all of them outlive the call.
     if unsafe { libc::syscall(libc::SYS_capget, &raw const header, words.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -92,11 +95,12 @@ fn drop_capabilities(kept: &[u32]) -> io::Result<()> {
         word.permitted &= mask;
         word.inheritable = 0;
     }
-    // Service managers may refuse the call, but then they leave no capabilities.
+    // The filters of a service manager may refuse `capset`, but such managers also leave no
+    // capabilities.
     if words == before {
         return Ok(());
     }
-    // SAFETY: the call reads the header and two words, which outlive it.
+    // SAFETY: the call reads the header and two words; all of them outlive the call.
     let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, words.as_ptr()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,18 +1,19 @@
-//! Features of this kernel that a sandbox uses.
+//! Features of the running kernel that a sandbox uses.
 
-/// Bit of `landlock_create_ruleset` that requests the version.
+/// Flag with which `landlock_create_ruleset` returns its version.
 const CREATE_RULESET_VERSION: libc::c_uint = 1;
-/// Landlock version whose rules hold for all threads of a process.
+/// First Landlock version whose rules can hold for all threads of a process.
 const ALL_THREADS: u32 = 8;
-/// Landlock version with all other rules of this crate: signals and abstract sockets.
+/// First Landlock version with all other rules of this crate, including those for signals and
+/// abstract sockets.
 const ALL_RULES: u32 = 6;
 
-/// Features of the kernel.
+/// Features of a kernel that a sandbox uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
-    /// Version of Landlock's interface; 0 without Landlock.
+    /// Version of the Landlock interface. It is 0 without Landlock.
     pub landlock: u32,
-    /// Whether filters of system calls can end a process.
+    /// Whether a filter of system calls can end the process.
     pub seccomp: bool,
 }
 
@@ -22,12 +23,13 @@ impl Support {
         Support { landlock: landlock_version(), seccomp: has_seccomp() }
     }
 
-    /// Returns whether Landlock rules hold for all threads, not only for later ones.
+    /// Returns whether Landlock rules can hold for all threads of a process, including earlier
+    /// ones.
     pub fn covers_threads(self) -> bool {
         self.landlock >= ALL_THREADS
     }
 
-    /// Returns descriptions of missing features.
+    /// Returns descriptions of the features that are missing.
     pub fn missing(self) -> Vec<&'static str> {
         let landlock = match self.landlock {
             0 => Some("Landlock: files and network are not limited"),

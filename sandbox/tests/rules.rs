@@ -1,5 +1,5 @@
-//! Each rule, tried in a process of its own: this program starts itself for each probe, so it has
-//! no test harness.
+//! Tests of each rule of the sandbox in a separate process. For each probe, this program starts
+//! itself again, so it has no test harness.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -17,24 +17,24 @@ use ixc_sandbox::files::{FileAccess, confine, confine_all, confine_writes};
 use ixc_sandbox::support::Support;
 use ixc_sandbox::{SandboxError, filter, process};
 
-/// Argument of a process that tries one thing.
+/// First argument of a process that runs a probe.
 const PROBE: &str = "probe";
-/// Exit status of a probe that could not limit itself.
+/// Exit status of a probe whose process could not be limited.
 const NO_LIMITS: u8 = 250;
 
-/// Part of the kernel that enforces a rule.
+/// The part of the system that enforces a rule.
 #[derive(Clone, Copy)]
 enum Part {
     /// Filters of system calls.
     Seccomp,
-    /// Rules of this interface version.
+    /// Landlock rules of this interface version.
     Landlock(u32),
-    /// Limits and capabilities.
+    /// Resource limits and capabilities.
     Process,
 }
 
 impl Part {
-    /// Returns whether this kernel has the part.
+    /// Returns whether this kernel supports the part.
     fn exists(self) -> bool {
         let support = Support::of_kernel();
         match self {
@@ -44,7 +44,8 @@ impl Part {
         }
     }
 
-    /// Returns whether the part is enabled in this kernel, even if it does not work here.
+    /// Returns whether the part is enabled in this kernel, even if the running system does not
+    /// support it.
     fn is_enabled(self) -> bool {
         let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
         match self {
@@ -63,7 +64,7 @@ enum Outcome {
     Killed,
 }
 
-/// Folder with a readable and a writable place, and the address of a server.
+/// Folder with a readable and a writable file, and the address of a server.
 struct Scene {
     folder: PathBuf,
     port: u16,
@@ -86,7 +87,7 @@ impl Scene {
 type Limits = fn(&Scene) -> Result<(), SandboxError>;
 type Attempt = fn(&Scene) -> io::Result<()>;
 
-/// One forbidden or allowed thing.
+/// An action that the sandbox forbids or allows.
 struct Probe {
     name: &'static str,
     part: Part,
@@ -232,7 +233,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs a probe in a process of its own. Returns a description of a wrong outcome.
+/// Runs a probe in a separate process. Returns a description of the outcome if it is wrong.
 fn check(probe: &Probe, scene: &Scene) -> Option<String> {
     if !probe.part.exists() {
         assert!(
@@ -254,7 +255,7 @@ fn check(probe: &Probe, scene: &Scene) -> Option<String> {
     (!is_right).then(|| format!("{}: expected {:?}, found {status}", probe.name, probe.outcome))
 }
 
-/// Limits this process and tries a probe. Returns the number of the system's error.
+/// Limits this process and runs a probe. Exits with the system's error number.
 fn attempt(arguments: &[String]) -> ExitCode {
     let [name, folder, port] = arguments else { return NO_LIMITS.into() };
     let probe = PROBES.iter().find(|probe| probe.name == name).expect("a known probe");
@@ -269,21 +270,21 @@ fn attempt(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Converts the result of a system call.
+/// Converts the return value of a system call to a result.
 fn result(returned: i64) -> io::Result<()> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes a system call with numbers.
+/// Makes a system call with three numbers as arguments.
 fn call(number: libc::c_long, arguments: [i64; 3]) -> io::Result<()> {
     let [a, b, c] = arguments;
-    // SAFETY: the probes pass numbers and null pointers, which the kernel refuses.
+    // SAFETY: the probes pass only numbers and null pointers, and the kernel refuses null pointers.
     result(unsafe { libc::syscall(number, a, b, c, 0, 0, 0) })
 }
 
 fn map(protection: libc::c_int) -> io::Result<*mut libc::c_void> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: maps new memory, which nothing else uses.
+    // SAFETY: the call maps new memory, which no other code uses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(start) }
 }
@@ -298,7 +299,7 @@ fn map_executable(_: &Scene) -> io::Result<()> {
 
 fn make_executable(_: &Scene) -> io::Result<()> {
     let start = map(libc::PROT_READ | libc::PROT_WRITE)?;
-    // SAFETY: changes memory that `map` returned, which nothing else uses.
+    // SAFETY: the call changes memory that `map` returned, which no other code uses.
     result(unsafe { libc::mprotect(start, 4096, libc::PROT_READ | libc::PROT_EXEC) }.into())
 }
 
@@ -320,9 +321,9 @@ fn execute(_: &Scene) -> io::Result<()> {
 }
 
 fn fork(_: &Scene) -> io::Result<()> {
-    // SAFETY: this process has one thread; the child only ends.
+    // SAFETY: this process has only one thread, and the child ends at once.
     match unsafe { libc::fork() } {
-        // SAFETY: ends the child.
+        // SAFETY: the call ends the child.
         0 => unsafe { libc::_exit(0) },
         child => result(child.into()),
     }
@@ -354,10 +355,10 @@ fn load_bpf(_: &Scene) -> io::Result<()> {
 }
 
 fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes only numbers.
     let descriptor = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
     result(descriptor.into())?;
-    // SAFETY: the system opened the descriptor for this function.
+    // SAFETY: the system has just opened the descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -375,7 +376,7 @@ fn connect_after_filter(_: &Scene) -> io::Result<()> {
     call(libc::SYS_connect, [socket.as_raw_fd().into(), 0, 0])
 }
 
-/// Connects the socket that listens, without `connect`.
+/// Connects to the server's address by sending a message, without calling `connect`.
 fn connect_by_sending(scene: &Scene) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     filter::install(Role::Server).map_err(io::Error::other)?;
@@ -387,7 +388,7 @@ fn connect_by_sending(scene: &Scene) -> io::Result<()> {
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
         sin_zero: [0; 8],
     };
-    // SAFETY: message and address are valid for the call.
+    // SAFETY: the message and the address are valid during the call.
     let sent = unsafe {
         libc::sendto(
             listener.as_raw_fd(),
@@ -422,12 +423,12 @@ fn bind(_: &Scene) -> io::Result<()> {
 }
 
 fn parent() -> libc::pid_t {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     unsafe { libc::getppid() }
 }
 
 fn signal_parent(_: &Scene) -> io::Result<()> {
-    // SAFETY: signal 0 only checks the right to send signals.
+    // SAFETY: signal 0 only checks whether this process may send signals.
     result(unsafe { libc::kill(parent(), 0) }.into())
 }
 
@@ -436,7 +437,7 @@ fn signal_parent_thread(_: &Scene) -> io::Result<()> {
 }
 
 fn change_user(_: &Scene) -> io::Result<()> {
-    // SAFETY: takes a number only.
+    // SAFETY: the call takes only a number.
     call(libc::SYS_setuid, [unsafe { libc::getuid() }.into(), 0, 0])
 }
 
@@ -474,7 +475,7 @@ fn write_model(scene: &Scene) -> io::Result<()> {
 
 fn truncate_model(scene: &Scene) -> io::Result<()> {
     let path = std::ffi::CString::new(scene.model().into_os_string().into_encoded_bytes()).expect("no zero");
-    // SAFETY: the path ends with a zero and outlives the call.
+    // SAFETY: the path ends with a zero byte and outlives the call.
     result(unsafe { libc::truncate(path.as_ptr(), 0) }.into())
 }
 
@@ -513,7 +514,7 @@ fn enable_core(_: &Scene) -> io::Result<()> {
     set_limit(libc::RLIMIT_CORE.into(), 1, 1)
 }
 
-/// Fails if this process has no capabilities.
+/// Fails if this process has no capabilities left.
 fn keep_capabilities(_: &Scene) -> io::Result<()> {
     let status = fs::read_to_string("/proc/self/status")?;
     let none = |set: &str| status.lines().any(|line| line == format!("{set}:\t{:016x}", 0));
@@ -526,7 +527,7 @@ fn catch_panic(_: &Scene) -> io::Result<()> {
     if caught.is_err() { Ok(()) } else { Err(io::ErrorKind::Other.into()) }
 }
 
-/// Checks that no call has two outcomes.
+/// Checks that no call belongs to two kinds of groups for the same role.
 fn roles_allow_no_fatal_call() {
     for role in Role::ALL {
         let of = |groups: &'static [Group]| {
@@ -540,7 +541,7 @@ fn roles_allow_no_fatal_call() {
     }
 }
 
-/// Title before the generated part of the documentation.
+/// Title of the generated part of the documentation.
 const TITLE: &str = "## Table of system calls\n";
 
 fn the_documentation_has_the_table() {
@@ -555,7 +556,7 @@ fn the_documentation_has_the_table() {
     assert!(text == expected || is_asked_for, "docs/sandbox.md: IXC_BLESS=1 renews the table");
 }
 
-/// Returns the tables of the documentation.
+/// Returns the tables of the documentation, made from the lists of calls.
 fn tables() -> String {
     let mut text = String::from("A test compares these tables with `sandbox/src/calls.rs`.\n");
     let roles = |roles: &[Role]| {
