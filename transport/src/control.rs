@@ -1,21 +1,21 @@
-//! Messages of the control channel: one byte for the kind, then a text.
+//! Messages of the control channel. Each consists of one byte for its kind, followed by a text.
 
 /// A message of the control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// A sign of life.
+    /// A heartbeat, which shows that the sender is alive.
     Heartbeat,
-    /// The sender ends the group, for a reason that has been reported.
+    /// The sender ends the group for a reason that has already been reported to the user.
     End(String),
-    /// The sender ends the group, and asks rank 0 to report the reason. Rank 0 answers with
-    /// [`Control::End`].
+    /// The sender ends the group and asks rank 0 to report the reason to the user. Rank 0 answers
+    /// with [`Control::End`].
     Failure(String),
-    /// The sender leaves the group, and sends no more messages.
+    /// The sender leaves the group and sends no more messages.
     Leave,
 }
 
 impl Control {
-    /// Max bytes of a message. Longer reasons are cut.
+    /// Max bytes of a message. Longer reasons are truncated.
     pub const LIMIT: usize = 1024;
 
     /// Returns the bytes of the message.
@@ -28,7 +28,7 @@ impl Control {
         }
     }
 
-    /// Returns the message of these bytes; `None` for other bytes.
+    /// Returns the message that these bytes encode, or `None` if they are no message.
     pub fn decode(bytes: &[u8]) -> Option<Control> {
         match bytes.split_first()? {
             (0, []) => Some(Control::Heartbeat),
@@ -40,7 +40,7 @@ impl Control {
     }
 }
 
-/// Returns the bytes of a message with a reason.
+/// Encodes a message with a reason.
 fn encode_reason(kind: u8, reason: &str) -> Vec<u8> {
     let end = reason.floor_char_boundary(Control::LIMIT - 1);
     [&[kind], &reason.as_bytes()[..end]].concat()

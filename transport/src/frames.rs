@@ -1,7 +1,8 @@
-//! Messages of a link in frames, and the exchanges that wait for them.
+//! Transmission of a link's messages in frames, and the exchanges that wait for them.
 //!
-//! A message has one frame for each [`FRAME`] bytes. The frames of one rank have consecutive
-//! numbers, over all messages. Messages of other ranks are untrusted: each header is checked.
+//! A message is divided into frames of up to [`FRAME`] bytes. The frames from one rank to another
+//! have consecutive numbers across all messages. Messages of other ranks are untrusted, so each
+//! header is checked.
 
 use std::collections::VecDeque;
 
@@ -11,23 +12,24 @@ use crate::membership::Membership;
 use crate::sync::Instant;
 use crate::{Incoming, Outgoing, Receipt, TransportError};
 
-/// Max bytes of a frame's contents.
+/// Max bytes of a frame without its header.
 pub(crate) const FRAME: usize = 16 << 20;
 
-/// Link and membership. One thread at a time uses them.
+/// The link and the membership, which only one thread at a time can use.
 #[derive(Debug)]
 pub(crate) struct State<L> {
     pub link: L,
     pub membership: Membership,
-    /// Frames sent to each rank.
+    /// Number of frames sent to each rank.
     sent: Vec<u64>,
-    /// Frames received from each rank.
+    /// Number of frames received from each rank.
     received: Vec<u64>,
-    /// Open exchanges, the oldest first. Each one receives its messages after those before it.
+    /// Open exchanges, the oldest first. An exchange receives its messages only after those of all
+    /// older exchanges.
     pub open: VecDeque<OpenExchange>,
 }
 
-/// An exchange that has begun.
+/// An exchange that has begun and is not finished.
 #[derive(Debug)]
 pub(crate) struct OpenExchange {
     incoming: Vec<Receipt>,
@@ -37,7 +39,7 @@ pub(crate) struct OpenExchange {
 /// Progress of the messages that an exchange receives.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// Bytes of each message that arrived; `None` if the message is complete.
+    /// Number of bytes of each message that have arrived, or `None` if the message is complete.
     arrived: Vec<Option<usize>>,
 }
 
@@ -50,12 +52,13 @@ impl Pending {
         self.arrived.iter().all(Option::is_none)
     }
 
-    /// Returns the senders of incomplete messages, of those of all messages.
+    /// Returns the senders of incomplete messages. `all` contains the senders of all messages.
     pub fn senders(&self, all: impl Iterator<Item = u32>) -> impl Iterator<Item = u32> {
         self.arrived.iter().zip(all).filter(|(arrived, _)| arrived.is_some()).map(|(_, from)| from)
     }
 
-    /// Returns the arrived bytes of a message if its frames are the next ones of its sender.
+    /// Returns how many bytes of a message have arrived, if the next frame of its sender belongs to
+    /// it.
     fn next_of(&self, place: usize, incoming: &[Incoming<'_>]) -> Option<usize> {
         let from = incoming[place].from;
         let arrived = self.arrived[place]?;
@@ -75,7 +78,7 @@ impl OpenExchange {
         self.pending.senders(self.incoming.iter().map(|receipt| receipt.from)).collect()
     }
 
-    /// Returns the messages. All of them have arrived.
+    /// Returns the messages, which must all have arrived.
     pub fn into_messages(self) -> Vec<Receipt> {
         self.incoming
     }
@@ -87,11 +90,11 @@ impl<L: Link> State<L> {
         State { link, membership, sent: frames.clone(), received: frames, open: VecDeque::new() }
     }
 
-    /// Sends a message in frames.
+    /// Sends a message, divided into frames.
     pub fn send(&mut self, message: &Outgoing<'_>) -> Result<(), LinkError> {
         let sent = &mut self.sent[message.to as usize];
         let message_bytes = message.bytes.len() as u64;
-        // A message without bytes has one frame, too.
+        // An empty message also has one frame.
         let mut rest = message.bytes;
         loop {
             let (frame, later) = rest.split_at(rest.len().min(FRAME));
@@ -105,8 +108,8 @@ impl<L: Link> State<L> {
         }
     }
 
-    /// Receives the next frame of a message after `done` bytes. Returns the
-    /// number of bytes that arrived; `None` if no frame has.
+    /// Receives the next frame of a message, after the `done` bytes that have arrived before.
+    /// Returns the number of bytes in the frame, or `None` if it has not arrived.
     fn receive(&mut self, rank: u32, message: &mut Incoming<'_>, done: usize) -> Result<Option<usize>, TransportError> {
         let (from, expected) = (message.from, message.bytes.len());
         let room = &mut message.bytes[done..];
@@ -140,7 +143,7 @@ impl<L: Link> State<L> {
         Ok(Some(frame_bytes))
     }
 
-    /// Receives the frames of open exchanges that have arrived.
+    /// Receives those frames of open exchanges that have arrived.
     pub fn receive_open(&mut self, rank: u32) -> Result<(), TransportError> {
         let mut open = std::mem::take(&mut self.open);
         let mut received = Ok(());
@@ -155,7 +158,7 @@ impl<L: Link> State<L> {
         received
     }
 
-    /// Receives the frames of open exchanges that have arrived, and continues to send messages.
+    /// Receives those frames of open exchanges that have arrived, and continues to send messages.
     pub fn move_open(&mut self, rank: u32) -> Result<(), TransportError> {
         if self.open.is_empty() {
             return Ok(());
@@ -164,7 +167,7 @@ impl<L: Link> State<L> {
         self.link.has_sent_all().map(drop).map_err(|error| error.of_rank(rank))
     }
 
-    /// Receives the frames that have arrived.
+    /// Receives those frames of an exchange that have arrived.
     pub fn receive_all(
         &mut self,
         rank: u32,

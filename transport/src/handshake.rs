@@ -1,50 +1,50 @@
-//! Comparison of versions before a run.
+//! Comparison of the program's versions on all ranks before a run.
 //!
-//! Each rank introduces itself to rank 0, which compares all introductions with its own. A
-//! difference ends all ranks, with one message of rank 0. An introduction has the same length in
-//! all versions, so that ranks of different versions understand each other this far. Engines
-//! compare plans, models and options later, when they have read them.
+//! Each rank sends an introduction to rank 0, which compares all of them with its own. If one
+//! differs, rank 0 reports it and ends all ranks. An introduction has the same length in all
+//! versions, so even ranks of different versions can compare their introductions. Engines compare
+//! plans, models and options later, when they have read them.
 
 use ixc_failure::Class;
 
 use crate::{Incoming, Outgoing, Transport, TransportError};
 
-/// Version of the messages between ranks. Any change of them increments it.
+/// Version of the protocol between ranks. It is increased whenever messages change.
 pub const PROTOCOL: u32 = 2;
 
-/// Bytes of an introduction, in all versions of the protocol.
+/// Length of an introduction in bytes, in all versions of the protocol.
 const BYTES: usize = 256;
 /// First bytes of an introduction, in all versions of the protocol.
 const MAGIC: [u8; 8] = *b"ixc rank";
-/// Place of the protocol's version in an introduction.
+/// Position of the protocol's version in an introduction.
 const PROTOCOL_PLACE: std::ops::Range<usize> = MAGIC.len()..MAGIC.len() + size_of::<u32>();
-/// Place of the program's version in an introduction. Longer versions are cut.
+/// Position of the program's version in an introduction. Longer versions are truncated.
 const VERSION_PLACE: std::ops::Range<usize> = PROTOCOL_PLACE.end..BYTES;
-/// Answer of rank 0 to an introduction that equals its own.
+/// Answer of rank 0 to an introduction that is equal to its own.
 const WELCOME: [u8; 1] = [1];
 
 /// The reason why a run with other ranks cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// Ranks differ.
+    /// A rank differs from rank 0.
     #[error("rank {rank} has {subject} {found}; rank 0 has {expected}")]
     Difference {
         /// The rank that differs from rank 0.
         rank: u32,
-        /// The fact that differs.
+        /// The property that differs.
         subject: &'static str,
-        /// The fact on that rank.
+        /// The value of the property on that rank.
         found: String,
-        /// The fact on rank 0.
+        /// The value of the property on rank 0.
         expected: String,
     },
-    /// A rank introduces itself with other bytes.
+    /// A rank has sent bytes that are no introduction.
     #[error("rank {rank} does not introduce itself as a rank of ixc")]
     Foreign {
         /// The sending rank.
         rank: u32,
     },
-    /// The exchange of introductions failed.
+    /// Introductions could not be exchanged.
     #[error(transparent)]
     Transport(#[from] TransportError),
 }
@@ -59,8 +59,9 @@ impl HandshakeError {
     }
 }
 
-/// Compares the versions of the program on all ranks. Rank 0 returns a difference. The other ranks
-/// wait for its answer, and return the end of the group after [`Transport::end`] of rank 0.
+/// Compares the program's versions on all ranks. If one differs, rank 0 returns an error. The other
+/// ranks wait for the answer of rank 0. If rank 0 calls [`Transport::end`], they return the end of
+/// the group.
 ///
 /// # Errors
 /// Fails if a rank differs from rank 0, or if a rank ends.
@@ -97,7 +98,7 @@ fn introduction(version: &str) -> [u8; BYTES] {
     bytes
 }
 
-/// Compares the introduction of another rank with that of rank 0.
+/// Compares the introduction of a rank with that of rank 0.
 fn compare(rank: u32, found: &[u8; BYTES], own: &[u8; BYTES]) -> Result<(), HandshakeError> {
     if !found.starts_with(&MAGIC) {
         return Err(HandshakeError::Foreign { rank });
@@ -106,7 +107,7 @@ fn compare(rank: u32, found: &[u8; BYTES], own: &[u8; BYTES]) -> Result<(), Hand
         let digits = bytes[PROTOCOL_PLACE].iter().rev();
         digits.fold(0, |number: u32, byte| number << 8 | u32::from(*byte)).to_string()
     };
-    // Other bytes than those of UTF-8 are replaced.
+    // Bytes that are not valid UTF-8 are replaced.
     let text = |bytes: &[u8; BYTES]| String::from_utf8_lossy(&bytes[VERSION_PLACE]).trim_end_matches('\0').to_owned();
     let facts = [("messages of version", number(found), number(own)), ("version", text(found), text(own))];
     match facts.into_iter().find(|(_, found, expected)| found != expected) {
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
     use crate::local;
 
-    /// Returns the results of three ranks. The last one has the version `last`.
+    /// Returns the results of three ranks. The last rank has the version `last`.
     fn introduce_all(last: &str) -> Vec<Result<(), HandshakeError>> {
         let begin = |(transport, version): (local::LocalTransport, String)| {
             let result = introduce(&transport, &version);
@@ -133,7 +134,7 @@ mod tests {
             let versions = ["0.1.0", "0.1.0", last].map(str::to_owned);
             let ranks = local::group(3).into_iter().zip(versions);
             let ranks: Vec<_> = ranks.map(|rank| scope.spawn(move || begin(rank))).collect();
-            // A dropped transport would end the group.
+            // If a transport were dropped earlier, the group would end.
             let results: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
             results.into_iter().map(|(result, _)| result).collect()
         })

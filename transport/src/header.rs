@@ -1,20 +1,20 @@
-//! The header of each message between processes. It finds messages that were lost, repeated or
-//! meant for another exchange.
+//! The header of each message between processes. With it, a receiver detects messages that were
+//! lost, repeated or meant for another exchange.
 
-/// The header of a frame. Large messages are divided into frames.
+/// Header of a frame. Long messages are divided into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Number of frames that the sender sent to this receiver before.
+    /// Number of frames that the sender has sent to this receiver before this one.
     pub sequence: u64,
-    /// Bytes of the whole message. This frame has a part of it.
+    /// Bytes of the whole message. This frame contains a part of them.
     pub message_bytes: u64,
 }
 
 impl Header {
-    /// Bytes of an encoded header.
+    /// Length of an encoded header in bytes.
     pub const BYTES: usize = 16;
 
-    /// Returns the bytes of the header, little-endian.
+    /// Encodes the header in little-endian order.
     pub fn encode(self) -> [u8; Header::BYTES] {
         let mut bytes = [0; Header::BYTES];
         bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
@@ -22,7 +22,8 @@ impl Header {
         bytes
     }
 
-    /// Splits a frame into header and contents; `None` if it is too short for a header.
+    /// Splits a frame into its header and its contents. Returns `None` if the frame is too short
+    /// for a header.
     pub fn split(frame: &[u8]) -> Option<(Header, &[u8])> {
         let (header, contents) = frame.split_first_chunk::<{ Header::BYTES }>()?;
         let (sequence, message_bytes) = header.split_first_chunk::<8>()?;

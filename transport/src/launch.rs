@@ -1,38 +1,39 @@
-//! Variables that a starter of parallel programs, such as `mpirun`, sets for each process.
+//! Environment variables that a starter of parallel programs, such as `mpirun`, sets for each
+//! process.
 
 use std::ffi::OsString;
 
-/// The variables of one starter.
+/// Names of the variables of one starter.
 struct Variables {
     rank: &'static str,
     ranks: &'static str,
-    /// Number of processes on this machine.
+    /// Variable with the number of processes on this machine.
     local: &'static str,
 }
 
-/// The starters, in the order in which their variables are looked for.
+/// The starters' variables, in the order in which they are tried.
 const STARTERS: [Variables; 3] = [
     // Open MPI.
     Variables { rank: "OMPI_COMM_WORLD_RANK", ranks: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_SIZE" },
     // MPICH, Intel MPI, and `srun --mpi=pmi2`.
     Variables { rank: "PMI_RANK", ranks: "PMI_SIZE", local: "MPI_LOCALNRANKS" },
-    // `srun --mpi=pmix`. SLURM sets its own variables without MPI, too.
+    // `srun --mpi=pmix`. SLURM sets its own variables even without MPI.
     Variables { rank: "PMIX_RANK", ranks: "SLURM_NTASKS", local: "SLURM_NTASKS_PER_NODE" },
 ];
 
-/// Rank of this process, and the number of processes that were started together.
+/// Position of this process among the processes that were started together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Number of this process.
+    /// Rank of this process.
     pub rank: u32,
     /// Number of processes, at least 2.
     pub ranks: u32,
-    /// Number of processes on this machine; 1 if the starter does not state it.
+    /// Number of processes on this machine, or 1 if the starter does not state it.
     pub local: u32,
 }
 
 impl Launch {
-    /// Returns the place of this process; `None` if it was started alone.
+    /// Returns the position of this process, or `None` if it was started alone.
     pub fn current() -> Option<Launch> {
         Launch::find(|name| std::env::var_os(name))
     }

@@ -1,5 +1,5 @@
-//! Messages between the *ranks* of one model. A rank is a process, or some threads of a process,
-//! that computes a part of the model.
+//! Messages between the *ranks* of one model. A rank computes a part of the model. It is a process,
+//! or a group of threads in a process.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -10,9 +10,9 @@
 //! | [`handshake`] | comparison of versions before a run |
 //! | [`speed`] | measured speed of the links between ranks |
 //!
-//! A [`Transport`] has one operation, [`Transport::exchange`]. Sums and gathers are made of it, so
-//! their order and their bits do not depend on the transport. [`Transport::begin`] and
-//! [`Transport::finish`] are its two halves, between which a rank computes.
+//! A [`Transport`] has one operation, [`Transport::exchange`]. Sums and gathers consist of
+//! exchanges, so their order and their bits do not depend on the transport. An exchange has two
+//! halves, [`Transport::begin`] and [`Transport::finish`], between which a rank can compute.
 //!
 //! ```
 //! use ixc_transport::{Incoming, Outgoing, Transport, local};
@@ -34,8 +34,8 @@
 //! });
 //! ```
 //!
-//! Invariant: messages of other ranks are untrusted. A message has exactly the expected length, or
-//! the exchange fails.
+//! Invariant: messages of other ranks are untrusted. If a message does not have exactly the
+//! expected length, the exchange fails.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -61,7 +61,7 @@ use link::LinkError;
 /// A message to another rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'b> {
-    /// The rank that receives the message, other than the sender.
+    /// The rank that receives the message. It is not the sender.
     pub to: u32,
     /// Bytes of the message.
     pub bytes: &'b [u8],
@@ -70,64 +70,65 @@ pub struct Outgoing<'b> {
 /// A message from another rank.
 #[derive(Debug)]
 pub struct Incoming<'b> {
-    /// The rank that sends the message, other than the receiver.
+    /// The rank that sends the message. It is not the receiver.
     pub from: u32,
-    /// Memory for the message, which must have exactly this length.
+    /// Memory for the message. Its length must be that of the message.
     pub bytes: &'b mut [u8],
 }
 
-/// Memory for a message from another rank. The transport owns it while an exchange is open.
+/// Memory for a message from another rank, owned by the transport while an exchange is open.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// The rank that sends the message, other than the receiver.
+    /// The rank that sends the message. It is not the receiver.
     pub from: u32,
-    /// Memory for the message, which must have exactly this length.
+    /// Memory for the message. Its length must be that of the message.
     pub bytes: Vec<u8>,
 }
 
 impl Receipt {
-    /// Returns the message as that of an exchange.
+    /// Returns the message in the form that [`Transport::exchange`] takes.
     pub fn incoming(&mut self) -> Incoming<'_> {
         Incoming { from: self.from, bytes: &mut self.bytes }
     }
 }
 
-/// One rank's connection to the others.
+/// Connection of one rank to all others.
 ///
-/// Messages from one rank to another arrive in the order in which they were sent. Threads of a rank
-/// do not call [`Transport::exchange`], [`Transport::begin`] or [`Transport::finish`] at the same
-/// time: the order of messages would be undefined.
+/// Messages from one rank to another arrive in the order in which they were sent. Threads of one
+/// rank must not call [`Transport::exchange`], [`Transport::begin`] or [`Transport::finish`] at the
+/// same time, because the order of the messages would be undefined.
 pub trait Transport: Send + Sync + std::fmt::Debug {
-    /// Returns the number of this rank, below [`Transport::ranks`].
+    /// Returns the number of this rank, which is less than [`Transport::ranks`].
     fn rank(&self) -> u32;
 
     /// Returns the number of ranks, at least 1.
     fn ranks(&self) -> u32;
 
-    /// Sends and receives messages. All of them travel at the same time, so ranks that send to each
-    /// other do not wait for each other. Returns when all have arrived. There is no limit of time
-    /// while the other ranks live: a rank may wait hours for the next request. Messages of open
-    /// exchanges arrive first.
+    /// Sends and receives messages, and returns when all have arrived. All messages travel at the
+    /// same time, so two ranks can send to each other without waiting for each other. Messages of
+    /// open exchanges arrive first. While the other ranks are alive, there is no time limit,
+    /// because a rank may wait for hours until the next request.
     ///
     /// # Errors
-    /// Fails if another rank has ended or no longer answers, or if a message has another length.
+    /// Fails if another rank has ended or no longer answers, or if a message has an unexpected
+    /// length.
     fn exchange(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError>;
 
-    /// Begins an exchange. Its messages travel while this rank computes, until
-    /// [`Transport::finish`]. Several exchanges may be open. The transport copies the messages.
+    /// Begins an exchange and copies the messages. They travel while this rank computes, until
+    /// [`Transport::finish`] is called. Several exchanges may be open at the same time.
     ///
     /// # Errors
     /// Fails if another rank has ended, or if a message cannot be sent.
     fn begin(&self, outgoing: &[Outgoing<'_>], incoming: Vec<Receipt>) -> Result<(), TransportError>;
 
-    /// Finishes the oldest open exchange, and returns its messages. Returns no messages if no
-    /// exchange is open.
+    /// Finishes the oldest open exchange and returns its messages. Without an open exchange, it
+    /// returns no messages.
     ///
     /// # Errors
     /// See [`Transport::exchange`].
     fn finish(&self) -> Result<Vec<Receipt>, TransportError>;
 
-    /// Ends the group: pending and later exchanges of all ranks fail with
+    /// Ends the group. Pending and later exchanges of all ranks then fail with
     /// [`TransportError::Ended`].
     fn end(&self, reason: &str);
 
@@ -137,8 +138,8 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
     /// Returns the reason why the group has ended, or `None` while its ranks can exchange messages.
     fn end_of_group(&self) -> Option<TransportError>;
 
-    /// Leaves the group after the last exchange. Returns when all ranks leave, so that each rank's
-    /// failure until then ends the group.
+    /// Leaves the group after the last exchange. Returns when all ranks leave, so that a rank that
+    /// fails before then still ends the group.
     ///
     /// # Errors
     /// Fails if the group ends for another reason.
@@ -150,29 +151,29 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
 /// The reason why an exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
-    /// A message is addressed to a rank that does not exist, or to the sender.
+    /// A message is addressed to its sender or to a rank that does not exist.
     #[error("rank {rank} exchanges a message with rank {peer}; expected another rank below {ranks}")]
     Peer {
         /// This rank.
         rank: u32,
-        /// The other rank of the message.
+        /// The rank to which the message is addressed.
         peer: u32,
         /// Number of ranks.
         ranks: u32,
     },
-    /// A message has another length than expected.
+    /// A message has an unexpected length.
     #[error("found a message of {found} bytes from rank {from}; rank {rank} expected {expected} bytes")]
     Length {
         /// This rank.
         rank: u32,
         /// The rank that sent the message.
         from: u32,
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         found: u64,
-        /// Bytes expected.
+        /// Expected length in bytes.
         expected: u64,
     },
-    /// A message is missing, or came twice.
+    /// A message is missing or was received twice.
     #[error("found message {found} of rank {from}; rank {rank} expected message {expected}")]
     Sequence {
         /// This rank.
@@ -181,10 +182,10 @@ pub enum TransportError {
         from: u32,
         /// Number of the message.
         found: u64,
-        /// Number expected.
+        /// The expected number.
         expected: u64,
     },
-    /// A control message has bytes that this protocol does not have.
+    /// A control message is not part of this protocol.
     #[error("rank {rank} found a malformed control message from rank {from}")]
     Control {
         /// This rank.
@@ -192,7 +193,7 @@ pub enum TransportError {
         /// The rank that sent the message.
         from: u32,
     },
-    /// A rank sends no heartbeats.
+    /// A rank has stopped sending heartbeats.
     #[error("rank {peer} has sent nothing to rank {rank} for {seconds} s: it hangs, or its machine or network failed")]
     Silent {
         /// This rank.
@@ -202,12 +203,12 @@ pub enum TransportError {
         /// Seconds since its last message.
         seconds: u64,
     },
-    /// A call of the message library does not return.
+    /// A call to the message library does not return.
     #[error("rank {rank}: the message library has not answered for {seconds} s")]
     Stuck {
         /// This rank.
         rank: u32,
-        /// Seconds since its last answer.
+        /// Seconds since the library last answered.
         seconds: u64,
     },
     /// The message library failed.
@@ -223,7 +224,7 @@ pub enum TransportError {
     Ended {
         /// The rank that ended the group.
         by: u32,
-        /// The reason that the rank gave.
+        /// The reason that this rank gave.
         reason: String,
     },
 }
@@ -244,12 +245,12 @@ impl TransportError {
     }
 }
 
-/// Returns a failure with its causes, as a reason for [`Transport::end`].
+/// Returns the text of an error and its causes, for use as a reason of [`Transport::end`].
 pub fn reason(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     for cause in causes.map(ToString::to_string) {
-        // Some errors have the text of their cause.
+        // Some errors already contain the text of their cause.
         if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
@@ -257,19 +258,19 @@ pub fn reason(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reason of a rank that leaves the group, although another one still waits for it.
+/// Reason given by a rank that leaves the group while another rank still waits for it.
 const FINISHED: &str = "it is finished";
 
-/// Returns the reason of a rank whose transport is dropped.
+/// Returns the reason given by a rank whose transport is dropped.
 fn last_words() -> &'static str {
     if std::thread::panicking() { "it panicked; this is a bug" } else { FINISHED }
 }
 
-/// Checks that all messages go to and come from other ranks that exist. `senders` are the ranks of
-/// the messages that arrive.
+/// Checks that each message goes to or comes from another rank that exists. `senders` are the
+/// senders of the incoming messages.
 ///
 /// # Errors
-/// Fails for the first message that does not.
+/// Fails for the first message with a wrong sender or receiver.
 pub fn check_peers(
     transport: &dyn Transport,
     outgoing: &[Outgoing<'_>],

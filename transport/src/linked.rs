@@ -1,8 +1,9 @@
-//! The transport between processes, over any [`Link`].
+//! A transport between processes that works with any [`Link`].
 //!
-//! Messages have headers that are checked, and large ones are divided. A thread of its own sends
-//! heartbeats while this rank computes, or waits hours for a request. That thread also receives the
-//! messages of open exchanges: MPI moves large messages only while a process calls it.
+//! Messages have headers, which are checked, and long messages are divided into frames. While this
+//! rank computes or waits for hours for a request, a separate thread sends heartbeats. This thread
+//! also receives the messages of open exchanges, because MPI transfers long messages only while a
+//! process calls it.
 
 use std::fmt;
 use std::sync::TryLockError;
@@ -19,43 +20,50 @@ use crate::{FINISHED, Incoming, Outgoing, Receipt, Transport, TransportError, ch
 
 /// Time between two updates of the membership.
 const UPDATE: Duration = Duration::from_millis(50);
-/// Time in which the end of the group is sent to the others.
+/// Time limit for sending the end of the group to the other ranks.
 const FAREWELL: Duration = Duration::from_millis(300);
-/// Time in which rank 0 reports the failure of another rank. Then that rank reports it itself.
+/// Time for which a rank with a failure waits for rank 0 to report it. After this time, the rank
+/// reports the failure itself.
 const CONFIRMATION: Duration = Duration::from_secs(2);
-/// Time after which the failure of another rank has been reported, also on a busy machine. It
-/// covers the farewell, the confirmation, and waiting for the link before and between.
+/// Time after which a failure of another rank has certainly been reported, even on a busy machine.
+/// It includes the farewell, the confirmation, and the waiting times for the link before and
+/// between them.
 pub const REPORTED: Duration =
     FAREWELL.saturating_mul(3).saturating_add(CONFIRMATION).saturating_add(Duration::from_secs(1));
-/// Time that a rank leaves to each lower one to end the group first. With many ranks it is less.
+/// Time for which a failed rank waits for each lower rank to end the group first. With many ranks,
+/// this time is shorter.
 const PRECEDENCE: Duration = Duration::from_millis(300);
-/// Max time that a rank leaves to all lower ones together.
+/// Max time for which a failed rank waits for all lower ranks together.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Rounds in which a waiting rank keeps its processor: messages of a machine take microseconds.
+/// Number of rounds in which a waiting rank keeps its processor, because messages within a machine
+/// take microseconds.
 const SPINS: u32 = 200;
-/// Rounds after which a waiting rank sleeps. Until then, it yields its processor to another rank.
+/// Number of rounds after which a waiting rank sleeps. Until then, it yields its processor to other
+/// ranks.
 const YIELDS: u32 = 20_000;
-/// Sleep of a rank that waits longer, such as for the next request.
+/// Time for which a waiting rank sleeps in each round after [`YIELDS`], for example between
+/// requests.
 const NAP: Duration = Duration::from_micros(200);
-/// Sleep of a rank that has waited for seconds.
+/// Time for which a rank that has waited for seconds sleeps in each round.
 const SLEEP: Duration = Duration::from_millis(1);
-/// Rounds with [`NAP`].
+/// Number of rounds until the sleep becomes [`SLEEP`] instead of [`NAP`].
 const NAPS: u32 = YIELDS + 10_000;
 
-/// Function that takes a failure, on any thread. It must not use the transport.
+/// Function that is called with a failure, on any thread. It must not use the transport.
 pub type FailureFunction = Box<dyn Fn(&TransportError) + Send + Sync>;
 
-/// Reactions to a failure of another rank, or of the link, also while no exchange waits.
+/// Functions that handle a failure of another rank or of the link. They may be called even while no
+/// exchange waits.
 pub struct FailureHandler {
     /// Reports a failure that no other rank reports. Rank 0 reports the failures of all ranks.
-    /// Another rank reports one only if rank 0 does not answer. After [`Transport::end`], the
-    /// failure is [`TransportError::Ended`] by the rank that failed.
+    /// Another rank reports a failure only if rank 0 does not answer. If a rank has called
+    /// [`Transport::end`], the failure is [`TransportError::Ended`] by that rank.
     pub report: FailureFunction,
-    /// Reacts to any failure, after the other ranks were informed.
+    /// Reacts to any failure, after the other ranks have been informed.
     pub react: FailureFunction,
 }
 
-/// Memory of one rank, which its threads share.
+/// Data that the threads of one rank share.
 struct Shared<L> {
     rank: u32,
     state: Mutex<State<L>>,
@@ -64,23 +72,23 @@ struct Shared<L> {
     /// Time of the last update of the membership, in milliseconds since `begin`.
     updated: AtomicU64,
     begin: Instant,
-    /// Whether the thread for heartbeats must end.
+    /// Whether the heartbeat thread must end.
     stops: AtomicBool,
     handler: FailureHandler,
-    /// The one failure of the group. Other threads wait until its handler has returned, so that a
-    /// handler can end the process before they report the same failure.
+    /// The only failure of the group that is handled. Other threads wait until its handler has
+    /// returned. So a handler can end the process before these threads report the same failure.
     failure: Once,
-    /// Whether a rank has reported the failure.
+    /// Whether any rank has reported the failure to the user.
     is_reported: AtomicBool,
 }
 
-/// A rank in a group of processes.
+/// A rank in a group of processes that are connected by links.
 pub struct LinkedTransport<L: Link + 'static> {
     rank: u32,
     ranks: u32,
     shared: Arc<Shared<L>>,
     heartbeats: Mutex<Option<JoinHandle<()>>>,
-    /// Whether this rank has ended the group, or one of its exchanges has failed.
+    /// Whether this rank has ended the group or one of its exchanges has failed.
     has_failed: AtomicBool,
 }
 
@@ -95,7 +103,7 @@ impl<L: Link> Shared<L> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the link answered, and updates the membership if this is due.
+    /// Records that the link has answered, and updates the membership if an update is due.
     fn update(&self, state: &mut State<L>, now: Instant) {
         let (now_ms, period) = (self.milliseconds(now), UPDATE.as_millis() as u64);
         self.answered.store(now_ms, Ordering::Relaxed);
@@ -105,10 +113,10 @@ impl<L: Link> Shared<L> {
         }
     }
 
-    /// Informs the other ranks and the handler about a failure, once.
+    /// Informs the other ranks and the handler about a failure. Only the first call has an effect.
     fn fail(&self, error: &TransportError) {
         self.failure.call_once(|| {
-            // From now on, only this thread reads messages about the end.
+            // From now on, only this thread reads messages about the end of the group.
             if let Some(mut state) = self.lock_soon() {
                 state.membership.set_end(error.clone());
             }
@@ -117,11 +125,11 @@ impl<L: Link> Shared<L> {
                     (self.handler.report)(error);
                     self.say_farewell(&Control::End(reason.clone()));
                 }
-                // The other ranks know an end that one of them caused.
+                // Another rank has ended the group, and so the other ranks know about the end.
                 TransportError::Ended { .. } => {}
-                // A link that hangs has no message to others.
+                // The link hangs, so no message can be sent to the other ranks.
                 TransportError::Stuck { .. } => (self.handler.report)(error),
-                // Rank 0 cannot report its own silence.
+                // Rank 0 is silent and cannot report its own silence.
                 TransportError::Silent { peer: 0, .. } => {
                     (self.handler.report)(error);
                     self.say_farewell(&Control::End(error.to_string()));
@@ -138,13 +146,13 @@ impl<L: Link> Shared<L> {
         });
     }
 
-    /// Returns whether this is rank 0, and another rank asks it to report the end of the group.
+    /// Returns whether this is rank 0 and another rank has asked it to report the end of the group.
     fn must_report(&self) -> bool {
         self.rank == 0 && self.lock_soon().is_some_and(|state| state.membership.needs_report())
     }
 
-    /// Informs the other ranks about a failure of this one. Rank 0 reports it, so that several
-    /// ranks with one failure give one message.
+    /// Informs the other ranks about a failure of this rank. Rank 0 reports it, so that several
+    /// ranks with the same failure cause only one report.
     fn report_once(&self, error: &TransportError, reason: &str) {
         if self.rank == 0 {
             (self.handler.report)(error);
@@ -157,7 +165,8 @@ impl<L: Link> Shared<L> {
         }
     }
 
-    /// Waits until rank 0 has reported the end of the group. Returns whether it has.
+    /// Waits until rank 0 has reported the end of the group, but for a limited time. Returns
+    /// whether it has.
     fn awaits_rank_0(&self) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < CONFIRMATION {
@@ -176,7 +185,8 @@ impl<L: Link> Shared<L> {
         false
     }
 
-    /// Locks the state, unless another thread has it for long: the link may hang in that thread.
+    /// Locks the state. Gives up if another thread keeps the lock for long, because the link may
+    /// hang in that thread.
     fn lock_soon(&self) -> Option<MutexGuard<'_, State<L>>> {
         let begin = Instant::now();
         while begin.elapsed() < FAREWELL {
@@ -189,8 +199,8 @@ impl<L: Link> Shared<L> {
         None
     }
 
-    /// Ends the group for a reason of this rank, unless it has ended. `is_reported` says whether
-    /// the user knows the reason.
+    /// Ends the group for a reason of this rank, unless the group has already ended. `is_reported`
+    /// is whether the user already knows the reason.
     fn end(&self, reason: &str, is_reported: bool) {
         self.failure.call_once(|| {
             let error = TransportError::Ended { by: self.rank, reason: reason.to_owned() };
@@ -208,10 +218,10 @@ impl<L: Link> Shared<L> {
 
     /// Sends the end of the group to the other ranks.
     fn say_farewell(&self, message: &Control) {
-        // Without the link, the other ranks notice the silence of this one.
+        // If the link cannot be used, the other ranks notice that this rank is silent.
         let Some(mut state) = self.lock_soon() else { return };
         let State { link, membership, .. } = &mut *state;
-        // If the link fails here, the other ranks notice the silence of this one.
+        // If the link fails now, the other ranks notice that this rank is silent.
         if membership.send(link, message).is_ok() {
             let begin = Instant::now();
             while begin.elapsed() < FAREWELL && matches!(link.has_sent_all(), Ok(false)) {
@@ -220,7 +230,7 @@ impl<L: Link> Shared<L> {
         }
     }
 
-    /// Sends heartbeats and moves messages of open exchanges, until the transport is closed.
+    /// Sends heartbeats and moves messages of open exchanges until the transport is closed.
     fn send_heartbeats(&self) {
         let mut before = Instant::now();
         let mut is_open = false;
@@ -236,7 +246,8 @@ impl<L: Link> Shared<L> {
                     is_open = !state.open.is_empty();
                     moved.err().or_else(|| state.membership.end().cloned())
                 }
-                // A thread exchanges messages and updates the membership, or the link hangs.
+                // Another thread has the lock. It is exchanging messages and updates the
+                // membership, or the link hangs in it.
                 Err(_) => self.hang(now, pause),
             };
             if let Some(error) = end {
@@ -247,11 +258,11 @@ impl<L: Link> Shared<L> {
 }
 
 impl<L> Shared<L> {
-    /// Returns the failure of a link that has not answered for long, while a thread uses it.
-    /// `pause` is the time since the last call.
+    /// Returns a failure if the link has not answered for a long time while a thread was using it.
+    /// `pause` is the time since the last call of this function.
     fn hang(&self, now: Instant, pause: Duration) -> Option<TransportError> {
         let now_ms = self.milliseconds(now);
-        // This process was suspended, and could not answer in this time.
+        // This process was suspended, so the link could not answer.
         if pause > SUSPENDED {
             self.answered.store(now_ms, Ordering::Relaxed);
         }
@@ -266,11 +277,11 @@ impl<L> Shared<L> {
 }
 
 impl<L: Link + 'static> LinkedTransport<L> {
-    /// Returns the transport over a link. The handler is called once if another rank or the link
+    /// Makes a transport that uses `link`. The handler is called once, if another rank or the link
     /// fails.
     ///
     /// # Errors
-    /// Fails if the system refuses a thread for heartbeats.
+    /// Fails if the system refuses to start the heartbeat thread.
     pub fn new(link: L, handler: FailureHandler) -> std::io::Result<LinkedTransport<L>> {
         let (rank, ranks, begin) = (link.rank(), link.ranks(), Instant::now());
         let membership = Membership::new(ranks, begin);
@@ -296,8 +307,8 @@ impl<L: Link + 'static> LinkedTransport<L> {
         })
     }
 
-    /// Locks the state for an exchange. Fails after a failure of this rank: messages of the failed
-    /// exchange may still arrive, and a later one would take them for its own.
+    /// Locks the state for an exchange. Fails if this rank has failed before. Messages of a failed
+    /// exchange may still arrive, and later exchanges must not receive them as their own.
     fn lock(&self) -> Result<MutexGuard<'_, State<L>>, TransportError> {
         let state = self.shared.lock();
         if !self.has_failed.load(Ordering::Relaxed) {
@@ -307,13 +318,13 @@ impl<L: Link + 'static> LinkedTransport<L> {
         Err(state.membership.end().cloned().unwrap_or_else(unknown))
     }
 
-    /// Ends the group after a failed exchange.
+    /// Ends the group after an exchange has failed.
     fn fail(&self, error: &TransportError) {
         self.has_failed.store(true, Ordering::Relaxed);
         self.shared.fail(error);
     }
 
-    /// Exchanges messages; see [`Transport::exchange`].
+    /// Exchanges messages. See [`Transport::exchange`].
     fn exchange_checked(&self, outgoing: &[Outgoing<'_>], incoming: &mut [Incoming<'_>]) -> Result<(), TransportError> {
         let state = self.send_all(outgoing)?;
         let mut pending = Pending::new(incoming.len());
@@ -329,7 +340,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
         received.map(drop)
     }
 
-    /// Begins an exchange; see [`Transport::begin`].
+    /// Begins an exchange. See [`Transport::begin`].
     fn begin_checked(&self, outgoing: &[Outgoing<'_>], incoming: Vec<Receipt>) -> Result<(), TransportError> {
         let mut state = self.send_all(outgoing)?;
         if let Some(error) = state.membership.end() {
@@ -341,7 +352,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
         Ok(())
     }
 
-    /// Finishes the oldest open exchange; see [`Transport::finish`].
+    /// Finishes the oldest open exchange. See [`Transport::finish`].
     fn finish_checked(&self) -> Result<Vec<Receipt>, TransportError> {
         let mut state = self.wait_for(self.lock()?, |state| {
             state.receive_open(self.rank)?;
@@ -350,7 +361,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
         Ok(state.open.pop_front().map(OpenExchange::into_messages).unwrap_or_default())
     }
 
-    /// Sends messages, and returns the locked state.
+    /// Sends messages and returns the locked state.
     fn send_all(&self, outgoing: &[Outgoing<'_>]) -> Result<MutexGuard<'_, State<L>>, TransportError> {
         let mut state = self.lock()?;
         for message in outgoing {
@@ -359,9 +370,10 @@ impl<L: Link + 'static> LinkedTransport<L> {
         Ok(state)
     }
 
-    /// Waits until all messages have arrived. `receive` takes those that have, and returns the
-    /// senders of the others. Also waits until all messages are sent, unless later exchanges are
-    /// open: the thread for heartbeats then continues to send.
+    /// Waits until all messages have arrived. `receive` takes the messages that have arrived, and
+    /// returns the senders of those that have not. Also waits until all messages have been sent. If
+    /// later exchanges are open, it does not wait for that, and the heartbeat thread continues to
+    /// send.
     fn wait_for<'s>(
         &'s self,
         mut state: MutexGuard<'s, State<L>>,
@@ -369,7 +381,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
     ) -> Result<MutexGuard<'s, State<L>>, TransportError> {
         let mut round = 0;
         loop {
-            // Messages that were sent before the group ended still arrive.
+            // Messages that were sent before the end of the group still arrive.
             let senders = receive(&mut state)?;
             if senders.is_empty()
                 && (state.link.has_sent_all().map_err(|error| error.of_rank(self.rank))? || state.open.len() > 1)
@@ -391,14 +403,14 @@ impl<L: Link + 'static> LinkedTransport<L> {
         }
     }
 
-    /// Wakes the thread for heartbeats, which sleeps for long while no exchange is open.
+    /// Wakes the heartbeat thread, which sleeps for long periods while no exchange is open.
     fn wake_heartbeats(&self) {
         let heartbeats = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
         heartbeats.iter().for_each(|heartbeats| heartbeats.thread().unpark());
     }
 
-    /// Waits for the end of the group by a lower rank. All ranks often fail for the same reason,
-    /// such as a missing file, which the lowest rank then reports.
+    /// Waits until a lower rank ends the group, but for a limited time. All ranks often fail for
+    /// the same reason, such as a missing file. In that case, only the lowest rank reports it.
     fn end_of_lower_rank(&self) -> Option<TransportError> {
         let begin = Instant::now();
         let patience = patience(self.rank, self.ranks);
@@ -414,7 +426,7 @@ impl<L: Link + 'static> LinkedTransport<L> {
         None
     }
 
-    /// Leaves the group, and waits until all other ranks leave it.
+    /// Leaves the group and waits until all other ranks leave it.
     fn leave(&self) -> Result<(), TransportError> {
         let mut state = self.shared.lock();
         let State { link, membership, .. } = &mut *state;
@@ -436,26 +448,27 @@ impl<L: Link + 'static> LinkedTransport<L> {
         }
     }
 
-    /// Ends the thread for heartbeats.
+    /// Ends the heartbeat thread.
     fn stop_heartbeats(&self) {
         self.shared.stops.store(true, Ordering::Relaxed);
         self.wake_heartbeats();
         let thread = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A failure handler may drop the transport on that thread, which cannot wait for itself.
+        // A failure handler on the heartbeat thread may drop the transport. A thread cannot wait
+        // for its own end.
         if let Some(thread) = thread.filter(|heartbeats| heartbeats.thread().id() != thread::current().id()) {
-            // The thread has no result. A panic of the handler was printed.
+            // The thread has no result. If the handler panicked, the panic message was printed.
             let _ = thread.join();
         }
     }
 }
 
-/// Returns the time that a rank leaves to all lower ones, to end the group first. It differs from
-/// rank to rank, so that one of them is the first.
+/// Returns how long a rank waits for lower ranks to end the group first. Each rank waits for a
+/// different time, so that one rank is always the first.
 fn patience(rank: u32, ranks: u32) -> Duration {
     PRECEDENCE.min(PATIENCE / ranks.max(1)).saturating_mul(rank)
 }
 
-/// Waits between two looks at the link.
+/// Waits before the link is checked again.
 fn wait(round: u32) {
     match round {
         0..SPINS => std::hint::spin_loop(),
@@ -506,7 +519,7 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
 
     fn close(&self) -> Result<(), TransportError> {
         self.leave().inspect_err(|error| self.shared.fail(error))?;
-        // After this, an end is no failure.
+        // From now on, the end of the group is not a failure.
         self.shared.failure.call_once(|| {});
         self.stop_heartbeats();
         self.shared.lock().link.close();
@@ -516,7 +529,7 @@ impl<L: Link + 'static> Transport for LinkedTransport<L> {
 
 impl<L: Link + 'static> Drop for LinkedTransport<L> {
     fn drop(&mut self) {
-        // A panic has printed its message.
+        // If this thread panics, the panic message was printed.
         self.shared.end(last_words(), true);
         self.stop_heartbeats();
     }

@@ -1,4 +1,4 @@
-//! The transport between threads of one process. Tests use it, and it is the simplest
+//! A transport between threads of one process. It is used by tests, and it is the simplest
 //! implementation to read.
 
 use std::collections::VecDeque;
@@ -6,23 +6,23 @@ use std::collections::VecDeque;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::{Incoming, Outgoing, Receipt, Transport, TransportError, check_peers, last_words};
 
-/// Messages on their way, and the end of the group.
+/// Messages that have been sent but not received, and the end of the group.
 #[derive(Debug, Default)]
 struct Messages {
-    /// One queue for each pair of ranks: `from * ranks + to`.
+    /// One queue for each pair of ranks, at index `from * ranks + to`.
     queues: Vec<VecDeque<Vec<u8>>>,
     /// The rank that ended the group, and its reason.
     ended: Option<(u32, String)>,
 }
 
-/// An exchange that has begun.
+/// An exchange that has begun and is not finished.
 #[derive(Debug)]
 struct OpenExchange {
     incoming: Vec<Receipt>,
     has_arrived: bool,
 }
 
-/// Memory that the ranks of a group share.
+/// Data that the ranks of a group share.
 #[derive(Debug)]
 struct Shared {
     ranks: u32,
@@ -41,7 +41,7 @@ impl Shared {
     }
 }
 
-/// A rank in a group of threads. Dropping it ends the group for the ranks that still wait.
+/// A rank in a group of threads. When it is dropped, the group ends for ranks that still wait.
 #[derive(Debug)]
 pub struct LocalTransport {
     rank: u32,
@@ -50,7 +50,7 @@ pub struct LocalTransport {
     open: Mutex<VecDeque<OpenExchange>>,
 }
 
-/// Returns the transports of a group, one for each rank.
+/// Returns the transports of a new group, one for each rank.
 pub fn group(ranks: u32) -> Vec<LocalTransport> {
     let queues = (0..ranks as usize * ranks as usize).map(|_| VecDeque::new()).collect();
     let messages = Mutex::new(Messages { queues, ended: None });
@@ -85,11 +85,11 @@ impl LocalTransport {
         let queue = self.queue(message.from, self.rank);
         let mut messages = self.shared.lock();
         let bytes = loop {
-            // The message may be that of an exchange that failed on this rank.
+            // The message may belong to an exchange that has failed on this rank.
             if let Some((by, reason)) = messages.ended.as_ref().filter(|(by, _)| *by == self.rank) {
                 return Err(TransportError::Ended { by: *by, reason: reason.clone() });
             }
-            // A message that was sent before another rank ended the group still arrives.
+            // Messages that were sent before another rank ended the group still arrive.
             if let Some(bytes) = messages.queues[queue].pop_front() {
                 break bytes;
             }
@@ -110,7 +110,7 @@ impl LocalTransport {
         Ok(())
     }
 
-    /// Waits for the messages of an open exchange, unless they have arrived.
+    /// Waits for those messages of an open exchange that have not arrived yet.
     fn receive_open(&self, open: &mut OpenExchange) -> Result<(), TransportError> {
         if !open.has_arrived {
             open.incoming.iter_mut().try_for_each(|receipt| self.receive(&mut receipt.incoming()))?;
@@ -154,7 +154,7 @@ impl Transport for LocalTransport {
     }
 
     fn is_end_reported(&self) -> bool {
-        // The process has all ranks, and its caller gets the failure.
+        // All ranks are in this process, and its caller receives the failure.
         false
     }
 

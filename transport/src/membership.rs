@@ -1,8 +1,9 @@
-//! The state of a group, as one rank sees it: signs of life of the other ranks, and its end.
+//! The state of a group from the view of one rank: signs of life of the other ranks, and the end of
+//! the group.
 //!
-//! Each rank sends a heartbeat each second to each other rank. A rank without any message for
-//! [`SILENCE`] is lost, and the group ends. All functions take the current time, so that tests need
-//! not wait.
+//! Each rank sends a heartbeat to each other rank every second. A rank from which no message
+//! arrives for [`SILENCE`] is considered lost, and the group ends. All functions take the current
+//! time as an argument, so that tests need not wait.
 
 use std::time::Duration;
 
@@ -13,33 +14,35 @@ use crate::sync::Instant;
 
 /// Time between two heartbeats.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Time without any message after which a rank is lost.
+/// Time without messages after which a rank is considered lost.
 pub(crate) const SILENCE: Duration = Duration::from_secs(8);
-/// Additional time for each lower rank that also watches, up to [`LAST`]. The lowest rank then
-/// reports the loss, and the others learn it from that rank: one message for all.
+/// Additional time for each lower rank that also watches the silent one, but at most [`LAST`]. With
+/// this delay, the lowest rank reports the loss first and informs the others. So there is only one
+/// report.
 const PRECEDENCE: Duration = Duration::from_millis(500);
-/// Max additional time. All ranks must end within 10 seconds.
+/// Max additional time. All ranks must end within 10 seconds of a failure.
 const LAST: Duration = Duration::from_secs(1);
-/// Time between two calls of [`Membership::update`] after which this process itself was suspended.
-/// It then cannot know whether the others were silent.
+/// Time between two calls of [`Membership::update`] after which this process must have been
+/// suspended. After a suspension, it cannot know whether the other ranks were silent.
 pub(crate) const SUSPENDED: Duration = Duration::from_secs(3);
-/// Max control messages for one update, so that a rank that sends many cannot stop this one.
+/// Max number of control messages per update. With this limit, a rank that sends many messages
+/// cannot stall this one.
 const MESSAGES: u32 = 256;
 
-/// Another rank, or this one.
+/// A rank of the group, which may be this one.
 #[derive(Debug)]
 struct Member {
-    /// Time of its last message.
+    /// Time when its last message arrived.
     heard: Instant,
     /// Whether the rank has left the group.
     has_left: bool,
 }
 
-/// The ranks of a group, and its end.
+/// The ranks of a group, and the end of the group.
 #[derive(Debug)]
 pub(crate) struct Membership {
     members: Vec<Member>,
-    /// Time of the last heartbeat that this rank sent.
+    /// Time when this rank last sent a heartbeat.
     sent: Option<Instant>,
     /// Time of the last update.
     updated: Instant,
@@ -52,7 +55,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Returns a group whose ranks all live.
+    /// Returns a group in which all ranks are alive.
     pub fn new(ranks: u32, now: Instant) -> Membership {
         let members = (0..ranks).map(|_| Member { heard: now, has_left: false }).collect();
         Membership { members, sent: None, updated: now, leaves: false, end: None, needs_report: false }
@@ -68,32 +71,32 @@ impl Membership {
         self.needs_report
     }
 
-    /// Reads control messages after the end of the group. Returns whether rank 0 has ended it, too.
+    /// Reads control messages after the end of the group. Returns whether rank 0 has also ended it.
     pub fn has_rank_0_ended(&mut self, link: &mut dyn Link, now: Instant) -> bool {
-        // The end may have arrived before the failure of this rank.
+        // The end caused by rank 0 may have arrived before this rank failed.
         let is_of_rank_0 = |end: &TransportError| matches!(end, TransportError::Ended { by: 0, .. });
         self.end.as_ref().is_some_and(is_of_rank_0) || self.read_signs(link, now).is_err_and(|end| is_of_rank_0(&end))
     }
 
-    /// Sets the reason why the group ended, unless it has ended before.
+    /// Sets the reason why the group ended, unless a reason is already set.
     pub fn set_end(&mut self, error: TransportError) {
         self.end.get_or_insert(error);
     }
 
-    /// Records a message of a rank.
+    /// Records that a message of a rank has arrived.
     pub fn heard(&mut self, from: u32, now: Instant) {
         if let Some(member) = self.members.get_mut(from as usize) {
             member.heard = now;
         }
     }
 
-    /// Returns whether a rank has sent a message lately, so it will probably answer soon.
+    /// Returns whether a rank has sent a message recently and so will probably answer soon.
     pub fn is_near(&self, rank: u32, now: Instant) -> bool {
         let member = self.members.get(rank as usize);
         member.is_some_and(|member| now.saturating_duration_since(member.heard) < HEARTBEAT.saturating_mul(3))
     }
 
-    /// Returns whether a rank left the group, and its last messages had time to arrive.
+    /// Returns whether a rank has left the group so long ago that its last messages have arrived.
     pub fn left_before(&self, rank: u32, now: Instant) -> bool {
         let member = self.members.get(rank as usize);
         member.is_some_and(|member| member.has_left && now.saturating_duration_since(member.heard) >= HEARTBEAT)
@@ -108,7 +111,8 @@ impl Membership {
         (0..).zip(&self.members).filter(move |(other, _)| *other != rank)
     }
 
-    /// Sends a control message to all other ranks. Those that left wait until all have left.
+    /// Sends a control message to all other ranks. Ranks that have left the group wait until all
+    /// have left, so they also get it.
     ///
     /// # Errors
     /// Fails if the link fails.
@@ -120,8 +124,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Leaves the group. This is the last message of this rank, so the others read all of
-    /// them.
+    /// Leaves the group. This sends the last message of this rank. So ranks that have read it have
+    /// read all of its messages.
     ///
     /// # Errors
     /// Fails if the link fails.
@@ -130,8 +134,8 @@ impl Membership {
         self.send(link, &Control::Leave)
     }
 
-    /// Sends a heartbeat if one is due, reads control messages, and looks for silent ranks. Then
-    /// [`Membership::end`] has the result.
+    /// Sends a heartbeat if one is due, reads control messages, and checks for silent ranks.
+    /// [`Membership::end`] then returns the end, if there is one.
     pub fn update(&mut self, link: &mut dyn Link, now: Instant) {
         if self.end.is_none()
             && let Err(error) = self.exchange_signs(link, now)
@@ -197,7 +201,7 @@ mod tests {
     use super::*;
     use crate::memory::{MemoryLink, links};
 
-    /// A rank of a group whose time the test sets.
+    /// A rank of a group in a test that sets the time.
     struct Rank {
         link: MemoryLink,
         membership: Membership,
@@ -208,7 +212,8 @@ mod tests {
         links(ranks).into_iter().map(|link| Rank { link, membership: membership() }).collect()
     }
 
-    /// Updates some ranks each second, and returns how each one ended at which second.
+    /// Updates the given ranks once per second. Returns the end of each rank with the second in
+    /// which it ended.
     fn run(group: &mut [Rank], living: &[usize], begin: Instant, seconds: u64) -> Vec<(usize, f64, TransportError)> {
         let mut ends = Vec::new();
         for step in 0..seconds * 4 {
@@ -256,13 +261,14 @@ mod tests {
         let begin = Instant::now();
         let mut group = group(2, begin);
         assert_eq!(run(&mut group, &[0, 1], begin, 2), []);
-        // Both are suspended for an hour. The first update sees no message of that hour.
+        // Both ranks are suspended for an hour. At the first update after it, no message of that
+        // hour has arrived.
         let later = begin + Duration::from_secs(3600);
         let Rank { link, membership } = &mut group[0];
         membership.update(link, later);
         assert_eq!(membership.end(), None);
         assert_eq!(run(&mut group, &[0, 1], later, 20), []);
-        // A rank that stays silent after this is lost.
+        // A rank that stays silent from now on is lost.
         assert_eq!(run(&mut group, &[0], later + Duration::from_secs(20), 12).len(), 1);
     }
 
@@ -274,7 +280,7 @@ mod tests {
         membership.leave(link).unwrap();
         assert_eq!(run(&mut group, &[0, 1], begin, 20), []);
         assert!(group[0].membership.all_left(0));
-        // Its last message was the one with which it left.
+        // The last message of the rank was the one with which it left the group.
         assert!(!group[0].link.receive(None, Channel::Control, 1, &mut |_, _| {}).unwrap());
     }
 

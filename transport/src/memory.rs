@@ -1,11 +1,11 @@
-//! A link between ranks of one process, for tests.
+//! A link between ranks in the same process, for tests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use crate::link::{Channel, Link, LinkError};
 
-/// A message on its way.
+/// A message that has been sent but not received.
 #[derive(Debug)]
 struct Message {
     from: u32,
@@ -14,17 +14,17 @@ struct Message {
     bytes: Vec<u8>,
 }
 
-/// A rank's link.
+/// The link of one rank.
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
     rank: u32,
     ranks: u32,
     messages: Arc<Mutex<VecDeque<Message>>>,
-    /// Number of the next messages that are not sent.
+    /// Number of further messages that fail to be sent.
     pub failures: u32,
 }
 
-/// Returns the links of a group.
+/// Returns the links of a new group.
 pub(crate) fn links(ranks: u32) -> Vec<MemoryLink> {
     let messages = Arc::default();
     (0..ranks).map(|rank| MemoryLink { rank, ranks, messages: Arc::clone(&messages), failures: 0 }).collect()

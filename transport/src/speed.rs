@@ -1,9 +1,10 @@
-//! Speed of the links between ranks, measured with messages.
+//! Measurements of the speed of the links between ranks.
 //!
-//! Two ranks send each other a message at the same time, as the ranks of a sum do. This is one
-//! *round*. Pairs are measured one after another, while the other ranks wait.
+//! In a *round*, two ranks send each other a message at the same time, as ranks do in a sum. Pairs
+//! are measured one after another, while all other ranks wait.
 //!
-//! Invariant: numbers and names of other ranks are untrusted. Any bytes give a finite result.
+//! Invariant: numbers and names from other ranks are untrusted. Whatever bytes arrive, the result
+//! is finite.
 
 use std::time::Instant;
 
@@ -13,18 +14,19 @@ use crate::{Incoming, Outgoing, Transport, TransportError};
 pub const SHORT_BYTES: usize = 64;
 /// Bytes of a long message.
 pub const LONG_BYTES: usize = 4 << 20;
-/// Measured rounds of short messages, after as many as [`WARM_ROUNDS`].
+/// Number of measured rounds with short messages. Before them are [`WARM_ROUNDS`].
 const SHORT_ROUNDS: usize = 200;
-/// Measured rounds of long messages.
+/// Number of measured rounds with long messages.
 const LONG_ROUNDS: usize = 8;
-/// Rounds before the first measured one. A rank that has waited for long reacts slowly.
+/// Number of rounds before the first measured one. They are needed because a rank that has waited
+/// for long reacts slowly.
 const WARM_ROUNDS: usize = 20;
-/// Max number of ranks for which all pairs are measured.
+/// Max number of ranks for which all pairs of ranks are measured.
 const ALL_PAIRS: u32 = 8;
-/// Bytes of a machine's name in a message. Linux limits names to 64 bytes.
+/// Bytes of the name of a machine in a message. Linux limits names to 64 bytes.
 const NAME_BYTES: usize = 64;
 
-/// Two ranks.
+/// A pair of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// The lower rank.
@@ -33,40 +35,41 @@ pub struct Pair {
     pub high: u32,
 }
 
-/// Speed of the link between two ranks, in both directions at once.
+/// Speed of the link between two ranks that both send at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpeed {
-    /// The ranks.
+    /// The two ranks.
     pub pair: Pair,
-    /// Median seconds of a round with [`SHORT_BYTES`].
+    /// Median duration of a round with messages of [`SHORT_BYTES`], in seconds.
     pub short_seconds: f64,
-    /// Median seconds of a round with [`LONG_BYTES`].
+    /// Median duration of a round with messages of [`LONG_BYTES`], in seconds.
     pub long_seconds: f64,
 }
 
 impl LinkSpeed {
-    /// Returns the bytes per second in one direction. The latency does not count.
+    /// Returns the speed in one direction in bytes per second, without the latency.
     pub fn bytes_per_second(&self) -> f64 {
         let transfer = self.long_seconds - self.short_seconds;
         LONG_BYTES as f64 / if transfer > 0.0 { transfer } else { self.long_seconds }
     }
 }
 
-/// Speed of the links of a group.
+/// Speed of the links of a group of ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSpeed {
-    /// Name of each rank's machine.
+    /// Name of the machine of each rank.
     pub machines: Vec<String>,
-    /// The measured links: all, or with more than 8 ranks those to the next rank and to the rank
-    /// half the group away.
+    /// The measured links. With more than 8 ranks, each rank's links to the next rank and to the
+    /// rank half the group away are measured. Otherwise, all are.
     pub links: Vec<LinkSpeed>,
-    /// Median seconds in which each rank sends [`SHORT_BYTES`] to each other rank.
+    /// Median duration of an exchange in which each rank sends [`SHORT_BYTES`] to each other rank,
+    /// in seconds.
     pub all_seconds: f64,
 }
 
 impl GroupSpeed {
-    /// Returns the seconds for each message of an exchange, in addition to the latency; `None` for
-    /// two ranks, which send one message each.
+    /// Returns the seconds that each message of an exchange takes in addition to the latency. For
+    /// two ranks, which send only one message each, it returns `None`.
     pub fn message_seconds(&self) -> Option<f64> {
         let further = self.machines.len().checked_sub(2).filter(|further| *further > 0)?;
         let slowest = self.links.iter().map(|link| link.short_seconds).fold(0.0, f64::max);
@@ -74,11 +77,11 @@ impl GroupSpeed {
     }
 }
 
-/// Measures the links of a group. All ranks call it with the name of their machine. Returns the
-/// result on rank 0, and `None` on the others.
+/// Measures the links of a group. All ranks must call it, each with the name of its machine.
+/// Returns the result on rank 0 and `None` on the other ranks.
 ///
 /// # Errors
-/// Fails if an exchange does.
+/// Fails if an exchange fails.
 pub fn measure(transport: &dyn Transport, machine: &str) -> Result<Option<GroupSpeed>, TransportError> {
     let ranks = transport.ranks();
     let mut name = [0; NAME_BYTES];
@@ -98,7 +101,7 @@ pub fn measure(transport: &dyn Transport, machine: &str) -> Result<Option<GroupS
             short.copy_from_slice(&rounds(transport, &[peer], SHORT_BYTES, SHORT_ROUNDS)?.to_le_bytes());
             long.copy_from_slice(&rounds(transport, &[peer], LONG_BYTES, LONG_ROUNDS)?.to_le_bytes());
         }
-        // The other ranks wait here until the pair has finished.
+        // Until the pair has finished, the other ranks wait here.
         let times = gather(transport, &own)?;
         links.extend(times.get(pair.low as usize).map(|times| LinkSpeed {
             pair,
@@ -113,7 +116,7 @@ pub fn measure(transport: &dyn Transport, machine: &str) -> Result<Option<GroupS
     Ok((transport.rank() == 0).then_some(GroupSpeed { machines, links, all_seconds }))
 }
 
-/// Returns the pairs whose links are measured.
+/// Returns the pairs of ranks whose links are measured.
 fn pairs(ranks: u32) -> Vec<Pair> {
     let all = (0..ranks).flat_map(|low| (low + 1..ranks).map(move |high| Pair { low, high }));
     let is_measured = |pair: &Pair| {
@@ -123,9 +126,9 @@ fn pairs(ranks: u32) -> Vec<Pair> {
     all.filter(is_measured).collect()
 }
 
-/// Exchanges messages of a length with all `peers` for a number of rounds. Returns the median
-/// nanoseconds of a round. If one rank is always ahead of another, long and short rounds alternate.
-/// So the median is that of two consecutive rounds, divided by two.
+/// Exchanges messages of a length with all `peers` in a number of rounds. Returns the median
+/// duration of a round in nanoseconds. If one rank is always ahead of another, long and short
+/// rounds alternate. So the median is that of the means of two consecutive rounds.
 fn rounds(transport: &dyn Transport, peers: &[u32], bytes: usize, count: usize) -> Result<u64, TransportError> {
     let sent = vec![1; bytes];
     let mut received = vec![vec![0; bytes]; peers.len()];
@@ -144,22 +147,22 @@ fn rounds(transport: &dyn Transport, peers: &[u32], bytes: usize, count: usize) 
     Ok(median_of_pairs(&times))
 }
 
-/// Returns the median of the mean times of two consecutive rounds.
+/// Returns the median of the means of two consecutive times.
 fn median_of_pairs(times: &[u64]) -> u64 {
     let mut means: Vec<u64> = times.windows(2).map(|pair| pair[0].midpoint(pair[1])).collect();
     means.sort_unstable();
     means.get(means.len() / 2).copied().unwrap_or_default()
 }
 
-/// Returns seconds of nanoseconds in a message, at least one nanosecond.
+/// Converts the nanoseconds in a message to seconds. The result is at least one nanosecond.
 fn seconds(nanoseconds: &[u8]) -> f64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(nanoseconds);
     u64::from_le_bytes(bytes).max(1) as f64 * 1e-9
 }
 
-/// Sends the bytes of each rank to rank 0, and waits until rank 0 has all. Returns those of all
-/// ranks on rank 0, and an empty list on the others.
+/// Sends the bytes of each rank to rank 0, and waits until rank 0 has received all. Returns the
+/// bytes of all ranks on rank 0, and an empty list on other ranks.
 fn gather<const N: usize>(transport: &dyn Transport, own: &[u8; N]) -> Result<Vec<[u8; N]>, TransportError> {
     if transport.rank() > 0 {
         transport.exchange(&[Outgoing { to: 0, bytes: own }], &mut [])?;

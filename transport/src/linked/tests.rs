@@ -17,7 +17,7 @@ fn pair() -> [LinkedTransport<MemoryLink>; 2] {
     group(2).try_into().unwrap()
 }
 
-/// Returns a rank whose peer is a bare link, which sends anything.
+/// Returns a rank with a bare link as its peer. Through this link, tests can send any messages.
 fn with_hostile_peer() -> (LinkedTransport<MemoryLink>, MemoryLink) {
     let [link, hostile] = links(2).try_into().unwrap();
     (transport(link), hostile)
@@ -105,7 +105,7 @@ fn a_hostile_message_of_an_open_exchange_ends_the_group_while_this_rank_computes
     transport.begin(&[], vec![Receipt { from: 1, bytes: vec![0; 4] }]).unwrap();
     let header = Header { sequence: 0, message_bytes: 5 }.encode();
     hostile.send(0, Channel::Data, &header, &[0; 5]).unwrap();
-    // The thread for heartbeats finds it.
+    // The heartbeat thread detects the failure.
     let expected = TransportError::Length { rank: 0, from: 1, found: 5, expected: 4 };
     assert_eq!(failures.recv().unwrap(), expected);
     assert_eq!(transport.finish(), Err(expected));
@@ -119,7 +119,7 @@ fn an_open_exchange_with_a_rank_that_ends_fails() {
     second.begin(&[], receipt()).unwrap();
     second.begin(&[], receipt()).unwrap();
     first.end("the drive is full");
-    // The message was sent before.
+    // This message was sent before the end of the group.
     assert_eq!(second.finish(), Ok(vec![Receipt { from: 0, bytes: vec![7] }]));
     assert_eq!(second.finish(), Err(TransportError::Ended { by: 0, reason: "the drive is full".to_owned() }));
 }
@@ -149,7 +149,7 @@ fn messages_of_other_lengths_are_refused() {
         let (found, expected) = (found as u64, expected as u64);
         match error {
             TransportError::Length { rank: 1, from: 0, found: bytes, expected: wanted } => {
-                // A frame that is too long is refused before its header is read.
+                // A frame that is too long is refused before its header is checked.
                 assert_eq!((bytes, wanted), (found.min(bytes), expected));
                 assert_ne!(bytes, expected);
             }
@@ -200,7 +200,7 @@ fn the_reason_of_an_end_reaches_a_waiting_rank_and_its_handler() {
     });
     assert_eq!(receive(&first, 1, &mut [0]), Err(expected.clone()));
     assert_eq!(*failures.lock().unwrap(), std::slice::from_ref(&expected));
-    // The rank that ends the group reports it once.
+    // The rank that ends the group is the only one that reports it.
     drop(first);
     assert_eq!(*reports.lock().unwrap(), [expected]);
 }
@@ -212,13 +212,14 @@ fn a_link_hangs_only_while_this_process_runs() {
     let shared = &transport.shared;
     let tick = UPDATE;
     let expected = TransportError::Stuck { rank: 0, seconds: SILENCE.as_secs() };
-    // Another thread has the link, so that no update changes the times of this test.
+    // The lock keeps the heartbeat thread from the link, so no update changes the times in this
+    // test.
     let _state = shared.lock();
     let begin = shared.begin + Duration::from_secs(100);
     shared.answered.store(shared.milliseconds(begin), Ordering::Relaxed);
     assert_eq!(shared.hang(begin + SILENCE, tick), None);
     assert_eq!(shared.hang(begin + SILENCE + tick, tick), Some(expected.clone()));
-    // After a suspension of an hour, the link has its time again.
+    // After a suspension of an hour, the link again has the full time for its answer.
     let later = begin + Duration::from_secs(3600);
     assert_eq!(shared.hang(later, Duration::from_secs(3590)), None);
     assert_eq!(shared.hang(later + SILENCE, tick), None);
@@ -279,10 +280,10 @@ fn a_dropped_rank_ends_the_group() {
     assert!(matches!(receive(&second, 0, &mut [0]), Err(TransportError::Ended { by: 0, .. })));
 }
 
-/// Reports of a handler.
+/// Failures that a handler has reported.
 type Reports = Arc<Mutex<Vec<TransportError>>>;
 
-/// Returns a rank and its reports.
+/// Returns a rank with a handler that records reports.
 fn reporting(link: MemoryLink) -> (LinkedTransport<MemoryLink>, Reports) {
     let reports = Reports::default();
     let of_handler = Arc::clone(&reports);
@@ -301,7 +302,7 @@ fn rank_0_reports_the_end_by_another_rank() {
     assert!(second.is_end_reported());
     let expected = TransportError::Ended { by: 1, reason: "the drive is full".to_owned() };
     assert_eq!(*of_first.lock().unwrap(), std::slice::from_ref(&expected));
-    // The end by rank 0 may arrive first.
+    // The end caused by rank 0 may arrive first.
     let end = receive(&third, 0, &mut [0]).unwrap_err();
     assert!(matches!(&end, TransportError::Ended { by: 0 | 1, reason } if reason == "the drive is full"), "{end}");
     drop((first, second, third));
@@ -314,7 +315,7 @@ fn a_failure_of_all_ranks_is_reported_once() {
         let ranks: Vec<_> = links(3).into_iter().map(reporting).collect();
         std::thread::scope(|scope| {
             for (place, (transport, _)) in ranks.iter().enumerate() {
-                // Rank 0 fails last, after the time that the others leave to it.
+                // Rank 0 fails last, when the time for which the other ranks wait for it is over.
                 let delay = Duration::from_millis(if place == 0 { 200 + 200 * round } else { 0 });
                 scope.spawn(move || {
                     std::thread::sleep(delay);
