@@ -272,7 +272,7 @@ impl Place {
     ///
     /// # Errors
     /// Fails if the existing file at the output path may not be replaced, if `from` no longer names
-    /// `file`, or if the system returns an error.
+    /// `file`, or if the system fails.
     pub fn take(&self, from: &Path, file: &File) -> Result<(), OutputError> {
         let taken = || {
             let metadata = file.metadata()?;

@@ -39,11 +39,11 @@ impl Homes {
     }
 
     /// Returns, for each of `threads` threads, the index of its home. If the homes have room for
-    /// more threads, the threads are divided among all homes, so that they read memory at the speed
-    /// of all nodes.
+    /// more threads, the threads are divided among all homes. They then read memory at the speed of
+    /// all nodes.
     ///
     /// Neighbouring threads share a home, because they meet first at barriers. The last
-    /// [`ALTERNATING`] threads of each home alternate with those of other homes: when processors
+    /// [`ALTERNATING`] threads of each home alternate with those of other homes. When processors
     /// are busy, steps leave out the threads with the highest numbers. So in homes with few
     /// threads, neighbours may have different homes.
     pub(crate) fn of_threads(&self, threads: usize) -> Vec<usize> {

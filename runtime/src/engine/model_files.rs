@@ -1,5 +1,5 @@
-//! Functions that find and open a plan's model files: at the path in the plan, in the plan's
-//! folder, or at a path from the user.
+//! Functions that find and open a plan's model files. Each is at its path in the plan, in the
+//! plan's folder, or at a path from the user.
 //!
 //! A plan contains the paths of its model files from the time when it was compiled. Plans and
 //! models are often moved together. A missing model file is therefore searched in the plan's own

@@ -31,8 +31,8 @@ fn topology(options: &EngineOptions) -> Result<Option<Arc<Topology>>, NumaError>
     Ok(Some(topology).filter(|_| several || options.numa != Numa::Auto))
 }
 
-/// Returns the number of ranks to compile a model file for: one for each NUMA node, or 1 if the
-/// options do not divide the model.
+/// Returns the number of ranks for which a model file is compiled. It is the number of NUMA nodes,
+/// or 1 if the options do not divide the model.
 ///
 /// # Errors
 /// Fails if the system lists no processors.

@@ -236,8 +236,8 @@ impl Layout {
                 let (mut at, mut extents) = (0u64, Vec::new());
                 for (part, &(weight, stored)) in parts.iter().zip(&places) {
                     let (file, offset) = place(weight, stored.checked_mul(u64::from(expert))?)?;
-                    // Whole pages are read, so the first byte of a matrix has the same offset in
-                    // its page of memory as in its page of the file.
+                    // Whole pages are read. So the first byte of a matrix has the same offset in a
+                    // page of memory as in a page of the file.
                     at = match raw {
                         true => at.checked_next_multiple_of(LINE)?,
                         false => at.checked_next_multiple_of(PAGE)?.checked_add(offset % PAGE)?,

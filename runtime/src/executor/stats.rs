@@ -180,8 +180,8 @@ impl Clock {
         }
     }
 
-    /// Adds the three times of this thread at the barrier after a stage: waiting for the last
-    /// thread, waiting while that thread works alone, and the barrier itself.
+    /// Adds the three times of this thread at the barrier after a stage. They are waiting for the
+    /// last thread, waiting while that thread works alone, and the barrier itself.
     pub fn wait(&mut self, stage: usize, imbalance: Duration, alone: Duration, meeting: Duration) {
         self.waits.get_mut(stage).into_iter().for_each(|wait| *wait += imbalance);
         self.imbalance += imbalance;

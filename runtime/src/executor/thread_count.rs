@@ -96,8 +96,8 @@ impl ThreadCount {
         self.crowded
     }
 
-    /// Records a step of one token: its wall time, and `late`, the sum over all threads of the time
-    /// that they waited after they stopped spinning.
+    /// Records a step of one token, with its wall time. `late` is the time that threads waited
+    /// after they stopped spinning, summed over all threads.
     pub(crate) fn note(&mut self, wall: Duration, late: Duration) {
         let threads = self.threads();
         self.reduced += u64::from(threads < self.max);

@@ -285,8 +285,8 @@ impl Checker<'_> {
         Ok(kernel)
     }
 
-    /// Checks that the bands of a column write different memory: a dim of the kernel must depend on
-    /// the band, or an argument must have a band stride.
+    /// Checks that the bands of a column write different memory. For this, a dim of the kernel must
+    /// depend on the band, or an argument must have a band stride.
     fn bands(&self, task: &Task, variant: &Variant) -> Result<(), Problem> {
         let Some(Bands { count, kernel, dims, strides }) = &variant.bands else { return Ok(()) };
         range("bands of a column", *count, 2, MAX_BANDS)?;

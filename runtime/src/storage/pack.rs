@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn any_number_of_threads_packs_as_one_call_does() {
-        // The number of columns is larger than [`COLUMNS`], and not a multiple of it.
+        // The number of columns is larger than `COLUMNS`, and not a multiple of it.
         let (columns, strips) = (COLUMNS as u64 + 256, 11);
         for to_format in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
             let from_format = to_format.unpacked_format().unwrap();

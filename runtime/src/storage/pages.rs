@@ -7,8 +7,8 @@
 //!
 //! Mapped files also request large pages
 //! ([`Mapped::prefer_large_pages`](crate::storage::memory::Mapped::prefer_large_pages)). File
-//! systems with large folios (ext4 from Linux 6.16 on, XFS) then read 2 MiB at a time into the page
-//! cache, and the system maps them as one page. Pages that are already in the page cache do not
+//! systems with large folios (XFS, and ext4 from Linux 6.16 on) then read 2 MiB at a time into the
+//! page cache. The system maps them as one page. Pages that are already in the page cache do not
 //! change.
 
 use std::path::Path;

@@ -6,7 +6,7 @@
 //! then knows the length of that message.
 //!
 //! Invariant: messages are untrusted. The memory for decoding is limited by the length of a message
-//! ([`decode`]), and the engine checks the arguments of a command like those of a caller.
+//! ([`decode`]). The engine checks the arguments of a command like those of a caller.
 
 use ixc_failure::Class;
 use ixc_ir::plan::decode::{self, DecodeError};

@@ -1,5 +1,5 @@
-//! Check that the exchanges in the plans of all ranks match, so that no rank waits for an exchange
-//! in which another rank does not take part.
+//! Check that the exchanges in the plans of all ranks match. Otherwise, a rank could wait for an
+//! exchange in which another rank does not take part.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BufferId, Exchange, Plan, RowCount, Step};

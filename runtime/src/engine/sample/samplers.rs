@@ -70,8 +70,8 @@ pub static SAMPLERS: [Row; 9] = [
     },
     Row { aliases: &["top-p", "nucleus"], ..row(Kind::TopP, "top_p", 'p', |s| s.top_p < 1.0, top_p) },
     Row { aliases: &["min-p"], ..row(Kind::MinP, "min_p", 'm', |s| s.min_p > 0.0, min_p) },
-    // XTC is off above a threshold of 0.5: at most one token can be likelier, and XTC always keeps
-    // one of the tokens above the threshold.
+    // XTC is off above a threshold of 0.5. At most one token can be likelier than this, and XTC
+    // always keeps one of the tokens above the threshold.
     Row { keeps_best: false, ..row(Kind::Xtc, "xtc", 'x', |s| s.xtc_probability > 0.0 && s.xtc_threshold <= 0.5, xtc) },
     Row { aliases: &["temp"], ..row(Kind::Temperature, "temperature", 't', |_| true, temperature) },
 ];

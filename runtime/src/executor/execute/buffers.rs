@@ -5,9 +5,9 @@
 //! It can also hold the partial results of an item (`parts.rs`), or copies of the cache slots that
 //! an index chose (`gather.rs`).
 //!
-//! Invariant: each region that this module returns lies inside the memory of its source, and the
-//! values of an index buffer are below the kernel's limit. Otherwise the result is a [`Problem`],
-//! for any plan.
+//! Invariant: each region that this module returns lies inside the memory of its source. The values
+//! of an index buffer are below the kernel's limit. Otherwise the result is a [`Problem`], for any
+//! plan.
 //!
 //! Example: an argument has 4096 bytes for each row, and an item has 6 rows from row 12 on. Its
 //! buffer is the 24576 bytes from byte 49152 on of the arena buffer. If the step has fewer than 18

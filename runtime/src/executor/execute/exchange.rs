@@ -3,7 +3,7 @@
 //! For a sum, each rank has partial sums (its *part*). The parts are added in the order of the
 //! ranks, element by element: `((p0 + p1) + p2) + ...`. The bits of the result therefore depend
 //! neither on the transport nor on the method. With more than two ranks, large parts are divided
-//! into pieces: each rank adds one piece of all parts, and sends its sum to the other ranks.
+//! into pieces. Each rank adds one piece of all parts, and sends its sum to the other ranks.
 //!
 //! The sum of one half of the rows begins at one barrier and finishes at a later one. Between these
 //! barriers, the transport owns copies of the sent rows and the memory for received rows. So

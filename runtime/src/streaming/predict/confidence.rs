@@ -11,11 +11,11 @@
 //! Because they are never chosen, they are not in memory. Without a correction, most reads would be
 //! for such experts.
 //!
-//! Each guess therefore has log-odds: the sum of a weight for its rank, a weight for its layer, and
-//! a weight for its expert in that layer. Online logistic regression learns the weights, with the
-//! step sizes of Adagrad (Duchi et al. 2011). Guesses of experts that are not in memory are then
-//! counted in classes of similar odds, and the counts give the probability. Each layer has its own
-//! counts; for a layer with few guesses, the counts of all layers are used.
+//! Each guess therefore has log-odds. They are the sum of a weight for its rank, a weight for its
+//! layer, and a weight for its expert in that layer. Online logistic regression learns the weights,
+//! with the step sizes of Adagrad (Duchi et al. 2011). Guesses of experts that are not in memory
+//! are then counted in classes of similar odds, and the counts give the probability. Each layer has
+//! its own counts; for a layer with few guesses, the counts of all layers are used.
 //!
 //! The table shows measurements with early routers that predict 16 experts where 8 are needed. A
 //! guess was used if it was right more often than not:
