@@ -36,7 +36,7 @@ fn window_state(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem
     let Some(sliding) = states.clone().find(slides).or_else(|| states.clone().find(shares)) else { return Ok(None) };
     let alone = states.clone().all(|state| state == sliding || (slides(&sliding) && shares(&state)));
     // A task that divides cache slots must begin at the sequence's first slot, so its state must
-    // not slide.
+    // have no sliding window.
     let of_places = |split: Split| split.leaves == Leaves::Words && !slides(&sliding);
     let in_parts = task.variants.iter().filter_map(|variant| variant.split).any(|split| !of_places(split));
     if !alone || task.rows != RowAxis::Tokens || in_parts {

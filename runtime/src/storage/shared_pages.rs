@@ -279,7 +279,7 @@ struct PageRun {
     extent: Mutex<Extent>,
 }
 
-/// The users of a run, and the length of its pages in the file.
+/// Use of a run of pages: the positions that its users need, and the part that is in the file.
 #[derive(Debug)]
 struct Extent {
     /// For each user, the position up to which it needs the run.

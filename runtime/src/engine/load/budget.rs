@@ -57,7 +57,7 @@ pub(crate) struct RunSize {
     pub threads: usize,
     /// Maximum number of sequences at the same time, at least 1.
     pub sequences: u32,
-    /// Maximum additions of a step in excess of one for each sequence.
+    /// Maximum number of additions of a step, beyond one for each sequence.
     pub more_additions: u32,
 }
 

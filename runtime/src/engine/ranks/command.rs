@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::step::{Addition, SequenceId};
 
-/// Bytes of a command's first message. A step of one token for some sequences fits.
+/// Bytes of a command's first message. They suffice for a step of one token in each of a few
+/// sequences.
 const FIRST_BYTES: usize = 256;
 /// Bytes of the command's length at the beginning of the first message.
 const LENGTH_BYTES: usize = 4;

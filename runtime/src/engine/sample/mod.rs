@@ -140,7 +140,7 @@ pub struct Sampler {
     /// Whether the last token was drawn at random from the candidates. It is false if the token was
     /// chosen greedily.
     was_drawn: bool,
-    /// Number of tokens drawn so far, at most [`SamplerSettings::min_tokens`].
+    /// Number of tokens drawn so far. Counting stops at [`SamplerSettings::min_tokens`].
     drawn: usize,
 }
 

@@ -201,7 +201,7 @@ impl Engine {
 /// A function that reads and checks the metadata of a page. It also returns the offset of its end.
 type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(SavedHeader, usize), SavedError> + 'r;
 
-/// Returns the copy of a point, which must be at this position.
+/// Returns the copy of the states that a saved page contains, which must be at this position.
 fn point_at(bytes: &[u8], position: u32, read: &ReadFacts<'_>, of: &EngineIdentity<'_>) -> Result<Vec<u8>, SavedError> {
     let (facts, after) = read(bytes)?;
     let copies = if facts.point() == Some(position) {

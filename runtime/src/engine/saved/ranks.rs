@@ -306,7 +306,7 @@ impl Engine {
         for (from, &length) in (1..).zip(&lengths[1..]) {
             let mut part = PartReader::new(transport, from, length.min(MAX_PART));
             saved = saved.and_then(|()| Ok(io::copy(&mut part, out).map(drop)?));
-            // A rank sends its part also if an earlier one cannot be written.
+            // Even if an earlier part could not be written, the rank sends its part.
             part.drain()?;
         }
         saved.map(|()| lengths.iter().fold(begin_bytes(transport.ranks()), |sum, length| sum.saturating_add(*length)))
@@ -451,7 +451,7 @@ mod tests {
         part.write_all(&[5, 6]).unwrap();
         part.fill().unwrap();
         assert_eq!(reader.join().unwrap(), [5, 6, 0]);
-        // The failure of the transport is kept.
+        // If the transport has failed, filling the part returns the transport's error.
         let ended: Arc<dyn Transport> = Arc::new(first);
         let mut part = PartWriter::new(&*ended, 1, 1);
         assert!(matches!(part.fill(), Err(TransportError::Ended { by: 1, .. })));

@@ -46,7 +46,7 @@ struct Traffic {
     bytes: AtomicU64,
     /// Nanoseconds spent in calls of the transport.
     waited: AtomicU64,
-    /// The counts that the last call of [`RankLink::take_counts`] returned, since loading.
+    /// The counts since loading, at the time of the last call of [`RankLink::take_counts`].
     taken: Mutex<ExchangeCounts>,
 }
 
