@@ -427,8 +427,8 @@ impl States {
 
     /// Makes these states a copy of the first `position` positions of `from`, which has the same
     /// plan and size. `position` must be a result of `from.reach`. `used` is the number of written
-    /// positions in `from`, and `own` the number in these states. With a pool, both share the pages
-    /// of the common positions.
+    /// positions in `from`, and `own` the number in these states. With a pool, both states share
+    /// the pages of the common positions.
     pub(crate) fn copy_from(
         &mut self,
         from: &mut States,
