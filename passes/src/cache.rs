@@ -54,7 +54,7 @@ impl CacheFormat {
     }
 }
 
-/// The word that keeps the graph's format.
+/// Option value that keeps the graph's format.
 const KEEP: &str = "keep";
 
 impl OptionValue for CacheFormat {

@@ -90,7 +90,8 @@ fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError>
     rewriter.finish()
 }
 
-/// Returns the operand that an op returns unchanged, if any: an op may undo the op before it.
+/// Returns the value that equals the result of the op at `at`, if that op undoes the op that
+/// defines its operand. An example is a merge of heads that were just split.
 fn undone(function: &Function, def_use: &DefUse, at: usize) -> Option<ValueId> {
     let op = &function.ops[at];
     let value = match op.kind {
@@ -99,6 +100,6 @@ fn undone(function: &Function, def_use: &DefUse, at: usize) -> Option<ValueId> {
         OpKind::Quantise => view::Quantise::from_op(op).filter(|quantise| quantise.format == Format::F32)?.x,
         _ => return None,
     };
-    // A split into a different number of heads than was merged does not undo the merge.
+    // A split undoes a merge only if both have the same number of heads.
     (function.ty(value) == function.ty(op.results[0])).then_some(value)
 }

@@ -46,7 +46,7 @@ pub struct Decision {
 /// A rejected alternative.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct RejectedAlternative {
-    /// The alternative.
+    /// Name of the rejected alternative, such as a format or an op.
     pub what: String,
     /// Reason against the alternative.
     pub why: String,
@@ -93,11 +93,11 @@ impl Decision {
     }
 }
 
-/// Decisions recorded so far.
+/// Decisions that passes recorded so far.
 #[derive(Debug, Default)]
 pub struct Decisions(Mutex<Record>);
 
-/// Decisions, and the pass of the next ones.
+/// Recorded decisions, and the name of the pass that makes the next ones.
 #[derive(Debug, Default)]
 struct Record {
     pass: &'static str,
@@ -105,7 +105,7 @@ struct Record {
 }
 
 impl Decisions {
-    /// Assigns the decisions that follow to this pass.
+    /// Sets the pass to which later decisions are assigned.
     pub fn begin(&self, pass: &'static str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pass = pass;
     }

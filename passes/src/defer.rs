@@ -76,7 +76,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     }
     for i in 0..module.functions.len() {
         let function = &module.functions[i];
-        // Split slots or explicit loading already fix the time at which each expert is computed.
+        // In a function with `expert.split` or `expert.slots`, the time at which each expert is
+        // computed is already fixed.
         let done = |op: &Op| matches!(op.kind, OpKind::ExpertSplit | OpKind::ExpertSlots);
         if function.ops.iter().any(done) {
             continue;
@@ -113,15 +114,15 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     Ok(module)
 }
 
-/// A layer's ops, with their positions.
+/// The router and the expert ops of a layer, each with its position in the function.
 struct Layer {
     route: (usize, view::Route),
     product: (usize, view::ExpertSwiglu),
     sum: (usize, view::ExpertDown),
 }
 
-/// Returns each layer with experts, with the number of earlier ops that mix tokens. The layer is
-/// `None` if it has another form.
+/// Returns an entry for each `route`: the number of token-mixing ops before it, and its layer. The
+/// layer is `None` if its experts cannot be deferred.
 fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
     let (mut layers, mut number) = (Vec::new(), 0);
     let def_use = DefUse::from_function(function);
@@ -148,7 +149,8 @@ fn layer(function: &Function, def_use: &DefUse, at: usize) -> Option<Layer> {
     (right && before).then_some(Layer { route: (at, route), product: (first, product), sum: (last, sum) })
 }
 
-/// Whether the results of a layer's experts can be added to the residual of the next layer.
+/// Whether the experts of `layer` can be added to the residual of `next`: they are computed before
+/// its `route`, and have the same type.
 fn fit(function: &Function, layer: &Layer, next: &Layer) -> bool {
     let sum = |layer: &Layer| function.ty(function.ops[layer.sum.0].results[0]);
     layer.sum.0 < next.route.0 && sum(layer) == sum(next)

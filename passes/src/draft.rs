@@ -14,17 +14,17 @@ use crate::error::ScheduleError;
 pub struct Draft {
     /// The plan without its steps and without the offsets of its buffers.
     pub plan: Plan<KernelSpec>,
-    /// Tasks and other work of steps, in the order of the graph.
+    /// Tasks, routings, expert loads and rank exchanges, in the order of the graph.
     pub work: Vec<Work>,
     /// The work of each step; `None` before `steps`.
     pub steps: Option<Vec<DraftStep>>,
-    /// Position in [`Draft::work`] of the first work of each of [`Plan::expert_layers`]. A step
-    /// never has work of two layers.
+    /// For each of [`Plan::expert_layers`], the position of its first work in [`Draft::work`]. A
+    /// step never has work of two layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<usize>,
 }
 
-/// Work of a draft that threads share without a barrier.
+/// Work that threads share without a barrier.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DraftStep {
     /// Work of the step, as positions in [`Draft::work`].
@@ -34,8 +34,8 @@ pub struct DraftStep {
 }
 
 impl Draft {
-    /// Returns the ranges of work within which work may share steps: one range for each layer, or
-    /// one for all work.
+    /// Returns ranges of [`Draft::work`]: one for each separately run layer, or one for all work.
+    /// Only work of the same range may share a step.
     pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let firsts = if self.layers.is_empty() { &[0][..] } else { &self.layers[..] };
         let ends = firsts.iter().skip(1).copied().chain([self.work.len()]);
@@ -104,9 +104,9 @@ impl Draft {
 pub enum Resource {
     /// A buffer, written once by one op.
     Buffer(u32),
-    /// The order of rows of a routing.
+    /// The rows of a routing, sorted by expert.
     Bucket(u32),
-    /// A state.
+    /// A state of the graph, such as a KV cache.
     State(u32),
     /// A group of experts in memory.
     Group(u32),
@@ -116,7 +116,7 @@ pub enum Resource {
     Ranks,
 }
 
-/// A task or another step, with the resources that it reads and writes.
+/// A task or other work of a step, with the resources that it reads and writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// The kind of work, and its data.
@@ -127,7 +127,7 @@ pub struct Work {
     pub writes: Vec<Resource>,
 }
 
-/// Work that a step may have.
+/// Kinds of work in a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum WorkItem {
     /// A task of a [`Step::Run`].

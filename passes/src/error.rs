@@ -315,10 +315,10 @@ impl TileError {
     }
 }
 
-/// Reason why a graph cannot be divided.
+/// Reason why a graph cannot be divided among ranks.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
-    /// A group that does not exist.
+    /// A rank that does not exist.
     #[error(
         "shard.rank is {rank} of {ranks} ranks; expected a rank below the ranks, which are at most {}",
         Group::MAX_RANKS
@@ -329,7 +329,7 @@ pub enum ShardError {
         /// Number of ranks.
         ranks: u32,
     },
-    /// A function without anything that the division divides.
+    /// A function without any op that the division can cut.
     #[error("@{function} cannot be divided by {}: {problem}", by)]
     Function {
         /// Name of the function.
@@ -353,7 +353,7 @@ pub enum ShardError {
         /// The problem, and the expectation.
         problem: String,
     },
-    /// A part of the graph that its type rule rejects.
+    /// An op of the rank's graph whose type rule rejects its operands.
     #[error("@{function} cannot be divided: {error}")]
     Type {
         /// Name of the function.

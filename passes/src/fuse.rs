@@ -28,10 +28,10 @@
 //! occurrence. An append that takes a rotated value is fused last and without egg ([`append`]),
 //! because an append has effects.
 //!
-//! Cost: the text of a region, one line for each op, identifies equal regions. A new region takes
-//! about 40 nodes for 25 ops (a layer), and the square of the number of nodes in bits. A region has
-//! at most [`FuseOptions::region`] ops: a longer sequence without a point for a cut is cut anyway.
-//! Fusions across that cut are lost.
+//! Cost: identical regions are recognised by their text, which has one line for each op. A new
+//! region takes about 40 nodes for 25 ops (a layer), and a bit for each pair of nodes. A region has
+//! at most [`FuseOptions::region`] ops. A longer sequence without a point for a cut is cut anyway,
+//! and fusions across that cut are lost.
 
 mod append;
 mod egraph;
@@ -188,7 +188,7 @@ mod tests {
     const ROPE: &str = "base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0, original_context = 0, \
                         beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0";
 
-    /// Returns a model whose layers' value and down projections have one of two formats.
+    /// Returns a model in which each layer's value and down projections have one of two formats.
     fn model(formats: &[&str]) -> Module {
         let (mut weights, mut ops) = ("weight @e : q4_k[512, 256]\nweight @n : f32[256]\n".to_owned(), String::new());
         for (i, format) in formats.iter().enumerate() {
@@ -281,12 +281,13 @@ mod tests {
         // logits, for any number of layers.
         assert_eq!(runs(&like[..1]), runs(&like));
         assert_eq!(runs(&like).0, 5);
-        // The other kind of layer has two more regions.
+        // Layers of the other format add two more regions.
         assert_eq!(runs(&unlike).0, 7);
         assert_eq!(runs(&unlike.repeat(16)), runs(&unlike));
     }
 
-    /// Tests that cuts change nothing: the whole function as one e-graph gives the same ops.
+    /// Checks that cuts change nothing: one e-graph of the whole function gives the same ops as its
+    /// regions.
     #[test]
     fn regions_are_fused_as_the_whole_is() {
         for formats in [&["q4_k"; 3][..], &["q4_k", "q6_k", "f32"], &["f16", "q8_0", "q8_0", "q5_k"]] {
@@ -297,8 +298,8 @@ mod tests {
         }
     }
 
-    /// Checks that a value from one layer with uses in all others does not prevent cuts between
-    /// those. Their regions are the same as without the value, and equal to each other.
+    /// Checks that a value that the first layer passes to all others does not prevent cuts. The
+    /// regions are the same as without the value, and equal for all layers.
     #[test]
     fn values_used_by_all_layers_forbid_no_cut() {
         let text = |layers: usize| {
@@ -335,7 +336,7 @@ mod tests {
     fn region_without_cut_points_is_cut_at_its_limit() {
         let mut text = "weight @w : f32[8, 8]\nfunc @f(%x0: f32[T, 8]) -> (f32[T, 8]) {\n".to_owned();
         for i in 0..5000 {
-            // Rules look into products, so there is no point for a cut.
+            // Rules match through these products, so there is no point for a cut.
             write!(text, "  %s{i} = mul %x{i}, %x{i}\n  %x{} = mul %s{i}, %x{i}\n", i + 1).unwrap();
         }
         text += "  return %x5000\n}";

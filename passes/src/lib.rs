@@ -1,4 +1,5 @@
-//! Passes: they turn a model's graph from a frontend into a plan, by graph passes and the schedule.
+//! Passes: graph passes change the model's graph from a frontend, and schedule passes turn it into
+//! a plan.
 //!
 //! | module | what it owns |
 //! | --- | --- |

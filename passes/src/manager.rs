@@ -43,7 +43,7 @@ pub static PASSES: &[&Pass] = &[
     &arena::PASS,
 ];
 
-/// Names of the kinds of [`Ir`] in messages.
+/// Names of the kinds of [`Ir`], for messages.
 const GRAPH: &str = "a graph";
 const TASKS: &str = "tasks";
 const PLAN: &str = "a plan";
@@ -53,7 +53,7 @@ const PLAN: &str = "a plan";
 pub enum Ir {
     /// A graph.
     Graph(Module),
-    /// Tasks, and the rest of a plan.
+    /// Tasks, and the parts of a plan that are already known.
     Draft(Box<Draft>),
     /// A plan.
     Plan(Box<Plan<KernelSpec>>),
@@ -116,7 +116,7 @@ impl Ir {
     }
 }
 
-/// Returns the text after its leading comments.
+/// Returns the text after the comments at its start.
 fn behind_comments(text: &str) -> &str {
     let mut rest = text.trim_start();
     while rest.starts_with(';') || rest.starts_with("//") {
@@ -144,7 +144,7 @@ pub struct Stop {
 impl Stop {
     /// Prefix of the line that names the pass.
     const AFTER: &str = "; after ";
-    /// Word instead of a pass for a graph from a frontend.
+    /// Word in the place of a pass name for a graph from a frontend.
     const FRONTEND: &str = "frontend";
 
     /// Returns text that [`Stop::parse`] reads.
@@ -185,7 +185,7 @@ impl Stop {
         }
     }
 
-    /// Returns the passes that remain.
+    /// Returns the passes that must still run to make a plan.
     pub fn passes(&self) -> &'static [&'static Pass] {
         let at = self.after.and_then(|name| PASSES.iter().position(|pass| pass.name == name));
         &PASSES[at.map_or(0, |at| at + 1)..]
@@ -226,7 +226,7 @@ impl StopError {
     pub fn class(&self) -> Class {
         match self {
             StopError::Text(error) => error.class(),
-            // The text names the pass.
+            // A wrong name of a pass is an error of the text, not of the command line.
             StopError::Pass(_) => Class::Data,
             StopError::Unsaid | StopError::Other { .. } => Class::Data,
         }
@@ -343,7 +343,8 @@ pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Re
     }
 }
 
-/// Runs passes by name, one after the other, and verifies graphs before the first and after each.
+/// Runs passes by name, one after the other. Verifies graphs before the first pass and after each
+/// pass.
 ///
 /// # Errors
 /// If no pass has a name (before any pass runs), or a pass gets another kind of IR than it takes.
@@ -353,11 +354,11 @@ pub fn run(ir: Ir, names: &[&str], context: &Context<'_>) -> Result<Ir, PassErro
     run_watched(ir, &passes, context, None)
 }
 
-/// Observer of each pass's output, with whether the pass changed anything.
+/// Function called after each pass, with the pass's output and whether the pass changed the IR.
 pub type Watch<'w> = dyn FnMut(&'static Pass, &Ir, bool) + 'w;
 
-/// Runs passes like [`run`], and calls `watch` after each. Graphs are copied only for `watch`, to
-/// compare them before and after a pass.
+/// Runs passes like [`run`], and calls `watch` after each. Graphs are copied only if there is a
+/// `watch`, so that it learns whether a pass changed the graph.
 ///
 /// # Errors
 /// Errors of [`run`].
@@ -416,7 +417,7 @@ impl Pass {
         PassError::Kind { pass: self.name, expected: self.takes(), found: ir.kind() }
     }
 
-    /// Attributes the following decisions to this pass.
+    /// Assigns the decisions that follow to this pass.
     fn begin(&self, context: &Context<'_>) {
         if let Some(decisions) = &context.decisions {
             decisions.begin(self.name);
@@ -424,7 +425,7 @@ impl Pass {
     }
 
     /// Returns the output of the pass, and whether it differs from the input. For a graph, the
-    /// latter is `None` unless `compares` is set.
+    /// difference is `None` unless `compares` is set or debug logs are on.
     fn apply(&self, ir: Ir, context: &Context<'_>, compares: bool) -> Result<(Ir, Option<bool>), PassError> {
         self.begin(context);
         match (self.run, ir) {
@@ -518,7 +519,7 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
             let lost = decision.rejected.iter().find(|lost| lost.what == what);
             lost.unwrap_or_else(|| panic!("{what}: {decision:#?}")).why.clone()
         };
-        // Gate and up take their rows in different formats.
+        // In this model, gate and up take their rows in different formats.
         let [gated] = of("fuse", "gated", "blk.0.g")[..] else { panic!("{all:#?}") };
         assert_eq!(why(gated, "rule swiglu"), "it needs the same value in two places, but finds two values");
         assert!(why(gated, "mul").ends_with(" more; a pass over the rows costs 100"), "{gated:#?}");

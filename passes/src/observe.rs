@@ -1,12 +1,12 @@
 //! `observe`: sums the squares of each weight's inputs, on request, for an importance matrix.
 //!
-//! Needs: fused ops. Leaves: the same results, and a `recurrent` state for each tensor that rows
-//! are multiplied with, named after the tensor. For each expert, the state has the sum of squares
-//! of each column, and then the number of rows. If [`ObserveOptions::inputs`] is false, nothing
-//! changes. Rows are summed in the format in which the op takes them, quantised if the op takes
-//! quantised rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one is
-//! counted. If each head has its own matrix, the columns of all heads are adjacent in the state, as
-//! in the files of llama-imatrix.
+//! Needs: fused ops. Leaves: the same results. Each tensor that rows are multiplied with gets a
+//! `recurrent` state, named after the tensor. For each expert, the state has the sum of squares of
+//! each column of the rows, and then the number of rows. If [`ObserveOptions::inputs`] is false,
+//! nothing changes. Rows are summed in the format in which the op takes them, quantised if the op
+//! takes quantised rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one
+//! of them is counted. If each head has its own matrix, the columns of all heads are adjacent in
+//! the state, as in the files of llama-imatrix.
 //!
 //! ```text
 //!   %y = linear %x, @w, _, _ : f32[T, 512]                // @w : q4_k[512, 256], %x : a8_super[T, 256]
@@ -78,8 +78,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             module.states.push(State::recurrent(&name, &[experts, columns.saturating_add(1)], Rollback::None));
         }
         let mut rewriter = Rewriter::new(&module, function);
-        // Token of each state, and the weight whose rows it counts: all parts of a tensor are
-        // multiplied with the same rows.
+        // Current token of each state, and the one weight whose rows are counted. Other parts of
+        // the same tensor are multiplied with the same rows, so they are skipped.
         let mut tokens: BTreeMap<StateId, (ValueId, WeightId)> = BTreeMap::new();
         for Factor { at, weight, mut x, ids } in found {
             let Some(&state) = states.get(&state_name(&module.weights[weight.index()])) else { continue };
@@ -118,7 +118,7 @@ struct Factor {
     ids: Option<ValueId>,
 }
 
-/// Returns all factors of a function.
+/// Returns each weight of a product in a function, with its rows.
 fn factors(function: &Function) -> Vec<Factor> {
     let def_use = DefUse::from_function(function);
     let mut found = Vec::new();
@@ -135,7 +135,8 @@ fn factors(function: &Function) -> Vec<Factor> {
                     Operand::Value(ids) => Some(ids),
                     Operand::Weight(_) | Operand::State(_) | Operand::Absent => continue,
                 },
-                // Heads are merged before their squares are summed, and only floats can be merged.
+                // Heads are merged before their squares are summed. Only floats can be merged, so
+                // rows are taken before their quantisation.
                 OpKind::LinearHeads => {
                     x = def_use.defining(function, x).map_or(x, |view::Quantise { x, .. }| x);
                     None
@@ -148,7 +149,8 @@ fn factors(function: &Function) -> Vec<Factor> {
     found
 }
 
-/// Returns the operands of a product that are rows, each with the weight of its product.
+/// Returns the names of a product's row operands, each with the name of the weight that multiplies
+/// the rows.
 fn pairs(op: &Op) -> &'static [(&'static str, &'static str)] {
     match op.kind {
         OpKind::Linear | OpKind::LinearHeads | OpKind::ExpertDown => &[("x", "w")],

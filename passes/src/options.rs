@@ -21,7 +21,7 @@ use ixc_failure::Class;
 pub struct OptionRow {
     /// Key of the option. In text, it follows the pass's name and a dot.
     pub key: &'static str,
-    /// One line of documentation.
+    /// Documentation of the option, one line.
     pub doc: &'static str,
     /// Default value, as text.
     pub default: fn() -> String,
@@ -37,7 +37,7 @@ pub trait PassOptions: Sized {
     const PASS: &'static str;
     /// Table of the options.
     const ROWS: &'static [OptionRow];
-    /// Reads the options; `text` returns the value set for a key.
+    /// Reads the options; `text` returns the text that was set for a key.
     fn read(text: impl Fn(&'static str) -> Option<String>) -> Self;
     /// Returns all options as text.
     fn write(&self) -> Vec<(&'static str, String)>;
@@ -200,8 +200,7 @@ impl OptionSet {
 }
 
 impl fmt::Display for OptionSet {
-    /// Writes the options in the form in which they are set: `requantise.weights=i8_row
-    /// tile.choose=...`.
+    /// Writes the options as a user sets them: `requantise.weights=i8_row tile.choose=...`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().enumerate().try_for_each(|(index, ((pass, key), value))| {
             let space = if index == 0 { "" } else { " " };

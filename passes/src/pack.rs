@@ -2,14 +2,14 @@
 //! activations.
 //!
 //! A weight is packed for matrix products if its rows (of each expert) are whole strips of 16 and
-//! its columns whole packed blocks. A tied embedding is in the plan twice: packed for products, and
-//! in the file's format for row look-up. Either both gate and up are packed or neither, since one
-//! kernel reads both. On targets with tiles, activations contain bf16 in addition to integers.
+//! its columns are whole packed blocks. A tied embedding is in the plan twice: packed for products,
+//! and in the file's format for row look-up. One kernel reads both gate and up, so either both are
+//! packed or neither. On targets with tiles, activations contain bf16 in addition to integers.
 //!
-//! Some targets have products of pairs of bf16 but no tiles. They round the activations of packed
-//! bf16 weights to bf16, including those of a router stored as bf16. The rounding error equals that
-//! of llama.cpp on the same weights. It halves the instructions and reduces the bytes read. The
-//! activations of unpacked weights stay f32.
+//! Some targets have dot products of pairs of bf16 but no tiles. On these targets, the activations
+//! of packed bf16 weights are rounded to bf16, also for a router stored as bf16. The rounding error
+//! equals that of llama.cpp on the same weights. Rounding halves the instructions and reduces the
+//! bytes read. The activations of unpacked weights stay f32.
 //!
 //! Needs: a verified module. Leaves: the same functions. Weights of products have `layout` and
 //! `activations` if these differ from the defaults of the file's format.
@@ -55,11 +55,11 @@ pass_options! {
 struct MatrixTarget {
     /// Whether weights are packed.
     packed: bool,
-    /// Tile products for many rows of packed weights; activations then also contain bf16. Requires
-    /// `packed`.
+    /// Whether there are tile products for many rows of packed weights. Activations then also
+    /// contain bf16. Requires `packed`.
     tiles: bool,
-    /// Products of pairs of bf16 without tiles; bf16 weights then take their activations as bf16.
-    /// Requires `packed`.
+    /// Whether there are products of pairs of bf16 without tiles. Activations of bf16 weights are
+    /// then bf16. Requires `packed`.
     pairs: bool,
 }
 
@@ -106,7 +106,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let choice = &mut weight.choice;
         if (choice.layout, choice.activations) != (layout, activations) {
             (choice.layout, choice.activations) = (layout, activations);
-            // A tiling for another format is no longer valid.
+            // A tiling that was chosen for another format is not valid for this one.
             (choice.tile, choice.why) = (None, None);
         }
     }
@@ -128,7 +128,7 @@ pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
 /// Reason why a weight is read in the file's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unpacked {
-    /// The option turns packing off.
+    /// An option turns packing off.
     Off,
     /// The format has no packed form.
     NoForm,
@@ -142,7 +142,8 @@ enum Unpacked {
     Columns(u64, Format),
     /// The columns are not whole blocks of the activation format.
     Activations(u64, Format),
-    /// One kernel reads the weight together with another weight whose packing differs.
+    /// One kernel reads this weight together with another weight that is packed differently or not
+    /// at all.
     With(WeightId),
 }
 
@@ -189,16 +190,16 @@ fn layouts(module: &Module, target: MatrixTarget) -> Vec<Result<Format, Unpacked
         }
     }
     let pairs: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
-    // A weight may be in several pairs. The loop ends because every round except the last unpacks
-    // one more weight.
+    // A weight may be in several pairs of gate and up. The loop ends because every round except the
+    // last unpacks one more weight.
     while let Some((w, with)) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up, target)) {
         formats[w.index()] = Err(Unpacked::With(with));
     }
     formats
 }
 
-/// Finds a packed weight of a pair whose other weight is not packed, and returns both. Also finds a
-/// pair whose tile products would take different activations.
+/// Returns a packed weight of a pair and the other weight, if the other weight is not packed. Also
+/// returns a pair whose tile products would take different activations.
 fn odd_one(
     formats: &[Result<Format, Unpacked>],
     gate: WeightId,
@@ -223,7 +224,7 @@ fn by_pairs(module: &Module, layouts: &[Option<Format>], target: MatrixTarget) -
     };
     let mut pairs: Vec<bool> = module.weights.iter().zip(layouts).map(takes).collect();
     let both: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
-    // A weight may be in several pairs.
+    // A weight may be in several pairs of gate and up, so a change can affect another pair.
     while let Some((gate, up)) = both.iter().find(|(gate, up)| pairs[gate.index()] != pairs[up.index()]) {
         (pairs[gate.index()], pairs[up.index()]) = (false, false);
     }
@@ -245,8 +246,8 @@ fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Result<Forma
     if k.is_multiple_of(activation.block_len() as u64) { Ok(packed) } else { Err(Unpacked::Activations(k, activation)) }
 }
 
-/// Returns the format of a weight that only products read, packed if possible, for targets without
-/// tiles.
+/// Returns the packed format of a weight that only products read, or its own format if it cannot be
+/// packed. The target has no tiles.
 pub fn packed_alone(format: Format, shape: &[u64]) -> Format {
     packable(format, shape, MatrixTarget { packed: true, ..MatrixTarget::default() }).unwrap_or(format)
 }

@@ -1,4 +1,4 @@
-//! A pass, and the context that it gets in addition to IR.
+//! A pass, and the context that it gets in addition to the IR.
 
 use std::sync::Arc;
 
@@ -21,26 +21,26 @@ pub struct Pass {
     pub name: &'static str,
     /// One line of documentation.
     pub doc: &'static str,
-    /// Options of the pass.
+    /// Options that the pass declares.
     pub options: &'static [OptionRow],
     /// Function of the pass.
     pub run: Run,
 }
 
-/// Function of a pass, by input and output.
+/// Function of a pass. Variants differ in the kinds of IR that it takes and returns.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
-    /// A graph from a graph.
+    /// Returns a changed graph.
     Graph(fn(Module, &Context<'_>) -> Result<Module, PassError>),
-    /// Tasks from a graph.
+    /// Returns the tasks of a graph.
     Lower(fn(&Module, &Context<'_>) -> Result<Draft, PassError>),
-    /// Tasks from tasks.
+    /// Returns changed tasks.
     Draft(fn(Draft, &Context<'_>) -> Result<Draft, PassError>),
-    /// A plan from tasks.
+    /// Returns the plan of the tasks.
     Plan(fn(Draft, &Context<'_>) -> Result<Plan<KernelSpec>, PassError>),
 }
 
-/// Inputs of passes in addition to IR.
+/// Inputs of passes in addition to the IR.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
     /// Target of the code.
@@ -95,7 +95,7 @@ pub enum GraphResult {
         /// Whether vectors are scaled to length 1; otherwise they keep the length after pooling.
         unit: bool,
     },
-    /// Sums over rows' experts; each function of the graph computes one layer:
+    /// Weighted sums of experts' results. Each function of the graph computes one layer:
     /// [`ixc_ir::graph::expert_layers`].
     Experts {
         /// Rows of the model's embedding table; every plan records them.

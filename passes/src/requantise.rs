@@ -8,8 +8,8 @@
 //! to it). A weight is also unchanged if it is not whole strips of 16 rows in whole blocks of the
 //! format (64 columns, or 128 with a common scale).
 //!
-//! Needs: a graph from a frontend, before `fuse`. Leaves: the same ops; weights that only products
-//! read in other formats.
+//! Needs: a graph from a frontend, before `fuse`. Leaves: the same ops. Weights that only products
+//! read have other formats.
 //!
 //! ```text
 //! weight @w : q4_k[512, 256]
@@ -67,7 +67,7 @@ impl Formats {
     }
 }
 
-/// Word that leaves the format unchanged.
+/// Option value that leaves a weight's format unchanged.
 const KEEP: &str = "keep";
 
 impl OptionValue for Formats {
@@ -153,8 +153,8 @@ fn products(module: &Module) -> BTreeSet<WeightId> {
     found.into_iter().filter_map(|(w, products)| products.then_some(w)).collect()
 }
 
-/// Whether a product with a dequantised weight gives scores of experts, directly or after adding a
-/// bias.
+/// Whether a product with a dequantised weight gives the router's scores of experts, directly or
+/// after adding a bias.
 fn chooses(function: &Function, uses: &DefUse, dequantised: ValueId) -> bool {
     let users = |value| uses.users(value).into_iter().flatten().map(|user| &function.ops[user]);
     let is_chosen_by = |value| users(value).any(|op| matches!(op.kind, OpKind::Route | OpKind::RouteListed));

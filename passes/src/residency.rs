@@ -27,11 +27,11 @@
 //! ```
 //!
 //! **Prediction** ([`ResidencyOptions::predict`]): a layer's router is applied one layer early, to
-//! the residual between attention and experts of the layer before (Eliseev and Mazur 2023, section
-//! 3.2). The experts that it selects are prefetched as `predicted`, after those that the layer
-//! before needs. The early router runs in parallel with that layer's own router. Both are equally
-//! long chains of ops, so it adds no barrier. Reads for the next layer thus begin before this
-//! layer's experts have been multiplied.
+//! the residual between the attention and the experts of the layer before (Eliseev and Mazur 2023,
+//! section 3.2). The experts that it selects are prefetched as `predicted`, after the experts of
+//! the layer before. The early router runs in parallel with that layer's own router. Both are
+//! equally long chains of ops, so the early router adds no barrier. Reads for the next layer thus
+//! begin before this layer's experts have been multiplied.
 //!
 //! The pass finds the ops of a router by walking from its logits back to the residual of the
 //! layer's `expert.down`. A layer is not predicted if this walk reaches anything except pure ops
@@ -39,12 +39,13 @@
 //!
 //! **Deferral** (pass [`defer`](crate::defer)): experts that a layer defers to the next layer are
 //! requested twice. The first request is `predicted`, directly after the experts that the layer
-//! itself needs. The second is `routed`, in the next layer. The next layer's own experts, which
-//! come later, are requested the same way. Every expert is thus read while other work is computed.
+//! itself needs. The second request is `routed`, in the next layer. The next layer's own experts
+//! are computed after the deferred ones, and are also requested twice. Every expert is thus read
+//! while other work is computed.
 //!
-//! A layer's experts are loaded only if they are matrices of one routing (gate, up and down, or up
-//! and down). Nothing else may read them. In all other layers, all experts stay in memory. The log
-//! reports each such layer.
+//! A layer's experts are loaded on demand only if they are matrices of one routing: gate, up and
+//! down, or up and down. No other op may read them. In all other layers, all experts stay in
+//! memory. The log reports each such layer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -81,7 +82,7 @@ pass_options! {
     }
 }
 
-/// Names of both residencies of experts, in decisions.
+/// Places of a layer's experts, as named in decisions.
 const IN_MEMORY: &str = "all in memory";
 const STREAMED: &str = "streamed from the drive";
 
@@ -101,7 +102,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
         return Ok(module);
     };
-    // The experts of all functions share the memory.
+    // The experts of all functions share the memory budget.
     let all = experts(&module);
     let bytes = all.iter().map(|weight| max_bytes(weight)).fold(0, u64::saturating_add);
     let fits = bytes <= memory;
@@ -213,9 +214,10 @@ fn bytes(weight: &Weight) -> [u64; 2] {
 /// Ops that read experts.
 struct Uses {
     def_use: DefUse,
-    /// Ops that multiply with experts, each with its weights, in order.
+    /// Positions of ops that multiply with experts, in order, each with the weights that it reads.
     readers: Vec<(usize, Vec<WeightId>)>,
-    /// Positions in `readers`, and positions of `expert.split`s, by the ids that they take.
+    /// For the ids of experts, the positions in `readers` of the ops that take them, and the
+    /// positions of `expert.split`s.
     readers_of: HashMap<ValueId, Vec<usize>>,
     splits_of: HashMap<ValueId, Vec<usize>>,
     /// Number of ops that read each weight; a `dequantise` counts once for each reader of its
@@ -231,8 +233,8 @@ struct Layer {
     route: usize,
     /// Weights: gate (if present), up, down.
     weights: Vec<WeightId>,
-    /// Parts of the routing in the order of their readers: the whole routing, or the slots of this
-    /// layer and the deferred slots.
+    /// Parts of the routing in the order of the ops that read their experts. Either the whole
+    /// routing is one part, or there are the slots of this layer and the deferred slots.
     parts: Vec<Part>,
 }
 
@@ -262,7 +264,7 @@ impl Uses {
             });
             let weights: Vec<WeightId> = weights.collect();
             weights.iter().for_each(|&weight| *reads.entry(weight).or_default() += 1);
-            // Biases stay in memory.
+            // Only matrices are loaded on demand; biases stay in memory.
             let is_bias = |w: &WeightId| factors(op.kind).iter().all(|name| op.operand(name) != Operand::Weight(*w));
             let weights = match op.kind {
                 OpKind::ExpertMatmul => weights,
@@ -285,11 +287,12 @@ impl Uses {
         Uses { def_use, readers, readers_of, splits_of, reads }
     }
 
-    /// Returns the layers. The number of the first is at least `first`.
+    /// Returns the layers whose experts can be loaded on demand. The number of the first layer is
+    /// at least `first`.
     fn layers(&self, module: &Module, function: &Function, first: i64, context: &Context<'_>) -> Vec<Layer> {
         let (mut layers, mut number, mut mixed): (Vec<Layer>, i64, i64) = (Vec::new(), first, first);
         for (i, op) in function.ops.iter().enumerate() {
-            // A layer's experts come after the op that mixes its tokens.
+            // A layer begins with an op that mixes tokens; its experts come after it.
             if op.mixes(function) {
                 number = number.max(mixed);
                 mixed += 1;
@@ -347,7 +350,7 @@ impl Uses {
         let ([experts, n, k], [down_experts, _, inner]) = (shape(up)?, shape(down)?);
         let gate = gate.map_or(Some([experts, n, k]), shape)?;
         let fits = gate == [experts, n, k] && (down_experts, inner) == (experts, n);
-        // Weights are distinct if each part reads them once, and no other op reads them.
+        // Each part must read each weight once, and no other op may read the weights.
         let own = weights.iter().all(|weight| self.reads.get(weight) == Some(&parts.len()));
         let same = parts.iter().all(|(_, of_part)| *of_part == weights);
         let apart = parts.windows(2).all(|pair| pair[0].0.last < pair[1].0.first);
@@ -375,7 +378,8 @@ fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> 
     }
 }
 
-/// Maximum ops that add other results in parallel with the routed experts: shared experts.
+/// Maximum number of ops, such as those of shared experts, whose results are added in parallel with
+/// the routed experts.
 const MAX_PARALLEL_OPS: usize = 2;
 
 /// Returns the value that bypasses a layer's experts, including shared ones, and that the layer's
@@ -395,7 +399,7 @@ fn passed_by(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId>
     Some(value)
 }
 
-/// Positions of parts or layers, by position of an op.
+/// Indices of parts or layers, by the position of an op.
 type ByOp = HashMap<usize, BTreeSet<usize>>;
 
 /// Returns the function with explicit loading.
@@ -410,7 +414,7 @@ fn explicit(
     let [mut slots] = rewriter.insert(Position::Before(0), view::ExpertSlots {})?;
     let parts: Vec<(&Layer, &Part)> =
         layers.iter().flat_map(|layer| layer.parts.iter().map(move |part| (layer, part))).collect();
-    // Last op of all parts that begin no later than a part, by the first op of this part.
+    // For the first op of each part, the last op of all parts that begin no later than this part.
     let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
     let mut end = 0;
     let mut by_first: Vec<&Part> = parts.iter().map(|(_, part)| *part).collect();
@@ -419,10 +423,11 @@ fn explicit(
         end = end.max(part.last);
         ends.insert(part.first, end);
     }
-    // Whether the ids of a part are known while an earlier part is still computed. Parts are
+    // Whether the ids of a part are known before an earlier part has been computed. Parts are
     // computed one after the other.
     let is_early = |part: &Part| ends.range(..part.first).next_back().is_some_and(|(_, &last)| part.named < last);
-    // Parts by their first and by their last op, and layers by the ops that return their ids.
+    // Parts by the positions of their first and last op, and layers by the positions of the ops
+    // that return their ids.
     let (mut firsts, mut lasts, mut named) = (ByOp::new(), ByOp::new(), ByOp::new());
     for (at, (_, part)) in parts.iter().enumerate() {
         firsts.entry(part.first).or_default().insert(at);
@@ -495,12 +500,13 @@ fn prefetch(
     Ok(slots)
 }
 
-/// The next layer's router, applied after this layer's router.
+/// The next layer's router, which this layer also applies to predict the next layer's experts.
 struct Router {
-    /// Value that the router reads in this layer, and the value that it reads in the next layer.
+    /// Value that the router reads when it is applied in this layer, and value that it reads in its
+    /// own layer.
     here: ValueId,
     there: ValueId,
-    /// Ops of the router.
+    /// Positions of the router's ops.
     ops: Vec<usize>,
     route: view::Route,
     /// Number of experts.

@@ -4,7 +4,7 @@
 //! Needs: a verified module. Its function `@step` has the parameters and results given in
 //! [`ixc_ir::graph`], and its weights carry layouts and tilings (`pack`, `tile`). Leaves: a
 //! [`Plan`](ixc_ir::plan::Plan) whose kernels are specs. A graph from a frontend can also be
-//! scheduled, but the plan is slow.
+//! scheduled without other passes, but its plan is slow.
 //!
 //! ```text
 //!   %h = rms_norm.quantise %y, @norm {eps = 1e-6, format = a8_super} : a8_super[L, 256]
@@ -21,9 +21,10 @@
 //!
 //! [`lower`] turns each op into tasks that read and write buffers. [`bind`] puts a task's named
 //! arguments into the order of each kernel's signature. [`steps`] puts a task into the earliest
-//! step after all writes that it reads. The number of barriers is then minimal: the length of the
-//! longest chain of tasks that are worth sharing ([`single_thread`]). [`arena`] lets buffers with
-//! disjoint lifetimes share bytes. Sums of ranks can travel in halves of their rows (`halves`).
+//! step after all writes of the buffers that it reads. The number of barriers is then minimal: the
+//! length of the longest chain of tasks that are worth sharing between threads ([`single_thread`]).
+//! [`arena`] lets buffers with disjoint lifetimes share bytes. Ranks can exchange the two halves of
+//! a sum's rows separately (`halves`).
 
 pub mod arena;
 pub mod bind;
@@ -35,6 +36,6 @@ pub mod steps;
 use crate::draft::{Draft, Resource, Work, WorkItem};
 use crate::error::ScheduleError;
 
-/// Default maximum tokens of a step: enough for matrix products at full speed, with about ten
-/// megabytes of activations.
+/// Default maximum tokens of a step. Matrix products then run at full speed, and activations take
+/// about ten megabytes.
 pub const DEFAULT_MAX_TOKENS: u32 = 512;

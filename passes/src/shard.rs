@@ -1,16 +1,17 @@
 //! `shard`: divides a model among ranks, and returns the graph of one of them.
 //!
-//! The option `by` selects the division. `layers` gives each rank a range of ops between points
-//! where the fewest values cross (`layers.rs`). `experts` gives each rank some of the experts of
-//! each layer (`experts.rs`). `tensors` cuts products by rows and columns, and attention by heads
+//! The option `by` selects the division. `layers` gives each rank a range of ops; ranges meet where
+//! the fewest values cross (`layers.rs`). `experts` gives each rank some of the experts of each
+//! layer (`experts.rs`). `tensors` cuts products by rows and columns, and attention by heads
 //! (`tensors.rs`). The pass reads ops and shapes only, so it knows no architecture.
 //!
 //! The pass runs before `fuse`, which then sees the products of one rank. A sum over ranks lies
-//! between a product and the addition of its residual, so `fuse` leaves both in order.
+//! between a product and the addition of its residual, so `fuse` does not fuse the residual into
+//! that product.
 //!
-//! Needs: a graph from a frontend, before `fuse`. Leaves: the same graph for one rank; else the
-//! graph of rank `rank`, with only its weights and states. The graphs of all ranks match
-//! ([`ixc_ir::graph::ranks`]).
+//! Needs: a graph from a frontend, before `fuse`. Leaves: the same graph if there is one rank.
+//! Otherwise, leaves the graph of rank `rank`, with only its weights and states. The graphs of all
+//! ranks match ([`ixc_ir::graph::ranks`]).
 //!
 //! ```text
 //!   %1, %2 = route %logits, _, _ {top_k = 2, ...} : i32[T, 2], f32[T, 2]

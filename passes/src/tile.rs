@@ -1,27 +1,28 @@
 //! `tile`: divides each weight's products into items, and chooses the kernel for each number of
 //! rows: weight-stationary blocking.
 //!
-//! An item is some weight rows times a chunk of rows of activations. Each weight is thus read once
-//! for many rows, and data that is read repeatedly stays in a cache. Kernels offer candidates with
-//! their costs ([`ixc_kernels::candidates`]). This pass chooses one by the caches of the target's
-//! row, or of this machine if the target is `native`:
+//! An item is some weight rows times a chunk of activation rows. Each weight is thus read once for
+//! many rows, and data that is read repeatedly stays in a cache. Kernels offer candidates with
+//! their costs ([`ixc_kernels::candidates`]). This pass chooses a candidate by the cache sizes of
+//! the target's table row, or of this machine if the target is `native`:
 //!
-//! 1. **Weight rows of an item**: the cheapest number that gives at least [`MIN_ITEMS`] items, so
-//!    that a few threads have work even with a single row. Of equally cheap numbers, the larger.
-//! 2. **Rows of a chunk**, for each kernel: the cheapest number per row of activations. Of equally
-//!    cheap numbers, the larger.
-//! 3. **Kernel for each number of rows**: the next kernel is used from the first number at which
-//!    its arithmetic takes no longer.
-//! 4. **Bands**: if the first kernel, for few rows, has fewer items than [`TileOptions::items`],
-//!    each item can be divided into bands of fewer weight rows. The pass takes the largest band
-//!    that gives enough items; a band has at least [`TileOptions::band_bytes`]. The runtime uses
-//!    bands if it has enough threads.
+//! 1. **Weight rows of an item**: the cheapest number that gives at least [`MIN_ITEMS`] items,
+//!    so that a few threads have work even with a single row. Of equally cheap numbers, the largest
+//!    is chosen.
+//! 2. **Rows of a chunk**, for each kernel: the number of activation rows that is cheapest per
+//!    row. Of equally cheap numbers, the largest is chosen.
+//! 3. **Kernel for each number of activation rows**: a kernel for more rows is used from the
+//!    first number at which its arithmetic takes no longer.
+//! 4. **Bands**: if the first kernel, for few activation rows, has fewer items than
+//!    [`TileOptions::items`], each item can be divided into bands of fewer weight rows. The pass
+//!    takes the largest band that gives enough items; a band has at least
+//!    [`TileOptions::band_bytes`]. The runtime uses bands if it has enough threads.
 //!
 //! Choices measured for weights of a shape ([`TileOptions::tuned`]) replace the results of 1, 2 and
 //! 4, but not of 3.
 //!
-//! Rows after the last full item form a separate part. One kernel reads a gate and its up
-//! projection, and both are divided like the gate.
+//! Weight rows after the last full item form a separate part. One kernel reads a gate and its up
+//! projection, so both are divided as the gate's blocking says.
 //!
 //! Needs: a module after `pack`. Leaves: the same functions; each weight of a product has a
 //! blocking (`tile`) and its reason (`why`). A weight that already has a `tile` keeps it, so that
@@ -89,7 +90,7 @@ const FEW_ROWS_ITEMS: u64 = 256;
 /// Min bytes of weights of a band: a thread that shares memory with 15 others reads them in 2 µs,
 /// and a kernel call takes 0.1 µs.
 const MIN_BAND_BYTES: u64 = 16 << 10;
-/// The kernel whose items can be divided into bands: the kernel for few rows.
+/// Kernel for few rows, the only one whose items can be divided into bands.
 const BANDED: MatmulStrategy = MatmulStrategy::Gemv;
 
 /// Limits for the division of items into bands.
@@ -124,7 +125,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             return Err(TileError::NoWeight { pattern: each.pattern.clone(), known }.into());
         }
     }
-    // Equal weights have one decision: a model has one of each kind per layer.
+    // Equal weights have one decision, so the choice is made once: a model has equal weights in
+    // each layer.
     let mut decided: HashMap<candidates::Weight, WeightBlocking> = HashMap::new();
     for (&w, role) in &roles {
         // The override of a gate also applies to its up projection.
@@ -190,22 +192,23 @@ pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, cach
     WeightBlocking::cheapest(weight, &[rows], target, caches, TileOptions::default().limits(), false).tiling
 }
 
-/// Whether a weight's products can have all these choices together, with the default options.
+/// Whether tuned choices can all be applied together to a weight, with the default options.
 pub fn accepts(weight: &candidates::Weight, choices: &[&TunedChoice], target: Target, caches: &CoreCaches) -> bool {
     WeightBlocking::tuned_blocking(weight, choices, "", target, caches, TileOptions::default().limits(), false).is_ok()
 }
 
-/// Prefix of the reason of a tuned weight.
+/// Prefix of the reason (`why`) of a weight with a tuned blocking.
 pub const TUNED: &str = "tuned: ";
 
-/// Use of a weight by products.
+/// Properties of a weight that follow from the products that read it.
 #[derive(Clone, Copy, Debug)]
 struct Role {
-    /// The weight whose format and name determine the blocking: itself, or its gate.
+    /// The weight whose format and name determine the blocking: the weight itself, or the gate of
+    /// an up projection.
     cut_as: WeightId,
-    /// Number of weights that a kernel reads together.
+    /// Number of weights that one kernel reads together.
     products: u32,
-    /// Block length in which results are quantised.
+    /// Block length of the format of the products' results.
     block: u64,
     /// Elements of a block that can be quantised independently.
     sub_block: u64,
@@ -302,8 +305,8 @@ mod tests {
         }
     }
 
-    /// Checks the measured thresholds: unpacking is faster from 6 rows, tiles from a block of 16,
-    /// and rows of activations stay in L2.
+    /// Checks the measured thresholds: unpacking is faster from 6 rows, and tile products from a
+    /// block of 16 rows. Rows of activations stay in L2.
     #[test]
     fn kernels_switch_at_measured_row_counts() {
         for target in Target::all() {
@@ -337,7 +340,7 @@ mod tests {
         assert_eq!(blocking_text(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5x16 gemm/96");
         assert_eq!(blocking_text(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5x16 gemm/32");
         let tiles = candidates::Weight { x: Format::A8SuperTile, ..long };
-        // Rows of activations are in the cache together with a panel.
+        // The cache holds the rows of activations together with a panel of weights.
         assert_eq!(
             blocking_text(tiles, Target::AMX, caches(48, 8704, 0)),
             "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256"
@@ -365,12 +368,12 @@ mod tests {
     #[test]
     fn bands_are_the_largest_that_give_enough_items() {
         let banded = |weight: candidates::Weight| blocking_text(weight, Target::AVX512, Target::AVX512.row().caches());
-        // 256 items without bands, then fewer.
+        // The first weight has 256 items without bands; the second has fewer, so it gets bands.
         assert_eq!(banded(candidates::Weight { n: 8192, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
         assert_eq!(banded(candidates::Weight { n: 8160, ..WEIGHT }), "rows=32 gemv<=5/5x16 gemm/96");
-        // An expert's matrix; its bands would be too small.
+        // Bands of this matrix of an expert would have too few bytes.
         assert_eq!(banded(candidates::Weight { k: 768, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
-        // Of the bands that give enough items, the one with the most weight rows is used.
+        // Of all bands that give enough items, the one with the most weight rows is used.
         let wide = |n| {
             blocking_text(
                 candidates::Weight { n, x: Format::A8SuperTile, ..WEIGHT },
@@ -385,8 +388,8 @@ mod tests {
         assert_eq!(banded(pair(32768)), "rows=256 gemv<=5/5x128 gemm/48");
     }
 
-    /// Checks that tuned choices replace widths, chunks and paces, but not the kernel for each
-    /// number of rows. Choices that are no candidates are rejected.
+    /// Checks that tuned choices replace item widths, chunks and paces, but not the kernel for each
+    /// number of rows. Choices that are not candidates are rejected.
     #[test]
     fn tuned_choices_are_candidates_or_refused() {
         let (target, caches) = (Target::AVX2, Target::AVX2.row().caches());

@@ -1,6 +1,6 @@
 //! Measured choices that replace choices of `tile`, by the shape of a weight. A choice has the
-//! weight rows of items, their rows of activations, and a kernel's pace (prefetch distance and
-//! unrolling).
+//! weight rows of an item, the activation rows of an item, and a kernel's pace (prefetch distance
+//! and unrolling).
 //!
 //! ```text
 //! q4_k_r16 x=a8_super n=2048 k=2048: gemv x16@2048/2        bands of 16, half a page ahead, unrolled twice
@@ -27,12 +27,12 @@ use crate::options::OptionValue;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunedChoices(pub Vec<TunedChoice>);
 
-/// Choice for one kernel, for weights of this shape.
+/// Measured choice for one kernel and one shape of weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunedChoice {
     /// The weight, with the properties that its products depend on.
     pub weight: Weight,
-    /// Weight rows of an item, if chosen; only for the kernel for most rows.
+    /// Weight rows of an item, if chosen. Only a choice for the kernel for the most rows sets it.
     pub rows: Option<u64>,
     /// Kernel to which the choice applies.
     pub strategy: MatmulStrategy,
@@ -54,7 +54,8 @@ pub struct WeightKernel {
 }
 
 impl TunedChoice {
-    /// Returns the kernel of the choice. Of several choices for one kernel, the last counts.
+    /// Returns the weight and kernel to which the choice applies. If several choices have the same
+    /// weight and kernel, the last one counts.
     pub fn kernel(&self) -> WeightKernel {
         WeightKernel { weight: self.weight, strategy: self.strategy }
     }
@@ -88,7 +89,7 @@ impl fmt::Display for TunedChoice {
     }
 }
 
-/// Reads a strategy from its word in tilings.
+/// Reads a strategy from its word in the text of tilings.
 fn strategy(word: &str) -> Option<MatmulStrategy> {
     format!("{word}/1").parse::<Use>().ok().map(|each| each.strategy)
 }

@@ -32,7 +32,7 @@ fn both(m: &RandomModule, seed: u64) -> (Vec<Value>, Vec<Value>) {
     (run(&m.module), run(&fused))
 }
 
-/// Returns the NMSE of numbers that may all be 0.
+/// Returns the normalised mean squared error (NMSE). `exact` may be all 0.
 fn nmse(found: &[f32], exact: &[f32]) -> f64 {
     nmse_above(found, exact, 1e-30)
 }
@@ -52,9 +52,9 @@ fn assert_near(seed: u64, m: &RandomModule, limit: f64) {
     }
 }
 
-/// Bound without quantisation: a fused op rounds to f32 once, instead of once for each op that it
-/// replaces. A rounding has a relative error of 2^-24, an NMSE of 4e-15. The sum of 100 roundings,
-/// each amplified tenfold, is below 1e-10.
+/// Bound on the NMSE without quantisation. A fused op rounds to f32 once, instead of once for each
+/// op that it replaces. A rounding has a relative error of 2^-24, an NMSE of 4e-15. The sum of 100
+/// roundings, each amplified tenfold, is below 1e-10.
 const ROUNDING: f64 = 1e-10;
 
 #[test]
@@ -71,19 +71,19 @@ fn passes_keep_results_of_random_float_modules() {
     }
 }
 
-/// Bound with quantisation. A block's step is amax / 127, and the error of an element is uniform in
-/// half of it: variance amax² / (12 * 127²). Assume elements with a tenth of the block's peak on
-/// average (rms = amax / 10; uniform ones have amax / 1.7, normal ones amax / 3). The noise of a
-/// product is then 100 / (12 * 127²) = 5e-4 of the signal. A chain of two layers has 9 products,
-/// whose noises add up.
+/// Bound on the NMSE with quantisation. A block's step is amax / 127, and the error of an element
+/// is uniform in half of it: variance amax² / (12 * 127²). Assume that elements have a tenth of the
+/// block's peak on average: rms = amax / 10. Uniform elements have amax / 1.7, normal ones amax /
+/// 3. The noise of a product is then 100 / (12 * 127²) = 5e-4 of the signal. A chain of two layers
+/// has 9 products, whose noises add up.
 const QUANTISED: f64 = 9.0 * 5e-4;
 
 #[test]
 fn passes_keep_logits_of_quantised_models_within_rounding() {
     for seed in 300..312 {
         let mut m = random_model(seed, Formats::All);
-        // Noise could decide between two experts with nearly equal scores, so every token goes to
-        // all experts.
+        // Quantisation noise could decide between two experts with nearly equal scores. Every token
+        // therefore goes to all experts.
         let experts = m.module.weights.iter().find(|w| w.name.ends_with("_exps.weight")).map(|w| w.shape[0]);
         if let Some(experts) = experts {
             let text = m.module.to_string().replace("top_k = 2", &format!("top_k = {experts}"));
@@ -119,7 +119,7 @@ fn pipeline_is_idempotent() {
     }
 }
 
-/// Checks that the time of loading does not change any bit of the results.
+/// Checks that loading experts on demand or earlier does not change any bit of the results.
 #[test]
 fn residency_and_prediction_keep_all_results() {
     let mut explicit = 0;
@@ -208,8 +208,8 @@ fn deferral_without_deferrable_experts_is_refused() {
     assert!(refused.iter().all(|&count| count > 0), "{refused:?}");
 }
 
-/// Checks that all layers with experts except the last defer some, and that loading includes the
-/// deferred experts.
+/// Checks that all layers with experts except the last defer some experts, and that the deferred
+/// experts are also loaded.
 #[test]
 fn last_layer_does_not_defer_experts() {
     let mut layers = 0;
@@ -247,7 +247,7 @@ fn last_layer_does_not_defer_experts() {
     assert!(layers > 10, "{layers}");
 }
 
-/// Checks that a cut across a rule's match loses a fusion but does not change results.
+/// Checks that a cut in the middle of a rule's match loses a fusion but does not change results.
 #[test]
 fn arbitrary_region_cuts_keep_results() {
     let mut unlike = 0;

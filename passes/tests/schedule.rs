@@ -1,5 +1,5 @@
-//! Properties of plans of random models: data are written before they are read, and live buffers
-//! never overlap.
+//! Properties of the plans of random models: data are written before they are read, and live
+//! buffers never overlap.
 
 use std::collections::BTreeMap;
 
@@ -120,14 +120,14 @@ fn check(seed: u64, plan: &Plan<KernelSpec>) {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     for (number, (reads, writes)) in accesses.iter().enumerate() {
         for read in reads {
-            // A buffer is written in an earlier step, and never in this one.
+            // A buffer that is read was written in an earlier step, and is not written in this one.
             let life = lives[read.0 as usize].as_mut();
             let life = life.unwrap_or_else(|| panic!("seed {seed}: step {number} reads {read:?} before it is written"));
             assert!(!writes.contains(read), "seed {seed}: step {number} reads and writes {read:?}");
             life.1 = number;
         }
         for write in writes {
-            // Parts of a buffer are all written in one step.
+            // All parts of a buffer are written in the same step.
             let life = lives[write.0 as usize].get_or_insert((number, number));
             assert_eq!(life.0, number, "seed {seed}: {write:?} is written again");
         }
@@ -156,8 +156,8 @@ fn buffers_are_written_first_and_never_overlap_in_use() {
     }
 }
 
-/// Checks that the formats that products' kernels read and write fit the target, and that kernels
-/// read their weights' formats.
+/// Checks that the kernels of products read and write formats that the target supports, and read
+/// each weight in the weight's format.
 #[test]
 fn kernel_formats_match_their_packed_or_plain_weights() {
     let (mut packed, mut floats) = (0, 0);
@@ -226,7 +226,7 @@ fn kernel_formats_match_their_packed_or_plain_weights() {
     assert!(packed > 100 && floats > 10, "{packed} packed, {floats} products of floats with tiles");
 }
 
-/// A kernel's items: columns, or bands of them.
+/// Division of a kernel's work into items: columns, or bands of columns.
 struct Items<'p> {
     kernel: KernelId,
     dims: &'p [DimExpr],
@@ -243,9 +243,8 @@ impl<'p> Items<'p> {
     }
 }
 
-/// Returns the bytes of a row of the result that an item writes, if its kernel is a product: the
-/// bytes of a column and band. If several bands write one block, a band writes its share of each
-/// field.
+/// Returns the bytes of a row of the result that one item writes, if its kernel is a product. If
+/// several bands write one block, a band writes its part of each field of the block.
 fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, band): (u32, u32)) -> Option<Vec<u64>> {
     let spec = &plan.kernels[items.kernel.0 as usize];
     let (tile, out) = match *spec {
@@ -269,8 +268,8 @@ fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, ban
     Some(out.row().fields.iter().flat_map(share).collect())
 }
 
-/// Checks for each row count and its kernel that all items of a product together write each byte of
-/// a row of the result exactly once.
+/// Checks that all items of a product together write each byte of a result row exactly once. Checks
+/// each row count and its kernel.
 #[test]
 fn items_of_products_write_each_byte_of_a_row_once() {
     let small = OptionSet::default().with(&tile::TileOptions { band_bytes: 0, ..tile::TileOptions::default() });
@@ -318,12 +317,12 @@ fn items_of_products_write_each_byte_of_a_row_once() {
 }
 
 /// Steps of a layer with experts: norm, projections, rotation and append, attention, output, norm.
-/// Then router, route, bucket, gather, gate and up, down, combine. A dense layer has norm to
-/// output, then norm, gate and up, down. Quantised weights add one step, which quantises the result
-/// of attention (`tests/ir/schedule_layer.ix`).
+/// The other steps are router, route, bucket, gather, gate and up, down, combine. A dense layer has
+/// the steps from norm to output, then norm, gate and up, down. Quantised weights add one step,
+/// which quantises the result of attention (`tests/ir/schedule_layer.ix`).
 const STEPS_OF_EXPERTS: usize = 13;
 const STEPS_OF_DENSE: usize = 8;
-/// Steps outside layers: embedding, selection of rows, norm, logits.
+/// Steps outside layers: embedding, selection of requested rows, norm, logits.
 const STEPS_AROUND: usize = 4;
 
 #[test]
@@ -385,7 +384,7 @@ fn expert_requests_enclose_their_readers_without_extra_barriers() {
                         "seed {seed}"
                     );
                     assert!(predict.iter().all(|&predict| predict < request[0]), "seed {seed}");
-                    // The first layer has no previous layer.
+                    // The first layer has no previous layer that could predict its experts.
                     assert_eq!(predict.len(), usize::from(predict_extra.is_some() && group > 0), "seed {seed}");
                     predictions += predict.len();
                     let names = facts.weights.iter().map(|&w| plan.weights[w as usize].name.as_str());
@@ -417,7 +416,8 @@ fn expert_requests_enclose_their_readers_without_extra_barriers() {
     assert!(groups > 100 && predictions > 20, "{groups} groups, {predictions} predictions");
 }
 
-/// Checks that deferred experts are requested again in the next layer, one window after the other.
+/// Checks that deferred experts are requested again in the next layer, and that the windows of
+/// requests do not overlap.
 #[test]
 fn deferred_experts_have_windows_of_their_own() {
     let (mut windows, mut again) = (0, 0);

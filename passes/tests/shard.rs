@@ -1,4 +1,4 @@
-//! Random models on several ranks: all divisions give the results of the whole graph.
+//! Random models on several ranks: all divisions give the results of the whole model.
 
 use ixc_ir::graph::interpret::ranks::RankInterpreter;
 use ixc_ir::graph::interpret::{Interpreter, SourceError, Value, WeightSource};
@@ -12,7 +12,7 @@ use ixc_testing::nmse::nmse;
 use ixc_testing::random_graphs::{Formats, random_model};
 use std::borrow::Cow;
 
-/// The weights of a rank: slices of those of the whole module.
+/// The weights of a rank, which are slices of the whole model's weights.
 struct Slices<'a> {
     whole: &'a Module,
     weights: &'a [Vec<u8>],
@@ -68,7 +68,7 @@ fn random_models_on_ranks_give_the_results_of_the_whole() {
                 let modules = (0..ranks).map(|rank| divided(&m.module, &ShardOptions { ranks, rank, by }));
                 let modules = match modules.collect::<Result<Vec<Module>, String>>() {
                     Ok(modules) => modules,
-                    // A model of one dense layer has few places to divide it.
+                    // A model with one dense layer has few points at which it can be divided.
                     Err(error) => {
                         assert!(error.starts_with("@step cannot be divided by"), "seed {seed}: {error}");
                         refused += 1;
@@ -79,7 +79,8 @@ fn random_models_on_ranks_give_the_results_of_the_whole() {
                 let found = run(&m.module, &m.weights, &modules);
                 match by {
                     Division::Layers => assert_eq!(found, right, "seed {seed}, {ranks} ranks"),
-                    // Sums in another order differ by 2^-24 of them, and norms enlarge that.
+                    // Sums in another order differ by a relative 2^-24, and norms amplify the
+                    // difference.
                     Division::Experts | Division::Tensors => {
                         let error = nmse(&found, &right);
                         assert!(error <= 1e-10, "seed {seed}, {ranks} ranks: {error:e}");
@@ -91,7 +92,7 @@ fn random_models_on_ranks_give_the_results_of_the_whole() {
     assert!(divided_models.iter().all(|&count| count > 4), "{divided_models:?} divided, {refused} refused");
 }
 
-/// If one rank has both experts of a row, the others add 0, and the sum keeps its bits.
+/// Checks that bits stay the same if one rank has both experts of a row: the other ranks add 0.
 #[test]
 fn experts_of_one_rank_give_the_same_bits() {
     let text = "weight @w : f32[4, 3, 2]
@@ -106,7 +107,7 @@ func @f(%x: f32[T, 2], %ids: i32[T, 2], %p: f32[T, 2]) -> (f32[T, 3]) {
     let weights = vec![elements.flat_map(f32::to_le_bytes).collect::<Vec<u8>>()];
     let ids = |data: &[i32]| Value::I32 { dims: vec![2, 2], data: data.to_vec() };
     let pairs = |data: &[f32]| Value::F32 { dims: vec![2, 2], data: data.to_vec() };
-    // The first row uses experts of rank 1, the second experts of rank 0.
+    // The first row selects experts of rank 1, and the second row experts of rank 0.
     let args = [pairs(&[0.3, -1.7, 2.1, 0.9]), ids(&[3, 2, 0, 1]), pairs(&[0.7, 0.3, 0.6, 0.4])];
     let right = Interpreter::new(&module, &weights).unwrap().run("f", args.to_vec()).unwrap();
     let of_rank = |rank| divided(&module, &ShardOptions { ranks: 2, rank, by: Division::Experts }).unwrap();
@@ -117,8 +118,8 @@ func @f(%x: f32[T, 2], %ids: i32[T, 2], %p: f32[T, 2]) -> (f32[T, 3]) {
     assert_eq!(found, [right.clone(), right]);
 }
 
-/// Texts may have chains of ops that no model has. The time is nearly linear, and the stack is not
-/// used up.
+/// Checks that chains of ops longer than in any model are divided in nearly linear time, without
+/// overflowing the stack.
 #[test]
 fn long_chains_of_ops_are_divided() {
     let begin = "weight @up : f32[4, 4]
@@ -128,7 +129,7 @@ func @step(%x: f32[T, 4]) -> (f32[T, 4]) {
   %v0 = matmul %x, %wu
 ";
     let end = |last: usize| format!("  %wd = dequantise @down\n  %y = matmul %v{last}, %wd\n  return %y\n}}");
-    // Each sum doubles the number of paths to the product.
+    // Each sum adds a value to itself, which doubles the number of paths to the product.
     let sums: String = (0..64).map(|i| format!("  %v{} = add %v{i}, %v{i}\n", i + 1)).collect();
     let chain: String = (0..50_000).map(|i| format!("  %v{} = silu %v{i}\n", i + 1)).collect();
     for (body, last) in [(sums, 64), (chain, 50_000)] {
@@ -139,7 +140,7 @@ func @step(%x: f32[T, 4]) -> (f32[T, 4]) {
     }
 }
 
-/// Each rank computes chains of integers itself, also long ones.
+/// Checks that each rank computes chains of integers itself, even long chains.
 #[test]
 fn long_chains_of_integers_are_divided_by_layers() {
     let example = include_str!("ir/shard_layers.ix");

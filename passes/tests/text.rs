@@ -3,7 +3,7 @@
 //! documentation.
 //!
 //! A plan is printed as by `ixc dump --stage plan`, for 8 tokens a step. Weights without a location
-//! get consecutive locations. Lines before the module set parameters of the passes and of the
+//! get consecutive locations. Lines at the start of a file set parameters of the passes and of the
 //! output:
 //!
 //! | line | meaning |

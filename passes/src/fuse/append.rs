@@ -49,7 +49,7 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
         });
         let v = match def_use.defining::<view::SplitHeads>(function, append.v) {
             Some(split) => split.x,
-            // Heads that were never split must become one row.
+            // Heads of the values that do not come from a split must first be merged into one row.
             None => rewriter.insert(Position::Before(at), view::MergeHeads { x: append.v })?[0],
         };
         let view::RopeHeads { x: k, pos, norm, factors, long, heads, eps, base, dims, style, scaling, .. } = rope;

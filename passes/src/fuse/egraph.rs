@@ -2,9 +2,9 @@
 //! and returns the cheapest DAG as ops.
 //!
 //! Needs: a region as a function ([`super::region`]), whose leaves are parameters and results of
-//! ops with effects. Leaves: a function with the same parameters, results and ops with effects, in
-//! the same order. A pure op is directly before the first op that needs it. The result does not
-//! depend on names, and a remaining value keeps its name.
+//! ops with effects. Leaves: a function with the same parameters and results. It has the same ops
+//! with effects in the same order. A pure op is directly before the first op that needs it. The
+//! result does not depend on names of values, and a value that remains keeps its name.
 //!
 //! Limits on nodes and rounds end a run that grows too far. There is no limit on time: the same
 //! region must give the same result. A run that hits a limit uses the best result so far; [`Run`]
@@ -24,8 +24,9 @@ use crate::error::PassError;
 
 /// egg requires a time limit. No run reaches this limit.
 const NO_TIME_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
-/// Maximum nodes at the end for each node at the start. The ops of a frontend double at most; each
-/// op is the root of few rules, and a rule adds at most three nodes.
+/// Maximum number of nodes at the end of a run, as a multiple of the nodes at its start. The number
+/// of nodes at most doubles for the ops of a frontend. Each op is the root of few rules, and a rule
+/// adds at most three nodes.
 const GROWTH: usize = 16;
 
 /// Statistics of a run of egg.
@@ -33,7 +34,7 @@ const GROWTH: usize = 16;
 pub(crate) struct Run {
     /// Nodes before the first rule.
     pub(crate) nodes_before: usize,
-    /// Nodes at the end.
+    /// Nodes at the end of the run.
     pub(crate) nodes: usize,
     /// Rounds of rewriting.
     pub(crate) rounds: usize,
@@ -90,7 +91,7 @@ pub(crate) fn fuse(
 struct Region<'a> {
     function: &'a Function,
     graph: Graph,
-    /// Class of each value; `None` where it is not defined yet.
+    /// E-class of each value; `None` if the value is not defined yet.
     values: Vec<Option<Id>>,
 }
 
@@ -101,7 +102,8 @@ impl<'a> Region<'a> {
         for &param in &function.params {
             region.leaf(param);
         }
-        // The append of each token, whose keys and values an attention reads.
+        // The append that returned each token. An attention on this token reads the append's keys
+        // and values.
         let mut appends: HashMap<ValueId, view::KvAppend> = HashMap::new();
         for op in &function.ops {
             match op.kind.row().effect {
@@ -156,8 +158,8 @@ impl<'a> Region<'a> {
         Ok(())
     }
 
-    /// Marks the inputs of an attention: its queries, and the keys and values of the append that
-    /// returned its token.
+    /// Adds an `attend` node for an attention: its queries, and the keys and values of the append
+    /// that returned its token.
     fn attend(&mut self, op: &Op, appends: &HashMap<ValueId, view::KvAppend>) -> Result<(), PassError> {
         let Some(attention) = view::Attention::from_op(op) else { return Ok(()) };
         if let Some(append) = appends.get(&attention.kv) {
@@ -182,7 +184,7 @@ struct Writer<'a> {
     region: &'a Region<'a>,
     choice: Choice,
     out: Function,
-    /// Form of each class in `out`.
+    /// Value, operand or attribute written for each class.
     done: HashMap<Id, Written>,
     /// Name of each class's value in the original function.
     names: HashMap<Id, &'a str>,
@@ -195,9 +197,8 @@ enum Written {
     Attr(Attr),
 }
 
-/// Returns a node's children in the order in which they are written. The residual comes first: it
-/// is computed before the other addend, for example a shared expert's result before the routed
-/// experts of the layer.
+/// Returns a node's children in the order in which they are written. The residual comes first. For
+/// example, a shared expert's result is computed before the routed experts of the layer.
 fn in_order(node: &Node) -> impl DoubleEndedIterator<Item = Id> {
     let operands = match &node.head {
         Head::Op(kind) => kind.row().operands,
@@ -228,8 +229,8 @@ impl<'a> Writer<'a> {
             self.out.params.push(value);
             self.define(param, value);
         }
-        // An op without values as operands could be anywhere. It is written directly before the op
-        // that takes its token, independent of the regions.
+        // An op without values as operands has no fixed place. It is written directly before the op
+        // that takes its token, so that its place does not depend on the regions.
         let mut begun: Vec<&Op> = Vec::new();
         for op in function.ops.iter().filter(|op| op.kind.row().effect == Effect::State) {
             if !op.operands.iter().any(|operand| matches!(operand, Operand::Value(_))) {
@@ -319,7 +320,7 @@ impl<'a> Writer<'a> {
     fn node(&mut self, id: Id, node: &Node) -> Option<Written> {
         let child = |i: usize| self.done.get(&self.region.graph.find(node.children[i]));
         match &node.head {
-            // Leaves are written with the ops that define them; a leaf that is still missing is
+            // Leaves were written with the ops that define them. A leaf that is not written yet is
             // used before its definition.
             Head::Leaf(_) | Head::Attend | Head::Activation => None,
             Head::Weight(weight) => Some(Written::Operand(Operand::Weight(*weight))),
@@ -361,7 +362,8 @@ impl<'a> Writer<'a> {
     }
 
     fn name(&mut self, id: Id, value: ValueId) {
-        // Two classes may not have one name; a name belongs to the first value of its class.
+        // Two values must not have the same name, so only the first value written for a class gets
+        // its name.
         self.out.values[value.index()].name = self.names.remove(&id).map(str::to_string);
     }
 }

@@ -4,10 +4,10 @@
 //! egg's own extractor minimises the cost of trees, but a graph of matrix products is a DAG. A
 //! quantised row that four projections read would count four times. This extractor is greedy on the
 //! DAG. From the bottom up, each class takes the node with the cheapest *set* of nodes below it.
-//! From the top down, a class then changes its node if that lowers the total cost. The first step
-//! alone could add a residual inside a projection whose plain result has another user, and thus
-//! compute the projection twice. All loops follow the order of class ids, so the same module gives
-//! the same result.
+//! From the top down, a class then changes its node if that lowers the total cost. The bottom-up
+//! step alone could fuse a residual into a projection whose plain result has another user. The
+//! projection would then be computed twice. All loops follow the order of class ids, so the same
+//! module gives the same result.
 
 use std::collections::HashMap;
 
@@ -16,10 +16,11 @@ use ixc_ir::graph::OpKind;
 
 use super::language::{Graph, Head, Node};
 
-/// Returns the cost of a node, roughly in nanoseconds of a small step. A pass over the rows with
-/// its barrier is 100, a matrix product 1000; a weight written as floats costs more than anything.
-/// Of forms with equal work, the one with fewer barriers is cheaper. An op with several results
-/// must be cheaper than any single op that it replaces, because each result is chosen separately.
+/// Returns the cost of a node, roughly in nanoseconds for a step of few rows. A pass over the rows
+/// with its barrier costs 100, and a matrix product 1000. Writing a weight as floats costs more
+/// than any other op. Of two forms with equal work, the one with fewer barriers is cheaper. An op
+/// with several results must be cheaper than any single op that it replaces, because each result is
+/// chosen separately.
 fn cost(node: &Node) -> u64 {
     let Head::Op(kind) = &node.head else { return 0 };
     match kind {
@@ -36,10 +37,10 @@ fn cost(node: &Node) -> u64 {
         OpKind::RouteIdentities | OpKind::RouteOwned | OpKind::ExpertGroups => 100,
         OpKind::StreamWeights | OpKind::StreamInput | OpKind::StreamMix | OpKind::StreamAttend => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
-        // Costs less than a rotation alone, which needs split heads. The split costs nothing only
-        // as part of this op.
+        // Costs less than a `rope` alone, which needs split heads. The split is free only as part
+        // of this op.
         OpKind::RopeHeads => 90,
-        // Costs more than a second norm: two norms run in parallel, but a quantisation waits for
+        // Costs more than a second norm. Two norms run in parallel, but a quantisation waits for
         // its norm.
         OpKind::Quantise => 120,
         OpKind::Linear | OpKind::LinearHeads | OpKind::LinearSwiglu | OpKind::ExpertSwiglu | OpKind::ExpertDown => 1000,
@@ -55,16 +56,16 @@ fn cost(node: &Node) -> u64 {
     }
 }
 
-/// Max rounds of the greedy choice. A region without cycles is final after the first, and the
-/// second confirms it. Only classes on a cycle could need more, and the only rule that makes a
-/// cycle replaces `x` by `x`.
+/// Max rounds of the greedy choice. A region without cycles is final after the first round, and the
+/// second confirms it. Only classes on a cycle could need more rounds. The only rule that makes a
+/// cycle replaces `quantise x {format = f32}` by `x`.
 const MAX_ROUNDS: usize = 8;
 
 /// The chosen node of each class.
 pub(crate) type Choice = HashMap<Id, Node>;
 
 struct Candidates {
-    /// Nodes by class index, with their children as class indices, and their cost.
+    /// Nodes of each class, each with the class indices of its children and its cost.
     nodes: Vec<Vec<(Node, Vec<usize>, u64)>>,
     ids: Vec<Id>,
     index: HashMap<Id, usize>,
@@ -94,7 +95,8 @@ impl Candidates {
         Candidates { nodes, ids, index }
     }
 
-    /// Returns the classes in an order in which children come first, except on cycles.
+    /// Returns the classes in an order in which the classes of children come first, except on
+    /// cycles.
     fn order(&self) -> Vec<usize> {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut seen = vec![false; self.nodes.len()];
@@ -113,7 +115,7 @@ impl Candidates {
         order
     }
 
-    /// Returns the greedy choice from the bottom up: the position of each class's node.
+    /// Returns the greedy choice from the bottom up: for each class, the index of its chosen node.
     fn greedy(&self) -> Vec<Option<usize>> {
         let mut choice: Vec<Option<usize>> = vec![None; self.nodes.len()];
         let mut below: Vec<Set> = vec![Set::default(); self.nodes.len()];
@@ -147,8 +149,8 @@ impl Candidates {
         choice
     }
 
-    /// Returns the cost of the roots under a choice and the classes used; `None` if the choice has
-    /// a cycle or a gap.
+    /// Returns the total cost of the roots under a choice, and the classes that they use. Returns
+    /// `None` if the choice has a cycle or a class without a node.
     fn total(&self, choice: &[Option<usize>], roots: &[usize]) -> Option<(u64, Vec<usize>)> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
@@ -186,7 +188,7 @@ impl Candidates {
         Some((total, used))
     }
 
-    /// Changes single nodes while that lowers the total cost.
+    /// Changes the node of single classes while that lowers the total cost.
     fn improve(&self, mut choice: Vec<Option<usize>>, roots: &[usize]) -> Vec<Option<usize>> {
         let Some((mut least, mut used)) = self.total(&choice, roots) else { return choice };
         loop {
@@ -210,7 +212,7 @@ impl Candidates {
 }
 
 impl Candidates {
-    /// Returns the cost difference of each other node of every used class.
+    /// For every used class, returns the cost difference of each node that was not chosen.
     fn losses(&self, mut choice: Vec<Option<usize>>, roots: &[usize]) -> Vec<Loss> {
         let Some((least, mut used)) = self.total(&choice, roots) else { return Vec::new() };
         used.sort_unstable();
@@ -265,16 +267,16 @@ impl Set {
     }
 }
 
-/// A used class with its node and the other nodes that it could have had. Each of these has the
-/// increase in total cost; `None` if the node needs the class itself.
+/// A used class with its chosen node and its other nodes. Each other node has the increase in total
+/// cost that it would cause, or `None` if it needs its own class.
 pub(crate) struct Loss {
     pub(crate) class: Id,
     pub(crate) used: Node,
     pub(crate) others: Vec<(Node, Option<u64>)>,
 }
 
-/// Returns the cheapest nodes for `roots` and all classes below them. Also returns the rejected
-/// nodes if `records_decisions` is set.
+/// Returns the chosen nodes of `roots` and all classes below them. Also returns the rejected nodes
+/// if `records_decisions` is set.
 pub(crate) fn extract(graph: &Graph, roots: &[Id], records_decisions: bool) -> (Choice, Vec<Loss>) {
     let candidates = Candidates::new(graph);
     let mut roots: Vec<usize> = roots.iter().map(|&root| candidates.index[&graph.find(root)]).collect();

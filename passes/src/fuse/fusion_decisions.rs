@@ -1,6 +1,6 @@
-//! Decisions of fusing in a region. For each chosen node, they list the rejected nodes with their
-//! additional cost, and the fusions that nearly applied, with the position at which the pattern
-//! failed.
+//! Decisions of `fuse` in a region. For each chosen node, they list the rejected nodes with their
+//! additional cost. They also list the rules that nearly applied, with the position at which the
+//! pattern failed.
 //!
 //! ```text
 //! rms_norm     chosen: rms_norm       over rms_norm.quantise: ...
@@ -19,7 +19,7 @@ use super::language::{Graph, Head, Node};
 use super::rules::{RULES, Rule, pattern_of};
 use crate::decision::{Decision, RejectedAlternative};
 
-/// A decision in a region: the op, and the region's weight that identifies it.
+/// A decision in a region: the op, and a weight of the region that identifies the op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FusionDecision {
     pub(crate) op: &'static str,
@@ -29,15 +29,15 @@ pub(crate) struct FusionDecision {
 }
 
 impl FusionDecision {
-    /// Returns the decision with the weight's name.
+    /// Returns the decision as [`Decision`]; `name` returns the name of a weight.
     pub(crate) fn decision(&self, name: impl Fn(WeightId) -> String) -> Decision {
         let name = self.weight.map_or_else(String::new, name);
         Decision::new(self.op, name, "fusion").chose(self.chosen.clone()).over_all(self.rejected.iter().cloned())
     }
 }
 
-/// Returns, for each used class of a region, the nodes with a higher cost and the rules that did
-/// not match.
+/// Returns a decision for each used class of a region. It lists the nodes with a higher cost and
+/// the rules that did not match.
 pub(crate) fn decisions(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<FusionDecision> {
     let patterns: Vec<Pattern> =
         RULES.iter().map(|rule| Pattern { rule, from: pattern_of(rule.from), to: pattern_of(rule.to) }).collect();
@@ -71,13 +71,13 @@ pub(crate) fn decisions(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<
     decisions
 }
 
-/// Returns the op of a node, or the op whose result it is.
+/// Returns the op of a node. For a node that selects a result, returns the op with that result.
 fn op_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<OpKind> {
     match &node.head {
         Head::Op(kind) => Some(*kind),
         Head::Result(_) => match choice.get(&graph.find(*node.children.first()?)) {
             Some(Node { head: Head::Op(kind), .. }) => Some(*kind),
-            // The node is not a chosen one.
+            // The class of the op has no chosen node, so any of its ops is taken.
             _ => graph[*node.children.first()?].nodes.iter().find_map(|node| match node.head {
                 Head::Op(kind) => Some(kind),
                 _ => None,
@@ -87,8 +87,8 @@ fn op_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<OpKind> {
     }
 }
 
-/// Returns the weight that identifies an op: its own first weight, or that of the nearest op below
-/// it that has one.
+/// Returns the weight that identifies an op: its own first weight. An op without a weight takes
+/// that of the nearest op below it that has one.
 fn weight_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<WeightId> {
     let mut open = std::collections::VecDeque::from([node]);
     let mut seen = std::collections::HashSet::new();
@@ -105,14 +105,14 @@ fn weight_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<WeightId> {
     None
 }
 
-/// A rule with both of its sides.
+/// A rule with the patterns of its left and right side.
 struct Pattern {
     rule: &'static Rule,
     from: PatternAst<Node>,
     to: PatternAst<Node>,
 }
 
-/// Returns the root of a side, if it is an op.
+/// Returns the root of a rule's side, if it is an op.
 fn root(ast: &PatternAst<Node>) -> Option<&Node> {
     match ast.as_ref().last() {
         Some(ENodeOrVar::ENode(node)) => Some(node),
@@ -120,13 +120,13 @@ fn root(ast: &PatternAst<Node>) -> Option<&Node> {
     }
 }
 
-/// Returns the rules that begin with the op of a class but fail further down, limited to those that
-/// matched the most positions.
+/// Returns the rules whose left side begins with the op of a class but fails further down. Only
+/// rules that matched the most positions are returned.
 fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Vec<RejectedAlternative> {
     let mut furthest: Vec<(usize, RejectedAlternative)> = Vec::new();
     for Pattern { rule, from, to } in patterns {
         let (Some(left), Some(right)) = (root(from), root(to)) else { continue };
-        // If the rule was applied, its result is one of the nodes that cost more.
+        // If the rule was applied, its result is already listed as a node with a higher cost.
         if left.head != Head::Op(kind) || graph[class].nodes.iter().any(|node| right.matches(node)) {
             continue;
         }
@@ -145,7 +145,7 @@ fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Ve
 }
 
 /// Returns the number of positions of a pattern that match a class. On failure, returns the number
-/// matched before it and the reason.
+/// of positions that matched before the failure, and the reason.
 fn holds(
     graph: &Graph,
     ast: &PatternAst<Node>,

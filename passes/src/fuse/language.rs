@@ -1,14 +1,14 @@
 //! The e-graph's language: graph ops with operands and attributes as children, so that a rule is
 //! text such as `(rms_norm ?x ?w ?eps)`. Names and arities come from the op table.
 //!
-//! A node may replace any other node of its e-class, so every class has one type. [`Types`]
-//! computes it by the graph's type rules. A rule's result joins a class only if the types agree.
-//! Rules therefore need no conditions on formats and shapes: an ill-typed result is not applied.
+//! All nodes of an e-class compute the same value, so every class has one type. [`Types`] computes
+//! it by the graph's type rules. A rule's result joins a class only if the types agree. Rules
+//! therefore need no conditions on formats and shapes: an ill-typed result is not applied.
 //!
 //! Besides ops there are leaves: values from outside the region, weights, `_` and attributes.
 //! `(result.N op)` selects a result of an op with several results. `(activation ?w)` is the
 //! activation format of a weight. `(attend ?q ?k ?v)` stands for an attention and the append before
-//! it: state is not part of the e-graph, but rules can match the inputs of attention.
+//! it. States are not part of the e-graph, but rules can match the inputs of attention.
 
 use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
 use ixc_ir::format::Format;
@@ -16,7 +16,7 @@ use ixc_ir::graph::op::{AttrKind, OPS};
 use ixc_ir::graph::types::result_types;
 use ixc_ir::graph::{Attr, Function, Module, OpKind, Operand, Type, ValueData, ValueId, WeightId};
 
-/// An attribute with equality and order: floats by their bits.
+/// Attribute with equality and order. Floats are compared by their bits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum AttrKey {
     Int(i64),
@@ -56,17 +56,17 @@ pub(crate) enum Head {
     Weight(WeightId),
     Absent,
     Attr(AttrKey),
-    /// Children: operands, then attributes, as the op table orders them.
+    /// An op. Its children are operands, then attributes, in the order of the op table.
     Op(OpKind),
     /// One result of an op with several results.
     Result(usize),
     /// The activation format of a weight.
     Activation,
-    /// Inputs of an attention: queries, keys, values.
+    /// Marker for an attention; children are queries, keys and values.
     Attend,
 }
 
-/// A node.
+/// A node of the e-graph.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Node {
     pub(crate) head: Head,
@@ -114,7 +114,7 @@ impl std::fmt::Display for Node {
     }
 }
 
-/// Parser of nodes in the text of rules. Leaves of a function have no text.
+/// Reads nodes from the text of rules. Values from outside the region have no text.
 impl FromOp for Node {
     type Error = FromOpError;
 
@@ -148,7 +148,7 @@ fn is_word(text: &str) -> bool {
     attrs.into_iter().any(|attr| matches!(attr.kind, AttrKind::Word(words) if words.contains(&text)))
 }
 
-/// Kind of an e-class.
+/// Data of an e-class: its type, or another kind of content.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Class {
     Value(Type),
@@ -157,7 +157,7 @@ pub(crate) enum Class {
     Attr(Attr),
     /// An op with several results.
     Tuple(Vec<Type>),
-    /// `attend`, which exists only to be matched.
+    /// An `attend` node, which rules only match and never compute.
     Mark,
     /// An ill-typed result of a rule; no class is ever equal to it.
     Untyped,
@@ -165,7 +165,7 @@ pub(crate) enum Class {
 
 /// Computes the type of every class.
 pub(crate) struct Types {
-    /// The module's weights; no functions.
+    /// Module with the weights of the region, without functions.
     module: Module,
     /// Types of the region's leaves, by [`ValueId`].
     leaves: Vec<ValueData>,
@@ -183,7 +183,8 @@ impl Types {
     fn op(&self, kind: OpKind, children: &[&Class]) -> Option<Class> {
         let row = kind.row();
         let (operands, attrs) = children.split_at(row.operands.len());
-        // The type rules read operands from a function; this one holds only their types.
+        // The type rules read operands from a function; this function holds only the types of the
+        // operands.
         let mut function = Function::default();
         let operands = operands.iter().map(|class| match class {
             Class::Value(ty) => Some(Operand::Value(function.add_value(None, ty.clone()))),
@@ -237,8 +238,8 @@ impl Analysis<Node> for Types {
     }
 
     fn modify(egraph: &mut Graph, id: Id) {
-        // `activation` is replaced by its result, an attribute leaf, so that equal attributes are
-        // one class.
+        // An `activation` node is replaced by the attribute leaf with its format, so that equal
+        // formats are one class.
         if let Class::Attr(attr) = &egraph[id].data {
             let leaf = Node::new(Head::Attr(AttrKey::from_attr(attr)), Vec::new());
             let leaf = egraph.add(leaf);

@@ -1,13 +1,13 @@
-//! Regions: points at which a function is cut, and each sequence of ops between two cuts as a
+//! Regions: finds points at which a function is cut, and turns the ops between two cuts into a
 //! function.
 //!
 //! A cut loses no fusion if no rule matches across it. Only values that cross the cut matter:
 //! values defined before it and used after it. Parameters and results of ops with effects are
-//! leaves on both sides anyway. Any other value may cross if two conditions hold. It is *closed*
-//! ([`super::rules::Closed`]): no rule looks inside it from a use. And no op before the cut uses
-//! it. So the two sides share no value that is computed from it (such as the quantised rows). The
-//! residual stream between a layer's attention and its network, and from there to the next layer,
-//! meets both conditions:
+//! leaves on both sides anyway. Any other value may cross under two conditions. First, it is
+//! *closed* ([`super::rules::Closed`]): no rule matches a user of the value together with the op
+//! that defines it. Second, no op before the cut uses it. The two sides then share no value that is
+//! computed from it, such as its quantised rows. The residual stream meets both conditions between
+//! a layer's attention and its network, and between two layers:
 //!
 //! ```text
 //!   %x1 = add %x, %attended : f32[T, 256]      // a residual is added into a product; no rule looks into the sum
@@ -16,9 +16,9 @@
 //! ```
 //!
 //! A layer of a model is thus two regions. Weights, states, values and layers are numbered from the
-//! region's start, so regions of equal layers have equal text. A region that would be too long is
-//! cut at the point with the fewest crossing values. A crossing value becomes a parameter after the
-//! cut, which is always correct but may lose a fusion.
+//! region's start, so regions of equal layers have equal text. A region that would exceed the
+//! maximum length is cut at the point with the fewest crossing values. A crossing value becomes a
+//! parameter after the cut, which is always correct but may lose a fusion.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -50,12 +50,12 @@ pub(crate) struct Spans {
 pub(crate) struct Cuts {
     /// Ops of each region, in order.
     pub(crate) regions: Vec<Range<usize>>,
-    /// Cuts that may have lost a fusion.
+    /// Number of cuts at the maximum length, which may have lost a fusion.
     pub(crate) forced: usize,
 }
 
 impl Spans {
-    /// Creates the spans of a function without dead ops.
+    /// Returns the spans of values. The function must not have unused ops.
     pub(crate) fn new(function: &Function) -> Spans {
         let end = function.ops.len();
         let mut spans = Spans { first_use: vec![end; function.values.len()], last_use: vec![0; function.values.len()] };
@@ -69,14 +69,14 @@ impl Spans {
         spans
     }
 
-    /// Cuts a function wherever that loses no fusion, and at least every `longest` ops. A use
-    /// further than half of `longest` from the definition does not prevent a cut, because the user
-    /// is in another region in any case. Examples are values that the first layer passes to all
+    /// Cuts a function wherever that loses no fusion, and at least every `longest` ops. A user
+    /// further than half of `longest` from a value's definition does not prevent a cut, because it
+    /// will be in another region anyway. Examples are values that the first layer passes to all
     /// others, such as RWKV-7's values and Gemma 4's per-layer rows.
     pub(crate) fn cut(&self, function: &Function, longest: usize, mut closed: impl FnMut(&Op) -> bool) -> Cuts {
         let end = function.ops.len();
         // For each position, the change in the number of values that cross it, and in the number of
-        // those that prevent a cut.
+        // crossing values that prevent a cut.
         let (mut crossing, mut forbidding) = (vec![0i64; end + 2], vec![0i64; end + 2]);
         let add = |counts: &mut [i64], positions: Range<usize>| {
             if positions.start < positions.end {
@@ -84,7 +84,7 @@ impl Spans {
                 counts[positions.end] -= 1;
             }
         };
-        // The last near use of each value; 0 without one.
+        // Last near use of each value (0 without one), and the position of its definition.
         let (mut near, mut made) = (vec![0; function.values.len()], vec![None; function.values.len()]);
         for (at, op) in function.ops.iter().enumerate() {
             for (_, value) in op.values() {
@@ -123,7 +123,7 @@ impl Spans {
                 cuts.regions.push(start..at);
                 start = at;
             } else if at - start == longest {
-                // Forced cuts are in the second half of a region: a minimum length bounds the
+                // A forced cut is in the second half of the region. This minimum length bounds the
                 // number of regions.
                 let best = (start + longest / 2 + 1..=at).rev().min_by_key(|&at| crossing[at]).unwrap_or(at);
                 cuts.regions.push(start..best);
@@ -152,7 +152,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Creates the piece from a function that defines every value it uses.
+    /// Creates the piece of a function's `ops`. The function must define every value that it uses.
     pub(crate) fn new(module: &Module, function: &'a Function, ops: Range<usize>, spans: &Spans) -> Piece<'a> {
         let end = ops.end;
         let mut own = Function { name: "region".to_owned(), ..Function::default() };
@@ -200,7 +200,7 @@ impl<'a> Piece<'a> {
                 values.insert(old, new);
                 piece.values.push(old);
                 // The name contains the value's number in the region, which identifies the original
-                // value. In equal regions, the same values must have names.
+                // value. Only values with an original name get one.
                 let named = function.values[old.index()].name.is_some();
                 own.values[new.index()].name = named.then(|| name_of(new));
                 if spans.last_use[old.index()] >= end {
@@ -212,7 +212,7 @@ impl<'a> Piece<'a> {
         piece
     }
 
-    /// Returns the module's weight for a weight of the region.
+    /// Returns the weight of the module for a weight number of the region.
     pub(crate) fn weight(&self, own: WeightId) -> WeightId {
         self.weights.get(own.index()).copied().unwrap_or(own)
     }
@@ -221,7 +221,7 @@ impl<'a> Piece<'a> {
     /// the method adds the region's values.
     ///
     /// # Errors
-    /// [`PassError::Undefined`] if a value that the region takes has no replacement.
+    /// [`PassError::Undefined`] if a value that the region uses has no value in `out`.
     pub(crate) fn paste(
         &self,
         fused: &Function,
@@ -243,7 +243,7 @@ impl<'a> Piece<'a> {
             });
             let operands = operands.collect::<Result<_, _>>()?;
             let attrs = match op.kind.row().effect {
-                // The original op has its own layer number.
+                // The layer number differs between equal regions, so it comes from the original op.
                 Effect::State if has_layer(op) => {
                     state.next().map_or_else(|| op.attrs.clone(), |original| original.attrs.clone())
                 }
@@ -299,7 +299,7 @@ fn has_layer(op: &Op) -> bool {
     op.kind.row().attrs.iter().any(|attr| attr.name == "layer")
 }
 
-/// Returns the `count`th weight of a region with only the properties that rules read.
+/// Returns the `count`th weight of a region, with only the properties of `weight` that rules read.
 fn own_weight(module: &Module, weight: WeightId, count: usize) -> Weight {
     let Weight { format, shape, .. } = &module.weights[weight.index()];
     let (shape, choice) = (shape.clone(), WeightChoices::default());

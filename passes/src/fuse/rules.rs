@@ -1,6 +1,6 @@
 //! Rules: each replaces a pattern of ops by a faster form, with the reason.
 //!
-//! Rules only go from more passes over memory to fewer. There is no commutativity and no
+//! Each rule reduces the number of passes over memory. There is no rule for commutativity or
 //! associativity. The number of rounds until the e-graph saturates is therefore the length of the
 //! longest chain of rules, for any depth of the model. If a frontend may write operands in either
 //! order, there are two rules.
@@ -38,23 +38,23 @@ pub(crate) static RULES: &[Rule] = &[
     rule("linear",               "(matmul ?x (dequantise ?w))",                                "(linear (quantise ?x (activation ?w)) ?w _ _)", always),
     // Rows for float weights are not quantised.
     rule("quantise_f32",         "(quantise ?x f32)",                                          "?x", always),
-    // An epilogue on a tile that is still in registers costs nothing; a separate op is a pass over
-    // the rows and a barrier.
+    // Adding a bias or a residual to a tile that is still in registers costs nothing. A separate op
+    // would be a pass over the rows and a barrier.
     rule("bias",                 "(add_bias (linear ?x ?w _ _) ?b)",                           "(linear ?x ?w ?b _)", always),
     rule("residual_left",        "(add ?r (linear ?x ?w ?b _))",                               "(linear ?x ?w ?b ?r)", always),
     rule("residual_right",       "(add (linear ?x ?w ?b _) ?r)",                               "(linear ?x ?w ?b ?r)", always),
     rule("linear_heads",         "(heads.matmul ?x (dequantise ?w))",                          "(linear.heads (quantise ?x (activation ?w)) ?w)", always),
-    // The residual is added in the same pass.
+    // The scaling op adds the residual in the same pass over the rows.
     rule("scale_residual_left",  "(add ?r (scale_heads ?x ?s _))",                             "(scale_heads ?x ?s ?r)", always),
     rule("scale_residual_right", "(add (scale_heads ?x ?s _) ?r)",                             "(scale_heads ?x ?s ?r)", always),
-    // The normalised row is in L1 when it is quantised, and the written row has a quarter of the
-    // bytes.
+    // The normalised row is quantised while it is in L1. The row that is written has a quarter of
+    // the bytes.
     rule("norm_quantise",        "(quantise (rms_norm ?x ?w ?eps) ?f)",                        "(rms_norm.quantise ?x ?w ?eps ?f)", rounds),
-    // One pass over two wide results instead of two.
+    // Needs one pass over the two wide results instead of two.
     rule("silu_gate",            "(mul (silu ?g) ?u)",                                         "(gated ?g ?u silu 0.0 0.0 0.0)", always),
     rule("silu_gate_right",      "(mul ?u (silu ?g))",                                         "(gated ?g ?u silu 0.0 0.0 0.0)", always),
-    // Gate and up read the same rows: one pass over them, and neither of the two wide results is
-    // ever written.
+    // Gate and up read the same rows, so one pass over the rows serves both. The two wide results
+    // are never written to memory.
     rule("swiglu",               "(gated (linear ?x ?g ?gb _) (linear ?x ?u ?ub _) ?a ?l ?s ?b)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b f32)", always),
     // The producer of `down`'s input quantises it block by block, while the block is in L1.
     rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b f32) ?f)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b ?f)", by_blocks),
@@ -64,8 +64,8 @@ pub(crate) static RULES: &[Rule] = &[
     rule("expert_swiglu_biased", "(gated (expert.add_bias (expert.matmul ?x ?ids (dequantise ?g)) ?ids ?gb) (expert.add_bias (expert.matmul ?x ?ids (dequantise ?u)) ?ids ?ub) ?a ?l ?s ?b)",
                                  "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b f32)", always),
     rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b f32) ?f)", "(expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b ?f)", by_blocks),
-    // The sum over a token's experts, weighted, and the residual are one pass over the experts'
-    // results.
+    // The weighted sum over a token's experts and the residual are added in one pass over the
+    // experts' results.
     rule("expert_down",          "(expert.combine (expert.matmul ?y ?ids (dequantise ?w)) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w _ _)", always),
     rule("expert_down_biased",   "(expert.combine (expert.add_bias (expert.matmul ?y ?ids (dequantise ?w)) ?ids ?b) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w ?b _)", always),
     rule("expert_residual_left", "(add ?r (expert.down ?x ?ids ?p ?w ?b _))",                  "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
@@ -76,8 +76,9 @@ pub(crate) static RULES: &[Rule] = &[
 ];
 
 /// Three projections of the same rows that feed one attention become one work list. This saves
-/// three barriers in decode, where each projection alone is too short to keep all threads busy. The
-/// rows may be in three formats: a `q8_0` value projection next to `q4_k`.
+/// three barriers in decode, where each projection alone is too short to keep all threads busy.
+/// Each projection may take the rows in another format, for example a `q8_0` value projection next
+/// to `q4_k`.
 const QKV: &str = "(attend (rope.heads (linear (quantise ?x ?fq) ?wq ?bq _) ?pq ?nq ?rq ?lq ?hq ?eq ROPEq) \
                            (rope.heads (linear (quantise ?x ?fk) ?wk ?bk _) ?pk ?nk ?rk ?lk ?hk ?ek ROPEk) \
                            (split_heads (linear (quantise ?x ?fv) ?wv ?bv _) ?hv))";
@@ -93,17 +94,18 @@ fn always(_: &Graph, _: &Subst) -> bool {
     true
 }
 
-/// Whether `?n` is a weight: a rotation cannot include a norm without a weight.
+/// Whether `?n` is a weight. `rope.heads` can include only a norm with a weight.
 fn weighted(graph: &Graph, subst: &Subst) -> bool {
     matches!(graph[subst[var("n")]].data, Class::Weight(_))
 }
 
-/// Whether `?f` is a format that rounds.
+/// Whether `?f` is a quantised format.
 fn rounds(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(Format::F32)))
 }
 
-/// Returns whether `?f` has scales for blocks of a row. One item can then write a part of a row.
+/// Returns whether `?f` has scales for blocks of a row. Only then can a work item write a part of a
+/// row.
 fn by_blocks(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(format)) if format.has_row_scale())
 }
@@ -129,7 +131,7 @@ pub(crate) fn rewrites() -> Vec<Rewrite<Node, Types>> {
     rewrites
 }
 
-/// Returns the pattern of one side of a rule.
+/// Returns the pattern of a rule's left or right side.
 pub(crate) fn pattern_of(text: &str) -> PatternAst<Node> {
     pattern(text).ast
 }
@@ -150,7 +152,7 @@ fn var(name: &str) -> Var {
     }
 }
 
-/// Box of an applier, so that appliers of different types have one type.
+/// Boxed applier of a rule; gives appliers of different types one type.
 struct Boxed(Box<dyn Applier<Node, Types> + Send + Sync>);
 
 impl Applier<Node, Types> for Boxed {
@@ -203,7 +205,8 @@ impl Applier<Node, Types> for TypedPattern {
     }
 }
 
-/// Joins each of three projections with its result of one `linear.qkv`.
+/// Applier of the rule for three projections: joins each projection with the corresponding result
+/// of one `linear.qkv`.
 struct Qkv;
 
 impl Applier<Node, Types> for Qkv {
@@ -229,7 +232,7 @@ impl Applier<Node, Types> for Qkv {
     }
 }
 
-/// Known property of an operand or attribute, without an e-graph.
+/// Property of an operand or attribute that is known without an e-graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Child {
     /// `_`.
@@ -240,8 +243,8 @@ enum Child {
     Any,
 }
 
-/// An op and the known properties of its children, at a position of a pattern or as a possible
-/// member of a class.
+/// An op and the known properties of its children. It stands for a position in a pattern, or for an
+/// op that may be in a class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     kind: OpKind,
@@ -257,8 +260,8 @@ impl Shape {
         Shape { kind: op.kind, children: operands.chain(op.attrs.iter().map(|_| Child::Present)).collect() }
     }
 
-    /// Returns the shape at a position of a pattern, if an op is there. `present` are variables
-    /// that are never `_`.
+    /// Returns the shape at a position of a pattern, if an op is there. `present` lists the
+    /// variables that never match `_`.
     fn at(ast: &PatternAst<Node>, place: &ENodeOrVar<Node>, present: &[Var]) -> Option<Shape> {
         let ENodeOrVar::ENode(node) = place else { return None };
         let Head::Op(kind) = node.head else { return None };
@@ -279,7 +282,7 @@ impl Shape {
     }
 }
 
-/// Returns the variables of a pattern at operands that the op table requires.
+/// Returns the variables of a pattern that stand for required operands according to the op table.
 fn present(ast: &PatternAst<Node>) -> Vec<Var> {
     let mut present = Vec::new();
     for place in ast.as_ref() {
@@ -294,17 +297,17 @@ fn present(ast: &PatternAst<Node>) -> Vec<Var> {
     present
 }
 
-/// Test for *closed* ops, with a memo. No rule matches a use together with the inside of a closed
-/// op, or of an op that rules replace it with. Rules match the result of a closed op only as a
-/// variable, so no match contains ops on both sides of it.
+/// Test for *closed* ops, with a cache of results. No rule matches a user of a closed op together
+/// with that op, or with an op that rules replace it with. Rules match the result of a closed op
+/// only as a variable, so no match spans both sides of it.
 ///
 /// An `add` is closed: it may become a `linear` with a residual, and rules match only a `linear`
 /// without one.
 pub(crate) struct Closed {
-    /// Shapes inside left sides, below their roots.
+    /// Ops in left sides of rules, except the root of each side.
     inside: Vec<Shape>,
-    /// Steps from a left side's root to the right side's root; `None` if the right side is a
-    /// variable, which can be any op.
+    /// For each rule, the root of its left side and the root of its right side. `None` means that
+    /// the right side is a variable, which can be any op.
     steps: Vec<(Shape, Option<Shape>)>,
     known: HashMap<Shape, bool>,
 }
@@ -324,8 +327,8 @@ impl Closed {
                 steps.push((root_from, root(&to, &present(&from))));
             }
         }
-        // The result of this rule is one result of an op; no rule matches the inside of such
-        // results.
+        // The right side of this rule selects a result of an op. No rule matches an op below such a
+        // selection, so the rule adds no step.
         look(&pattern(QKV).ast);
         Closed { inside, steps, known: HashMap::new() }
     }

@@ -1,13 +1,13 @@
 //! `arena`: places all buffers in one arena. Buffers with disjoint lifetimes may overlap.
 //!
-//! A buffer lives from the first step that writes it to the last that reads it, both included.
-//! Tasks of one step run in any order, so two buffers of one step never overlap. Steps that read
-//! the experts of a group can run for some experts and again for others. A buffer that one of these
-//! steps accesses is therefore live during all of them. The same holds for steps that compute
-//! halves of their rows one after the other.
+//! A buffer lives from the first step that writes it to the last step that reads it, both included.
+//! Tasks of one step run in any order, so two buffers of one step never overlap. The steps that
+//! read a group of experts can run first for some experts and later for the others. A buffer that
+//! one of these steps accesses is therefore live during all of them. The same holds for steps that
+//! compute halves of their rows one after the other.
 //!
-//! Buffers are placed largest first, each at the lowest free offset. For nested lifetimes like
-//! those of a layer, the arena is then close to the largest sum of buffers alive at once.
+//! Buffers are placed largest first, each at the lowest free offset. Lifetimes like those of a
+//! layer are nested. The arena is then close to the largest sum of buffers that are live at once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -58,7 +58,8 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, Pass
     Ok(Plan { buffers, arena_bytes, steps: steps::build(work, &steps), ..plan })
 }
 
-/// Alignment of buffers to cache lines: threads that write different buffers never share a line.
+/// Alignment of buffers, the size of a cache line. Threads that write different buffers thus never
+/// share a line.
 pub(super) const ALIGNMENT: u64 = 64;
 
 /// First and last step of a buffer's life; `None` if no task accesses it.
@@ -77,8 +78,8 @@ pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: Bu
             }
         }
     }
-    // Live buffers by step, so that a window examines only the buffers that are live in it. A model
-    // has one window per layer, each with many buffers.
+    // Live buffers of each step, so that each window of steps examines only the buffers that are
+    // live in it. A model has one window per layer, each with many buffers.
     let mut alive: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
     for (buffer, life) in lives.iter().enumerate() {
         let Some((first, last)) = *life else { continue };
@@ -104,7 +105,7 @@ pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: Bu
     lives
 }
 
-/// Extends the life of a buffer to these steps.
+/// Extends the life of a buffer to a range of steps.
 fn live_in(lives: &mut [Life], buffer: BufferId, steps: Range<usize>) {
     if let Some(life) = lives.get_mut(buffer.0 as usize) {
         let own = life.map_or(steps.clone(), |(first, last)| first..last + 1);
@@ -112,8 +113,8 @@ fn live_in(lives: &mut [Life], buffer: BufferId, steps: Range<usize>) {
     }
 }
 
-/// Extends the lives of a layer's buffers, if layers run separately. Inputs are live from the
-/// layer's first step on, and the result until its last step.
+/// Extends the lives of the input and result buffers of a layer that runs separately. Inputs are
+/// live from the layer's first step on, and the result until its last step.
 fn outlive(lives: &mut [Life], layer: &ExpertLayer) {
     let (first, last) = (layer.first as usize, layer.first.saturating_add(layer.steps).saturating_sub(1) as usize);
     let ExpertLayer { rows, ids, weights, result, .. } = *layer;
@@ -127,8 +128,8 @@ fn outlive(lives: &mut [Life], layer: &ExpertLayer) {
     }
 }
 
-/// Returns the first and last step that read the experts of each group, for each routing that
-/// selects some of them.
+/// For each group of experts and each routing that selects some of them, returns the first and last
+/// step that read the experts.
 fn windows(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = (usize, usize)> {
     let mut windows: BTreeMap<(u32, BucketId), (usize, usize)> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
@@ -163,13 +164,14 @@ pub(super) fn place(
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_unstable_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
     let mut offsets = vec![0u64; drafts.len()];
-    // Placed buffers by the steps in which they are live: few buffers are live in a step.
+    // Placed buffers of each step in which they are live. A step has few live buffers.
     let steps = lives.iter().flatten().map(|(_, last)| last + 1).max().unwrap_or(0);
     let mut placed: Vec<Vec<usize>> = vec![Vec::new(); steps];
     let mut end = 0u64;
     for i in order {
         let life = lives[i].map_or(0..0, |(first, last)| first..last + 1);
-        // The sums fit u64: the ends of placed buffers were checked below.
+        // The sums fit u64, because the ends of all placed buffers were checked when they were
+        // placed.
         let others = placed[life.clone()].iter().flatten();
         let mut taken: Vec<(u64, u64)> = others.map(|&i| (offsets[i], offsets[i] + sizes[i])).collect();
         taken.sort_unstable();

@@ -41,15 +41,15 @@ pub struct KernelChoice {
     pub row_chunk: u32,
     /// Spec of the chosen kernel.
     pub spec: KernelSpec,
-    /// Division of its items by positions, if any.
+    /// Division of an item by the positions that it attends to, if any.
     pub parts: Option<Parts>,
-    /// Division of its columns into bands, if possible.
+    /// Division of each column into bands of fewer weight rows, if possible.
     pub bands: Option<NamedBands>,
 }
 
-/// Bands of a column.
+/// Division of each column of a task into bands of fewer weight rows.
 pub struct NamedBands {
-    /// Bands of a column.
+    /// Number of bands of a column.
     pub count: u64,
     /// Kernel of one band.
     pub spec: KernelSpec,
@@ -58,7 +58,7 @@ pub struct NamedBands {
 }
 
 impl KernelChoice {
-    /// Creates the choice for one kernel of a weight's tiling.
+    /// Creates the choice for one kernel use in a weight's tiling.
     pub fn new(each: Use, spec: impl Into<KernelSpec>, bands: Option<NamedBands>) -> KernelChoice {
         let Use { up_to_rows, row_chunk, .. } = each;
         KernelChoice { up_to_rows, row_chunk, spec: spec.into(), parts: None, bands }
@@ -74,7 +74,8 @@ impl KernelChoice {
         KernelChoice::by_chunks(1, spec)
     }
 
-    /// Returns the kernel's signature with the names of the task's arguments.
+    /// Returns the kernel's signature. If the kernel computes parts, the buffer for a part has the
+    /// name of the task's result argument.
     fn signature(&self) -> Signature {
         let mut signature = self.spec.signature();
         if let Some(parts) = &self.parts {
@@ -85,9 +86,10 @@ impl KernelChoice {
     }
 }
 
-/// Division of a result into parts, which another kernel combines.
+/// Division of an item's positions into parts. Each part gives a partial result, and another kernel
+/// combines the partial results.
 pub struct Parts {
-    /// The kernel's buffer for a part.
+    /// Name of the buffer to which the kernel writes a partial result.
     pub part: &'static str,
     /// The task's argument that `combine` writes, by the name of its buffer in that kernel.
     pub result: &'static str,
@@ -95,14 +97,14 @@ pub struct Parts {
     pub division: Division,
     /// Number of positions that share an entry.
     pub every: u32,
-    /// Contents of a part.
+    /// Contents of a partial result.
     pub leaves: Leaves,
     /// Kernel that combines the parts into the result.
     pub combine: KernelSpec,
 }
 
 impl NamedBands {
-    /// Returns the strides in the order of a task's arguments.
+    /// Returns the bytes between bands for each of the task's arguments, in their order.
     fn strides(&self, args: &[NamedArg], kernel: &str) -> Result<Vec<u64>, ScheduleError> {
         let mut strides = vec![0; args.len()];
         for (name, stride) in &self.strides {
@@ -115,7 +117,7 @@ impl NamedBands {
     }
 }
 
-/// Checks that a kernel has the arguments of its task, which are those of `signature`.
+/// Checks that the signature `own` of a kernel has the same arguments as its task's `signature`.
 fn fits(own: &Signature, kernel: &str, signature: &Signature) -> Result<(), BindError> {
     if own.buffers.iter().map(|b| (b.name, b.role)).eq(signature.buffers.iter().map(|b| (b.name, b.role))) {
         return Ok(());
@@ -123,7 +125,7 @@ fn fits(own: &Signature, kernel: &str, signature: &Signature) -> Result<(), Bind
     Err(BindError::Order { kernel: kernel.to_owned(), found: own.names(), expected: signature.names() })
 }
 
-/// Buffer names of a kernel that combines parts, without its result.
+/// Buffer names of a kernel that combines parts, except the name of its result.
 const COMBINED: [&str; 2] = ["parts", "scratch"];
 
 /// Tasks that were bound so far, and the kernels that they run.
@@ -131,7 +133,8 @@ const COMBINED: [&str; 2] = ["parts", "scratch"];
 pub struct Tasks {
     /// Tasks, and other work of steps.
     pub work: Vec<Work>,
-    /// Expert group of each weight that belongs to one. A reader of the weight waits for the group.
+    /// Expert group of each weight that belongs to one, by weight number. A task that reads the
+    /// weight waits for the group.
     pub groups: HashMap<u32, u32>,
     kernels: Vec<KernelSpec>,
     ids: HashMap<KernelSpec, KernelId>,
@@ -168,7 +171,8 @@ impl Tasks {
         self.kernels.get(kernel.0 as usize)
     }
 
-    /// Adds a task of columns times rows. `dims` are dims that the kernels do not set themselves.
+    /// Adds a task with an item for each column and chunk of rows. `dims` are sizes that the
+    /// kernels do not set themselves.
     ///
     /// # Errors
     /// There is no kernel, or the arguments do not match every kernel.
@@ -214,7 +218,7 @@ impl Tasks {
                 Source::Rope(_) | Source::Scratch => continue,
             };
             match signature.buffer(name).map(|buffer| buffer.role) {
-                // An update waits for the previous update.
+                // A state is updated in order: each update waits for the previous one.
                 Some(Role::Update) => {
                     reads.push(resource);
                     writes.push(resource);
@@ -244,7 +248,8 @@ impl Tasks {
         self.task(label, rows, columns, vec![KernelChoice::by_rows(spec)], dims, args)
     }
 
-    /// Returns the variant of a task for one kernel; its arguments must match `signature`.
+    /// Returns the variant of a task for one choice of kernel. The kernel's arguments must match
+    /// `signature`.
     fn variant(
         &mut self,
         choice: &KernelChoice,

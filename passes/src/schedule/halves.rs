@@ -1,9 +1,9 @@
-//! Sums of ranks in halves of the rows: the messages of one half travel while the ranks compute the
-//! other half.
+//! Sums over ranks in two halves of the rows: the messages of one half travel while the ranks
+//! compute the other half.
 //!
-//! Needs: steps. Leaves: each sum over tokens as [`Exchange::SumHalves`], with the nearest steps on
-//! both sides up to a product. A product takes longer than other tasks. Steps between the sum and
-//! that product must compute each token from its own rows:
+//! Needs: steps. Leaves: each sum over tokens as [`Exchange::SumHalves`]. On each side of the sum,
+//! the steps up to the nearest product also run in halves, because a product takes longer than
+//! other tasks. Steps between the sum and that product must compute each token from its own rows:
 //!
 //! ```text
 //! step 7: run                                  linear attn_output         halves
@@ -13,8 +13,8 @@
 //! step 11: run                                 linear ffn_down            halves of the next sum
 //! ```
 //!
-//! The bits are those without halves, because a step has the same kernel calls. The rule depends on
-//! no size, so all ranks divide the same sums.
+//! The result has the same bits as without halves, because each row gets the same kernel calls. The
+//! rule depends on no size, so all ranks divide the same sums.
 
 use std::ops::Range;
 
@@ -26,11 +26,11 @@ use crate::decision::Decision;
 use crate::draft::{Draft, DraftStep, Work, WorkItem};
 use crate::pass::Context;
 
-/// Max steps on each side of a sum.
+/// Max steps that run in halves on each side of a sum.
 const MAX_STEPS: usize = 16;
 
-/// Divides the sums of the steps `own`, which run without the other steps. Steps with at least
-/// `rows` tokens use the halves.
+/// Divides the sums in the step range `own`, which is one separately run layer or the whole plan.
+/// Halves are used in runs with at least `rows` tokens.
 pub(super) fn divide(draft: &mut Draft, steps: &[DraftStep], own: Range<usize>, rows: u32, context: &Context<'_>) {
     // The first step that no earlier sum divides.
     let mut free = own.start;
@@ -46,7 +46,8 @@ pub(super) fn divide(draft: &mut Draft, steps: &[DraftStep], own: Range<usize>, 
     }
 }
 
-/// Returns the steps on each side of sums in halves, and the sums.
+/// For each sum in halves, returns two ranges of steps: the steps before it with the sum, and the
+/// sum with the steps after it.
 pub(super) fn sides(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = Range<usize>> {
     let halves = |step: &DraftStep| {
         step.work.iter().find_map(|&i| match &work[i].what {
@@ -61,7 +62,8 @@ pub(super) fn sides(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = 
     })
 }
 
-/// Returns the work, the part and the sum of a step that adds rows of tokens.
+/// If a step adds rows of tokens over ranks, returns its work, the buffer of this rank's part and
+/// the buffer of the sum.
 fn sum_at(draft: &Draft, step: &DraftStep) -> Option<(usize, BufferId, BufferId)> {
     let [item] = step.work[..] else { return None };
     match draft.work[item].what {
@@ -72,8 +74,8 @@ fn sum_at(draft: &Draft, step: &DraftStep) -> Option<(usize, BufferId, BufferId)
     }
 }
 
-/// Returns the number of steps up to the first one with a product; 0 if a step before it needs
-/// other rows.
+/// Returns the number of steps in `order` up to and including the first one with a product. Returns
+/// 0 if one of them needs rows of other tokens.
 fn nearest(draft: &Draft, steps: &[DraftStep], order: impl Iterator<Item = usize>) -> usize {
     for (count, at) in (1..=MAX_STEPS).zip(order) {
         let mut has_product = false;
@@ -95,7 +97,8 @@ fn is_of_tokens(plan: &Plan<KernelSpec>, buffer: BufferId) -> bool {
     plan.buffers.get(buffer.0 as usize).is_some_and(|buffer| buffer.rows == RowCount::Tokens)
 }
 
-/// Returns whether a task reads a matrix of more than one row, column by column.
+/// Returns whether a task is a matrix product: it reads a matrix of more than one row, column by
+/// column.
 fn is_product(plan: &Plan<KernelSpec>, task: &Task) -> bool {
     task.args.iter().any(|arg| match arg.source {
         Source::Weight(weight) => {

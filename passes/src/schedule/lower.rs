@@ -110,7 +110,7 @@ fn lower(module: &Module, facts: &PlanProperties<'_>, context: &Context<'_>) -> 
         lowering.op(op)?;
     }
     let (logits, hidden) = match function.results[..] {
-        // Rank 0 has the results of all ranks.
+        // Only rank 0 returns results; it receives those of all ranks.
         [] if lowering.ranks.is_some_and(|ranks| ranks.rank > 0) => (None, None),
         [logits] => (Some(logits), None),
         [logits, hidden] if facts.result == GraphResult::Logits => (Some(logits), Some(hidden)),
@@ -132,7 +132,7 @@ fn lower(module: &Module, facts: &PlanProperties<'_>, context: &Context<'_>) -> 
         GraphResult::Hidden { vocabulary, pooling, unit } => {
             (vocabulary, Output::Hidden { width: fit("width of hidden states", result.width)?, pooling, unit })
         }
-        // Unreachable: this case returned above.
+        // Layers of experts returned above, so this arm never runs.
         GraphResult::Experts { vocabulary } => {
             (vocabulary, Output::Experts { width: fit("width of rows", result.width)? })
         }
@@ -202,14 +202,15 @@ impl Lowering<'_> {
     }
 }
 
-/// State of lowering: the plan under construction.
+/// State of the lowering of one function, including the plan under construction.
 pub(super) struct Lowering<'a> {
     pub(super) module: &'a Module,
     function: &'a Function,
     def_use: DefUse,
     facts: &'a PlanProperties<'a>,
     meanings: Vec<Option<Binding>>,
-    /// Input buffers of ids and weights that come with the rows.
+    /// Buffers of expert ids and weights that the runtime passes in, for a layer that runs
+    /// separately.
     given: Option<(BufferId, BufferId)>,
     /// Hidden states that come with the tokens, and hidden states that are returned.
     takes: Option<HiddenRows>,
@@ -226,8 +227,8 @@ pub(super) struct Lowering<'a> {
     weight_ids: HashMap<(WeightId, Format), u32>,
     /// Tensors in the plan, by name, kernels' format, stored format and location.
     tensors: HashMap<(String, Format, Format, Place), u32>,
-    /// Whether quantised values also contain bf16. If some products need bf16, all values contain
-    /// it, so that every product can read every value.
+    /// Whether quantised values also contain bf16. If some products need bf16, all quantised values
+    /// contain it, so that every product can read every value.
     beside: bool,
     /// Whether the target has tile registers.
     tiles: bool,
@@ -237,15 +238,15 @@ pub(super) struct Lowering<'a> {
     pub(super) buffers: Vec<ArenaBuffer>,
     pub(super) tasks: Tasks,
     pub(super) plan_weights: Vec<PlanWeight>,
-    /// Vectors that no file stores, with their numbers among the plan's weights.
+    /// Vectors that are in no file, each with the number of its weight in the plan.
     made: Vec<(Derivation, u32)>,
     pub(super) ropes: Vec<RopeTable>,
     /// States, in the order of the module.
     pub(super) states: Vec<State>,
     pub(super) buckets: u32,
-    /// Part of the model that the graph computes, if it is the graph of a rank.
+    /// This rank and its division, if the graph is that of one rank.
     ranks: Option<Ranks>,
-    /// Division of the model, if it is divided.
+    /// Division of the model among ranks, if any.
     division: RankDivision,
 }
 
@@ -474,17 +475,18 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Returns the rows of an operand for an op that only changes the shape of its heads.
+    /// Returns the operand `x` as the result of an op that only splits or merges heads. Its rows do
+    /// not change.
     fn same_rows(&self, op: &Op) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
-        // A routed row has one slot, not all slots of a token.
+        // A routed row is one slot of a token, so the slots of a token are not adjacent like heads.
         if matches!(x.rows, Rows::Routed { .. }) {
             return unsupported_error(op.kind.row().mnemonic, "slots of a token as heads; they are rows of their own");
         }
         Ok(Binding::ArenaRows(x))
     }
 
-    /// Checks that positions are those of the tokens.
+    /// Checks that the operand `pos` is the function's parameter with the tokens' positions.
     pub(super) fn check_positions(&self, op: &Op) -> Result<(), ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Positions = self.meaning(name, self.value_operand(op, "pos")?)? else {
@@ -493,7 +495,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    // Parts of the plan.
+    // The following methods add buffers and tasks to the plan.
 
     pub(super) fn buffer(
         &mut self,
@@ -524,9 +526,9 @@ impl<'a> Lowering<'a> {
         self.tasks.by_rows(label, rows.axis(), columns, spec, dims, args)
     }
 
-    /// Records the kernels of a task and their row counts. For each kernel except the last, `why`
-    /// returns the reason against using the next kernel for its rows. Adds the results of
-    /// `rejected`.
+    /// Records the decision for the kernels of a task and their row counts. For each kernel except
+    /// the last, `why` has the reason against using the next kernel for its rows. `rejected`
+    /// returns further rejected alternatives.
     pub(super) fn tell_by_rows(
         &self,
         label: &str,

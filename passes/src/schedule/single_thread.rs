@@ -1,16 +1,16 @@
-//! Tasks that are not worth sharing: one thread finishes them before all threads could meet at a
-//! barrier.
+//! Tasks that are not worth sharing between threads: one thread finishes them before all threads
+//! could meet at a barrier.
 //!
 //! With one token, a norm is one item, and all other threads wait for it. If one thread runs the
 //! item at the previous barrier, where the threads wait anyway, no second barrier is needed. If a
-//! task has several items, other threads could compute all but one of them; running it on one
-//! thread loses this parallelism. The rule is therefore
+//! task has several items, running it on one thread loses parallelism, because other threads could
+//! compute all but one of the items. The rule is therefore
 //!
 //! ```text
 //! bytes of all items with n rows, less those of one item     at most    bytes that a thread gets through while threads meet
 //! ```
 //!
-//! and this module computes the largest such `n` for a task, or 0 if even a single row is worth
+//! This module computes the largest such `n` for a task, or 0 if even a single row is worth
 //! sharing. The bytes are those that items read and write, according to the strides of the task's
 //! arguments, plus a constant for the call. Bytes that the items of a row or a token share count
 //! once. The bytes of an item that reads the positions of a context have no bound, so its task is
@@ -26,7 +26,8 @@ use ixc_ir::plan::{ArenaBuffer, Arg, Plan, RopeTable, RowAxis, Source, Task};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::generator::signature::{Buffer, BufferContents, Role};
 
-/// Cost of an item's call, as bytes: 0.1 µs for dims, slices and checks, without reading data.
+/// Cost of a kernel call in bytes. Without reading data, evaluating sizes, slicing buffers and
+/// checks take 0.1 µs.
 const CALL_BYTES: u64 = 2 << 10;
 
 /// Bytes that tasks access.
@@ -36,7 +37,7 @@ pub struct Effort {
     row: u64,
     /// Bytes for the whole step, for any number of rows.
     once: u64,
-    /// Bytes of the longest item.
+    /// Bytes of the item that accesses the most.
     item: u64,
 }
 
@@ -54,11 +55,11 @@ enum AccessedBytes {
 }
 
 impl Effort {
-    /// Returns the work of a task with few rows; `None` if there is no bound.
+    /// Returns the bytes that a task accesses; `None` if there is no bound.
     pub fn from_task(plan: &Plan<KernelSpec>, task: &Task) -> Option<Effort> {
         let variant = task.variants.first()?;
         let buffers = plan.kernels.get(variant.kernel.0 as usize)?.signature().buffers;
-        // A token has several routed rows.
+        // With routing, a token has several rows.
         let rows = match task.rows {
             RowAxis::Tokens | RowAxis::Outputs => 1,
             RowAxis::Routed(_) => arena(plan, task).map(|buffer| buffer.rows.most(1, 1)).max().unwrap_or(1),
@@ -88,7 +89,7 @@ impl Effort {
         Some(effort)
     }
 
-    /// Returns the sum of this work and `other`.
+    /// Returns the bytes of this task and another task together.
     #[must_use]
     pub fn and(self, other: Effort) -> Effort {
         Effort {
@@ -98,8 +99,8 @@ impl Effort {
         }
     }
 
-    /// Returns the maximum rows, up to `rows`, for which one thread does the work alone. `meeting`
-    /// is the number of bytes that a thread processes in the time of a barrier.
+    /// Returns the maximum rows, up to `rows`, for which one thread computes the tasks alone.
+    /// `meeting` is the number of bytes that a thread processes in the time of a barrier.
     pub fn rows(self, meeting: u64, rows: u32) -> u32 {
         let spare = meeting.saturating_add(self.item).saturating_sub(self.once);
         let alone = spare.checked_div(self.row).unwrap_or(u64::MAX);
@@ -112,7 +113,7 @@ fn arena<'p>(plan: &'p Plan<KernelSpec>, task: &'p Task) -> impl Iterator<Item =
     task.args.iter().filter_map(|arg| plan.buffers.get(arg.source.arena()?.0 as usize))
 }
 
-/// Returns the bytes of an argument that items access; `None` if there is no bound.
+/// Returns the bytes that items access through an argument; `None` if there is no bound.
 fn accessed_bytes(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> Option<AccessedBytes> {
     if arg.column_stride > 0 {
         return Some(AccessedBytes::Item(arg.column_stride / bands));
@@ -154,14 +155,14 @@ fn accessed_bytes(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u6
         Source::State { state, field } => {
             let field = plan.states.get(state as usize)?.fields.get(field as usize)?;
             match buffer.role {
-                // Earlier positions of the context.
+                // The kernel reads all earlier positions of the context, without a bound.
                 Role::Read if field.positions => return None,
                 Role::Read | Role::Index | Role::Write | Role::Update | Role::Scratch => {
                     AccessedBytes::Item(field.row_bytes()?)
                 }
             }
         }
-        // Earlier positions of the context.
+        // The kernel reads chosen earlier positions of the context, without a bound.
         Source::Chosen { .. } => return None,
         Source::Scratch | Source::Input(_) => AccessedBytes::Row(0),
     })
@@ -176,11 +177,12 @@ mod tests {
     #[test]
     fn sharing_saves_all_but_one_item() {
         let norm = Effort { row: 13 * KIB, once: 8 * KIB, item: 21 * KIB };
-        // No other thread can share a single item, independent of its time.
+        // A single item cannot be shared, so one thread runs it regardless of its time.
         assert_eq!(norm.rows(0, 100), 1);
         assert_eq!([38, 39, 40].map(|meeting| norm.rows(meeting * KIB, 100)), [3, 4, 4]);
         assert_eq!(norm.rows(40 * KIB, 2), 2);
-        // One thread has the longest item of the two tasks in any case.
+        // Even if threads share the tasks, one thread runs the longest item. Its bytes are
+        // therefore not counted.
         let both = norm.and(Effort { row: 5 * KIB, once: 0, item: 5 * KIB });
         assert_eq!([4, 5].map(|meeting| both.rows(meeting * KIB, 100)), [0, 1]);
         let router = Effort { row: 8 * 130 * KIB, once: 0, item: 130 * KIB };

@@ -2,11 +2,12 @@
 //!
 //! A task's step is the first after all work that it waits for. It waits for the writers of the
 //! buffers and of the routing that it reads, and for the previous access to a state. The number of
-//! barriers is then the length of the longest chain, which is the minimum.
+//! barriers is then the length of the longest chain of waiting tasks, which is the minimum.
 //!
-//! With few rows, only tasks that are worth sharing count in that chain. A task that is not worth
-//! sharing ([`super::single_thread`]) runs at the barrier after its dependencies. The thread that
-//! arrives last runs all such tasks, one after the other. Then the shared work continues:
+//! With few rows, only tasks that are worth sharing between threads count in that chain. A task
+//! that is not worth sharing ([`super::single_thread`]) runs at the barrier after its dependencies.
+//! The thread that arrives last runs all such tasks, one after the other. Then the shared work
+//! continues:
 //!
 //! ```text
 //! step 3: run                          attention                 all threads
@@ -14,16 +15,16 @@
 //! step 5: run                          linear attn_output        all threads
 //! ```
 //!
-//! If no work waits for such a task before the next shared step, the task joins that step.
+//! If no work up to the end of the next shared step waits for a task that one thread would run, the
+//! task joins that step.
 //!
-//! Layers that run separately do not share steps ([`Draft::layers`]): each has the same steps as
-//! without the other layers.
+//! Layers that run separately do not share steps ([`Draft::layers`]). Each layer has the same steps
+//! as it would have alone.
 //!
-//! The rows of a routing are sorted in the same way, in a separate kind of step, and ranks exchange
-//! rows in another. Requests and
-//! releases of experts run at the barrier after the step that produces their input, so they also
-//! add no level. With many rows, all of these are ordinary steps. Parallel chains may then have a
-//! few more steps than the minimum.
+//! The sorting of a routing's rows and the exchanges of ranks are separate steps, which one thread
+//! also runs at a barrier. Requests and releases of experts run at the barrier after the step that
+//! produces their input, so they add no level to the chain. With many rows, all of these are
+//! ordinary steps. Parallel chains may then have a few more steps than the minimum.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -98,7 +99,7 @@ pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> 
     Ok(Draft { steps: Some(steps), ..draft })
 }
 
-/// Names of the threads of a step, in decisions.
+/// Names in decisions for the threads that run a step.
 const ALL: &str = "all";
 const ONE: &str = "one for few rows";
 
@@ -127,12 +128,13 @@ fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Contex
     }
 }
 
-/// Position in the order of steps.
+/// Position of a step in the order of steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Level {
     /// Number of earlier steps that all threads share.
     shared: usize,
-    /// Number of steps, up to this one, that one thread runs at the barrier after the shared ones.
+    /// Number of steps since the last shared step that one thread runs at the barrier, including
+    /// this one.
     alone: usize,
 }
 
@@ -142,14 +144,14 @@ impl Level {
         Level { shared: self.shared + 1, alone: 0 }
     }
 
-    /// Returns the next level at the same barrier.
+    /// Returns the next level for one thread at the same barrier.
     fn then(self) -> Level {
         Level { alone: self.alone + 1, ..self }
     }
 }
 
-/// Returns the work by step; a step has some tasks, or one piece of other work. `alone` is
-/// [`StepsOptions::alone`].
+/// Returns the steps. Each has some tasks, or one piece of other work such as an exchange. `alone`
+/// is [`StepsOptions::alone`].
 fn steps(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<DraftStep> {
     let mut by_level: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
     for (i, level) in levels(plan, work, alone).into_iter().enumerate() {
@@ -192,8 +194,8 @@ fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Lev
     levels
 }
 
-/// Returns the first possible level of each piece of work. Tasks that are `small` run at the
-/// barrier after their dependencies; with `alone`, the sorting of routings does too.
+/// Returns the earliest possible level of each piece of work. Tasks that are `small` run at the
+/// barrier after their dependencies. If `alone` is set, sorting of routings and exchanges do too.
 fn place_tasks(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
     let (mut read, mut written): (Levels<&Resource, Level>, Levels<&Resource, Level>) = Default::default();
     let mut levels = Vec::with_capacity(work.len());
@@ -216,14 +218,15 @@ fn place_tasks(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
     levels
 }
 
-/// Moves a task that one thread would run alone into the next shared step, if there is one and no
-/// earlier work waits for the task. Other threads can then run other tasks in parallel.
+/// Moves a task that one thread would run alone into the next shared step. This requires such a
+/// step, and that no work up to its end waits for the task. Other threads can then run other tasks
+/// in parallel.
 fn fill_shared_steps(work: &[Work], levels: &mut [Level]) {
     let is_task = |i: usize| matches!(work[i].what, WorkItem::Task(_));
     let shared: HashSet<Level> =
         (0..work.len()).filter(|&i| is_task(i) && levels[i].alone == 0).map(|i| levels[i]).collect();
-    // First later readers and writers of each resource: the lowest level is the longest path from
-    // the end.
+    // Level of the first later reader and writer of each resource. The work is visited from the
+    // end.
     let mut read: Levels<&Resource, Reverse<Level>> = Levels::default();
     let mut written: Levels<&Resource, Reverse<Level>> = Levels::default();
     for (i, item) in work.iter().enumerate().rev() {

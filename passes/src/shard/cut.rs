@@ -1,5 +1,5 @@
-//! Rules from the cut of an op's result to cuts of its operands. One function, [`operands`],
-//! serves the choice of cuts and the construction of the rank's ops.
+//! Rules from the cut of an op's result to cuts of its operands. The function [`operands`] is used
+//! both to choose cuts and to construct the rank's ops.
 //!
 //! ```text
 //! %y = merge_heads %x : f32[T, 256]      // of x f32[T, 4, 64]; elements 128..256 of a row
@@ -28,25 +28,26 @@ pub(super) enum Take {
 
 /// Operands and attributes of a cut op.
 pub(super) struct CutOp {
-    /// The part of each operand that the cut op reads.
+    /// For each operand, the part that the cut op reads.
     pub(super) takes: Vec<Take>,
     /// Attributes of the cut op.
     pub(super) attrs: Vec<Attr>,
 }
 
-/// Returns ranges with all ends multiplied.
+/// Returns ranges with both ends multiplied by `by`.
 fn times(ranges: &[Range<u64>], by: u64) -> Vec<Range<u64>> {
     ranges.iter().map(|range| range.start * by..range.end * by).collect()
 }
 
-/// Returns ranges with all ends divided, if they are multiples.
+/// Returns ranges with both ends divided by `by`, or `None` if an end is not a multiple.
 fn over(ranges: &[Range<u64>], by: u64) -> Option<Vec<Range<u64>>> {
     let whole = ranges.iter().all(|range| range.start.is_multiple_of(by) && range.end.is_multiple_of(by));
     whole.then(|| ranges.iter().map(|range| range.start / by..range.end / by).collect())
 }
 
-/// Returns the ranges of groups of `by` that cover ranges. Each range must consist of whole groups,
-/// or the only range must lie within one group: cut heads then still share keys evenly.
+/// Returns the groups of `by` elements that the ranges need. Either each range consists of whole
+/// groups, or there is one range inside one group. In both cases, cut query heads still share key
+/// heads evenly.
 fn groups(ranges: &[Range<u64>], by: u64) -> Option<Vec<Range<u64>>> {
     over(ranges, by).or_else(|| match ranges {
         [range] if range.start / by == (range.end - 1) / by => {
@@ -57,8 +58,8 @@ fn groups(ranges: &[Range<u64>], by: u64) -> Option<Vec<Range<u64>>> {
     })
 }
 
-/// Returns what an op takes of its operands if its first result is cut. Returns `None` if the op
-/// cannot be cut in this way.
+/// Returns the parts of its operands that an op reads if its first result is cut. Returns `None` if
+/// the op cannot be cut in this way.
 pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &DimCut) -> Option<CutOp> {
     let result = *op.results.first()?;
     let dims = emitter.old.ty(result).dims().len();
@@ -72,7 +73,7 @@ pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &DimCut) -> Option<C
         return None;
     }
     let mut attrs = op.attrs.clone();
-    // Takes by name; other operands are whole.
+    // Parts of operands by name; operands that are not listed are whole.
     let takes: Vec<(&str, Take)> = match op.kind {
         OpKind::Add | OpKind::Mul => vec![("a", same()), ("b", same())],
         OpKind::Gated => vec![("gate", same()), ("up", same())],
@@ -162,11 +163,12 @@ pub(super) fn operands(emitter: &Emitter<'_>, op: &Op, cut: &DimCut) -> Option<C
     Some(CutOp { takes: op.kind.row().operands.iter().map(|row| of(row.name)).collect(), attrs })
 }
 
-/// Returns the number of elements, or heads, of a value's dimension that must stay on one rank.
-/// Returns the reason if no cut into `ranks` equal parts is possible.
+/// Returns the unit of a value's dimension: the number of adjacent elements, or heads, that must
+/// stay on one rank. Returns the reason if no cut into `ranks` equal parts is possible.
 pub(super) fn unit(emitter: &Emitter<'_>, value: ValueId, dim: usize) -> Result<u64, String> {
     let mut units: HashMap<(ValueId, usize), u64> = HashMap::new();
-    // A stack, since a chain of ops can be long. An operation follows its sources.
+    // An explicit stack, because a chain of ops can be too long for recursion. An op is computed
+    // after its sources.
     let mut pending = vec![(value, dim)];
     while let Some(&(value, dim)) = pending.last() {
         let sources = sources(emitter, value, dim).into_iter();
@@ -182,7 +184,7 @@ pub(super) fn unit(emitter: &Emitter<'_>, value: ValueId, dim: usize) -> Result<
     Ok(units[&(value, dim)])
 }
 
-/// Returns the values and dimensions whose units give the unit of a value's dimension.
+/// Returns the operands and dimensions from whose units the unit of a value's dimension follows.
 fn sources(emitter: &Emitter<'_>, value: ValueId, dim: usize) -> Vec<(ValueId, usize)> {
     let Some(op) = emitter.def_use.definition(value).map(|at| &emitter.old.ops[at]) else { return Vec::new() };
     let operands: &[(&str, usize)] = match op.kind {
@@ -212,7 +214,7 @@ fn own_unit(
     let size =
         |name: &str, dim: usize| op.operand(name).value().and_then(|value| emitter.size(value, dim)).unwrap_or(1);
     let ranks = u64::from(emitter.group.ranks);
-    // Heads that share a key head stay together, unless there are fewer key heads than ranks.
+    // Query heads that share a key head stay together, unless there are fewer key heads than ranks.
     let shared = |heads: u64, of_keys: u64| {
         let each = heads / of_keys.max(1);
         match (heads.is_multiple_of(ranks), of_keys.is_multiple_of(ranks) || ranks.is_multiple_of(of_keys.max(1))) {

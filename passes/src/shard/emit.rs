@@ -35,14 +35,14 @@ impl DimCut {
     }
 }
 
-/// Returns the part of `0..total` that a rank has: equal parts, or parts that differ by one.
+/// Returns the part of `0..total` that a rank has. The sizes of the parts differ by at most one.
 pub(super) fn part(total: u64, group: Group) -> Range<u64> {
-    // A rank is at most the number of ranks, so the quotient fits 64 bits.
+    // A rank's end is at most `total`, so the quotient fits 64 bits.
     let end = |rank: u32| (u128::from(total) * u128::from(rank) / u128::from(group.ranks)) as u64;
     end(group.rank)..end(group.rank + 1)
 }
 
-/// A function of a rank under construction.
+/// Builder of one rank's function.
 pub(super) struct Emitter<'m> {
     /// Module of the whole model.
     pub(super) source: &'m Module,
@@ -53,7 +53,7 @@ pub(super) struct Emitter<'m> {
     pub(super) group: Group,
     module: Module,
     function: Function,
-    /// Values of the rank by value of the whole function.
+    /// Value of the rank's function for each value of the whole model's function.
     values: Vec<Option<ValueId>>,
     token: ValueId,
     weights: HashMap<(WeightId, Option<DimCut>), WeightId>,
@@ -164,12 +164,12 @@ impl<'m> Emitter<'m> {
         Ok(results[0])
     }
 
-    /// Returns the rank's value for a value of the whole function, if it has one.
+    /// Returns the rank's value for a value of the whole model's function, if the rank has it.
     pub(super) fn value(&self, old: ValueId) -> Option<ValueId> {
         self.values[old.index()]
     }
 
-    /// Sets the rank's value for a value of the whole function, which gives its name.
+    /// Sets the rank's value for a value of the whole model's function, whose name it takes.
     pub(super) fn set(&mut self, old: ValueId, new: ValueId) {
         let name = &self.old.values[old.index()].name;
         let slot = &mut self.function.values[new.index()].name;
@@ -179,7 +179,7 @@ impl<'m> Emitter<'m> {
         self.values[old.index()] = Some(new);
     }
 
-    /// Returns a type of the rank's function.
+    /// Returns the type of a value of the rank's function.
     pub(super) fn ty(&self, value: ValueId) -> &Type {
         self.function.ty(value)
     }
@@ -211,7 +211,8 @@ impl<'m> Emitter<'m> {
             let name = weight.name.clone();
             weight.choice.shard = Some(Shard { weight: name, dim: cut.dim as u32, of, ranges: cut.ranges.clone() });
         }
-        // Another function may have declared the weight. Two slices of a weight need two names.
+        // Another function may have declared the same weight, which is then shared. Two different
+        // slices of a weight need two names.
         let plain = weight.name.clone();
         let mut count = 1;
         let id = loop {
@@ -220,7 +221,8 @@ impl<'m> Emitter<'m> {
                 Some(_) => {
                     count += 1;
                     weight.name = format!("{plain}.{count}");
-                    // The name of its tensor, which the weight's own name no longer is.
+                    // The new name is not the name of the tensor, so the shard records the tensor's
+                    // name.
                     let of = weight.shape[0];
                     let whole =
                         || Shard { weight: plain.clone(), dim: 0, of, ranges: vec![Range { start: 0, end: of }] };
@@ -238,10 +240,10 @@ impl<'m> Emitter<'m> {
         id
     }
 
-    /// Returns a state in the rank's module. The first call decides on a cut of its fields.
+    /// Returns a state in the rank's module. Its first use decides on a cut of its fields.
     ///
     /// # Errors
-    /// When another function cuts the state differently.
+    /// Fails if another function cuts the state differently.
     pub(super) fn state(&mut self, old: StateId, cut: Option<&DimCut>) -> Result<StateId, ShardError> {
         if let Some(&known) = self.states.get(&old) {
             return Ok(known);
@@ -262,8 +264,8 @@ impl<'m> Emitter<'m> {
         Ok(id)
     }
 
-    /// Returns an operand of the rank's function. A matrix that was not dequantised yet is
-    /// dequantised now, so that a rank has no matrix that it does not use.
+    /// Returns an operand for the rank's function. Dequantises a matrix on its first use, so that a
+    /// rank has no unused matrix.
     pub(super) fn operand(&mut self, operand: Operand) -> Result<Operand, ShardError> {
         Ok(match operand {
             Operand::Weight(weight) => Operand::Weight(self.weight(weight)),
@@ -273,7 +275,7 @@ impl<'m> Emitter<'m> {
         })
     }
 
-    /// Returns the rank's value for a whole value.
+    /// Returns the rank's value for a value of the whole model that is not cut.
     pub(super) fn whole(&mut self, old: ValueId) -> Result<ValueId, ShardError> {
         if let Some(value) = self.value(old) {
             return Ok(value);
@@ -288,7 +290,7 @@ impl<'m> Emitter<'m> {
         Ok(value)
     }
 
-    /// Appends a copy of an op, except `dequantise`, which follows its first use.
+    /// Appends a copy of an op. A `dequantise` is skipped, because it is appended at its first use.
     pub(super) fn copy(&mut self, op: &Op) -> Result<(), ShardError> {
         if op.kind == OpKind::Dequantise {
             return Ok(());
@@ -299,14 +301,14 @@ impl<'m> Emitter<'m> {
         Ok(())
     }
 
-    /// Returns the results of the whole function as the rank's results.
+    /// Returns the same results as the whole model's function.
     pub(super) fn return_all(&mut self) -> Result<(), ShardError> {
         let results = self.old.results.iter().map(|&result| self.whole(result)).collect::<Result<_, _>>()?;
         self.set_results(results);
         Ok(())
     }
 
-    /// Returns a dimension of a value of the whole function, if it is a number.
+    /// Returns the size of a dimension of a value of the whole model, if it is a number.
     pub(super) fn size(&self, value: ValueId, dim: usize) -> Option<u64> {
         self.old.ty(value).dims().get(dim).and_then(Dim::fixed)
     }
@@ -321,7 +323,7 @@ impl<'m> Emitter<'m> {
         }
     }
 
-    /// Returns the weight of a matrix that is only dequantised, if it is one.
+    /// Returns the weight of a dequantised matrix; `None` for any other value.
     pub(super) fn matrix(&self, value: ValueId) -> Option<WeightId> {
         self.def_use.defining::<view::Dequantise>(self.old, value).map(|matrix| matrix.w)
     }

@@ -1,5 +1,5 @@
-//! Division by experts: each rank has some experts of every layer. All ranks compute everything
-//! else. `route.owned` keeps the slots of a rank's experts, and the sums of all ranks are added.
+//! Division by experts: each rank has some experts of every layer, and computes everything else in
+//! full. `route.owned` keeps only the slots of a rank's experts. The sums of all ranks are added.
 //!
 //! ```text
 //!   %3 = expert.matmul %x, %ids, %w : f32[T, 2, 4]
@@ -13,7 +13,8 @@
 //!   %7, %8 = all_reduce %g, %6 : f32[T, 4], token[1, 2]
 //! ```
 //!
-//! The whole graph rounds a token's sum over experts once, but here each rank rounds its part.
+//! The whole model's graph rounds a token's sum over experts once, but here each rank rounds its
+//! own sum.
 
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ use ixc_ir::graph::{Op, OpKind, OpView, Operand, ValueId, view};
 use super::emit::{DimCut, Emitter, part};
 use crate::error::ShardError;
 
-/// Routings of a function, and their ids.
+/// Routings of a function.
 struct Routings {
     /// Routed experts, by the value with their ids.
     by_ids: HashMap<ValueId, Routed>,
@@ -31,17 +32,17 @@ struct Routings {
     slots: HashMap<ValueId, ValueId>,
 }
 
-/// Experts that a routing selects from.
+/// Experts that a routing selects, and their use.
 struct Routed {
-    /// Weights of the slots where the results are summed.
+    /// Weights of a token's slots in the sum of the experts' results, if there is a sum.
     p: Option<ValueId>,
-    /// Number of experts of all ranks.
+    /// Number of experts on all ranks together.
     experts: u64,
-    /// Ids and weights of this rank's experts.
+    /// Expert ids and slot weights restricted to this rank's experts, once they are emitted.
     owned: Option<(ValueId, ValueId)>,
 }
 
-/// Emits the rank's part.
+/// Emits this rank's function.
 pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
     let mut routings = routings(emitter)?;
     if routings.by_ids.is_empty() {
@@ -54,7 +55,8 @@ pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
     emitter.return_all()
 }
 
-/// Returns the routings by their ids. Checks that results of experts are only used in their slots.
+/// Returns the routings by their ids. Checks that each expert's result is used only as a row of its
+/// slot until the sum.
 fn routings(emitter: &Emitter<'_>) -> Result<Routings, ShardError> {
     let old = emitter.old;
     let mut routed: HashMap<ValueId, Routed> = HashMap::new();
@@ -104,7 +106,8 @@ fn routings(emitter: &Emitter<'_>) -> Result<Routings, ShardError> {
             }
             continue;
         }
-        // Ops that keep rows of slots apart: results are rows of the same slots.
+        // Ops that do not mix the rows of different slots. Each result row belongs to the same slot
+        // as its operand row.
         let lead = old.ty(own).dims();
         let apart = op.results.iter().all(|&result| {
             let dims = old.ty(result).dims();
@@ -158,7 +161,7 @@ fn emit_op(emitter: &mut Emitter<'_>, routings: &mut Routings, op: &Op) -> Resul
     Ok(())
 }
 
-/// Returns ids and weights of the rank's experts of a routing, which `op` uses.
+/// Returns the ids and weights of the slots with this rank's experts, for a routing that `op` uses.
 fn rank_routing(
     emitter: &mut Emitter<'_>,
     routed: &mut HashMap<ValueId, Routed>,

@@ -1,11 +1,11 @@
 //! Division by layers: each rank computes a range of ops, and sends the values that later ranges
-//! need to the next rank. Rank 0 returns the results, which the last rank sends to it; others
+//! need to the next rank. Rank 0 returns the results, which the last rank sends to it. Other ranks
 //! return nothing.
 //!
-//! A range may end between two ops if only rows of floats cross the end, and as few as possible:
-//! the residual of a transformer. A range may therefore end after a layer's attention. States and
-//! their tokens never cross. The ranges have nearly equal bytes of weights. No sum changes, so the
-//! results have the bits of the whole graph.
+//! A range may end between two ops if only rows of floats cross this point, and as few as possible.
+//! In a transformer, this is the residual, so a range may also end after a layer's attention.
+//! States and their tokens never cross. The ranges have nearly equal bytes of weights. No order of
+//! additions changes, so the results have the same bits as those of the whole model.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
@@ -17,7 +17,7 @@ use ixc_ir::graph::{Dim, Element, Op, OpKind, Operand, Type, ValueId, Weight, We
 use super::emit::Emitter;
 use crate::error::ShardError;
 
-/// Emits the rank's range.
+/// Emits this rank's function.
 pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
     let old = emitter.old;
     let crossings = Crossings::from_emitter(emitter);
@@ -50,12 +50,13 @@ pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
     if rank == 0 { emitter.return_all() } else { Ok(()) }
 }
 
-/// Values that are computed before an op and used by it or a later op.
+/// For each value, the ops before which it crosses: it is computed earlier, and used by that op or
+/// a later one.
 struct Crossings {
-    /// Whether each rank can compute the value itself: from parameters and weights, without
-    /// products.
+    /// Whether each rank can compute the value itself, because it depends only on parameters and
+    /// weights, without products.
     anywhere: Vec<bool>,
-    /// Ops before which each value crosses: from the op after its definition to its last use.
+    /// Positions at which each value crosses: from the op after its definition to its last use.
     spans: Vec<Option<Range<usize>>>,
 }
 
@@ -87,16 +88,18 @@ impl Crossings {
         Crossings { anywhere, spans }
     }
 
-    /// Returns the values that cross before an op.
+    /// Returns the values that cross from before an op to it or later ops.
     fn at(&self, op: usize) -> Vec<ValueId> {
         let spans = self.spans.iter().zip((0..).map(ValueId));
         spans.filter(|(span, _)| span.as_ref().is_some_and(|span| span.contains(&op))).map(|(_, value)| value).collect()
     }
 
-    /// Returns the floats of a row that cross before each op: `None` if other data crosses, too.
+    /// Returns the number of floats per row that cross before each op. Returns `None` for an op if
+    /// other data crosses too.
     fn widths(&self, emitter: &Emitter<'_>) -> Vec<Option<u128>> {
         let ops = emitter.old.ops.len();
-        // Changes before each op: floats that cross, and values that cannot be sent.
+        // Changes before each op: in the number of floats that cross, and in the number of crossing
+        // values that cannot be sent.
         let (mut floats, mut others) = (vec![0i128; ops + 2], vec![0i64; ops + 2]);
         for (span, value) in self.spans.iter().zip((0..).map(ValueId)) {
             let Some(Range { start, end }) = span else { continue };
@@ -122,7 +125,8 @@ impl Crossings {
     }
 }
 
-/// Returns the floats of a row of a value that can be sent: f32[T, d] or f32[T, h, d].
+/// Returns the number of floats in a row of a value that can be sent, of type f32[T, d] or f32[T,
+/// h, d]. Returns `None` for other values.
 fn row_width(emitter: &Emitter<'_>, value: ValueId) -> Option<u64> {
     let ty = emitter.old.ty(value);
     let (Dim::Symbol(_), rest) = ty.dims().split_first()? else { return None };
@@ -152,7 +156,7 @@ fn ranges(emitter: &Emitter<'_>, crossings: &Crossings) -> Result<Vec<Range<usiz
     let mut ends = vec![0];
     let mut next = 0;
     for rank in 1..ranks {
-        // Leaves a place for each later rank.
+        // Keeps one possible end for each later rank.
         let choices = next..places.len() + rank + 1 - ranks;
         let goal = (u128::from(total) * rank as u128 / ranks as u128) as u64;
         let nearest = choices.min_by_key(|&i| before[places[i]].abs_diff(goal)).unwrap_or(next);
@@ -163,13 +167,14 @@ fn ranges(emitter: &Emitter<'_>, crossings: &Crossings) -> Result<Vec<Range<usiz
     Ok(ends.windows(2).map(|pair| pair[0]..pair[1]).collect())
 }
 
-/// Whether a range may begin with the op. Matrices belong to the range that multiplies by them. So
-/// a range that began with one would equal the range that begins with the next op.
+/// Whether a range may begin with the op. A dequantised matrix belongs to the range that multiplies
+/// by it. A range that began with `dequantise` would therefore equal the range that begins with the
+/// next op.
 fn begins(op: &Op) -> bool {
     op.kind != OpKind::Dequantise
 }
 
-/// Returns the bytes of the weights that ops before each op use.
+/// For each op, returns the bytes of the weights that earlier ops use.
 fn bytes_before(emitter: &Emitter<'_>) -> Vec<u64> {
     let mut seen: HashSet<WeightId> = HashSet::new();
     let mut sum = 0u64;
@@ -190,7 +195,7 @@ fn bytes(weight: &Weight) -> u64 {
     weight.format.row_bytes(*last).unwrap_or(0).saturating_mul(lead.iter().product())
 }
 
-/// Copies an op, after cheap values that it uses.
+/// Copies an op. First computes those of its operands that every rank computes itself.
 fn copy(emitter: &mut Emitter<'_>, crossings: &Crossings, op: &Op) -> Result<(), ShardError> {
     for (_, value) in op.values() {
         compute_value(emitter, crossings, value)?;
@@ -198,10 +203,11 @@ fn copy(emitter: &mut Emitter<'_>, crossings: &Crossings, op: &Op) -> Result<(),
     emitter.copy(op)
 }
 
-/// Computes a value that every rank can compute, if the rank does not have it.
+/// Computes a value that every rank computes itself, if the rank does not have it yet.
 fn compute_value(emitter: &mut Emitter<'_>, crossings: &Crossings, value: ValueId) -> Result<(), ShardError> {
     let old = emitter.old;
-    // Numbers of ops, in rising order: operands come before their uses.
+    // Positions of the ops that compute the value, in rising order, so that operands come before
+    // their uses.
     let (mut needed, mut pending) = (BTreeSet::new(), vec![value]);
     while let Some(value) = pending.pop() {
         let is_missing = emitter.value(value).is_none() && crossings.anywhere[value.index()];
@@ -214,7 +220,7 @@ fn compute_value(emitter: &mut Emitter<'_>, crossings: &Crossings, value: ValueI
     needed.into_iter().try_for_each(|at| emitter.copy(&old.ops[at]))
 }
 
-/// Sends a value of the whole function.
+/// Sends a value of the whole model to another rank.
 fn send(emitter: &mut Emitter<'_>, value: ValueId, to: u32) -> Result<(), ShardError> {
     let mut x = emitter.whole(value)?;
     if emitter.ty(x).dims().len() == 3 {
@@ -223,7 +229,7 @@ fn send(emitter: &mut Emitter<'_>, value: ValueId, to: u32) -> Result<(), ShardE
     emitter.send(x, to)
 }
 
-/// Receives a value of the whole function.
+/// Receives a value of the whole model from another rank.
 fn receive(emitter: &mut Emitter<'_>, value: ValueId, from: u32) -> Result<(), ShardError> {
     let old = emitter.old;
     let (Some(width), Type::Tensor { dims, .. }) = (row_width(emitter, value), old.ty(value)) else {

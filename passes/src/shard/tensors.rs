@@ -1,18 +1,19 @@
-//! Division of products: each rank has some rows of the first weights of a block, and the columns
-//! of its last weight that multiply their results. The sum over ranks follows.
+//! Division of products in blocks such as gate, up and down. Each rank has some rows of the first
+//! weights of a block. Of the last weight, it has the columns that multiply the results of these
+//! rows. A sum over ranks follows.
 //!
 //! ```text
 //! gate, up [512, 256]   rows 0..256 on rank 0            heads of attention likewise, with the
 //! down     [256, 512]   columns 0..256 on rank 0         heads of keys and values that they use
 //! ```
 //!
-//! A block is found backwards from each product. The cut of its input becomes cuts of the ops
-//! before ([`super::cut`]), up to products whose rows are cut. A product without such ops before it
-//! is on all ranks, as embeddings and norms are. The rows of the last product are cut too, if its
-//! result is a result of the function.
+//! Blocks are found backwards from each product. The cut of its input becomes cuts of the ops
+//! before ([`super::cut`]), up to products whose weight rows are cut. If there are no such products
+//! before it, a product is whole on all ranks, as embeddings and norms are. The rows of the last
+//! product's weight are also cut, if its result is a result of the function.
 //!
-//! A cut of columns must lie between blocks of the format. If it does not, ranks exchange the input
-//! of the product by `all_gather`, and its rows are cut instead.
+//! A cut of a weight's columns must lie between blocks of the format. If it does not, ranks
+//! exchange the input of the product by `all_gather`, and the weight's rows are cut instead.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,17 +25,18 @@ use super::cut::{self, Take};
 use super::emit::{DimCut, Emitter, part};
 use crate::error::ShardError;
 
-/// Division of a product.
+/// Form in which a product is divided among ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Product {
-    /// Columns of the weight are cut, as the input is. The result is a summand of each rank.
+    /// Columns of the weight are cut like the input. Each rank's result is one summand.
     Columns,
-    /// The input is exchanged. The rows are cut, or not.
+    /// Ranks exchange the parts of the input. Rows of the weight may be cut, too.
     Gathered {
-        /// Whether rows of the weight are cut, and results exchanged.
+        /// Whether rows of the weight are cut and the ranks exchange their parts of the result.
         rows: bool,
     },
-    /// The input is whole on all ranks. Rows are cut, and results exchanged.
+    /// The input is whole on all ranks. Rows of the weight are cut, and the ranks exchange their
+    /// parts of the result.
     Rows,
 }
 
@@ -43,17 +45,18 @@ enum Product {
 struct Plan {
     /// Cut of each value that a rank has only a part of.
     values: HashMap<ValueId, DimCut>,
-    /// Cut of each state. `None` is a state that is whole but serves cut heads.
+    /// Cut of each state. `None` stands for a whole state that is used by cut heads.
     states: HashMap<StateId, Option<DimCut>>,
     /// Divided products by their position.
     products: HashMap<usize, Product>,
 }
 
-/// Emits the rank's part.
+/// Emits this rank's function.
 pub(super) fn emit(emitter: &mut Emitter<'_>) -> Result<(), ShardError> {
     let plan = plan(emitter)?;
     let old = emitter.old;
-    // Parts of results that a later op completes, with the op that completes them.
+    // Partial results that a later op completes, each with the rank's value and the exchange that
+    // is still missing.
     let mut pending: HashMap<ValueId, (ValueId, OpKind)> = HashMap::new();
     let mut parts: HashMap<ValueId, ValueId> = HashMap::new();
     for (at, op) in old.ops.iter().enumerate() {
@@ -98,7 +101,7 @@ fn plan(emitter: &Emitter<'_>) -> Result<Plan, ShardError> {
     Ok(plan)
 }
 
-/// Returns the plan with the block that ends with a product, if there is one.
+/// Returns the plan extended by the block that ends with a product, if there is such a block.
 fn block(
     emitter: &Emitter<'_>,
     plan: &Plan,
@@ -110,7 +113,8 @@ fn block(
     let dim = emitter.old.ty(x).dims().len() - 1;
     let Some(columns) = emitter.size(x, dim) else { return Ok(None) };
     let mut tentative = plan.clone();
-    // Cuts do not matter for this question, so one that is always possible is taken.
+    // Only whether the cut reaches such products matters here, so the trial cuts all columns, which
+    // is always possible.
     let Some(reached) = tentative.reach(emitter, x, DimCut::from_range(dim, 0..columns)) else { return Ok(None) };
     if !reached {
         return Ok(None);
@@ -136,15 +140,15 @@ fn block(
     Ok(Some((chosen, product)))
 }
 
-/// Whether ranks can have equal numbers of a weight's rows.
+/// Whether a weight's rows can be divided equally among the ranks.
 fn rows_divide(emitter: &Emitter<'_>, weight: WeightId) -> bool {
     let shape = &emitter.source.weights[weight.index()].shape;
     shape.len() >= 2 && shape[shape.len() - 2].is_multiple_of(emitter.group.ranks.into())
 }
 
 impl Plan {
-    /// Cuts a value and what it is computed from. Returns whether the cut reaches a product whose
-    /// rows are cut, or `None` if the value itself stays whole.
+    /// Cuts a value and the values from which it is computed. Returns whether the cut reaches a
+    /// product whose rows are cut, or `None` if the value itself stays whole.
     fn reach(&mut self, emitter: &Emitter<'_>, value: ValueId, cut: DimCut) -> Option<bool> {
         let old = emitter.old;
         let mut work = vec![(value, cut)];
@@ -167,7 +171,7 @@ impl Plan {
                 }
                 continue;
             };
-            // A divided product gives a whole result.
+            // A product that is already divided exchanges its parts and gives a whole result.
             if self.products.contains_key(&at) || op.results[0] != value {
                 if own {
                     return None;
@@ -175,7 +179,8 @@ impl Plan {
                 continue;
             }
             let direct = matches!(op.kind, OpKind::Matmul | OpKind::ExpertMatmul);
-            // Elements of a part of each row are elements of the row.
+            // A slice of each row is a range of the row's elements, so the cut moves by the start
+            // of the slice.
             if let (OpKind::Slice, true) = (op.kind, cut.dim + 1 == old.ty(value).dims().len()) {
                 let view = view::Slice::from_op(op)?;
                 let shifted = shift(&cut, view.from.unsigned_abs());
@@ -189,7 +194,8 @@ impl Plan {
                 }
                 continue;
             };
-            // A product of a product has no block between.
+            // A product that is directly the input of another product is not cut, because there is
+            // no op between them.
             if own && direct {
                 return None;
             }
@@ -212,7 +218,7 @@ impl Plan {
     }
 
     /// Cuts a state. Returns the cuts of the keys and values that ops write to it, or `None` if
-    /// another op cuts it otherwise.
+    /// another op needs a different cut.
     fn cut_state(
         &mut self,
         emitter: &Emitter<'_>,
@@ -233,8 +239,8 @@ impl Plan {
         Some(own.flat_map(|append| [(append.k, heads.clone()), (append.v, heads.clone())]).collect())
     }
 
-    /// Whether every user of a cut value can use the part, and all ops on a cut state are cut.
-    /// `end` is the product that ends the block.
+    /// Whether every user of a cut value can use a rank's part of it, and all ops on a cut state
+    /// are cut. `end` is the product that ends the block.
     fn is_closed(&self, emitter: &Emitter<'_>, end: usize) -> bool {
         let old = emitter.old;
         let cut_state = |ty: &Type| match ty {
@@ -285,7 +291,7 @@ fn union(a: &DimCut, b: &DimCut) -> DimCut {
     DimCut { dim: a.dim, ranges }
 }
 
-/// Returns a cut with all ranges moved up.
+/// Returns a cut with all ranges moved up by `by`.
 fn shift(cut: &DimCut, by: u64) -> DimCut {
     let ranges = cut.ranges.iter().map(|range| range.start + by..range.end + by);
     DimCut { dim: cut.dim, ranges: ranges.collect() }
@@ -309,7 +315,7 @@ fn take(
     if own == *wanted {
         return Ok(x);
     }
-    // Positions of the wanted ranges in the part.
+    // Positions of the wanted ranges within this rank's part.
     let mut places = Vec::with_capacity(wanted.ranges.len());
     for range in &wanted.ranges {
         let mut before = 0;
@@ -332,7 +338,7 @@ fn take(
 /// Appends ops that take ranges of a dimension of a value.
 fn local(emitter: &mut Emitter<'_>, x: ValueId, dim: usize, places: &[Range<u64>]) -> Result<ValueId, ShardError> {
     let dims: Vec<Option<u64>> = emitter.ty(x).dims().iter().map(Dim::fixed).collect();
-    // Heads are elements of a row while they are cut.
+    // To cut heads, they are merged into rows, where each head is a range of elements.
     let width = match &dims[..] {
         [_, Some(_), Some(width)] if dim == 1 => Some(*width),
         _ => None,
@@ -396,7 +402,8 @@ fn emit_cut(
     Ok(())
 }
 
-/// Appends an op with whole results. Ops that write to a cut state take the parts of heads.
+/// Appends an op with whole results. An op that writes to a cut state takes only this rank's heads
+/// of its operands.
 fn emit_whole(
     emitter: &mut Emitter<'_>,
     plan: &Plan,
@@ -473,7 +480,8 @@ fn emit_product(
         None => emitter.insert(&view::Matmul { x, w })?[0],
     };
     let result = op.results[0];
-    // A sum over the slots of a token has fewer numbers to exchange.
+    // If the only user sums over the slots of a token, ranks exchange that sum instead, which has
+    // fewer numbers.
     let users = emitter.def_use.users(result).unwrap_or_default();
     let combined = users.iter().all(|&at| emitter.old.ops[at].kind == OpKind::ExpertCombine) && users.len() == 1;
     match exchange {

@@ -1,4 +1,4 @@
-//! The blocking of a weight: from cache sizes, from tuned choices, or as requested.
+//! Computation of a weight's blocking: from cache sizes, from tuned choices, or as requested.
 
 use ixc_ir::units::count_text;
 use ixc_kernels::MatmulStrategy;
@@ -15,7 +15,7 @@ use crate::error::TileError;
 use crate::pass::Context;
 use crate::tuned::TunedChoice;
 
-/// Blocking of a weight, with its reason.
+/// Blocking of a weight, with the reason for it.
 #[derive(Clone, Debug)]
 pub(super) struct WeightBlocking {
     pub(super) tiling: Tiling,
@@ -25,8 +25,9 @@ pub(super) struct WeightBlocking {
 }
 
 impl WeightBlocking {
-    /// Returns the cheapest blocking with items of one of these numbers of weight rows, in
-    /// ascending order. Records the rejected alternatives if `records_decisions` is set.
+    /// Returns the cheapest blocking whose items have one of the given numbers of weight rows,
+    /// which are in ascending order. Records the rejected alternatives if `records_decisions` is
+    /// set.
     pub(super) fn cheapest(
         weight: &candidates::Weight,
         rows: &[u64],
@@ -145,8 +146,8 @@ impl WeightBlocking {
         Ok(cut)
     }
 
-    /// Returns the requested blocking, if it is a candidate. Rows after the last full item are cut
-    /// by cache sizes.
+    /// Returns the requested blocking, if it is a candidate. Weight rows after the last full item
+    /// are blocked by cache sizes.
     pub(super) fn requested_blocking(
         weight: &candidates::Weight,
         asked: &Override,

@@ -36,7 +36,7 @@ impl Kernels {
         records_decisions: bool,
     ) -> Kernels {
         let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<RejectedAlternative>) = Default::default();
-        // Rejected chunks, each with the chosen chunk.
+        // Rejected chunk sizes, each with the chosen chunk size of the same kernel.
         let mut chunks_lost: Vec<(Candidate, Candidate)> = Vec::new();
         let name = |each: &Candidate| format!("{} by {}", each.strategy, count_text(each.row_chunk.into(), "row"));
         for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
@@ -90,8 +90,8 @@ impl Kernels {
         }
         let kernels = Kernels { rows, from, rejected: Vec::new() };
         let lost = chunks_lost.iter().filter_map(|(each, best)| {
-            // A kernel that is used for at most `most` rows never sees a larger chunk, so larger
-            // chunks are equivalent.
+            // A kernel that is used for at most `most` rows never gets a larger chunk, so all
+            // larger chunk sizes are equivalent.
             let most =
                 kernels.uses().find(|(_, used, _)| used.strategy == best.strategy).map_or(u32::MAX, |used| used.2);
             let [lost, won] = [each, best].map(|each| each.row_chunk.min(most));
@@ -145,7 +145,8 @@ impl Kernels {
         tiling::RowTiles { rows: self.rows, uses: uses.collect() }
     }
 
-    /// Returns the weight rows of a band of the items for few rows, if these can be divided.
+    /// Returns the number of weight rows of a band, if the items of the kernel for few rows can be
+    /// divided.
     pub(super) fn band(
         &self,
         weight: &candidates::Weight,
@@ -160,7 +161,7 @@ impl Kernels {
                 rejected.push(RejectedAlternative::new(format!("bands of {band} weight rows"), why()));
             }
         };
-        // A kernel that is the only one also computes many rows.
+        // If there is only one kernel, it also computes many rows, and its items are not divided.
         let few = matches!(&self.from[..], [(_, few), _, ..] if few.strategy == BANDED);
         let items = weight.n / self.rows;
         let chosen = if !few {
@@ -197,7 +198,7 @@ impl Kernels {
         chosen.and_then(|band| u32::try_from(band).ok())
     }
 
-    /// Returns the reason for this choice in a line.
+    /// Returns the reason for this choice as one line.
     pub(super) fn why(&self, weight: &candidates::Weight, caches: &CoreCaches, limits: Limits) -> String {
         let mut why = count_text(weight.n / self.rows, "item");
         if let Some(band) = self.band(weight, limits, None) {

@@ -1,11 +1,11 @@
-//! Division of rows into full tiles and remaining rows.
+//! Division of weight rows into full tiles and remaining rows.
 
 use ixc_ir::format::packed::STRIP;
 
 /// A part of a product: `columns` tiles from weight row `first`.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSplit {
-    /// Rows, or elements, of a tile.
+    /// Number of weight rows, or elements, in a tile.
     pub tile: u64,
     /// First weight row of the tiles.
     pub first: u64,
@@ -20,8 +20,8 @@ pub fn parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
     [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
 }
 
-/// Splits a weight's rows like [`parts`]. Also splits the remainder into whole strips and rows that
-/// do not fill a strip.
+/// Splits a weight's rows into full tiles like [`parts`]. The remaining rows are split into whole
+/// strips and rows that do not fill a strip.
 pub fn weight_parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
     let split = |part: ColumnSplit| {
         let strips = part.tile / STRIP as u64 * STRIP as u64;

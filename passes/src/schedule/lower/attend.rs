@@ -1,5 +1,5 @@
-//! Kernels of attention by number of rows: the first candidate that accepts the request for that
-//! number.
+//! Choice of attention kernels for each number of rows: the first candidate that accepts the
+//! request.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::Leaves;
@@ -11,7 +11,7 @@ use ixc_kernels::attention::{
 use super::super::bind::NamedBands;
 use super::{KernelChoice, Parts, RejectedAlternative, ScheduleError, row_bytes};
 
-/// Kernels of a task, and the reasons against the other candidates.
+/// Chosen kernels of a task, and the reasons against the other candidates.
 pub(super) struct Selection {
     /// Kernels by number of rows.
     pub(super) choices: Vec<KernelChoice>,
@@ -74,7 +74,7 @@ pub(super) fn select(op: &'static str, request: &AttentionRequest) -> Result<Sel
 }
 
 impl Selection {
-    /// Adds the accepted kernel for a range of row counts.
+    /// Adds an accepted kernel for a range of row counts.
     fn take(&mut self, taken: KernelOffer, rows: RowRange, heads: &Heads) -> Result<(), ScheduleError> {
         let KernelOffer { spec, row_chunk, division, larger, .. } = taken;
         self.larger.extend(larger.map(|larger| (rows, spec.name(), larger)));
@@ -116,7 +116,7 @@ impl Selection {
     }
 }
 
-/// Returns the kernel with divided items.
+/// Returns the choice with its items divided into parts.
 fn with_division(choice: KernelChoice, division: ItemDivision, heads: &Heads) -> Result<KernelChoice, ScheduleError> {
     Ok(match division {
         ItemDivision::Whole => choice,

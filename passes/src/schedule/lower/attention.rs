@@ -27,9 +27,10 @@ use super::rotation::{Rotation, rope_args};
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, Parts, Rows, ScheduleError};
 use super::{attend, bind, by_column, by_row, fit, row_bytes, scratch_arg, unsupported_error, whole};
 
-/// Reason for the separate kernel for one token.
+/// Reason for the separate kernel for one token, as text of decisions.
 const PARTS: &str = "one token has few items, and threads take parts of its positions";
-/// Maximum heads with slopes: many times the number in any model, to limit the size of the list.
+/// Maximum number of heads with ALiBi slopes, many times that of any model. Limits the size of the
+/// list of slopes.
 const MOST_SLOPES: u64 = 1 << 16;
 
 impl Lowering<'_> {
@@ -94,8 +95,8 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// Appends keys and values to entries that several positions share. All rows of a step are one
-    /// item for each head, because an entry keeps its last position.
+    /// Lowers an append to entries that several positions share. All rows of a step are one item
+    /// for each head: rows may write the same entry, which then keeps the last of them.
     fn append_places(
         &mut self,
         name: &'static str,
@@ -146,8 +147,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the number of positions of the context, limited to the numbers that kernels can
-    /// count.
+    /// Returns the context length in positions, at most the maximum that kernels support.
     fn most_positions(&self) -> u32 {
         self.facts.context_length.clamp(1, MAX_POSITIONS as u32)
     }
@@ -174,7 +174,7 @@ impl Lowering<'_> {
         };
         let entries = op.attr("entries").bool();
         let of_bit = every.filter(|_| entries).unwrap_or(1);
-        // A word has the same size as f32.
+        // The marks are words of 32 bits, allocated as f32, which has the same size.
         let words = positions.div_ceil(of_bit).div_ceil(ATTENTION_BLOCK);
         let marks = self.buffer(&label, q.rows, Format::F32, words.into())?;
         let mut args = vec![
@@ -184,7 +184,8 @@ impl Lowering<'_> {
             bind("chosen", by_row(Source::Arena(marks.buffer), marks.row_bytes()?)),
             bind("scores", scratch_arg()),
         ];
-        // Positions are counted in units of the state's memory: by entries.
+        // Kernels need a position in units of the state's memory, which holds one entry for `every`
+        // positions.
         let position = by_row(RowInput::Positions.into(), INDEX_BYTES);
         match every {
             Some(every) if entries => args.push(bind("whole", by_row(RowInput::Whole(every).into(), INDEX_BYTES))),
@@ -196,7 +197,8 @@ impl Lowering<'_> {
         let heads = fit("heads of an index", w.width)?;
         let spec = IndexTopK { heads, d: cache.key, chosen: top_k, positions, every, entries, local: None };
         let mut choices = vec![KernelChoice::by_chunks(1, spec)];
-        // Positions after the last complete run are not in any part.
+        // Parts do not contain the positions after the last complete entry, so an index that may
+        // choose these positions is not divided.
         if every.is_none() || entries {
             let places = positions.div_ceil(of_bit);
             let combine = IndexChoose { chosen: top_k, positions: places, every: None, local: None }.into();
@@ -212,8 +214,8 @@ impl Lowering<'_> {
         Ok(Binding::Marks { bits: marks, choice, stride: 0 })
     }
 
-    /// Lowers an index whose heads choose blocks of positions independently. An item is a row's
-    /// head, and a row of marks has the bits of each head.
+    /// Lowers an index whose heads choose blocks of positions independently. An item is one head of
+    /// a row. A row of marks has separate bits for each head.
     fn index_blocks(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
@@ -235,7 +237,7 @@ impl Lowering<'_> {
         let local = fit("local blocks", local)?;
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let positions = self.most_positions();
-        // Words for each head, which have the same size as f32.
+        // Each head has its own words of 32 bits, allocated as f32, which has the same size.
         let words = u64::from(positions.div_ceil(ATTENTION_BLOCK));
         let marks = self.buffer(&label, q.rows, Format::F32, words.saturating_mul(heads))?;
         let stride = row_bytes(Format::F32, words)?;
@@ -260,8 +262,8 @@ impl Lowering<'_> {
         Ok(Binding::Marks { bits: marks, choice, stride })
     }
 
-    /// Returns the marks of the operand `chosen`: bits of positions, or of entries of `every`
-    /// positions. Returns `None` if a row sees all.
+    /// Returns the bits of the operand `chosen`, one for each position or for each entry of `every`
+    /// positions. Returns `None` if a row sees all positions.
     fn marks(&self, op: &Op, every: u32) -> Result<Option<Marks>, ScheduleError> {
         let name = op.kind.row().mnemonic;
         match op.operand("chosen") {
@@ -284,7 +286,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns a field of a state, or of its positions or entries that an index chose.
+    /// Returns the argument for a field of a state, restricted to the positions or entries that an
+    /// index chose, if any.
     fn places(&self, state: StateId, name: &str, marks: Option<Marks>) -> Arg {
         match (self.field(state, name), marks) {
             (Source::State { state, field }, Some(Marks { bits, choice, stride })) => {
@@ -354,8 +357,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Returns the request for attention over a state. The caller adds chosen positions, and
-    /// positions after a row's position.
+    /// Returns the request for attention over a state. The caller sets chosen positions, and
+    /// positions after a row's own.
     fn request(
         &self,
         op: &Op,
@@ -375,7 +378,7 @@ impl Lowering<'_> {
         Ok(AttentionRequest { cache: cache.formats, window, exact, tiles: self.tiles, ..plain })
     }
 
-    /// Adds the task of attention, with the kernels that accept the request.
+    /// Adds the task of an attention, with the kernels that accept the request.
     fn attend(
         &mut self,
         label: String,
@@ -401,8 +404,8 @@ impl Lowering<'_> {
         self.made_vector(name, &slopes)
     }
 
-    /// Lowers attention over a window and entries. An item is the query heads of a row that share a
-    /// key head, or some of them if rows are few.
+    /// Lowers attention over a window of positions and over entries. An item is the query heads of
+    /// a row that share a key head, or some of these heads if there are few rows.
     pub(super) fn attention_entries(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
@@ -444,8 +447,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Returns whether all users of a value quantise it. Splitting heads, merging heads and gating
-    /// count as transparent.
+    /// Returns whether all users of a value quantise it, possibly after splitting heads, merging
+    /// heads or gating.
     fn is_quantised(&self, value: ValueId) -> bool {
         let users = self.def_use.users(value).unwrap_or_default();
         !users.is_empty()

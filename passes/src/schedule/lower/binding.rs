@@ -1,4 +1,4 @@
-//! Location of graph values in the plan, and their rows.
+//! Location of graph values in the plan, and the kinds of their rows.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
@@ -68,11 +68,11 @@ pub(super) struct Slots {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Binding {
     ArenaRows(ArenaRows),
-    /// Some of a route's slots; only ops on experts read them.
+    /// Some of the slots of a `route`; only ops on experts read them.
     Chosen(Slots),
     /// Bits of an index, one for each position or for each entry; only attention reads them. If
-    /// heads choose separately, each head has its own bits, `stride` bytes after the previous
-    /// head's.
+    /// heads choose separately, each head has its own bits, `stride` bytes after those of the
+    /// previous head.
     Marks {
         bits: ArenaRows,
         choice: PositionChoice,
@@ -83,10 +83,11 @@ pub(super) enum Binding {
     /// them.
     Ngram(Ngram),
     Positions,
-    /// Position of the last row of each row's sequence in the step. Only attention reads it.
+    /// For each row, the position of the last row of its sequence in this step. Only attention
+    /// reads it.
     Ends,
-    /// Positions of a rotation: each is rounded down to a multiple of `every`; `back` rotates in
-    /// the other direction.
+    /// Positions of a rotation, each rounded down to a multiple of `every`. `back` rotates in the
+    /// other direction.
     Turned {
         every: u32,
         back: bool,

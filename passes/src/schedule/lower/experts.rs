@@ -1,4 +1,4 @@
-//! Routing, rows sorted by their experts, and the sum of their results.
+//! Routing, the rows sorted by their experts, and the sum of the experts' results.
 //!
 //! ```text
 //! route %logits                       ids and weights of each token's slots
@@ -17,7 +17,7 @@ use ixc_kernels::{AddBias, Bits, Combine, ExpertGroups, Gather, Route, RouteIden
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
 use super::{Resource, Work, WorkItem, bind, by_row, fit, row_bytes, scratch_arg, unsupported_error, whole};
 
-/// Bytes of a factor.
+/// Bytes of an expert's scale factor, an f32.
 const FLOAT_BYTES: u64 = 4;
 
 impl Lowering<'_> {
@@ -131,11 +131,11 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(own))
     }
 
-    /// Makes a routing of groups of experts from a route.
+    /// Makes a routing to groups of experts from a routing to experts.
     pub(super) fn groups_of_experts(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, size) = (op.kind.row().mnemonic, op.attr("size").int().unsigned_abs());
-        // Steps fill routings in the order of their numbers: the experts' routing comes before the
-        // routing of groups.
+        // A step fills routings in the order of their numbers. The experts' routing must be
+        // numbered before the routing of groups that is made from it.
         let slots = self.slots(op, "ids")?;
         self.routing(name, slots)?;
         let ids = slots.of;
@@ -200,7 +200,8 @@ impl Lowering<'_> {
         self.experts.get(bucket.0 as usize).copied()
     }
 
-    /// Returns the rows `x` in the order of the op's routing. Equal values are copied once.
+    /// Returns the rows `x` copied into the order of the op's routing. Further calls with the same
+    /// rows and routing return the same copy.
     pub(super) fn routed_rows(&mut self, op: &Op, x: ArenaRows) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let ids = self.slots(op, "ids")?;

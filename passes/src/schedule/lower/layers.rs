@@ -71,7 +71,8 @@ pub(super) fn lower(
 }
 
 impl<'a> Lowering<'a> {
-    /// Begins another function, which shares kernels and weights with earlier functions.
+    /// Begins the lowering of another function, which shares kernels and weights with earlier
+    /// functions.
     fn enter(&mut self, function: &'a Function) {
         self.function = function;
         self.def_use = DefUse::from_function(function);

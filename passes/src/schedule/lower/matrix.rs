@@ -1,7 +1,8 @@
 //! Tasks of matrix products, divided by the tilings of their weights ([`ixc_kernels::tiling`]).
 //!
-//! A product's columns are tiles of weight rows, so an item reads its part of the weight once for
-//! all rows of its chunk. Rows after the last full tile are a second task in the same step.
+//! A column of a product's task is a tile of weight rows. An item thus reads its part of the weight
+//! once for all rows of its chunk. Weight rows after the last full tile are a second task in the
+//! same step.
 //!
 //! ```text
 //! linear %x, @w, _, _       // @w : q4_k[1000, 256]
@@ -9,8 +10,8 @@
 //! linear w tail:  1 column of 8 rows
 //! ```
 //!
-//! If the tiling has bands, columns for few rows can be divided: `gemv<=5/5x16` gives 62 items for
-//! the columns above.
+//! If the tiling has bands, each column can be divided for few rows: `gemv<=5/5x16` gives 62 items
+//! for the columns above.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
@@ -68,15 +69,15 @@ pub(super) struct Matrix {
     pub(super) k: u64,
     /// Bytes of a row.
     row: u64,
-    /// Start of the weight in its tensor, or in each expert's tensor, in bytes.
+    /// Offset of the weight in its tensor, or in the tensor of each expert, in bytes.
     begin: u64,
     /// Bytes from an expert's tensor to the next, 0 without experts.
     pub(super) expert: u64,
 }
 
 impl Matrix {
-    /// Returns the number of bytes of `rows` rows, which cannot overflow, because the whole weight
-    /// fits.
+    /// Returns the number of bytes of `rows` weight rows. The product cannot overflow, because the
+    /// bytes of the whole weight fit.
     pub(super) fn rows(&self, rows: u64) -> u64 {
         self.row * rows
     }
@@ -87,8 +88,8 @@ impl Lowering<'_> {
         let weight = &self.module.weights[w.index()];
         let unsupported = |problem: String| ScheduleError::Unsupported { op, problem };
         let (routed, n, k) = match (rows, &weight.shape[..]) {
-            // Ids are less than the routing's number of experts, so the weight must have at least
-            // these.
+            // Ids are less than the routing's number of experts, so the weight must have this
+            // number of experts.
             (Rows::Routed { bucket, .. }, &[experts, n, k]) if self.experts_of(bucket) == Some(experts) => (true, n, k),
             (Rows::Tokens | Rows::Outputs, &[n, k]) => (false, n, k),
             _ => return Err(unsupported(format!("a weight {:?} for rows {rows:?}", weight.shape))),
@@ -226,8 +227,8 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    /// Returns the bands of items, if the tiling of `w` has some. `band` returns kernel and strides
-    /// for a number of weight rows.
+    /// Returns the bands of items, if the tiling of `w` has bands. `band` returns the kernel and
+    /// the strides for a band with a given number of weight rows.
     fn item_bands(
         &self,
         w: WeightId,
@@ -240,8 +241,8 @@ impl Lowering<'_> {
         Ok(Some(NamedBands { count, spec, strides }))
     }
 
-    /// Returns a product's weight and activations, after checking that their shapes and the
-    /// residual's agree.
+    /// Returns a product's weight and activations. Checks that their shapes and the residual's
+    /// shape agree.
     fn factors(&mut self, op: &'static str, product: &Product) -> Result<(Matrix, ArenaRows), ScheduleError> {
         let Product { x, w, residual, .. } = product;
         let m = self.matrix(op, *w, x.rows)?;
@@ -257,7 +258,7 @@ impl Lowering<'_> {
         Ok((m, x))
     }
 
-    /// Lowers `gated` of two products of the same rows; quantises the result.
+    /// Lowers a gated linear unit of two products of the same rows, and quantises the result.
     pub(super) fn swiglu(&mut self, op: &Op, swiglu: &Swiglu) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Swiglu { label, x, gate, up, biases, out } = swiglu;
@@ -319,7 +320,8 @@ impl Lowering<'_> {
                 })
             };
             let bands = |rows: u64| {
-                // Bands write to the same block; each writes its own share of every field.
+                // Several bands write to the same block of the result; each writes its own part of
+                // every field of the block.
                 let y = part_bytes(out, rows).unwrap_or(0);
                 let biases = biases.iter().filter(|(_, bias)| bias.is_some()).map(|(name, _)| (*name, rows * 4));
                 [("gate", g.rows(rows)), ("up", u.rows(rows)), ("y", y)].into_iter().chain(biases).collect()
@@ -339,8 +341,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the argument of a bias for a matrix's rows from `first` on, for columns of `rows` rows;
-/// routed weights have one bias per expert.
+/// Returns the argument for the bias of a matrix's rows from `first` on, where a column has `rows`
+/// rows. Routed weights have one bias per expert.
 fn bias_arg(bias: u32, matrix: &Matrix, first: u64, rows: u64) -> Arg {
     let expert_stride = if matrix.expert > 0 { matrix.n * 4 } else { 0 };
     Arg { expert_stride, ..columns_arg(Source::Weight(bias), first * 4, 0, rows * 4) }

@@ -14,7 +14,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns a value that is in the arena.
+    /// Returns the arena rows of a value.
     pub(in crate::schedule) fn arena_rows(&self, op: &'static str, value: ValueId) -> Result<ArenaRows, ScheduleError> {
         match self.meaning(op, value)? {
             Binding::ArenaRows(stored) => Ok(stored),
@@ -96,7 +96,7 @@ impl Lowering<'_> {
         format!("{} {}", kind.row().mnemonic, name.strip_suffix(".weight").unwrap_or(name))
     }
 
-    /// Returns the state of a token.
+    /// Returns the state of the token that an op takes as operand `name`.
     pub(in crate::schedule) fn state(&self, op: &Op, name: &str) -> Result<StateId, ScheduleError> {
         match self.function.ty(self.value_operand(op, name)?) {
             Type::Token(TokenOwner::State(state)) => Ok(*state),
@@ -112,7 +112,7 @@ impl Lowering<'_> {
         Source::State { state: state.0, field: self.module.states[state.index()].kind.field(field) }
     }
 
-    /// Checks that the rows are tokens with the parameter's positions, one for each row.
+    /// Checks that the rows `x` are tokens, and that their positions are the function's parameter.
     pub(super) fn positions(&self, op: &Op, x: &ArenaRows) -> Result<(), ScheduleError> {
         let name = op.kind.row().mnemonic;
         match (self.meaning(name, self.value_operand(op, "pos")?)?, x.rows) {
@@ -121,7 +121,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the rounding and the direction of the positions that determine the rotation of rows.
+    /// Returns how an op's positions are changed before its rows are rotated: the multiple to which
+    /// they are rounded down, and whether the direction is reversed.
     pub(super) fn rotation(&self, op: &Op, x: &ArenaRows) -> Result<(u32, bool), ScheduleError> {
         match (self.meaning(op.kind.row().mnemonic, self.value_operand(op, "pos")?)?, x.rows) {
             (Binding::Turned { every, back }, Rows::Tokens) => Ok((every, back)),

@@ -29,8 +29,8 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let w = self.dequantised_weight(op)?;
         let x = self.operand(op, "x")?;
-        // A row is quantised once for all its experts, which also makes the gathered copies
-        // smaller.
+        // A row is quantised once for all its experts. The copies in the experts' order are then
+        // also smaller.
         let x = self.quantise(x, self.activation(w))?;
         let x = self.routed_rows(op, x)?;
         Ok(Binding::ArenaRows(
@@ -92,7 +92,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(self.combine(name, name.to_string(), y, p, None)?))
     }
 
-    /// Lowers three products, and binds their results.
+    /// Lowers the projections to queries, keys and values, and binds their results.
     pub(super) fn linear_qkv(&mut self, op: &Op) -> Result<(), ScheduleError> {
         let name = op.kind.row().mnemonic;
         for (i, (x, w, b)) in [("xq", "wq", "bq"), ("xk", "wk", "bk"), ("xv", "wv", "bv")].into_iter().enumerate() {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariant: exchanges keep the order of the graph ([`Resource::Ranks`]), which is the same on all
-//! ranks. No exchange is between the request and the release of experts: the steps between them can
-//! run again ([`Resource::Slots`]).
+//! ranks. There is no exchange between the request and the release of experts, because the steps
+//! between these can run again ([`Resource::Slots`]).
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Op, OpKind, TokenOwner, Type};
@@ -21,7 +21,7 @@ use super::{
 use crate::shard;
 
 impl Lowering<'_> {
-    /// Begins the exchanges of a rank.
+    /// Records the rank and the number of ranks of the graph.
     pub(super) fn ranks_begin(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let Type::Token(TokenOwner::Ranks(group)) = self.function.ty(op.results[0]) else {
             return unsupported_error(op.kind.row().mnemonic, "a token of no group");
@@ -90,7 +90,8 @@ impl Lowering<'_> {
         self.tasks.work.push(Work { what: WorkItem::Exchange(Step::Exchange(exchange)), reads, writes });
     }
 
-    /// Keeps the experts of this rank in a route; the slots of others get no expert.
+    /// Lowers the op that keeps only this rank's experts in a route. Slots with experts of other
+    /// ranks get no expert.
     pub(super) fn route_owned(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let number = |attr: &str| op.attr(attr).int().unsigned_abs();
@@ -121,7 +122,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the division that the options name.
+/// Returns the division among ranks that the options select.
 pub(super) fn division(context: &crate::pass::Context<'_>) -> shard::Division {
     context.options.get::<shard::ShardOptions>().by
 }

@@ -1,12 +1,12 @@
-//! Recurrent ops: one task each. An item has some columns of the state and all rows of the step,
+//! Recurrent ops: each is one task. An item has some columns of the state and all rows of the step,
 //! because each row changes the state for the next row.
 //!
 //! ```text
 //! short_conv %s, %x, @w {dilation = 1}    short_conv: tokens x 16 at once, the state's channels in 16 parts
 //! ```
 //!
-//! The kernel's buffers have the names of the op's operands; `y` is the result. A call gets the
-//! column's part of each row and of the state.
+//! The kernel's buffers have the names of the op's operands; `y` is the result. A kernel call gets
+//! the part of each row and of the state that belongs to its column.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::op::Recurrent;
@@ -22,22 +22,22 @@ use super::{INDEX_BYTES, bind, by_column, by_row, fit, row_bytes, scratch_arg, u
 /// threads share a row.
 const CHANNELS: u64 = 256;
 
-/// Elements of a compressed row per item: each takes two or three exponentials.
+/// Elements of a compressed row in an item. Each element takes two or three exponentials.
 const COMPRESSED: u64 = 128;
 
-/// Elements of the states of a scan's item. They are many enough that the call costs little even in
+/// Elements of the scan states in an item. There are enough that a kernel call costs little even in
 /// a step of one row. They are few enough that several threads share the work.
 const STATE: u64 = 1 << 14;
 
 /// A kernel for some columns of a state.
 struct Columns {
     spec: KernelSpec,
-    /// Another kernel, with the min rows for its use.
+    /// Kernel for many rows, with the minimum number of rows for its use.
     many: Option<(u32, KernelSpec)>,
-    /// Number of calls for the whole op.
+    /// Number of columns, that is, of kernel calls for the whole op.
     count: u64,
-    /// Elements from a column to the next, by buffer; for other buffers, the width divided by the
-    /// number of columns.
+    /// Elements from one column to the next in each buffer. For a buffer that is not listed, this
+    /// is its width divided by the number of columns.
     strides: Vec<(&'static str, u64)>,
 }
 
@@ -73,8 +73,8 @@ impl Lowering<'_> {
         let group = all / heads.max(1);
         let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
         let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
-        // Unless heads are interleaved, the value heads of a key head are adjacent, and all key
-        // heads have equal parts of every buffer.
+        // Unless heads are interleaved, the value heads of a key head are adjacent. All key heads
+        // have equally large parts of every buffer.
         let matrix = u64::from(d) * u64::from(dv);
         let decays = if channels { d.into() } else { 1 };
         let one_head = [("alpha", decays), ("beta", 1), ("a", 1), ("dt", decays)];
@@ -91,7 +91,7 @@ impl Lowering<'_> {
         let [channels, n, taps] = [channels, n, taps].map(|n| fit("channels", n));
         let (channels, n) = (channels?, n?);
         let count = u64::from(channels / n.max(1));
-        // A row of the state has the length of the tokens' rows.
+        // A row of the state has as many channels as a row of tokens.
         let dilation = fit("dilation", op.attr("dilation").int().unsigned_abs())?;
         let dilation = Some(dilation).filter(|&dilation| dilation != 1);
         Ok(Columns {
@@ -113,23 +113,25 @@ impl Lowering<'_> {
             every: fit("positions of a row", op.attr("every").int().unsigned_abs())?,
             overlap,
         };
-        // In every buffer a column starts `n` elements after the one before; the rows of a
-        // column are whole rows apart.
+        // In every buffer, a column starts `n` elements after the previous one. The rows of a
+        // column are a whole row of the buffer apart.
         let strides = ["state", "kv", "gate", "ape", "y"].map(|name| (name, n)).to_vec();
         Ok(Columns { spec: spec.into(), many: None, count: d / n, strides })
     }
 
-    /// Returns the kernel of a WKV recurrence. An item is a key head with its heads.
+    /// Returns the kernel of a WKV recurrence. An item is a key head with the heads that share it.
     fn wkv(&self, op: &Op) -> Result<Columns, ScheduleError> {
         let ([all, d], [heads, dv]) = (self.heads(op, "q")?, self.heads(op, "v")?);
         let [before, filled] = ["before", "filled"].map(|name| op.attr(name).bool());
         let finds = op.operand("find") != Operand::Absent;
         let spec = Wkv { heads, group: all / heads.max(1), d, dv, before, finds, filled }.into();
-        // Heads that share a key are adjacent, and all key heads have equal parts of every buffer.
+        // Heads that share a key head are adjacent, and all key heads have equally large parts of
+        // every buffer.
         Ok(Columns { spec, many: None, count: heads.into(), strides: Vec::new() })
     }
 
-    /// Returns the kernel of a state-space scan. An item is some heads of each group, or a group.
+    /// Returns the kernel of a state-space scan. An item is either one group, or some heads of
+    /// every group.
     fn ssm_scan(&self, op: &Op) -> Result<Columns, ScheduleError> {
         let ([heads, p], [groups, s]) = (self.heads(op, "x")?, self.heads(op, "b")?);
         let of_group = heads / groups.max(1);
@@ -137,10 +139,11 @@ impl Lowering<'_> {
         let channels = self.shape(op, "a").len() == 2;
         let spec = |of, n| SsmScan { heads, groups, of, n, p, s, channels }.into();
         if groups > of_group {
-            // All groups have equal parts of every buffer.
+            // All groups have equally large parts of every buffer.
             return Ok(Columns { spec: spec(1, of_group), many: None, count: groups.into(), strides: Vec::new() });
         }
-        // An item has some heads of every group. In a row, groups are `of_group` heads apart.
+        // An item has the same number of heads of every group. In a row, the groups start
+        // `of_group` heads apart.
         let enough = (STATE / head.saturating_mul(groups.into()).max(1)).clamp(1, of_group.max(1).into()) as u32;
         let n = (1..=enough).rev().find(|&n| of_group.is_multiple_of(n)).unwrap_or(1);
         let heads = ["x", "y"].map(|name| (name, u64::from(n) * u64::from(p)));

@@ -1,4 +1,4 @@
-//! Experts that are loaded on demand. The weights of a layer are a group. The ops of the
+//! Experts that are loaded on demand. The expert weights of a layer form a group. The ops of the
 //! `residency` pass become steps, in which one thread sends requests to the runtime at a barrier.
 //!
 //! ```text
@@ -8,9 +8,10 @@
 //! %4 = expert.evict %3, %y {layer = 0}                                             release, after the last of those
 //! ```
 //!
-//! Invariant: groups are requested and released one after the other, each once by a routing. The
-//! work list's order and [`Resource::Group`] enforce this. Readers of a group's weights are between
-//! request and release, and use the rows of the routing that selects the experts.
+//! Invariant: groups are requested and released one after the other. Each routing requests a group
+//! at most once. The work list's order and [`Resource::Group`] enforce this. Tasks that read a
+//! group's weights are between request and release, and use the rows of the routing that selects
+//! the experts.
 
 use std::collections::HashMap;
 
@@ -20,11 +21,11 @@ use ixc_ir::plan::{BucketId, ExpertGroup, RowAxis, Source, Step};
 
 use super::{Binding, Lowering, Resource, Rows, ScheduleError, Slots, Work, WorkItem, fit, unsupported_error};
 
-/// Groups of experts found so far.
+/// Groups of experts that prefetches have named so far.
 #[derive(Default)]
 pub(in crate::schedule) struct Residency {
     groups: Vec<Group>,
-    /// Position in `groups` of a graph's layer.
+    /// For each layer number of the graph, the position of its group in `groups`.
     layers: HashMap<i64, u32>,
 }
 
@@ -72,7 +73,7 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// Returns the ids unchanged. Readers of the group's weights wait for the request through
+    /// Returns the ids unchanged. Tasks that read the group's weights wait for the request through
     /// [`Resource::Group`].
     pub(super) fn expert_wait(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;

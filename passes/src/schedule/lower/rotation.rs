@@ -1,4 +1,4 @@
-//! Rotation of heads, and temperatures, which are rotary tables that do not rotate.
+//! Rotation of heads. Temperatures are lowered as rotary tables that only scale.
 //!
 //! ```text
 //! rope.heads %q, %pos, @n          rope_heads: tokens, with all heads of a row at once
@@ -76,8 +76,8 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    /// Lowers a temperature, which scales each row by a factor of its position. It uses a rotary
-    /// table of one pair that does not rotate.
+    /// Lowers a temperature, which scales each row by a factor that depends on its position. It
+    /// uses a rotary table of one pair that does not rotate.
     pub(super) fn temperature(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
         self.positions(op, &x)?;
@@ -96,7 +96,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Lowers the temperature of each head. Entries of the table are one plus a logarithm.
+    /// Lowers a temperature for each head. Entries of the table are one plus a logarithm.
     pub(super) fn heads_temperature(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
         self.positions(op, &x)?;

@@ -18,8 +18,8 @@ use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, NamedArg, R
 use super::{bind, by_column, by_row, fit, part_bytes, row_bytes, unsupported_error, whole};
 
 impl Lowering<'_> {
-    /// Lowers sums of squares. All rows of an expert are one item, because they are added to the
-    /// same sums.
+    /// Lowers sums of squares. All rows of an expert are one item, because the item adds them to
+    /// the expert's sums.
     pub(super) fn column_squares(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (state, mut x) = (self.state(op, "sums")?, self.operand(op, "x")?);
@@ -76,7 +76,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Binds rows of a table that the runtime computes; the plan has no task for them.
+    /// Binds the result to table rows that the runtime computes; the plan has no task for them.
     pub(super) fn ngram(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
@@ -99,7 +99,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Lowers an elementwise op whose operands and result have rows of equal length; `spec` returns
+    /// Lowers an elementwise op whose operands and result have rows of equal length. `spec` returns
     /// the kernel for a number of elements.
     pub(super) fn elementwise(&mut self, op: &Op, spec: impl Fn(u32) -> KernelSpec) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
@@ -193,7 +193,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Returns the streams of a row, their weights, and the number of streams.
+    /// Returns the residual streams of a row, the weights of the streams, and their number.
     fn streams(&self, op: &Op) -> Result<(ArenaRows, ArenaRows, u64), ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (x, w, streams) = (self.operand(op, "x")?, self.operand(op, "w")?, self.parts(op, "x")?);
@@ -295,7 +295,7 @@ impl Lowering<'_> {
             bind("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
         ];
         if let Some(w) = w {
-            // Heads share a weight, or each head has its own.
+            // All heads share a weight vector of one dimension; otherwise each head has its own.
             let part = if self.module.weights[w.index()].shape.len() == 1 { 0 } else { row_bytes(Format::F32, n)? };
             args.push(bind("w", by_column(Source::Weight(self.vector(name, w)?), 0, part)));
         }
@@ -377,7 +377,8 @@ impl Lowering<'_> {
         self.by_rows(name.to_string(), x.rows, parts, Copy { n: fit("elements of a row", count)? }, &[], args)
     }
 
-    /// Returns `x` in an activation format. Equal values are quantised once.
+    /// Returns `x` in an activation format. Further calls with the same value and format return the
+    /// same quantised rows.
     pub(in crate::schedule) fn quantise(&mut self, x: ArenaRows, out: Format) -> Result<ArenaRows, ScheduleError> {
         let out = self.stored_format(out);
         if x.format == out {
@@ -426,26 +427,26 @@ impl Lowering<'_> {
     }
 }
 
-/// Elements of each part of a row, from the element `first` of the part on.
+/// A number of elements in each part of a row, starting at element `first` of the part.
 #[derive(Clone, Copy)]
 struct Elements<'r> {
     rows: &'r ArenaRows,
     first: u64,
 }
 
-/// Returns the number of elements of each stream in an item: a few kilobytes, if they divide the
-/// stream evenly.
+/// Returns the number of elements of each stream in an item. They take a few kilobytes if this
+/// number divides the stream evenly.
 fn of_stream(d: u64) -> u64 {
     const ELEMENTS: u64 = 512;
     if d.is_multiple_of(ELEMENTS) { ELEMENTS.min(d.max(1)) } else { d.max(1) }
 }
 
-/// Returns a kernel for a function of one or two rows.
+/// Returns a function from a row length to the kernel of `function`, which takes one or two rows.
 pub(super) fn map(function: Elementwise) -> impl Fn(u32) -> KernelSpec {
     move |n| Map { function, n }.into()
 }
 
-/// Returns the kernel of an elementwise op.
+/// Returns a function from a row length to the kernel of an elementwise op.
 pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     debug_assert_eq!(op.kind, OpKind::Unary(function));
     move |n| match function {

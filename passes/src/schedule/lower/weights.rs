@@ -15,7 +15,7 @@ impl Lowering<'_> {
         weight.choice.layout.unwrap_or(weight.format)
     }
 
-    /// Returns the format of a value in the arena, for a format of the graph.
+    /// Returns the format in which the arena stores a value of a graph format.
     pub(in crate::schedule) fn stored_format(&self, format: Format) -> Format {
         format.row().tiles.filter(|_| self.beside && format.is_quantised()).unwrap_or(format)
     }
@@ -55,7 +55,7 @@ impl Lowering<'_> {
         self.weight_in(w, self.format_of(w))
     }
 
-    /// Returns the number of a weight in its stored format.
+    /// Returns the number in the plan of a weight in its stored format.
     pub(in crate::schedule) fn stored_weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         if weight.part.is_some() {
@@ -115,8 +115,8 @@ impl Lowering<'_> {
         Ok(id)
     }
 
-    /// Returns the number of a rank's slice of a weight. A slice of contiguous bytes is a smaller
-    /// range of the tensor. Any other slice is a derived tensor of its blocks.
+    /// Returns the number in the plan of a rank's slice of a weight. A slice of contiguous bytes is
+    /// a smaller range of the tensor. Any other slice is a derived tensor of its blocks.
     fn slice_in(&mut self, w: WeightId, shard: &Shard, format: Format) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         let wrong = |problem: &str| unsupported_error("weight", format!("@{}, {problem}", weight.name));
@@ -167,7 +167,7 @@ impl Lowering<'_> {
         Ok(id)
     }
 
-    /// Adds a vector that no file stores. Equal numbers share one vector.
+    /// Adds a vector that is in no file. Vectors with equal numbers are added once.
     pub(in crate::schedule) fn made_vector(&mut self, name: String, numbers: &[f32]) -> Result<u32, ScheduleError> {
         let derived = Derivation::of_numbers(numbers);
         if let Some((_, id)) = self.made.iter().find(|(of, _)| *of == derived) {
@@ -188,7 +188,7 @@ impl Lowering<'_> {
         Ok(id)
     }
 
-    /// Returns the number of a float weight that kernels read in its stored format.
+    /// Returns the number in the plan of a float weight that kernels read in its stored format.
     pub(in crate::schedule) fn vector(&mut self, op: &'static str, w: WeightId) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         if weight.format != Format::F32 {
@@ -201,7 +201,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the bytes of the first `n` numbers of the dimension that is cut.
+/// Returns the bytes of `n` indices of the dimension that is cut, for one index of the outer
+/// dimensions.
 fn bytes_of(weight: &Weight, shard: &Shard, n: u64) -> Option<u64> {
     let (last, lead) = weight.shape.split_last()?;
     match lead.get(shard.dim as usize + 1..) {
@@ -213,7 +214,7 @@ fn bytes_of(weight: &Weight, shard: &Shard, n: u64) -> Option<u64> {
     }
 }
 
-/// Returns the number of cuts of the dimension: the product of the outer dimensions.
+/// Returns how often the cut dimension occurs in the tensor: the product of the outer dimensions.
 fn outer(weight: &Weight, shard: &Shard) -> Option<u64> {
     weight.shape.get(..shard.dim as usize)?.iter().try_fold(1u64, |product, &n| product.checked_mul(n))
 }
@@ -226,7 +227,7 @@ fn contiguous(weight: &Weight, shard: &Shard) -> Option<u64> {
     }
 }
 
-/// Returns the derived tensor with the blocks of a slice, unchanged. Its views count blocks.
+/// Returns a derived tensor with the unchanged blocks of a slice. Its pieces count in blocks.
 fn blocks_of(weight: &Weight, shard: &Shard, place: Place) -> Option<Derivation> {
     let (stored, (&last, lead)) = (weight.stored_format(), weight.shape.split_last()?);
     let element = match Element::from_format(stored) {
@@ -251,7 +252,7 @@ fn blocks_of(weight: &Weight, shard: &Shard, place: Place) -> Option<Derivation>
     };
     let outer = outer(weight, shard)?;
     if dim == lead.len() {
-        // The ranges of columns lie side by side.
+        // The columns of all ranges are placed next to each other in each row.
         let stride = shard.of / block;
         let columns = |range: &std::ops::Range<u64>| {
             let rows = vec![Axis { len: outer, stride }];
