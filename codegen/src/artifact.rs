@@ -1,4 +1,4 @@
-//! Result of lowering one kernel, and the errors that prevent it.
+//! Result of lowering one kernel, and the reasons why kernels get no code.
 //!
 //! A process that loads the same kernels many times can share their artifacts. Lowering is
 //! deterministic, so shared artifacts are equal to new ones:
@@ -87,11 +87,11 @@ impl CodegenError {
     }
 }
 
-/// Artifacts by the text and the target of their kernels. The text has the bits of floats, which
-/// comparisons of kernels do not: zeros of both signs are equal.
+/// Artifacts by the text and the target of their kernels. Kernels are compared by text, because
+/// text has the exact bits of floats: `==` considers zeros of both signs equal.
 #[derive(Default)]
 struct SharedArtifacts {
-    /// Bytes of all texts and artifacts.
+    /// Bytes of all kernels' texts and artifacts.
     bytes: usize,
     by_text: HashMap<(String, Target), Artifact>,
 }
@@ -101,9 +101,10 @@ static SHARED: OnceLock<Mutex<SharedArtifacts>> = OnceLock::new();
 /// Max bytes of shared artifacts with the texts of their kernels.
 const MAX_SHARED: usize = 200_000_000;
 
-/// Keeps artifacts in memory from now on, and reuses them for equal kernels. It takes up to 200 MB.
+/// Keeps artifacts in memory from now on, and reuses them for equal kernels. They take up to 200
+/// MB.
 ///
-/// This is for tests: they load plans of a few models hundreds of times.
+/// Only tests call this: they load the plans of a few models hundreds of times.
 pub fn share_artifacts() {
     SHARED.get_or_init(Mutex::default);
 }
@@ -129,8 +130,8 @@ pub enum Artifact {
 }
 
 impl Artifact {
-    /// Generates the code of a verified kernel. With `with_text`, also keeps listings that cost
-    /// extra time. Without, returns a shared artifact if there is one ([`share_artifacts`]).
+    /// Generates the code of a verified kernel. With `with_text`, also keeps listings, which cost
+    /// extra time. Otherwise, returns a shared artifact if there is one ([`share_artifacts`]).
     ///
     /// # Errors
     /// [`CodegenError::X64`] or [`CodegenError::Portable`].
@@ -176,7 +177,8 @@ impl Artifact {
         }
     }
 
-    /// Returns the input of x86-64 listings; `None` for code of other architectures.
+    /// Returns the data from which x86-64 listings are made; `None` for code of other
+    /// architectures.
     pub fn finished_code(&self) -> Option<FinishedCode<'_>> {
         match self {
             Artifact::X64(compiled) => Some(FinishedCode::from(compiled)),
@@ -190,8 +192,9 @@ impl Artifact {
         }
     }
 
-    /// Returns the listing of one of several kernels. `number` makes its labels unique. On other
-    /// architectures than x86-64, the listing is empty if the code was compiled without text.
+    /// Returns the listing of one of several kernels. `number` makes the labels of the listing
+    /// unique. On other architectures than x86-64, the listing is empty if the code was compiled
+    /// without text.
     pub fn listing(&self, kernel: &Kernel, number: usize) -> String {
         if let Some(code) = self.finished_code() {
             return x64::listing::text_of_many(code, kernel, number);

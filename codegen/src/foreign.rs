@@ -1,8 +1,8 @@
 //! Code from outside this process: the CPU features that its instructions need, and calling it.
 //!
 //! A [`crate::module::Module`] runs only code that it generated from verified kernels. This module
-//! handles an exported kernel that is read back from a file. Nothing is known about such code
-//! except its author's claims, so calling it is unsafe.
+//! runs the code of an exported kernel that is read back from a file. Only the author of such code
+//! can state what it does, so calling it is unsafe.
 
 use iced_x86::{Decoder, DecoderOptions};
 use memmap2::Mmap;
@@ -26,7 +26,7 @@ pub fn features(code: &[u8]) -> Features {
     found
 }
 
-/// Foreign machine code in executable memory, at the start of a page.
+/// Foreign machine code at the start of a page of executable memory.
 #[derive(Debug)]
 pub struct ForeignCode {
     memory: Mmap,
@@ -34,7 +34,7 @@ pub struct ForeignCode {
 }
 
 impl ForeignCode {
-    /// Copies code, which begins with its entry, and the code's constants into executable memory.
+    /// Copies code and its constants into executable memory. The code's entry is its first byte.
     ///
     /// # Errors
     /// [`CodegenError::ExecutableMemory`].

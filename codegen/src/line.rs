@@ -1,5 +1,5 @@
 //! Origin of each instruction: the statement of the kernel's IR. Listings, profiles and reports use
-//! it to show lines.
+//! it to show the IR line of an instruction.
 
 /// Origin of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Compiled kernels in executable memory, callable.
 //!
-//! Verifies kernels, compiles each for one target, and places all code in one mapping. The mapping
-//! is first written and then made executable, never both at once.
+//! [`Module`] verifies kernels, compiles each for one target, and places all code in one memory
+//! mapping. The mapping is first written and then made executable, never both at once.
 //!
 //! ```
 //! use ixc_codegen::module::Module;
@@ -37,7 +37,8 @@ use crate::parallel;
 use crate::profile;
 use ixc_targets::Target;
 
-/// Alignment of every kernel in the mapping: a cache line, and enough for vector constants.
+/// Alignment of every kernel in the mapping: the size of a cache line, which is also enough for
+/// vector constants.
 const ALIGNMENT: usize = 64;
 /// `int3`, which fills the gaps between kernels. Execution never reaches it.
 const PADDING: u8 = 0xcc;
@@ -58,7 +59,7 @@ pub enum ArgumentError {
         /// Number of kernels in the module.
         kernels: usize,
     },
-    /// Wrong numbers of arguments, or a dim outside its range.
+    /// A wrong number of dims or buffers, or a dim outside its range.
     #[error(transparent)]
     Call(#[from] CallError),
     /// A buffer is too small.
@@ -205,7 +206,8 @@ impl Module {
         unsafe { entry(buffers.as_ptr(), dims.as_ptr()) }
     }
 
-    /// Checks all requirements of [`Module::call`], once for any number of calls.
+    /// Checks all requirements of [`Module::call`] and returns the checked call, which can run any
+    /// number of times.
     ///
     /// # Errors
     /// See [`ArgumentError`].

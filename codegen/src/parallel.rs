@@ -1,4 +1,4 @@
-//! Parallel work on many kernels: a model has dozens, which are compiled independently.
+//! Parallel work on many kernels. A model has dozens of kernels, which are compiled independently.
 //!
 //! ```
 //! let squares = ixc_codegen::parallel::map(&[1, 2, 3], |n| n * n);
@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum threads: with more, threads would wait for memory.
+/// Maximum number of threads. More threads would wait for memory.
 const THREADS: usize = 8;
 
 /// Applies `make` to each item and returns the results in the items' order. It uses one thread per
@@ -29,7 +29,7 @@ pub fn map<T: Sync, R: Send>(items: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<
     let mut made = std::thread::scope(|scope| {
         let others = (1..processors.min(THREADS).min(items.len()))
             .map(|_| std::thread::Builder::new().spawn_scoped(scope, work));
-        // If a thread cannot be started, the others do its share.
+        // If a thread cannot be started, the other threads process its items.
         let others: Vec<_> = others.filter_map(Result::ok).collect();
         let mut made = work();
         for other in others {

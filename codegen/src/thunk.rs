@@ -1,13 +1,14 @@
-//! Thunk that calls foreign code: it detects violations of the calling convention and restores the
-//! state.
+//! Thunk that calls foreign code. It detects violations of the calling convention and restores the
+//! registers and flags.
 //!
 //! Generated kernels are called directly: the lowering saves the registers, and the emulator checks
-//! this for every kernel. Foreign code offers no such guarantee. A function of the System V
+//! this for every kernel. Foreign code gives no such guarantee. A function of the System V
 //! convention keeps `rbx`, `rbp`, `r12` to `r15` and the rounding and masks in MXCSR, and leaves
-//! the direction flag clear. If it does not, the caller fails later, at an unrelated place.
+//! the direction flag clear. If the function does not, the caller fails later, at an unrelated
+//! place.
 //!
-//! The thunk therefore saves all of these, fills the registers with an unlikely value, and compares
-//! after the call:
+//! The thunk therefore saves this state, fills the registers with an unlikely value, and compares
+//! the state after the call:
 //!
 //! ```text
 //! push rbx … r15; push report; stmxcsr          saved; the stack stays aligned to 16
@@ -25,9 +26,10 @@ use ixc_targets::{Feature, Features};
 
 /// Value of the callee-saved registers when the code begins; unlikely to occur by chance.
 const SAVED_VALUE: i64 = 0x5a5a_c3c3_6969_0ff1;
-/// The direction flag in the flags.
+/// Direction flag in the flags register.
 const DIRECTION: i32 = 1 << 10;
-/// Rounding, masks and flushing in MXCSR; the bits below are exception flags.
+/// Control bits of MXCSR: rounding, exception masks and flushing. The lower bits are exception
+/// flags.
 const CONTROL: i32 = 0xffc0;
 /// State that a function must preserve, in the order of the thunk's report.
 const REPORTED: [&str; 8] =
@@ -140,25 +142,25 @@ macro_rules! thunk {
 
 #[cfg(target_arch = "x86_64")]
 thunk! {
-    /// The thunk of machines without AVX.
+    /// Thunk for machines without AVX.
     without_vectors
 }
 
 #[cfg(target_arch = "x86_64")]
 thunk! {
-    /// The thunk of machines with AVX.
+    /// Thunk for machines with AVX.
     with_vectors "vzeroupper"
 }
 
 #[cfg(target_arch = "x86_64")]
 thunk! {
-    /// The thunk of code that uses tiles. The bytes are `tilerelease`, which not every assembler
+    /// Thunk for code that uses tiles. The bytes encode `tilerelease`, which not every assembler
     /// knows.
     with_tiles ".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0", "vzeroupper"
 }
 
 impl Thunk {
-    /// Returns the thunk of a machine with these features. `tiles` states whether the code uses
+    /// Returns the thunk for a machine with these features. `tiles` states whether the code uses
     /// tiles.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn for_machine(present: Features, tiles: bool) -> Thunk {
@@ -172,7 +174,8 @@ impl Thunk {
         Thunk { function }
     }
 
-    /// Returns a thunk that cannot be called: another processor does not run such code.
+    /// Returns a thunk that cannot be called, because processors other than x86-64 do not run such
+    /// code.
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn for_machine(_present: Features, _tiles: bool) -> Thunk {
         Thunk {}
@@ -210,8 +213,8 @@ mod tests {
     use super::*;
     use crate::module::executable;
 
-    /// Calls code that takes no buffers, then calls an empty function, which must find the state
-    /// restored.
+    /// Calls code that takes no buffers, and returns the state that it changed. Then calls an empty
+    /// function, which must find the state restored.
     fn changed_registers(code: &[u8]) -> Vec<&'static str> {
         let thunk = Thunk::for_machine(cpu::present(), false);
         let run = |code: &[u8]| {

@@ -1,10 +1,10 @@
-//! Tests of all kernels. A test row is a spec and the number of rows of an item. For each row and
-//! target, the generated IR is verified, and interpreter, portable and native code must give the
-//! same bits. Kernels are also compared with their formula in f64, within the bound that the
-//! comparison states. Each test prints the method of running each target's code.
+//! Tests of all kernels. A test row is a kernel spec and the number of rows of an item. For each
+//! test row and target, the generated IR is verified. The interpreter, portable code and native
+//! code must give the same bits. Kernels are also compared with their formula in f64, within the
+//! bound that the comparison states. Each test prints how each target's code was run.
 //!
-//! A failure message contains the row's name; `cargo test -p ixc-codegen --test kernels -- NAME`
-//! runs its group again.
+//! A failure message contains the test row's name;
+//! `cargo test -p ixc-codegen --test kernels -- NAME` runs its group again.
 
 #[path = "kernels/attention.rs"]
 mod attention;
@@ -114,8 +114,8 @@ fn rope() {
     group.done();
 }
 
-/// Gated linear units of all kinds, alone and after two products with biases; and scaled parts of
-/// rows.
+/// Tests gated linear units of all kinds, alone and after two products with biases, and scaled
+/// parts of rows.
 #[test]
 fn gates() {
     let pace = Pace::default();
@@ -173,7 +173,7 @@ fn gates() {
     group.done();
 }
 
-/// Gates with a limit on the activation's result.
+/// Tests gates with a limit on the activation's result.
 #[test]
 fn limited_gates() {
     let pace = Pace::default();
@@ -196,7 +196,7 @@ fn limited_gates() {
     group.done();
 }
 
-/// Gates and up projections with a smooth limit.
+/// Tests gates and up projections with a smooth limit.
 #[test]
 fn bent_gates() {
     let pace = Pace::default();
@@ -219,7 +219,7 @@ fn bent_gates() {
     group.done();
 }
 
-/// Attention of a row over its streams from earlier layers.
+/// Tests attention of a row over its streams from earlier layers.
 #[test]
 fn stream_attends() {
     let mut group = Group::new("stream_attends");
@@ -265,7 +265,8 @@ fn erf_gates() {
     gates_of("erf_gates", Activation::GeluErf);
 }
 
-/// Identity experts, which return their input: all ids, some, or none of them.
+/// Tests identity experts, which return their input: all ids, some of the ids or none of them are
+/// identity experts.
 #[test]
 fn route_identities() {
     let mut group = Group::new("route_identities");
@@ -277,7 +278,7 @@ fn route_identities() {
     group.done();
 }
 
-/// Experts of a rank: all ids, some, or none of them.
+/// Tests routes on a rank that owns all, some or none of the experts.
 #[test]
 fn route_owned() {
     let mut group = Group::new("route_owned");
@@ -300,7 +301,8 @@ fn expert_groups() {
     group.done();
 }
 
-/// Heads times the temperature of their position, which depends on two parameters of the head.
+/// Tests heads times the temperature of their position, which depends on two parameters of the
+/// head.
 #[test]
 fn temperatures_of_heads() {
     let mut group = Group::new("temperatures_of_heads");
@@ -310,7 +312,8 @@ fn temperatures_of_heads() {
     group.done();
 }
 
-/// Rows minus their means, rows times the temperature of their position, and sparse-mixer routing.
+/// Tests rows minus their means, rows times the temperature of their position, and sparse-mixer
+/// routing.
 #[test]
 fn layer_norms_temperatures_and_mixers() {
     let mut group = Group::new("layer_norms_temperatures_and_mixers");
@@ -466,7 +469,7 @@ fn recurrent_with_decays_of_channels() {
     group.done();
 }
 
-/// Decays with bounded logarithms, of heads and of channels.
+/// Tests decays with bounded logarithms, for each head and for each channel.
 #[test]
 fn recurrent_with_bounded_decays() {
     let mut group = Group::new("recurrent_with_bounded_decays");
@@ -478,7 +481,7 @@ fn recurrent_with_bounded_decays() {
     group.done();
 }
 
-/// Rates of up to 2.
+/// Tests update rates of up to 2.
 #[test]
 fn recurrent_with_rates() {
     let mut group = Group::new("recurrent_with_rates");
@@ -497,8 +500,8 @@ fn delta_net(group: &mut Group, n: u32, channels: bool, [bound, rate]: [Option<B
     }
 }
 
-/// Positions that share keys: fewer complete runs than chosen, none, and more, up to all bits of a
-/// word.
+/// Tests runs of positions that share a key: with none, fewer or more complete runs than are
+/// chosen. A run has up to 32 positions, all bits of a word.
 #[test]
 fn indices_of_runs() {
     let mut group = Group::new("indices_of_runs");
@@ -512,9 +515,9 @@ fn indices_of_runs() {
     group.done();
 }
 
-/// Choice among blocks of positions, some of them local: fewer blocks than chosen, as many, and
-/// more. Blocks have 32 positions or a multiple. The choice runs in one kernel, and from the scores
-/// of all parts.
+/// Tests the choice among blocks of positions; some of these blocks are local. There are fewer
+/// blocks than chosen, as many, and more. Blocks have 32 positions or a multiple of 32. The choice
+/// runs in one kernel, and from the scores of all parts.
 #[test]
 fn indices_of_blocks() {
     let mut group = Group::new("indices_of_blocks");
@@ -529,7 +532,7 @@ fn indices_of_blocks() {
     group.done();
 }
 
-/// Choice of entries: fewer complete ones than chosen, the same number, and more.
+/// Tests the choice of entries: fewer complete entries than chosen, the same number, and more.
 #[test]
 fn indices_of_entries() {
     let mut group = Group::new("indices_of_entries");
@@ -543,7 +546,7 @@ fn indices_of_entries() {
     group.done();
 }
 
-/// Sums of heads, signed roots, and convolutions with dilated taps.
+/// Tests sums of heads, signed roots, and convolutions with dilated taps.
 #[test]
 fn ngram_row_kernels() {
     let mut group = Group::new("ngram_row_kernels");
@@ -557,7 +560,8 @@ fn ngram_row_kernels() {
     group.done();
 }
 
-/// Heads that don't fill tiles, keys of odd lengths, fewer positions than chosen, and more.
+/// Tests heads that don't fill tiles, keys of odd lengths, and fewer or more positions than are
+/// chosen.
 #[test]
 fn indices() {
     let mut group = Group::new("indices");
@@ -572,8 +576,8 @@ fn indices() {
     group.done();
 }
 
-/// [`indices`] and [`indices_of_entries`] in two kernels: the scores of a part, and the choice from
-/// all scores.
+/// Tests the indices of [`indices`] and [`indices_of_entries`] in two kernels: one computes the
+/// scores of a part, the other chooses from all scores.
 #[test]
 fn indices_in_parts() {
     let mut group = Group::new("indices_in_parts");
@@ -694,7 +698,7 @@ fn rectified_squares() {
     group.done();
 }
 
-/// Heads of one group, of all groups, and all heads.
+/// Tests state-space scans whose items are heads of one group, of all groups, or all heads.
 #[test]
 fn ssm_scans() {
     let mut group = Group::new("ssm_scans");
@@ -730,8 +734,8 @@ fn exponentials() {
     group.done();
 }
 
-/// Heads with a key each and with a shared key, with and without reads of the state. Rows are read
-/// before and after the update of the state.
+/// Tests WKV heads with a key each and with a shared key, with and without reads of the state. Rows
+/// are read before and after the update of the state.
 #[test]
 fn wkv() {
     let mut group = Group::new("wkv");
@@ -750,7 +754,8 @@ fn wkv() {
     group.done();
 }
 
-/// Chunks and remaining rows, around the lengths of both, of vectors, and of blocks of rows.
+/// Tests chunks of rows and remaining rows, with sizes around those of chunks, vectors and blocks
+/// of rows.
 #[test]
 fn recurrent_chunks() {
     delta_net_chunks("recurrent_chunks", &[false], [None; 2]);
@@ -790,7 +795,8 @@ fn delta_net_chunks(name: &'static str, of_channels: &[bool], [bound, rate]: [Op
 fn softcap() {
     let mut group = Group::new("softcap");
     for n in [1, 15, 16, 17, 31, 33, 100] {
-        // Inputs are in -2..2: around the end of the polynomial, and far beyond the cap.
+        // Inputs are in -2..2. With these caps, they reach the end of the polynomial's range and go
+        // far beyond the cap.
         for cap in [0.25, 2.0, 30.0] {
             group.one(Softcap { n, cap: Bits::from_value(cap) });
         }

@@ -1,8 +1,8 @@
 //! Lowering of each op of the kernel IR, by target. Each case of `tests/lower/*.ix` has a kernel
 //! and the expected instructions of each statement, without prologue, epilogue and loads of
 //! addresses. Targets with the same instructions are listed together. Targets are omitted if their
-//! vectors are too short or they have no tiles. `IXC_BLESS=1 cargo test -p ixc-codegen --test
-//! lower` rewrites the expectations.
+//! vectors are too short or they lack the tiles of a case.
+//! `IXC_BLESS=1 cargo test -p ixc-codegen --test lower` rewrites the expectations.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -18,14 +18,14 @@ use ixc_testing::becomes;
 
 const TARGETS: [&str; 5] = ["avx2", "alder-lake", "avx512", "zen4", "amx"];
 
-/// Operand of the instructions that load the buffers' addresses.
+/// Operand of instructions that load the address of a buffer.
 const ARGUMENT: &str = ", qword ptr [rdi";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lower")
 }
 
-/// Whether a target has the vectors and tiles of a kernel.
+/// Whether a target has vectors that are wide enough for a kernel, and the tiles that it uses.
 fn holds(target: Target, kernel: &Kernel) -> bool {
     let row = target.row();
     kernel

@@ -1,7 +1,7 @@
-//! Matrix products by tiles against f64: every format, rows around every block, columns around
-//! every chunk. Attention by tiles: heads that fill tiles and heads that do not, rows around every
-//! unit, positions around every run. The interpreter and the machine code in the emulator must give
-//! the same bits.
+//! Matrix products by tiles, compared with f64: every format, row counts around every block size,
+//! column counts around every chunk size. Attention by tiles: heads that fill tiles and heads that
+//! do not, row counts around every unit, positions around every run. The interpreter and the
+//! machine code in the emulator must give the same bits.
 
 use half::f16;
 use ixc_codegen::x64;
@@ -40,7 +40,7 @@ fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize)
 }
 
 fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, bound: f64) {
-    // With and without a bias.
+    // Checks the products with and without a bias.
     for bias in [true, false] {
         check_with(format, x_format, [k, tile, rows], bias, bound);
     }
@@ -90,7 +90,7 @@ fn check_with(format: Format, x_format: Format, [k, tile, rows]: [usize; 3], has
     emulate(&kernel, &dims, &mut emulated);
     assert_eq!(emulated[result], buffers[result], "{} at {rows} rows: emulated and interpreted", spec.name());
     if format.has_row_scale() {
-        // Integer sums are exact in any order.
+        // Integer sums are exact in any order, so the bits of two kernels must be equal.
         let spec = spec_by(MatmulStrategy::Gemv);
         let kernel = generate(&spec, Target::AVX2).unwrap_or_else(|e| panic!("{e}"));
         let dims = spec.dims_of_rows(rows as u32);
@@ -133,14 +133,14 @@ fn emulate(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) {
     program.call(&slices, dims).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
 }
 
-/// A weight is truncated to bf16 (up to 2^-7), and an activation rounded (up to 2^-8). The error of
-/// sums in f32 is small.
+/// Relative error bound for products in bf16. A weight is truncated to bf16 (up to 2^-7), and an
+/// activation rounded (up to 2^-8). The error of sums in f32 is small.
 const BF16: f64 = 6.1 / 512.0;
-/// Half a step, with 127 steps up to a row's largest element; elements are half as large on
-/// average.
+/// Error bound for 8-bit activations: half a step, with 127 steps up to a row's largest element.
+/// Elements are half as large as that on average.
 const BYTES: f64 = 1.0 / 127.0;
-/// Both factors are two bf16 each, and the product of both low parts is omitted. The error is 2^-16
-/// for the remainder of either factor, plus the rounding of the sum.
+/// Error bound if both factors are split into two bf16 each, and the product of the two low parts
+/// is omitted. The error is 2^-16 for the remainder of either factor, plus the rounding of the sum.
 const TWICE: f64 = 1.0 / 16384.0;
 
 #[test]
@@ -168,7 +168,7 @@ fn tile_products_are_correct_in_every_format() {
         }
     }
     assert!(checked > 6, "{checked} formats");
-    // Several chunks of columns, and remaining columns.
+    // Tests several chunks of columns, and columns that remain after the last chunk.
     check(Format::Q4KR16, Format::A8SuperTile, 2 * 4096 + 256, 64, 17, BF16);
     check(Format::Q6KR16, Format::A8SuperTile, 8192 + 256, 32, 33, BF16);
     check(Format::Q8_0R16, Format::A8SmallTile, 4096 + 64, 64, 16, BF16);
@@ -180,8 +180,8 @@ fn tile_products_are_correct_in_every_format() {
 }
 
 /// Checks that nothing is spilled, and that tiles are configured and released once. Moves are
-/// allowed where codes are put into mantissas: a `vpternlogd` overwrites one of its three operands,
-/// and each operand has later uses. A move takes no execution port.
+/// allowed where quantised values are put into mantissas: a `vpternlogd` overwrites one of its
+/// three operands, and each operand has later uses. A move takes no execution port.
 #[test]
 fn tile_product_code_has_no_spills() {
     let spec: KernelSpec = Linear {
@@ -251,8 +251,8 @@ impl Sequence {
         Sequence { spec, kernel, q: floats(&mut random, positions as u32 * heads * group * d), keys, values }
     }
 
-    /// Computes the result of an item of `rows` rows from position `first` on: interpreted,
-    /// emulated and by the formula.
+    /// Computes the result of an item of `rows` rows from position `first` on. Checks that
+    /// interpreter, emulator and formula agree.
     fn attend(&self, first: usize, rows: usize) -> Vec<u8> {
         let AttentionTiles { heads: Heads { group, d, dv }, key_heads: heads, .. } = self.spec;
         let block = ATTENTION_BLOCK as usize;
@@ -263,7 +263,7 @@ impl Sequence {
         let cache = |bytes: &[u8], format: Format, n: usize, at: &dyn Fn(usize, usize) -> usize| {
             let row = format.row_bytes(n as u64).unwrap() as usize;
             let mut part = bytes[blocks.start * block * row..blocks.end * block * row].to_vec();
-            // Positions that no row may see: large elements, or large scales of blocks.
+            // Positions that no row may see get large elements, or large scales of blocks.
             for (position, i) in (0..seen % block).flat_map(|p| (0..n / format.block_len()).map(move |i| (p, i))) {
                 let lanes = KEY_LANES as usize;
                 let place = match Codes::from_format(format) {
@@ -289,7 +289,7 @@ impl Sequence {
         before.extend(self.spec.scores.slopes.then_some(slopes));
         before.extend([
             vec![0xa5; extent(dv)],
-            // NaN, as bf16 and as f32.
+            // Fills scratch memory with NaN, which is NaN both as bf16 and as f32.
             vec![0xff; scratch],
         ]);
         let result = before.len() - 2;
@@ -353,8 +353,8 @@ fn tile_attention_over_quantised_cache_is_correct() {
     }
 }
 
-/// Windows shorter than a block, shorter than the rows of an item, and longer than both. Windows
-/// with and without full runs. Sequences shorter than the window.
+/// Tests windows shorter than a block, shorter than the rows of an item, and longer than both. Also
+/// tests windows with and without full runs, and sequences shorter than the window.
 #[test]
 fn tile_attention_over_windows_is_correct() {
     let mut seen = [false; 5];
@@ -376,8 +376,8 @@ fn tile_attention_over_windows_is_correct() {
     assert_eq!(seen, [true; 5], "lead, head, full, masked and rest");
 }
 
-/// Chunks as long as a run, shorter and longer, with rows of one and of two chunks, and capped
-/// scores.
+/// Tests chunks as long as a run, shorter and longer, with rows of one and of two chunks, and
+/// capped scores.
 #[test]
 fn tile_attention_over_chunks_with_caps_is_correct() {
     for (chunk, sizes) in [(32, [3, 16, 24]), (128, [8, 64, 64]), (256, [2, 32, 16])] {
@@ -397,8 +397,8 @@ fn tile_attention_over_chunks_with_caps_is_correct() {
     }
 }
 
-/// Scores that decrease with distance: alone, capped, within windows and chunks, and over blocks. A
-/// row's result depends on no other row.
+/// Tests scores that decrease with distance: alone, capped, within windows and chunks, and over
+/// blocks. A row's result depends on no other row.
 #[test]
 fn tile_attention_with_slopes_is_correct() {
     let blocks = Cache { keys: Format::Q8_0, values: Format::Q4_0 };
@@ -417,7 +417,8 @@ fn tile_attention_with_slopes_is_correct() {
             let whole = sequence.attend(490, 40);
             for (first, rows) in [(0, 17), (127, 33), (490, 1), (500, 25), (513, 3), (650, 32)] {
                 let part = sequence.attend(first, rows);
-                // As with windows, the buffers of chunks begin at another block for each item.
+                // As with windows, the buffers of a chunked item begin at a block that depends on
+                // the item, so results are not compared.
                 if let Some(before) = first.checked_sub(490).filter(|before| !chunked && before + rows <= 40) {
                     assert_eq!(part, &whole[before * row..][..part.len()], "{rows} rows at {first}");
                 }
@@ -442,8 +443,8 @@ fn windowed_tile_attention_rows_are_independent() {
     }
 }
 
-/// Checks that the result does not depend on the item's first row or number of rows. Rows are
-/// masked or not, in whole units or in a partial one.
+/// Checks that the result does not depend on the item's first row or number of rows. Items have
+/// masked and unmasked rows, in whole units and in a partial one.
 #[test]
 fn tile_attention_rows_are_independent() {
     for exact in [false, true] {
@@ -457,7 +458,7 @@ fn tile_attention_rows_are_independent() {
     }
 }
 
-/// Checks that nothing is spilled, as in products of weights.
+/// Checks that nothing is spilled, as for products with weights.
 #[test]
 fn tile_attention_code_has_no_spills() {
     for (exact, window) in [(false, None), (true, None), (false, Some(128)), (true, Some(1024))] {

@@ -1,4 +1,4 @@
-//! Chunks of 16 bytes: cranelift's values for vectors.
+//! Chunks of 16 bytes: cranelift's values, from which vectors are built.
 
 use cranelift_codegen::ir::{self, Value, types};
 use ixc_ir::kernel::{Elem, Type};

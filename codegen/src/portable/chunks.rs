@@ -67,7 +67,8 @@ impl Lowering<'_> {
         self.cast(ty, shuffled)
     }
 
-    /// Writes two chunks to the stack, with space for a third, and returns their address.
+    /// Writes two chunks to the stack and reserves space for a third chunk after them. Returns the
+    /// address of the first chunk.
     fn spill(&mut self, chunks: [Value; 2]) -> Value {
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, 3 * CHUNK_BYTES as u32, 4);
         let slot = self.b.create_sized_stack_slot(slot);
@@ -78,8 +79,8 @@ impl Lowering<'_> {
         base
     }
 
-    /// Builds a chunk byte by byte in the space for the third chunk of [`Self::spill`]. `from`
-    /// returns the address of each byte.
+    /// Builds a chunk byte by byte in the space that [`Self::spill`] reserves at `base`. `from`
+    /// returns the address of each source byte.
     fn gather(&mut self, base: Value, mut from: impl FnMut(&mut Self, usize) -> (Value, i32)) -> Value {
         let room = 2 * CHUNK_BYTES as i32;
         for i in 0..CHUNK_BYTES {
@@ -112,8 +113,8 @@ impl Lowering<'_> {
         self.b.ins().band_not(shuffled, cleared)
     }
 
-    /// Moves the chunk's bytes from `first` on to the lowest bytes. The bytes above them are
-    /// undefined.
+    /// Moves the chunk's bytes from byte `first` on to the lowest bytes. The bytes above the moved
+    /// ones are undefined.
     pub(super) fn move_down(&mut self, chunk: Value, first: usize) -> Value {
         if first == 0 { chunk } else { self.shuffle(chunk, chunk, |i| (first + i) % CHUNK_BYTES) }
     }
@@ -130,8 +131,8 @@ impl Lowering<'_> {
         self.cast(ty, chunk)
     }
 
-    /// Copies the tables that these statements use to the stack: code without relocations cannot
-    /// index other data.
+    /// Copies the lookup tables that these statements use to the stack, because code without
+    /// relocations cannot index other data.
     pub(super) fn copy_tables(&mut self, statements: &[Stmt]) {
         for statement in statements {
             match statement {
@@ -155,7 +156,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Copies a table of whole chunks to the stack.
+    /// Copies a table to the stack. Its size is a multiple of 16 bytes.
     fn copy_table(&mut self, bytes: &[u8]) -> Value {
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes.len() as u32, 4);
         let slot = self.b.create_sized_stack_slot(slot);
@@ -167,8 +168,8 @@ impl Lowering<'_> {
         base
     }
 
-    /// Looks up table entries. In each 32-bit lane, byte `quarter` of operand 0 is the low byte of
-    /// the entry's number, and the same byte of operand 1 the high byte.
+    /// Looks up table entries. Each 32-bit lane contains a 16-bit entry number: its low byte is
+    /// byte `quarter` of operand 0, its high byte the same byte of operand 1.
     pub(super) fn lookup_quarter(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let immediate = self.immediate(inst)?;
         let (table, quarter) = ((immediate / QUARTERS) as usize, immediate % QUARTERS);
@@ -195,8 +196,8 @@ impl Lowering<'_> {
         Ok(all)
     }
 
-    /// Looks up entries of a table of bytes; the operands hold the low and high bytes of the
-    /// entries' numbers.
+    /// Looks up entries of a table of bytes. Operand 0 has the low bytes of the entry numbers,
+    /// operand 1 the high bytes.
     pub(super) fn lookup_byte(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let table = self.immediate(inst)? as usize;
         let Some(base) = self.byte_tables[table] else { return Err(self.malformed_error("lookup_byte", "a table")) };
@@ -219,8 +220,9 @@ impl Lowering<'_> {
         })
     }
 
-    /// Selects bits as `vpmultishiftqb`: byte `i` of `from` is a bit offset into the same eight
-    /// bytes of `a`. The result's byte `i` is the 8 bits that begin there, with wrap-around.
+    /// Selects bits like `vpmultishiftqb`: byte `i` of `from` is a bit offset into the eight bytes
+    /// of `a` around byte `i`. Byte `i` of the result is the 8 bits that begin at this offset, with
+    /// wrap-around.
     pub(super) fn multishift(&mut self, a: Value, from: Value) -> Value {
         let [a, from] = [a, from].map(|chunk| self.cast(types::I64X2, chunk));
         let mut chunk = a;
@@ -228,7 +230,7 @@ impl Lowering<'_> {
             let [eight, from] = [a, from].map(|chunk| self.b.ins().extractlane(chunk, half));
             let mut all = self.b.ins().iconst(types::I64, 0);
             for byte in 0..8 {
-                // Rotations take their amount modulo 64.
+                // Rotations use the amount modulo 64, so higher bits need no mask.
                 let by = self.b.ins().ushr_imm_u(from, 8 * byte);
                 let bits = self.b.ins().rotr(eight, by);
                 let bits = self.b.ins().band_imm_u(bits, 0xff);

@@ -1,5 +1,5 @@
-//! Float operations that cranelift has no op for, built from its ops. They are bit-identical on
-//! every machine.
+//! Float operations for which cranelift has no op, built from other cranelift ops. Their results
+//! have the same bits on every machine.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Value, types};
@@ -37,9 +37,9 @@ impl Lowering<'_> {
         self.choose(below, saturated, min)
     }
 
-    /// Rounds to the nearest integer as a float, ties to even. If the CPU lacks the instruction:
-    /// every float from 2^23 up is an integer, and adding 2^23 to a smaller float rounds it to an
-    /// integer.
+    /// Rounds to the nearest integer as a float, ties to even. If the CPU lacks the instruction, it
+    /// adds 2^23 to a float below 2^23, which rounds the float to an integer. Every float from 2^23
+    /// up already is an integer.
     fn nearest(&mut self, a: Value) -> Value {
         if self.features.round {
             return self.b.ins().nearest(a);
@@ -124,9 +124,10 @@ impl Lowering<'_> {
     /// Converts four singles to halves, rounding to nearest even. The halves are sign-extended to
     /// 32 bits each, so that they can be narrowed with saturation.
     ///
-    /// A normal result is rounded by adding half a unit minus one, or exactly half if the upper
-    /// part is odd. The carry may run into the exponent, up to infinity. A subnormal result is
-    /// rounded by the adder: the unit of 0.5 + |x| is the unit of subnormal halves, 2^-24.
+    /// A normal result is rounded by adding half a unit minus one, or exactly half a unit if the
+    /// upper part is odd. The carry may run into the exponent, up to infinity. A subnormal result
+    /// is rounded by adding 0.5 to |x|: the unit of this sum is 2^-24, the unit of subnormal
+    /// halves.
     pub(super) fn f32_to_f16(&mut self, single: Value) -> Value {
         let bits = self.cast(types::I32X4, single);
         let magnitude = self.and32(bits, 0x7fff_ffff);
@@ -184,13 +185,14 @@ impl Lowering<'_> {
         self.choose(is_normal, number, zero)
     }
 
-    /// Converts four bf16, extended to 32 bits each, to singles.
+    /// Converts four bf16 values, extended to 32 bits each, to singles.
     pub(super) fn bf16_to_f32(&mut self, bf16: Value) -> Value {
         let bits = self.shl(bf16, 16);
         self.cast(types::F32X4, bits)
     }
 
-    /// Adds to `acc` the products of the odd lanes of bf16 pairs, then those of the even lanes.
+    /// Adds to `acc` first the products of the odd lanes of bf16 pairs, then the products of the
+    /// even lanes.
     pub(super) fn dot2_bf16(&mut self, acc: Value, a: Value, b: Value) -> Value {
         let [[odd_a, odd_b], [even_a, even_b]] = [true, false].map(|odd| {
             [a, b].map(|pairs| {
@@ -208,8 +210,9 @@ impl Lowering<'_> {
     /// Computes `a * b + c`, rounded once, for numbers that are not denormal. If the result rounded
     /// to 24 bits is below 2^-126, it becomes zero with the same sign.
     ///
-    /// The comparison uses a result scaled by 2^24, to stay above the lower end of the exponent
-    /// range. If such scaled factors overflow, their sum with `c` is zero or far above the limit.
+    /// The test for a small result uses `a * b + c` scaled by 2^24, to stay above the lower end of
+    /// the exponent range. If scaled factors overflow, the scaled result is zero or far above the
+    /// limit.
     fn fma_flushed(&mut self, a: Value, b: Value, c: Value) -> Value {
         let sum = self.fma(a, b, c);
         let factor = self.constant32(types::F32X4, 2f32.powi(12).to_bits());
@@ -245,10 +248,10 @@ impl Lowering<'_> {
         self.shuffle(low, high, |i| if i < 8 { i } else { 8 + i })
     }
 
-    /// Fused multiply-add of lanes 0 and 1 in double precision, in which the product of two singles
-    /// is exact. The sum is rounded to odd, after which rounding to single is correct, because 53
-    /// bits are at least two more than 24. Source: Boldo and Melquiond, "Emulation of FMA and
-    /// correctly rounded sums: proved algorithms using rounding to odd", 2008.
+    /// Computes a fused multiply-add of lanes 0 and 1 in double precision, in which the product of
+    /// two singles is exact. The sum is rounded to odd. Rounding it to single is then correct,
+    /// because 53 bits are at least two more than 24. Source: Boldo and Melquiond, "Emulation of
+    /// FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.
     fn fma_low_half(&mut self, a: Value, b: Value, c: Value) -> Value {
         let [a, b, c] = [a, b, c].map(|x| self.b.ins().fvpromote_low(x));
         let product = self.b.ins().fmul(a, b);
@@ -260,8 +263,8 @@ impl Lowering<'_> {
         let c_error = self.b.ins().fsub(c, c_part);
         let error = self.b.ins().fadd(product_error, c_error);
 
-        // Two ordered comparisons: an infinite or NaN sum has the error NaN, and must stay
-        // unchanged.
+        // Two ordered comparisons detect an inexact sum. If the sum is infinite or NaN, the error
+        // is NaN, and both comparisons are false, so the sum stays unchanged.
         let zero = self.constant64(types::F64X2, 0);
         let below = self.b.ins().fcmp(FloatCC::LessThan, error, zero);
         let above = self.b.ins().fcmp(FloatCC::GreaterThan, error, zero);
@@ -270,8 +273,8 @@ impl Lowering<'_> {
         let (zero, one) = (self.constant64(types::I64X2, 0), self.constant64(types::I64X2, 1));
         let lowest = self.b.ins().band(sum, one);
         let even = self.b.ins().icmp(IntCC::Equal, lowest, zero);
-        // An inexact even sum has an odd neighbour on the side of the exact one: +1 away from zero,
-        // -1 towards it.
+        // An inexact sum with an even significand is replaced by its odd neighbour on the side of
+        // the exact sum: +1 away from zero, -1 towards zero.
         let signs = self.b.ins().bxor(sum, error);
         let direction = self.b.ins().icmp(IntCC::SignedLessThan, signs, zero);
         let step = self.b.ins().bor(direction, one);

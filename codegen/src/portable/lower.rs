@@ -1,9 +1,9 @@
 //! Lowering of statements: loops with carried values, index loads, addresses.
 //!
-//! A loop becomes three blocks. The header's parameters are the loop variable and the chunks of the
-//! carried values; the body jumps back to the header; the exit follows. Kernel IR is structured, so
-//! the header dominates everything after the loop. Its parameters are therefore also the loop's
-//! results.
+//! A loop becomes three blocks: header, body and exit. The header's parameters are the loop
+//! variable and the chunks of the carried values; the body jumps back to the header. Kernel IR is
+//! structured, so the header dominates everything after the loop. The header's parameters are
+//! therefore also the loop's results.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, SourceLoc, Value, types};
@@ -15,7 +15,7 @@ use ixc_ir::kernel::{Address, Affine, Atom, For, Kernel, Stmt, ValueId, VarId};
 use super::chunk_types::{Chunks, chunk_count, chunk_type};
 use super::{Features, PortableError};
 
-/// Maximum offset that an instruction contains. The offset of a chunk is added to it without
+/// Maximum offset that an instruction contains. Adding the offset of a chunk to it does not
 /// overflow.
 const MAX_INSTRUCTION_OFFSET: i64 = 1 << 30;
 
@@ -28,7 +28,7 @@ pub(super) struct Lowering<'a> {
     dims: Vec<Value>,
     vars: Vec<Option<Value>>,
     values: Vec<Chunks>,
-    /// Number of statements so far, in the order of the kernel's text.
+    /// Number of statements lowered so far, in the order of the kernel's text.
     statement: u32,
     /// Address of each 32-bit lookup table that the kernel uses.
     pub(super) tables: [Option<Value>; TABLES.len()],
@@ -70,7 +70,8 @@ impl<'a> Lowering<'a> {
     }
 
     fn parameters(&mut self, array: Value, count: usize) -> Vec<Value> {
-        // Both arrays belong to the caller, are aligned, and are never written by a kernel.
+        // The arrays of buffers and dims belong to the caller, are aligned, and are never written
+        // by a kernel.
         let flags = MemFlagsData::trusted().with_readonly();
         (0..count).map(|i| self.b.ins().load(types::I64, flags, array, i as i32 * 8)).collect()
     }
@@ -164,9 +165,9 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Adds the terms of an affine expression to `sum`, without the constant. Terms are sorted:
-    /// dims first, then outer loops before inner ones. Cranelift can then hoist the longest
-    /// possible prefix of the chain.
+    /// Adds the terms of an affine expression to `sum`, without the constant. Terms are added in
+    /// order: dims first, then variables of outer loops, then of inner loops. Cranelift can then
+    /// hoist the longest possible prefix of the additions.
     fn terms(&mut self, mut sum: Option<Value>, affine: &Affine) -> Result<Option<Value>, PortableError> {
         for &(atom, coefficient) in &affine.terms {
             let atom = match atom {
@@ -201,7 +202,7 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// Computes an address as a base, and an offset that the instruction adds.
+    /// Computes an address. Returns a base, and an offset that the instruction adds to it.
     pub(super) fn address(&mut self, address: &Address) -> Result<(Value, i32), PortableError> {
         let Some(&buffer) = self.buffers.get(address.buffer.index()) else {
             return Err(self.malformed_error("address", "an entry in the table of buffers"));

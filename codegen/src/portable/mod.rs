@@ -1,8 +1,8 @@
 //! The `portable` target: kernel IR through cranelift.
 //!
-//! Compiles any verified kernel of vector ops into machine code for this machine, as one blob
-//! without relocations. The code computes exactly the interpreter's results. It shares no
-//! instruction selection with our own lowerings, and so serves as their oracle.
+//! Compiles any verified kernel of vector ops into machine code for this machine, as one block of
+//! bytes without relocations. The code computes exactly the interpreter's results. It shares no
+//! instruction selection with the [`x64`](crate::x64) lowering, so tests compare both.
 //!
 //! Cranelift's vectors are 16 bytes, so a value is a list of *chunks* of 16 bytes. A narrower value
 //! is in the lowest lanes of one chunk; the bytes above it are undefined.
@@ -28,13 +28,14 @@
 //! | `places` | offsets of instructions, with the IR statement of each |
 //! | `float` | ops that cranelift lacks: halves, bf16, rounding conversion, fused multiply-add |
 //!
-//! Tiles are rejected. Their ops exist for machines with tile registers, and the interpreter is
-//! their oracle.
+//! Ops on tiles are rejected. They exist only for machines with tile registers, and tests compare
+//! these with the interpreter.
 //!
 //! Invariant: the code calls nothing. Without FMA, SSE4.1 or SSSE3, cranelift would call library
 //! functions; `float` and `chunks` contain replacements.
 //!
-//! Invariant: input kernels are verified. Facts that the verifier proves are not checked again.
+//! Invariant: input kernels are verified. Properties that the verifier proves are not checked
+//! again.
 
 mod chunk_types;
 mod chunks;
@@ -67,7 +68,7 @@ pub struct Code {
     /// Bytes of instructions, before padding and constants. On other machines than x86-64, all
     /// bytes.
     pub code_bytes: usize,
-    /// Offset of the constants.
+    /// Offset of the constants in `bytes`.
     pub constants_at: usize,
     /// One line per instruction on x86-64; elsewhere, one line where the statement changes.
     pub lines: Vec<Line>,
@@ -122,11 +123,11 @@ pub enum PortableError {
     TooLarge {
         /// Name of the kernel.
         kernel: String,
-        /// The counted thing, such as `instructions`.
+        /// Kind of the counted items, such as `instructions`.
         what: &'static str,
-        /// Number of these things in the kernel.
+        /// Number of these items in the kernel.
         found: usize,
-        /// Max number of these things.
+        /// Max number of these items.
         max: usize,
     },
     /// Cranelift rejected its input.
@@ -151,16 +152,16 @@ pub enum PortableError {
 
 /// Maximum cranelift instructions per kernel, so that a hostile plan cannot occupy the compiler for
 /// long. The limit is one and a half times the largest kernel of the tests: a `gemm_swiglu` with 82
-/// 219 instructions. That kernel packs two weights in grid formats, which look up their entries
+/// 219 instructions. That kernel packs two weights in grid formats, whose entries are looked up
 /// lane by lane. With other formats, `gemm_swiglu` has 18 316.
 const MAX_INSTRUCTIONS: usize = 1 << 17;
 /// Max cranelift instructions on a CPU without `fma`, where one `fma` becomes about sixty
 /// instructions. The limit is more than twice the largest kernel of the tests, an `attention` with
 /// 81 848.
 const MAX_INSTRUCTIONS_WITHOUT_FMA: usize = 1 << 18;
-/// Max frame in bytes: an eighth of a thread's stack, which the runtime's threads have almost
-/// entirely free. On a CPU without `fma`, `attention` needs 183,712. A frame is touched page by
-/// page ([`finish_isa`]), so a frame that does not fit hits the stack's guard.
+/// Max stack frame in bytes: an eighth of a thread's stack. The runtime's threads have almost all
+/// of their stack free. On a CPU without `fma`, `attention` needs 183,712 bytes. A frame is touched
+/// page by page ([`finish_isa`]), so a frame that does not fit hits the stack's guard page.
 const MAX_FRAME: usize = 1 << 18;
 
 /// Whether cranelift's verifier checks every kernel: yes in release builds and in the tests of this
@@ -175,7 +176,7 @@ struct Features {
     fma: bool,
     /// Whether this CPU can round to the nearest integer (`nearest`).
     round: bool,
-    /// `swizzle`, and `shuffle` with most masks.
+    /// Whether this CPU can shuffle bytes: needed for `swizzle`, and for `shuffle` with most masks.
     shuffle_bytes: bool,
 }
 
@@ -190,8 +191,8 @@ pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
 }
 
 /// Compiles like [`compile`], but without cranelift's optimiser and with one-pass register
-/// allocation. The lowering is the same, the code is slow, and compilation takes a fraction of the
-/// time. Comparisons that run a kernel once use it.
+/// allocation. The lowering is the same, and compilation takes a fraction of the time, but the code
+/// is slow. Comparisons that run a kernel once use it.
 ///
 /// # Errors
 /// See [`PortableError`]. Frames are larger than with [`compile`], so more kernels exceed the
@@ -235,8 +236,8 @@ enum Effort {
     Least,
 }
 
-/// Builds the target description. `verify` runs cranelift's verifier between its passes; it reports
-/// errors of the lowering.
+/// Builds the target description. `verify` runs cranelift's verifier between its passes, which
+/// finds errors of this lowering.
 fn finish_isa(isa: Builder, verify: bool, effort: Effort) -> Result<OwnedTargetIsa, PortableError> {
     let mut flags = settings::builder();
     let (opt_level, regalloc) = match effort {
@@ -266,7 +267,7 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa, with_text: bool) -> Result<
     context.set_disasm(with_text);
     let mut builder_context = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
-    // On cranelift's other architectures, all of these features are in the base.
+    // On other architectures of cranelift, the base instruction set has all of these features.
     let has = |name| !is_x64 || isa.isa_flags().iter().any(|flag| flag.name == name && flag.as_bool() == Some(true));
     let features = Features { fma: has("has_fma"), round: has("has_sse41"), shuffle_bytes: has("has_ssse3") };
     lower::Lowering::new(builder, kernel, features).finish(isa.frontend_config())?;

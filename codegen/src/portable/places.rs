@@ -1,6 +1,6 @@
-//! Offsets of the instructions in finished code, and the IR statement of each. Cranelift reports
-//! statements only for runs of instructions. It does not report the end of the code, after which
-//! constants follow.
+//! Offsets of the instructions in finished code, and the IR statement of each instruction.
+//! Cranelift reports statements only for sequences of instructions. It does not report the end of
+//! the code, after which constants follow.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 
@@ -9,8 +9,8 @@ use crate::line::Line;
 /// Returns the size of the instructions, the offset of the constants, and a line for each
 /// instruction. `origins` are the offsets where the statement changes, in order.
 pub(super) fn locate_instructions(bytes: &[u8], origins: &[Line]) -> (usize, usize, Vec<Line>) {
-    // Code reads all constants relative to the instruction pointer, and ends with an instruction
-    // that does not fall through.
+    // Code reads all constants relative to the instruction pointer, which shows where they begin.
+    // Code ends with an instruction that does not fall through.
     let (mut constants, mut end) = (bytes.len() as u64, 0);
     let mut lines = Vec::new();
     let (mut origins, mut origin) = (origins.iter().peekable(), None);

@@ -1,5 +1,5 @@
 //! DWARF line table (version 4, section 6.2) for debuggers: the line of a kernel's IR for each
-//! instruction. It also has the entries that name files and functions.
+//! instruction. The module also writes the entries that name files and functions.
 //!
 //! ```text
 //! (gdb) info line *$pc
@@ -18,7 +18,7 @@ use gimli::{Encoding, Format, LineEncoding, LittleEndian};
 
 use super::{NamedKernel, lines};
 
-/// Version 4: every debugger of the last ten years reads it, and it stores names inline.
+/// DWARF version 4: every debugger of the last ten years reads it, and it stores names inline.
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
 /// The lines are IR, a language that no debugger knows. Among known languages, C has the fewest
 /// rules.

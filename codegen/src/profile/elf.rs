@@ -9,13 +9,13 @@ const HEADER_BYTES: usize = 64;
 const SECTION_BYTES: usize = 64;
 const SYMBOL_BYTES: usize = 24;
 
-// Types and flags of sections.
+// Types and flags of ELF sections.
 const PROGBITS: u32 = 1;
 const SYMTAB: u32 = 2;
 const STRTAB: u32 = 3;
 const NOBITS: u32 = 8;
 const ALLOC_EXECUTE: u64 = 2 | 4;
-/// A global function.
+/// ELF symbol information of a global function.
 const FUNCTION: u8 = 1 << 4 | 2;
 /// Index of `.text` in the section table.
 const TEXT: u16 = 1;

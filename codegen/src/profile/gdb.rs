@@ -1,6 +1,6 @@
 //! gdb's JIT interface ("JIT Compilation Interface" in its manual): a list of in-memory ELF files,
-//! and a function in which gdb sets a breakpoint. While a module lives, `bt` shows the names of its
-//! kernels and continues to their callers.
+//! and a function in which gdb sets a breakpoint. While a module of kernels exists, gdb's `bt`
+//! shows the names of its kernels and continues to their callers.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -38,8 +38,8 @@ static mut __jit_debug_descriptor: Descriptor =
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn __jit_debug_register_code() {
-    // Forces all writes to the list to happen before this call, and keeps the call from being
-    // optimised away.
+    // Forces all writes to the list to happen before a call of this function, and keeps the call
+    // from being optimised away.
     std::hint::black_box(&raw const __jit_debug_descriptor as *const c_void);
 }
 

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Each kernel has three records: the lines of its IR, which is in `jit-PID.ix/NAME.ix`; the unwind
-//! tables; the code. `perf` finds the file because the process maps it as executable. Times are
-//! from the monotonic clock, as with `perf record -k mono`.
+//! tables; the code. `perf` learns the path of this file because the process maps it as executable.
+//! Times are from the monotonic clock, as with `perf record -k mono`.
 //!
-//! Other users may be able to write to the folder. The file must therefore not exist before, is
-//! readable by this user only, and links are not followed.
+//! Other users may be able to write to the folder. Creation therefore fails if the file exists,
+//! does not follow links, and makes the file readable by this user only.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,7 +25,7 @@ use memmap2::{Mmap, MmapOptions};
 use super::sources::Sources;
 use super::{NamedKernel, PlacedKernel, ProfileError, io_error, lines, unwind};
 
-/// First number of a jitdump file: the text `JiTD`.
+/// Magic number at the start of a jitdump file: the text `JiTD`.
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
 const HEADER_BYTES: u32 = 40;
@@ -44,7 +44,7 @@ const UNWINDING_INFO: u32 = 4;
 pub struct JitDump {
     path: PathBuf,
     file: File,
-    /// Executable mapping of the file; `perf record` learns the file's path from it.
+    /// Executable mapping of the file. `perf record` records the mapping with the file's path.
     _marker: Mmap,
     /// Number of kernels so far.
     count: u64,
@@ -59,8 +59,8 @@ fn now() -> u64 {
 }
 
 fn thread() -> u32 {
-    // By number, since glibc before 2.30 has no `gettid`.
-    // SAFETY: the call takes no arguments and never fails.
+    // Uses the system call's number, because glibc before 2.30 has no `gettid`. SAFETY: the call
+    // takes no arguments and never fails.
     let id = unsafe { libc::syscall(libc::SYS_gettid) };
     id.unsigned_abs() as u32
 }
@@ -146,8 +146,8 @@ fn debug_info(placed: &PlacedKernel<'_>, source: &Path) -> Vec<u8> {
         body.extend((placed.address + u64::from(offset)).to_le_bytes());
         body.extend(line.to_le_bytes());
         body.extend(0_u32.to_le_bytes());
-        // Writes the whole name each time: `\xff` means "the previous name", but not every reader
-        // of perf supports it.
+        // Writes the name for every line. The format allows `\xff` for "the previous name", but not
+        // every version of perf supports it.
         body.extend(source.as_os_str().as_encoded_bytes());
         body.push(0);
     }

@@ -8,9 +8,9 @@
 //! | `elf`, `dwarf`, `unwind` | the ELF file; its lines of IR; tables to find a kernel's caller |
 //! | `sources` | IR as source files, for tools that show lines |
 //!
-//! Profiles belong to the process and last as long as it does. Call [`enable`] once, before code is
-//! generated; after that, every [`Module`](crate::module::Module) adds its kernels and their
-//! addresses. Kernels keep no frame pointer, so call graphs need the unwind tables:
+//! Profiles belong to the process and last as long as the process. Call [`enable`] once, before
+//! code is generated. After that, every [`Module`](crate::module::Module) adds its kernels and
+//! their addresses. Kernels keep no frame pointer, so call graphs need the unwind tables:
 //! `perf record --call-graph dwarf`.
 //!
 //! Invariant: without profiles, no file is written. Profiles change only the distance between
@@ -36,15 +36,15 @@ use ixc_ir::kernel::print::statement_lines;
 
 use crate::artifact::Artifact;
 
-/// Selection of profiles.
+/// Selection of the profiles to write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profiles {
-    /// The map that `perf report` reads after the process has ended.
+    /// Whether to write the map that `perf report` reads after the process has ended.
     pub map: bool,
-    /// The input of `perf inject --jit`: `jit-PID.dump` in the folder, and IR in `jit-PID.ix`
-    /// there.
+    /// Whether to write the input of `perf inject --jit`: `jit-PID.dump` in the folder, and IR in
+    /// `jit-PID.ix` there.
     pub jitdump: bool,
-    /// Whether kernels are registered with gdb; their IR goes to the same files.
+    /// Whether to register kernels with gdb; their IR goes to `jit-PID.ix`, too.
     pub gdb: bool,
     /// Folder for the jitdump file and the IR.
     pub folder: PathBuf,
@@ -108,8 +108,8 @@ fn code(artifact: &Artifact) -> &[u8] {
     }
 }
 
-/// Returns code offsets and lines of IR, one pair at each change of the line. Instructions without
-/// a statement, such as frame setup, get the kernel's first line.
+/// Returns code offsets and lines of IR: one pair at each offset where the line changes.
+/// Instructions without a statement, such as frame setup, get the kernel's first line.
 fn lines(placed: &PlacedKernel<'_>) -> Vec<(u32, u32)> {
     let of_statement = statement_lines(placed.kernel);
     let mut lines: Vec<(u32, u32)> = Vec::new();
@@ -122,9 +122,9 @@ fn lines(placed: &PlacedKernel<'_>) -> Vec<(u32, u32)> {
     lines
 }
 
-/// Returns the number of bytes to reserve for a kernel. For a jitdump, perf maps the code followed
-/// by its unwind tables; if mappings overlap, perf sees only the later one. Without a jitdump,
-/// returns 0.
+/// Returns the number of bytes to reserve for a kernel. With a jitdump, perf maps the code followed
+/// by its unwind tables. If the mappings of two kernels overlap, perf sees only the later one.
+/// Without a jitdump, returns 0.
 pub(crate) fn room(artifact: &Artifact) -> usize {
     match PROFILES.get().is_some_and(|kept| kept.profiles.jitdump) {
         true => code(artifact).len().next_multiple_of(8) + unwind::eh_frame(code(artifact)).0.len(),
@@ -150,7 +150,7 @@ struct ProfileFiles {
     map: Option<perf_map::PerfMap>,
     jitdump: Option<jitdump::JitDump>,
     sources: Option<sources::Sources>,
-    /// Number of kernels so far, by name.
+    /// Number of kernels added so far with each name.
     names: HashMap<String, u32>,
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn add_kernels(kernels: &[PlacedKernel<'_>]) -> Option<gdb::GdbRegist
             NamedKernel { name: placed.kernel.name.clone() + &again, placed }
         })
         .collect();
-    // A profile that cannot be written is dropped; the run continues.
+    // If a profile cannot be written, it is dropped with a warning, and the run continues.
     let warned = |result: Result<(), ProfileError>| match result {
         Ok(()) => true,
         Err(error) => {

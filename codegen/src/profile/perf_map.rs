@@ -5,8 +5,8 @@
 //! 7f2c4a1f0000 5c3 gemv_q4_k_r16_a8_super_t32n2048k2048_avx2
 //! ```
 //!
-//! All users can write to `/tmp`. The file must therefore not exist before, is readable by this
-//! user only, and links are not followed ([`ixc_files::private_files::create_own`]).
+//! All users can write to `/tmp`. Creation therefore fails if the file exists, does not follow
+//! links, and makes the file readable by this user only ([`ixc_files::private_files::create_own`]).
 
 use std::fmt::Write as _;
 use std::fs::File;

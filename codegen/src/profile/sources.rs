@@ -1,4 +1,5 @@
-//! IR of kernels as source files (`jit-PID.ix/NAME.ix`), whose lines profilers and debuggers show.
+//! IR of kernels as source files (`jit-PID.ix/NAME.ix`). Profilers and debuggers show lines of
+//! these files.
 //!
 //! Other users may be able to write to the parent folder. The new folder is therefore accessible to
 //! this user only, and links are not followed.
@@ -22,8 +23,8 @@ impl Sources {
     pub(super) fn create(folder: &Path) -> Result<Sources, ProfileError> {
         let folder = std::path::absolute(folder).map_err(io_error(folder, "find"))?;
         let sources = folder.join(format!("jit-{}.ix", std::process::id()));
-        // An earlier process with this number may have left a folder, as happens in containers; its
-        // files are overwritten.
+        // An earlier process with this process number may have left a folder, as happens in
+        // containers. Its files are overwritten.
         let own = private_folder(&sources).and_then(|()| match std::fs::symlink_metadata(&sources)?.is_dir() {
             true => Ok(()),
             false => Err(io::Error::other("it is a link; remove it, or choose another folder")),

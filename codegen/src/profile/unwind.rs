@@ -2,8 +2,8 @@
 //! DWARF form (version 4, section 6.4). Debuggers use them to find a kernel's caller.
 //!
 //! The tables are derived from the finished instructions: a kernel saves registers and moves the
-//! stack pointer only at its beginning and end. The derivation follows the x86-64 lowering.
-//! `portable` code saves registers with moves; there, frames are right but callers' registers are
+//! stack pointer only at its beginning and end. The derivation expects code of the x86-64 lowering.
+//! `portable` code saves registers with moves, so its frames are right but callers' registers are
 //! missing.
 //!
 //! ```text
@@ -23,7 +23,7 @@ const RAX: u64 = 0;
 const RSP: u64 = 7;
 const RETURN: u8 = 16;
 
-// Instructions of call frame information, and of its expressions.
+// Opcodes of call frame information, and of its expressions.
 const ADVANCE_LOC4: u8 = 0x04;
 const DEF_CFA: u8 = 0x0c;
 const DEF_CFA_EXPRESSION: u8 = 0x0f;
@@ -81,7 +81,7 @@ fn sleb(mut value: i64, out: &mut Vec<u8>) {
     }
 }
 
-/// Base of the frame's address.
+/// Place that holds the stack pointer from which the frame is located.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     StackPointer,
@@ -94,8 +94,8 @@ enum From {
 /// Returns the call frame instructions that locate the frame at each instruction of the code.
 fn program(code: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    // Bytes from the stack pointer to the end of the caller's frame: now, and when the stack
-    // pointer was copied.
+    // Bytes from the stack pointer to the end of the caller's frame: `depth` now, and `kept` when
+    // the stack pointer was copied.
     let (mut depth, mut kept, mut from) = (WORD, WORD, From::StackPointer);
     let mut told = 0;
     for i in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
@@ -156,7 +156,7 @@ fn program(code: &[u8]) -> Vec<u8> {
                 uleb(expression.len() as u64, &mut rules);
                 rules.extend(expression);
             }
-            // The end of a frame that is aligned or has a frame pointer.
+            // The epilogue of a frame that is aligned or has a frame pointer.
             Code::Mov_r64_rm64 | Code::Mov_rm64_r64
                 if i.op0_kind() == OpKind::Register
                     && i.op0_register() == Register::RSP
@@ -187,7 +187,7 @@ fn in_frame(i: &Instruction, operand: u32) -> bool {
     i.op_kind(operand) == OpKind::Memory && i.memory_base() == Register::RSP && i.memory_index() == Register::None
 }
 
-/// Returns the body of the common entry (CIE). `data` is the augmentation data.
+/// Returns the body of the common information entry (CIE). `data` is the augmentation data.
 fn common(augmentation: &[u8], data: &[u8]) -> Vec<u8> {
     let mut out = vec![1];
     out.extend(augmentation);
@@ -204,7 +204,7 @@ fn common(augmentation: &[u8], data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns an entry: length, id and `rest`, padded with no-ops.
+/// Returns an entry of the table: length, id and `rest`, padded with no-ops.
 fn entry(id: u32, rest: &[u8]) -> Vec<u8> {
     let bytes = (4 + rest.len()).next_multiple_of(8) + 4;
     let mut out = (bytes as u32).to_le_bytes().to_vec();
@@ -228,18 +228,18 @@ pub(super) fn debug_frame<'c>(kernels: impl Iterator<Item = (u64, &'c [u8])>) ->
 }
 
 /// Returns `.eh_frame` followed by its lookup table (`.eh_frame_hdr`) for one kernel, and the
-/// table's size in bytes. Relative addresses assume that `perf inject` puts both after the code, at
-/// the next multiple of eight bytes.
+/// table's size in bytes. Relative addresses assume that `perf inject` puts both sections after the
+/// code, at the next multiple of eight bytes.
 pub(super) fn eh_frame(code: &[u8]) -> (Vec<u8>, usize) {
-    // Addresses are relative to their own position and have four bytes.
+    // Encoding of addresses: four bytes, relative to their own position.
     const PCREL_SDATA4: u8 = 0x1b;
     const DATAREL_SDATA4: u8 = 0x3b;
     const UDATA4: u8 = 0x03;
     let before = code.len().next_multiple_of(8);
     let mut out = entry(0, &common(b"zR", &[1, PCREL_SDATA4]));
     let frame = out.len();
-    // The id is the distance back to the common entry; the address is the distance back to the
-    // code.
+    // The id of the entry is the distance back to the common entry. Its address is the distance
+    // back to the code.
     let id = (frame + 4) as u32;
     let relative = -((before + frame + 8) as i64) as i32;
     let mut rest = relative.to_le_bytes().to_vec();

@@ -1,17 +1,19 @@
-//! Strength-reduced addresses: the pointers that a kernel needs, and the location of each
-//! computation.
+//! Strength-reduced addresses: the pointers that a kernel needs, and the place at which each
+//! pointer is computed.
 //!
-//! A *key* is a buffer and the varying terms of an address, outermost-defined first. Addresses that
-//! differ only in their constant share a key and differ in displacement. The key's innermost term
-//! decides where its register is computed from the *parent*, the key without that term:
+//! A *key* is a buffer and the varying terms of an address; terms that are defined further outside
+//! come first. Addresses that differ only in their constant share a key and differ in displacement.
+//! A key's register is computed from the register of its *parent*, the key without the innermost
+//! term. The kind of that term decides where:
 //!
-//! - a loop variable: copied before the loop; `coefficient` is added at each back edge;
+//! - a loop variable: copied from the parent before the loop; `coefficient` is added at each back
+//!   edge;
 //! - an index value: `parent + coefficient * value` right after the value is loaded;
 //! - only dims, or no term: at the entry of the kernel.
 //!
 //! For example, `%w[4096*%m + 64*%k + 32]` in loops over `%m` and `%k` is `[p + 32]`. The loop over
-//! `%k` advances `p` by 64. It starts from the pointer that the loop over `%m` advances by 4096.
-//! Index values and trip counts are keys without a buffer.
+//! `%k` advances `p` by 64. At the start of that loop, `p` is a copy of the pointer that the loop
+//! over `%m` advances by 4096. Index values and trip counts are keys without a buffer.
 
 use std::collections::HashMap;
 
@@ -28,11 +30,11 @@ pub const MAX_TERMS: usize = 1 << 20;
 pub struct Key {
     /// The buffer whose address is added.
     pub buffer: Option<BufferId>,
-    /// Terms, outermost-defined first.
+    /// Terms of the address; terms that are defined further outside come first.
     pub terms: Vec<(Atom, i64)>,
 }
 
-/// A key in two parts.
+/// A key, split into its parent and its innermost term.
 pub struct SplitKey {
     /// The key without its innermost term.
     pub parent: Key,
@@ -51,7 +53,7 @@ impl Key {
     }
 }
 
-/// All keys of a kernel, by the location of their computation.
+/// All keys of a kernel, by the place at which they are computed.
 #[derive(Default)]
 pub struct Addresses {
     order: HashMap<VarId, usize>,
@@ -102,7 +104,7 @@ impl Addresses {
     /// Returns the key of an affine value in a buffer.
     pub fn key(&self, buffer: Option<BufferId>, offset: &Affine) -> Key {
         let mut terms = offset.terms.clone();
-        // A variable that is defined later is defined further inside; dims are outermost.
+        // A variable that is defined later is defined further inside. Dims are outermost.
         terms.sort_by_key(|(atom, _)| match atom {
             Atom::Dim(_) => 0,
             Atom::Var(v) => 1 + self.order.get(v).copied().unwrap_or(usize::MAX - 1),
@@ -131,8 +133,8 @@ impl Addresses {
         }
     }
 
-    /// Returns the keys computed at the entry; a plain buffer address precedes the keys that start
-    /// from it.
+    /// Returns the keys that are computed at the kernel's entry. The plain address of a buffer
+    /// precedes the keys that are computed from it.
     pub fn at_entry(&self) -> &[Key] {
         &self.entry
     }

@@ -1,18 +1,19 @@
-//! Register allocation: linear scan over live ranges with holes, spilling by cost, restarted after
-//! each round of spills.
+//! Register allocation: linear scan over live ranges with holes. Values are spilled by cost, and
+//! the scan restarts after each round of spills.
 //!
-//! Ranges are placed in order of their start. Each gets the first physical register that is free
-//! for the whole range. Registers of values that it is copied from, or that die at its definition,
-//! come first.
+//! Live ranges are placed in order of their start. Each gets the first physical register that is
+//! free for the whole range. The registers of two kinds of values are tried first: values that it
+//! is copied from, and values that die at its definition.
 //!
 //! If no register is free, the cheapest conflicting values are spilled. The cost is the number of
-//! reads and writes, times ten per surrounding loop, divided by the length of the range. Values
-//! outside loops are thus spilled before values used in loops. Constants cost less, because they
-//! can be reloaded from the pool; they are first moved to inner loops ([`super::constants`]). Spill
-//! code has ranges of one instruction and is never spilled.
+//! reads and writes, times ten per surrounding loop, divided by the length of the live range.
+//! Values outside loops are thus spilled before values used in loops. Constants cost less, because
+//! they can be reloaded from the pool; they are first moved to inner loops ([`super::constants`]).
+//! The values of spill code live for one instruction and are never spilled.
 //!
 //! The result gives a physical register for the virtual register of every operand. [`check`] proves
-//! that no two live values share one. It uses liveness alone, not the ranges of the allocation.
+//! that no two live values share a register. It uses liveness alone, not the ranges of the
+//! allocation.
 
 use super::X64Error;
 use super::coalesce::coalesce;
@@ -21,8 +22,8 @@ use super::machine::{Class, File, Function, Opcode, Operand, Role, Vreg};
 use super::spill::{Eviction, evict, plan};
 use super::tiles;
 
-/// General registers in order of preference: first those that need no saving, then those with a
-/// shorter encoding as a base, without a prefix or a displacement byte.
+/// General registers in order of preference: first those that need no saving. Then those with a
+/// shorter encoding as a base: without a prefix or a displacement byte.
 const GENERAL: [u8; 15] = [0, 1, 2, 6, 7, 8, 9, 10, 11, 3, 14, 15, 5, 12, 13];
 /// Vector registers; the lower 16 first, which have shorter encodings. The target decides how many
 /// exist.
@@ -35,7 +36,7 @@ const VECTOR: [u8; 32] = {
     }
     numbers
 };
-/// Mask registers; as a mask, `k0` means "unmasked".
+/// Mask registers except `k0`, which means "unmasked" when an instruction takes it as a mask.
 const MASK: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
 /// Tile registers.
 const TILE: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
@@ -47,20 +48,21 @@ const LARGEST_FRAME: u32 = 1 << 15;
 const LOOP_FACTOR: f32 = 10.0;
 /// Maximum loop depth that affects costs, so that costs stay finite.
 const DEEPEST: u32 = 8;
-/// A constant is cheaper: it is reloaded by a folded load and never stored.
+/// Cost factor of constants. A constant is cheaper: it is reloaded by a folded load and never
+/// stored.
 const CONSTANT_FACTOR: f32 = 0.2;
 
 /// Physical registers by virtual register.
 pub struct Allocation {
     /// Number of the physical register in its file; 255 where the register is not used.
     pub registers: Vec<u8>,
-    /// Vector values in memory.
+    /// Number of spilled vector values.
     pub vector_spills: usize,
-    /// Integer values in memory.
+    /// Number of spilled integer values.
     pub gpr_spills: usize,
-    /// Constants read from the pool at each use.
+    /// Number of constants that are read from the pool at each use.
     pub rematerialised: usize,
-    /// The pool's entry with the shapes of the tile registers, if there are tiles.
+    /// Pool entry with the shapes of the tile registers, if there are tiles.
     pub tiles: Option<u32>,
 }
 
@@ -69,7 +71,7 @@ const NONE: u8 = u8::MAX;
 /// Allocates registers, changing the function where values have to be spilled.
 ///
 /// # Errors
-/// Spilled values, and values that are read element by element, exceed the maximum frame. Or one
+/// Spilled values, and vectors that are read element by element, exceed the maximum frame. Or one
 /// instruction needs more registers than the target has, which selection prevents.
 pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     remove_dead(f);
@@ -107,7 +109,8 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
 /// operand has a register.
 ///
 /// # Errors
-/// The two registers that overlap; or, twice, a register without a physical register.
+/// The two registers that overlap. For an operand without a physical register, its virtual register
+/// twice.
 pub fn check(f: &Function, registers: &[u8]) -> Result<(), (Vreg, Vreg)> {
     let live_out = live_out(f);
     for block in &f.layout {
@@ -171,12 +174,12 @@ impl OccupiedSegments {
     }
 }
 
-/// One attempt at allocation, without restarts.
+/// One scan over all live ranges, without restarts.
 struct Attempt<'f> {
     f: &'f Function,
     ranges: Vec<Range>,
     cost: Vec<f32>,
-    /// Values whose registers would avoid a move, best first.
+    /// For each value, the values whose registers would save a move, best first.
     hints: Vec<Vec<Vreg>>,
     registers: Vec<u8>,
     /// Occupied segments, per register file and physical register.
@@ -249,7 +252,7 @@ impl<'f> Attempt<'f> {
 
     fn run(mut self) -> Result<Attempt<'f>, X64Error> {
         for (v, register) in self.f.arguments.iter().flatten().zip(ARGUMENTS) {
-            // Arguments are live from the start, before the first instruction.
+            // The arguments are live from the start of the kernel, before the first instruction.
             let range = &mut self.ranges[v.index()];
             if let Some(first) = range.0.first_mut() {
                 first.0 = 0;
@@ -321,8 +324,8 @@ impl<'f> Attempt<'f> {
             return false;
         }
         let occupied = &self.occupied[self.f.vregs[v.index()].file() as usize][register as usize];
-        // Segments are disjoint. If any segment overlaps this one, then the last segment that
-        // starts before this one's end does.
+        // Segments are disjoint. If any occupied segment overlaps this one, then the last segment
+        // that starts before this one's end overlaps it.
         let met = |&(start, end): &(u32, u32)| occupied.before(end).last().is_some_and(|&(_, until, _)| until > start);
         !self.ranges[v.index()].0.iter().any(met)
     }

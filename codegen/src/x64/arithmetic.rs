@@ -1,7 +1,7 @@
 //! Selection of arithmetic, comparisons, conversions and dot products.
 //!
-//! Each op is one instruction, except narrowing and (with EVEX) `sign`. Values narrower than 16
-//! bytes use the 128-bit form. Single floats use the `ss` form, so that a scalar in memory can be
+//! Each op is one instruction, except narrowing and (with EVEX) `sign`. Vectors narrower than 16
+//! bytes use the 128-bit form. A single float uses the `ss` form, so that a scalar in memory can be
 //! an operand.
 
 use iced_x86::Code;
@@ -13,9 +13,9 @@ use super::locations::Read;
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 
-/// `vcmpps` predicate: less, false with NaN, quiet.
+/// Predicate of `vcmpps`: less than, false for NaN, without exceptions.
 pub(super) const LT_OQ: i64 = 17;
-/// `vcvtps2ph` rounding: to nearest even, independent of MXCSR.
+/// Rounding mode of `vcvtps2ph`: to nearest even, independent of MXCSR.
 const NEAREST_EVEN: i64 = 0;
 
 /// Returns the instruction of a two-operand op, and whether its operands may be exchanged; `None`
@@ -80,13 +80,13 @@ impl Selector<'_> {
         Some(self.three(codes, bytes, a, b))
     }
 
-    /// Selects ops of one operand, except those on lanes and widths.
+    /// Selects ops of one operand, except ops that move lanes or change their width.
     pub fn unary(&mut self, op: UnaryOp, ty: Type, a: ValueId) -> Option<Vreg> {
         let bytes = ty.bytes();
         let codes = match op {
             UnaryOp::Sqrt if ty.lanes == 1 => {
-                // The scalar form copies the upper lanes of its first source. With the same
-                // register as both sources, it has no other dependency.
+                // The scalar form copies the upper lanes of its first source. If both sources are
+                // the same register, the instruction depends on no other register.
                 let a = self.reg(a);
                 let d = self.vector(bytes);
                 let code = Code::VEX_Vsqrtss_xmm_xmm_xmmm32;
@@ -236,13 +236,14 @@ impl Selector<'_> {
         let high = if from.bytes() > 16 { self.upper_half(low, 32, false) } else { low };
         let packed = self.three(pack, 16, low, Rm::Reg(high));
         if from.elem == Elem::I32 && ty.elem == Elem::I8 {
-            // Saturating twice is saturating once: the narrower range is inside the wider.
+            // Saturating twice gives the same result as once, because the narrower range is inside
+            // the wider one.
             return Some(self.three(PACKSSWB, 16, packed, Rm::Reg(packed)));
         }
         Some(packed)
     }
 
-    /// Folds the upper half onto the lower until one lane remains.
+    /// Combines the upper half of the lanes with the lower half, until one lane remains.
     pub fn reduce(&mut self, op: Reduction, a: ValueId) -> Option<Vreg> {
         let from = self.ty(a);
         let float = match from.elem {

@@ -1,12 +1,13 @@
-//! Selection of bf16 conversions and products. With AVX512-BF16 each is one or two instructions,
-//! otherwise integer arithmetic and multiply-adds.
+//! Selection of bf16 conversions and products. With AVX512-BF16, each op is one or two
+//! instructions. Otherwise, it becomes integer arithmetic and multiply-adds.
 //!
 //! A bf16 is the upper half of a single. Rounding to nearest even adds half a unit, minus one if
 //! the upper half is even; the carry may run into the exponent. This could turn NaNs into
-//! infinities, so NaNs are made quiet instead. Denormals become zeros, as with the instructions.
+//! infinities, so NaNs are made quiet instead. Denormals become zeros, as with the conversion
+//! instructions.
 //!
-//! `vdpbf16ps` is two multiply-adds without denormals in operands or results, independent of MXCSR.
-//! Without the instruction, comparisons find the denormals; see
+//! `vdpbf16ps` computes two multiply-adds without denormals in operands or results, independent of
+//! MXCSR. Without this instruction, comparisons find the denormals; see
 //! [`fma_flushed`](Selector::fma_flushed). This takes 30 instructions, so tuned kernels use other
 //! products on such targets.
 
@@ -20,9 +21,9 @@ use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 use ixc_targets::Feature;
 
-/// `vcmpps` predicate: either is NaN, quiet.
+/// Predicate of `vcmpps`: one of the operands is NaN, without exceptions.
 const UNORD_Q: i64 = 3;
-/// `vpblendw`: odd words come from the second source.
+/// Immediate of `vpblendw`: odd words come from the second source.
 const ODD_WORDS: i64 = 0b1010_1010;
 
 impl Selector<'_> {
@@ -49,7 +50,7 @@ impl Selector<'_> {
         self.three(PACKUSDW, 16, low, Rm::Reg(high))
     }
 
-    /// Converts to bf16 pairs: the even lanes come from `a`, the odd ones from `b`.
+    /// Converts to bf16 pairs: the even lanes come from `a`, the odd lanes from `b`.
     pub fn to_bf16_pairs(&mut self, a: ValueId, b: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
         if self.f.target.has(Feature::Avx512bf16) {
@@ -86,7 +87,8 @@ impl Selector<'_> {
         self.shift_lanes(PSLLD, ty.bytes(), low, 16)
     }
 
-    /// Adds to `acc` the products of the odd lanes of bf16 pairs, then those of the even lanes.
+    /// Adds to `acc` first the products of the odd lanes of bf16 pairs, then the products of the
+    /// even lanes.
     pub fn dot2_bf16(&mut self, ty: Type, acc: ValueId, a: ValueId, b: ValueId) -> Vreg {
         let bytes = ty.bytes();
         if self.f.target.has_dot2_bf16() {
@@ -112,8 +114,9 @@ impl Selector<'_> {
     /// Computes `a * b + c`, rounded once, for numbers that are not denormal. If the result rounded
     /// to 24 bits is below 2^-126, it becomes zero with the same sign.
     ///
-    /// The comparison uses a result scaled by 2^24, to stay above the lower end of the exponent
-    /// range. If such scaled factors overflow, their sum with `c` is zero or far above the limit.
+    /// The test for a small result uses `a * b + c` scaled by 2^24, to stay above the lower end of
+    /// the exponent range. If scaled factors overflow, the scaled result is zero or far above the
+    /// limit.
     fn fma_flushed(&mut self, a: Vreg, b: Vreg, c: Vreg, bytes: u32) -> Vreg {
         let sum = self.fma_lanes(a, b, c, bytes);
         let mut up = |x: Vreg, power: i32| {
@@ -152,7 +155,8 @@ impl Selector<'_> {
         self.blend_vex(small, zero, x, width)
     }
 
-    /// Computes the bf16 of each lane in its upper half; the lower half is undefined.
+    /// Rounds each lane to bf16. The result is in the upper half of the lane; the lower half is
+    /// undefined.
     fn round_to_bf16(&mut self, a: Vreg, bytes: u32) -> Vreg {
         let upper = self.shift_lanes(PSRLD, bytes, a, 16);
         let one = self.lanes_of(1, bytes);

@@ -1,9 +1,10 @@
 //! Coalescing: two registers joined by a copy become one if they are never live at the same time.
 //!
-//! Copies in deep loops come first. Then fused multiply-adds and ternary instructions are joined
-//! with a source that dies: the addend, or failing that, a factor. The destructive form of the
-//! instruction then needs no move. For example, a chain of accumulations over a carried value
-//! becomes one register: the carried value's range has holes where the intermediate values live.
+//! Copies in deep loops come first. Then a fused multiply-add or ternary instruction is joined with
+//! a source that dies at it: the addend or, if that does not die, a factor. The destructive form of
+//! the instruction then needs no move. For example, a chain of accumulations over a carried value
+//! becomes one register: the carried value's live range has holes where the intermediate values
+//! live.
 
 use super::liveness::{Range, live_out, ranges};
 use super::machine::{Class, Function, Operand, Role, Vreg};
@@ -24,7 +25,7 @@ pub fn coalesce(f: &mut Function) {
             }
         }
     }
-    // Stable sort: copies of one depth stay in code order.
+    // The sort is stable: copies at the same loop depth stay in code order.
     copies.sort_by_key(|&(depth, ..)| std::cmp::Reverse(depth));
     sums.sort_by_key(|&(depth, ..)| std::cmp::Reverse(depth));
     for (_, to, from) in copies {

@@ -4,7 +4,7 @@
 //! Selection names an instruction and a width, and gets the shortest encoding: VEX up to 256 bits,
 //! EVEX for 512. VEX reaches only the lower 16 registers and has neither masks nor broadcast memory
 //! operands. Registers are known only after allocation, so [`super::encode`] asks [`evex`] for the
-//! longer form where needed.
+//! EVEX form where needed.
 //!
 //! ```text
 //! PADDD   vpaddd ymm3, ymm1, ymm2            VEX, 4 bytes
@@ -39,7 +39,8 @@ impl Codes {
         }
     }
 
-    /// An instruction whose width does not depend on the result's.
+    /// Returns the codes of an instruction whose operand width is independent of the result's
+    /// width.
     const fn single(code: Code) -> Codes {
         Codes(code, code, code)
     }

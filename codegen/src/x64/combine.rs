@@ -25,7 +25,8 @@ use super::select::Selector;
 use super::uses::Consumer;
 use ixc_targets::Feature;
 
-/// Truth tables of the three operands. Bit `4a + 2b + c` is the result for `a`, `b` and `c`.
+/// Truth tables of the three operands `a`, `b` and `c` themselves. Bit `4a + 2b + c` of a table is
+/// the result for these values.
 pub(super) const A: u8 = 0b1111_0000;
 pub(super) const B: u8 = 0b1100_1100;
 pub(super) const C: u8 = 0b1010_1010;
@@ -39,8 +40,8 @@ fn bitwise(op: Bitwise, a: u8, b: u8) -> u8 {
 }
 
 impl Selector<'_> {
-    /// Defers a statement to its user if both can be one instruction. Returns whether it was
-    /// deferred.
+    /// Defers a statement to the statement that uses its result, if one instruction can compute
+    /// both. Returns whether it was deferred.
     pub fn defer(&mut self, inst: &Statement) -> bool {
         let (Some(value), &[a, b]) = (inst.result, &inst.operands[..]) else { return false };
         let Some(op) = DeferredOp::from_op(inst.op) else { return false };
@@ -60,8 +61,8 @@ impl Selector<'_> {
         defers
     }
 
-    /// Takes the deferred op that defines a value, if `part` accepts it, and counts it as used.
-    /// Also returns the result of `part`.
+    /// Takes the deferred op that defines a value, if `part` returns something for it, and counts
+    /// one use. Also returns the result of `part`.
     fn take<T>(&mut self, value: ValueId, part: fn(DeferredOp) -> Option<T>) -> Option<(T, DeferredValue)> {
         let Value::Deferred(d) = self.values[value.index()] else { return None };
         let deferred = &mut self.deferred[d];
@@ -133,7 +134,7 @@ impl Selector<'_> {
         d
     }
 
-    /// Computes a comparison as a vector of ones and zeros.
+    /// Computes a comparison as a vector whose lanes have all bits set or all bits clear.
     pub fn compare(&mut self, op: Comparison, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         let bytes = ty.bytes();
         if self.has_evex() {
@@ -184,7 +185,8 @@ impl Selector<'_> {
         };
         let [x, y] = comparison.operands;
         if comparison.uses > 0 {
-            // The comparison may be emitted again, so its operands must stay in registers.
+            // The comparison may be emitted again for another use, so its operands must stay in
+            // registers.
             self.reg(x);
             self.reg(y);
         }
@@ -235,7 +237,8 @@ impl Selector<'_> {
         d
     }
 
-    /// Adds to `sum` four products of bytes per lane; the first factors are unsigned.
+    /// Adds four products of bytes to each lane of `sum`. The bytes of `u` are unsigned, those of
+    /// `s` signed.
     pub fn dot4(&mut self, ty: Type, sum: ValueId, u: ValueId, s: ValueId) -> Vreg {
         if let Some(d) = self.accumulate(DPBUSD, ty, sum, u, s) {
             return d;

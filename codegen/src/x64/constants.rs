@@ -1,12 +1,14 @@
 //! Placement of constants in registers.
 //!
-//! Selection leaves constants undefined. In each outermost loop that uses it, a constant is held in
-//! a register that is set before the loop. Outside loops, each use sets its own.
+//! Selection uses constants without defining them. In each outermost loop that uses it, a constant
+//! is held in a register that is set before the loop. Outside loops, each use sets a separate
+//! register.
 //!
 //! If the allocator runs out of registers, it moves a constant inward: first to the inner loops
-//! that use it, finally to the single instructions. For a single instruction, it is a memory
-//! operand if the encoding allows. A mask that an inner loop uses thus stays in a register
-//! throughout that loop, if this loop has a free register. Outer loops need no free register.
+//! that use it, finally to the single instructions. At a single instruction, the constant is a
+//! memory operand if the encoding allows. A mask that an inner loop uses thus stays in a register
+//! throughout that loop, if the loop has a free register. The loops around it need no free
+//! register.
 
 use super::machine::{Function, Vreg};
 use super::spill::{Eviction, evict};

@@ -1,14 +1,15 @@
-//! Encoding: machine IR with physical registers to bytes, through iced-x86.
+//! Encoding: turns machine IR with physical registers into bytes, through iced-x86.
 //!
 //! Pseudo instructions get their final form here. A fused multiply-add takes the 231, 213 or 132
-//! form, depending on which operand shares the result's register. A constant becomes a zero or ones
-//! idiom or a load. A copy within one register disappears.
+//! form, depending on which operand shares the result's register. A constant becomes a load, or an
+//! instruction that sets all bits to zero or one. A copy within one register disappears.
 //!
 //! An instruction with a register above 15, a mask or a broadcast memory operand takes its EVEX
-//! form ([`super::codes`]). A frame is created only if needed. Constants follow the code, 64-byte
-//! aligned and addressed relative to `rip`, so the whole can be placed at any 64-byte boundary.
+//! form ([`super::codes`]). A stack frame is created only if needed. Constants follow the code,
+//! 64-byte aligned and addressed relative to `rip`. Code and constants can therefore be placed at
+//! any 64-byte boundary.
 //!
-//! Invariant: no instruction needs a feature that the target's row lacks ([`X64Error::Feature`]).
+//! Invariant: no instruction needs a CPU feature that the target lacks ([`X64Error::Feature`]).
 //!
 //! In debug builds, every instruction is checked against iced-x86's table of its reads and writes.
 
@@ -29,7 +30,8 @@ use ixc_targets::instruction;
 const LABELS: u64 = 1 << 40;
 /// Alignment of the constants and of the code.
 const ALIGNMENT: usize = 64;
-/// Step for touching a frame: one access per page never jumps over the guard page below the stack.
+/// Distance between accesses that touch a new frame: one access per page never skips the guard page
+/// below the stack.
 const PAGE: u32 = 4096;
 /// System V: `rbx`, `rbp`, `r12` to `r15` must be saved for the caller.
 const CALLEE_SAVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
@@ -74,7 +76,7 @@ struct Encoder<'f> {
     starts: Vec<u64>,
     stats: Stats,
     innermost: bool,
-    /// The pool's entry with the shapes of the tile registers, if there are tiles.
+    /// Pool entry with the shapes of the tile registers, if there are tiles.
     tiles: Option<u32>,
 }
 
@@ -114,8 +116,8 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
 }
 
 impl Encoder<'_> {
-    /// Emits the whole function. `alignment` is the alignment of the frame, if that exceeds the
-    /// alignment of the stack.
+    /// Emits the whole function. `alignment` is the alignment of the frame, if it is greater than
+    /// that of the stack.
     fn function(&mut self, frame: u32, alignment: Option<u32>) {
         let mut saved: Vec<Register> = Vec::new();
         for register in CALLEE_SAVED {
@@ -127,8 +129,8 @@ impl Encoder<'_> {
         for &register in &saved {
             self.plain(Code::Push_r64, &[register]);
         }
-        // Wide slots are aligned, so that none crosses a cache line; the old stack pointer is
-        // stored above them. `rax` is free here: only the arguments are live.
+        // Wide slots are aligned, so that no slot crosses a cache line. The old stack pointer is
+        // stored above the slots. `rax` is free here: only the arguments are live.
         let reserved = frame + alignment.unwrap_or(0);
         if alignment.is_some() {
             self.plain(Code::Mov_r64_rm64, &[Register::RAX, Register::RSP]);
@@ -207,8 +209,8 @@ impl Encoder<'_> {
         self.push(instruction, None, None);
     }
 
-    /// Stores `rax` at an offset from the stack pointer (`memory` is operand 0), or loads the stack
-    /// pointer from there.
+    /// Stores `rax` at an offset from the stack pointer (if `memory` is 0), or loads the stack
+    /// pointer from there. `memory` is the index of the memory operand.
     fn stack_slot(&mut self, code: Code, memory: u32, offset: u32) {
         let mut instruction = Instruction::default();
         instruction.set_code(code);
@@ -323,10 +325,10 @@ impl Encoder<'_> {
         let [Operand::Reg(to, width, _), a, b, c, _] = inst.operands else { return };
         let origin = inst.origin;
         let shares = |o: Operand| matches!(o, Operand::Reg(v, ..) if self.number(v) == self.number(to));
-        // Factors may be exchanged; memory must be the second one.
+        // The factors may be exchanged. A memory operand must be the second factor.
         let (a, b) = if matches!(a, Operand::Mem(_)) { (b, a) } else { (a, b) };
-        // The three forms differ in the overwritten operand and in the one that may be memory: 231:
-        // d = s * m + d, 213: d = s * d + m, 132: d = d * m + s.
+        // The three forms differ in the operand that is overwritten (d) and in the operand that may
+        // be memory (m). They are 231: d = s * m + d, 213: d = s * d + m, 132: d = d * m + s.
         let (form, copied, second, third) = match (matches!(b, Operand::Mem(_)), matches!(c, Operand::Mem(_))) {
             (true, _) if shares(c) => (231, None, a, b),
             (true, _) if shares(a) => (132, None, c, b),
@@ -420,7 +422,7 @@ impl Encoder<'_> {
                         instruction.set_memory_index_scale(scale);
                     }
                     instruction.set_memory_displacement64(disp as u64);
-                    // The encoder uses one byte if it fits.
+                    // The encoder shortens the displacement to one byte if its value fits.
                     instruction.set_memory_displ_size(u32::from(disp != 0 || pool.is_some()));
                 }
                 Operand::Imm(value) => {
@@ -437,12 +439,14 @@ impl Encoder<'_> {
                 }
                 Operand::Block(block) => {
                     instruction.set_op_kind(i, OpKind::NearBranch64);
-                    // Replaced when all blocks have a start.
+                    // The block's number is replaced by its address when the starts of all blocks
+                    // are known.
                     instruction.set_near_branch64(u64::from(block.0));
                 }
             }
         }
-        // A configuration clears all tiles, before any tile is live.
+        // `ldtilecfg` clears all tiles. It runs before any tile is live, so these writes do not
+        // count.
         let configures = code == Code::VEX_Ldtilecfg_m512;
         debug_assert!(configures || self.accesses_agree(&instruction, inst), "{code:?} {inst:?}");
         self.push(instruction, Some(inst.origin), pool);
@@ -461,7 +465,7 @@ impl Encoder<'_> {
                 written.push(register.full_register());
             }
         });
-        // The stack pointer and `rip` are not allocated.
+        // The stack pointer and `rip` are not allocated, so they are not compared.
         let ours = |r: Register| r.is_vector_register() || r.is_k() || r.is_tmm() || (r.is_gpr() && r != Register::RSP);
         let (mut known_read, mut known_written) = (Vec::new(), Vec::new());
         for used in InstructionInfoFactory::new().info(instruction).used_registers() {
@@ -502,7 +506,7 @@ impl Encoder<'_> {
             for &needs in code.cpuid_features() {
                 let baseline = matches!(
                     needs,
-                    // SSE includes prefetches, which every x86-64 CPU has.
+                    // The decoder reports prefetches as SSE; every x86-64 CPU has them.
                     Cpuid::INTEL8086 | Cpuid::INTEL186 | Cpuid::INTEL386 | Cpuid::INTEL486 | Cpuid::X64 | Cpuid::SSE
                 );
                 if !baseline && !instruction::feature(needs).is_some_and(|feature| target.has(feature)) {

@@ -1,12 +1,12 @@
-//! Ops by the function that selects them.
+//! Families of ops: each family has one function that selects its ops.
 //!
 //! Invariant: [`Family::from_op`] is the only match over all ops, and it has no wildcard. A new op
-//! does not compile until it has a family, and a function of the selector gets only ops that it
-//! knows.
+//! therefore does not compile until it has a family. Each selection function gets only ops of its
+//! family.
 
 use ixc_ir::kernel::Op;
 
-/// The kind of an op: each variant has its own selection function.
+/// The family of an op: each variant has its own selection function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// An op without operands that defines a vector.
@@ -19,7 +19,7 @@ pub enum Family {
     Tile(TileOp),
     /// Reads bytes as another type.
     Bitcast,
-    /// A scalar in every lane.
+    /// Copies a scalar to every lane.
     Broadcast,
     /// An op that computes a register from its operands.
     Computation(Computation),
@@ -84,7 +84,7 @@ pub enum Computation {
     Reduce(Reduction),
 }
 
-/// An op that combines parts of two vectors.
+/// An op that combines halves or interleaves units of two vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CombineOp {
     Concat,

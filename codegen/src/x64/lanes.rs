@@ -9,7 +9,7 @@ use super::locations::Read;
 use super::machine::{Inst, Rm, Vreg, Width};
 use super::select::Selector;
 
-/// Selects the upper halves of both sources of `vperm2i128`.
+/// Immediate of `vperm2i128`: selects the upper halves of both sources.
 const UPPER_HALVES: i64 = 0x31;
 /// Immediate of `vshufi32x4` with 32 bytes: selects chunk 1 of both sources.
 const UPPER_CHUNK: i64 = 0b1_1;
@@ -51,7 +51,7 @@ impl Selector<'_> {
         self.two_imm(if float { PERMILPS } else { PSHUFD }, 16, Rm::Reg(a), imm)
     }
 
-    /// Extracts the lanes from number `first` (not 0) on.
+    /// Extracts the lanes from number `first` on; `first` is not 0.
     pub fn slice(&mut self, a: ValueId, ty: Type, first: i64) -> Vreg {
         let mut at = first * i64::from(ty.elem.bytes());
         let mut a = self.reg(a);
@@ -135,7 +135,7 @@ impl Selector<'_> {
         d
     }
 
-    /// Interleaves units of bytes, per chunk.
+    /// Interleaves units of `unit` bytes of two operands, within each 16 bytes.
     fn unpack(&mut self, codes: [Codes; 4], ty: Type, a: ValueId, b: ValueId, unit: i64) -> Vreg {
         let (a, b) = (self.reg(a), self.rm(b, Read::plain(ty.bytes())));
         self.three(codes[unit.trailing_zeros().min(3) as usize], ty.bytes(), a, b)

@@ -1,9 +1,8 @@
-//! Listings: the finished bytes, disassembled, with the IR statement that each instruction comes
-//! from.
+//! Listings: finished code, disassembled, with the IR statement from which each instruction comes.
 //!
 //! The text is decoded from the bytes, not from the compiler's machine IR. GNU as and llvm-mca
-//! accept it unchanged: jump targets and constants have labels, constants are written out, and
-//! comments start with `#`.
+//! accept it unchanged: jump targets and constants have labels, the constants are listed after the
+//! code, and comments start with `#`.
 //!
 //! ```text
 //! .intel_syntax noprefix
@@ -81,7 +80,7 @@ impl Labels {
         format!(".L{}{constant}{offset:x}", self.prefix)
     }
 
-    /// Returns the offset that an instruction refers to, if any.
+    /// Returns the offset of the constant that an instruction reads, if any.
     fn constant_offset(i: &Instruction) -> Option<u64> {
         if i.is_ip_rel_memory_operand() {
             return Some(i.ip_rel_memory_address());
@@ -133,19 +132,19 @@ impl FinishedCode<'_> {
             let mut text = String::new();
             formatter.format(&i, &mut text);
             if i.is_ip_rel_memory_operand() {
-                // Without `rip`, assemblers would take the label's address as a 32-bit
-                // displacement.
+                // Without `rip`, assemblers would use the label's address as a 32-bit displacement.
                 text = text.replacen("[.L", "[rip + .L", 1);
             }
             if i.cpuid_features()
                 .iter()
                 .any(|feature| [CpuidFeature::AVX_VNNI, CpuidFeature::AVX_IFMA].contains(feature))
             {
-                // Without the prefix, assemblers choose the older AVX-512 form.
+                // Without the prefix `{vex}`, assemblers choose the older AVX-512 form.
                 text.insert_str(0, "{vex} ");
             }
             if i.memory_size() == MemorySize::Tilecfg {
-                // No assembler has a name for this size, and GNU as rejects the size of a vector.
+                // Assemblers have no name for the size of this operand, and GNU as rejects
+                // `zmmword ptr`.
                 text = text.replacen("zmmword ptr ", "", 1);
             }
             lines.push(ListedInstruction { offset: line.offset, text, origin: line.origin });
@@ -165,7 +164,7 @@ impl FinishedCode<'_> {
             return String::new();
         }
         let mut out = String::from("        .balign 64, 0xcc\n");
-        // Keep the original alignment.
+        // Keeps the original alignment of the constant.
         if !start.is_multiple_of(64) {
             let _ = writeln!(out, "        .skip {}, 0xcc", start % 64);
         }
@@ -191,13 +190,14 @@ impl FinishedCode<'_> {
     }
 }
 
-/// Returns the listing as text, with the IR statement of each instruction (the first line of a
-/// loop).
+/// Returns the listing as text, with the IR statement of each instruction. A loop is shown by its
+/// first line.
 pub fn text<'c>(code: impl Into<FinishedCode<'c>>, kernel: &Kernel) -> String {
     part(&code.into(), kernel, "")
 }
 
-/// Returns the listing of one of several kernels in one text: its labels begin with its number.
+/// Returns the listing of one of several kernels in one text. Its labels begin with the kernel's
+/// number.
 pub fn text_of_many<'c>(code: impl Into<FinishedCode<'c>>, kernel: &Kernel, number: usize) -> String {
     part(&code.into(), kernel, &format!("{number}_"))
 }
@@ -223,8 +223,8 @@ fn part(compiled: &FinishedCode<'_>, kernel: &Kernel, prefix: &str) -> String {
     out
 }
 
-/// Returns the first line of every statement of a kernel, in the order of its text; origins are
-/// indices into it.
+/// Returns the first line of every statement of a kernel, in the order of its text.
+/// [`Line::origin`] is an index into this list.
 pub fn statements(kernel: &Kernel) -> Vec<String> {
     let mut statements = Vec::new();
     collect(kernel, &kernel.body, &mut statements);
@@ -235,8 +235,8 @@ fn collect(kernel: &Kernel, body: &[Stmt], out: &mut Vec<String>) {
     for stmt in body {
         match stmt {
             Stmt::For(inner) => {
-                // The head of the loop; printing its body for every surrounding loop would take too
-                // long.
+                // Only the head of the loop is printed. Printing the body once for every
+                // surrounding loop would take too long.
                 let head = Stmt::For(For { body: Vec::new(), ..inner.clone() });
                 out.push(first_line(&statement_text(kernel, &head)));
                 collect(kernel, &inner.body, out);

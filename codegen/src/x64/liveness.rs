@@ -2,12 +2,12 @@
 //! segments with holes.
 //!
 //! Instruction number `i`, counted in layout order, reads at position `2i` and writes at `2i + 1`.
-//! Segments are half-open: a register last read by `i` ends at `2i + 1`, where a register defined
-//! by `i` starts. The two may therefore share a physical register.
+//! Segments are half-open. A register that instruction `i` reads last ends at `2i + 1`, where a
+//! register that `i` defines starts. These registers may therefore share a physical register.
 //!
 //! A hole is a gap in which the value is dead. For example, a carried value is dead between its
 //! last read in a loop's body and its next definition. A chain of accumulations keeps its
-//! intermediate values there.
+//! intermediate values in such a hole.
 
 use super::machine::{Function, Role, Vreg};
 

@@ -1,4 +1,5 @@
-//! Types of the selection: locations of values, and forms of entry numbers in table lookups.
+//! Types of instruction selection: locations of values, and forms of entry numbers in table
+//! lookups.
 
 use ixc_ir::kernel::{Op, Type, ValueId};
 
@@ -12,9 +13,9 @@ pub enum Value {
     Undefined,
     /// A virtual register.
     Register(Vreg),
-    /// A deferred load.
+    /// A load that is deferred to its use.
     Pending(usize),
-    /// A deferred op.
+    /// An op that is deferred to its use.
     Deferred(usize),
 }
 
@@ -31,7 +32,7 @@ pub struct Pending {
     pub splat: bool,
     /// Remaining uses.
     pub uses: u32,
-    /// The statement's number.
+    /// Number of the IR statement.
     pub origin: u32,
 }
 
@@ -45,7 +46,7 @@ pub enum DeferredOp {
 }
 
 impl DeferredOp {
-    /// Returns the op that `op` is.
+    /// Returns the deferrable op for an op of the IR, if there is one.
     pub fn from_op(op: Op) -> Option<DeferredOp> {
         match Family::from_op(op).computation()? {
             Computation::Bitwise(op) => Some(DeferredOp::Bitwise(op)),
@@ -84,7 +85,7 @@ impl DeferredOp {
         if let DeferredOp::Comparison(op) = self { Some(op) } else { None }
     }
 
-    /// Returns whether this is the product of pairs of words: `Some` if it is.
+    /// Returns `Some` if this op is the product of pairs of words.
     pub fn dot2_s16(self) -> Option<()> {
         (self == DeferredOp::Dot2S16).then_some(())
     }
@@ -103,7 +104,7 @@ pub struct DeferredValue {
     pub operands: [ValueId; 2],
     /// Remaining uses.
     pub uses: u32,
-    /// The statement's number.
+    /// Number of the IR statement.
     pub origin: u32,
 }
 
@@ -122,7 +123,7 @@ impl Read {
         Read { bytes, splat: false }
     }
 
-    /// Accepts memory of `bytes` bytes, or one 32-bit lane broadcast to as many.
+    /// Accepts memory of `bytes` bytes, or one 32-bit lane that is broadcast to `bytes` bytes.
     pub fn lanes32(bytes: u32) -> Read {
         Read { bytes, splat: true }
     }
@@ -133,25 +134,26 @@ impl Read {
 pub enum Numbers {
     /// Bytes in memory, four quarters for each lane.
     Memory(Mem),
-    /// Words: in every 16 bytes, four lanes of one quarter, then four of the next. The first vector
-    /// has quarters 0 and 1, the second 2 and 3.
+    /// Entry numbers as words. Every 16 bytes have four lanes of one quarter, then four lanes of
+    /// the next. The first vector has quarters 0 and 1, the second 2 and 3.
     Apart([Vreg; 2]),
     /// Entries that were already looked up, as words in the order of `Apart`, with their packing.
     Words([Vreg; 2], Halves),
 }
 
-/// Packing of 32-bit entries into words: the upper half is shifted to free bits next to the lower
-/// half.
+/// Packing of 32-bit table entries into words: the upper half of an entry is shifted to bits that
+/// are free in all lower halves.
 #[derive(Clone, Copy)]
 pub struct Halves {
     /// Shift of the upper half, in bits.
     pub by: u32,
-    /// Mask of the bits of a half.
+    /// Mask of the bits that any half of an entry uses.
     pub own: u16,
 }
 
 impl Halves {
-    /// Returns the packing for a table, or `None` if the two halves of an entry do not fit.
+    /// Returns the packing for a table, or `None` if the two halves of its entries do not fit into
+    /// a word.
     pub fn from_entries(entries: &[u32]) -> Option<Halves> {
         let own = entries.iter().fold(0, |own, entry| own | *entry as u16 | (entry >> 16) as u16);
         let apart = |by: u32| {

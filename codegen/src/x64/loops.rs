@@ -1,5 +1,5 @@
-//! Selection of loops: carried values, pointers that advance with the variable, and loops that run
-//! at most once.
+//! Selection of loops: carried values, pointers that advance with the loop variable, and loops that
+//! run at most once.
 
 use iced_x86::Code;
 use ixc_ir::kernel::{Affine, Atom, Carry, For, Stmt};
@@ -116,7 +116,7 @@ impl Selector<'_> {
         self.emit(Inst::code(Code::Je_rel32_64).block(exit));
         self.go_to(&[body, exit]);
         self.start(body);
-        // Copies the pointers, so that registers needed after the body can be spilled during it.
+        // Copies the pointers, so that the original registers can be spilled during the body.
         for key in self.addresses.at(f.var).to_vec() {
             let Some(SplitKey { parent, .. }) = key.split() else { continue };
             let register = match self.pointer(&parent) {
@@ -137,8 +137,8 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// Writes all homes at once: a next value that is another carry's home is saved before any home
-    /// is written.
+    /// Writes the registers of all carried values at once. A next value that is in another carried
+    /// value's register is saved before any of them is written.
     fn back_edge(&mut self, carries: &[Carry], homes: &[Vreg]) {
         let mut copies = Vec::new();
         for (carry, &home) in carries.iter().zip(homes) {

@@ -1,12 +1,13 @@
 //! Machine IR: x86 instructions over virtual registers, in blocks with explicit successors.
 //!
-//! Only encodings are assumed: an instruction is an [`iced_x86::Code`] with operands, or one of
-//! four pseudo instructions. The form of those is chosen after allocation ([`Opcode::Fma`],
-//! [`Opcode::Ternary`], [`Opcode::Constant`], [`Opcode::Copy`]).
+//! Machine IR makes no assumption beyond encodings: an instruction is an [`iced_x86::Code`] with
+//! operands, or one of four pseudo instructions. Pseudo instructions get their form after
+//! allocation ([`Opcode::Fma`], [`Opcode::Ternary`], [`Opcode::Constant`], [`Opcode::Copy`]).
 //!
-//! AVX instructions have a separate destination, so virtual registers are single-assignment, except
-//! loop-carried ones, which are written before the loop and at its back edge. [`super::allocate`]
-//! leaves the same function with a physical register for every virtual one.
+//! AVX instructions have a separate destination, so virtual registers are assigned once. Registers
+//! of loop-carried values are exceptions: they are written before the loop and at its back edge.
+//! [`super::allocate`] leaves the same function and adds a physical register for every virtual
+//! register.
 //!
 //! ```text
 //! b1:                                   ; depth 1, successors b1 b2
@@ -41,7 +42,7 @@ pub enum Class {
     Gpr,
     /// The low part of a vector register: 16 bytes (also for narrower values), 32 or 64.
     Vector {
-        /// 16, 32 or 64.
+        /// Size of that part in bytes: 16, 32 or 64.
         bytes: u32,
     },
     /// A tile register. All its values in a kernel have one shape. Tile registers are never copied
@@ -52,7 +53,8 @@ pub enum Class {
         /// Bytes of a row.
         bytes: u8,
     },
-    /// A mask register: a bit per lane. It is used next to its definition, so it is never spilled.
+    /// A mask register, with a bit per lane. It is used next to its definition, so it is never
+    /// spilled.
     Mask,
 }
 
@@ -70,7 +72,7 @@ pub enum File {
 }
 
 impl File {
-    /// Number of files, to size tables that are indexed by [`File`].
+    /// Number of register files, to size tables that are indexed by [`File`].
     pub const COUNT: usize = 4;
 }
 
@@ -143,13 +145,13 @@ impl Width {
 pub enum Role {
     /// The instruction reads the operand.
     Use,
-    /// Written; the old value is lost.
+    /// The instruction writes the operand; the old value is lost.
     Def,
     /// The instruction reads the operand, and then writes it.
     Update,
 }
 
-/// Base of a memory operand.
+/// Base address of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// A virtual register with a pointer.
@@ -165,12 +167,12 @@ pub enum Base {
 pub struct Mem {
     /// The base address.
     pub base: Base,
-    /// Scaled index (1, 2, 4, 8). Used by `lea`, by loads and stores of tiles as the stride, and by
-    /// table lookups.
+    /// Index register and its scale (1, 2, 4 or 8). `lea`, table lookups, and loads and stores of
+    /// tiles use it; for tiles it is the stride.
     pub index: Option<(Vreg, u32)>,
     /// Displacement in bytes.
     pub disp: i32,
-    /// Whether one 32-bit element is read into every lane: `{1to16}`.
+    /// Whether one 32-bit element is copied to every lane, written as `{1to16}`.
     pub broadcast: bool,
 }
 
@@ -232,18 +234,18 @@ pub enum Opcode {
     /// Exactly this encoding.
     Code(Code),
     /// `op0 = op1 * op2 + op3`. The 132, 213 or 231 form is chosen after allocation. At most one
-    /// source is memory. `scalar` is the `ss` form.
+    /// source is memory.
     Fma {
-        /// One lane only.
+        /// Whether the instruction computes one lane only (the `ss` form).
         scalar: bool,
     },
     /// `op0 = f(op1, op2, op3)` bit by bit; bit `4a + 2b + c` of the table is `f(a, b, c)`. At most
     /// one source is memory. Becomes `vpternlogd`, which overwrites one source, chosen after
     /// allocation.
     Ternary(u8),
-    /// `op0 = constant of the pool`: a zero or ones idiom or a load.
+    /// `op0 = constant of the pool`: a load, or an instruction that sets all bits to zero or one.
     Constant(u32),
-    /// `op0 = op1` in one register file; disappears if both get the same register.
+    /// `op0 = op1` within one register file. It disappears if both operands get the same register.
     Copy,
 }
 
@@ -254,11 +256,11 @@ pub struct Inst {
     pub opcode: Opcode,
     /// Operands in the order of the encoding; the list ends at [`Operand::None`].
     pub operands: [Operand; 5],
-    /// Index of the operand that may be memory instead of a register, to use or define a spilled
-    /// value in place.
+    /// Index of the operand that may be in memory instead of a register. A spilled value can then
+    /// be used or defined in its slot.
     pub rm: Option<u8>,
-    /// Mask of the lanes that the instruction works on, and whether the other lanes become zero. If
-    /// not, the instruction itself defines the other lanes.
+    /// Mask of the lanes that the instruction computes, and whether the other lanes become zero. If
+    /// they do not, the instruction defines them.
     pub mask: Option<(Vreg, bool)>,
     /// Number of the instruction's IR statement, in the order of the kernel's text.
     pub origin: u32,
@@ -315,13 +317,13 @@ impl Inst {
         }
     }
 
-    /// Marks the operand added last as possible memory.
+    /// Marks the operand that was added last as one that may be in memory.
     pub fn or_mem(mut self) -> Inst {
         self.rm = Some(self.len() as u8 - 1);
         self
     }
 
-    /// Sets the mask; lanes outside it become zero if `zero`.
+    /// Sets the mask. If `zero` is set, lanes outside the mask become zero.
     pub fn with_mask(mut self, mask: Vreg, zero: bool) -> Inst {
         self.mask = Some((mask, zero));
         self
@@ -379,8 +381,8 @@ impl Inst {
         }
     }
 
-    /// Returns the result and the three sources of an instruction that overwrites a source; the
-    /// source that is best overwritten comes first.
+    /// Returns the result and the three sources of an instruction that overwrites one source. The
+    /// source that should be overwritten comes first.
     pub fn as_overwriting(&self) -> Option<(Vreg, [Operand; 3])> {
         let [Operand::Reg(to, ..), a, b, c, _] = self.operands else { return None };
         match self.opcode {
@@ -424,7 +426,7 @@ pub struct Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LoopId(pub u32);
 
-/// Position of a loop.
+/// Place of a loop in the function.
 #[derive(Clone, Copy, Debug)]
 pub struct Loop {
     /// The surrounding loop.
@@ -436,7 +438,7 @@ pub struct Loop {
 /// A function: blocks in the order of [`Function::layout`].
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// The target.
+    /// Target whose instructions the function uses.
     pub target: Target,
     /// Blocks of the function.
     pub blocks: Vec<Block>,
@@ -451,9 +453,9 @@ pub struct Function {
     pub slots: Vec<u32>,
     /// Loops; outer loops come before their inner loops.
     pub loops: Vec<Loop>,
-    /// Constants held in a register throughout a loop, with the loop.
+    /// Constants that a register holds throughout a loop, each with this loop.
     pub held: HashMap<Vreg, LoopId>,
-    /// Registers that live for one instruction; spilling them again would not help.
+    /// Registers that live for one instruction. Spilling them would free nothing.
     pub unspillable: HashSet<Vreg>,
     /// The arguments: the pointer to the buffers, then the pointer to the dims.
     pub arguments: Option<[Vreg; 2]>,
@@ -502,7 +504,7 @@ impl Function {
         BlockId(self.blocks.len() as u32 - 1)
     }
 
-    /// Whether an idiom creates the constant without reading memory.
+    /// Whether an instruction can create the constant without reading memory.
     pub fn is_idiom(&self, constant: u32) -> bool {
         let bytes = &self.pool[constant as usize];
         bytes.iter().all(|b| *b == 0) || bytes.iter().all(|b| *b == 0xff)

@@ -1,8 +1,8 @@
 //! Selection of constants, loads and stores.
 //!
 //! Values of 8 and 4 bytes use the scalar moves. Values of 2 and 1 bytes use a broadcasting load
-//! and an extracting store. The load is one instruction, and the lanes above the value are
-//! undefined anyway.
+//! and an extracting store. The broadcasting load is one instruction, and the lanes above the value
+//! are undefined anyway.
 
 use iced_x86::Code;
 use ixc_ir::kernel::{BufferKind, Elem, Imm, Inst as Statement, Type, ValueId};
@@ -51,7 +51,7 @@ impl Selector<'_> {
                 let address = address?;
                 let mem = self.mem(address);
                 let read_only = self.kernel.buffers[address.buffer.0 as usize].kind == BufferKind::Read;
-                // Records the address if the displacements of all its bytes fit.
+                // Records the address for table lookups, if the displacements of all its bytes fit.
                 if read_only && ty.elem == Elem::I8 && mem.disp.checked_add(ty.bytes() as i32).is_some() {
                     self.origins.insert(result, (self.current, mem));
                 }
@@ -91,7 +91,8 @@ impl Selector<'_> {
         self.emit(Inst::code(codes.at(width)).def(d, width).mem(mem));
     }
 
-    /// Defines a value as a scalar in every lane; the scalar is in a register or still in memory.
+    /// Defines a value as a scalar that is copied to every lane. The scalar is in a register or
+    /// still in memory.
     pub fn broadcast(&mut self, result: ValueId, scalar: ValueId, ty: Type) {
         let read = Read::plain(ty.elem.bytes());
         if self.in_memory(scalar, read)
@@ -133,7 +134,7 @@ impl Selector<'_> {
     }
 }
 
-/// Returns the bytes of a splat: at least 16, so that lanes above a narrow value have the same
+/// Returns the bytes of a splat, at least 16. The lanes above a narrow value thus have the same
 /// value.
 fn splat_bytes(ty: Type, imm: &Imm) -> Vec<u8> {
     let element = match (imm, ty.elem) {
@@ -146,8 +147,8 @@ fn splat_bytes(ty: Type, imm: &Imm) -> Vec<u8> {
     element.iter().copied().cycle().take(ty.bytes().max(16) as usize).collect()
 }
 
-/// Returns the instruction that copies one element to every lane, from memory or from the low lane
-/// of a register. Only `vbroadcastss` has a separate code for each.
+/// Returns the instruction that copies one element to every lane. The element is in memory or in
+/// the low lane of a register; only `vbroadcastss` has separate codes for the two cases.
 fn broadcast_codes(elem: Elem) -> Codes {
     match elem {
         Elem::I8 => PBROADCASTB,

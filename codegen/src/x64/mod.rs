@@ -1,5 +1,5 @@
-//! The x86-64 targets: kernel IR to machine code with 256-bit vectors (`avx2`) or 512-bit ones
-//! (`avx512`, `amx`).
+//! The x86-64 targets: turns kernel IR into machine code with vectors of 256 bits (`avx2`) or 512
+//! bits (`avx512`, `amx`).
 //!
 //! ```text
 //! | kernel IR ─select, schedule─▶ machine IR ─coalesce, allocate (spill, repeat)─▶
@@ -30,7 +30,8 @@
 //! the caller's registers, calls nothing, and leaves the upper halves of the vector registers
 //! clear.
 //!
-//! Invariant: input kernels are verified. Facts that the verifier proves are not checked again.
+//! Invariant: input kernels are verified. Properties that the verifier proves are not checked
+//! again.
 
 pub mod address;
 pub mod allocate;
@@ -76,7 +77,7 @@ pub enum X64Error {
     Unsupported {
         /// The target.
         target: Target,
-        /// The value with this type.
+        /// Value that has the type.
         value: ValueId,
         /// The value's type.
         ty: Type,
@@ -100,7 +101,7 @@ pub enum X64Error {
     /// More tiles are live at once than there are registers.
     #[error("more tiles are live at once than the target has tile registers, and tiles cannot be spilled")]
     OutOfTiles,
-    /// A tile would have to be copied.
+    /// A tile would have to be copied, but tile registers cannot be.
     #[error(
         "statement {statement} needs a copy of a tile: use an accumulator only once, and two different tiles as factors"
     )]
@@ -122,11 +123,11 @@ pub enum X64Error {
     /// The kernel exceeds a limit.
     #[error("the kernel has {found} {what}; the limit is {max}")]
     TooLarge {
-        /// The counted thing, such as `instructions`.
+        /// Kind of the counted items, such as `instructions`.
         what: &'static str,
-        /// Number of these things in the kernel.
+        /// Number of these items in the kernel.
         found: usize,
-        /// Max number of these things.
+        /// Max number of these items.
         max: usize,
     },
     /// The target lacks an instruction: a bug of the lowering, found before the code can run.
@@ -134,7 +135,7 @@ pub enum X64Error {
     Feature {
         /// Mnemonic of the instruction.
         instruction: String,
-        /// The feature, as the decoder names it.
+        /// The missing feature, as the decoder names it.
         feature: String,
         /// The target.
         target: Target,
@@ -150,9 +151,9 @@ pub enum X64Error {
 /// Statistics of one compilation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Vectors that live in memory. In a tuned kernel, these are a bug.
+    /// Vectors that were spilled to memory. In a tuned kernel, these are a bug.
     pub vector_spills: usize,
-    /// Integers that live in memory.
+    /// Integers that were spilled to memory.
     pub gpr_spills: usize,
     /// Constants that are read from memory at each use.
     pub rematerialised: usize,
@@ -183,17 +184,17 @@ pub struct CompiledKernel {
     pub stats: Stats,
 }
 
-/// Max instructions before allocation, so that a hostile plan can't keep the allocator busy. About
-/// thirty times the number in generated kernels.
+/// Max instructions before allocation, so that a hostile plan can't keep the allocator busy. The
+/// limit is about thirty times the number in generated kernels.
 const MAX_INSTRUCTIONS: usize = 1 << 17;
-/// Max register-block pairs: 32 MiB for each set that liveness keeps.
+/// Max product of registers and blocks. Each set that liveness keeps then takes up to 32 MiB.
 const MAX_LIVENESS: usize = 1 << 28;
 
 fn limit(what: &'static str, found: usize, max: usize) -> Result<(), X64Error> {
     if found <= max { Ok(()) } else { Err(X64Error::TooLarge { what, found, max }) }
 }
 
-/// Lowers a verified kernel to machine IR with registers; ready for encoding.
+/// Lowers a verified kernel to machine IR with physical registers, ready for encoding.
 ///
 /// # Errors
 /// The kernel uses vectors that the target lacks, is too large, or has too many live values.
@@ -215,7 +216,7 @@ fn lower_with(
     let mut function = select::select(kernel, target, placement)?;
     let instructions = function.blocks.iter().map(|b| b.insts.len()).sum();
     limit("instructions", instructions, MAX_INSTRUCTIONS)?;
-    // Liveness takes one bit per pair.
+    // Liveness takes one bit for each pair of a register and a block.
     limit("registers times blocks", function.vregs.len() * function.blocks.len(), MAX_LIVENESS)?;
     schedule::reduce_pressure(&mut function);
     let allocation = allocate::allocate(&mut function)?;

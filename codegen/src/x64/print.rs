@@ -110,7 +110,8 @@ impl Printer<'_> {
             Width::K => Register::K0,
             Width::T => Register::TMM0,
         };
-        // The registers of a file have consecutive numbers; 255 marks a value that is never used.
+        // The registers of a register file have consecutive numbers; 255 marks a value that is
+        // never used.
         match number {
             u8::MAX => format!("unused(v{})", v.0),
             number => format!("{:?}(v{})", first + u32::from(number), v.0).to_lowercase(),

@@ -1,16 +1,17 @@
 //! Scheduling for register pressure: instructions that free more registers than they take move up
 //! to the earliest possible position.
 //!
-//! An instruction that reads two or more values for the last time and defines one lowers the
-//! pressure. It moves up to directly after the last of its operands. For example, eight products
-//! followed by their additions then need two registers, not eight. Latency is left to the
-//! processor, which can reorder instructions, but cannot avoid spills.
+//! An instruction that reads two or more values for the last time and defines one value lowers the
+//! pressure. It moves up to directly after the instruction that defines the last of its operands.
+//! For example, eight products that are each followed by an addition then need two registers, not
+//! eight. Latency is ignored, because the processor can reorder instructions, but cannot avoid
+//! spills.
 //!
 //! Instructions that access memory do not move, so the order of loads and stores does not change.
 
 use super::machine::{Class, Function, Inst, Opcode, Operand, Role};
 
-/// Reorders each block.
+/// Reorders the instructions of each block.
 pub fn reduce_pressure(f: &mut Function) {
     let n = f.vregs.len();
     let (mut reads, mut writes) = (vec![0_u32; n], vec![0_u32; n]);
@@ -20,7 +21,7 @@ pub fn reduce_pressure(f: &mut Function) {
             writes[v.index()] += u32::from(role != Role::Use);
         });
     }
-    // Index, after the reordering, of the instruction with the register's last write in this block.
+    // For each register, the new index of the instruction that writes it last in this block.
     let mut written: Vec<Option<usize>> = vec![None; n];
     for block in &mut f.blocks {
         let mut behind: Vec<usize> = (0..block.insts.len()).collect();
@@ -33,7 +34,7 @@ pub fn reduce_pressure(f: &mut Function) {
                     dying += u32::from(reads[v.index()] == 1 && writes[v.index()] == 1 && written[v.index()].is_some());
                     last = last.max(written[v.index()]);
                 }
-                // Masks stay next to their use.
+                // Definitions of masks stay next to their use.
                 Role::Def => {
                     single &= writes[v.index()] == 1 && matches!(f.vregs[v.index()], Class::Vector { .. });
                 }

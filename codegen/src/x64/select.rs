@@ -1,13 +1,13 @@
 //! Instruction selection: kernel IR to machine IR, statement by statement.
 //!
 //! This file owns blocks and addresses, and [`super::loops`] owns loops. [`super::values`] tracks
-//! where values are. [`super::statement`] finds the function for each op.
+//! where values are. [`super::statement`] finds the selection function for each op.
 //! [`super::arithmetic`], [`super::combine`], [`super::lanes`] and [`super::memory`] select the
 //! ops.
 //!
-//! - Equal constants are one register; [`super::constants`] places it.
-//! - A carried value has one home register. It is written before the loop and at the back edge, and
-//!   read in the body and after the loop. [`super::allocate`] merges the copies away.
+//! - Equal constants share one register; [`super::constants`] decides where it is set.
+//! - A carried value has one register, its home. It is written before the loop and at the back
+//!   edge, and read in the body and after the loop. [`super::allocate`] merges the copies away.
 //! - A value narrower than 16 bytes is in the low part of a register. The bytes above it are
 //!   undefined and never influence a lane of the value.
 
@@ -25,13 +25,13 @@ use super::uses::Uses;
 use super::{X64Error, limit};
 use ixc_targets::{Feature, Target};
 
-/// Location of the computation of pointers and sizes that vary only with dims.
+/// Place at which pointers and sizes that vary only with dims are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The values are computed once, at the entry. This takes the fewest instructions.
+    /// Once, at the entry of the kernel. This takes the fewest instructions.
     Entry,
-    /// The values are computed at each use outside innermost loops, and before innermost loops.
-    /// This takes the fewest registers.
+    /// At each use outside innermost loops, and before innermost loops. This takes the fewest
+    /// registers.
     Use,
 }
 
@@ -84,9 +84,9 @@ pub struct Selector<'k> {
     pub(super) current: BlockId,
     /// Location of each value.
     pub(super) values: Vec<Value>,
-    /// Pool entries of values that are constants.
+    /// Pool entry of each value that is a constant.
     pub(super) constants: Vec<Option<u32>>,
-    /// Register of each pool entry. The constant is not loaded into it yet.
+    /// Register of each pool entry. No instruction loads the constant into it yet.
     pub(super) shared: Vec<(u32, Vreg)>,
     /// Users of each value.
     pub(super) uses: Uses,
@@ -95,16 +95,16 @@ pub struct Selector<'k> {
     /// Ops that are deferred to their use.
     pub(super) deferred: Vec<DeferredValue>,
     pub(super) addresses: Addresses,
-    /// The current statement.
+    /// Number of the current IR statement.
     pub(super) origin: u32,
     pub(super) statements: u32,
     pub(super) in_loop: Option<LoopId>,
     placement: Placement,
     /// Whether the current loop contains no other loop.
     pub(super) innermost: bool,
-    /// Registers of dims that are loaded once.
+    /// Register of each dim, which is loaded once.
     dims: HashMap<DimId, Vreg>,
-    /// Registers computed at their use, by the block that computes them.
+    /// Registers of keys that are computed at their use, by the block that computes them.
     made_late: HashMap<(BlockId, Key), Vreg>,
     /// Registers with the strides of tiles, by the block that sets them.
     pub(super) strides: HashMap<(BlockId, i64), Vreg>,
@@ -118,7 +118,7 @@ pub struct Selector<'k> {
 }
 
 impl Selector<'_> {
-    // Instructions and registers.
+    // The following methods create instructions and registers.
 
     /// Appends an instruction.
     pub fn emit(&mut self, mut inst: Inst) {
@@ -146,7 +146,7 @@ impl Selector<'_> {
         Class::vector(ty.bytes())
     }
 
-    /// Creates the register for a value that a loop carries.
+    /// Creates the register (home) for a value that a loop carries.
     pub(super) fn home(&mut self, value: ValueId) -> Vreg {
         let class = self.class_of(value);
         self.f.vreg(class)
@@ -189,7 +189,7 @@ impl Selector<'_> {
         d
     }
 
-    // Addresses and integers.
+    // The following methods compute addresses and integers.
 
     /// Returns the memory operand of an address.
     pub fn mem(&mut self, address: &Address) -> Mem {
@@ -208,7 +208,7 @@ impl Selector<'_> {
         }
     }
 
-    /// Loads an integer constant into a register.
+    /// Puts an integer constant into a register.
     pub(super) fn integer(&mut self, value: i64) -> Vreg {
         let d = self.gpr();
         if u32::try_from(value).is_ok() {
@@ -219,7 +219,7 @@ impl Selector<'_> {
         d
     }
 
-    /// Computes `a + x * coefficient`; may return `x` itself.
+    /// Computes `a + x * coefficient`. The result may be the register `x` itself.
     pub(super) fn multiply_add(&mut self, a: Option<Vreg>, x: Vreg, coefficient: i64) -> Vreg {
         if a.is_none() && coefficient == 1 {
             return x;
@@ -251,8 +251,8 @@ impl Selector<'_> {
         }
     }
 
-    /// Computes an affine expression without a buffer. With `own`, the result's register has no
-    /// other use.
+    /// Computes an affine expression without a buffer. With `own`, the result is in a register that
+    /// has no other use.
     pub fn affine(&mut self, value: &Affine, own: bool) -> Vreg {
         let key = self.addresses.key(None, value);
         match (self.pointer(&key), i32::try_from(value.constant)) {
@@ -275,7 +275,7 @@ impl Selector<'_> {
         }
     }
 
-    // Structure.
+    // The following methods manage blocks.
 
     pub(super) fn start(&mut self, block: BlockId) {
         self.f.layout.push(block);
@@ -320,8 +320,8 @@ impl Selector<'_> {
         Some(register)
     }
 
-    /// Returns the block for computing loop-invariant values: the current block, or the block
-    /// before the loop if the loop is innermost.
+    /// Returns the block in which loop-invariant values are computed: the current block, or the
+    /// block before an innermost loop.
     pub(super) fn outside_innermost(&self) -> BlockId {
         match self.in_loop {
             Some(id) if self.innermost => self.f.loops[id.0 as usize].preheader,
@@ -329,8 +329,8 @@ impl Selector<'_> {
         }
     }
 
-    /// Computes a key of dims only, from the arguments or from registers that already hold parts of
-    /// it.
+    /// Computes a key whose terms are all dims, from the arguments or from registers that already
+    /// hold a part of the sum.
     fn compute(&mut self, key: &Key) -> Vreg {
         let [buffers, dims] = self.f.arguments.unwrap_or([Vreg(0); 2]);
         let start = Key { buffer: key.buffer, terms: Vec::new() };

@@ -1,9 +1,11 @@
-//! Spilling: values move from registers to slots of the frame; constants move inward.
+//! Spilling: moves values from registers to slots of the frame, and constants to inner loops or
+//! uses.
 //!
 //! A value in a slot gets a new register for each instruction that accesses it, or is a memory
-//! operand where the encoding allows. A constant has no slot. It is first held only around inner
-//! loops ([`super::constants`]). After that, each use sets it, or reads it from the pool as a
-//! memory operand. One walk over the function handles all values of a round.
+//! operand where the encoding allows. A constant has no slot. At first, registers hold it only
+//! around inner loops ([`super::constants`]). If it is spilled again, each use sets it, or reads it
+//! from the pool as a memory operand. One walk over the function handles all values that are
+//! spilled in a round.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,13 +23,14 @@ pub enum Eviction {
     Constant {
         /// Number of the constant in the pool.
         id: u32,
-        /// Loop around which a register held the constant before, if inner loops must hold it
-        /// instead (`None`: the whole function).
+        /// The loop around which a register held the constant so far (`None`: the whole function).
+        /// It is set if inner loops can hold the constant instead.
         held: Option<Option<LoopId>>,
     },
 }
 
-/// Decides the new locations of values: constants move inward, all others to a new slot.
+/// Decides the new location of each value: a constant moves inward, any other value goes to a new
+/// slot.
 pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
     let mut definitions = vec![0_u32; f.vregs.len()];
     let mut constants = vec![None; f.vregs.len()];
@@ -45,7 +48,7 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
                 f.slots.push(match f.vregs[v.index()] {
                     Class::Gpr => 8,
                     Class::Vector { bytes } => bytes,
-                    // Unreachable: the allocator never spills these.
+                    // Never reached, because the allocator does not spill masks and tiles.
                     Class::Mask | Class::Tile { .. } => 8,
                 });
                 Eviction::Slot(f.slots.len() as u32 - 1)
@@ -56,11 +59,11 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
     plan
 }
 
-/// Removes values from their registers. Returns the constants among them that inner loops now keep
-/// in new registers.
+/// Removes values from their registers. Returns the constants among these values that new registers
+/// hold around inner loops.
 pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> {
-    // A table, because every operand is looked up. Registers created during the walk are never
-    // spilled.
+    // An array instead of a map, because every operand is looked up. Registers created during the
+    // walk are never spilled.
     let mut taken = vec![false; f.vregs.len()];
     plan.keys().for_each(|v| taken[v.index()] = true);
     let mut inward = HashMap::new();
@@ -87,7 +90,8 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
                 let (class, width) = (f.vregs[v.index()], f.width(v));
                 let origin = inst.origin;
                 match plan[&v] {
-                    // Drops the only definition, because every use now has its own.
+                    // Drops the only definition of the constant, because every use now has its own
+                    // definition.
                     Eviction::Constant { .. } if written => dropped = true,
                     Eviction::Constant { id, held } => {
                         let child = held.and_then(|held| loop_inside(f, f.blocks[block].in_loop, held));
@@ -101,7 +105,7 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
                             });
                             inst.rename(|w, _| if w == v { register } else { w });
                         } else if f.is_idiom(id) || !fold(&mut inst, v, Mem::pool(id), class) {
-                            // An idiom is cheaper than a load.
+                            // Setting all bits to zero or one is cheaper than a load.
                             let piece = f.piece(class);
                             inst.rename(|w, _| if w == v { piece } else { w });
                             made.push(Inst { origin, ..Inst::new(Opcode::Constant(id)).def(piece, width) });
@@ -119,7 +123,7 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
                             made.push(Inst { origin, ..load });
                         }
                         if written {
-                            // No instruction writes two registers.
+                            // No instruction writes two registers, so there is at most one store.
                             behind = Some(Inst { origin, ..store_code(class).mem(home).read(piece, width) });
                         }
                     }
@@ -182,7 +186,7 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
         }
         // Any one of the sources may be memory.
         Opcode::Fma { .. } | Opcode::Ternary(_) => role == Role::Use,
-        // A pool entry is read-only, and has as many bytes as the operand reads.
+        // A pool entry is read-only. It has as many bytes as the operand reads.
         Opcode::Code(_) | Opcode::Constant(_) => {
             inst.rm == Some(place as u8) && (role == Role::Use || !matches!(home.base, Base::Pool(_)))
         }
@@ -193,8 +197,8 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
     takes_memory
 }
 
-/// Returns the loop directly inside `held` (`None`: the whole function) that equals or contains
-/// `at`.
+/// Returns the loop directly inside `held` that equals or contains the loop `at`. If `held` is
+/// `None`, it stands for the whole function.
 fn loop_inside(f: &Function, mut at: Option<LoopId>, held: Option<LoopId>) -> Option<LoopId> {
     while let Some(l) = at {
         if at == held {

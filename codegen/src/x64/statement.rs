@@ -1,4 +1,4 @@
-//! Selection of a statement: finds the function for its op.
+//! Selection of a statement: finds the selection function for its op.
 
 use ixc_ir::kernel::{Imm, Inst as Statement, ValueId};
 
@@ -44,7 +44,7 @@ impl Selector<'_> {
             Family::Bitcast => self.alias(result_of(inst)?, operand_of(inst, 0)?),
             Family::Broadcast if inst.ty.lanes == 1 => self.alias(result_of(inst)?, operand_of(inst, 0)?),
             Family::Broadcast => self.broadcast(result_of(inst)?, operand_of(inst, 0)?, inst.ty),
-            // The result is the low part of the operand.
+            // With an immediate of 0, the result is the operand itself or its low part.
             Family::Computation(Computation::Slice | Computation::Shift(_)) if integer(inst) == 0 => {
                 self.alias(result_of(inst)?, operand_of(inst, 0)?);
             }
@@ -57,7 +57,7 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// Computes the result of an op in a register.
+    /// Computes the result of an op and returns its register.
     fn computation(&mut self, op: Computation, inst: &Statement) -> Result<Vreg, X64Error> {
         let operand = |i| operand_of(inst, i);
         let refused = || malformed_error(inst);

@@ -1,9 +1,9 @@
-//! Selection of table lookups, and of the op that moves bits to bytes.
+//! Selection of table lookups, and of `multishift`, the op that moves bits to bytes.
 //!
-//! Entry numbers that are in memory are loaded one by one. Other numbers are extracted from a
-//! vector, eight bytes at a time, because narrow loads after a wide store take 1.5 times as long.
-//! On Zen 4, 16 entries take 18.6 cycles with stored numbers, 12.0 with extracted ones, and 11.0
-//! with numbers in memory.
+//! Entry numbers that are in memory are loaded one by one. Entry numbers in a vector are extracted
+//! eight bytes at a time. Storing the vector and loading single numbers would take 1.5 times as
+//! long. On Zen 4, 16 entries take 18.6 cycles with stored numbers, 12.0 with extracted numbers,
+//! and 11.0 with numbers in memory.
 //!
 //! ```text
 //! | lookup_quarter
@@ -35,14 +35,15 @@ use super::select::Selector;
 
 /// Bytes of a whole vector, the unit of permutations.
 const VECTOR_BYTES: u32 = 64;
-/// Entries of one byte in two whole vectors.
+/// Number of one-byte entries in two whole vectors.
 const TWO: usize = 2 * VECTOR_BYTES as usize;
 
 /// Number of entries that one byte can address.
 const BYTE: usize = 256;
 
-/// Max entries for lookup as words in whole vectors. On Intel, a permutation of words in two
-/// vectors costs as much as three instructions, so larger tables are faster one by one.
+/// Max entries of a table that is looked up as words in whole vectors. On Intel, a permutation of
+/// words in two vectors costs as much as three instructions. For larger tables, looking up entries
+/// one by one is faster.
 const MAX_WORDS: usize = 512;
 
 impl Selector<'_> {
@@ -63,8 +64,8 @@ impl Selector<'_> {
         self.join_chunks(parts)
     }
 
-    /// Looks up table entries. In each 32-bit lane, one byte of `low` is the low byte of the
-    /// entry's number, and the same byte of `high` the high byte.
+    /// Looks up table entries. In each 32-bit lane, one byte of `low` is the low byte of the entry
+    /// number, and the same byte of `high` is the high byte.
     pub fn lookup_quarter(&mut self, low: ValueId, high: ValueId, ty: Type, immediate: i64) -> Vreg {
         let (table, quarter) = ((immediate / QUARTERS) as usize, (immediate % QUARTERS) as u32);
         let entries = TABLES[table];
@@ -125,8 +126,8 @@ impl Selector<'_> {
         Numbers::Apart(words.map(|words| self.three(PAND, bytes, words, Rm::Reg(mask))))
     }
 
-    /// Computes the numbers as words, in the order of [`Numbers::Apart`]; the bits above a number
-    /// are not cleared.
+    /// Computes the entry numbers as words, in the order of [`Numbers::Apart`]. The bits above a
+    /// number are not cleared.
     fn by_quarters(&mut self, low: ValueId, high: ValueId, bytes: u32, entries: &[u32]) -> [Vreg; 2] {
         let order: Vec<u8> = (0..16).map(|i| i % 4 * 4 + i / 4).collect();
         let (_, order) = self.constant(order.repeat(bytes as usize / 16));
@@ -158,8 +159,8 @@ impl Selector<'_> {
         Numbers::Words(words, halves)
     }
 
-    /// Unpacks entries: in every 16 bytes, the four lower words (`upper` is 0) or the four upper
-    /// ones.
+    /// Unpacks packed entries to 32 bits: in every 16 bytes, the four lower words (`upper` is 0) or
+    /// the four upper words.
     fn widen_words(&mut self, words: Vreg, upper: u32, halves: Halves) -> Vreg {
         let codes = if upper == 0 { PUNPCKLWD } else { PUNPCKHWD };
         let both = self.three(codes, VECTOR_BYTES, words, Rm::Reg(words));
@@ -169,15 +170,15 @@ impl Selector<'_> {
         self.three(PAND, VECTOR_BYTES, moved, Rm::Reg(own))
     }
 
-    /// Returns the mask of lanes in which one of these bits is set.
+    /// Returns the mask of lanes that have one of the bits in `bits` set.
     fn test_bits(&mut self, codes: Codes, lanes: Vreg, bits: Vreg) -> Vreg {
         let mask = self.f.vreg(Class::Mask);
         self.emit(Inst::code(codes.2).def(mask, Width::K).read(lanes, Width::Z).read(bits, Width::Z));
         mask
     }
 
-    /// Extracts the numbers from the lower or upper eight of 16 bytes. Each number has the given
-    /// width, and `code` widens it.
+    /// Extracts the numbers from the lower or upper eight bytes of a 16-byte chunk. Each number has
+    /// the given width, and `code` widens it.
     fn taken_out(&mut self, chunk: Vreg, upper: bool, code: Code, width: Width) -> Vec<Vreg> {
         let rest = self.gpr();
         self.emit(match upper {
@@ -196,13 +197,14 @@ impl Selector<'_> {
         numbers
     }
 
-    /// Looks up entries of a table of bytes.
+    /// Looks up entries of a table of bytes. `low` and `high` have the bytes of the entry numbers.
     pub fn lookup_byte(&mut self, low: ValueId, high: ValueId, ty: Type, table: i64) -> Vreg {
         let entries = BYTE_TABLES[table as usize];
         if ty.bytes() == VECTOR_BYTES && self.f.target.has(Feature::Avx512vbmi) {
             return self.permute_bytes(low, high, entries);
         }
-        // Look up 32-bit entries and narrow them again; signed, because narrowing saturates.
+        // Looks up 32-bit entries and narrows them again. The entries are sign-extended, because
+        // narrowing saturates.
         let bytes = ty.bytes().max(16);
         let (low, high) = (self.reg(low), self.reg(high));
         let mask = self.lanes_of((entries.len() as u32 - 1) * 0x0001_0001, bytes);
@@ -231,7 +233,8 @@ impl Selector<'_> {
     fn permute_bytes(&mut self, low: ValueId, high: ValueId, entries: &[u8]) -> Vreg {
         let base = self.table(entries.to_vec());
         let low = self.reg(low);
-        // Each bit of a number above the low seven chooses between two halves of the table.
+        // The low seven bits choose among 128 entries. Each higher bit of a number chooses between
+        // two parts of the table.
         let levels = (entries.len() / TWO).trailing_zeros();
         let masks: Vec<Vreg> = (0..levels)
             .map(|level| {
@@ -248,8 +251,9 @@ impl Selector<'_> {
         self.select_vectors(PERMT2B, PBLENDMB, base, low, &masks, 0)
     }
 
-    /// Selects entries from `2 << masks.len()` vectors of a table, beginning with vector `first`:
-    /// `low` chooses in two vectors, and the masks choose between pairs.
+    /// Selects entries from `2 << masks.len()` vectors of a table, beginning with vector `first`.
+    /// `low` selects among the entries of two vectors, and each mask selects between two such
+    /// results.
     fn select_vectors(
         &mut self,
         permute: Codes,
@@ -274,8 +278,9 @@ impl Selector<'_> {
         d
     }
 
-    /// Selects bits as `vpmultishiftqb`: byte `i` of `from` is a bit offset into the same eight
-    /// bytes of `a`. The result's byte `i` is the 8 bits that begin there, with wrap-around.
+    /// Selects bits like `vpmultishiftqb`: byte `i` of `from` is a bit offset into the eight bytes
+    /// of `a` around byte `i`. Byte `i` of the result is the 8 bits that begin at this offset, with
+    /// wrap-around.
     pub fn multishift(&mut self, a: ValueId, from: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
         let from = self.reg(from);
@@ -323,7 +328,7 @@ impl Selector<'_> {
         base
     }
 
-    /// Returns 16 bytes of a register of `bytes` bytes.
+    /// Returns chunk number `chunk` of a register of `bytes` bytes; a chunk has 16 bytes.
     fn chunk(&mut self, a: Vreg, chunk: u32, bytes: u32) -> Vreg {
         match (chunk, bytes) {
             (0, _) => a,
@@ -333,7 +338,7 @@ impl Selector<'_> {
     }
 
     /// Loads entries of 32 bits, one by one. The gather instruction is not faster: on AMD it is
-    /// microcode, and on Intel it is slower with the mitigations against data leaks.
+    /// microcode, and on Intel the mitigations against data leaks make it slower.
     ///
     /// An alternative is to load 16 bytes at an entry and blend one lane of them into the result.
     /// This avoids the port for lane insertions, but is 2 to 10 % slower on a Zen 4, because every
@@ -355,7 +360,7 @@ impl Selector<'_> {
         all.unwrap_or_else(|| self.vector(16))
     }
 
-    /// Joins chunks of 16 bytes, a power of two of them, to one vector.
+    /// Joins chunks of 16 bytes to one vector. Their number is a power of two.
     fn join_chunks(&mut self, mut parts: Vec<Vreg>) -> Vreg {
         let mut bytes = 16;
         while parts.len() > 1 {

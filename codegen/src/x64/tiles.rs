@@ -1,10 +1,10 @@
-//! Tiles: selection of their ops, and the tile configuration at the start of a kernel.
+//! Tiles: selection of ops on tiles, and the tile configuration at the start of a kernel.
 //!
 //! `ldtilecfg` is at the start of the kernel and `tilerelease` at its end, so a tile register has
 //! one shape throughout. Tile registers cannot be moved or spilled. A product overwrites its
-//! accumulator; selection does this in place if the accumulator has no other use, as in sums in
-//! loops. A kernel is rejected if an accumulator has another use, or if more tiles are live at once
-//! than there are registers.
+//! accumulator. This needs no copy if the accumulator has no other use, as in sums in loops. A
+//! kernel is rejected if an accumulator has another use, or if more tiles are live at once than
+//! there are registers.
 //!
 //! ```text
 //! %c1 = tile_dot_bf16 tile<16x16xf32> %c0, %a, %b        tdpbf16ps tmm0, tmm1, tmm2
@@ -23,9 +23,10 @@ use ixc_targets::Feature;
 /// Rows and row bytes of each used tile register.
 pub type Shapes = [Option<(u8, u8)>; 8];
 
-/// The only palette with tiles.
+/// The only palette (format of a tile configuration) that has tiles.
 const PALETTE: u8 = 1;
-/// Offsets of the registers' row bytes (as words) and rows (as bytes) in a configuration.
+/// Offsets in a tile configuration: each register's bytes per row (as words) and its number of rows
+/// (as bytes).
 const ROW_BYTES: usize = 16;
 const ROWS: usize = 48;
 
@@ -33,7 +34,7 @@ const ROWS: usize = 48;
 /// without tiles.
 ///
 /// # Errors
-/// When register allocation left a copy between two tile registers.
+/// Fails if register allocation left a copy between two tile registers.
 pub fn configuration(f: &mut Function, registers: &[u8], shapes: &Shapes) -> Result<Option<u32>, X64Error> {
     if shapes.iter().all(Option::is_none) {
         return Ok(None);
@@ -132,14 +133,15 @@ impl Selector<'_> {
         copy
     }
 
-    /// Returns the memory operand of a load or store of rows; its index is the stride.
+    /// Returns the memory operand of a load or store of a tile's rows. Its index register holds the
+    /// stride.
     fn rows_of(&mut self, inst: &Statement) -> Result<Mem, X64Error> {
         let (Some(address), Imm::Int(stride)) = (&inst.address, &inst.imm) else { return Err(malformed_error(inst)) };
         let stride = self.stride(*stride);
         Ok(Mem { index: Some((stride, 1)), ..self.mem(address) })
     }
 
-    /// Returns a register with the stride.
+    /// Returns a register that holds the stride.
     fn stride(&mut self, stride: i64) -> Vreg {
         let block = self.outside_innermost();
         if let Some(&register) = self.strides.get(&(block, stride)) {

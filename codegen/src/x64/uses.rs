@@ -10,12 +10,12 @@ use ixc_ir::kernel::{Elem, Kernel, Stmt, Type, ValueId};
 
 use super::families::{BinaryOp, Comparison, Computation, Family};
 
-/// Property that all users of a value share.
+/// Property that all users of a value have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consumer {
     /// The value has no users.
     None,
-    /// `and`, `or` or `xor` in the same body.
+    /// One `and`, `or` or `xor` in the same body.
     Bitwise,
     /// A sum of 32-bit integers in the same body.
     Sum,
@@ -25,12 +25,12 @@ pub enum Consumer {
     Mixed,
 }
 
-/// Uses by value.
+/// Number of uses of each value, and their common property.
 pub struct Uses {
     count: Vec<u32>,
     consumer: Vec<Consumer>,
     foldable: Vec<u32>,
-    /// The body that defines the value; 0 is the body of the kernel.
+    /// Number of the loop body that defines each value; 0 is the body of the kernel.
     body: Vec<u32>,
     bodies: u32,
 }
@@ -60,7 +60,7 @@ impl Uses {
         self.consumer[value.index()]
     }
 
-    /// Whether every use of a splat of 32-bit lanes could read the lane from memory. If so, a value
+    /// Whether every use of a splat of 32-bit lanes could read the lane from memory. Such a value
     /// with few uses needs no register.
     pub fn all_fold(&self, value: ValueId) -> bool {
         self.foldable[value.index()] == self.count[value.index()]
@@ -79,7 +79,7 @@ impl Uses {
                                 Consumer::Sum
                             }
                             Some(Computation::Select) if here && i == 0 => Consumer::Choice,
-                            // No other op merges with the op that defines an operand.
+                            // No other op can be merged with the op that defines its operand.
                             Some(_) | None => Consumer::Mixed,
                         };
                         self.add(v, consumer);
@@ -131,9 +131,9 @@ fn folds(op: Computation, i: usize, ty: Type) -> bool {
         Computation::Fma | Computation::Bitwise(_) | Computation::Comparison(Comparison::Equal) => true,
         Computation::Comparison(Comparison::Greater | Comparison::LessFloat) | Computation::Select => i == 1,
         Computation::Dot4U8S8 => i == 2,
-        // A splat with one use is read from memory in any case. On Zen 5, two such products start
-        // per cycle, and two loads. With one load for each product, plus loads of the other factor,
-        // loads would be the bottleneck.
+        // A splat with one use is read from memory in any case. On Zen 5, two products of bf16
+        // pairs and two loads start per cycle. If each product loaded one factor here and the other
+        // factor needed loads as well, loads would be the bottleneck.
         Computation::Dot2Bf16 => false,
         Computation::Slice
         | Computation::Combine(_)

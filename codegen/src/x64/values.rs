@@ -1,12 +1,13 @@
 //! Location of each value during selection: in a register, or not yet emitted.
 //!
-//! - A load with one use is deferred to this use, where it becomes a memory operand if the encoding
-//!   allows. A store, a loop, or a use that needs a register makes it a separate instruction.
-//! - On targets with EVEX, a `load_splat` of 32 bits is also deferred: its use reads `{1to16}`.
-//! - An op that can be one instruction with its only use is deferred as
+//! - A load with one use is deferred to this use, where it becomes a memory operand if the
+//!   encoding allows. A store, a loop, or a use that needs a register turns it into a separate
+//!   instruction.
+//! - On targets with EVEX, a `load_splat` of 32 bits is also deferred: its user reads `{1to16}`.
+//! - An op that one instruction can compute together with its only user is deferred as
 //!   [`DeferredValue`](super::locations::DeferredValue) ([`super::combine`]).
 //!
-//! Invariant: deferred ops are emitted before control flow, so that their registers are defined
+//! Invariant: deferred ops are emitted before control flow. Their registers are then defined
 //! wherever the value is in scope.
 
 use iced_x86::Code;
@@ -16,8 +17,8 @@ use super::locations::{Pending, Read, Value};
 use super::machine::{Inst, Mem, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 
-/// Max instructions that read one broadcast lane from memory instead of a register. Two loads are
-/// cheaper than a register that holds the lanes; many are not.
+/// Max number of instructions that read a broadcast lane from memory, instead of from a register
+/// that holds it. Two loads are cheaper than occupying a register; more loads are not.
 const FOLDED_SPLATS: u32 = 2;
 
 impl Selector<'_> {
@@ -31,7 +32,7 @@ impl Selector<'_> {
         self.values[value.index()] = Value::Register(register);
     }
 
-    /// Whether a value can still become a memory operand.
+    /// Whether a value is still a deferred load that `read` accepts as a memory operand.
     pub fn in_memory(&self, value: ValueId, read: Read) -> bool {
         let Value::Pending(p) = self.values[value.index()] else { return false };
         self.pending[p].as_ref().is_some_and(|p| if p.splat { read.splat } else { p.ty.bytes() >= read.bytes })
@@ -174,7 +175,8 @@ impl Selector<'_> {
         let whole = bytes.len().next_power_of_two().max(16);
         bytes.resize(whole, 0);
         let id = self.f.constant(&bytes);
-        // The pool grows by one entry at a time, and each entry gets its register here.
+        // Only this method adds entries to the pool, one at a time, and gives each entry its
+        // register.
         if id as usize == self.shared.len() {
             let register = self.vector(whole as u32);
             self.shared.push((id, register));
@@ -190,9 +192,9 @@ impl Selector<'_> {
         self.set(result, register);
     }
 
-    /// Writes a value to a register that has no other use: for example, a carried value's home
-    /// before the loop, or a sum that an instruction updates. Constants are emitted in place, so
-    /// several homes can start from one constant without a copy.
+    /// Writes a value to a register that has no other use. Examples are a carried value's home
+    /// before the loop, and a sum that an instruction updates. Constants are loaded directly into
+    /// the register, so several homes can start from one constant without a copy.
     pub fn write_home(&mut self, home: Vreg, init: ValueId) {
         let width = self.f.width(home);
         if let Value::Pending(p) = self.values[init.index()]

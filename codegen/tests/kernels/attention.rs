@@ -1,4 +1,5 @@
-//! Attention: over a cache, in parts, by tiles, with windows, sinks, slopes and chosen entries.
+//! Tests of attention: over a cache, in parts, by tiles, with windows, sinks, slopes and chosen
+//! entries.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::RopeStyle;
@@ -10,12 +11,12 @@ use ixc_kernels::{
 use crate::support::Group;
 use crate::{HALVES, ODD};
 
-/// Returns attention over an f16 cache, without options.
+/// Returns attention over an f16 cache, with plain scores.
 fn plain(group: u32, d: u32, dv: u32) -> AttentionPart {
     AttentionPart { heads: Heads { group, d, dv }, scores: Scores::with_scale(0.125), cache: HALVES }
 }
 
-/// Returns the kernel with other scores.
+/// Returns the kernel with its scores changed by `scores`.
 fn with_scores(part: AttentionPart, scores: impl Fn(Scores) -> Scores) -> AttentionPart {
     AttentionPart { scores: scores(part.scores), ..part }
 }
@@ -81,13 +82,13 @@ fn every_way(group: &mut Group, part: AttentionPart, blocks: u32, window: (u32, 
     group.rows(of_window(part, several, window), blocks);
 }
 
-/// Returns a window that begins inside a block, or a chunk.
+/// Returns a window that begins inside a block, or (for two blocks) a chunk.
 fn window_or_chunk(blocks: u32) -> (u32, bool) {
     if blocks == 2 { (32, true) } else { (20 * blocks, false) }
 }
 
-/// Scores that decrease with distance: plain, capped, with sinks, over windows and chunks, with f16
-/// and block caches.
+/// Tests scores that decrease with distance: plain, capped, with sinks, over windows and chunks,
+/// with f16 and block caches.
 #[test]
 fn attention_slopes() {
     let mut group = Group::new("attention_slopes");
@@ -133,7 +134,7 @@ fn attention_window() {
         for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
             group.rows(of_window(part, rows, (window, false)), blocks);
         }
-        // The rows are on both sides of a chunk's beginning.
+        // The rows are on both sides of the first position of a chunk.
         let part = with_scores(part, |scores| Scores { cap: Some(Bits::from_value(0.5)), ..scores });
         for (window, blocks) in [(32, 2), (64, 3)] {
             group.rows(of_window(part, rows, (window, true)), blocks);
@@ -142,8 +143,8 @@ fn attention_window() {
     group.done();
 }
 
-/// Keys and values in quantised blocks: appended, and read by one row and several, in parts and
-/// through windows.
+/// Tests keys and values in quantised blocks: appended, and read by one row and several rows, in
+/// parts and through windows.
 #[test]
 fn cached_blocks() {
     let mut group = Group::new("cached_blocks");
@@ -174,7 +175,8 @@ fn cached_blocks() {
     group.done();
 }
 
-/// Attention over entries and a window: rows that do not see all blocks, and incomplete blocks.
+/// Tests attention over entries and a window: rows that do not see all blocks, and incomplete
+/// blocks.
 #[test]
 fn attention_over_chosen_entries() {
     let mut group = Group::new("attention_over_chosen_entries");

@@ -76,8 +76,8 @@ fn packed_gemm() {
     group.done();
 }
 
-/// Products that take six rows of floats at a time: whole runs of columns and a remainder, rows
-/// that are not a multiple of the group, and unpacked weights.
+/// Tests products that take six rows of floats at a time. Cases are columns with and without a
+/// remainder, row counts that are not a multiple of six, and unpacked weights.
 #[test]
 fn packed_gemm6() {
     let (pace, x, strategy) = (Pace::default(), Format::F32, MatmulStrategy::Gemm6);
@@ -150,7 +150,8 @@ fn packed_swiglu() {
     group.done();
 }
 
-/// Items with fewer weight rows than a result block has: each writes its band of the block.
+/// Tests items with fewer weight rows than a block of the result has. Each item writes its band of
+/// the block.
 #[test]
 fn bands() {
     let pace = Pace::default();
@@ -217,9 +218,9 @@ fn bands() {
 const SPILLS_OF_GRIDS: usize = 4;
 
 /// Checks that inner loops have no spills and no moves, as in hand-written code. Targets are `zen4`
-/// and `zen3`, on which the kernels were tuned, and `alder-lake`, which is between them: 16
-/// registers, and products of four bytes. In grid formats, the looked-up values of a sub-block take
-/// extra registers, so a few values are spilled.
+/// and `zen3`, on which the kernels were tuned, and `alder-lake`. The last is between them: it has
+/// 16 registers, and instructions for products of four bytes. In grid formats, the looked-up values
+/// of a sub-block take extra registers, so a few values are spilled.
 #[test]
 fn packed_product_loops_have_no_spills_or_moves() {
     let pace = Pace::default();
@@ -229,7 +230,8 @@ fn packed_product_loops_have_no_spills_or_moves() {
     {
         let target = Target::from_name(target).unwrap();
         for x in activations(format) {
-            // Without the instruction, the op becomes 60 instructions, and no schedule chooses it.
+            // Without an instruction for bf16 pairs, the op becomes 60 instructions, and no plan
+            // uses it.
             if format.pair_activation() == Some(x) && !target.has_dot2_bf16() {
                 continue;
             }
@@ -250,7 +252,8 @@ fn packed_product_loops_have_no_spills_or_moves() {
     assert!(others.is_empty(), "{}", others.join("\n"));
 }
 
-/// Unpacked weights: strips with missing rows, blocks with missing columns, and whole ones.
+/// Tests the packing of unpacked weights: strips with missing rows, blocks with missing columns,
+/// and complete ones.
 #[test]
 fn linear_by_packing() {
     let pace = Pace::default();
@@ -268,7 +271,7 @@ fn linear_by_packing() {
         ] {
             let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
             let (x, k, n) = (forms[blocks as usize % forms.len()], blocks * len, tile + 7);
-            // Floats have both activation formats only if they are packed.
+            // Float weights take both activation formats only if they are packed.
             let x = if format.is_quantised() { x } else { format.activation() };
             group.rows(Linear { format, x, k, tile, n, bias, residual, strategy, pace }, rows);
         }
@@ -339,7 +342,7 @@ fn factors_of_experts() {
     group.done();
 }
 
-/// A slot of weight 0, of either sign, ignores its row. The result is the same as without that
+/// Checks that a slot of weight 0 or -0 ignores its row: the result is the same as without that
 /// slot.
 #[test]
 fn slots_with_zero_weight_add_zero() {

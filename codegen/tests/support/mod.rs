@@ -1,4 +1,5 @@
-//! Runs kernel rows on the interpreter and on every target, and compares the results.
+//! Runner of kernel tests: runs each kernel in the interpreter and on every target, and compares
+//! the results.
 
 use ixc_kernels::{KernelSpec, generate};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,26 +21,28 @@ use ixc_kernels::generator::signature::{BufferContents, Role};
 use ixc_targets::Target;
 use ixc_testing::{bits, qemu};
 
-/// The targets whose kernels are tested: every lane count, every lowering.
+/// The targets whose kernels are tested: they cover every number of lanes and every lowering.
 const TARGETS: [&str; 6] = ["portable", "avx2", "alder-lake", "avx512", "zen4", "amx"];
 
-/// A group of rows. It records the method of running each target's kernels, for the line that
-/// [`Group::done`] prints, and the results per target.
+/// A group of tested kernels. For the line that [`Group::done`] prints, it records how each
+/// target's kernels were run. It also records the results of each target.
 pub struct Group {
     name: &'static str,
     rows: u32,
     ran: BTreeMap<(usize, &'static str), u32>,
-    /// Results by target and weight format: a new format changes the bits of no other.
+    /// Results by target and weight format. A new format then changes no recorded results of
+    /// another format.
     results: BTreeMap<String, Vec<u8>>,
     codes: Codes,
     table: bits::Table,
-    /// Names of results that may be missing.
+    /// Names of recorded results that may be missing from this run.
     not_run: BTreeSet<String>,
 }
 
 impl Group {
     pub fn new(name: &'static str) -> Group {
-        // Looked up at run time: a test kit for another machine also contains the tables.
+        // The path is read at run time, because a test kit for another machine has the tables in
+        // another place.
         let package = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
         let table = bits::Table::new(&Path::new(&package).join(format!("tests/bits/{name}.txt")));
         let not_run = table.not_run();
@@ -58,11 +61,13 @@ impl Group {
         self.run(&spec, &dims);
     }
 
-    /// Generates the kernel for every target that supports it. Kernels that differ only in their
-    /// names are interpreted, compared with the reference and run on `portable` only once.
+    /// Generates the kernel for every target that supports it. Kernels of several targets that
+    /// differ only in their names are interpreted, compared with the reference and run on
+    /// `portable` only once.
     ///
-    /// Under QEMU, and with code for x86-64-v2, only targets that this CPU can run are tested, and
-    /// only by recorded checksums. Interpreter and emulator would give the same results there.
+    /// Under QEMU, and with code for x86-64-v2, only targets that this CPU can run are tested.
+    /// Their results are compared with recorded checksums only, because interpreter and emulator
+    /// would give the same results as elsewhere.
     fn run(&mut self, spec: &KernelSpec, dims: &[i64]) {
         self.rows += 1;
         let wide = needs_16_lanes(spec);
@@ -117,7 +122,7 @@ impl Group {
         self.results.entry(name).or_default().extend(results.flat_map(|(bytes, _)| bytes));
     }
 
-    /// Prints the method of running each target's kernels.
+    /// Prints how each target's kernels were run, and checks the checksums of the results.
     pub fn done(self) {
         let ran: Vec<String> =
             self.ran.iter().map(|((target, how), rows)| format!("{} {how} ({rows})", TARGETS[*target])).collect();
@@ -127,14 +132,14 @@ impl Group {
         match (by_checksums(), self.not_run.is_empty()) {
             (true, _) => table.check_part(),
             (false, true) => table.check(),
-            // The kernels that ran have no recorded checksum yet.
+            // Some results have no recorded checksum yet, so nothing is checked.
             (false, false) => {}
         }
     }
 }
 
-/// Runs a kernel on every target like a group's rows, but with changed inputs. `look` gets the
-/// kernel, and its buffers before and after.
+/// Runs a kernel on every target, like the kernels of a group, but with changed inputs. `look` gets
+/// the kernel, and its buffers before and after the run.
 pub fn run_changed(
     spec: impl Into<KernelSpec>,
     rows: u32,
@@ -158,7 +163,7 @@ pub fn run_changed(
     }
 }
 
-/// Whether results are only compared with recorded checksums.
+/// Whether results are compared with recorded checksums only.
 fn by_checksums() -> bool {
     qemu::executes_this() || qemu::portable_is_v2()
 }
@@ -216,8 +221,8 @@ impl Run {
         Run { dims: dims.to_vec(), before, interpreted }
     }
 
-    /// Runs another target's kernel through the `portable` lowering and compares every bit with the
-    /// interpreter's results.
+    /// Runs a kernel that was generated for another target through the `portable` lowering.
+    /// Compares every bit with the interpreter's results.
     fn compare_with_portable(&self, codes: &mut Codes, kernel: &Kernel) {
         let fail = |e: String| -> ! { panic!("{} {:?}: portable: {e}", kernel.name, self.dims) };
         let code = codes.get(kernel, "portable, plainly", || Code::plain(kernel)).unwrap_or_else(|e| fail(e));
@@ -229,7 +234,7 @@ impl Run {
     }
 
     /// Runs the kernel on a target and compares every bit with the interpreter's results. Returns
-    /// the method of running it.
+    /// how it was run.
     fn compare(&self, codes: &mut Codes, kernel: &Kernel, target: Target) -> &'static str {
         let mut found = self.before.clone();
         let how = codes.execute(kernel, target, &self.dims, &mut found);
@@ -240,7 +245,7 @@ impl Run {
     }
 }
 
-/// Compiled code of kernels. Rows of a group that differ only in dims have the same kernel, which
+/// Compiled code of kernels. Tests of a group that differ only in dims have the same kernel, which
 /// is compiled once. Compilation takes most of the time of these tests.
 #[derive(Default)]
 struct Codes(HashMap<(String, &'static str), Vec<(Kernel, Code)>>);
@@ -248,14 +253,14 @@ struct Codes(HashMap<(String, &'static str), Vec<(Kernel, Code)>>);
 /// Executable code of a kernel.
 enum Code {
     Native(Module),
-    /// Code outside a module: for an older CPU, or compiled without optimisation.
+    /// Code that is not in a module: compiled for an older CPU, or without optimisation.
     Alone(ForeignCode),
     Emulated(Box<Program>),
 }
 
 impl Codes {
     /// Runs the kernel on a target, or emulates it if this machine lacks features of the target.
-    /// Returns the method of running it.
+    /// Returns how it was run.
     fn execute(&mut self, kernel: &Kernel, target: Target, dims: &[i64], buffers: &mut [Vec<u8>]) -> &'static str {
         let fail = |e: String| -> ! { panic!("{} {dims:?}: {}: {e}", kernel.name, target.name()) };
         let code = self.get(kernel, target.name(), || Code::generate(kernel, target)).unwrap_or_else(|e| fail(e));
@@ -267,8 +272,8 @@ impl Codes {
         }
     }
 
-    /// Returns the cached code of a kernel, or compiles it by `compile`. A cached kernel must be
-    /// equal, not only have the same name.
+    /// Returns the cached code of a kernel, or compiles it by `compile`. The cached kernel must
+    /// equal this one, not only have the same name.
     fn get(
         &mut self,
         kernel: &Kernel,
@@ -310,8 +315,8 @@ impl Code {
         }
     }
 
-    /// Compiles another target's kernel through the `portable` lowering, without optimisation: the
-    /// code runs only once.
+    /// Compiles a kernel of another target through the `portable` lowering. Without optimisation,
+    /// because the code runs only once.
     fn plain(kernel: &Kernel) -> Result<Code, String> {
         verify(kernel).map_err(|e| e.to_string())?;
         let code = match portable::compile_plainly(kernel) {

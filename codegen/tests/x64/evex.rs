@@ -1,5 +1,5 @@
 //! Checks that hot code uses AVX-512: broadcast memory operands, masks, ternary logic, dot products
-//! that add, and twice the registers.
+//! that add, and 32 registers.
 
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
@@ -11,7 +11,8 @@ fn target(name: &str) -> Target {
     Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Compiles, runs and lists a kernel. There must be no spill, and no move in innermost loops.
+/// Compiles and runs a kernel, and returns its listing. There must be no spill, and no move in
+/// innermost loops.
 fn clean(kernel: &Kernel, target: Target) -> String {
     let compiled = compile_for(kernel, target);
     let stats = compiled.stats;
@@ -20,12 +21,12 @@ fn clean(kernel: &Kernel, target: Target) -> String {
     listing::text(&compiled, kernel)
 }
 
-/// Returns the number of lines that contain all of these parts.
+/// Returns the number of lines that contain all of the given substrings.
 fn lines(text: &str, parts: &[&str]) -> usize {
     text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
 }
 
-/// Returns a 14 x 2 register tile of fused multiply-adds.
+/// Returns a kernel of fused multiply-adds with a register tile of 14 x 2 sums.
 fn fma_tile() -> Kernel {
     let mut b = KernelBuilder::new("fma_tile_z");
     let (n, ty) = (b.dim("n", 0, 64), Type::f32(16));
@@ -134,7 +135,7 @@ fn comparisons_become_masks_and_selects_are_masked() {
         let text = clean(&kernel, Target::AVX512);
         assert_eq!((lines(&text, &["vcmpltps k"]) + lines(&text, &["vcmplt_oqps k"])), 2, "{text}");
         assert_eq!((lines(&text, &["vblendmps"]), lines(&text, &["vpmovm2d"])), (2, 0), "{text}");
-        // With a mask that is a vector, it is one instruction, too.
+        // If the mask is a vector, the selection is one instruction, too.
         let kernel = map("picked", Type::i32(lanes), |b, [p, q, r]| {
             let mask = b.op(Op::CmpGt, Type::i32(lanes), &[p, q]);
             let none = b.op(Op::CmpEq, Type::i32(lanes), &[q, r]);
@@ -167,8 +168,8 @@ fn vnni_targets_accumulate_word_products_directly() {
     assert_eq!((lines(&text, &["vpmaddwd"]), lines(&text, &["vpaddd"])), (1, 1), "{text}");
 }
 
-/// Returns a product of 16 weight rows with `tokens` activations: a lane is a row, and each step
-/// takes four bytes of K.
+/// Returns a product of 16 weight rows with `tokens` rows of activations: a lane is a weight row,
+/// and each step takes four bytes of K.
 fn dot4_tile(lanes: u16, tokens: i64) -> Kernel {
     let mut b = KernelBuilder::new(format!("dot4_tile_{lanes}_{tokens}"));
     let (ty, bytes) = (Type::i32(lanes), 4 * i64::from(lanes));
@@ -207,10 +208,10 @@ fn byte_products_use_one_instruction_with_broadcast() {
             }
         }
     }
-    // VEX has no broadcast operands, and only 16 registers.
+    // `alder-lake` has only VEX, which has no broadcast operands and only 16 registers.
     let text = clean(&dot4_tile(8, 8), target("alder-lake"));
     assert_eq!((lines(&text, &["vpdpbusd ymm"]), lines(&text, &["vpbroadcastd ymm"])), (32, 32), "{text}");
-    // Targets without the instruction must not saturate either.
+    // Targets without a dot-product instruction must not saturate either.
     for name in ["avx2", "avx512"] {
         let text = clean(&dot4_tile(8, 2), target(name));
         assert_eq!((lines(&text, &["vpmaddwd"]), lines(&text, &["vpmaddubsw"])), (16, 0), "{text}");
@@ -219,7 +220,8 @@ fn byte_products_use_one_instruction_with_broadcast() {
 
 #[test]
 fn weights_shared_by_columns_keep_embedded_broadcasts() {
-    // Two vectors of rows by 12 tokens: 24 sums, and no register for activations.
+    // Two vectors of weight rows by 12 tokens need 24 sums, which leaves no register for
+    // activations.
     let mut b = KernelBuilder::new("dot4_two");
     let (ty, n) = (Type::i32(16), b.dim("n", 0, 64));
     let (w, x, y) = (b.read("w", n * 128), b.read("x", n * 48), b.write("y", 24 * 64));

@@ -1,6 +1,6 @@
-//! Coefficients and constants up to the limits of the verifier: more than a displacement or an
-//! immediate can hold. They run on every kind of target (emulated if this CPU lacks it) and on
-//! `portable`, against the interpreter.
+//! Coefficients and constants up to the limits of the verifier, which are more than a displacement
+//! or an immediate can hold. The kernels run on every kind of target (emulated if this CPU lacks
+//! it) and on `portable`. Results are compared with the interpreter.
 
 use ixc_codegen::module::{CodegenError, Module};
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, interpret};
@@ -25,8 +25,9 @@ const STRIDES: [i64; 10] = [
 ];
 const ITEMS: i64 = 5;
 
-/// Returns a kernel whose strides cancel or are multiplied with 0. They multiply a dim, an index
-/// value, the variables of loops that run once (known and unknown), and the difference of two dims.
+/// Returns a kernel whose strides cancel each other or are multiplied with 0. They multiply a dim,
+/// an index value and the difference of two dims. They also multiply the variables of loops that
+/// run once, whether the compiler knows this or not.
 fn cancelling(stride: i64) -> Kernel {
     let mut b = KernelBuilder::new("cancelling");
     let (n, m, none, once) = (b.dim("n", 1, 1), b.dim("m", 0, ITEMS), b.dim("none", 0, 0), b.dim("once", 1, 1));
@@ -34,7 +35,7 @@ fn cancelling(stride: i64) -> Kernel {
     let x = b.read("x", 64 * ITEMS);
     let y = b.write("y", 256 * ITEMS);
     let z = b.write("z", 8);
-    // Small constants are added to these; the sums must still be valid constants.
+    // Small constants are added to this constant; the sums must still be valid.
     let constant = stride.clamp(1024 - MAX_COEFFICIENT, MAX_COEFFICIENT - 1024);
     let far = |sign: i64| n * (sign * constant) + -sign * constant;
     let whole = constant / 4 * 4;
@@ -46,7 +47,8 @@ fn cancelling(stride: i64) -> Kernel {
         let row = b.load_index("row", ids, n * whole + -whole);
         let a = b.load(Type::f32(8), x, row * stride + i * 64 + 32);
         b.store(y, row * -stride + none * stride + i * 256 + 32, a);
-        // Once after a test, and once as a loop whose pointers advance by the stride.
+        // This loop is compiled as a body after a test. The next one is a loop whose pointers
+        // advance by the stride.
         b.for_each("j", once, |b, j| {
             let a = b.load(Type::i8(16), x, j * stride + i * 64 + 1);
             b.store(y, j * stride + i * 256 + 64, a);
@@ -59,7 +61,8 @@ fn cancelling(stride: i64) -> Kernel {
         });
         b.store(y, i * 256 + 160, counted[0]);
     });
-    // The results are values instead of addresses, so that every bit is visible.
+    // These results are stored as values instead of used as addresses, so that every bit is
+    // visible.
     let value = b.index(n * constant + (1 - constant));
     b.store(z, 0, value);
     let value = b.index(n * -stride + stride);
@@ -93,7 +96,7 @@ fn strides_and_constants_up_to_the_limit_are_computed_exactly() {
     }
 }
 
-/// Reads rows at such distances, by a loop variable and by an index value.
+/// Checks reads of rows whose distance exceeds 31 bits, by a loop variable and by an index value.
 #[test]
 fn rows_beyond_31_bit_offsets_are_read_correctly() {
     let stride = (1i64 << 31) + 64;
@@ -110,7 +113,7 @@ fn rows_beyond_31_bit_offsets_are_read_correctly() {
         b.store(y, i * 64 + 32, c);
     });
     let kernel = b.finish();
-    // Untouched pages take no memory.
+    // Pages of this large buffer that are not touched take no memory.
     let mut x = vec![0u8; stride as usize + 64];
     let mut random = Random::new(7);
     for row in [0, stride as usize] {

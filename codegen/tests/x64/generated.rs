@@ -1,5 +1,5 @@
-//! Generated kernels give the same bits as on the `portable` target, and have no spills in hot
-//! loops.
+//! Checks that generated kernels give the same bits as on the `portable` target, and have no spills
+//! in hot loops.
 
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::attrs::{Activation, RopeStyle};
@@ -124,7 +124,7 @@ fn buffers(kernel: &Kernel, dims: &[i64], random: &mut Random) -> Vec<Vec<u8>> {
                     let below = below.evaluate(value).unwrap() as u64;
                     (0..size / 4).flat_map(|_| ((random.bits() % below) as u32).to_le_bytes()).collect()
                 }
-                // Finite floats of magnitude below two, of either sign, for every width.
+                // Finite floats of magnitude below two, of either sign, in every float format.
                 _ => random.bytes(size).iter().map(|b| b & 0xbf).collect(),
             }
         })
@@ -139,8 +139,8 @@ fn x64_kernels_match_portable_code() {
         (target, kernels.collect::<Vec<_>>())
     });
     let generated: Vec<(Target, Vec<Kernel>)> = generated.collect();
-    // Many kernels differ only in their names on several targets. Each is compiled once for
-    // `portable`, which takes most of the time.
+    // Many kernels differ only in their names on several targets. Each distinct kernel is compiled
+    // once for `portable`, which takes most of the time.
     let mut distinct: Vec<Kernel> = Vec::new();
     let mut number = |kernel: Kernel| {
         distinct.iter().position(|other| *other == kernel).unwrap_or_else(|| {
@@ -159,7 +159,8 @@ fn x64_kernels_match_portable_code() {
     ixc_codegen::parallel::map(&pairs, |((target, kernels), numbers)| compare(*target, kernels, &portable, numbers));
 }
 
-/// Compares the code of a target's kernels with `portable`, in which they have these numbers.
+/// Compares the results of a target's kernels with those of `portable`. `numbers` are the kernels'
+/// numbers in `portable`.
 fn compare(target: Target, kernels: &[Kernel], portable: &Engine, numbers: &[usize]) {
     println!("{}, seed {SEED:#x}", target.name());
     let mut random = Random::new(SEED);
@@ -168,17 +169,17 @@ fn compare(target: Target, kernels: &[Kernel], portable: &Engine, numbers: &[usi
         if let Some(compiled) = native.compiled(i) {
             let stats = compiled.stats;
             println!("{}: {stats:?}", kernel.name);
-            // Other kernels may move values that have later uses: for example, the exponential
-            // starts from a constant.
+            // Kernels other than products may move values that have later uses: for example, the
+            // exponential starts from a constant.
             let product = kernel.name.starts_with("gem");
             if product && !kernel.name.contains("swiglu") && kernel.name.contains("_r16_") {
                 assert_eq!(stats.moves_in_innermost_loops, 0, "{}", kernel.name);
             }
-            // Packing exchanges more vectors than there are registers.
+            // Packing works on more vectors at once than there are registers.
             let packs = kernel.name.starts_with("pack") || product && !kernel.name.contains("_r16_");
-            // Lookups with indices above eight bits need vectors for the high bits. These compete
-            // for registers with two scales for 32 columns (VBMI), or with products by fours (16
-            // registers).
+            // Lookups with indices above eight bits need vectors for the high bits. These vectors
+            // compete for registers with two scales for 32 columns (VBMI), or with products of four
+            // bytes (16 registers).
             let looks_up = ["_iq2_s_", "_iq2_xs_", "_iq3_s_"].iter().any(|grid| kernel.name.contains(grid));
             assert!(stats.vector_spills == 0 || packs || looks_up, "{}", kernel.name);
         }

@@ -53,7 +53,7 @@ fn instructions_are_bounded() {
     assert!(matches!(compile(&b.finish(), Target::AVX2), Err(X64Error::TooLarge { what: "instructions", .. })));
 }
 
-/// Entry numbers are extracted from vectors, so none needs a slot of the frame.
+/// Checks that lookups use no frame: entry numbers are extracted from vectors, not stored.
 #[test]
 fn lookups_need_no_frame() {
     let lookups = |count: usize| {

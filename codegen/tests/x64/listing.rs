@@ -1,4 +1,5 @@
-//! Checks that listings are valid assembly and assemble to the code that they list (issue 16, U32).
+//! Checks that listings are valid assembly and assemble to the bytes that they list (issue 16,
+//! U32).
 
 use std::process::Command;
 
@@ -15,7 +16,7 @@ use ixc_testing::tools::{GNU_AS, InstalledTool, LLVM_MCA, Tool};
 const KERNELS: [&str; 8] =
     ["gemv_q4_k", "gemm_q6_k", "gemv_f32", "gemv_q4_k_r16", "gemm_q4_k_r16", "tiles_q4_k_r16", "attention_64", "silu"];
 
-/// Whether two instructions are the same apart from encoding and position. Targets of jumps and
+/// Whether two instructions are the same, except for encoding and position. Targets of jumps and
 /// addresses of constants are compared elsewhere.
 fn same(i: &Instruction, j: &Instruction) -> bool {
     let operand = |i: &Instruction, n| match i.op_kind(n) {
@@ -27,7 +28,7 @@ fn same(i: &Instruction, j: &Instruction) -> bool {
             (OpKind::Memory, registers, i.memory_displacement64())
         }
         OpKind::Register => (OpKind::Register, i.op_register(n) as u64, 0),
-        // Immediates of any width.
+        // All other operands are immediates, of any width.
         _ => (OpKind::Immediate64, i.immediate(n), 0),
     };
     i.mnemonic() == j.mnemonic()
@@ -53,7 +54,7 @@ fn assembled_listings_contain_the_listed_instructions() {
         for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
             let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
             let Ok(artifact) = Artifact::generate(&kernel, target, true) else { continue };
-            // For `portable`, this is code for this machine.
+            // The listing of `portable` has code for this machine.
             let Some(listed) = artifact.finished_code() else { continue };
             let name = format!("{}-{}", row.name, target.name());
             let [text, object, binary] = ["s", "o", "bin"].map(|end| folder.join(format!("{name}.{end}")));
@@ -68,7 +69,7 @@ fn assembled_listings_contain_the_listed_instructions() {
 
             let assembled = std::fs::read(&binary).unwrap();
             let (ours, theirs) = (decoded(listed.code), decoded(&assembled));
-            // Index of the instruction that a jump goes to.
+            // Returns the index of the instruction to which a jump goes.
             let number = |all: &[Instruction], i: &Instruction| all.iter().position(|j| j.ip() == i.near_branch64());
             let mut image = listed.code.to_vec();
             image.resize(listed.constants_at, 0);
@@ -91,10 +92,10 @@ fn assembled_listings_contain_the_listed_instructions() {
     assert!(instructions > 10_000, "{instructions}");
 }
 
-/// Whether an assembler may choose this other encoding of an instruction. Moves between registers
-/// have two directions. Small immediates have a shorter form, and some instructions have a special
-/// form for `rax`. `vmovq` from memory has two forms. Jump and constant offsets follow from the
-/// lengths of the instructions before.
+/// Whether an assembler may choose the second encoding instead of the first. Moves between
+/// registers can be encoded in two ways. Small immediates have a shorter form, and some
+/// instructions have a special form for `rax`. `vmovq` from memory has two forms. Jump and constant
+/// offsets follow from the lengths of the instructions before.
 fn is_choice(i: &Instruction, j: &Instruction) -> bool {
     if i.code() == j.code() {
         return i.op0_kind() == OpKind::NearBranch64 || i.is_ip_rel_memory_operand();
@@ -103,13 +104,13 @@ fn is_choice(i: &Instruction, j: &Instruction) -> bool {
     let number =
         [("_imm32", "_imm8"), ("_rm64_imm32", "_RAX_imm32"), ("_rm32_imm32", "_EAX_imm32"), ("xmmm64", "rm64")];
     let registers = i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register;
-    // One form of a move loads, the other stores.
+    // A move between registers can be encoded as a load or as a store.
     let is_move = registers && ["Mov", "Vmov"].iter().any(|word| format!("{:?}", i.mnemonic()).starts_with(word));
     is_move || number.iter().any(|(long, short)| ours.replace(long, short) == theirs)
 }
 
-/// Checks all named kernels on every target whose instructions the assembler knows. The bytes are
-/// the same, except for the few instructions with equivalent forms.
+/// Checks all named kernels on every target whose instructions the assembler knows. The assembled
+/// bytes equal the code, except for the few instructions with equivalent forms.
 #[test]
 fn every_listing_assembles_to_its_bytes() {
     let Some(InstalledTool { program, .. }) = GNU_AS.find("all listings through GNU as") else { return };
@@ -129,7 +130,7 @@ fn every_listing_assembles_to_its_bytes() {
             Some((kernel, compiled))
         });
         let made: Vec<_> = made.collect();
-        // Kernels begin at multiples of this.
+        // Kernels begin at multiples of 64 bytes.
         let texts = made.iter().enumerate().map(|(number, (kernel, compiled))| {
             format!(".balign 64, 0xcc\n{}", listing::text_of_many(compiled, kernel, number))
         });
@@ -201,7 +202,7 @@ fn kernels_compiled_twice_have_the_same_bytes() {
 /// Checks that llvm-mca accepts listings unchanged, if it knows the instructions.
 #[test]
 fn llvm_mca_accepts_unchanged_listings() {
-    // Any version is suitable, because it only has to parse the listing.
+    // Any version of llvm-mca is suitable, because it only has to parse the listing.
     const ANY: Tool = Tool { needed_version: "any", is_suitable: |_| true, ..LLVM_MCA };
     let Some(InstalledTool { program, .. }) = ANY.find("listings through llvm-mca") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-mca");
@@ -221,9 +222,9 @@ fn llvm_mca_accepts_unchanged_listings() {
     }
 }
 
-/// Does what uiCA does with a file, without uiCA. uiCA takes an object file that `as` made without
-/// options, and decodes its code section. With `-iacaMarkers` it keeps the instructions between
-/// these bytes, which must be exactly the body of a loop.
+/// Repeats without uiCA what uiCA does with a file. uiCA takes an object file that `as` made
+/// without options, and decodes its code section. With `-iacaMarkers`, it keeps the instructions
+/// between two marker byte sequences. These instructions must be exactly the body of a loop.
 #[test]
 fn uica_reads_marked_loops_of_listings() {
     const MARKS: [&str; 2] = ["mov ebx, 111\n.byte 0x64, 0x67, 0x90", "mov ebx, 222\n.byte 0x64, 0x67, 0x90"];
@@ -240,8 +241,8 @@ fn uica_reads_marked_loops_of_listings() {
             let Ok(compiled) = x64::compile(&kernel, target) else { continue };
             let text = listing::text(&compiled, &kernel);
             let lines: Vec<&str> = text.lines().collect();
-            // The first label with a backward jump to it and no other label between belongs to an
-            // innermost loop.
+            // Finds a label with a backward jump to it and no other label between. This label
+            // begins an innermost loop.
             let is_label = |line: &&str| line.starts_with(".L") && line.ends_with(':');
             let begins = |at: &usize| {
                 let label = lines[*at].trim_end_matches(':');
@@ -254,7 +255,7 @@ fn uica_reads_marked_loops_of_listings() {
             };
             let found = (0..lines.len()).filter(|at| is_label(&lines[*at])).find_map(|at| begins(&at));
             let Some((first, back)) = found else { continue };
-            // The jump is part of the loop; the marks are not.
+            // The jump is part of the loop, but the markers are not.
             let marked = [&lines[..first], &[MARKS[0]], &lines[first..=back], &[MARKS[1]], &lines[back + 1..]].concat();
             let [path, object] = ["s", "o"].map(|end| folder.join(format!("{}-{}.{end}", row.name, target.name())));
             std::fs::write(&path, marked.join("\n") + "\n").unwrap();
@@ -262,7 +263,7 @@ fn uica_reads_marked_loops_of_listings() {
             let out = Command::new(&program).arg(&path).arg("-o").arg(&object).output().unwrap();
             assert!(out.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&out.stderr));
             let object = std::fs::read(&object).unwrap();
-            // 64-bit, little-endian, for x86-64.
+            // The file must be a 64-bit, little-endian object for x86-64.
             assert!(object.starts_with(b"\x7fELF\x02\x01") && object[18..20] == [62, 0], "{}", path.display());
             let code = executable(&object);
             let at = |bytes: &[u8]| code.windows(bytes.len()).position(|window| window == bytes).unwrap();
@@ -284,7 +285,7 @@ fn executable(object: &[u8]) -> Vec<u8> {
     };
     let (table, size, count) = (number(40, 8), number(58, 2), number(60, 2));
     let sections = (0..count).map(|i| table + i * size);
-    // PROGBITS, executable, not empty.
+    // Finds sections that are PROGBITS, executable and not empty.
     let code = sections.filter(|at| number(at + 4, 4) == 1 && number(at + 8, 8) & 4 != 0 && number(at + 32, 8) > 0);
     let [at] = code.collect::<Vec<_>>()[..] else { panic!("another number of sections with code than one") };
     object[number(at + 24, 8)..number(at + 24, 8) + number(at + 32, 8)].to_vec()
@@ -332,7 +333,7 @@ fn listings_name_jump_targets_and_state_constants() {
     }
     // Other assemblers do not accept hexadecimal numbers with a trailing `h`.
     assert!(!lines.iter().any(|line| line.contains("h]") || line.contains(';')), "{text}");
-    // Each constant has its value.
+    // The listed words and bytes make up all constants.
     let words: usize = lines.iter().filter_map(|line| Some(line.strip_prefix(".long")?.split(',').count())).sum();
     let bytes: usize = lines.iter().filter_map(|line| Some(line.strip_prefix(".byte")?.split(',').count())).sum();
     assert_eq!(4 * words + bytes, compiled.constants.len());

@@ -1,5 +1,6 @@
-//! Runs kernels with a guard page at the end of every buffer, and again with one at its start, so
-//! that any access out of bounds faults. Uses the emulator if this CPU lacks the target's features.
+//! Runner that puts a guard page at the end of every buffer, and then runs again with a guard page
+//! at its start. Any access out of bounds then faults. It uses the emulator if this CPU lacks the
+//! target's features.
 
 use ixc_codegen::module::{Artifact, CodegenError, Module};
 use ixc_codegen::x64::{self, CompiledKernel};
@@ -9,11 +10,11 @@ use ixc_targets::Target;
 use ixc_testing::qemu;
 
 /// Bytes that QEMU (7.2) reads after the memory operand of a scalar fused multiply-add. Observed:
-/// `vfmadd231ss` on the last four bytes before a guard page faults, because QEMU reads 16 bytes;
-/// processors read four.
+/// `vfmadd231ss` on the last four bytes before a guard page faults, because QEMU reads 16 bytes.
+/// Processors read four.
 const READ_BEYOND_BY_QEMU: usize = 12;
 
-/// End of a buffer that the guard page touches.
+/// End of a buffer that has the guard page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Guard {
     Before,
@@ -60,7 +61,8 @@ impl Drop for Guarded {
 }
 
 /// Targets that together cover the presence and the absence of every feature that selection checks.
-/// Under QEMU, only targets that this CPU supports: the emulator's results do not depend on QEMU.
+/// Under QEMU, only targets that this CPU supports are used, because the emulator's results do not
+/// depend on QEMU.
 pub fn targets() -> Vec<Target> {
     let mut targets = ["avx2", "alder-lake", "avx512", "zen4", "zen5", "sapphire-rapids"]
         .map(|name| Target::from_name(name).unwrap_or_else(|| panic!("no target {name}")))
@@ -75,22 +77,22 @@ pub fn targets() -> Vec<Target> {
     targets
 }
 
-/// Whether the op has a lowering on every target.
+/// Whether every target has a lowering for the op.
 pub fn has_lowering(op: Op) -> bool {
     !op.takes_tiles()
 }
 
 /// Compiled kernels that can run here.
 pub enum Engine {
-    /// On this CPU.
+    /// Code that runs on this CPU.
     Native(Module),
-    /// In the emulator, because the CPU lacks a feature.
+    /// Code for the emulator, because the CPU lacks a feature.
     Emulated(Vec<(CompiledKernel, Program)>),
 }
 
 impl Engine {
-    /// Compiles kernels for the target. If this CPU can't run it, prints a line and uses the
-    /// emulator.
+    /// Compiles kernels for the target. If this CPU lacks a feature of the target, prints a line
+    /// and uses the emulator.
     pub fn new(kernels: &[Kernel], target: Target) -> Engine {
         match Module::compile(kernels, target) {
             Err(CodegenError::MissingFeatures { missing, .. }) => {
@@ -101,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Returns the x86-64 lowering's result for a kernel.
+    /// Returns the compiled form of a kernel; `None` for `portable`.
     pub fn compiled(&self, kernel: usize) -> Option<&CompiledKernel> {
         match self {
             Engine::Native(module) => match &module.kernels()[kernel].artifact {
@@ -112,8 +114,8 @@ impl Engine {
         }
     }
 
-    /// Returns the positions of the guard page that need separate runs. The emulator checks both
-    /// ends of every buffer at once.
+    /// Returns the positions of the guard page for which separate runs are needed. The emulator
+    /// checks both ends of every buffer in one run.
     pub fn guards(&self) -> &[Guard] {
         match self {
             Engine::Native(_) => &[Guard::Before, Guard::After],

@@ -1,6 +1,6 @@
-//! Every op with every combination of types and immediates that its rule allows, against the
-//! interpreter. Operands are loaded from memory in two variants: with one use, where they may be
-//! memory operands, and with two, where they are registers.
+//! Tests of every op with every combination of types and immediates that its rule allows, against
+//! the interpreter. Operands are loaded from memory in two variants. With one use, they may be
+//! memory operands; with two uses, they are registers.
 
 use ixc_ir::kernel::op::{ImmKind, Memory, OPS, OpRow};
 use ixc_ir::kernel::{Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret};
@@ -10,7 +10,7 @@ use super::native::{Engine, has_lowering, targets};
 use ixc_ir::random::Random;
 
 const SEED: u64 = 0x1c5e_ed02;
-/// Vectors per kernel and run.
+/// Number of vectors that a kernel processes in a run.
 const COUNT: usize = 24;
 const EDGES: [f32; 24] = [
     0.0,
@@ -33,8 +33,8 @@ const EDGES: [f32; 24] = [
     2_147_483_520.0,
     2_147_483_648.0,
     -2_147_483_904.0,
-    // Midpoints between two bf16; the last is between the largest and infinity. Then the largest
-    // denormal.
+    // Midpoints between two bf16 values; the last midpoint is between the largest value and
+    // infinity. After them comes the largest denormal.
     f32::from_bits(0x3f80_8000),
     f32::from_bits(0xbf81_8000),
     f32::from_bits(0x7f7f_8000),
@@ -145,8 +145,8 @@ fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
             lane.copy_from_slice(&[if lane[0] & 1 == 0 { 0 } else { 0xff }; 4]);
         }
     } else if op == Op::Dot2Bf16 && random.once_in(2) {
-        // Sums around the smallest normal number: the number or a neighbour, plus products that are
-        // fractions of the distance between the two.
+        // Sums around the smallest normal number. The addend is that number or a neighbour, and the
+        // products are fractions of the distance between the two.
         for lane in bytes.as_chunks_mut::<4>().0 {
             let bits = u32::from_le_bytes(*lane);
             let lane_bits = match position {
@@ -161,13 +161,13 @@ fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
             let edge = EDGES[(bits >> 8) as usize % EDGES.len()];
             match bits % 4 {
                 0 => lane.copy_from_slice(&edge.to_le_bytes()),
-                // Close to one another, so that sums cancel and round.
+                // Numbers of similar magnitude, so that sums cancel and round.
                 1 | 2 => lane.copy_from_slice(&(0x3f80_0000 | bits & 0x80ff_ffff).to_le_bytes()),
                 _ => {}
             }
         }
     } else if ty.elem == Elem::I32 && position == 1 {
-        // Some lanes equal.
+        // Sets every third lane of the second operand to 0.
         for lane in bytes.chunks_exact_mut(4).step_by(3) {
             lane.fill(0);
         }

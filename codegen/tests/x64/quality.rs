@@ -18,8 +18,8 @@ pub fn compile_for(kernel: &Kernel, target: Target) -> CompiledKernel {
     compiled
 }
 
-/// Returns a kernel of six activation rows times one vector of nibbles. It has six 16-bit sums
-/// inside and six 32-bit sums outside.
+/// Returns a kernel of six activation rows times one vector of nibbles. The inner loop has six
+/// 16-bit sums, the outer loop six 32-bit sums.
 fn gemm_like() -> Kernel {
     let mut b = KernelBuilder::new("gemm_like");
     let n = b.dim("n", 1, 1024);
@@ -59,7 +59,7 @@ fn twelve_integer_accumulators_need_no_spill_and_no_move() {
     assert_eq!(stats.moves, 0);
 }
 
-/// Returns a 4 x 3 register tile of fused multiply-adds.
+/// Returns a kernel of fused multiply-adds with a register tile of 4 x 3 sums.
 fn fma_tile() -> Kernel {
     let mut b = KernelBuilder::new("fma_tile");
     let n = b.dim("n", 0, 1024);
@@ -90,8 +90,8 @@ fn fma_tile_uses_all_registers_without_spills() {
     let compiled = compile(&kernel);
     let stats = compiled.stats;
     assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves), (0, 0, 0));
-    // There are three loads, four broadcasts, twelve multiply-adds, two pointers, counter and
-    // branch.
+    // The loop has three loads, four broadcasts and twelve multiply-adds. It also advances two
+    // pointers and the counter, and branches.
     let text = listing::text(&compiled, &kernel);
     assert_eq!(text.matches("vfmadd231ps").count(), 12, "{text}");
     assert_eq!(text.matches("[rip").count() + text.matches("[rel").count(), 0, "zeros are idioms");
@@ -126,8 +126,8 @@ fn a_chain_over_a_carried_value_stays_in_one_register() {
     let stats = compiled.stats;
     assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves), (0, 0, 0));
     assert_eq!(listing::text(&compiled, &kernel).matches("vfmadd231ps").count(), 8);
-    // Per step, one load and one multiply-add with a memory operand. Per iteration, two pointers,
-    // counter and branch.
+    // Each step has one load and one multiply-add with a memory operand. Each iteration advances
+    // two pointers and the counter, and branches.
     let body = compiled.lines.iter().filter(|l| l.origin.is_some()).count();
     assert!(body <= 16 + 4 + 20, "{body} instructions");
 }
@@ -152,7 +152,7 @@ fn crowded(lanes: u16) -> Kernel {
     b.finish()
 }
 
-/// Compiles and runs kernels with one dim, against the interpreter.
+/// Compiles and runs kernels with one dim, and compares the results with the interpreter.
 pub fn agree(kernels: &[Kernel], target: Target) {
     let native = Engine::new(kernels, target);
     println!("{}, seed 7", target.name());
@@ -207,7 +207,7 @@ fn instructions_keep_to_the_features_of_the_target() {
             let features = instruction.cpuid_features();
             assert!(features.iter().all(allowed), "{target:?}: {instruction:?} needs {features:?}");
             assert_ne!(instruction.mnemonic(), Mnemonic::INVALID);
-            // Only the frame's code changes the stack pointer.
+            // Only the code that creates and removes the frame changes the stack pointer.
             let info = info.info(&instruction);
             let writes_stack = info.used_registers().iter().any(|r| {
                 r.register() == iced_x86::Register::RSP && matches!(r.access(), OpAccess::Write | OpAccess::ReadWrite)

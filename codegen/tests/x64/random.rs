@@ -8,7 +8,7 @@ use ixc_testing::random_kernels::{KernelOptions, random_buffers, random_dims, ra
 
 use super::native::{Engine, has_lowering, targets};
 
-/// First seed.
+/// Seed of the first random kernel.
 const SEED: u64 = 0x71e5;
 /// Number of seeds.
 const KERNELS: u64 = 300;

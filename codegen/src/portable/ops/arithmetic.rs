@@ -142,8 +142,8 @@ impl Lowering<'_> {
     }
 
     /// Multiplies unsigned with signed bytes and returns words: the products of the even bytes,
-    /// then of the odd ones. Every product fits: 255 * -128 and 255 * 127 are inside 16 bits. The
-    /// bytes are extended within their words, so that products stay in their lanes.
+    /// then those of the odd bytes. Every product fits: 255 * -128 and 255 * 127 are inside 16
+    /// bits. The bytes are extended within their words, so that products stay in their lanes.
     fn products_u8s8(&mut self, u: Value, s: Value) -> (Value, Value) {
         let (u, s) = (self.cast(types::I16X8, u), self.cast(types::I16X8, s));
         let low_byte = self.constant(types::I16X8, std::array::from_fn(|i| if i % 2 == 0 { 0xff } else { 0 }));
@@ -156,7 +156,7 @@ impl Lowering<'_> {
     }
 
     /// Multiplies words and adds neighbouring products. Cranelift selects x86's `pmaddwd` for
-    /// exactly this.
+    /// exactly this sequence of ops.
     fn dot2_s16(&mut self, a: Value, b: Value) -> Value {
         let (a_low, b_low) = (self.b.ins().swiden_low(a), self.b.ins().swiden_low(b));
         let (a_high, b_high) = (self.b.ins().swiden_high(a), self.b.ins().swiden_high(b));
@@ -165,7 +165,7 @@ impl Lowering<'_> {
         self.b.ins().iadd_pairwise(low, high)
     }
 
-    /// Folds the upper half onto the lower until one lane remains.
+    /// Combines the upper half of the lanes with the lower half, until one lane remains.
     fn reduce(
         &mut self,
         inst: &Inst,

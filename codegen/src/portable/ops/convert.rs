@@ -45,7 +45,7 @@ impl Lowering<'_> {
             Op::NarrowS => {
                 let mut value = self.operand(inst, 0)?;
                 let mut bytes = self.operand_type(inst, 0)?.elem.bytes();
-                // Saturating in two steps gives the same result as saturating once.
+                // Narrowing in two saturating steps gives the same result as one saturation.
                 while bytes > ty.elem.bytes() {
                     value = self.narrow(&value);
                     bytes /= 2;

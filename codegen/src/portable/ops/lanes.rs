@@ -52,7 +52,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Takes alternating elements from the lower and the upper half of the operand.
+    /// Interleaves the elements of the operand's lower and upper half.
     fn interleave(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let ty = inst.ty;
         let lane = ty.elem.bytes() as usize;
@@ -77,7 +77,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Interleaves 8 bytes of both operands, from `first` on, in units of the immediate's bytes.
+    /// Interleaves 8 bytes of each operand, from byte `first` on, in units whose size is the
+    /// immediate.
     fn unpack(&mut self, inst: &Inst, first: usize) -> Result<Chunks, PortableError> {
         let unit = self.immediate(inst)? as usize;
         self.map2(inst, |l, a, b| {

@@ -87,12 +87,12 @@ fn op_kernel(op: Op, imm: Imm, operands: &[Type], ty: Type) -> Kernel {
 enum Compare {
     /// Byte by byte.
     Bytes,
-    /// Floats: any NaN equals any NaN. The NaN bits are unspecified, because the compiler of the
-    /// interpreter may exchange operands.
+    /// Floats: any NaN equals any NaN. The bits of a NaN are unspecified, because the Rust compiler
+    /// may exchange operands in the interpreter.
     Floats,
 }
 
-/// Runs a kernel in the interpreter and compiled for each machine; all must produce the same
+/// Runs a kernel in the interpreter, and as compiled for each machine. All must produce the same
 /// buffers.
 fn agree(kernel: &Kernel, buffers: &[Vec<u8>], dims: &[i64], compare: Compare) {
     verify::verify(kernel).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
@@ -114,7 +114,7 @@ fn same_floats(a: &[u8], b: &[u8]) -> bool {
     f32s(a).into_iter().zip(f32s(b)).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
 }
 
-/// Applies one op to all vectors in the bytes of the first operand.
+/// Runs a kernel with one op on all vectors in the operands' bytes, and compares the results.
 fn apply(op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) {
     let types: Vec<Type> = operands.iter().map(|(ty, _)| *ty).collect();
     let count = operands.first().map_or(1, |(ty, bytes)| bytes.len() / ty.bytes() as usize);
@@ -155,8 +155,8 @@ fn listing_is_returned_only_on_request() {
     assert_eq!(compile(&kernel).unwrap().text, None);
 }
 
-/// Issue 16: without `fma`, `attention` exceeded the limit of instructions, so no model ran on such
-/// CPUs.
+/// Regression test for issue 16: without `fma`, `attention` exceeded the limit of instructions, so
+/// no model ran on such CPUs.
 #[test]
 fn attention_is_compiled_for_a_cpu_without_fma() {
     let spec: KernelSpec = "attention group=1 d=64 dv=64 scale=0.125 heads=2 rows=16".parse().unwrap();

@@ -93,7 +93,7 @@ fn large_constants_and_negative_coefficients_add_up() {
     let mut b = KernelBuilder::new("reverse");
     let count = b.dim("count", 192, 192);
     let (x, y) = (b.read("x", count * 4), b.write("y", count * 4));
-    // The offset is too large for an instruction. 192 times the coefficient cancels it.
+    // This offset is too large for an instruction. The coefficient times 192 cancels it.
     let far = 3i64 << 30;
     b.for_each("i", count, |b, i| {
         let a = b.load_splat(Type::f32(1), x, count * (4 - (1 << 24)) + i * -4 + (far - 4));

@@ -23,8 +23,8 @@ fn operand_types(row: &OpRow, ty: Type, imm: i64) -> Vec<Vec<Type>> {
     if row.operands == 0 {
         return vec![Vec::new()].into_iter().filter(allowed).collect();
     }
-    // In every rule, the operands after the first have the type of the first operand or of the
-    // result, or the first operand has the result's type.
+    // In every type rule, the operands after the first have the type of the first operand or of the
+    // result. Or the first operand has the result's type.
     let with_result = |rest: Type| [vec![ty], vec![rest; row.operands - 1]].concat();
     let with = |first: Type, rest: Type| [vec![first], vec![rest; row.operands - 1]].concat();
     let mut all: Vec<_> =

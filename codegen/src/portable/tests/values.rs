@@ -1,5 +1,5 @@
-//! Tests of ops that are expanded because cranelift lacks them, with far more operands than in the
-//! table of ops.
+//! Tests of ops that are built from other ops because cranelift lacks them. They use far more
+//! operands than the test of the op table.
 
 use half::f16;
 use ixc_ir::kernel::{Imm, Op, Type};
@@ -52,7 +52,7 @@ pub(super) fn floats(seed: u64, count: usize) -> Vec<f32> {
     let pick = |i: usize| match random.bits() {
         r if i < EDGES.len() || r % 5 == 0 => EDGES[if i < EDGES.len() { i } else { (r >> 8) as usize % EDGES.len() }],
         r if r % 5 == 1 => f32::from_bits((r >> 32) as u32),
-        // Numbers near one another, so that sums cancel and round.
+        // Numbers of similar magnitude, so that sums cancel and round.
         r => f32::from_bits(0x3f80_0000 | (r >> 40) as u32 & 0x80ff_ffff),
     };
     (0..count).map(pick).collect()
@@ -69,12 +69,13 @@ fn every_f16_converts_exactly_to_f32() {
 #[test]
 fn f32_converts_to_f16_with_correct_rounding() {
     let mut singles = floats(1, 1 << 15);
-    // The value of each half, the midpoint to the next half, and both neighbours of that midpoint.
+    // The value of each half, the midpoint between it and the next half, and both neighbours of
+    // that midpoint.
     for half in (0..=u16::MAX).step_by(7) {
         let value = f16::from_bits(half).to_f32().to_bits();
         singles.extend([0, 0xfff, 0x1000, 0x1001, 0x1fff].map(|low| f32::from_bits(value.wrapping_add(low))));
     }
-    // Magnitudes around all subnormal results.
+    // Singles over the whole range that becomes subnormal halves, and beyond.
     singles.extend((0x3280_0000..0x3900_0000).step_by(1021).map(f32::from_bits));
     for lanes in [2, 16] {
         apply(Op::F32ToF16, Imm::None, &[(Type::f32(lanes), &f32_bytes(&singles))], Type::f16(lanes));
@@ -92,8 +93,8 @@ fn every_bf16_converts_exactly_to_f32() {
 #[test]
 fn f32_converts_to_bf16_with_correct_rounding() {
     let mut singles = floats(6, 1 << 15);
-    // Each bf16, including NaN, infinities and denormals; the midpoint to the next one, and both
-    // neighbours of that midpoint.
+    // Each bf16, including NaN, infinities and denormals; the midpoint between it and the next
+    // bf16, and both neighbours of that midpoint.
     for upper in (0..=u16::MAX).step_by(3) {
         singles.extend([0, 1, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| f32::from_bits(u32::from(upper) << 16 | low)));
     }
@@ -112,8 +113,8 @@ fn pairs_of_bf16_are_summed_without_denormals() {
     let (mut sums, mut a, mut b) = (Vec::new(), Vec::new(), Vec::new());
     for i in 0..1 << 16 {
         let [x, y, z] = std::array::from_fn(|_| random.bits() as u32);
-        // Three cases: any size; around the smallest normal number, with products that are
-        // fractions of its unit; and sums that cancel.
+        // Three cases of sums: any size; sums around the smallest normal number, with products that
+        // are fractions of its unit; and sums that cancel.
         let (sum, x, y) = match i % 3 {
             0 => (x, y, z),
             1 => (
