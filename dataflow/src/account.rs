@@ -1,12 +1,12 @@
 //! Memory of each instance on its PE. Placement uses these numbers, and the simulator checks them.
 //!
-//! A PE's memory holds [`Descriptor::instance_bytes`] of each of its instances,
-//! [`State::part_bytes`] of each head and part of a state that it keeps, and the code of each
-//! kernel once. Instances share no buffers, even if these hold the same bytes.
+//! A PE's memory holds three kinds of items: [`Descriptor::instance_bytes`] of each of its
+//! instances; [`State::part_bytes`] of each head and part of a state that it keeps; and the code of
+//! each kernel once. Instances share no buffers, even if their buffers hold the same bytes.
 //!
 //! **Code** is estimated. An instruction of kernel IR takes 8 bytes (a vector instruction with a
-//! descriptor of its operands), a loop 16 more. Loops that are unrolled on a CPU remain loops on a
-//! PE, whose memory is small.
+//! descriptor of its operands), a loop 16 more. Loops that a CPU kernel unrolls are counted as
+//! loops, because a PE has little memory.
 //!
 //! ```text
 //! for %i in 0..8 { %a = load ..  store .. }    2 * 8 + 16 = 32 bytes
@@ -62,7 +62,7 @@ impl InstanceBytes {
 
 /// Bytes of a position, a block or a lane.
 const INDEX_BYTES: u64 = 4;
-/// Bytes of a key's or value's element.
+/// Bytes of an element of a key or value (f16).
 const STATE_ELEMENT: u64 = 2;
 
 impl State {
@@ -83,14 +83,16 @@ impl State {
 }
 
 impl Slice {
-    /// Returns the number of bytes of all rows in this slice's buffer.
+    /// Returns the number of bytes of the buffer in which an instance keeps this slice of several
+    /// rows.
     pub fn memory_bytes(&self) -> u64 {
         self.bytes.saturating_mul(self.rows.into())
     }
 }
 
 impl Descriptor {
-    /// Returns the number of experts that a program has instances for: 1 if it is not routed.
+    /// Returns the number of experts of a program, each with its own instances; 1 if the program is
+    /// not routed.
     pub fn experts(&self, program: &Program) -> u32 {
         match program.axis {
             Axis::Routed(routing) => self.routings.get(routing as usize).map_or(0, |routing| routing.experts),
@@ -98,7 +100,8 @@ impl Descriptor {
         }
     }
 
-    /// Returns the number of parts that a program has instances for: 1 without a state.
+    /// Returns the number of state parts of a program, each with its own instances; 1 without a
+    /// state.
     pub fn parts(&self, program: &Program) -> u32 {
         match program.state {
             Some(state) => self.states.get(state as usize).map_or(0, |state| state.parts.count),
@@ -146,8 +149,9 @@ impl Descriptor {
         bytes
     }
 
-    /// Returns the bytes that each wave loads and stores. A single wave loads and stores nothing,
-    /// because its weights stay on the PEs. Indices of programs must be in range. Sums saturate.
+    /// Returns the bytes that each wave loads and stores. If there is only one wave, it loads and
+    /// stores nothing, because its weights stay on the PEs. Indices of programs must be in range.
+    /// Sums saturate.
     pub fn traffic(&self) -> Vec<Wave> {
         let mut waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; self.waves.len()];
         if waves.len() < 2 {

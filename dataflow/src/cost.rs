@@ -1,8 +1,9 @@
-//! Cycles of a kernel on a PE. The analysis follows its loops for given dims, counts operations by
-//! class, and counts the bytes of loads and stores.
+//! Cycles of a kernel on a PE. The analysis walks the kernel's loops for given dims. It counts
+//! operations by class, and the bytes of loads and stores.
 //!
 //! A PE issues one stream of vector instructions, so the cycles of all classes add up. Loads and
-//! stores run in parallel, each through its own port. The longest of the three counts:
+//! stores run in parallel, each through its own port. A kernel takes the longest of these three
+//! times:
 //!
 //! ```text
 //! cycles = max(int8 / rate + int / rate + f32 / rate + special / rate,
@@ -31,8 +32,8 @@ pub struct Cost {
     pub read: u64,
     /// Bytes stored.
     pub written: u64,
-    /// Instructions and loop iterations, including those without cycles: the work of simulating the
-    /// call.
+    /// Number of instructions and loop iterations, including instructions that take no cycles. It
+    /// measures the work of simulating the call.
     pub steps: u64,
 }
 
@@ -91,8 +92,8 @@ fn block(kernel: &Kernel, statements: &[Stmt], dims: &[i64]) -> Cost {
     sum
 }
 
-/// Evaluates an affine expression over dims. Negative values, and atoms that are not dims, count
-/// as 0.
+/// Evaluates an affine expression over dims. Negative values count as 0, and so do variables that
+/// are not dims.
 pub(crate) fn evaluate(affine: &Affine, dims: &[i64]) -> u64 {
     let value = affine.evaluate(|atom| match atom {
         Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),
@@ -110,8 +111,8 @@ fn inst_cost(kernel: &Kernel, inst: &Inst) -> Cost {
     let float = |f32| Cost { f32, ..Cost::default() };
     let special = |special| Cost { special, ..Cost::default() };
     let int8 = |int8| Cost { int8, ..Cost::default() };
-    // Operations of a tile product: rows times columns times the elements in a row of the first
-    // factor.
+    // Number of multiply-adds in a product of tiles: rows times columns times the elements in a row
+    // of the first factor.
     let products = || {
         let k = inst.operands.get(1).map_or(0, |id| u64::from(kernel.ty(*id).lanes));
         n * k

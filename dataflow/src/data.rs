@@ -1,5 +1,5 @@
-//! Bytes for simulations that also compute results: the contents of PEs' memories, and the engine
-//! that runs the kernels.
+//! Bytes for simulations that also compute results: the contents of PEs' memories, and the calls of
+//! the kernels.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub trait WeightBytes {
     fn slice(&self, weight: u32, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, String>;
 }
 
-/// Engine that runs kernels.
+/// Engine that runs the kernels of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runner {
     /// Portable machine code.
@@ -79,16 +79,16 @@ impl DataError {
 /// Bytes of a message.
 pub(super) type Payload = Rc<[u8]>;
 
-/// A part of a row for a firing, which has arrived or is in flight.
+/// A part of a row for one firing of an instance. It has arrived, or is in a message on its way.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub firing: u32,
     pub port: u32,
-    /// Offset in the port's buffer.
+    /// Offset of this part in the port's buffer.
     pub to: u64,
-    /// Offset in the message.
+    /// Offset of this part in the message.
     pub from: u64,
-    /// Number of bytes.
+    /// Number of bytes of this part.
     pub bytes: u64,
     /// Bytes of the whole message.
     pub payload: Payload,
@@ -97,10 +97,10 @@ pub(super) struct Pending {
 /// Memory of an instance.
 #[derive(Debug, Default)]
 struct Local {
-    /// The kernel's buffers; empty until it first fires.
+    /// Buffers of the instance's kernel; empty until the instance first fires.
     buffers: Vec<Vec<u8>>,
     pending: Vec<Pending>,
-    /// Rows that were computed and not yet sent: firing, port, bytes.
+    /// Rows that were computed and not yet sent, with the number of the firing and the port.
     made: Vec<(u32, u32, Payload)>,
 }
 
@@ -120,16 +120,17 @@ pub(super) struct Data<'w> {
     weights: &'w dyn WeightBytes,
     kernels: Kernels,
     instances: Vec<Local>,
-    /// Parts by state, then by head and part; empty until a program uses the state.
+    /// Contents of each part of a state, by state, head and part. Empty until a program uses the
+    /// state.
     states: Vec<Vec<StatePart>>,
     /// Buffers of rotary tables, by port. They are zero between firings: each firing fills only the
-    /// row's own position.
+    /// row at its own position.
     ropes: HashMap<usize, Vec<u8>>,
     /// The embedding's buffers.
     embedding: Vec<Vec<u8>>,
 }
 
-/// Values that depend on the row.
+/// Values of a firing that depend on the row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'d> {
     pub position: u32,
@@ -168,7 +169,7 @@ impl<'w> Data<'w> {
         Err(DataError::Weight { name, problem })
     }
 
-    /// Delivers a part of a message to an instance.
+    /// Records a part of a message that is delivered to an instance.
     pub fn deliver(&mut self, instance: u32, part: Pending) {
         self.instances[instance as usize].pending.push(part);
     }
@@ -180,8 +181,8 @@ impl<'w> Data<'w> {
         if last { made.swap_remove(place).2 } else { Rc::clone(&made[place].2) }
     }
 
-    /// Allocates the buffers of an instance. Buffers of states and of rotary tables are empty: a
-    /// firing borrows their bytes.
+    /// Allocates the buffers of an instance. Buffers of states and of rotary tables stay empty,
+    /// because a firing borrows their bytes.
     fn buffers(&mut self, machine: &Machine, instance: u32) -> Result<Vec<Vec<u8>>, DataError> {
         let number = machine.layout.program[instance as usize] as usize;
         let (unit, program) = (&machine.layout.units[number], &machine.descriptor.programs[number]);
@@ -286,7 +287,7 @@ impl<'w> Data<'w> {
         result
     }
 
-    /// Computes the first row of a token, its embedding.
+    /// Computes a token's row of the embedding table.
     pub fn embed(&mut self, machine: &Machine, token: u32) -> Result<Payload, DataError> {
         let embedding = machine.descriptor.embedding;
         let row = machine.descriptor.tensors[embedding.tensor as usize].row_bytes as usize;
@@ -308,7 +309,7 @@ impl<'w> Data<'w> {
         row.iter().flat_map(|x| x.to_le_bytes()).collect()
     }
 
-    /// Drops the rows of an abandoned step, including those in flight.
+    /// Drops the rows of an abandoned step, including those in messages on their way.
     pub fn clear(&mut self) {
         for local in &mut self.instances {
             local.pending.clear();
@@ -317,7 +318,7 @@ impl<'w> Data<'w> {
     }
 }
 
-/// Copies the slices that arrived for a firing to an instance's buffers.
+/// Copies the slices that have arrived for a firing to an instance's buffers.
 fn receive(pending: &mut Vec<Pending>, buffers: &mut [Vec<u8>], program: &Program, firing: u32, lane: usize) {
     pending.retain(|pending| {
         if pending.firing != firing {

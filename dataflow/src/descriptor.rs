@@ -2,54 +2,57 @@
 //! activations, the PEs of each weight's slices, the conditions for firing, and the routes.
 //!
 //! **Rows.** A step has T tokens. There are three kinds of rows:
-//! - [`Axis::Tokens`]: the vector of a token;
-//! - [`Axis::Outputs`]: the vector of a token whose logits were requested;
-//! - [`Axis::Routed`]: row `token * top_k + slot`, the vector of one slot of a token's experts.
+//! - [`Axis::Tokens`]: one for each token;
+//! - [`Axis::Outputs`]: one for each token whose logits were requested;
+//! - [`Axis::Routed`]: one for each expert slot of a token, as row `token * top_k + slot`.
 //!
 //! Tokens are processed in order. Several can be on the grid at the same time.
 //!
-//! **Programs.** A [`Program`] is a kernel over `experts x columns x parts` *instances*, each on a
-//! PE ([`Sites::pe`]). An instance of a program over
+//! **Programs.** A [`Program`] is a kernel with `experts x columns x parts` *instances*, each on a
+//! PE ([`Sites::pe`]). Instances fire, that is, run the kernel for a row. An instance of a program
+//! over
 //! - tokens fires once for each row, in order;
 //! - outputs fires once for each requested row;
-//! - a routing fires for the rows whose slot has the instance's expert;
-//! - parts (attention) fires for a row if the row sees positions of its part ([`Parts`]).
+//! - a routing fires for each row whose slot selects the instance's expert;
+//! - parts of a state (attention) fires for each row that sees positions of its part ([`Parts`]).
 //!
 //! A program over outputs receives a tensor of tokens only for the requested tokens; other rows are
 //! not sent to it.
 //!
 //! An instance fires for a row when it has received all slices of that row, and has fired for all
-//! earlier rows. Weights, tables and states are in its PE's memory. Its results are sent to all
-//! receivers.
+//! earlier rows. Weights, tables and states are in its PE's memory. The slices that it computes are
+//! sent to all receivers.
 //!
-//! A product with divided dot products is a *chain*: its pieces are separate programs. Each
-//! receives the sum of the previous one as its residual, so the order of f32 additions is the
-//! plan's.
+//! If the dot products of a matrix product are divided, the product is a *chain* of programs, one
+//! for each piece of the dot products. Each program adds the sum of the previous one like a
+//! residual. The order of f32 additions is therefore that of the plan.
 //!
 //! **Streams.** A [`Stream`] takes a tensor from one program's instances to another program's
-//! instances. A message is the slice of one row that one instance sent. It goes once over each link
-//! of the union of the [`Route`]s to all PEs that need a part of it (multicast).
+//! instances. A message is the slice of one row that one instance sent. It is multicast to all PEs
+//! that need a part of it: it goes once over each link that is on any of their [`Route`]s.
 //!
-//! A stream from or to the host enters or leaves at the edge PE nearest to the other end. The other
-//! end is the receiving program's first instance, or the sending instance. The edge PE is in the
-//! same row (west, east) or column (north, south). Of equally near edges, the first of
-//! [`Io::edges`](crate::grid::Io::edges) is used.
+//! A stream from or to the host enters or leaves at the edge PE nearest to the instance at its
+//! other end. For a stream from the host, this is the receiving program's first instance; for a
+//! stream to the host, the sending instance. The edge PE is in the same row (west, east) or column
+//! (north, south). Of equally near edges, the first of [`Io::edges`](crate::grid::Io::edges) is
+//! used.
 //!
-//! **Flow.** Each received slice has memory for [`Slice::rows`] rows: a message for the instance's
+//! **Flow.** Each received slice has memory for [`Slice::rows`] rows. A message for the instance's
 //! `n`-th firing may arrive when firing `n - rows` has ended. A message leaves when three
 //! conditions are true: it has been computed, all earlier messages of the same port and stream have
 //! left, and *all* receivers have memory for it.
 //!
-//! Until then, it occupies one of the `rows` of its sending slice. An instance does not begin a
-//! firing if a sending slice has no free row. A row on a long path (a residual) therefore needs as
-//! many rows as are in flight on the parallel path.
+//! Until a message leaves, it occupies one of the `rows` of its sending slice. An instance does not
+//! begin a firing if a sending slice has no free row. If a row (such as a residual) waits for a
+//! longer parallel path, its slice needs memory for all rows in flight on that path.
 //!
-//! A message to routed programs leaves when its sender knows the ids of its token. The ids reach
-//! the sender with the latency of the links and no other cost.
+//! A message to programs over a routing leaves when its sender knows the expert ids of its token.
+//! The ids reach the sender with the latency of the links and no other cost.
 //!
-//! Streams of the same tensor, program, route and colour share messages if they go to programs of
-//! the same routing, or of none. Other streams, and each stream from the host, have their own
-//! messages. A message from the host waits at its edge until the receivers have memory for it.
+//! Streams with the same tensor, sending program, route and colour share messages if their
+//! receivers are all over the same routing, or all over no routing. Other streams, and each stream
+//! from the host, have separate messages. A message from the host waits at its edge PE until the
+//! receivers have memory for it.
 //!
 //! **Waves.** Programs of a wave are on the grid together. If there are several waves, all rows of
 //! a step go through one wave before the next wave's weights are loaded over the edges. Tensors
@@ -57,8 +60,8 @@
 //!
 //! **State.** Positions of the KV cache are stored on the PE that attends to them. Part `p` of head
 //! `h` has the positions `p * positions .. (p + 1) * positions`. A program that appends fires only
-//! on the part with the row's position. For one row, programs of the same state fire in the order
-//! of [`Descriptor::programs`].
+//! on the part with the row's position. For one row, programs that use the same state fire in the
+//! order of [`Descriptor::programs`].
 //!
 //! Invariant: sizes and offsets are bytes of the tensor's row, or of a weight as kernels read it.
 //! All ranges are inside the row or weight, which the simulator also checks.
@@ -76,7 +79,7 @@ pub const VERSION: u32 = 2;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Descriptor {
-    /// [`VERSION`].
+    /// Version of the format: [`VERSION`].
     pub version: u32,
     /// Description of the model.
     pub model: String,
@@ -148,16 +151,16 @@ pub struct KernelText {
     pub code_bytes: u64,
 }
 
-/// Meaning of a tensor's rows, or of a program's firings.
+/// Kind of a tensor's rows, or of the rows that a program fires for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
-    /// Tokens of a step.
+    /// One row for each token of a step.
     Tokens,
-    /// Tokens of a step whose logits are requested.
+    /// One row for each token of a step whose logits are requested.
     Outputs,
-    /// Slots of tokens in one of [`Descriptor::routings`].
+    /// One row for each expert slot of each token, in one of [`Descriptor::routings`].
     Routed(u32),
 }
 
@@ -189,15 +192,15 @@ pub enum TensorSource {
     Rope(u32),
 }
 
-/// Computation of a token's first row at the host, by a kernel with three buffers: the id
-/// (`index[1]`), the table, and the result `y`.
+/// Computation of a token's first row at the host. The kernel has three buffers: the id
+/// (`index[1]`), the embedding table, and the result `y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Embedding {
     /// Index in [`Descriptor::kernels`].
     pub kernel: u32,
-    /// Index of the table in [`Descriptor::weights`].
+    /// Index of the embedding table in [`Descriptor::weights`].
     pub weight: u32,
     /// Index of the resulting tensor.
     pub tensor: u32,
@@ -216,8 +219,8 @@ pub struct Routing {
     pub experts: u32,
 }
 
-/// Keys and values of a layer, divided into parts. Each head and part has keys f16
-/// `[positions / 16][key_len][16]` and values f16 `[positions][value_len]`.
+/// Keys and values of a layer. Their positions are divided into parts. Each head and part has keys
+/// f16 `[positions / 16][key_len][16]` and values f16 `[positions][value_len]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -232,8 +235,8 @@ pub struct State {
     pub parts: Parts,
 }
 
-/// Division of positions: part `p` begins at position `p * positions` and ends at the next part or
-/// at the context's end.
+/// Division of a state's positions. Part `p` begins at position `p * positions`, and ends at the
+/// next part or at the context's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -253,9 +256,10 @@ pub struct Program {
     pub label: String,
     /// Index in [`Descriptor::kernels`].
     pub kernel: u32,
-    /// The kernel's dims, for one row. `rows`, `tokens` and `outputs` are 1. `capacity` is the
-    /// positions of a part, or 16 without a state. `part_begin` and `part_end` are the ends of the
-    /// instance's part. `parts` is the number of parts that the row sees.
+    /// The kernel's dims for one row, as expressions over these inputs: `rows`, `tokens` and
+    /// `outputs` are 1. `capacity` is the number of positions of a part, or 16 without a state.
+    /// `part_begin` and `part_end` are the ends of the instance's part. `parts` is the number of
+    /// parts that the row sees.
     pub dims: Vec<DimExpr>,
     /// Kind of rows that the program fires for.
     pub axis: Axis,
@@ -284,15 +288,15 @@ pub struct Sites {
     pub x: u32,
     /// Row of the first PE.
     pub y: u32,
-    /// Offset by column.
+    /// Offset from the first PE, by column.
     pub columns: Lattice,
-    /// Offset by expert.
+    /// Offset from the first PE, by expert.
     pub experts: Lattice,
-    /// Offset by part.
+    /// Offset from the first PE, by part.
     pub parts: Lattice,
 }
 
-/// Offset of a PE by an index:
+/// Offset from the first PE, computed from an index:
 /// `group = index / share; dx = group % per_line * pitch_x; dy = group / per_line * pitch_y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -300,7 +304,7 @@ pub struct Sites {
 pub struct Lattice {
     /// Number of consecutive indices on one PE, at least 1.
     pub share: u32,
-    /// PEs of a line, at least 1.
+    /// Number of PEs in a line, at least 1.
     pub per_line: u32,
     /// Distance to the next PE in its line.
     pub pitch_x: u32,
@@ -312,7 +316,7 @@ impl Lattice {
     /// All indices on one PE.
     pub const ONE: Lattice = Lattice { share: 1, per_line: 1, pitch_x: 0, pitch_y: 0 };
 
-    /// Returns the offset of an index from the first. On overflow, numbers saturate, which is
+    /// Returns the offset of an index from the first PE. On overflow, numbers saturate, which is
     /// outside of every grid.
     pub fn offset(&self, index: u32) -> (u32, u32) {
         let group = index / self.share.max(1);
@@ -346,8 +350,8 @@ pub struct Slice {
     pub part_stride: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Number of rows that fit in memory, at least 1. With 2, the next row can arrive (or the
-    /// previous one leave) during a firing.
+    /// Number of rows of this slice that fit in memory, at least 1. With 2, the next row can arrive
+    /// (or the previous one leave) during a firing.
     pub rows: u32,
 }
 
@@ -370,21 +374,21 @@ pub enum Port {
         /// Length in bytes.
         bytes: u64,
     },
-    /// A slice of the same row of a tensor. If the program is routed and the tensor is not, it is
-    /// the row of the slot's token.
+    /// A slice of the same row of a tensor. If the program is over a routing and the tensor is not,
+    /// it is the row of the slot's token.
     Receive(Slice),
-    /// The slices of all expert slots of the row's token, one after the other. They are received
-    /// from a routed tensor.
+    /// The slices of all expert slots of the row's token, one after the other. The tensor is over a
+    /// routing.
     ReceiveSlots(Slice),
-    /// The slices of all parts that the row sees, one after the other.
+    /// The slices of all state parts that the row sees, one after the other.
     ReceiveParts {
         /// Slice of the first part.
         slice: Slice,
         /// The state that has these parts.
         state: u32,
     },
-    /// A row of a rotary table, in its lane of the row's block of 16 ([`Port::PositionBlock`]).
-    /// Only this row of the kernel's buffer has memory.
+    /// A row of a rotary table. In the kernel's buffer it is in the row's lane of its block of 16
+    /// positions ([`Port::PositionBlock`]). Only this row of the buffer takes memory.
     ReceiveRope(Slice),
     /// A slice that the instance computes and sends.
     Send(Slice),
@@ -394,10 +398,10 @@ pub enum Port {
     Values(u32),
     /// The row's position, an i32.
     Position,
-    /// Index of the row's block of 16 positions in the instance's part; 0 for a program without a
-    /// state.
+    /// Index of the row's block of 16 positions in the instance's part of the state; 0 for a
+    /// program without a state.
     PositionBlock,
-    /// Lane of the row in that block.
+    /// Lane of the row's position in its block of 16 positions.
     PositionLane,
     /// The numbers 0, 1, 2 and so on, one for each expert of a token in this routing.
     SlotNumbers(u32),
@@ -436,7 +440,7 @@ pub struct Stream {
     pub colour: u32,
 }
 
-/// Order of axes on the way from one PE to another.
+/// Order of the axes on the route from one PE to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -447,14 +451,14 @@ pub enum Route {
     YThenX,
 }
 
-/// Bytes of a group of programs that are on the grid together.
+/// Transfers of a wave: a group of programs that are on the grid together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Wave {
-    /// Bytes of weights and states loaded over the edges when the wave begins; 0 for a single wave,
-    /// whose weights stay on the PEs. The first step of a sequence has no states yet, so it loads
-    /// `store_bytes` less.
+    /// Bytes of weights and states loaded over the edges when the wave begins. With a single wave,
+    /// this is 0, because its weights stay on the PEs. The first step of a sequence has no states
+    /// yet, so it loads `store_bytes` less.
     pub load_bytes: u64,
     /// Bytes of states stored over the edges when the wave ends.
     pub store_bytes: u64,

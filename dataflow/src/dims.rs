@@ -5,19 +5,19 @@ use ixc_ir::plan::{ATTENTION_BLOCK, DimError, DimExpr, DimInput, KEY_LANES};
 /// A firing: an instance and its row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Firing {
-    /// Positions of a part of the program's state; [`KEY_LANES`] without a state.
+    /// Number of positions in a part of the program's state; [`KEY_LANES`] without a state.
     pub positions: u32,
     /// Number of the part that the instance computes.
     pub part: u32,
     /// Position of the row's token.
     pub position: u32,
-    /// Number of parts that the program receives; 1 if it receives none.
+    /// Number of state parts that the program receives; 1 if it receives none.
     pub parts: u32,
 }
 
 impl Firing {
-    /// Returns the firing with the largest dims: the last row of a state's first part, which sees
-    /// the whole part, and all received parts.
+    /// Returns the firing with the largest dims. Its row is the last one of a state's first part,
+    /// so it sees the whole part, and it receives all parts.
     pub(crate) fn largest(positions: Option<u32>, parts: u32) -> Firing {
         let positions = positions.unwrap_or(KEY_LANES);
         Firing { positions, part: 0, position: positions.saturating_sub(1), parts }
@@ -36,7 +36,7 @@ impl Firing {
         let blocks = u64::from(self.positions / ATTENTION_BLOCK);
         let begin = u64::from(self.part) * blocks;
         match input {
-            // An instance gets one row, as a step and a text of one row.
+            // An instance gets one row, as if a step and each sequence in it had one row.
             DimInput::Rows | DimInput::Tokens | DimInput::Outputs => 1,
             DimInput::First | DimInput::Last | DimInput::Position | DimInput::TextEnd => self.position.into(),
             DimInput::Capacity => self.positions.max(KEY_LANES).into(),

@@ -16,7 +16,7 @@ pub fn draw(descriptor: &Descriptor) -> Drawing {
     let mut graph = Graph::default();
     let programs: Vec<_> =
         descriptor.programs.iter().map(|program| graph.node(&label(descriptor, program), Shape::Box)).collect();
-    // Rows come from the host; logits go to the host.
+    // There are two boxes for the host: one sends rows, the other receives logits.
     let hosts = [graph.node("host", Shape::Round), graph.node("host", Shape::Round)];
     for stream in &descriptor.streams {
         let node = |end: End, host| match end {
@@ -31,7 +31,7 @@ pub fn draw(descriptor: &Descriptor) -> Drawing {
     Drawing { graphs: vec![("programs".to_owned(), graph)] }
 }
 
-/// Returns the text in a program's box: task, kernel, and location of the instances.
+/// Returns the text in a program's box: its label, kernel, and the location of its instances.
 fn label(descriptor: &Descriptor, program: &Program) -> String {
     let kernel = descriptor.kernels.get(program.kernel as usize).map_or("", |kernel| kernel.name.as_str());
     let each = [program.columns, descriptor.experts(program), descriptor.parts(program)];

@@ -2,7 +2,7 @@
 //! its neighbours.
 //!
 //! One TOML file describes one machine. It contains the public source of each number;
-//! [`Grid::not_public`] lists the numbers without one, which are estimates.
+//! [`Grid::not_public`] lists the numbers without a public source, which are estimates.
 //!
 //! Invariant: a grid that [`Grid::check`] accepts has PEs, memory, links and a clock. All numbers
 //! fit 32-bit coordinates and the simulator's clock.
@@ -43,7 +43,7 @@ pub struct Grid {
 pub struct Pe {
     /// Bytes of memory for weights, buffers, state and code.
     pub sram_bytes: u64,
-    /// Bytes of this memory that the machine's system software needs.
+    /// Bytes of `sram_bytes` that the machine's system software needs.
     pub reserved_bytes: u64,
     /// Bytes read from memory per cycle.
     pub read_bytes: u32,
@@ -51,7 +51,7 @@ pub struct Pe {
     pub write_bytes: u32,
     /// Operations per cycle, by class.
     pub operations: Operations,
-    /// Cycles between the time at which a program is ready and its first operation.
+    /// Cycles between the time at which a program can fire and its first operation.
     pub start_cycles: u32,
 }
 
@@ -60,17 +60,17 @@ pub struct Pe {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Operations {
-    /// Products of bytes, added to 32 bits.
+    /// Products of int8, added to 32-bit sums.
     pub int8: f64,
-    /// Other integer operations of up to 32 bits: nibbles, shifts, additions.
+    /// Other integer operations of up to 32 bits: unpacking of nibbles, shifts, additions.
     pub int: f64,
     /// f32 multiply-adds, multiplications, additions.
     pub f32: f64,
-    /// Conversions, divisions, square roots.
+    /// Conversions, divisions and square roots.
     pub special: f64,
 }
 
-/// A link.
+/// Properties of a link between neighbouring PEs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -79,19 +79,21 @@ pub struct Link {
     pub bytes: u32,
     /// Cycles from one PE's router to the next one's.
     pub hop_cycles: u32,
-    /// Sharing of links by streams.
+    /// Method of sharing a link among streams.
     pub routing: Routing,
 }
 
-/// Sharing of links by streams.
+/// Method of sharing a link among streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
-    /// A link has this many colours: virtual channels of messages, which carry their destination.
-    /// During a wave, each colour of a link belongs to one tensor from one sender.
+    /// Each link has this number of colours. A colour is a virtual channel; its messages carry
+    /// their destination. During a wave, each colour of a link belongs to one tensor from one
+    /// sender.
     Colours(u32),
-    /// Messages carry their destination, and wait for each other without reserved channels.
+    /// Messages carry their destination. They wait for each other, because there are no reserved
+    /// channels.
     Packets,
 }
 
@@ -104,7 +106,7 @@ pub struct Io {
     pub edges: Vec<Edge>,
     /// Bytes per second of all edges together, input and output.
     pub bytes_per_second: f64,
-    /// Seconds from the host to the edge.
+    /// Seconds from the host to the grid's edge.
     pub latency_seconds: f64,
 }
 
@@ -129,7 +131,7 @@ pub enum Edge {
 pub struct GridError {
     /// The grid's name.
     pub grid: String,
-    /// The field.
+    /// Path of the invalid field.
     pub field: String,
     /// Value of the field.
     pub found: String,
@@ -141,13 +143,13 @@ pub struct GridError {
 const MAX_SIDE: u32 = 1 << 14;
 /// Max PEs.
 const MAX_PES: u64 = 1 << 22;
-/// Maximum colours of a link, because masks have a bit for each colour.
+/// Maximum colours of a link. Bit masks have a bit for each colour.
 const MAX_COLOURS: u32 = 64;
 /// Max bytes of a PE's memory.
 const MAX_SRAM: u64 = 1 << 32;
 
 impl Grid {
-    /// Checks the numbers.
+    /// Checks the numbers of the grid.
     ///
     /// # Errors
     /// The first field with an invalid value.

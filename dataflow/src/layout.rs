@@ -1,10 +1,11 @@
 //! The simulator's form of programs: numbered instances, the slices that they receive, and
 //! *outlets*, from which they send.
 //!
-//! An instance's number is its program's first plus `(expert * columns + column) * parts + part`.
-//! An outlet belongs to one port of a program, one route, one colour, and receivers of the same
-//! routing. Each outlet sends its messages in order, independently of other outlets. The host has
-//! outlets too, one for each stream.
+//! An instance's number is the number of its program's first instance plus
+//! `(expert * columns + column) * parts + part`. An outlet belongs to one port of a program, one
+//! route and one colour; its receivers are all over the same routing or none. Each outlet sends its
+//! messages in order, independently of other outlets. The host has outlets too, one for each
+//! stream.
 //!
 //! Invariant: a layout comes from a descriptor that [`crate::check`] accepted. Its indices are in
 //! range, and its sums fit.
@@ -13,12 +14,12 @@ use std::collections::HashMap;
 
 use crate::descriptor::{Axis, Descriptor, End, Port, Program, Route, Slice};
 
-/// Parts of a received slice.
+/// Composition of a received slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The slice of one row.
     Row,
-    /// One row for each slot of a routing.
+    /// One row for each expert slot of a token.
     Slots {
         /// Experts of a token.
         top_k: u32,
@@ -34,14 +35,14 @@ pub enum Kind {
     Rope,
 }
 
-/// Slice that an instance receives by one of its ports.
+/// Slice that an instance receives through one of its ports.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive {
     /// Number of the port.
     pub port: u32,
     /// Received slice.
     pub slice: Slice,
-    /// Parts of the slice.
+    /// Composition of the slice.
     pub kind: Kind,
 }
 
@@ -54,7 +55,7 @@ pub struct Consumer {
     pub receive: u32,
 }
 
-/// Messages of a program by one port, one route and one colour.
+/// Messages that a program sends through one port, by one route and in one colour.
 #[derive(Clone, Debug)]
 pub struct Outlet {
     /// Slice that each message carries.
@@ -71,12 +72,12 @@ pub struct Outlet {
     pub host: bool,
     /// Number of the port in the program.
     pub port: u32,
-    /// The routing whose ids select the instances of the consumers that receive a message, if the
-    /// consumers are routed.
+    /// The routing that selects the receiving instances of a message by its expert ids; `None` if
+    /// the consumers are not over a routing.
     pub routing: Option<u32>,
 }
 
-/// A program.
+/// A program in the simulator's form.
 #[derive(Clone, Debug)]
 pub struct Unit {
     /// Number of the program's first instance.
@@ -91,7 +92,7 @@ pub struct Unit {
     pub axis: Axis,
     /// Index of the program's state.
     pub state: Option<u32>,
-    /// Positions of a part of the program's state.
+    /// Number of positions in a part of the program's state.
     pub positions: u32,
     /// Whether the program fires only on the part with the row's position.
     pub appends: bool,
@@ -102,16 +103,17 @@ pub struct Unit {
     /// Received slices.
     pub receives: Vec<Receive>,
     /// Bytes of a row that all ports of the program receive together, except ports that receive
-    /// parts.
+    /// parts of a state.
     pub fixed_bytes: u64,
-    /// Max rows that any port of the program has room for.
+    /// Max number of rows for which a port of the program has memory.
     pub depth: u32,
     /// Offset of the arrival counters of the program's instances. Each instance has `depth`
     /// counters.
     pub arrivals: u64,
     /// Outlets of each instance.
     pub outlets: Vec<Outlet>,
-    /// Number of the program's first outlet. The outlets of its instances follow each other.
+    /// Number of the first outlet of the program's first instance. The outlets of its other
+    /// instances follow.
     pub first_outlet: u32,
     /// Routings whose ids the program computes, with the port and the bytes of a row.
     pub routed_ids: Vec<RoutedIds>,
@@ -121,7 +123,7 @@ pub struct Unit {
     pub after: Vec<u32>,
 }
 
-/// A routing whose ids a program computes.
+/// A routing whose expert ids a program computes.
 #[derive(Clone, Copy, Debug)]
 pub struct RoutedIds {
     /// Number of the routing.
@@ -132,7 +134,7 @@ pub struct RoutedIds {
     pub bytes: u64,
 }
 
-/// A stream from the host.
+/// A stream that the host sends.
 #[derive(Clone, Debug)]
 pub struct HostOutlet {
     /// The host's outlet.
@@ -162,15 +164,15 @@ pub struct Layout {
     pub arrivals: u64,
     /// Programs of each wave.
     pub waves: Vec<Vec<u32>>,
-    /// Streams from the host of each wave, by their number in `host`.
+    /// For each wave, the streams from the host, by their number in `host`.
     pub host_waves: Vec<Vec<u32>>,
 }
 
-/// Look-up tables of a descriptor.
+/// Look-up tables of a descriptor, for building its layout.
 struct Index {
-    /// Received slices, by program.
+    /// Slices that each program receives.
     receives: Vec<Vec<Receive>>,
-    /// Numbers in `receives`, by program and tensor.
+    /// Indices in `receives` of the slices of a tensor, by program and tensor.
     consumers: HashMap<(u32, u32), Vec<u32>>,
     /// Streams, by sending program and tensor.
     sent: HashMap<(u32, u32), Vec<u32>>,
@@ -265,8 +267,8 @@ pub fn start(slice: &Slice, column: u32, part: u32) -> u64 {
     slice.offset + u64::from(column) * slice.column_stride + u64::from(part) * slice.part_stride
 }
 
-/// Returns the columns whose slices overlap the bytes `low..high`: the first column, and their
-/// number. Slices have `bytes` bytes and begin at `first + column * stride`.
+/// Returns the columns whose slices overlap the bytes `low..high`: the number of the first column,
+/// and how many there are. Slices have `bytes` bytes and begin at `first + column * stride`.
 pub fn columns_of(first: u64, stride: u64, bytes: u64, columns: u32, low: u64, high: u64) -> (u32, u32) {
     if bytes == 0 || low >= high {
         return (0, 0);
@@ -354,8 +356,8 @@ impl Layout {
     }
 }
 
-/// Returns the routing whose ids select the consumer's instances that fire, if the consumer is
-/// routed.
+/// Returns the routing whose expert ids select the consumer's instances that fire. Returns `None`
+/// if the consumer is not over a routing.
 fn routing(consumer: Axis, tensor: Axis) -> Option<u32> {
     match (consumer, tensor) {
         (Axis::Routed(routing), Axis::Tokens | Axis::Outputs | Axis::Routed(_)) => Some(routing),

@@ -33,7 +33,7 @@
 //! it ends with a result or an error.
 //!
 //! Invariant: the same descriptor and tokens give the same cycles, because events of the same cycle
-//! have an order.
+//! have a fixed order.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,4 +1,4 @@
-//! Exact contents of each PE's memory: the account of [`crate::account`], summed for each PE.
+//! Exact contents of each PE's memory: the sizes of [`crate::account`], summed for each PE.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use crate::descriptor::{Descriptor, program_name};
 
 use crate::layout::Layout;
 
-/// Max items of a full PE in an error, the largest first.
+/// Max number of memory items that an error about a full PE lists.
 const MAX_ITEMS_IN_ERROR: usize = 8;
 
-/// Use of memory by an item.
+/// Bytes that an item uses in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryUse<T> {
     /// Item that occupies the bytes.
@@ -30,9 +30,9 @@ pub struct MemoryError {
     pub found: u64,
     /// Bytes that the PE has.
     pub available: u64,
-    /// Largest items of the contents, the largest first.
+    /// Largest memory items of the PE, the largest first.
     pub items: Vec<MemoryUse<String>>,
-    /// Number of other items.
+    /// Number of items that are not listed.
     pub more: u64,
 }
 
@@ -63,7 +63,7 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
         });
         let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > available).min();
         if let Some(pe) = full.map(|pe| pe as usize) {
-            // A PE may have all instances, so only the largest items are kept.
+            // One PE may hold all instances, so only the largest items are kept.
             let (mut largest, mut all): (Vec<MemoryUse<MemoryItem>>, u64) = (Vec::new(), 0);
             each(descriptor, layout, wave, &mut code, |other, what, count| {
                 if other as usize == pe && count > 0 {
@@ -90,18 +90,18 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
     Ok(most)
 }
 
-/// Keeps the largest items; among equal ones, the first.
+/// Keeps only the largest items. Of equally large items, it keeps the first ones.
 fn keep_largest(items: &mut Vec<MemoryUse<MemoryItem>>) {
     items.sort_by_key(|item| std::cmp::Reverse(item.bytes));
     items.truncate(MAX_ITEMS_IN_ERROR);
 }
 
-/// An item in memory.
+/// An item in a PE's memory.
 #[derive(Clone, Copy)]
 enum MemoryItem {
     /// Weights, buffers and working memory of an instance.
     Instance { program: usize, instance: u32 },
-    /// A state's part.
+    /// One head's part of a state.
     State(u32),
     /// A kernel's code.
     Code(usize),
@@ -125,9 +125,10 @@ fn name(descriptor: &Descriptor, what: MemoryItem) -> String {
     }
 }
 
-/// PEs that have a kernel's code, one kernel after the other.
+/// Finder of the PEs that hold a kernel's code, for one kernel after the other.
 struct Code {
-    /// Number of the last kernel whose code is on the PE; the numbers continue over waves.
+    /// For each PE, the number of the last kernel whose code it holds. Kernels are numbered on over
+    /// all waves.
     stamps: Vec<u32>,
     last: u32,
 }

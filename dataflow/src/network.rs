@@ -1,42 +1,43 @@
 //! Links, and messages on them.
 //!
-//! A message is a train of flits of [`Link::bytes`](crate::grid::Link::bytes) each. It is longer if
-//! the sender's memory port gives fewer bytes per cycle. The head takes `hop_cycles` from one
-//! router to the next, and each link is taken for the length of the train. Without waiting, the
-//! last flit arrives `hops * hop_cycles + train` cycles after the first one left.
+//! A message is a train of flits of [`Link::bytes`](crate::grid::Link::bytes) each. The train is
+//! longer if the sender's memory port gives fewer bytes per cycle. The head takes `hop_cycles` from
+//! one router to the next, and each link is occupied for the length of the train. Without waiting,
+//! the last flit arrives `hops * hop_cycles + train` cycles after the first one left.
 //!
-//! A PE's router has a ramp from the PE and one to it; these are links without a hop. A head that
-//! finds a link taken waits in the router before it, which has room for it (virtual cut-through).
-//! Waiting messages do not block other links.
+//! A PE's router has one link from the PE and one to the PE, called ramps, which take no hop
+//! cycles. A head that finds a link occupied waits in the router before the link, which has room
+//! for the message (virtual cut-through). Waiting messages do not block other links.
 //!
 //! A message reserves all links of its route when it leaves its PE. A later message may use a link
-//! before an earlier one that has not arrived there yet, in the last gap left on that link.
+//! earlier, if it fits into the last gap before the reserved cycles.
 //!
 //! A multicast is one message: it goes once over each link of the union of the routes, and splits
 //! where they diverge.
 //!
-//! Invariant: no link is taken twice in the same cycle.
+//! Invariant: no two messages occupy a link in the same cycle.
 
 use crate::descriptor::Route;
 use crate::grid::{Grid, Pe};
 
 use crate::routes::Direction;
 
-/// The route and the ends of a message.
+/// The route of a message, and whether an end is the host.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRoute {
-    /// Axis that the message follows first.
+    /// Order of the axes that the message follows.
     pub route: Route,
     /// Whether the message comes from the host instead of a PE's memory.
     pub from_host: bool,
-    /// Whether the host is a receiver.
+    /// Whether the host is one of the receivers.
     pub exit: bool,
 }
 
-/// Splits a PE's number by the width into its coordinates along the trunk and along the branches.
+/// Splits a PE's number, by the grid's width, into its coordinates. The first is along the trunk of
+/// a multicast, the second along its branches.
 type Split = fn(u32, u32) -> (u32, u32);
 
-/// Free cycles of a link: all from `free` on, and one gap before it.
+/// Free cycles of a link: all cycles from `free` on, and one gap before `free`.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkUse {
     free: u64,
@@ -45,11 +46,11 @@ struct LinkUse {
 }
 
 impl LinkUse {
-    /// Takes the link for `cycles` cycles, at `at` or later; returns the first cycle.
+    /// Reserves the link for `cycles` cycles, starting at `at` or later; returns the first cycle.
     fn take(&mut self, at: u64, cycles: u64) -> u64 {
         let start = at.max(self.gap);
         if start + cycles <= self.gap_end {
-            // Keep the longer part of what is left of the gap.
+            // Keeps the longer of the two free parts of the gap.
             let (before, after) = (start - self.gap, self.gap_end - (start + cycles));
             if before > after {
                 self.gap_end = start;
@@ -78,11 +79,11 @@ pub struct Network {
     write: u64,
     /// Use of each link, by PE and direction.
     links: Vec<LinkUse>,
-    /// Ramps from and to each PE.
+    /// Ramps of each PE: the one from the PE to its router, and the one to the PE.
     ramps: Vec<[LinkUse; 2]>,
     /// Bytes that went over each link, by PE and direction.
     pub traffic: Vec<u64>,
-    /// Sum of the cycles that heads waited.
+    /// Sum of the cycles that heads of messages waited.
     pub waited: u64,
     /// Number of links that messages used, over all messages.
     pub hops: u64,
@@ -93,7 +94,7 @@ pub struct Network {
     from_host: bool,
     /// Cycle at which the current message's head came to each router.
     heads: Vec<u64>,
-    /// Range of the current message's branches, by trunk coordinate.
+    /// For each trunk coordinate, the range of the current message's branch.
     low: Vec<u32>,
     high: Vec<u32>,
     touched: Vec<u32>,
@@ -133,8 +134,8 @@ impl Network {
         bytes.div_ceil(self.flit).max(read).max(1)
     }
 
-    /// Returns the number of cycles that the last message would take to one of its receivers if it
-    /// never waited.
+    /// Returns the number of cycles that the last sent message would take to one of its receivers
+    /// if it never waited.
     pub fn cycles_alone(&self, from: u32, to: u32, bytes: u64) -> u64 {
         let write = bytes.div_ceil(self.write);
         if from == to && !self.from_host {
@@ -143,7 +144,7 @@ impl Network {
         self.latency(from, to) + self.cycles.max(write)
     }
 
-    /// Returns the number of cycles that a head takes between two PEs.
+    /// Returns the number of cycles that a message's head takes between two PEs.
     pub fn latency(&self, from: u32, to: u32) -> u64 {
         self.distance(from, to) * self.hop
     }
@@ -154,8 +155,8 @@ impl Network {
         u64::from((from % width).abs_diff(to % width)) + u64::from((from / width).abs_diff(to / width))
     }
 
-    /// Sends a message at `at`. Afterwards, [`Network::arrive`] returns the time of arrival for
-    /// each of `to`. Receivers on the sender's own PE need no link.
+    /// Sends a message at cycle `at`. Afterwards, [`Network::arrive`] returns the time of arrival
+    /// for each PE of `to`. Receivers on the sender's own PE need no link.
     pub fn send(&mut self, from: u32, at: u64, bytes: u64, to: &[u32], message_route: MessageRoute) {
         let cycles = self.train(bytes, message_route.from_host);
         (self.cycles, self.from_host) = (cycles, message_route.from_host);
@@ -210,7 +211,7 @@ impl Network {
         }
     }
 
-    /// Moves the head `count` links straight on from a PE that it has reached.
+    /// Moves the head of a message `count` links in one direction, from a PE that it has reached.
     #[allow(clippy::too_many_arguments, reason = "the hot loop, called six times a message")]
     fn line(&mut self, from: u32, count: u32, step: u32, up: bool, direction: Direction, bytes: u64, cycles: u64) {
         let mut pe = from as usize;
@@ -227,8 +228,8 @@ impl Network {
         self.hops += u64::from(count);
     }
 
-    /// Returns the time when the last message is completely in the memory of one of its receivers.
-    /// Within a PE, the message is read and written and delays no other message.
+    /// Returns the time when the last sent message is completely in the memory of one of its
+    /// receivers. Within a PE, the message is read and written but delays no other message.
     pub fn arrive(&mut self, from: u32, to: u32, bytes: u64) -> u64 {
         let head = self.heads[to as usize];
         let write = bytes.div_ceil(self.write);
@@ -241,7 +242,7 @@ impl Network {
         start + cycles
     }
 
-    /// Returns the time when the tail of the last message has left the grid at one of its
+    /// Returns the time when the tail of the last sent message has left the grid at one of its
     /// receivers.
     pub fn leave(&self, to: u32) -> u64 {
         self.heads[to as usize] + self.cycles
@@ -282,7 +283,8 @@ mod tests {
         let mut grid = grids::find("tiny").unwrap();
         (grid.pe.read_bytes, grid.pe.write_bytes) = (2, 8);
         let mut network = Network::new(&grid);
-        // 40 bytes are 10 flits, but reading takes 20 cycles; each link is taken as long.
+        // 40 bytes are 10 flits, but reading takes 20 cycles, so each link is occupied for 20
+        // cycles.
         network.send(at(0, 0), 0, 40, &[at(3, 0)], message_route(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 3 + 20);
         assert_eq!(network.cycles_alone(at(0, 0), at(3, 0), 40), 3 + 20);
@@ -307,11 +309,11 @@ mod tests {
         network.send(at(0, 0), 0, 40, &[at(3, 0)], message_route(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 13);
         network.send(at(2, 0), 0, 40, &[at(4, 0)], message_route(Route::XThenY));
-        // The first message takes the link from cycle 2 to 12. The time before that is too short
-        // for 10 flits.
+        // The first message occupies the link from cycle 2 to 12. The time before cycle 2 is too
+        // short for 10 flits.
         assert_eq!(network.arrive(at(2, 0), at(4, 0), 40), 12 + 2 + 10);
         assert_eq!(network.waited, 12);
-        // A short message fits before it.
+        // A short message fits into the time before cycle 2.
         network.send(at(2, 1), 0, 4, &[at(2, 7), at(3, 0)], message_route(Route::YThenX));
         assert_eq!((network.arrive(at(2, 1), at(2, 7), 4), network.waited), (7, 12));
         assert_eq!(network.traffic[at(2, 0) as usize * 4 + Direction::East as usize], 84);
@@ -340,7 +342,7 @@ mod tests {
         }
         let mut other = Network::new(&grids::find("tiny").unwrap());
         other.send(at(0, 0), 0, 8, &[at(7, 0), at(5, 3), at(5, 5), at(5, 0)], message_route(Route::YThenX));
-        // Down to row 5; east along rows 0, 3 and 5.
+        // The message goes down to row 5, and east along rows 0, 3 and 5.
         assert_eq!(other.hops, 5 + 7 + 5 + 5);
     }
 }

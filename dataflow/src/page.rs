@@ -2,8 +2,8 @@
 //! traffic), the critical path, and the times of programs. It also shows the programs' names and
 //! the IR of their kernels.
 //!
-//! Large grids are drawn in squares of PEs. The page's data is JSON, escaped so that no text in it
-//! can end the surrounding script.
+//! Large grids are drawn as squares; each square stands for several PEs. The page's data is JSON,
+//! escaped so that no text in it can end the surrounding script.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::routes::Direction;
 
 const PAGE: &str = include_str!("page.html");
 
-/// Max squares in a row or column.
+/// Max number of squares in a row or column of the drawing.
 const MAX_SQUARES: u32 = 256;
 
 #[derive(Serialize)]
@@ -25,22 +25,22 @@ struct Data<'a> {
     grid: &'a crate::grid::Grid,
     cells: Cells,
     programs: Vec<&'a ProgramTime>,
-    /// Name and IR of the programs' kernels, by number.
+    /// Name and IR of each program's kernel, by kernel number.
     kernels: BTreeMap<u32, (&'a str, &'a str)>,
 }
 
-/// Values of squares of PEs.
+/// Values of the squares into which the PEs of the grid are grouped.
 #[derive(Debug, PartialEq, Serialize)]
 struct Cells {
     /// Side of a square in PEs.
     side: u32,
     width: u32,
     height: u32,
-    /// Max share of used memory on a PE, for each square of PEs.
+    /// For each square, the max share of memory that is used on one of its PEs.
     memory: Vec<f32>,
-    /// Mean share of time in which the PEs worked.
+    /// For each square, the mean share of time in which its PEs worked.
     work: Vec<f32>,
-    /// Mean bytes over a PE's links.
+    /// For each square, the mean number of bytes over the links of a PE.
     traffic: Vec<f32>,
 }
 
@@ -80,7 +80,7 @@ pub const KIND: Kind = Kind {
     private: false,
 };
 
-/// Returns the page; `kernels` are those of the simulated descriptor.
+/// Returns the page of a report. `kernels` are the kernels of the simulated descriptor.
 pub fn page(report: &Report, kernels: &[KernelText]) -> String {
     let programs: Vec<&ProgramTime> = report.programs.iter().filter(|program| program.firings > 0).collect();
     let of = |program: &&ProgramTime| {
@@ -136,7 +136,7 @@ mod tests {
         let most = *report.memory.iter().max().unwrap() as f32 / report.grid.pe.sram_bytes as f32;
         assert_eq!(cells.memory.iter().copied().fold(0.0, f32::max), most);
         let traffic: u64 = report.traffic.iter().sum();
-        // The last row of squares has only two rows of PEs.
+        // The last row of squares covers only two rows of PEs.
         let found: f32 = (0..600).map(|i| cells.traffic[i] * if i < 400 { 9.0 } else { 6.0 }).sum();
         assert!((found - traffic as f32).abs() < 1.0, "{found} {traffic}");
     }

@@ -1,7 +1,8 @@
-//! Events in the order of their times: a wheel of cycles, and a heap for later events.
+//! Queue of events in the order of their times: a wheel of lists, one for each of the next cycles,
+//! and a heap for later events.
 //!
-//! Nearly all events are a few hundred cycles ahead. To insert one of these is a push to a list,
-//! and to remove one is a look at a bit. Events of a cycle come out in the order in which they were
+//! Nearly all events are a few hundred cycles ahead. Inserting such an event pushes it to a list,
+//! and removing it only looks at a bit. Events of a cycle come out in the order in which they were
 //! put into its list.
 //!
 //! ```
@@ -18,11 +19,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Number of cycles of the wheel, a power of two.
+/// Number of cycles that the wheel covers, a power of two.
 const WHEEL: usize = 1 << 14;
 const WORD: usize = 64;
 
-/// An event beyond the wheel. Of two with the same time, the one added first is less.
+/// An event after the cycles of the wheel. Of two events with the same time, the one added first is
+/// less.
 #[derive(Debug)]
 struct Later<E> {
     at: u64,
@@ -50,14 +52,14 @@ impl<E> Ord for Later<E> {
     }
 }
 
-/// The queue.
+/// Queue of events.
 #[derive(Debug)]
 pub struct Queue<E> {
-    /// Events of cycle `now + i` at `(now + i) % WHEEL`.
+    /// Lists of events: those of cycle `now + i` are at `(now + i) % WHEEL`.
     wheel: Vec<Vec<E>>,
     /// Bit set of the non-empty lists of the wheel.
     full: Vec<u64>,
-    /// The list of the current cycle, and the number of its events that have come out.
+    /// List of the current cycle, and the number of its events that have already come out.
     current: Vec<E>,
     taken: usize,
     now: u64,
@@ -131,8 +133,8 @@ impl<E: Copy> Queue<E> {
             (near, far) => near.or(far)?,
         };
         self.now = next;
-        // Move later events that the wheel now reaches. They keep their order: they were added
-        // before all events that these lists will get from now on.
+        // Moves later events to lists that the wheel now covers. They keep their order: they were
+        // added before all events that these lists will get from now on.
         while let Some(Reverse(later)) = self.later.peek() {
             if later.at - self.now >= WHEEL as u64 {
                 break;
@@ -147,7 +149,7 @@ impl<E: Copy> Queue<E> {
         Some(())
     }
 
-    /// Returns the next time of the wheel with an event.
+    /// Returns the next time in the wheel that has an event.
     fn near(&self) -> Option<u64> {
         let start = (self.now as usize + 1) % WHEEL;
         let mut word = start / WORD;

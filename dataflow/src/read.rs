@@ -7,7 +7,7 @@ use crate::descriptor::Descriptor;
 use ixc_failure::Class;
 use ixc_files::Kind;
 
-/// Max bytes of a file; the largest ones have about ten million.
+/// Max bytes of a file. The largest descriptors have about ten million.
 pub const MAX_BYTES: u64 = 1 << 29;
 
 /// The file kind of descriptors, compact or indented.

@@ -1,4 +1,4 @@
-//! Report of a step: rates, the use of time, and the limits.
+//! Report of a simulated step: rates, the use of time, and lower bounds.
 
 use std::fmt::{self, Write};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::cost::Cost;
 use crate::routes::Direction;
 
-/// Max programs that the text names.
+/// Max programs that the report's text names.
 const MAX_PROGRAMS: usize = 6;
 
 /// Times of a program.
@@ -23,9 +23,9 @@ pub struct ProgramTime {
     pub instances: u32,
     /// PE of the middle instance.
     pub place: (u32, u32),
-    /// Firings of all instances.
+    /// Number of firings of all instances together.
     pub firings: u64,
-    /// Cycles of all instances.
+    /// Cycles that all instances together worked.
     pub cycles: u64,
     /// Cycle in which the first firing began.
     pub first: u64,
@@ -44,19 +44,19 @@ impl ProgramTime {
     }
 }
 
-/// The critical path leads from the last result back to the first input, from each event to the one
-/// that it waited for. Cycles are given by kind.
+/// Critical path: from the last result back to the first input, it goes from each event to the
+/// event that it waited for. Its cycles are divided by kind.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CriticalPath {
-    /// Length of the whole path.
+    /// Number of cycles of the whole path.
     pub cycles: u64,
-    /// Cycles of kernels.
+    /// Cycles in which kernels ran.
     pub compute: u64,
-    /// Cycles of messages that did not wait for others.
+    /// Cycles that messages took, without waiting for other messages.
     pub link: u64,
     /// Cycles in which messages waited for links.
     pub contention: u64,
-    /// Cycles of waiting for a PE, for room or for a routing.
+    /// Cycles of waiting for a PE, for room at a receiver, or for a routing.
     pub wait: u64,
     /// Cycles of transfers from and to the host.
     pub host: u64,
@@ -64,7 +64,7 @@ pub struct CriticalPath {
     pub firings: u64,
     /// Number of firings that waited for their PE.
     pub busy: u64,
-    /// Number of firings that waited for room.
+    /// Number of firings that waited for room at a receiver.
     pub room: u64,
     /// Number of firings that waited for a routing.
     pub routing: u64,
@@ -74,21 +74,21 @@ pub struct CriticalPath {
     pub contended: Vec<(String, u64)>,
 }
 
-/// Lower bounds of a step's cycles, one for each resource: all other resources are free, and work
-/// is spread evenly.
+/// Lower bounds of a step's cycles, one for each resource. Each bound assumes that all other
+/// resources take no time, and that work is spread evenly.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Roofline {
-    /// Operations at the combined rate of all PEs.
+    /// Cycles of all operations at the combined rate of all PEs.
     pub compute: f64,
-    /// Bytes read by kernels, at the memory ports of all PEs.
+    /// Cycles of reading the kernels' bytes through the memory ports of all PEs.
     pub memory: f64,
-    /// Bytes times links, at the combined rate of all links.
+    /// Cycles of moving each byte over each of its links, at the combined rate of all links.
     pub links: f64,
-    /// Bytes from and to the host.
+    /// Cycles of transferring all bytes from and to the host.
     pub io: f64,
-    /// Work of the busiest PE, with the actual placement.
+    /// Cycles of the busiest PE's work, with the actual placement.
     pub busiest: f64,
-    /// Bytes of the busiest link, with the actual routes.
+    /// Cycles of the busiest link's bytes, with the actual routes.
     pub busiest_link: f64,
 }
 
@@ -107,7 +107,7 @@ pub struct Report {
     pub grid: Grid,
     /// Name of the model.
     pub model: String,
-    /// Tokens of the step.
+    /// Number of tokens of the step.
     pub rows: u64,
     /// Number of tokens before the step.
     pub position: u32,
@@ -117,11 +117,11 @@ pub struct Report {
     pub wave_io_cycles: u64,
     /// Work of all kernels.
     pub total: Cost,
-    /// Cycles of work, by PE.
+    /// Cycles in which each PE worked.
     pub worked: Vec<u64>,
-    /// Bytes of used memory, by PE.
+    /// Bytes of memory that each PE uses.
     pub memory: Vec<u64>,
-    /// Bytes over each link, by PE and direction.
+    /// Bytes that went over each link, by PE and direction.
     pub traffic: Vec<u64>,
     /// Sum of the cycles that messages waited for links.
     pub waited: u64,
@@ -143,7 +143,7 @@ pub struct Report {
     pub critical: Option<CriticalPath>,
 }
 
-/// A report in numbers.
+/// Numbers of a report, for JSON output.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// The grid's name.
@@ -160,12 +160,12 @@ pub struct Summary {
     pub seconds: f64,
     /// Tokens per second.
     pub tokens_per_second: f64,
-    /// Tokens per second if only the largest bound took time.
+    /// Tokens per second if a step took only the cycles of the largest lower bound.
     pub roofline_tokens_per_second: f64,
     /// Share of all PEs' cycles in which they worked.
     pub busy: f64,
     /// Int8 products and f32 operations (multiply-adds, additions, minima and so on), as a share of
-    /// the peak of all PEs.
+    /// the peak rate of all PEs.
     pub arithmetic_utilisation: f64,
     /// Number of PEs.
     pub pes: u64,
@@ -175,13 +175,13 @@ pub struct Summary {
     pub int8_products: u64,
     /// Number of f32 operations.
     pub f32_operations: u64,
-    /// Sum over bytes of the links that they crossed.
+    /// Number of links that each byte crossed, summed over all bytes.
     pub byte_hops: u64,
-    /// The most loaded link: column and row of the PE at its beginning, direction, bytes.
+    /// The link with the most bytes: column and row of the PE where it begins, direction, bytes.
     pub busiest_link: (u32, u32, String, u64),
     /// The fullest PE: column, row, bytes.
     pub fullest_pe: (u32, u32, u64),
-    /// Bytes of used memory on all PEs.
+    /// Bytes of memory that all PEs together use.
     pub memory_bytes: u64,
     /// Bytes transferred from and to the host.
     pub io_bytes: u64,
@@ -191,7 +191,7 @@ pub struct Summary {
     pub messages: u64,
     /// Number of links that messages used, over all messages.
     pub hops: u64,
-    /// Cycles that messages waited for links.
+    /// Sum of the cycles that messages waited for links.
     pub waited_cycles: u64,
     /// Number of firings.
     pub firings: u64,

@@ -1,12 +1,12 @@
-//! Conflicts between streams on a link's colours: during a wave, each colour of a link belongs to
-//! one tensor from one end.
+//! Conflicts between streams on the colours of a link: during a wave, each colour of a link belongs
+//! to one tensor from one sender.
 //!
-//! A colour is a virtual channel. All instances of a program share it, and their messages carry
-//! their destination, so they can split at any router. A router may have several routes for one
-//! colour, since placed descriptors need them.
+//! A colour is a virtual channel. All instances of a program use the same channel. Their messages
+//! carry their destination, so they can split at any router. Unlike in some machines, a router may
+//! have several routes for one colour, because placed descriptors need them.
 //!
-//! The check walks all links that a stream can use, including those to experts that no token names.
-//! Machines with packets have no such conflicts.
+//! The check walks all links that a stream can use, including those to experts that no token
+//! selects. Machines whose messages are packets have no such conflicts.
 
 use std::fmt;
 
@@ -26,9 +26,9 @@ pub struct RouteConflict {
     pub direction: Direction,
     /// Number of the colour.
     pub colour: u32,
-    /// One stream: its tensor and its sender.
+    /// The first stream, as its tensor and its sender.
     pub first: String,
-    /// The other stream.
+    /// The second stream, as its tensor and its sender.
     pub second: String,
 }
 
@@ -61,8 +61,8 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Calls `step` with each link from one PE to another, as the PE at its beginning and the
-/// direction. Stops at the first `Err`.
+/// Calls `step` with each link from one PE to another; a link is given as the PE where it begins
+/// and its direction. Stops at the first `Err`.
 pub fn walk<E>(
     width: u32,
     from: u32,
@@ -97,16 +97,16 @@ pub fn walk<E>(
     Ok(())
 }
 
-/// A tensor from one end, in one colour.
+/// Messages of one tensor from one sender in one colour.
 struct Group<'a> {
     tensor: u32,
     from: End,
     outlet: &'a Outlet,
-    /// The sending program, or the PE where the host's stream enters.
+    /// The sending program, or the PE at which the host's stream enters the grid.
     sender: Result<&'a Unit, u32>,
 }
 
-/// Checks all links of all waves. Each colour must be one of the link's.
+/// Checks all links of all waves. Each stream must have a colour that links have.
 ///
 /// # Errors
 /// The first conflict.
@@ -114,7 +114,8 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<(), Box<RouteCo
     if descriptor.grid.link.routing == Routing::Packets {
         return Ok(());
     }
-    // Number of the group that took each link last; numbers continue over colours and waves.
+    // For each link, the mark of the last group that uses it. Marks are numbered on over all
+    // colours and waves.
     let mut owner = vec![0u32; descriptor.grid.pes() as usize * Direction::ALL.len()];
     let mut base = 0;
     let mut host: Vec<Vec<Group<'_>>> = descriptor.waves.iter().map(|_| Vec::new()).collect();
@@ -155,7 +156,7 @@ fn describe(descriptor: &Descriptor, group: &Group<'_>) -> String {
     }
 }
 
-/// Marks the links of group `number` of `groups` as taken, with the mark `base + 1 + number`.
+/// Marks the links that a group uses with `base + 1 + number`; `number` is its index in `groups`.
 fn mark(
     descriptor: &Descriptor,
     layout: &Layout,
@@ -169,7 +170,7 @@ fn mark(
     let outlet = group.outlet;
     let mut link = |pe: u32, direction: Direction| {
         let owner = &mut owner[pe as usize * Direction::ALL.len() + direction as usize];
-        // 0 is free; numbers up to `base` belong to other colours.
+        // A link with mark 0 is free; marks up to `base` belong to other colours or waves.
         let before = owner.checked_sub(base + 1).and_then(|before| groups.get(before as usize));
         match before {
             Some(before) if (before.tensor, before.from) != (group.tensor, group.from) => {
@@ -199,7 +200,7 @@ fn mark(
             for part in 0..slice_parts(unit, consumer.receive) {
                 let first = start(&slice, 0, part);
                 let (begin, count) = columns_of(first, slice.column_stride, slice.bytes, unit.columns, low, high);
-                // Rows of an expert go to the same expert.
+                // A row of an expert goes to the same expert of the receiving program.
                 let same = descriptor.programs[consumer.program as usize].axis == outlet.axis;
                 let experts = match expert.filter(|_| same && unit.experts > 1) {
                     Some(expert) => expert..expert + 1,
@@ -209,7 +210,7 @@ fn mark(
                     for column in begin..begin + count {
                         let part = if unit.state.is_some() { part } else { 0 };
                         let pe = layout.pe[unit.instance(expert, column, part) as usize];
-                        // Neighbours may share a PE.
+                        // Neighbouring instances may share a PE.
                         if pe != last {
                             walk(width, from, pe, outlet.route, &mut link)?;
                         }
@@ -230,8 +231,8 @@ fn mark(
     }
 }
 
-/// Returns the number of parts whose slices a port receives: those of its own instances, or all of
-/// another program's.
+/// Returns the number of state parts whose slices a port receives: one for each part of its own
+/// program, or all parts of another program.
 fn slice_parts(unit: &Unit, receive: u32) -> u32 {
     match unit.receives[receive as usize].kind {
         crate::layout::Kind::Parts { count, .. } => count,

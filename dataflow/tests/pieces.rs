@@ -1,10 +1,10 @@
 //! IR text tests of the pass `pieces`. Each file of `tests/pieces` has a list of passes up to
-//! `tile`, the sizes of pieces, a module, and the plan in pieces. `IXC_BLESS=1` rewrites the
-//! expectation.
+//! `tile`, the sizes of pieces, a module, and the expected plan in pieces. `IXC_BLESS=1` rewrites
+//! the expected plan.
 //!
-//! `// pieces: beside` or `// pieces: chained` selects the tasks that add the pieces of a dot
-//! product. With `heads`, one task computes several query heads. With `norms`, norms of rows are
-//! cut. Weights are stored one after the other, and a step has 8 tokens.
+//! `// pieces: beside` or `// pieces: chained` selects separate tasks or a chain for adding the
+//! pieces of a dot product. With `heads`, one task computes several query heads. With `norms`,
+//! norms of rows are cut. Weights are stored one after the other, and a step has 8 tokens.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,8 @@ fn sizes(words: &str) -> Partition {
     Partition { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
 }
 
-/// Returns the plan in pieces of a module. Products are cut for threads by the listed passes, or as
-/// `tile` says.
+/// Returns a module's plan in pieces. Before, products are cut for threads by the listed passes, or
+/// as `tile` says.
 fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
     let mut module = parse(input)?;
     let mut file = SourceFile { path: "model.gguf".to_string(), bytes: 0, header_crc: 0, header_bytes: 0 };
@@ -82,7 +82,7 @@ fn cut_examples_match_recorded_output() -> Result<(), Box<dyn Error>> {
 fn thread_tiles_do_not_change_the_pieces() -> Result<(), Box<dyn Error>> {
     for Example { path, input, .. } in becomes::files(&folder())? {
         let Ok(plan) = run(&input, None) else { continue };
-        // The first tile has whole blocks of SwiGLU's result. The last one has rows that do not
+        // The first tile has whole blocks of SwiGLU's result. The last tile has rows that do not
         // fill a strip.
         let tile = "rows=512 gemm/8; rows=256 gemv<=4/4 gemm/8; rows=48 gemm/24; rows=16 gemm/24; rows=8 gemm/24";
         let other = run(&input, Some(tile))?;

@@ -1,17 +1,17 @@
 //! Coverage check: each byte of a received row, of a routing's ids and of the logits is sent
 //! exactly once.
 //!
-//! Senders' ranges are joined to *runs* of bytes that are sent at the same positions. A received
-//! range must be inside one run, and none of its bytes may be sent twice.
+//! Adjacent ranges of senders are joined to *runs*, whose bytes are sent at the same positions. A
+//! received range must be inside one run, and none of its bytes may be sent twice.
 //!
 //! ```text
 //! | two columns of 16 bytes each: 0..16 and 16..32     one run 0..32
 //! the same with column_stride 0: 0..16 and 0..16     0..16 twice, 16..32 missing
 //! ```
 //!
-//! An instance of a part fires only for rows at positions from which its part is visible (or which
-//! the part contains, if it appends). A range that is needed at some positions must therefore be
-//! sent at all of these positions.
+//! An instance of a program with a state works on one part of the state's positions. It fires only
+//! for rows that see its part (or, if it appends, whose position is in the part). A range that is
+//! needed at some positions must therefore be sent at all of these positions.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,8 +21,8 @@ use crate::descriptor::{Axis, Descriptor, End, Port, Program, Slice, TensorSourc
 use super::{CheckError, malformed_error, received_slice};
 use crate::layout::start;
 
-/// Maximum number of compared ranges: more than on the largest grid, and few enough for a fast
-/// check.
+/// Maximum number of compared ranges. The largest grid has fewer, and comparing this many is still
+/// fast.
 const MAX_RANGES: u64 = 1 << 26;
 
 /// Fault of some bytes of a row.
@@ -32,7 +32,8 @@ pub enum Fault {
     Missing,
     /// The bytes are sent more than once.
     Twice,
-    /// The bytes are missing at some position that needs them, or come from different parts.
+    /// The bytes are missing at some position that needs them, or come from different parts of a
+    /// state.
     Positions,
 }
 
@@ -54,7 +55,7 @@ struct Positions {
 }
 
 impl Positions {
-    /// Whether all positions of `other` are among these.
+    /// Whether this range contains all positions of `other`.
     fn contain(self, other: Positions) -> bool {
         self.from <= other.from && self.to >= other.to
     }
@@ -63,7 +64,7 @@ impl Positions {
 /// All positions.
 const ALWAYS: Positions = Positions { from: 0, to: u64::MAX };
 
-/// Bytes `low..high` of a row that are sent, or needed, at these positions.
+/// Bytes `low..high` of a row, with the positions at which they are sent or needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Run {
     low: u64,
@@ -71,11 +72,11 @@ struct Run {
     when: Positions,
 }
 
-/// Runs in order, and their overlaps.
+/// Runs of sent bytes in order, and the bytes that are sent more than once.
 #[derive(Clone, Debug, Default)]
 struct Runs {
     runs: Vec<Run>,
-    /// Overlaps, in order and disjoint.
+    /// Ranges of bytes that are sent more than once, in order and disjoint.
     twice: Vec<(u64, u64)>,
 }
 
@@ -92,7 +93,7 @@ impl Runs {
                     _ => joined.twice.push(again),
                 }
             }
-            // Runs stay disjoint: overlapping bytes are only in the earlier run.
+            // Runs stay disjoint: bytes that overlap an earlier run are only in that run.
             let rest = Run { low: range.low.max(end), ..range };
             end = end.max(range.high);
             match joined.runs.last_mut() {
@@ -104,8 +105,8 @@ impl Runs {
         joined
     }
 
-    /// Returns a fault of `low..high`, needed at the positions `when`, with the affected bytes;
-    /// `None` if they have no fault.
+    /// Returns the first fault of the bytes `low..high`, which are needed at the positions `when`,
+    /// and the affected bytes. Returns `None` if there is no fault.
     fn fault(&self, low: u64, high: u64, when: Positions) -> Option<((u64, u64), Fault)> {
         let twice = self.twice.partition_point(|(_, end)| *end <= low);
         if let Some((from, to)) = self.twice.get(twice).filter(|(from, _)| *from < high) {
@@ -134,14 +135,16 @@ impl Runs {
     }
 }
 
-/// Returns the positions at which a part of a state has work. Each part has `positions` positions.
+/// Returns the positions of rows for which a part of a state has work. Each part has `positions`
+/// positions.
 fn visible(positions: u32, part: u32, count: u32, appends: bool) -> Positions {
     let at = |part: u32| u64::from(part) * u64::from(positions);
     let to = if appends && part + 1 < count { at(part + 1) } else { u64::MAX };
     Positions { from: at(part), to }
 }
 
-/// Calls `each` with the bytes and positions of a slice, once for each part and distinct column.
+/// Calls `each` for each part and distinct column of a program, with the bytes of the slice and the
+/// positions at which they are used.
 fn ranges(d: &Descriptor, program: &Program, slice: &Slice, mut each: impl FnMut(u32, u32, Run) -> bool) {
     for part in 0..d.parts(program) {
         let when = match program.state {
@@ -168,7 +171,7 @@ fn distinct(slice: &Slice, columns: u32) -> u32 {
 /// State of the check.
 struct Check<'d> {
     d: &'d Descriptor,
-    /// Joined runs, by sending program and tensor.
+    /// Joined runs of bytes, by sending program and tensor.
     joined: HashMap<(u32, u32), Runs>,
     /// Number of ranges checked so far.
     count: u64,
@@ -197,7 +200,7 @@ impl Check<'_> {
             if slice.tensor != tensor {
                 continue;
             }
-            // If all columns send the same slice, two of them are enough to find the overlap.
+            // If all columns send the same slice, two copies of it are enough to find the overlap.
             let copies = if slice.column_stride == 0 { program.columns.min(2) } else { 1 };
             let each = u64::from(d.parts(program)).saturating_mul(distinct(slice, program.columns).into());
             self.note(each.saturating_mul(copies.into()))?;
@@ -209,8 +212,8 @@ impl Check<'_> {
         Ok(all)
     }
 
-    /// Returns the joined runs of a tensor that these programs send. `whole` adds the whole row,
-    /// which the host sends.
+    /// Returns the joined runs of bytes of a tensor that these programs send. If `whole` is set,
+    /// the host also sends the whole row.
     fn joined_runs(&mut self, senders: &[u32], tensor: u32, whole: bool) -> Result<Runs, CheckError> {
         let mut all: Vec<Run> = Vec::new();
         if whole {
@@ -225,7 +228,7 @@ impl Check<'_> {
             let runs = &self.joined[&key];
             let found = (runs.runs.len() + runs.twice.len()) as u64;
             all.extend(&runs.runs);
-            // Overlaps within one sender remain overlaps.
+            // Bytes that one sender sends twice are added twice, so that they remain overlaps.
             all.extend(runs.twice.iter().map(|(low, high)| Run { low: *low, high: *high, when: ALWAYS }));
             self.note(found)?;
         }
@@ -240,8 +243,8 @@ struct Senders {
     host: bool,
 }
 
-/// Checks all received rows, the ids of routings, and the logits. The ends of streams must be in
-/// range, and no two streams may be the same.
+/// Checks all received rows, the ids of routings, and the logits. Earlier checks must have shown
+/// that the ends of streams are in range, and that no two streams are the same.
 pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
     let mut to_program: HashMap<(u32, u32), Senders> = HashMap::new();
     let mut to_host: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -264,7 +267,7 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
             let runs = check.joined_runs(&senders.programs, slice.tensor, senders.host)?;
             check_received(&mut check, number, port, slice, &runs, "")?;
             if senders.host && d.tensors[slice.tensor as usize].source == TensorSource::Programs {
-                // The host has the rows that earlier waves sent to it.
+                // The host sends rows that earlier waves stored there.
                 let stored = to_host.get(&slice.tensor).map_or(&[][..], Vec::as_slice);
                 check.note(stored.len() as u64)?;
                 let before = |from: &u32| d.programs[*from as usize].wave < program.wave;
@@ -282,8 +285,8 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
     whole_rows(d)
 }
 
-/// Checks that rows end with the last sender's slice. Otherwise, receivers would reserve memory for
-/// bytes that never arrive.
+/// Checks that each row ends where the slices of its senders end. Otherwise, receivers would
+/// reserve memory for bytes that never arrive.
 fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
     let mut ends: HashMap<u32, u64> = HashMap::new();
     for program in &d.programs {
@@ -305,8 +308,8 @@ fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// Checks that the ids of a routing are all computed, no later than the programs that need them
-/// run.
+/// Checks that all ids of a routing are computed, and not in a later wave than the programs that
+/// need them.
 fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
     let d = check.d;
     let mut makers: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -381,8 +384,8 @@ fn check_received(
     check.note(count)
 }
 
-/// Checks that `runs` send the bytes of `needed` once, at all of its positions. `who` names the
-/// receiver for the error.
+/// Checks that `runs` send each byte of `needed` once, at all positions of `needed`. `who` names
+/// the receiver for the error.
 fn fault(
     d: &Descriptor,
     runs: &Runs,
@@ -405,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a range has no fault, computed for every byte and position.
+    /// Whether a range has no fault; this reference for tests looks at every byte and position.
     fn by_byte(ranges: &[Run], low: u64, high: u64, when: Positions) -> bool {
         (low..high).all(|byte| {
             let of: Vec<&Run> = ranges.iter().filter(|run| (run.low..run.high).contains(&byte)).collect();

@@ -39,14 +39,14 @@ use crate::routes::{self, RouteConflict};
 const MAX_INSTANCES: u64 = 1 << 25;
 /// Max arrival counters; each has 4 bytes.
 const MAX_ARRIVALS: u64 = 1 << 29;
-/// Max number of streams, of programs, of tensors, and of the items of each other table.
+/// Max number of streams, of programs, of tensors, and of the entries of each other table.
 const MAX_ITEMS: usize = 1 << 20;
 /// Max bytes of a row.
 const MAX_ROW: u64 = 1 << 26;
 /// Max experts of a token.
 const MAX_TOP_K: u32 = 4096;
-/// Maximum experts of all routings, and maximum parts of all heads and states: the simulator has a
-/// list for each.
+/// Maximum number of experts of all routings together, and of parts of all heads and states
+/// together. The simulator has a list for each of them.
 const MAX_LISTS: u64 = 1 << 22;
 /// Max waves; placement makes no more.
 const MAX_WAVES: usize = 4096;
@@ -54,7 +54,7 @@ const MAX_WAVES: usize = 4096;
 const MAX_SHARERS: usize = 256;
 /// Max bytes of a kernel's buffer for a rotary table: a row at each position of a part.
 const MAX_ROPE: u64 = 1 << 28;
-/// Max steps of the kernel in one firing.
+/// Max steps of a kernel in one firing.
 pub(super) const MAX_STEPS: u64 = 1 << 32;
 
 /// Reasons why a descriptor cannot run.
@@ -69,10 +69,10 @@ pub enum CheckError {
     /// The grid is invalid.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// A reference to a missing item, or a number out of range.
+    /// A reference to something that does not exist, or a number out of range.
     #[error("{what}: {problem}")]
     Malformed {
-        /// The item: a program, a stream, ...
+        /// The object with the problem: a program, a stream, ...
         what: String,
         /// The problem, and the expected value.
         problem: String,
@@ -154,9 +154,9 @@ pub enum CheckError {
         receiver: String,
         /// Name of the tensor.
         tensor: String,
-        /// The first byte of the row.
+        /// First affected byte of the row.
         from: u64,
-        /// The end of the range, exclusive.
+        /// End of the affected bytes, exclusive.
         to: u64,
         /// The fault of these bytes.
         fault: Fault,
@@ -229,7 +229,7 @@ impl Machine {
             let rows =
                 program.ports.iter().map(|port| received_slice(port).map_or(1, |slice| slice.rows)).max().unwrap_or(1);
             arrivals = arrivals.saturating_add(count.saturating_mul(rows.into()));
-            // The ids of a routing need no stream, but are checked like logits that the host
+            // The ids of a routing need no stream. They are checked like logits that the host
             // receives.
             let sends = program.ports.iter().filter_map(|port| match port {
                 Port::Send(slice) => Some(taken.get(&(number as u32, slice.tensor)).copied().unwrap_or(1)),

@@ -11,8 +11,8 @@ use super::{CheckError, MAX_INSTANCES, MAX_ROPE, MAX_ROW, MAX_STEPS, exists, mal
 use crate::cost::{cost, evaluate};
 use crate::dims::Firing;
 
-/// Cached numbers of steps of kernels, by kernel and dims: many programs share both, and counting
-/// the steps of a kernel can take long.
+/// Cached step counts of kernels, by kernel and dims. Many programs have the same kernel and dims,
+/// and counting the steps of a kernel can take long.
 #[derive(Debug, Default)]
 pub(super) struct Steps(HashMap<(u32, Vec<i64>), u64>);
 
@@ -66,7 +66,7 @@ impl ProgramCheck<'_> {
         Err(malformed_error(self.name(), problem))
     }
 
-    /// Checks the references to the wave, the axis and the state, and the number of instances.
+    /// Checks that a program's wave, axis and state exist, and checks the number of its instances.
     fn references(&self) -> Result<(), CheckError> {
         exists(self.name(), "wave", self.program.wave, self.d.waves.len())?;
         if let Axis::Routed(routing) = self.program.axis {
@@ -169,7 +169,8 @@ impl ProgramCheck<'_> {
         Ok(())
     }
 
-    /// Checks the values of dims that are the same for all rows, and returns the largest values.
+    /// Returns the largest values of the dims. If no dim differs from row to row, checks that the
+    /// values are in range.
     fn dims(&self) -> Result<Vec<i64>, CheckError> {
         let constant = self.program.dims.iter().all(|dim| !dim.uses_positions());
         let values = match largest_dims(self.d, self.program) {
@@ -197,8 +198,8 @@ impl ProgramCheck<'_> {
                     buffer.name, self.kernel.name
                 ));
             }
-            // Only the row itself has memory. The buffer has a row for each lane of a part's
-            // blocks.
+            // The port must have the bytes of the whole buffer, which has a row for each lane of a
+            // part's blocks. Only the current row takes memory.
             if right != found || right > MAX_ROPE {
                 let name = &buffer.name;
                 return self.wrong(format!(
@@ -234,7 +235,7 @@ impl ProgramCheck<'_> {
         {
             return self.wrong(format!("port {i} feeds indices %{}; only positions and slots may", buffer.name));
         }
-        // Kernels of products also read the sums that they have written.
+        // Kernels of products also read the sums that they have written, so `ReadWrite` is allowed.
         if matches!(port, Port::Send(_)) && !matches!(buffer.kind, BufferKind::Write | BufferKind::ReadWrite) {
             return self.wrong(format!("port {i} sends %{}, which the kernel must write", buffer.name));
         }
@@ -300,7 +301,7 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
         let problem = format!("a slice has a size or stride of {bytes} bytes; the limit is {MAX_ROW}");
         return Err(malformed_error(at, problem));
     }
-    // The sum fits: three terms, each at most 2^32 times 2^32.
+    // The sum fits: it has three terms, each at most 2^32 times 2^32.
     let end = u128::from(slice.offset)
         + u128::from(slice.column_stride) * u128::from(columns.saturating_sub(1))
         + u128::from(slice.part_stride) * u128::from(parts.saturating_sub(1))
@@ -314,7 +315,7 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
     Ok(())
 }
 
-/// Returns a dim of `size` that differs from row to row, if any.
+/// Returns a dim in `size` whose value differs from row to row, if there is one.
 fn differs<'k>(size: &Affine, kernel: &'k Kernel, program: &'k Program) -> Option<(&'k str, &'k DimExpr)> {
     size.terms.iter().find_map(|(atom, _)| {
         let Atom::Dim(dim) = atom else { return None };
@@ -323,8 +324,8 @@ fn differs<'k>(size: &Affine, kernel: &'k Kernel, program: &'k Program) -> Optio
     })
 }
 
-/// Returns the largest dims, for a row that sees all parts as whole. Checks that dims have values
-/// for all rows.
+/// Returns the largest values of the dims: those for a row that sees all positions of a part.
+/// Checks that all dims can be evaluated for every row.
 fn largest_dims(d: &Descriptor, program: &Program) -> Result<Vec<i64>, DimError> {
     let positions = program.state.map(|state| d.states[state as usize].parts.positions);
     let parts = program.ports.iter().find_map(|port| match port {

@@ -1,4 +1,5 @@
-//! Checks of streams: both ends exist and have the tensor. Also checks programs that share a state.
+//! Checks of streams: both ends of each stream exist and use its tensor. Also checks programs that
+//! share a state.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +9,7 @@ use super::{CheckError, MAX_ROW, MAX_SHARERS, exists, malformed_error, received_
 use crate::grid::Routing;
 use crate::layout::start;
 
-/// A tensor at a program.
+/// A tensor that a program sends or receives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct TensorUse {
     program: u32,
@@ -42,7 +43,7 @@ fn tensor_name(d: &Descriptor, tensor: u32) -> String {
     d.tensors[tensor as usize].name.clone()
 }
 
-/// Checks that both ends of each stream have its tensor, and that streams differ.
+/// Checks that both ends of each stream use its tensor, and that no two streams are the same.
 fn ends(d: &Descriptor) -> Result<Ends, CheckError> {
     let mut sends = HashSet::new();
     let mut receives = HashSet::new();
@@ -94,7 +95,8 @@ fn ends(d: &Descriptor) -> Result<Ends, CheckError> {
     Ok(ends)
 }
 
-/// Checks that the host has the tensors that it sends, and that streams stay inside their wave.
+/// Checks that the host has the tensors that it sends, and that a stream between programs stays in
+/// one wave.
 fn directions(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
     for (number, stream) in d.streams.iter().enumerate() {
         let what = || format!("stream {number}");
@@ -102,7 +104,7 @@ fn directions(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
         match (stream.from, stream.to) {
             (End::Host, End::Host) => return Err(malformed_error(what(), "it goes from the host to the host")),
             (End::Host, End::Program(to)) => {
-                // Tensors of programs that a later wave reads are stored at the host.
+                // A tensor of programs that a later wave reads must first be stored at the host.
                 let first = ends.stored.get(&stream.tensor);
                 let there = first.is_some_and(|first| *first < d.programs[to as usize].wave);
                 if tensor.source == TensorSource::Programs && !there {
@@ -139,8 +141,8 @@ fn completeness(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
                 let tensor = tensor_name(d, slice.tensor);
                 return Err(CheckError::NoSendingStream { program: program(), port, tensor });
             }
-            // The ids of a routing determine which instances fire, even if no program receives
-            // them.
+            // The ids of a routing decide which instances fire, so they need no stream to a
+            // program.
             if let Port::Send(slice) = at
                 && !ends.taken.contains(&TensorUse { program: number as u32, tensor: slice.tensor })
                 && !ids.contains(&slice.tensor)
@@ -153,7 +155,7 @@ fn completeness(d: &Descriptor, ends: &Ends) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// Checks that the programs of a state are on the PEs of its parts.
+/// Checks that the programs that use a state are on the PEs of its parts.
 pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
     let mut first: Vec<Option<usize>> = vec![None; d.states.len()];
     let mut sharers = vec![0; d.states.len()];
@@ -182,14 +184,14 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
             }
         }
     }
-    // The slice of a part must begin inside the row.
+    // A slice for a part of a state must begin inside the row.
     debug_assert!(
         d.programs.iter().flat_map(|p| &p.ports).filter_map(received_slice).all(|s| start(s, 0, 0) <= MAX_ROW)
     );
     Ok(())
 }
 
-/// Checks that links have the streams' colours.
+/// Checks that each stream's colour is one that a link has.
 pub(super) fn colours(d: &Descriptor) -> Result<(), CheckError> {
     let colours = match d.grid.link.routing {
         Routing::Colours(colours) => colours,

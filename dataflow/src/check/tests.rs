@@ -1,5 +1,5 @@
-//! Descriptors that must be rejected: bytes that are not sent exactly once, and numbers that would
-//! take all memory or time.
+//! Tests with descriptors that must be rejected: bytes that are not sent exactly once, and numbers
+//! that would take all memory or time.
 
 use crate::descriptor::{
     Axis, Descriptor, End, Parts, Port, Routing, Slice, State, Stream, Tensor, TensorSource, Wave,
@@ -28,8 +28,8 @@ fn halves() -> Descriptor {
     d
 }
 
-/// Returns three programs, each with a weight: the first in one wave, the second and third in
-/// another.
+/// Returns three programs, each with a weight. The first program is in one wave, the other two are
+/// in the next.
 pub(crate) fn two_waves() -> Descriptor {
     let mut d = chain("tiny", &[(1, 0), (3, 0), (5, 0)]);
     for program in &mut d.programs {
@@ -81,7 +81,7 @@ fn bytes_missing_or_sent_twice_are_reported() {
     d.programs[0].columns = 1;
     assert_eq!(fault(d), (16, 32, Fault::Missing));
 
-    // The same check for the logits that the host receives.
+    // The same check applies to the logits that the host receives.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.kernels.push(kernel("half", HALF));
     d.programs[1].columns = 2;
@@ -116,8 +116,8 @@ fn tensors_for_later_waves_must_be_complete() {
 
 #[test]
 fn attention_part_without_visible_positions_does_not_send() {
-    // There are two parts of 32 positions. Each sends half of a row that a program without parts
-    // always needs.
+    // A state has two parts of 32 positions. Each part sends half of a row, and a program without
+    // parts needs the whole row at every position.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.kernels.push(kernel("half", HALF));
     d.states.push(State { heads: 1, key_len: 1, value_len: 1, parts: Parts { positions: 32, count: 2 } });
@@ -125,7 +125,7 @@ fn attention_part_without_visible_positions_does_not_send() {
     d.programs[0].kernel = 3;
     d.programs[0].ports[1] = Port::Send(Slice { bytes: 16, part_stride: 16, ..slice(1, 2) });
     assert_eq!(fault(d.clone()), (16, 32, Fault::Positions));
-    // A program with the same parts receives it whenever it needs it.
+    // A program with the same parts receives the tensor whenever it needs it.
     d.programs[1].axis = Axis::Tokens;
     d.programs[1].ports[0] =
         Port::ReceiveParts { slice: Slice { bytes: 16, part_stride: 16, ..slice(1, 2) }, state: 0 };
@@ -259,7 +259,7 @@ fn rope_table_buffer_must_have_the_exact_size() {
         "buffer %table of kernel rotate has 1099511627776",
     );
     assert_refused("less than there is", rotate("0", "%table : read"), "is for 512 bytes of a rotary table");
-    // The length is correct for rows that see whole blocks, but larger for others.
+    // The length is correct for rows that see whole blocks, but too large for other rows.
     let blocks = |size: &str| {
         let mut d = rotate(&format!("{bytes}*%blocks"), "%table : read");
         let text = ROTATE.replace("SIZE", size).replace("..=4096", "..=4096, %masked in 0..=1");

@@ -1,5 +1,5 @@
-//! Pieces of rotations and attention: rotations of single heads, appends of keys and values without
-//! a rotary table, and attention in parts.
+//! Cutting of rotations and attention: rotations of single heads, appends of keys and values
+//! without a rotary table, and attention over parts of the positions.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, Leaves, RopeTable, Source};
@@ -32,14 +32,14 @@ impl TaskCutter<'_> {
         self.tasks.by_rows(whole.task.label.clone(), whole.task.rows, spec.heads.into(), heads, &[], args)
     }
 
-    /// Cuts an append. Keys are rotated by separate tasks, so only keys and values are stored with
-    /// the cache.
+    /// Cuts an append. Separate tasks rotate the keys before, so only keys and values are stored
+    /// with the cache, not the rotary table.
     pub(super) fn append(&mut self, whole: &WholeTask<'_>, spec: &RopeAppend) -> Result<(), ScheduleError> {
         let (axis, columns) = (whole.task.rows, u64::from(whole.task.columns));
         let mut k = self.arg(whole.arg("k")?)?;
         let still = RopeTable::still();
         if self.table(whole.arg("table")?) != Some(&still) {
-            // The op's mnemonic, without the state.
+            // The label is the op's mnemonic, without the name of the state.
             let label = whole.task.label.split(' ').next().unwrap_or_default();
             let rows = self.draft_buffer(whole.result("k")?)?.rows;
             let width = u64::from(spec.d) * columns;
@@ -62,8 +62,7 @@ impl TaskCutter<'_> {
         self.tasks.by_rows(whole.task.label.clone(), axis, columns, append, &[], args)
     }
 
-    /// Adds kernels that combine the parts of one head, to every task whose parts belong to several
-    /// heads.
+    /// Adds a kernel that combines the parts of one head to every task that computes several heads.
     pub(super) fn combined_apart(&mut self) -> Result<(), ScheduleError> {
         let mut work = std::mem::take(&mut self.tasks.work);
         for variant in work.iter_mut().flat_map(|work| match &mut work.what {
@@ -82,8 +81,8 @@ impl TaskCutter<'_> {
         Ok(())
     }
 
-    /// Cuts attention into parts that are the same for every token. A task computes as many query
-    /// heads of a key head as fit.
+    /// Cuts attention into parts of the positions, the same parts for every token. A task computes
+    /// as many query heads of a key head as fit.
     pub(super) fn attention(&mut self, whole: &WholeTask<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
         self.replace_buffer(whole.result("part")?)?;
         let Heads { group, d, dv } = spec.heads;

@@ -1,8 +1,8 @@
-//! The pass: cuts the tasks one by one, in a way that depends on the kernel.
+//! The pass `pieces`: cuts each task in a way that depends on its kernel.
 //!
 //! Buffers get new numbers, in the order in which they are first written. Most buffers of the draft
-//! become one buffer each. A buffer that only sums over experts read becomes one buffer for each
-//! range of its rows' elements.
+//! become one buffer each. A buffer that is only read by sums over experts becomes several buffers:
+//! one for each range of its rows' elements.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{
@@ -28,7 +28,7 @@ pub fn plan(draft: &Draft, partition: &Partition, context: &Context<'_>) -> Resu
     arena::run(steps::run(run(draft, partition)?, &context)?, &context)
 }
 
-/// Runs the pass.
+/// Cuts the tasks of a draft, and returns the draft with the pieces.
 ///
 /// # Errors
 /// If a task works on a state other than keys and values, or a number of the plan does not fit.
@@ -59,21 +59,22 @@ pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError>
     Ok(Draft { plan, work, steps: None, layers: Vec::new() })
 }
 
-/// State of the pass: the tasks cut so far.
+/// State of the pass, with the tasks cut so far.
 pub(super) struct TaskCutter<'a> {
     pub(super) partition: &'a Partition,
     pub(super) tasks: Tasks,
-    /// The plan from `lower`.
+    /// The uncut plan from `lower`.
     whole: &'a Plan<KernelSpec>,
     /// Whether each buffer of `whole` is only read by sums over experts.
     summed: Vec<bool>,
-    /// New buffers, by each buffer of `whole`; empty until a task writes the buffer.
+    /// For each buffer of `whole`, the new buffers that replace it. Empty until a task writes the
+    /// buffer.
     made: Vec<Vec<BufferId>>,
     buffers: Vec<ArenaBuffer>,
     ropes: Vec<RopeTable>,
 }
 
-/// A task from `lower`.
+/// An uncut task from `lower`.
 #[derive(Clone, Copy)]
 pub(super) struct WholeTask<'a> {
     pub(super) task: &'a Task,
@@ -107,8 +108,8 @@ impl<'a> WholeTask<'a> {
     }
 }
 
-/// Returns a part of an argument: `offset` bytes after its beginning, with this distance between
-/// columns.
+/// Returns the argument for a part of a buffer. It begins `offset` bytes after the whole argument,
+/// and its columns are `column_stride` bytes apart.
 pub(super) fn part(arg: &Arg, offset: u64, column_stride: u64) -> Arg {
     Arg { offset: arg.offset.saturating_add(offset), column_stride, ..arg.clone() }
 }
@@ -201,7 +202,8 @@ impl<'a> TaskCutter<'a> {
             KernelSpec::Clamp(spec) => self.elementwise(whole, spec.n, |n| Clamp { n, ..*spec }.into()),
             KernelSpec::Xielu(spec) => self.elementwise(whole, spec.n, |n| Xielu { n, ..*spec }.into()),
             KernelSpec::Softcap(spec) => self.elementwise(whole, spec.n, |n| Softcap { n, ..*spec }.into()),
-            // A bias of heads already has columns, as a norm of heads does.
+            // A task with several columns adds a bias to each head, and is small enough already,
+            // like a norm of each head.
             KernelSpec::AddBias(spec) if task.columns == 1 => self.elementwise(whole, spec.n, |n| AddBias { n }.into()),
             KernelSpec::RmsNorm(spec) if task.columns == 1 => match self.norm_elements(spec) {
                 Some(elements) => self.norm(whole, spec, elements),
@@ -218,7 +220,7 @@ impl<'a> TaskCutter<'a> {
             KernelSpec::Wkv(_) => refuse("wkv"),
             KernelSpec::IndexTopK(_) | KernelSpec::IndexScores(_) | KernelSpec::IndexChoose(_) => refuse("index.top_k"),
             KernelSpec::Compress(_) => refuse("compress"),
-            // This includes new kernels: `place` refuses states other than keys and values.
+            // New kernels are not cut either. `place` refuses states other than keys and values.
             _ => self.as_it_is(task, work),
         }
     }
@@ -247,7 +249,7 @@ impl<'a> TaskCutter<'a> {
         Ok(Variant { kernel: self.kernel(variant.kernel)?, split, bands, ..variant.clone() })
     }
 
-    /// Returns a step with its buffers renumbered.
+    /// Returns a step with the new numbers of its buffers.
     fn step(&self, step: &Step) -> Result<Step, ScheduleError> {
         let mut step = step.clone();
         match &mut step {
@@ -257,7 +259,7 @@ impl<'a> TaskCutter<'a> {
         Ok(step)
     }
 
-    /// Adds work with its buffers renumbered.
+    /// Adds work with the new numbers of its buffers.
     fn push(&mut self, what: WorkItem, work: &Work) -> Result<(), ScheduleError> {
         let resources = |all: &[Resource]| -> Result<Vec<Resource>, ScheduleError> {
             let became = |resource: &Resource| match *resource {
@@ -283,7 +285,7 @@ impl<'a> TaskCutter<'a> {
         }
     }
 
-    /// Returns an argument with its buffer renumbered; the buffer must exist already.
+    /// Returns an argument with the new number of its buffer. The new buffer must exist already.
     pub(super) fn arg(&mut self, arg: &Arg) -> Result<Arg, ScheduleError> {
         let source = match arg.source {
             Source::Arena(buffer) => Source::Arena(self.new_buffer(buffer)?),
@@ -297,7 +299,7 @@ impl<'a> TaskCutter<'a> {
         Ok(Arg { source, ..arg.clone() })
     }
 
-    /// Returns the number of a rotary table, which is added if new.
+    /// Returns the number of a rotary table. Adds the table if it is new.
     pub(super) fn rope(&mut self, table: &RopeTable) -> Result<u32, ScheduleError> {
         let position = self.ropes.iter().position(|other| other == table).unwrap_or(self.ropes.len());
         if position == self.ropes.len() {
@@ -314,7 +316,7 @@ impl<'a> TaskCutter<'a> {
         }
     }
 
-    /// Returns the new buffer for a buffer of the draft, which must have exactly one.
+    /// Returns the new buffer for a buffer of the draft that has exactly one new buffer.
     fn new_buffer(&self, buffer: BufferId) -> Result<BufferId, ScheduleError> {
         match self.ranges(buffer) {
             [one] => Ok(*one),
@@ -323,7 +325,8 @@ impl<'a> TaskCutter<'a> {
         }
     }
 
-    /// Returns the new buffers of a buffer of the draft: one, one per range, or none yet.
+    /// Returns the new buffers for a buffer of the draft: one, one for each range of elements, or
+    /// none yet.
     pub(super) fn ranges(&self, buffer: BufferId) -> &[BufferId] {
         self.made.get(buffer.0 as usize).map_or(&[], |made| made)
     }

@@ -1,28 +1,29 @@
 //! `pieces`: cuts the tasks of a plan until each item fits the memory of a processing element (PE).
 //!
 //! Input: tasks from the pass `lower`, which are made for threads, and the max sizes in
-//! [`Partition`]. Result: smaller tasks, which [`plan`] puts into steps.
+//! [`Partition`]. Result: smaller tasks, which [`plan`] arranges into the steps of a plan.
 //!
 //! The resulting plan is an ordinary plan, which every engine can run. It fixes the order of f32
 //! additions, so a dataflow machine that keeps this order computes the same bits. Its kernels take
 //! one row at a time. The tasks are cut as follows:
 //!
-//! - Product: columns of [`WeightTile::rows`] weight rows, and dot products of [`WeightTile::dot`]
-//!   elements. The result is a *chain* of tasks; each adds its piece to the sum so far.
-//! - Gate, up and SwiGLU: two products, `silu`, `mul`, quantisation.
-//! - Product that is summed over experts: ranges of weight rows, each of about
-//!   [`Partition::elements`] and summed by its own task.
-//! - Elementwise functions, quantisation: columns of [`Partition::elements`].
-//! - Norm of a whole row: pieces of [`Partition::norm`]. Sums of squares come first; then each
-//!   piece is scaled by all of them and quantised.
+//! - Matrix product: columns of [`WeightTile::rows`] weight rows, and dot products of
+//!   [`WeightTile::dot`] elements. A product with longer dot products becomes a *chain* of tasks;
+//!   each task adds its piece of the dot products to the sum so far.
+//! - Gate, up and SwiGLU: two matrix products, then `silu`, `mul` and quantisation.
+//! - Matrix product whose results are summed over experts: ranges of about
+//!   [`Partition::elements`] weight rows, each with its own task that sums over experts.
+//! - Elementwise functions and quantisation: columns of [`Partition::elements`].
+//! - Norm of a whole row: pieces of [`Partition::norm`] elements. First each piece's sum of
+//!   squares is computed; then each piece is scaled by the sums of all pieces and quantised.
 //! - Rotation: single heads. Keys are rotated before they are appended, so that no table is stored
 //!   next to the cache.
-//! - Attention: parts of [`Partition::positions`], the same for every token. As many query heads as
-//!   fit are attended together; the parts of each head are combined separately.
+//! - Attention: parts of [`Partition::positions`] positions, the same for every token. A task
+//!   computes as many query heads together as fit; the parts of each head are combined separately.
 //!
-//! A weight's products are tasks of a few tiles each, as the pass `tile` chose them for threads.
-//! The first of these tasks is cut for the whole weight, and the others are dropped. States other
-//! than keys and values are refused.
+//! A matrix product may already be several tasks of a few tiles each, as the pass `tile` chose for
+//! threads. The first of these tasks is cut as if it were the whole product, and the others are
+//! dropped. States other than keys and values are refused.
 //!
 //! ```text
 //! linear %x, @w, _, %r       // @w : q4_k[512, 1024], 16 rows, 512 columns, sums in products

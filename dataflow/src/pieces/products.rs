@@ -1,4 +1,5 @@
-//! Products: chains of short dot products, and ranges of products that are summed over experts.
+//! Cutting of matrix products: chains of short dot products, and ranges of products that are summed
+//! over experts.
 //!
 //! ```text
 //! swiglu x, gate, up, y     gate: a chain, up: a chain, silu, mul, quantise
@@ -22,7 +23,7 @@ use super::{Reduction, WeightTile};
 /// Bytes of an f32.
 const F32_BYTES: u64 = 4;
 
-/// A product `x w' [+ bias] [+ residual]` to cut.
+/// A product `x w' [+ bias] [+ residual]` that is to be cut.
 struct Product {
     label: String,
     axis: RowAxis,
@@ -37,18 +38,20 @@ struct Product {
     residual: Option<Arg>,
 }
 
-/// A product in a chain.
+/// One piece of a product in a chain.
 struct Link {
     label: String,
     bias: Option<Arg>,
-    /// A row that is added; it begins at the first element of the range.
+    /// Row that is added to the piece's result. It begins at the first element of the range of
+    /// weight rows.
     added: Option<Arg>,
     y: Arg,
-    /// The range of weight rows: the first, their number, and the number in one column.
+    /// Range of weight rows: the first row, the number of rows, and the number of rows in one
+    /// column.
     first: u64,
     rows: u64,
     tile: u64,
-    /// The range of the dot products: first element, and number of elements.
+    /// Range of the dot products: the first element, and the number of elements.
     from: u64,
     dot: u64,
 }
@@ -59,12 +62,12 @@ fn scratch() -> Arg {
 }
 
 impl TaskCutter<'_> {
-    /// Cuts a product into a chain. If its result is only summed over experts, it becomes one chain
-    /// for each range that can be summed separately.
+    /// Cuts a product into a chain. If its result is only read by sums over experts, it becomes
+    /// several chains: one for each range that can be summed separately.
     pub(super) fn linear(&mut self, whole: &WholeTask<'_>, spec: &Linear) -> Result<(), ScheduleError> {
         let y = whole.result("y")?;
         if !self.ranges(y).is_empty() {
-            // The task has other tiles of a product that is already cut.
+            // The task computes other tiles of a product that is already cut as a whole.
             return Ok(());
         }
         let product = Product {
@@ -92,7 +95,7 @@ impl TaskCutter<'_> {
         self.set_new_buffers(y, results)
     }
 
-    /// Cuts `silu(x gate') * (x up')`, quantised, into one op after the other.
+    /// Cuts a quantised `silu(x gate') * (x up')` into separate ops.
     pub(super) fn swiglu(&mut self, whole: &WholeTask<'_>, spec: &Swiglu) -> Result<(), ScheduleError> {
         let y = whole.result("y")?;
         if !self.ranges(y).is_empty() {
@@ -167,8 +170,8 @@ impl TaskCutter<'_> {
         }
     }
 
-    /// Returns the weight rows of each range of a product that is summed over experts: about
-    /// [`Partition::elements`](super::Partition::elements).
+    /// Returns the number of weight rows in each range of a product that is summed over experts:
+    /// about [`Partition::elements`](super::Partition::elements).
     fn summed_ranges(&self, product: &Product) -> Vec<u64> {
         let (tile, _) = self.weight_tile(product.axis).tile_size(product.format, product.n, product.k);
         let wanted = (u64::from(self.partition.elements) / tile.max(1)).max(1).saturating_mul(tile);
@@ -176,7 +179,7 @@ impl TaskCutter<'_> {
         ranges.iter().flat_map(|range| std::iter::repeat_n(range.tile, range.columns as usize)).collect()
     }
 
-    /// Adds a chain for `rows` weight rows from row `first` on.
+    /// Adds the chain of a product for `rows` weight rows from row `first` on.
     fn chain(&mut self, product: &Product, label: &str, first: u64, rows: u64) -> Result<BufferId, ScheduleError> {
         let largest = self.weight_tile(product.axis);
         let (tile, dot) = largest.tile_size(product.format, product.n, product.k);
@@ -184,8 +187,8 @@ impl TaskCutter<'_> {
         for (link, from) in (0..product.k).step_by(dot.max(1) as usize).enumerate() {
             let label = if link > 0 { format!("{label} {link}") } else { label.to_string() };
             let (result, y) = self.row(&label, product.rows, Format::F32, rows)?;
-            // The first product adds the residual. Later ones add the sum so far, if sums are part
-            // of products.
+            // The first piece adds the residual. Later pieces add the sum of the earlier ones, if
+            // sums are part of products.
             let added = match (&sum, largest.reduction) {
                 (None, _) => product.residual.as_ref().map(|residual| part(residual, first * F32_BYTES, 0)),
                 (Some((_, sum)), Reduction::Chained) => Some(sum.clone()),
@@ -234,7 +237,8 @@ impl TaskCutter<'_> {
                 x: product.x_format,
                 k: fit("columns of a weight", link.dot)?,
                 tile,
-                // There is only one row, so the distance to the next row has no meaning.
+                // The tile is all rows that the kernel sees, so the distance to the next row has no
+                // meaning.
                 n: tile,
                 bias: link.bias.is_some(),
                 residual: link.added.is_some(),

@@ -1,4 +1,4 @@
-//! Pieces of work on rows: columns of elements, and norms in two tasks.
+//! Cutting of ops on rows: columns of elements, and norms in two tasks.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, RowAxis};
@@ -11,7 +11,7 @@ use ixc_passes::tile::parts;
 use super::cut::{TaskCutter, WholeTask, part};
 
 impl TaskCutter<'_> {
-    /// Cuts a function of `n` elements; `spec` returns the kernel for fewer elements.
+    /// Cuts an elementwise function of `n` elements; `spec` returns the kernel for fewer elements.
     pub(super) fn elementwise(
         &mut self,
         whole: &WholeTask<'_>,
@@ -25,7 +25,8 @@ impl TaskCutter<'_> {
         self.columns(&whole.task.label, whole.task.rows, n.into(), elements, spec, &args)
     }
 
-    /// Adds a function of `width` f32 in columns of `elements`; all arguments have this width.
+    /// Adds a function of `width` f32 elements, divided into columns of `elements` elements. All
+    /// arguments have this width.
     pub(super) fn columns(
         &mut self,
         label: &str,
@@ -50,7 +51,7 @@ impl TaskCutter<'_> {
         self.quantise_row(&whole.task.label, whole.task.rows, spec.n.into(), spec.out, &x, &y)
     }
 
-    /// Adds the quantisation of `width` f32 in columns of whole blocks.
+    /// Adds the quantisation of `width` f32 elements, divided into columns of whole blocks.
     pub(super) fn quantise_row(
         &mut self,
         label: &str,
@@ -74,17 +75,17 @@ impl TaskCutter<'_> {
         Ok(())
     }
 
-    /// Returns the number of elements of each piece of a row's norm, if the row is longer than one
-    /// piece.
+    /// Returns the number of elements in each piece of a norm; `None` if the row is not longer than
+    /// one piece.
     pub(super) fn norm_elements(&self, spec: &RmsNorm) -> Option<u64> {
         let block = spec.out.block_len() as u64;
         let blocks = u64::from(spec.n).div_ceil(block);
         let each = (u64::from(self.partition.norm) / block).max(1);
-        // Make the pieces as even as possible.
+        // Makes the pieces as even as possible.
         (each < blocks && !spec.plain).then(|| blocks.div_ceil(blocks.div_ceil(each)) * block)
     }
 
-    /// Cuts a norm of a row into pieces of `elements` elements.
+    /// Cuts the norm of a row into pieces of `elements` elements.
     pub(super) fn norm(&mut self, whole: &WholeTask<'_>, spec: &RmsNorm, elements: u64) -> Result<(), ScheduleError> {
         let (axis, label, y) = (whole.task.rows, &whole.task.label, whole.result("y")?);
         let rows = self.draft_buffer(y)?.rows;
@@ -96,7 +97,8 @@ impl TaskCutter<'_> {
         let squares = format!("{label} squares");
         let (_, sums) = self.row(&squares, rows, Format::F32, count)?;
         let f32_bytes = |elements: u64| row_bytes(Format::F32, elements);
-        // All sums come before the first norm piece, because it waits for all of them.
+        // The tasks for all sums of squares come before the first piece of the norm, because each
+        // piece waits for all sums.
         let mut first = 0;
         for columns in &all {
             let args = vec![
@@ -128,7 +130,7 @@ impl TaskCutter<'_> {
     }
 }
 
-/// Returns the label of the columns from this element on.
+/// Returns the label of the columns that begin at element `first`.
 fn tail(label: &str, first: u64) -> String {
     if first == 0 { label.to_string() } else { format!("{label} tail") }
 }

@@ -1,27 +1,28 @@
 //! Blocks: groups of programs that are placed together.
 //!
 //! - Programs that use a state are on the PEs of its parts.
-//! - The products of a chain are placed one below another, each with the program that adds its sum.
-//!   A step of the chain is therefore one hop.
-//! - Row ops with the same columns as the previous op are below it.
-//! - A program that scales a piece of a row by the sums of all pieces is on the PE that makes its
-//!   piece's sum. Both receive the piece.
+//! - The products of a chain are placed one below another, each with the program that adds its
+//!   sum. The sum thus moves one hop from product to product.
+//! - A row op that has the same columns as the op before it is placed below that op.
+//! - A program that scales a piece of a row by the sums of all pieces is on the same PE as the
+//!   program that computes that piece's sum. Both receive the piece.
 //!
 //! ```text
 //! column      0     1     2          cell 0: linear w
 //!             v     v     v          cell 1: linear w 1, linear w 1 sum
 //! ```
 //!
-//! A *lane* is a column of one expert, or one head's part. It has one PE for each cell.
+//! A *lane* is one column of one expert, or one part of one head. A *cell* is a place in the block
+//! for programs on the same PEs. A lane has one PE for each cell.
 
 use crate::descriptor::{Axis, Descriptor, Lattice, Port, Program, Slice, State};
 
 /// Programs that are placed together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
-    /// Programs, by cell.
+    /// Programs in each cell.
     pub(super) cells: Vec<Vec<u32>>,
-    /// Lanes in a line: columns, or a head's parts.
+    /// Number of lanes in a line: columns, or parts of a head.
     pub(super) inner: u32,
     /// Number of lines: experts, or heads.
     pub(super) outer: u32,
@@ -32,19 +33,19 @@ pub(super) struct Block {
 /// Memory that a cell needs on its PE.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Needs {
-    /// Bytes of each lane without code.
+    /// Bytes that each lane needs, without code.
     pub(super) lane: u64,
     /// Kernels whose code is needed.
     pub(super) kernels: Vec<u32>,
 }
 
 impl Block {
-    /// Returns all programs.
+    /// Returns all programs of the block.
     pub(super) fn programs(&self) -> impl Iterator<Item = u32> {
         self.cells.iter().flatten().copied()
     }
 
-    /// Returns the number of lanes.
+    /// Returns the number of lanes of the block.
     pub(super) fn lanes(&self) -> u64 {
         u64::from(self.inner) * u64::from(self.outer)
     }
@@ -79,7 +80,7 @@ impl Block {
     }
 }
 
-/// The PEs of a cell.
+/// PEs of a cell's lanes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) x: u32,
@@ -96,11 +97,11 @@ impl Place {
     }
 }
 
-/// Returns the blocks, ordered by their last programs: a block reads only results of earlier
-/// blocks.
+/// Returns the blocks, ordered by the last program of each. A block thus reads only results of
+/// earlier blocks.
 pub(super) fn blocks(descriptor: &Descriptor) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
-    // Block and cell of each program.
+    // Block and cell in which each program is placed.
     let mut places: Vec<(usize, usize)> = Vec::with_capacity(descriptor.programs.len());
     let mut senders: Vec<Vec<u32>> = vec![Vec::new(); descriptor.tensors.len()];
     let mut of_state: Vec<Option<usize>> = vec![None; descriptor.states.len()];
@@ -157,7 +158,7 @@ fn neighbour(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -
                 continue;
             }
             match (weight, matrix(sender)) {
-                // The next product of the same chain.
+                // This is the next product of the sender's chain.
                 (Some(own), Some(others)) if own == others => found = Some((other, true)),
                 (Some(own), None) if is_sum(sender) && chain_weight(descriptor, sender, senders) == Some(own) => {
                     found = Some((other, true));
@@ -171,8 +172,8 @@ fn neighbour(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -
             }
         }
     }
-    // If sums are separate programs, products of a chain have no stream between them; their weight
-    // identifies the chain.
+    // If sums are computed by separate programs, products of a chain have no stream between them.
+    // The products are then recognised by their common weight.
     if found.is_none()
         && let Some(own) = weight
         && let Some(offset) = own_offset(program)
@@ -193,8 +194,8 @@ fn neighbour(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -
     found
 }
 
-/// Returns the weight matrix of a product: every column receives the whole input, and the slices of
-/// the weight differ by column or expert.
+/// Returns the weight matrix of a program that is a matrix product. In such a program, every column
+/// receives the whole input, and the weight's slices differ by column or expert.
 fn matrix(program: &Program) -> Option<u32> {
     match (program.ports.first(), program.ports.get(1)) {
         (Some(Port::Receive(x)), Some(Port::Weight { weight, column_stride, expert_stride, .. }))
@@ -227,7 +228,7 @@ fn is_sum(program: &Program) -> bool {
         if a.bytes == b.bytes && a.bytes == y.bytes && program.label.contains(" sum"))
 }
 
-/// Returns the weight of the chain to which a sum belongs.
+/// Returns the weight of the chain of products to which a sum belongs.
 fn chain_weight(descriptor: &Descriptor, sum: &Program, senders: &[Vec<u32>]) -> Option<u32> {
     sum.ports.iter().find_map(|port| {
         let Port::Receive(slice) = port else { return None };
@@ -236,7 +237,7 @@ fn chain_weight(descriptor: &Descriptor, sum: &Program, senders: &[Vec<u32>]) ->
     })
 }
 
-/// Whether each column of a program receives exactly the slice that the same column of another
+/// Whether each column of `program` receives exactly the slice that the same column of `sender`
 /// sends.
 fn has_equal_columns(sender: &Program, program: &Program, slice: &Slice) -> bool {
     let same = |port: &Port| match port {
@@ -253,8 +254,8 @@ fn has_equal_columns(sender: &Program, program: &Program, slice: &Slice) -> bool
         && sender.ports.iter().any(same)
 }
 
-/// Whether each column of a program receives the slices of all columns of another, and also the
-/// piece that the same column of the other receives.
+/// Whether each column of `program` receives the slices of all columns of `sender`, and also the
+/// slice that the same column of `sender` receives.
 fn shares(sender: &Program, program: &Program, slice: &Slice) -> bool {
     let piece = |port: &Port| match port {
         Port::Receive(slice) => Some((slice.tensor, slice.offset, slice.column_stride, slice.bytes)),

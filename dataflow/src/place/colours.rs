@@ -1,11 +1,11 @@
-//! Routes and colours: each colour of a link belongs to one tensor from one end.
+//! Choice of routes and colours: each colour of a link belongs to one tensor from one sender.
 //!
-//! All streams of a tensor from one end share a route and a colour, so that each message goes over
-//! a link once. All columns of a sender send at about the same time. The better route is therefore
-//! the one whose busiest link has fewer messages. Few experts send at a time, so for them only the
-//! number of links counts. Among equal routes, the one with fewer links is better. The colour is
-//! the lowest one that is free on all links of the better route. If it has none, the other route is
-//! used.
+//! All streams of a tensor from one sender share a route and a colour, so that each message goes
+//! over a link once. All columns of a sender send at about the same time. The better of the two
+//! routes is therefore the one whose busiest link has fewer messages. Only few experts send at a
+//! time, so for experts only the number of links counts. Among equally good routes, the one with
+//! fewer links is better. The colour is the lowest one that is free on all links of the better
+//! route. If no colour is free there, the other route is used.
 //!
 //! ```text
 //! h: rms_norm -> q, k, v      XThenY, colour 1: 812 links
@@ -20,13 +20,13 @@ use crate::grid::{Edge, Routing};
 use super::PlaceError;
 use super::streams::received_slice;
 
-/// East, west, south, north.
+/// Names of the directions of links, by number.
 const DIRECTIONS: [&str; 4] = ["east", "west", "south", "north"];
 
 /// Sets the routes and colours of streams; returns the max number of colours on a link.
 pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
     let colours = match descriptor.grid.link.routing {
-        // A mask has a bit for each colour: grids have at most 64.
+        // Masks have a bit for each colour; grids have at most 64 colours.
         Routing::Colours(colours) => Some(colours),
         Routing::Packets => None,
     };
@@ -61,7 +61,7 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
                 count += 1;
                 used |= links.taken[link];
             });
-            // Only few experts send at a time.
+            // Only few experts send at a time, so the busiest link does not count.
             (route, (if routed { 0 } else { most }, count), used)
         });
         let mut ways = [a, b];
@@ -86,7 +86,8 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
     Ok(most)
 }
 
-/// Returns the error for a tensor without a free colour. It names the link with most colours.
+/// Returns the error for a tensor without a free colour. It names the link with the most used
+/// colours.
 fn full(
     descriptor: &Descriptor,
     links: &mut Links,
@@ -114,16 +115,17 @@ struct Tree {
 }
 
 struct Links {
-    /// Colours of each link, by PE and direction.
+    /// Mask of the used colours of each link, by PE and direction.
     taken: Vec<u64>,
-    /// The last walk in which each link was seen, and the number of its trees in that walk.
+    /// For each link, the number of the last walk that reached it, and the number of trees that
+    /// used it in that walk.
     seen: Vec<(u32, u32)>,
     stamp: u32,
 }
 
 impl Links {
-    /// Calls `each` once for each link of a union of trees. Returns the number of trees on the
-    /// busiest link.
+    /// Calls `each` once for each link that any of the trees uses. Returns the number of trees on
+    /// the busiest link.
     fn walk(
         &mut self,
         descriptor: &Descriptor,
@@ -144,7 +146,8 @@ impl Links {
             busiest = busiest.max(links.seen[link].1);
         };
         for tree in trees {
-            // Along the first axis to the farthest branches on both sides, then along each branch.
+            // Each tree goes along the first axis to the farthest branches on both sides, then
+            // along each branch.
             let first = |(x, y): (u32, u32)| if route == Route::XThenY { x } else { y };
             let second = |(x, y): (u32, u32)| if route == Route::XThenY { y } else { x };
             let (a, b) = (first(tree.from), second(tree.from));
@@ -154,7 +157,7 @@ impl Links {
                 (reach.0, reach.1) = (reach.0.min(second(to)), reach.1.max(second(to)));
             }
             let pe = |first: u32, second: u32| if route == Route::XThenY { (first, second) } else { (second, first) };
-            // East and west, or south and north.
+            // First direction of each axis: east (then west) along x, south (then north) along y.
             let (along, across) = if route == Route::XThenY { (0, 2) } else { (2, 0) };
             let low = reach.first_key_value().map_or(a, |(first, _)| *first).min(a);
             let high = reach.last_key_value().map_or(a, |(first, _)| *first).max(a);
@@ -181,8 +184,8 @@ impl Links {
     }
 }
 
-/// Returns the edge PE nearest to the PE at column `x` and row `y`. Among equally near edges, it is
-/// on the first one named.
+/// Returns the edge PE nearest to the PE at column `x` and row `y`. Of equally near edges, the
+/// first one of the grid's list is used.
 fn edge(descriptor: &Descriptor, x: u32, y: u32) -> (u32, u32) {
     let (width, height) = (descriptor.grid.width, descriptor.grid.height);
     let places = descriptor.grid.io.edges.iter().map(|edge| match edge {
@@ -194,7 +197,8 @@ fn edge(descriptor: &Descriptor, x: u32, y: u32) -> (u32, u32) {
     places.min_by_key(|(distance, _)| *distance).map_or((x, y), |(_, place)| place)
 }
 
-/// Returns the trees of a tensor from one end.
+/// Returns the trees of a tensor from one sender: one for each sending instance, or for each stream
+/// of the host.
 fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usize]) -> Vec<Tree> {
     let receivers: Vec<&Program> = streams
         .iter()
@@ -205,7 +209,7 @@ fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usi
         .collect();
     let to_host = streams.iter().any(|&stream| descriptor.streams[stream].to == End::Host);
     let Some(sender) = from.and_then(|program| descriptor.programs.get(program as usize)) else {
-        // Each stream from the host enters at the edge nearest to its program's first instance.
+        // Each stream from the host enters at the edge PE nearest to its program's first instance.
         let tree = |program: &&Program| {
             let (x, y) = program.sites.pe(0, 0, 0);
             let from = edge(descriptor, x, y);
@@ -229,7 +233,7 @@ fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usi
                     let from = sender.sites.pe(column, expert, part);
                     let mut to = Vec::new();
                     for program in &receivers {
-                        // Rows of an expert go to the same expert.
+                        // A row of an expert goes to the same expert of the receiving program.
                         let expert =
                             (program.axis == sender.axis && matches!(sender.axis, Axis::Routed(_))).then_some(expert);
                         add_receivers(descriptor, program, tensor, &bytes, expert, &mut to);
@@ -253,7 +257,7 @@ fn start(slice: &Slice, column: u32, part: u32) -> u64 {
     slice.offset.saturating_add(column).saturating_add(slice.part_stride.saturating_mul(part.into()))
 }
 
-/// Adds the PEs of a program that need some of these bytes of a tensor's row.
+/// Adds those PEs of a program that need some of these bytes of a tensor's row.
 fn add_receivers(
     descriptor: &Descriptor,
     program: &Program,
@@ -273,7 +277,7 @@ fn add_receivers(
         };
         for part in 0..count {
             let first = start(slice, 0, part);
-            // Columns whose slices overlap the range.
+            // Finds the columns whose slices overlap the range of bytes.
             let (begin, end) = match slice.column_stride {
                 0 if first < bytes.end && first.saturating_add(slice.bytes) > bytes.start => (0, program.columns),
                 0 => continue,

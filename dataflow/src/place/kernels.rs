@@ -1,4 +1,5 @@
-//! Kernels of plans in pieces. Each is generated once, even if several sizes are tried.
+//! Generation of the kernels of plans in pieces. Each kernel is generated once, even if several
+//! partitions are tried.
 
 use std::collections::HashMap;
 
@@ -8,9 +9,9 @@ use ixc_ir::plan::Plan;
 use ixc_kernels::{GenerateError, KernelSpec, generate};
 use ixc_targets::Target;
 
-/// CPU target of the kernels: it has sixteen lanes and products of four bytes at once, so weights
-/// need no working memory for unpacking. A PE without these computes the same bits in several
-/// steps.
+/// CPU target for which the kernels are generated. It has sixteen lanes and dot products of four
+/// bytes, so weights need no working memory for unpacking. A PE without these operations computes
+/// the same bits in several steps.
 const WRITTEN_FOR: &str = "zen4";
 
 /// Kernels by spec.

@@ -6,9 +6,9 @@
 //!
 //! - Every slice of every matrix is on one PE, and no PE holds more than its memory.
 //! - Every program receives its inputs by streams.
-//! - During a wave, no colour of a link has two tensors.
+//! - During a wave, no colour of a link is used for two tensors.
 //!
-//! Equal plans and grids give equal descriptors. No weight is read.
+//! Equal plans and grids always give equal descriptors. The pass reads no bytes of weights.
 //!
 //! ```text
 //! linear w:    tokens x 32, gemv_.._k512       program 3 at (4, 0), columns +1 x:
@@ -50,10 +50,10 @@ use ixc_passes::decision::Decisions;
 /// Name of this pass in recorded decisions.
 pub const DECIDES: &str = "place";
 
-/// Method of putting instances on PEs.
+/// Method of distributing instances over PEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// One PE for each column's instances.
+    /// Each column has its own PE for its instances.
     OnePerPe,
     /// Several instances on a PE, with the whole model on the grid at once.
     Shared,
@@ -65,7 +65,7 @@ impl Placement {
     /// All methods, the fastest first.
     const ALL: [Placement; 3] = [Placement::OnePerPe, Placement::Shared, Placement::TimeMultiplexed];
 
-    /// Returns a description.
+    /// Returns a description of the method, as text for users.
     fn describe(self) -> &'static str {
         match self {
             Placement::OnePerPe => "a PE for each column's instances",
@@ -80,9 +80,9 @@ impl Placement {
 pub struct PlacementOptions {
     /// Description of the model.
     pub model: String,
-    /// Positions of the KV cache, for which the plan's pieces were made.
+    /// Positions of the KV cache, for which the plan was cut into pieces.
     pub context: u32,
-    /// Method of putting instances on PEs.
+    /// Method of distributing instances over PEs.
     pub placement: Placement,
 }
 
@@ -100,18 +100,18 @@ pub enum PlaceError {
         /// The problem, and the expected value.
         problem: String,
     },
-    /// A single instance is larger than a PE's memory.
+    /// A single instance needs more than a PE's memory.
     #[error(
         "{task} needs {bytes} bytes of a PE ({weights} of weights and states, {messages} of messages, {code} of code, {scratch} of working memory); grid {grid} has {available}"
     )]
     Instance {
         /// The program's label.
         task: String,
-        /// Number of bytes that an instance of the program needs.
+        /// Number of bytes that one instance of the program needs.
         bytes: u64,
         /// Bytes of slices of weights, and of keys and values.
         weights: u64,
-        /// Bytes of messages on the PE, with room for one row of each message.
+        /// Bytes for messages on the PE, if there is room for only one row of each message.
         messages: u64,
         /// Bytes of code.
         code: u64,
@@ -129,7 +129,7 @@ pub enum PlaceError {
         task: String,
         /// The grid's name.
         grid: String,
-        /// The resource that is used up.
+        /// The resource that is used up, as text.
         problem: String,
     },
     /// More tensors need a link than it has colours.
@@ -139,11 +139,11 @@ pub enum PlaceError {
         tensor: String,
         /// Direction of the link.
         direction: &'static str,
-        /// Column of the PE at its beginning.
+        /// Column of the PE where the link begins.
         x: u32,
-        /// Row of the PE at its beginning.
+        /// Row of the PE where the link begins.
         y: u32,
-        /// Colours of a link.
+        /// Number of colours of a link.
         colours: u32,
     },
 }

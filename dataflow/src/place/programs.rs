@@ -1,13 +1,12 @@
-//! From tasks to programs: each task of a plan in pieces becomes a program, and each streamed
-//! buffer of the arena becomes a tensor.
+//! Conversion of tasks to programs: each task of a plan in pieces becomes a program, and each
+//! streamed buffer of the arena becomes a tensor.
 //!
 //! ```text
 //! gather x                    nothing: routed programs receive their token's row
 //! attention in parts          a program over heads and parts, and one over heads for all parts
 //! ```
 //!
-//! Result: the sizes of ports are those that the kernel has for one row; the programs have no place
-//! yet.
+//! Result: ports have the sizes that their kernels need for one row. The programs have no PEs yet.
 
 use std::collections::HashMap;
 
@@ -27,7 +26,8 @@ use ixc_ir::state::StateKind;
 
 use super::{PlaceError, PlacementOptions};
 
-/// Default room of a slice in rows: with two, the next row can arrive during a firing.
+/// Default number of rows for which a slice has memory: with two, the next row can arrive during a
+/// firing.
 pub(super) const ROWS: u32 = 2;
 fn plan_error<T>(task: &str, problem: impl Into<String>) -> Result<T, PlaceError> {
     Err(PlaceError::Plan { task: task.to_string(), problem: problem.into() })
@@ -142,7 +142,7 @@ fn states(plan: &Plan<Kernel>, parts: Parts) -> Result<Vec<State>, PlaceError> {
     states.collect()
 }
 
-/// Returns the division of attention's positions, which is the same for all layers.
+/// Returns the division of positions into parts for attention, which is the same for all layers.
 fn division(plan: &Plan<Kernel>) -> Result<Division, PlaceError> {
     let mut found = None;
     for task in tasks(plan) {
@@ -294,8 +294,8 @@ impl<'a> DescriptorBuilder<'a> {
         Ok(false)
     }
 
-    /// Adds the programs that combine the parts of a task: one, or one for each piece that can be
-    /// combined alone.
+    /// Adds the programs that combine the parts of a task's result. There is one program, or one
+    /// for each piece that can be combined alone.
     fn combine(&mut self, task: &Task, parts: Slice, split: &Split, result: &Arg) -> Result<(), PlaceError> {
         let label = format!("{} combined", task.label);
         let number = split.alone.unwrap_or(split.combine).0;
@@ -356,7 +356,8 @@ impl<'a> DescriptorBuilder<'a> {
         Ok(())
     }
 
-    /// Adds the tensor of a task's parts: for each column, one part after the other.
+    /// Adds the tensor that holds the parts of a task's result: for each column, one part after the
+    /// other.
     fn parts_tensor(&mut self, task: &Task, split: &Split, bytes: u64) -> Result<Slice, PlaceError> {
         if split.division != self.division || bytes == 0 {
             return plan_error(&task.label, "parts without bytes, or divided differently than in other tasks");
@@ -457,7 +458,8 @@ impl<'a> DescriptorBuilder<'a> {
         let axis = match arena.rows {
             RowCount::Tokens => Axis::Tokens,
             RowCount::Outputs => Axis::Outputs,
-            // Rows of the last routing so far: tasks follow their routing.
+            // The rows belong to the last routing so far, because tasks come after the routing that
+            // they use.
             RowCount::Routed { .. } => match self.descriptor.routings.len() {
                 0 => return plan_error(&arena.name, "routed rows before a routing"),
                 n => Axis::Routed(n as u32 - 1),

@@ -1,5 +1,5 @@
-//! Room of slices for waiting rows: as many rows as are in flight on a longer parallel path, if the
-//! PE has the memory.
+//! Memory for rows that wait at a receiver. A slice gets memory for as many rows as are in flight
+//! on a longer parallel path, if the PE has enough.
 
 use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, State};
 use ixc_ir::levels::Levels;
@@ -7,13 +7,13 @@ use ixc_ir::levels::Levels;
 use super::PlaceError;
 use super::programs::ROWS;
 
-/// Max rows of a slice that wait for rows on a longer path.
+/// Max number of rows for which a slice gets memory while they wait for rows on a longer path.
 const MAX_ROWS: u32 = 64;
-/// The memory for waiting rows is at most this part of a PE's memory: one sixteenth.
+/// Divisor of a PE's memory: one slice may use a sixteenth for waiting rows.
 const WAITING_SHARE: u64 = 16;
 
-/// Gives each received slice room for the rows in flight on a longer parallel path. PEs without
-/// enough memory get less room.
+/// Gives each received slice memory for the rows that are in flight on a longer parallel path.
+/// Slices on PEs without enough memory get less.
 pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceError> {
     let available = descriptor.grid.usable_bytes();
     let (of_tensor, of_program) = levels(descriptor);
@@ -25,7 +25,7 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
             }
             if let Port::Receive(slice) = port {
                 if program.state.is_some() {
-                    // Many programs share the PE with keys and values, which need the memory.
+                    // Many programs share this PE with keys and values, which need the memory.
                     slice.rows = 1;
                     continue;
                 }
@@ -39,7 +39,7 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
         let state = program.state.and_then(|state| descriptor.states.get(state as usize));
         let fixed = code.saturating_add(state.map_or(0, State::part_bytes));
         let total = |program: &Program| descriptor.instance_bytes(program).total().saturating_add(fixed);
-        // The longest rows lose their room first.
+        // If memory is short, the slices with the longest rows are reduced first.
         for most in [ROWS, 1] {
             while total(program) > available {
                 let widest = program.ports.iter_mut().filter_map(slice_of).filter(|slice| slice.rows > most);
@@ -74,7 +74,7 @@ fn slice_of(port: &mut Port) -> Option<&mut Slice> {
     }
 }
 
-/// Returns the longest path to each tensor and program, in programs.
+/// Returns the length of the longest path to each tensor and program, as a number of programs.
 fn levels(descriptor: &Descriptor) -> (Levels<u32>, Vec<usize>) {
     let mut tensors = Levels::default();
     let mut programs = Vec::with_capacity(descriptor.programs.len());

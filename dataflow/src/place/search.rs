@@ -1,7 +1,8 @@
-//! Search for the first sizes of pieces for which the grid has room.
+//! Search for the first partition (sizes of pieces) for which the grid has room.
 //!
-//! First, all columns have separate PEs, from the finest pieces to the coarsest. Then columns share
-//! PEs, from the coarsest pieces to the finest, and at last programs run in waves.
+//! At first, each column has its own PE; partitions are tried from the finest pieces to the
+//! coarsest. Then columns share PEs, and partitions are tried from the coarsest pieces to the
+//! finest. Finally, programs run in waves.
 
 use crate::descriptor::Descriptor;
 use crate::grid::Grid;
@@ -33,16 +34,17 @@ pub enum SearchError<E> {
     /// A kernel could not be generated.
     #[error(transparent)]
     Generate(GenerateError),
-    /// The error of the last try.
+    /// The error of the last attempt.
     #[error(transparent)]
     Place(PlaceError),
 }
 
-/// Tries sizes until the grid has room for `context` positions. `plan_for` makes the plan of
+/// Tries partitions until the grid has room for `context` positions. `plan_for` returns the plan of
 /// `module` in pieces of these sizes. Decisions are recorded in `decisions`, if given.
 ///
 /// # Errors
-/// If a plan cannot be made, or there is no room even in waves. This is the error of the last try.
+/// Fails if a plan cannot be made, or if there is no room even in waves. In that case, the error is
+/// that of the last attempt.
 pub fn search<E>(
     module: &Module,
     grid: &Grid,
@@ -103,21 +105,21 @@ pub fn search<E>(
     })))
 }
 
-/// Sizes for which there was no room, and the reason.
+/// A partition for which there was no room, and the reason.
 struct Attempt<'l> {
     partition: &'l Partition,
     placement: Placement,
     problem: String,
 }
 
-/// All sizes, and the inputs of their time estimates.
+/// All candidate partitions, and the inputs of their time estimates.
 struct Ladder<'l> {
     module: &'l Module,
     grid: &'l Grid,
     all: &'l [Partition],
 }
 
-/// Describes sizes in words.
+/// Describes a partition in words.
 fn sizes(partition: &Partition) -> String {
     let sums = match partition.dense.reduction {
         Reduction::Separate => "added beside",
@@ -130,7 +132,7 @@ fn sizes(partition: &Partition) -> String {
     )
 }
 
-/// Records the method of putting instances on PEs, and the sizes of pieces.
+/// Records the chosen method of distributing instances over PEs, and the sizes of pieces.
 fn record_decision(
     decisions: &Decisions,
     tried: &[Attempt<'_>],
@@ -179,7 +181,7 @@ fn record_decision(
     decisions.add(chosen);
 }
 
-/// Returns the reason why sizes have no room, if it is known without a plan.
+/// Returns the reason why a partition has no room, if this is known without making a plan.
 fn impossible(module: &Module, grid: &Grid, partition: &Partition, placement: Placement) -> Option<String> {
     let (pes, bytes) = sizing::demand(module, partition);
     let there = grid.pes().saturating_mul(grid.usable_bytes());

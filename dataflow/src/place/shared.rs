@@ -1,14 +1,15 @@
 //! Many instances on a PE. Each program gets PEs that have room, with as few instances on each as
 //! possible. If the grid is too small even so, programs run in waves.
 //!
-//! Programs are placed in order. Each begins where the previous one ended, and takes PEs row by
-//! row. If a program has more instances than there are PEs, neighbouring instances share one.
+//! Programs are placed in order. Each begins at the PE where the previous one ended, and takes PEs
+//! row by row. If a program has more instances than there are PEs, neighbouring instances share a
+//! PE.
 //!
 //! ```text
 //! 64 columns on a grid of 4 x 4:   4 neighbours on each PE
 //! ```
 //!
-//! A wave ends before the first program without room. Later waves read its results.
+//! A wave ends before the first program for which it has no room. Later waves read its results.
 
 use std::collections::HashSet;
 
@@ -22,7 +23,7 @@ use super::blocks::{Block, Needs, Place};
 /// Max waves.
 const MAX_WAVES: u32 = 4096;
 
-/// The free memory of PEs.
+/// Free memory of each PE.
 struct Free {
     width: u32,
     height: u32,
@@ -72,7 +73,7 @@ pub(super) fn place(
     Ok(wave + 1)
 }
 
-/// Records the number of a unit's lanes that share a PE.
+/// Records how many lanes of a unit share a PE.
 fn record_lanes(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, place: &Place) {
     let program = unit.programs().next().and_then(|program| descriptor.programs.get(program as usize));
     let label = program.map_or("", |program| &*program.label);
@@ -91,8 +92,8 @@ fn record_lanes(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, pl
     });
 }
 
-/// Returns blocks of one program each, or of all programs of a state, ordered by their last
-/// programs.
+/// Returns units of placement: blocks with one program each, or with all programs that use a state.
+/// They are ordered by the last program of each.
 fn units(blocks: &[Block]) -> Vec<Block> {
     let mut units = Vec::new();
     for block in blocks {
@@ -107,7 +108,7 @@ fn units(blocks: &[Block]) -> Vec<Block> {
 }
 
 impl Free {
-    /// Finds and takes a place for a unit's lanes.
+    /// Finds PEs for a unit's lanes, and takes their memory.
     fn place(&mut self, descriptor: &Descriptor, unit: &Block, needs: &Needs) -> Option<Place> {
         let (inner, outer) = (unit.inner.max(1), unit.outer.max(1));
         let pes = u64::from(self.width) * u64::from(self.height);
@@ -126,8 +127,8 @@ impl Free {
         }
     }
 
-    /// Finds a place for `inner` times `outer` lanes, where `inner_share` times `outer_share`
-    /// neighbours share a PE.
+    /// Finds PEs for `inner` times `outer` lanes. Groups of `inner_share` times `outer_share`
+    /// neighbouring lanes share a PE.
     fn find(
         &self,
         descriptor: &Descriptor,
@@ -158,7 +159,7 @@ impl Free {
                 .map(|kernel| kernel.code_bytes)
                 .sum::<u64>()
         };
-        // Corners from the cursor on, with wrap-around.
+        // Tries all corners of the rectangle, from the cursor on, with wrap-around.
         let (columns, rows) = (self.width - wide + 1, self.height - high + 1);
         let start = (self.cursor / self.width as usize).min(rows as usize - 1) as u32;
         for turn in 0..=rows {
@@ -201,7 +202,8 @@ impl Free {
     }
 }
 
-/// Returns two ways for `share` lanes on a PE to be neighbours: along a line, or across lines.
+/// Returns the two ways of choosing `share` neighbouring lanes for a PE: along a line, or across
+/// lines.
 fn shares(inner: u32, outer: u32, share: u64) -> [(u32, u32); 2] {
     let of = |n: u32| u32::try_from(share).unwrap_or(u32::MAX).min(n);
     let rest = |taken: u32, n: u32| u32::try_from(share.div_ceil(taken.into())).unwrap_or(u32::MAX).min(n);

@@ -1,9 +1,10 @@
-//! One PE for each cell of each lane: blocks are side by side on shelves, in the order of the
-//! layers.
+//! Placement with a separate PE for each cell of each lane. Blocks are placed side by side on
+//! shelves, in the order of the layers.
 //!
-//! A shelf is a band of rows of the grid. A block is folded until it is as high as the shelf, and
-//! so as narrow as possible. Low blocks are put below others. Every other shelf is filled from the
-//! east, so that consecutive blocks are near each other.
+//! A shelf is a band of rows of the grid. The lanes of a block are folded into lines until the
+//! block is as high as the shelf, and so as narrow as possible. If space is left below a low block,
+//! another block is put there. Every other shelf is filled from the east, so that consecutive
+//! blocks are near each other.
 //!
 //! ```text
 //! 32 columns of 2 cells, shelf of 8 rows:  4 lines of 8 columns, each 2 high
@@ -16,11 +17,11 @@ use ixc_passes::decision::{Decision, Decisions};
 use super::PlaceError;
 use super::blocks::{Block, Place};
 
-/// Heights of shelves to try, up to the grid's height. Low shelves come first, because their paths
-/// are short.
+/// Heights of shelves to try, up to the grid's height. Low shelves come first, because paths on
+/// them are short.
 const HEIGHTS: [u32; 8] = [32, 48, 64, 96, 128, 192, 256, 512];
 
-/// Folding of a block.
+/// Folding of a block's lanes into lines.
 #[derive(Clone, Copy, Debug)]
 struct Fold {
     width: u32,
@@ -86,7 +87,7 @@ pub(super) fn place(
     }))
 }
 
-/// Records the folding of a block.
+/// Records how a block's lanes were folded.
 fn record_place(decisions: &Decisions, descriptor: &Descriptor, block: &Block, place: &Place) {
     let cells = block.cells.len() as u32;
     let program = block.programs().next().and_then(|program| descriptor.programs.get(program as usize));
@@ -101,7 +102,7 @@ fn record_place(decisions: &Decisions, descriptor: &Descriptor, block: &Block, p
     let flat = shape(block.inner.max(1), block.outer.max(1));
     let decision = Decision::new(op, name, "shape").chose(said((wide, high)));
     let decision = decision.since("the narrowest that is no higher than its shelf or what is left below another");
-    // The flat shape was not possible, or was chosen.
+    // The unfolded shape is listed as rejected, unless it was impossible or chosen.
     if flat != (wide, high) {
         decisions.add(decision.over(said(flat), "a single line of PEs is wider and puts later programs farther away"));
     }
@@ -113,7 +114,7 @@ fn room(descriptor: &Descriptor, block: &Block, problem: String) -> PlaceError {
     PlaceError::Room { task, grid: descriptor.grid.name.clone(), problem }
 }
 
-/// Free space below a block.
+/// Free space below a placed block.
 struct Rest {
     x: u32,
     y: u32,
@@ -121,7 +122,7 @@ struct Rest {
     height: u32,
 }
 
-/// Number of free spaces that the search tries: the most recent ones.
+/// Number of free spaces that the search tries. These are the most recent ones.
 const RESTS: usize = 12;
 
 fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<Place>, PlaceError> {
@@ -138,7 +139,7 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
             Some((number, fold)) => {
                 let rest = &mut rests[number];
                 let (x, y) = (rest.x, rest.y);
-                // The space below may have room for another block that is as low.
+                // The remaining space below may have room for another block.
                 (rest.y, rest.height) = (rest.y + fold.height, rest.height - fold.height);
                 (x, y, fold)
             }
@@ -146,7 +147,7 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
                 let high = shelf.min(height - top);
                 let mut next = fold(block, high, width - used);
                 if next.is_none() {
-                    // Begin the next shelf.
+                    // The block goes to the next shelf.
                     (top, used, from_west) = (top.saturating_add(shelf), 0, !from_west);
                     rests.clear();
                     let lanes = block.lanes().saturating_mul(block.cells.len() as u64);
@@ -172,14 +173,14 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
     Ok(places)
 }
 
-/// Returns the narrowest fold within this height and width.
+/// Returns the narrowest fold of a block that is at most `high` rows high and `wide` columns wide.
 fn fold(block: &Block, high: u32, wide: u32) -> Option<Fold> {
     let cells = u32::try_from(block.cells.len()).ok()?.max(1);
     let (inner, outer) = (block.inner.max(1), block.outer.max(1));
     let mut best: Option<Fold> = None;
     for lines in 1..=inner.min(high / cells) {
         let across = inner.div_ceil(lines);
-        // Number of lines that are needed for this width.
+        // Number of lines that are needed if each line has `across` lanes.
         let lines = inner.div_ceil(across);
         let group = lines * cells;
         let down = outer.min(high / group);

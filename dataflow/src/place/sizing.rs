@@ -1,13 +1,15 @@
 //! Sizes of a plan's pieces for a grid: a *ladder*, a list of partitions from least latency to
 //! least memory.
 //!
-//! The time of a row depends on the longest piece of each of its products, and on the length of a
-//! part of attention. Short pieces therefore come first, with sums in separate tasks: these
-//! products wait only for activations. Longer pieces take fewer PEs.
+//! The time of a row depends on the longest piece of each of its products, and on the number of
+//! positions in a part of attention. Partitions with short pieces, whose sums are separate tasks,
+//! therefore come first: these products wait only for activations. Partitions with longer pieces
+//! need fewer PEs.
 //!
-//! The ladder is ordered by a layer's estimated cycles ([`latency`]), so the first sizes with room
-//! take the least time. [`demand`] excludes sizes that cannot have room, before a plan is made. If
-//! instances share PEs, the order is reversed: fewer pieces need fewer copies of activations.
+//! The ladder is ordered by a layer's estimated cycles ([`latency`]), so the first partition with
+//! room takes the least time. [`demand`] excludes partitions that cannot have room, before a plan
+//! is made. If instances share PEs, the order is reversed: fewer pieces need fewer copies of
+//! activations.
 //!
 //! ```text
 //! 48 KiB a PE:  256 elements of 16 rows (2304 bytes of q4_k), 512, 1024, .. up to what a PE holds
@@ -21,23 +23,23 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 use crate::pieces::{Partition, Reduction, WeightTile};
 use ixc_passes::pack::{factors, packed_alone};
 
-/// Bytes of a PE for code and small messages.
+/// Bytes of a PE's memory that are kept free for code and small messages.
 const CODE: u64 = 6 << 10;
-/// Number of elements of `silu` and `mul` in a piece of SwiGLU, if there are enough PEs. The number
+/// Max elements of SwiGLU's `silu` and `mul` in a task, if products have separate sums. The number
 /// is small, because each element takes an exponential.
 const SILU: u32 = 64;
-/// Bytes of a weight row in a piece: in every format, a piece of this size takes the same time.
-/// These are 768 elements of q4_k, or 512 of q6_k.
+/// Bytes of a weight row in a piece of a product. In every format, a piece with these bytes takes
+/// the same time. They are 768 elements of q4_k, or 512 of q6_k.
 const EVEN_ROW: u32 = 432;
-/// Pieces of norms are a multiple of this: the elements of the longest block of activations.
+/// Unit of the sizes of norm pieces: the number of elements in the longest block of activations.
 const NORM_BLOCK: u64 = 256;
-/// Max positions of a part. One PE would take too long for more.
+/// Max positions of a part of attention. With more, one PE would take too long.
 const MAX_POSITIONS: u32 = 128;
 
-/// Max positions of a context: as many as the parts of a state can hold.
+/// Max positions of a context: the most that the parts of a state can hold.
 pub const MAX_CONTEXT: u32 = 1 << 31;
 
-/// Properties of a model on which sizes depend.
+/// Properties of a model on which the sizes of pieces depend.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
     /// Bytes of keys and values of one position of a head.
@@ -88,17 +90,17 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
     let usable = grid.usable_bytes();
     let left = usable.saturating_sub(CODE.min(usable / 4));
     let tile = |rows: u32, dot: u32, row: u32, reduction: Reduction| {
-        // The dot product is short enough to leave two thirds of the memory for weights.
+        // The limit on dot products leaves two thirds of the memory for weights.
         let most = u32::try_from(left / 9).unwrap_or(u32::MAX) / 256 * 256;
         let dot = dot.min(most.max(256));
-        // The memory for one row of quantised activations, with 11 bits an element. There is a
-        // second row if there is room.
+        // Subtracts the memory for one row of quantised activations, with 11 bits for each element.
+        // A second row is stored only if there is room.
         let bytes = left.saturating_sub(u64::from(dot).saturating_mul(11) / 8).max(1);
         WeightTile { bytes, rows, dot, row, reduction }
     };
     let heads_bytes = usable / 20 * 9;
     let pieces = |dense: WeightTile, experts: WeightTile, elements: u32, positions: u32| {
-        // Two rows of all slots where experts are summed. Other ops need less.
+        // A sum over experts needs memory for two rows of all expert slots. Other ops need less.
         let row = facts.top_k.saturating_add(2).saturating_mul(8).max(32);
         let most = u32::try_from(left / row).unwrap_or(u32::MAX) / 256 * 256;
         let most = most.max(256);
@@ -110,7 +112,7 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
         Partition { dense, experts, elements, silu, norm, positions, context, heads_bytes }
     };
     let beside = |dot| tile(16, dot, u32::MAX, Reduction::Separate);
-    // A piece that takes as long as 512 elements of a larger format.
+    // Pieces that take as long as 512 elements of a larger format.
     let even = |dot| tile(16, dot, EVEN_ROW, Reduction::Separate);
     let chained = |rows, dot| tile(rows, dot, u32::MAX, Reduction::Chained);
     let positions = positions(&facts, usable, left, context);
@@ -134,20 +136,20 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
         pieces(chained(1024, 16384), chained(4096, 16384), 4096, most),
     ]);
     if facts.top_k == 0 {
-        // Without experts, sizes that differ only in experts' pieces are the same.
+        // Without experts, partitions that differ only in experts' pieces are the same.
         ladder.dedup_by_key(|partition| (partition.dense, partition.elements, partition.positions));
     }
     ladder
 }
 
-/// Number of products in a layer that wait for each other, including those of experts: attention's
-/// input, its output, gate and up, down.
+/// Number of products in a layer that wait for each other, including those with experts:
+/// attention's input, attention's output, gate and up, down.
 const DENSE_PRODUCTS: f64 = 4.0;
 /// Number of these products that use experts' weights: gate and up, down.
 const EXPERT_PRODUCTS: f64 = 2.0;
 
-/// Estimates the cycles of a layer that depend on sizes: products and their sums, attention of a
-/// part, and the combination of half of all parts.
+/// Estimates those cycles of a layer that depend on the partition: products and their sums,
+/// attention over a part, and the combination of half of all parts.
 ///
 /// For each element of a weight, there is a product of bytes, and integer operations that unpack it
 /// and scale the sum. For each element of a key or value, there is a conversion, and a product for
@@ -155,8 +157,8 @@ const EXPERT_PRODUCTS: f64 = 2.0;
 fn latency(facts: &Facts, grid: &Grid, partition: &Partition) -> f64 {
     let rates = &grid.pe.operations;
     let product = |tile: &WeightTile, row: u64| {
-        // Formats with more than six bits an element take longest to unpack. Their rows are limited
-        // by bytes.
+        // Rows in formats with more than six bits per element are limited by bytes. Formats with
+        // six bits take longest to unpack.
         let dot = tile.dot.min(tile.row.saturating_mul(8) / 6);
         let each = f64::from(tile.rows) * f64::from(dot) * (2.0 / rates.int8 + 3.0 / rates.int);
         let sum = f64::from(grid.pe.start_cycles + grid.link.hop_cycles) + f64::from(tile.rows) / rates.f32;
@@ -165,23 +167,23 @@ fn latency(facts: &Facts, grid: &Grid, partition: &Partition) -> f64 {
     let experts = EXPERT_PRODUCTS * f64::from(u8::from(facts.top_k > 0));
     let products = (DENSE_PRODUCTS - experts) * product(&partition.dense, facts.row)
         + experts * product(&partition.experts, facts.row);
-    // Two bytes per element.
+    // Each key and value element has two bytes.
     let elements = f64::from(partition.positions) * (facts.position / 2) as f64;
     let attention = elements * (1.0 / rates.special + facts.group as f64 / rates.f32);
     let parts = f64::from(partition.context.div_ceil(partition.positions.max(1))) / 2.0;
-    // A message has the parts of all heads.
+    // A message has the parts of all query heads of a key head.
     let message = facts.group as f64 * 4.0 / f64::from(grid.link.bytes.max(1));
     let combined = parts * (facts.value + 2) as f64 * (message + 1.0 / rates.f32);
     products + attention + combined
 }
 
-/// Estimates the cycles of a layer; the ladder is ordered by them.
+/// Estimates the cycles of a layer. The ladder is ordered by this number.
 pub(super) fn cycles(module: &Module, grid: &Grid, partition: &Partition) -> f64 {
     latency(&Facts::of_step(module), grid, partition)
 }
 
-/// Returns the min PEs for a module's weights and states if each slice has its own, and the bytes
-/// of the weights.
+/// Returns the minimum number of PEs for a module's weights and states if each slice has its own
+/// PE, and the bytes of the weights.
 pub(super) fn demand(module: &Module, partition: &Partition) -> (u64, u64) {
     let (mut pes, mut bytes) = (0u64, 0u64);
     for function in module.functions.iter().filter(|function| function.name == "step") {
@@ -203,7 +205,7 @@ pub(super) fn demand(module: &Module, partition: &Partition) -> (u64, u64) {
     (pes, bytes)
 }
 
-/// Returns the weights of products, and the tiles into which they are cut.
+/// Returns the weights of products, each with the max tile into which it is cut.
 fn matrices<'a>(function: &'a Function, partition: &'a Partition) -> impl Iterator<Item = (WeightId, &'a WeightTile)> {
     function.ops.iter().flat_map(move |op| {
         let names = factors(op.kind);
@@ -222,16 +224,16 @@ fn matrices<'a>(function: &'a Function, partition: &'a Partition) -> impl Iterat
 
 /// Bytes of memory that a whole row's norm needs for each element: the row, its weight, the result.
 const NORM_BYTES: u64 = 10;
-/// Bytes of memory that a piece needs for each element: two rows of it in both tasks, its weight,
-/// two rows of the result.
+/// Bytes of memory that a piece of a norm needs for each element: two rows of the piece in both of
+/// its tasks, its weight, two rows of the result.
 const PIECE_BYTES: u64 = 23;
 
-/// Returns the number of elements of a norm's piece that has room. It is the one with the least
-/// estimated time, or with the fewest pieces.
+/// Returns the number of elements in a piece of a norm for which a PE has room. With `least_time`,
+/// it has the least estimated time; otherwise the number of pieces is the smallest.
 ///
-/// For each element there is a square, two products, the search for a block's largest element, a
-/// product and a conversion. Pieces start twice, and each waits for a message from every other
-/// piece.
+/// Each element takes a square, two products, the search for a block's largest element, another
+/// product and a conversion. If there are several pieces, each starts two tasks, and waits for a
+/// message from every other piece.
 fn norm(row: u64, grid: &Grid, left: u64, least_time: bool) -> u32 {
     let (pe, rates) = (&grid.pe, &grid.pe.operations);
     let element = 6.0 / rates.f32 + 2.0 / rates.int + 1.0 / rates.special;
@@ -255,15 +257,16 @@ fn norm(row: u64, grid: &Grid, left: u64, least_time: bool) -> u32 {
     best.map_or(NORM_BLOCK, |(_, piece)| piece).try_into().unwrap_or(u32::MAX)
 }
 
-/// Returns the numbers of positions of a part to try, in ascending order. The smallest still lets
-/// all parts be combined, and the largest is the most that a PE can keep.
+/// Returns the candidate numbers of positions in a part of attention, in ascending order. With the
+/// smallest, one PE can still combine all parts; the largest is the most that a PE can keep.
 fn positions(facts: &Facts, usable: u64, left: u64, context: u32) -> Vec<u32> {
-    // A PE also holds code, the append's row, and a query and a part for each query head.
+    // A PE also holds code, the row of the append, and a query and a part of the result for each
+    // query head.
     let head = facts.position.saturating_mul(2).saturating_add(1536);
     let rest = head.saturating_mul(facts.group).saturating_add(facts.position.saturating_mul(4)).saturating_add(CODE);
     let room = usable.saturating_sub(rest).checked_div(facts.position).unwrap_or(u64::MAX);
     let most = u32::try_from(room).unwrap_or(u32::MAX) / ATTENTION_BLOCK * ATTENTION_BLOCK;
-    // A short context is one part.
+    // A short context has only one part.
     let all = context.clamp(1, MAX_CONTEXT).next_multiple_of(ATTENTION_BLOCK);
     let most = most.clamp(ATTENTION_BLOCK, MAX_POSITIONS).min(all);
     let part = facts.value.saturating_add(2).saturating_mul(4);

@@ -1,4 +1,4 @@
-//! Senders and receivers of tensors.
+//! Construction of streams between the senders and receivers of tensors.
 //!
 //! Result: every receiving port has a stream from each program that sends a part of its slice.
 //! Tensors that cross waves go through the host.
@@ -21,7 +21,7 @@ pub(super) fn received_slice(port: &Port) -> Option<&Slice> {
     }
 }
 
-/// Returns the range of bytes that all columns and parts of a slice cover.
+/// Returns the range of bytes that a slice covers for all columns and parts together.
 fn span(slice: &Slice, columns: u32, parts: u32) -> (u64, u64) {
     let last = |stride: u64, count: u32| stride.saturating_mul(count.saturating_sub(1).into());
     let end = slice.offset.saturating_add(last(slice.column_stride, columns));

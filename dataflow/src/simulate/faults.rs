@@ -1,5 +1,5 @@
-//! Tests that faults do not pass unnoticed: times of waves, times that are too long, and
-//! descriptors with one changed number.
+//! Tests with waves, very long times and changed descriptors. In descriptors, one number is changed
+//! at a time, and no change may pass unnoticed.
 
 use crate::descriptor::{Descriptor, End, Lattice, Port, Slice, Stream, Wave};
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn the_critical_path_goes_through_all_waves() {
         assert!(path.host >= report.wave_io_cycles);
     }
     let mut simulator = Simulator::with_weights(&machine, &Table, Runner::Interpreter).unwrap();
-    // Each program adds the table's first row.
+    // Each program adds the first row of the table.
     let right: Vec<f32> = (0..8).map(|i| (8 + 4 * i) as f32).collect();
     assert_eq!(simulator.step(&[1], &[0]).unwrap().logits, [right]);
 }
@@ -54,7 +54,7 @@ fn empty_states_are_not_loaded() {
     let machine = Machine::new(d).unwrap();
     let [first, second] = [0, 1].map(|position| simulate(&machine, position, 1).unwrap());
     assert_eq!(second.io_bytes - first.io_bytes, bytes);
-    // The host transfers 100 bytes per cycle.
+    // The host transfers 100 bytes per cycle, so the difference is the time of loading the state.
     assert_eq!(second.wave_io_cycles - first.wave_io_cycles, bytes.div_ceil(100));
 }
 
@@ -96,13 +96,13 @@ fn the_hosts_links_are_shared_in_the_order_of_time() {
     let report = simulate(&Machine::new(d).unwrap(), 0, 8).unwrap();
     let bound = report.roofline().io;
     assert_eq!(bound, 16.0 * 3200.0);
-    // The host's links never idle, except for the last row's way over the grid.
+    // The host's links never idle, except while the last row crosses the grid.
     assert!((bound..bound + 1000.0).contains(&(report.cycles as f64)), "{} {bound}", report.cycles);
 }
 
 #[test]
 fn simulator_detects_corrupt_layout() {
-    // The check of descriptors would refuse both changes.
+    // The check of descriptors would refuse these two changes, so they are made after it.
     let mut machine = Machine::new(chain("tiny", &[(1, 0), (3, 0)])).unwrap();
     let consumers = &mut machine.layout.units[0].outlets[0].consumers;
     consumers.push(consumers[0]);
@@ -141,7 +141,7 @@ fn tokens_exceeding_the_routing_limit_are_refused() {
 fn simulator_work_is_linear_in_messages() {
     let mut before = 0;
     for side in [8, 16, 32] {
-        // One row for a program on every PE; the results go to the host.
+        // A program with an instance on every PE gets one row, and its results go to the host.
         let mut d = chain("tiny", &[(0, 0), (0, 0)]);
         let columns = side * side;
         (d.grid.width, d.grid.height) = (side, side);
@@ -160,7 +160,7 @@ fn simulator_work_is_linear_in_messages() {
     }
 }
 
-/// Collects the paths of all numbers in a value.
+/// Collects the paths of all numbers in a JSON value.
 fn numbers(value: &Value, path: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     match value {
         Value::Number(_) => all.push(path.clone()),
@@ -183,7 +183,7 @@ fn numbers(value: &Value, path: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
 }
 
 /// Whether a number selects weights or kernels, and so decides what is computed. No check can
-/// detect such a change.
+/// detect that such a number was changed.
 fn says_what_is_computed(path: &[String]) -> bool {
     let ends = |end: &[&str]| path.len() >= end.len() && path[path.len() - end.len()..].iter().eq(end);
     ends(&["weight", "offset"]) || ends(&["kernel"])

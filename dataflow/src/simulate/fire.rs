@@ -1,4 +1,5 @@
-//! Firings: the arrivals before a firing, its begin and duration, and the events after its end.
+//! Firings: the slices that must arrive before a firing, its begin and duration, and the events
+//! after its end.
 
 use super::SimulateError;
 use super::pass::{Cause, Duration, Event, FiringRecord, MAX_FIRING, Pass, Why};
@@ -79,7 +80,8 @@ impl Pass<'_, '_> {
         self.begin(instance, firing, row, now, cause)
     }
 
-    /// Whether all earlier programs on an instance's state have fired for all rows up to a token.
+    /// Whether all programs that use an instance's state before it have fired for all rows up to a
+    /// token.
     pub(super) fn state_is_ready(&self, unit: &Unit, instance: u32, token: u32) -> bool {
         let InstancePlace { column, part, .. } = unit.place(instance);
         unit.before.iter().all(|other| {
@@ -129,7 +131,7 @@ impl Pass<'_, '_> {
         let end = now + cycles;
         self.started[instance as usize] += 1;
         self.busy[pe] = true;
-        // The sum fits: no PE works longer than the step takes.
+        // The sum does not overflow: no PE works longer than the step takes.
         self.worked[pe] += cycles;
         self.firings += 1;
         self.total.add(&duration.cost, 1);
@@ -163,7 +165,7 @@ impl Pass<'_, '_> {
         duration
     }
 
-    /// Returns an instance's last firing as the cause of another event.
+    /// Returns the last firing of an instance as the cause of another event.
     pub(super) fn cause(&self, instance: u32, why: Why) -> Cause {
         Cause { firing: self.last[instance as usize], why, transit: 0, alone: 0 }
     }
@@ -185,7 +187,7 @@ impl Pass<'_, '_> {
         for outlet in 0..unit.outlets.len() {
             self.send(unit.outlet(instance, outlet), now, self.cause(instance, Why::Message))?;
         }
-        // Now there is room for another row.
+        // The firing frees the memory of its row, so the receiver now has room for another row.
         let mut outlet = std::mem::replace(&mut self.waiters[instance as usize], NONE);
         while outlet != NONE {
             let next = std::mem::replace(&mut self.waiting[outlet as usize].next, NONE);
@@ -197,7 +199,7 @@ impl Pass<'_, '_> {
             let theirs = layout.units[*other as usize].instance(0, column, part);
             self.start(theirs, now, self.cause(instance, Why::State))?;
         }
-        // The instance queues after those that are already ready.
+        // The instance's next firing waits after the firings on this PE that are already ready.
         self.start(instance, now, self.cause(instance, Why::Busy))?;
         let next = self.queue_first[pe];
         self.busy[pe] = false;

@@ -1,4 +1,4 @@
-//! Routings: the experts of a token are known once all of its ids have been computed.
+//! Completion of routings: the experts of a token are known once all of its ids have been computed.
 
 use crate::descriptor::Port;
 

@@ -1,16 +1,16 @@
 //! The simulator: runs a descriptor on a machine, cycle by cycle and, if weights are given, byte by
 //! byte.
 //!
-//! **Compute.** A PE runs one kernel at a time. It takes the cycles that [`crate::cost`] counts,
-//! after [`Pe::start_cycles`](crate::grid::Pe::start_cycles). Ready firings wait in the order in
-//! which they became ready.
+//! **Compute.** A PE runs one kernel at a time. A kernel takes the cycles that [`crate::cost`]
+//! counts, after [`Pe::start_cycles`](crate::grid::Pe::start_cycles). Firings of a PE wait in the
+//! order in which they became ready.
 //!
-//! **Messages** move as in [`crate::network`]. They leave and arrive as in [`crate::descriptor`]:
-//! in order, when all receivers have room. A sender knows at once when a receiver gets room. A
-//! sending slice's row is free when its message begins to leave.
+//! **Messages** move as in [`crate::network`]. As [`crate::descriptor`] defines, they leave and
+//! arrive in order, when all receivers have room. A sender knows at once when a receiver gets room.
+//! The memory of a row in a sending slice is free when the row's message begins to leave.
 //!
-//! **The host** has one rate for all input and output together, and a latency. It sends as soon as
-//! there is room.
+//! **The host** has one transfer rate for all input and output together, and a latency. It sends a
+//! row as soon as the receivers have room.
 //!
 //! **Results.** With weights, each firing runs its kernel on the PE's own bytes, in the order in
 //! which firings begin. Without weights, no values are computed, and experts are drawn at random.
@@ -56,7 +56,7 @@ use ixc_failure::Class;
 use ixc_ir::plan::DimError;
 use pass::Pass;
 
-/// Max experts of all tokens of a step, counted over all routings.
+/// Max number of expert slots of all tokens of a step, summed over all routings.
 const MAX_ROUTED: u64 = 1 << 26;
 
 /// Reasons why a step was not simulated to its end.
@@ -99,7 +99,7 @@ pub enum SimulateError {
         row: u32,
         /// Received bytes.
         found: u64,
-        /// Expected bytes: the sum of the slices.
+        /// Expected bytes: the sum of the bytes of its slices.
         expected: u64,
     },
     /// A routing names an expert that does not exist.
@@ -107,9 +107,9 @@ pub enum SimulateError {
     Expert {
         /// Number of the routing.
         routing: u32,
-        /// The token, counted in the step.
+        /// Index of the token in the step.
         token: u32,
-        /// The named expert.
+        /// Number of the expert that does not exist.
         found: u32,
         /// Number of experts.
         experts: u32,
@@ -179,7 +179,7 @@ pub struct Simulator<'m> {
 }
 
 impl<'m> Simulator<'m> {
-    /// Creates a simulator of times only; `seed` is for drawing experts.
+    /// Creates a simulator of times only. `seed` is for drawing experts at random.
     pub fn for_timing(machine: &'m Machine, seed: u64) -> Simulator<'m> {
         Simulator { machine, data: None, seed, position: 0 }
     }
@@ -201,8 +201,8 @@ impl<'m> Simulator<'m> {
         self.position
     }
 
-    /// Goes to a position, as if this number of tokens had been processed, to time a later step.
-    /// With weights, the states must already have the positions before it.
+    /// Moves to a position, as if this number of tokens had been processed, to time a later step.
+    /// With weights, the states must already contain all earlier positions.
     pub fn seek(&mut self, position: u32) {
         self.position = position;
     }

@@ -1,12 +1,12 @@
-//! One step: its state, and its result.
+//! Simulation of one step: its state, and its result.
 //!
 //! An instance begins its next firing when four conditions hold:
 //! - All bytes of the row have arrived.
-//! - Each outlet has room for a row.
-//! - Earlier programs on its state have fired for the row.
+//! - Each outlet has room for another row.
+//! - Earlier programs that use its state have fired for the row.
 //! - The PE is free.
 //!
-//! Arrays are indexed by instance, outlet, link or PE. A firing or message allocates no memory.
+//! Arrays are indexed by instance, outlet, link or PE. A firing or a message allocates no memory.
 
 use std::collections::HashMap;
 
@@ -30,34 +30,34 @@ pub(super) const MAX_FIRING: u64 = 1 << 44;
 /// Max firings that are remembered for the critical path.
 const MAX_REMEMBERED: u64 = 12_000_000;
 
-/// The last condition that became true before a firing began.
+/// The condition that became true last before a firing began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The last message arrived, from the host.
+    /// The last message, which came from the host, arrived.
     Host,
-    /// The last message arrived, and had left without waiting.
+    /// The last message arrived; it had not waited before it left.
     Message,
     /// The last message arrived; it had waited for room at another receiver.
     Room,
     /// The last message arrived; it had waited for a routing.
     Routing,
-    /// The last message had arrived; the PE was busy with another firing.
+    /// The PE became free; the last message had arrived before.
     Busy,
-    /// An earlier program on its state fired.
+    /// An earlier program that uses the instance's state fired.
     State,
     /// An outlet of the instance got room for another row.
     Place,
 }
 
-/// Cause of an event: a firing that ended, and the message that it sent.
+/// Cause of an event: a firing that ended, and the message that followed from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cause {
     /// Number of the remembered firing, or [`NONE`].
     pub firing: u32,
     pub why: Why,
-    /// Cycles of the message.
+    /// Cycles that the message took.
     pub transit: u32,
-    /// Cycles of the message without waiting.
+    /// Cycles that the message would have taken without waiting for links.
     pub alone: u32,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Event {
     Done { instance: u32, firing: u32 },
     /// A part of a row has arrived in an instance's memory.
     Arrived { instance: u32, firing: u32, bytes: u32, cause: Cause },
-    /// The host can send the next rows, one of each of its streams.
+    /// The host can send the next row of each of its streams.
     Input { row: u32 },
     /// A message to the host has left the grid; `cause` includes its path.
     Output { bytes: u32, cause: Cause },
@@ -97,11 +97,11 @@ pub(super) struct WaveTime {
     pub start: u64,
     /// Time of the wave's last event (bytes at the host or the end of a firing), with its cause.
     pub finish: (u64, Cause),
-    /// Time when the wave's states were stored at the host.
+    /// Time when the wave's states were completely stored at the host.
     pub end: u64,
 }
 
-/// Rows of a tensor at the host.
+/// Rows of a tensor that are stored at the host.
 #[derive(Debug, Default)]
 pub(super) struct HostTensor {
     /// Received bytes of each row.
@@ -109,7 +109,7 @@ pub(super) struct HostTensor {
     pub rows: Vec<Vec<u8>>,
 }
 
-/// Cycles and cost of a firing.
+/// Cycles and cost of one firing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Duration {
     pub cycles: u64,
@@ -127,7 +127,7 @@ pub(super) struct Pass<'a, 'w> {
     /// Index in `wanted` of each token; [`NONE`] for other tokens.
     pub output_of: Vec<u32>,
     pub routed: Vec<Routed>,
-    // By instance.
+    // The following lists are indexed by instance.
     pub started: Vec<u32>,
     pub done: Vec<u32>,
     /// Whether the instance waits for its PE.
@@ -135,14 +135,14 @@ pub(super) struct Pass<'a, 'w> {
     pub next_queued: Vec<u32>,
     /// Number of the last remembered firing, or [`NONE`].
     pub last: Vec<u32>,
-    /// First outlet that waits for room at the instance.
+    /// First outlet in the list of outlets that wait for room at the instance.
     pub waiters: Vec<u32>,
-    /// Received bytes, by instance and row in flight.
+    /// Bytes received so far, by instance and row in flight.
     pub arrivals: Vec<u32>,
-    // By outlet.
+    // The following lists are indexed by outlet.
     pub departed: Vec<u32>,
     pub waiting: Vec<Waiting>,
-    // By PE.
+    // The following lists are indexed by PE.
     pub busy: Vec<bool>,
     pub queue_first: Vec<u32>,
     pub queue_last: Vec<u32>,
@@ -232,7 +232,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         let mut io_cycles = 0;
         for wave in 0..d.waves.len() as u32 {
             let plan = d.waves[wave as usize];
-            // A sequence without stored states loads none.
+            // At the start of a sequence, there are no stored states to load.
             let states = if self.position == 0 { plan.store_bytes } else { 0 };
             let load_bytes = plan.load_bytes.saturating_sub(states);
             let (load, store) = (self.io_cycles(load_bytes)?, self.io_cycles(plan.store_bytes)?);
@@ -262,7 +262,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         if cycles > MAX_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(cycles.ceil() as u64) }
     }
 
-    /// Returns the host's copy of the logits.
+    /// Returns the logits that the host received.
     fn logits(&mut self) -> Result<Vec<Vec<f32>>, SimulateError> {
         let d = &self.machine.descriptor;
         let expected = d.tensors[d.logits as usize].row_bytes;
@@ -335,7 +335,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         &self.machine.descriptor.grid
     }
 
-    /// Returns the host's rows of a tensor, with room for all rows of this step.
+    /// Returns the host's rows of a tensor, with memory for all rows of this step.
     pub(super) fn host_rows(&mut self, tensor: u32, axis: Axis) -> &mut HostTensor {
         let rows = self.rows_of(axis) as usize;
         let row_bytes = self.machine.descriptor.tensors[tensor as usize].row_bytes as usize;

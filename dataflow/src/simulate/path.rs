@@ -1,4 +1,5 @@
-//! The critical path: the chain of waits from the last bytes at the host back to the first ones.
+//! The critical path: the chain of waits from the last bytes that reach the host back to the first
+//! bytes that leave it.
 
 use super::pass::{Pass, Why};
 use super::routing::NONE;
@@ -11,8 +12,8 @@ impl Pass<'_, '_> {
         let mut path = CriticalPath { cycles, ..CriticalPath::default() };
         let mut by_label: Vec<u64> = vec![0; self.machine.layout.units.len()];
         let mut waited = by_label.clone();
-        // A wave begins when the previous one has ended. Between them, weights and states are
-        // stored and loaded.
+        // A wave begins when the previous one has ended. Between two waves, states are stored, and
+        // weights and states are loaded.
         for wave in self.waves.iter().rev() {
             let (finish, last) = wave.finish;
             path.host += wave.end - finish + wave.start - wave.begin;
@@ -20,7 +21,7 @@ impl Pass<'_, '_> {
             path.host += finish - until;
             let mut cause = last;
             while let Some(firing) = remembered.get(cause.firing as usize) {
-                // Waiting after the end of the firing.
+                // Adds the waiting time between the end of the firing and the event that it caused.
                 path.wait += until.saturating_sub(firing.end);
                 let program = self.machine.layout.program[firing.instance as usize];
                 by_label[program as usize] += firing.end - firing.start;
@@ -51,7 +52,7 @@ impl Pass<'_, '_> {
         Some(path)
     }
 
-    /// Returns the cycles by program with labels, the largest first.
+    /// Returns the cycles of each program with its label, the largest first.
     fn labelled_cycles(&self, cycles: &[u64]) -> Vec<(String, u64)> {
         let labels = self.machine.descriptor.programs.iter().map(|program| program.label.clone());
         let mut labelled: Vec<(String, u64)> =

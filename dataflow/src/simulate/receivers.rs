@@ -1,4 +1,4 @@
-//! Receivers of messages, and outlets that wait for them.
+//! Receivers of messages, and the state of outlets that wait for them.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ pub(super) struct Waiting {
     pub next: u32,
     /// The instance without room; [`NONE`] if the outlet does not wait for room.
     pub at: u32,
-    /// Position of the first receiver without a known room: index of a segment, and a column of it.
-    /// All earlier ones have room.
+    /// First receiver that is not yet known to have room: index of its segment, and its column in
+    /// the segment. All receivers before it have room.
     pub segment: u32,
     pub column: u32,
     /// Whether the outlet is in the waiting list of its routing.
@@ -37,7 +37,8 @@ pub(super) struct Segment {
     pub firing: u32,
     /// Number of rows for which the receivers have room.
     pub rows: u32,
-    /// Offset of the first receiver's slice in the row. `stride` is the distance to the next slice.
+    /// Offset in the row of the first receiver's slice; `stride` is the distance to the next
+    /// receiver's slice.
     pub start: u64,
     pub stride: u64,
     pub bytes: u64,
@@ -50,7 +51,7 @@ impl Segment {
         self.first + column * self.step
     }
 
-    /// Returns the part of `bytes` that a column receives.
+    /// Returns the part of the row's bytes `bytes` that a column receives.
     pub fn overlap(&self, column: u32, bytes: &Range<u64>) -> Range<u64> {
         let start = self.start + u64::from(column) * self.stride;
         start.max(bytes.start)..(start + self.bytes).min(bytes.end)

@@ -1,11 +1,11 @@
-//! Rows of a step, and their experts in a routing.
+//! Rows of a step, and the experts that a routing selects for them.
 
 use ixc_ir::random::Random;
 
-/// Stands for a missing number.
+/// Value that stands for a missing number.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A row: a token, or one of its slots.
+/// Numbers of a row: a token, or one of a token's expert slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowId {
     pub token: u32,
@@ -23,7 +23,7 @@ pub(super) struct Routed {
     pub ordinal: Vec<u32>,
     /// Rows of each expert.
     pub rows: Vec<Vec<u32>>,
-    /// Number of tokens with known experts. These are the first tokens of the step.
+    /// Number of tokens whose experts are known. These are the first tokens of the step.
     pub known: u32,
     /// Number of bytes of expert ids that were computed so far, by token.
     pub made: Vec<u64>,
@@ -69,7 +69,7 @@ pub(super) fn draw(seed: u64, experts: u32, top_k: u32) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut ids: Vec<u32> = Vec::with_capacity(top_k as usize);
     let mut drawn = std::collections::HashSet::with_capacity(top_k as usize);
-    // Floyd's algorithm needs only one draw for each number.
+    // Floyd's algorithm needs only one random number for each result.
     for top in experts - top_k..experts {
         let id = random.below(u64::from(top) + 1) as u32;
         let id = if drawn.insert(id) { id } else { top };

@@ -1,4 +1,4 @@
-//! Rows: the rows that each instance fires for.
+//! Selection of the rows for which each instance fires.
 
 use crate::descriptor::Axis;
 
@@ -7,7 +7,7 @@ use super::routing::{NONE, RowId};
 use crate::layout::{Kind, Unit};
 
 impl Pass<'_, '_> {
-    /// Returns the first token of the step for which a part has work.
+    /// Returns the first token of the step for which a part of a state has work.
     pub(super) fn first_token(&self, unit: &Unit, part: u32) -> u64 {
         (u64::from(part) * u64::from(unit.positions)).saturating_sub(self.position.into())
     }
@@ -50,7 +50,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Returns a tensor's row by its number, in the host's order.
+    /// Returns the row of a tensor with a number, counted as the host counts its rows.
     pub(super) fn host_row(&self, axis: Axis, number: u32) -> RowId {
         match axis {
             Axis::Tokens => RowId { token: number, routed: NONE },
@@ -68,7 +68,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Returns the number of a row in a tensor.
+    /// Returns the number of a row among the rows of a tensor.
     pub(super) fn number_of(&self, axis: Axis, row: RowId) -> u32 {
         match axis {
             Axis::Tokens => row.token,

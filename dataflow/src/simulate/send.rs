@@ -31,7 +31,7 @@ enum Sender {
 struct Message<'a> {
     outlet: &'a Outlet,
     sender: Sender,
-    /// Number of the row among those of the outlet.
+    /// Number of the row among the rows that the outlet sends.
     number: u32,
     row: RowId,
     /// Bytes of the row.
@@ -43,7 +43,8 @@ struct Message<'a> {
 }
 
 impl<'a> Pass<'a, '_> {
-    /// Collects the receivers of some bytes of a row; `None` if they are not known yet.
+    /// Collects the receivers of some bytes of a row. Returns `None` if the row's experts are not
+    /// known yet.
     pub(super) fn receivers(
         &self,
         outlet: &Outlet,
@@ -119,8 +120,8 @@ impl<'a> Pass<'a, '_> {
         Some(())
     }
 
-    /// Sends the waiting rows of an outlet for which there is room. `cause` is the event that made
-    /// a row or the room for it.
+    /// Sends the rows of an outlet that wait and for which receivers have room. `cause` is the
+    /// event that made the row or the room.
     pub(super) fn send(&mut self, outlet: u32, now: u64, cause: Cause) -> Result<(), SimulateError> {
         let mut segments = std::mem::take(&mut self.segments);
         let result = self.send_rows(outlet, now, cause, &mut segments);
@@ -153,7 +154,7 @@ impl<'a> Pass<'a, '_> {
         if self.waiting[number as usize].next != NONE
             || self.waiting[number as usize].at != NONE && cause.why != Why::Room
         {
-            // The outlet already waits for room.
+            // The outlet is already in the list of outlets that wait for room.
             return Ok(());
         }
         self.waiting[number as usize].at = NONE;
@@ -210,7 +211,8 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    /// Returns the first receiver without room. The search continues where the previous one ended.
+    /// Returns the first receiver without room. The search continues at the receiver where the
+    /// previous one ended.
     fn no_room(&mut self, outlet: u32, segments: &[Segment]) -> Option<u32> {
         let from = self.waiting[outlet as usize];
         for (number, segment) in segments.iter().enumerate().skip(from.segment as usize) {
@@ -276,7 +278,7 @@ impl<'a> Pass<'a, '_> {
             for column in 0..segment.count {
                 let instance = segment.instance(column);
                 let pe = layout.pe[instance as usize];
-                // Neighbours often share a PE; the message arrives there once.
+                // Neighbouring instances often share a PE; the message arrives there once.
                 if pe != last_pe {
                     (last_pe, last_time) = (pe, self.network.arrive(from, pe, bytes));
                 }

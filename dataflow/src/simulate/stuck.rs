@@ -1,5 +1,6 @@
-//! Chain of waits in a deadlock. It starts at an instance with work left, and follows each wait. It
-//! ends at an instance already in the chain (a circle), or at an input that never comes.
+//! Chain of waits in a deadlock. It starts at an instance with work left, and goes from each
+//! instance to the one that it waits for. It ends at an instance that is already in the chain (a
+//! circle), or at an input that never comes.
 
 use crate::descriptor::{Axis, End, program_name};
 
@@ -7,14 +8,14 @@ use super::pass::Pass;
 use super::routing::{NONE, RowId};
 use crate::layout::{InstancePlace, Unit, start};
 
-/// Max links of a chain that are followed.
+/// Max number of waits that are followed.
 const MAX_LINKS: usize = 4096;
-/// Max links of a chain in an error.
+/// Max number of waits that an error lists.
 const MAX_CHAIN: usize = 12;
 
 impl Pass<'_, '_> {
-    /// Returns the chain of waits of an instance, and whether it is a circle. `None` starts at the
-    /// host.
+    /// Returns the chain of waits from an instance on, and whether it is a circle. If `first` is
+    /// `None`, the chain starts at the host.
     pub(super) fn wait_chain(&self, first: Option<u32>) -> (Vec<String>, bool) {
         let mut chain: Vec<(u32, String)> = Vec::new();
         let mut next = match first {
@@ -110,7 +111,7 @@ impl Pass<'_, '_> {
         self.machine.layout.units.iter().find(makes).map(|unit| unit.first)
     }
 
-    /// Returns a sender of a tensor that has not sent what an instance needs for a row.
+    /// Returns a sender of a tensor that has not sent the bytes that an instance needs for a row.
     fn late(&self, from: End, tensor: u32, to: &Unit, at: u32, row: RowId) -> Option<(String, Option<u32>)> {
         let layout = &self.machine.layout;
         let name = self.tensor(tensor);

@@ -1,4 +1,4 @@
-//! Hand-built descriptors: times that can be computed by hand, and deliberate faults.
+//! Tests with hand-built descriptors: times that can be computed by hand, and deliberate faults.
 
 use std::borrow::Cow;
 
@@ -41,8 +41,8 @@ const EMBED: &str = "kernel embed {
   store f32x8 %y[0], %0
 }
 ";
-/// Cycles of `add8` and `copy8` on the tiny grid: 10 to start, then 32 bytes through a write port
-/// of 8 bytes.
+/// Cycles of a firing of `add8` or `copy8` on the tiny grid: 10 to start, then 4 to write 32 bytes
+/// through a port of 8 bytes.
 const FIRING: u64 = 14;
 /// Cycles of a message of 32 bytes without hops.
 const FLITS: u64 = 8;
@@ -85,8 +85,8 @@ pub(crate) fn kernel(name: &str, text: &str) -> KernelText {
 }
 
 /// Returns a descriptor for an embedding of four tokens with eight floats each. The rows pass
-/// through copies on these PEs and become the logits. The vocabulary has 8 tokens; the embedding
-/// has the first four.
+/// through copy programs on the PEs `places` and become the logits. The vocabulary has 8 tokens;
+/// the embedding has only the first four.
 pub(crate) fn chain(grid: &str, places: &[(u32, u32)]) -> Descriptor {
     let count = places.len() as u32;
     let mut tensors = vec![tensor("x", TensorSource::Embedding, Axis::Tokens)];
@@ -155,7 +155,7 @@ const HOST: f64 = 100.32;
 
 #[test]
 fn single_program_latency_includes_kernel_hops_and_host() {
-    // The row enters at (0, 2) and takes three hops. It leaves at (0, 2) again.
+    // The row enters at (0, 2) and takes three hops to (3, 2). It leaves at (0, 2) again.
     let step = simulate_step(chain("tiny", &[(3, 2)]), 1).unwrap();
     let there = HOST.ceil() as u64 + 3 + FLITS + FIRING + 3 + FLITS;
     assert_eq!(step.report.cycles, (there as f64 + HOST).ceil() as u64);
@@ -176,7 +176,7 @@ fn two_programs_fill_a_pipeline() {
         assert_eq!(more.cycles, one.cycles + (rows - 1) * FIRING, "{rows}");
         assert_eq!(more.firings, 2 * rows);
     }
-    // On one PE, the two share its cycles.
+    // On one PE, the two programs share its cycles.
     let shared = simulate_step(chain("tiny", &[(1, 0), (1, 0)]), 5).unwrap().report;
     assert_eq!(shared.worked[1], 10 * FIRING);
     assert!(shared.cycles > 2 * HOST as u64 + 10 * FIRING);
@@ -205,7 +205,7 @@ fn the_same_step_takes_the_same_cycles() {
 #[test]
 fn memory_overflow_by_one_byte_is_reported() {
     let places = [(1, 0), (1, 0)];
-    // Two instructions and the set-up of `copy8`.
+    // The code of `copy8` has two instructions and the set-up.
     let held: u64 = 2 * (2 * 32 + 2 * 32) + 80;
     let mut fits = chain("tiny", &places);
     fits.grid.pe.sram_bytes = held;
@@ -223,7 +223,7 @@ fn memory_overflow_by_one_byte_is_reported() {
 
 #[test]
 fn streams_with_the_same_colour_are_refused() {
-    // The host's stream from (0, 0) to (3, 0), and one from (1, 0) to (3, 0).
+    // There is the host's stream from (0, 0) to (3, 0), and a stream from (1, 0) to (3, 0).
     let mut descriptor = chain("tiny-colours", &[(3, 0), (1, 0), (5, 0)]);
     for (colour, stream) in (0..).zip(&mut descriptor.streams) {
         stream.colour = colour;
@@ -272,7 +272,8 @@ fn missing_receives_and_streams_are_reported() {
     assert!(matches!(&error, CheckError::Coverage { from: 0, to: 32, fault: Fault::Twice, .. }), "{error}");
 }
 
-/// Returns two programs in a circle: the first adds the host's row and the second's result.
+/// Returns two programs that wait for each other: the first adds the host's row and the second's
+/// result.
 fn circle() -> Descriptor {
     let mut d = chain("tiny", &[(1, 0), (3, 0), (5, 0)]);
     d.programs[0].kernel = 0;
@@ -310,7 +311,7 @@ fn unsent_bytes_are_reported() {
 
 #[test]
 fn residual_needs_buffers_for_rows_in_flight() {
-    // x passes through four copies, and is added to their result.
+    // `x` passes through four copies, and is added to the last copy.
     let around = |rows: u32, tokens: usize| {
         let mut d = chain("tiny", &[(1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1)]);
         d.programs[5].kernel = 0;
@@ -320,8 +321,8 @@ fn residual_needs_buffers_for_rows_in_flight() {
     };
     let (narrow, wide) = (around(2, 20), around(16, 20));
     assert_eq!(around(16, 1), around(2, 1));
-    // With room, the messages of the rows follow each other without a gap. Without it, only two
-    // rows are in flight.
+    // If the residual's slice has memory for many rows, the messages of the rows follow each other
+    // without a gap. Otherwise, only two rows are in flight.
     assert_eq!(wide, around(16, 1) + 19 * 2 * FLITS);
     assert!(narrow > wide + 19 * FIRING, "{narrow} {wide}");
 }
@@ -360,7 +361,7 @@ pub(crate) fn experts(top_k: u32) -> Descriptor {
         program("expert", 1, Axis::Routed(0), 2, 4, vec![Port::Receive(slice(1, 2)), Port::Send(slice(4, 2))]);
     expert.sites.experts = Lattice { share: 1, per_line: 2, pitch_x: 2, pitch_y: 1 };
     d.programs.push(expert);
-    // The two slots are stored one after the other; the kernel reads the first.
+    // The two expert slots are stored one after the other; this kernel reads only the first.
     d.programs[1].kernel = 4;
     d.kernels.push(kernel(
         "add_first",
@@ -376,26 +377,26 @@ pub(crate) fn experts(top_k: u32) -> Descriptor {
 #[test]
 fn only_routed_experts_fire() {
     let report = simulate_step(experts(2), 6).unwrap().report;
-    // Six firings of the first copy, of the router and of the last program; two experts for each
-    // token.
+    // There are six firings of the first copy, of the router and of the last program, and two
+    // expert firings for each token.
     assert_eq!(report.firings, 3 * 6 + 2 * 6);
     let expert = &report.programs[3];
     assert_eq!((expert.firings, expert.instances), (12, 4));
     let machine = Machine::new(experts(2)).unwrap();
     let mut simulator = Simulator::with_weights(&machine, &Table, Runner::Interpreter).unwrap();
-    // Token 1 is 8, 9, ..., so its experts are 0 and 1. The first slot plus the row is twice the
-    // row.
+    // The row of token 1 is 8, 9, ..., so its experts are 0 and 1. The first slot's result plus the
+    // row is twice the row.
     let step = simulator.step(&[1, 3], &[0, 1]).unwrap();
     let row = |token: u32| (0..8).map(|i| 2.0 * (token * 8 + i) as f32).collect::<Vec<f32>>();
     assert_eq!(step.logits, [row(1), row(3)]);
     assert_eq!(step.report.programs[3].firings, 4);
 }
 
-/// Returns a descriptor with a state of one head and part: one program appends to it, another
-/// attends.
+/// Returns a descriptor with a state that has one head and one part: one program appends to it,
+/// another attends to it.
 pub(crate) fn attention_descriptor() -> Descriptor {
-    // Stores each position's row as "values" with the layout of 16 f16, and sums the rows of all
-    // positions.
+    // The append stores each position's row as "values" with the layout of 16 f16. The attention
+    // sums the rows of all positions.
     let mut d = chain("tiny", &[(1, 0), (7, 0)]);
     let append = "kernel append where %blocks in 1..=8 {
   buffer %a : read 32

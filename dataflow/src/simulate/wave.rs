@@ -1,4 +1,4 @@
-//! One wave: the host's input, its events, and the check for unfinished work.
+//! Simulation of one wave: the host's input, its events, and the check for unfinished work.
 
 use super::SimulateError;
 use super::pass::{Cause, Event, MAX_CYCLES, Pass};
@@ -30,8 +30,8 @@ impl Pass<'_, '_> {
         self.leftovers(wave)
     }
 
-    /// Sends the next row of each of the host's streams. They share the host's links with the
-    /// output, in the order of their times.
+    /// Sends the next row of each of the host's streams. Input and output use the host's links in
+    /// the order of their times.
     fn input(&mut self, wave: u32, row: u32, now: u64) -> Result<(), SimulateError> {
         let layout = &self.machine.layout;
         let mut more = false;
