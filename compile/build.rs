@@ -1,13 +1,14 @@
 //! The commit of this build, for `ixc --version`.
 //!
-//! In a checkout, git gives the commit. In a package, `.cargo_vcs_info.json` does, which `cargo
-//! package` adds. Other sources have no commit. `SOURCE_DATE_EPOCH` sets the date.
+//! In a checkout, git gives the commit. In a package, the file `.cargo_vcs_info.json` gives the
+//! commit; `cargo package` adds this file. Other sources have no commit. `SOURCE_DATE_EPOCH` sets
+//! the date.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Digits of a commit that are shown.
+/// Number of shown digits of a commit.
 const DIGITS: usize = 9;
 
 fn main() {
@@ -42,8 +43,8 @@ fn packed(root: &Path) -> Option<String> {
 
 /// Returns the commit of a checkout, and its date.
 fn checked_out(root: &Path) -> Option<(String, String)> {
-    // Sources without `.git` are not a checkout: git is not started, and no folder above is
-    // searched.
+    // Sources without `.git` are not a checkout. In that case, git is not started, because it would
+    // search the folders above.
     if !root.join(".git").exists() {
         return None;
     }
@@ -51,18 +52,18 @@ fn checked_out(root: &Path) -> Option<(String, String)> {
         let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    // Sources unpacked inside another repository must not report that repository's commit.
+    // If the sources are inside another repository, that repository's commit must not be reported.
     let top = git(&["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != root.canonicalize().ok()? {
         return None;
     }
-    // Files that a new commit changes: the branch, HEAD if no branch is checked out, and the packed
-    // branches. A debug build does not watch them, and may name an older commit. Otherwise each
-    // commit would rebuild this crate and all crates that use it.
+    // Files that a new commit changes: the branch, or HEAD if no branch is checked out, and the
+    // packed branches. Only release builds watch these files, so a debug build may name an older
+    // commit. Otherwise each commit would rebuild this crate and all crates that use it.
     let watches = std::env::var_os("PROFILE").is_some_and(|profile| profile == "release");
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()).filter(|_| watches) {
-        // A missing file would make cargo build again each time.
+        // If a watched file were missing, cargo would build again each time.
         if let Some(path) =
             git(&["rev-parse", "--git-path", name]).map(|path| root.join(path)).filter(|path| path.exists())
         {

@@ -1,8 +1,8 @@
-//! Identity of this `ixc`: its version, and the commit and date that it was built from, if they
+//! Identity of this `ixc`: its version, and the commit and date from which it was built, if they
 //! were known at build time.
 //!
-//! `build.rs` gets them from git, or from the file that `cargo package` adds to its archive.
-//! `SOURCE_DATE_EPOCH` sets the date.
+//! `build.rs` gets the commit and date from git, or from the file that `cargo package` adds to its
+//! archive. `SOURCE_DATE_EPOCH` sets the date.
 
 use std::sync::LazyLock;
 
@@ -38,7 +38,8 @@ pub fn version() -> &'static str {
     &TEXT
 }
 
-/// Returns the version with its commit (or that it is unknown), the targets and the architectures.
+/// Returns the version with its commit (or the statement that it is unknown), the targets and the
+/// architectures.
 pub fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let targets: Vec<&str> = TARGETS.iter().map(|row| row.name).collect();

@@ -1,5 +1,5 @@
-//! Memory traffic of decode: the bytes that every token reads, and the resulting bound on tokens
-//! per second.
+//! Memory traffic of decode: the bytes that every token reads, and the bound on tokens per second
+//! that follows from memory bandwidth.
 //!
 //! ```
 //! let model = ixc_compile::model::Model::new(ixc_compile::demo::open()?)?;
@@ -17,10 +17,10 @@ use serde::Serialize;
 /// Min bytes that a token of decode reads, in the model file's formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Bytes of weights: all matrices, one row of an embedding table, and the experts that a token
-    /// is routed to.
+    /// Bytes of weights that a token reads: all matrices, one row of an embedding table, and the
+    /// experts to which the token is routed.
     pub weights: u64,
-    /// Bytes of keys and values for each position in the KV cache.
+    /// Bytes of keys and values that a token reads for each position in the KV cache.
     pub cache_per_position: u64,
 }
 
@@ -37,13 +37,13 @@ impl Traffic {
         for function in &module.functions {
             let ty = |value: ValueId| function.ty(value);
             let def_use = DefUse::from_function(function);
-            // Each weight counts once: a second op that reads it, such as another norm, finds it in
-            // the processor's cache. A tied table counts twice, for one row and for the whole
-            // table.
+            // Each weight counts once. If a second op reads it, such as another norm, the weight is
+            // in the processor's cache. A tied embedding table counts twice: for one row, and as
+            // the whole output matrix.
             let mut read = HashSet::new();
             for op in &function.ops {
                 // A dequantised weight counts at its use, where the number of experts is known. A
-                // prefetch only announces what other ops read, so it does not count.
+                // prefetch does not count, because other ops read the bytes that it announces.
                 if let OpKind::Dequantise | OpKind::ExpertPrefetch = op.kind {
                     continue;
                 }
@@ -98,13 +98,13 @@ mod tests {
         let rows: u64 = hyper.layers.iter().map(|layer| layer.kv_heads * (layer.key_length + layer.value_length)).sum();
         assert_eq!(traffic.cache_per_position, 2 * rows);
         let table = model.gguf.tensor("token_embd.weight").unwrap();
-        // Of the experts, only those that one token uses count.
+        // Only the experts that one token uses count.
         let experts = hyper.layers.first().and_then(|layer| layer.experts.as_ref());
         let (used, count) = experts.map_or((1, 1), |experts| (experts.used, experts.count));
         let read = |name: &str, bytes: u64| if name.contains("_exps") { bytes * used / count } else { bytes };
         let all: u64 = model.gguf.tensors().map(|tensor| read(tensor.name(), tensor.bytes())).sum();
         let embedding_row = table.bytes() / hyper.vocabulary;
-        // A tied table is also the output matrix.
+        // A tied embedding table is also the output matrix.
         let tied = model.gguf.tensor("output.weight").is_none();
         let expected = if tied { all + embedding_row } else { all - table.bytes() + embedding_row };
         assert_eq!(traffic.weights, expected);

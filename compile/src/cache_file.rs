@@ -2,7 +2,7 @@
 //! `~/.cache/ixc`.
 //!
 //! Invariant: a file is written as a whole or not at all. A file with other contents gives an
-//! error. The last field is the checksum of the others.
+//! error. The last field of a file is the checksum of all other fields.
 //!
 //! ```text
 //! drive-259-3.json          what `ixc doctor --drive` found of drive 259:3
@@ -24,12 +24,12 @@ const MAX_BYTES: u64 = 64 << 10;
 /// Time for which a measurement is valid, since drives get slower and machines change.
 const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// Returns the seconds since 1970.
+/// Returns a time as seconds since 1970.
 pub fn seconds(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Whether a measurement is still valid.
+/// Whether a measurement from the time `measured`, in seconds since 1970, is still valid.
 pub fn is_recent(measured: u64, now: SystemTime) -> bool {
     seconds(now).checked_sub(measured).is_some_and(|age| age <= GOOD_FOR.as_secs())
 }
@@ -42,7 +42,7 @@ pub fn write(path: &Path, what: &impl Serialize) -> io::Result<()> {
     write_bytes(path, add_checksum(&[], &serde_json::to_string(what)?).as_bytes())
 }
 
-/// Like [`write()`], for bytes.
+/// Writes bytes like [`write()`]: the whole file or nothing.
 ///
 /// # Errors
 /// The system's error.
@@ -54,7 +54,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Reads the file, if it exists.
 ///
 /// # Errors
-/// In words, if it cannot be read or has the wrong form.
+/// An error in words, if the file cannot be read or has the wrong form.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     let text = match read_text(path, MAX_BYTES) {
         Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),

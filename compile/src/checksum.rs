@@ -5,23 +5,23 @@
 //! {"surprise":[3.2,0.01]}   ->   {"surprise":[3.2,0.01],"crc32":"8a1f09c2"}
 //! ```
 //!
-//! The checksum of a line also covers the line's position in the file, so it detects swapped lines
+//! The checksum of a line also covers the line's number in the file. It thus detects swapped lines
 //! too.
 
 /// Text before the digits of a checksum.
 const CHECKSUM_START: &str = ",\"crc32\":\"";
-/// Text after the digits.
+/// Text after the digits of a checksum.
 const CHECKSUM_END: &str = "\"}";
 /// Digits of a checksum.
 const DIGITS: usize = 8;
 
-/// Error of a text that was changed after it was written.
+/// Error of a text that was changed after it was written, or that has no checksum.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
     /// The text has no checksum.
     #[error("has no checksum at its end")]
     Missing,
-    /// The checksum is of another text: the file is damaged or edited.
+    /// The text's checksum differs from the stored one: the file is damaged or edited.
     #[error("is damaged or was edited: the checksum of its text is {found}, expected {expected}")]
     Differs {
         /// Checksum of the text.
@@ -31,13 +31,13 @@ pub enum ChecksumError {
     },
 }
 
-/// Returns the checksum of a JSON text. The hash begins with `of`, which is the position of a line
-/// in its file, or empty.
+/// Returns the checksum of a JSON text. The hash begins with `of`: the number of the line in its
+/// file, or nothing.
 fn checksum(of: &[u8], body: &str) -> String {
     let mut crc = crc32fast::Hasher::new();
     crc.update(of);
     crc.update(body.as_bytes());
-    // The closing brace takes the position of the checksum's field.
+    // `body` lacks the closing brace of the object, which the checksum also covers.
     crc.update(b"}");
     format!("{:08x}", crc.finalize())
 }

@@ -1,5 +1,5 @@
 //! Speed of a model on several ranks, predicted from the graphs of the ranks and a description of
-//! the machines. Nothing runs, and no weight is read.
+//! the machines. No model is run, and no weights are read.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -71,11 +71,11 @@ pub struct ClusterForecast {
     pub sockets: u32,
     /// Division of the model.
     pub division: &'static str,
-    /// Step of one token.
+    /// Forecast of decode: a step of one token.
     pub decode: StepForecast,
-    /// Step of [`PROMPT`] tokens at position 0.
+    /// Forecast of prefill: a step of [`PROMPT`] tokens at position 0.
     pub prefill: StepForecast,
-    /// Decode by each division that was compared.
+    /// Predicted decode of each division that was compared.
     pub compared: Vec<ComparedDivision>,
 }
 
@@ -84,9 +84,9 @@ pub struct ClusterForecast {
 pub struct ComparedDivision {
     /// Division of the model.
     pub division: &'static str,
-    /// Seconds for a token, if the model can be divided so.
+    /// Seconds for a token; `None` if the model cannot be divided in this way.
     pub seconds: Option<f64>,
-    /// Reason why the model cannot be divided so.
+    /// Reason why the model cannot be divided in this way, if it cannot.
     pub problem: Option<String>,
 }
 
@@ -101,11 +101,11 @@ pub struct DivisionChoice {
     pub decision: Decision,
 }
 
-/// Returns the division with the least predicted time of decode, as `ranks` ranks of these machines
-/// run the graph. It decodes at position 0.
+/// Returns the division for which decode takes the least predicted time, if `ranks` ranks of these
+/// machines run the graph. The prediction is for the token at position 0.
 ///
 /// # Errors
-/// If no division is possible, or the model does not fit in memory.
+/// Fails if no division is possible, or the model does not fit in memory.
 pub fn choose(module: &Module, machines: &Machines, ranks: u32) -> Result<DivisionChoice, Error> {
     let comparison = compare(module, machines, &ClusterRequest { ranks, division: None, position: 0 })?;
     let times = comparison.compared.iter().map(|row| match row.seconds {
@@ -119,7 +119,8 @@ pub fn choose(module: &Module, machines: &Machines, ranks: u32) -> Result<Divisi
     Ok(DivisionChoice { division: comparison.division, reason, decision })
 }
 
-/// Returns the choice of a division as a decision, with the predicted times of the others.
+/// Returns the choice of a division as a decision. It lists the predicted times of the other
+/// divisions.
 fn decision(comparison: &Comparison, machines: &Machines, ranks: u32) -> Decision {
     let division = comparison.division.word();
     let rejected = comparison.compared.iter().filter(|row| row.division != division).map(|row| {
@@ -139,7 +140,7 @@ fn decision(comparison: &Comparison, machines: &Machines, ranks: u32) -> Decisio
 /// Predicts the speed of a graph on several ranks.
 ///
 /// # Errors
-/// If the division is not possible, or the model does not fit in memory.
+/// Fails if the division is not possible, or the model does not fit in memory.
 pub fn forecast(module: &Module, machines: &Machines, request: &ClusterRequest) -> Result<ClusterForecast, Error> {
     let Comparison { division, modules, decode, compared } = compare(module, machines, request)?;
     let prefill = step::forecast(&modules, machines, StepSize { tokens: PROMPT, position: 0 })?;
@@ -154,7 +155,7 @@ pub fn forecast(module: &Module, machines: &Machines, request: &ClusterRequest) 
     })
 }
 
-/// The fastest division, and what its forecast needs.
+/// Result of comparing divisions: the fastest one, and the data for its forecast.
 struct Comparison {
     division: Division,
     modules: Vec<Module>,
@@ -162,7 +163,7 @@ struct Comparison {
     compared: Vec<ComparedDivision>,
 }
 
-/// Predicts decode by the requested division, or by all.
+/// Predicts decode for the requested division, or for all divisions if none is requested.
 fn compare(module: &Module, machines: &Machines, request: &ClusterRequest) -> Result<Comparison, Error> {
     machines.check_ranks(request.ranks)?;
     let divisions = match (request.division, request.ranks) {
@@ -197,12 +198,13 @@ fn compare(module: &Module, machines: &Machines, request: &ClusterRequest) -> Re
     match (best, first_error) {
         (Some(best), _) => Ok(Comparison { compared, ..best }),
         (None, Some(error)) => Err(error),
-        // There is at least one division, which succeeded or failed.
+        // At least one division was tried, and it succeeded or failed, so this arm is never
+        // reached.
         (None, None) => Err(ClusterError::NoRanks.into()),
     }
 }
 
-/// Returns the graphs of all ranks, which match.
+/// Returns the graphs of all ranks, whose exchanges match.
 fn graphs(module: &Module, ranks: u32, by: Division) -> Result<Vec<Module>, Error> {
     // The passes before `fuse` do not depend on the target.
     let context = Context::new(Target::AVX2);

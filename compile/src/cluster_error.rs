@@ -4,7 +4,7 @@ use ixc_failure::Class;
 use ixc_files::ReadError;
 use ixc_ir::graph::ranks::RanksError;
 
-/// Reason why there is no forecast.
+/// Reason why there is no forecast for several ranks.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The text is neither a name nor a path.
@@ -38,7 +38,7 @@ pub enum ClusterError {
         /// The valid values.
         expected: &'static str,
     },
-    /// A field is in the list of assumed fields, but it does not exist.
+    /// The list of assumed fields names a field that does not exist.
     #[error("machines {name}: `assumed` lists `{field}`, which is not a numeric field")]
     AssumedField {
         /// Name of the machines.
@@ -64,7 +64,7 @@ pub enum ClusterError {
     /// The graphs of the ranks do not match.
     #[error(transparent)]
     Ranks(#[from] RanksError),
-    /// Weights other than experts do not fit in memory.
+    /// The weights of a rank, without experts, do not fit in the memory of a socket.
     #[error(
         "rank {rank} has {needed} bytes of weights besides experts; a socket has {memory} bytes of memory; use more ranks"
     )]
@@ -73,10 +73,10 @@ pub enum ClusterError {
         rank: u32,
         /// Bytes of weights that must be in memory.
         needed: u64,
-        /// Bytes of memory.
+        /// Bytes of a socket's memory.
         memory: u64,
     },
-    /// Experts do not fit in memory, and there is no drive to read them from.
+    /// The experts of a rank do not fit in memory, and there is no drive from which to read them.
     #[error(
         "rank {rank} has {needed} bytes of weights; a socket has {memory} bytes of memory and {name} has no drive; use more ranks, or describe the drive"
     )]
@@ -85,7 +85,7 @@ pub enum ClusterError {
         rank: u32,
         /// Bytes of all weights.
         needed: u64,
-        /// Bytes of memory.
+        /// Bytes of a socket's memory.
         memory: u64,
         /// Name of the machines.
         name: String,

@@ -49,8 +49,9 @@ use crate::tuned::{self, TunedFile};
 pub struct CompileOptions {
     /// Target of the kernels; the default is the best one that this machine runs.
     pub target: Option<Target>,
-    /// Sizes of the caches for tiling. The default is those in the target's row, or this machine's
-    /// if no target is given. A named target therefore gives the same plan on every machine.
+    /// Sizes of the caches for tiling. By default, these are the sizes in the target's row, or this
+    /// machine's if no target is given. A named target therefore gives the same plan on every
+    /// machine.
     pub caches: Option<CoreCaches>,
     /// Options of passes; they override the fields below.
     pub passes: OptionSet,
@@ -59,11 +60,11 @@ pub struct CompileOptions {
     pub max_tokens: Option<u32>,
     /// Whether weights are packed; by default, the target's kernels decide.
     pub pack: Option<bool>,
-    /// Memory for experts, in bytes. If all experts need more, the plan states when each layer's
-    /// experts are needed. `None` keeps all in memory.
+    /// Bytes of memory for experts. If all experts need more, the plan loads each layer's experts
+    /// when they are needed. `None` keeps all experts in memory.
     pub expert_memory: Option<u64>,
-    /// Number of experts of the next layer that are predicted in addition to those that a token
-    /// uses. It only matters if not all experts fit in memory. `None` predicts nothing.
+    /// Number of experts of the next layer that are predicted, in addition to the number that a
+    /// token uses. It only matters if not all experts fit in memory. `None` predicts nothing.
     pub predict_extra: Option<u32>,
     /// Number of each token's lowest-weighted experts that are computed one layer later; 0 for
     /// none. It changes the model's results.
@@ -95,8 +96,8 @@ const MOST_TOKENS: u32 = 2048;
 const MOST_OF_TEXT: u32 = 8192;
 
 /// Returns the max number of tokens in a step. It is 512, or more if each expert of the model would
-/// get too few rows. For example, it is 2048 for 8 of 128 experts per token. If a step takes a
-/// whole text, it is the model's context, at most 8192.
+/// get too few rows. For example, it is 2048 for a model that uses 8 of 128 experts per token. If a
+/// step takes a whole text, it is the model's context length, at most 8192.
 pub fn step_tokens(model: &Hyper) -> u32 {
     if !model.causal {
         return u32::try_from(model.context_length).unwrap_or(u32::MAX).min(MOST_OF_TEXT);
@@ -112,7 +113,7 @@ fn step_of(experts: u64, used: u64) -> u32 {
 }
 
 impl Default for CompileOptions {
-    /// Returns the options for this machine.
+    /// Returns the default options for this machine.
     fn default() -> CompileOptions {
         CompileOptions {
             target: None,
@@ -142,31 +143,31 @@ impl CompileOptions {
 /// Result of a compilation.
 #[derive(Clone, Debug)]
 pub struct Compilation {
-    /// The graph after all passes; empty if the compilation started from later IR.
+    /// The graph after all graph passes; empty if the compilation started from later IR.
     pub fused: Module,
     /// The plan.
     pub plan: Plan<Kernel>,
     /// Names of kernels that replaced generated ones.
     pub replaced: Vec<String>,
-    /// Number of weights with a measured tiling, and the file with the measurements.
+    /// Number of weights with a measured tiling, and the file that has the measurements.
     pub tuned: Option<(usize, PathBuf)>,
 }
 
 /// Compiles a model.
 ///
 /// # Errors
-/// When the graph needs an operation that no kernel has.
+/// Fails if the graph needs an operation that no kernel has.
 pub fn compile(model: &Model, options: &CompileOptions) -> Result<Compilation, Error> {
     let begin = Instant::now();
     let (fused, plan) = specs(model, options)?;
     finish(fused, with_kernels(plan, options.target())?, options, begin)
 }
 
-/// Completes a compilation that started at time `begin`: replaces kernels of its plan, and counts
-/// measured tilings.
+/// Completes a compilation that started at time `begin`. Replaces kernels of its plan, and counts
+/// the weights with measured tilings.
 ///
 /// # Errors
-/// When a kernel cannot be replaced.
+/// Fails if a kernel cannot be replaced.
 pub fn finish(
     fused: Module,
     mut plan: Plan<Kernel>,
@@ -181,10 +182,10 @@ pub fn finish(
     Ok(Compilation { fused, plan, replaced, tuned })
 }
 
-/// Generates the kernels of a plan of specs.
+/// Returns a plan with generated kernels in place of their specs.
 ///
 /// # Errors
-/// If no kernel can do what a spec requires.
+/// Fails if no kernel can do what a spec requires.
 pub fn with_kernels(plan: Plan<KernelSpec>, target: Target) -> Result<Plan<Kernel>, Error> {
     GeneratedKernels::new(target).put_into(plan)
 }
@@ -214,10 +215,11 @@ impl GeneratedKernels {
         self.kernels.extend(specs.into_iter().zip(kernels));
     }
 
-    /// Moves the kernels of a plan of specs into the plan, and generates the missing ones.
+    /// Replaces the specs of a plan with kernels: moves the kernels that exist into the plan, and
+    /// generates the missing ones.
     ///
     /// # Errors
-    /// If no kernel can do what a spec requires.
+    /// Fails if no kernel can do what a spec requires.
     pub fn put_into(&mut self, plan: Plan<KernelSpec>) -> Result<Plan<Kernel>, Error> {
         let missing: Vec<_> = plan.kernels.iter().filter(|spec| !self.kernels.contains_key(spec)).cloned().collect();
         self.kernel_count += missing.len();
@@ -225,7 +227,7 @@ impl GeneratedKernels {
         for (spec, kernel) in missing.into_iter().zip(kernels) {
             self.kernels.insert(spec, kernel?);
         }
-        // A plan has each spec once.
+        // A plan has each spec only once, so a kernel can be moved out of the set.
         Ok(plan.try_map_kernels(|spec| self.kernels.remove(&spec).map_or_else(|| generate(&spec, self.target), Ok))?)
     }
 }
@@ -244,7 +246,7 @@ pub fn specs(model: &Model, options: &CompileOptions) -> Result<(Module, Plan<Ke
 /// pass with its result, and whether the pass changed anything.
 ///
 /// # Errors
-/// See [`compile`]; also if compiling starts after that pass.
+/// See [`compile`]. Also fails if compilation starts from the output of a pass after `last`.
 pub fn passes_left(
     model: &Model,
     options: &CompileOptions,
@@ -255,8 +257,8 @@ pub fn passes_left(
 }
 
 /// Runs the remaining passes like [`passes_left`]. Returns the result, and the graph that was
-/// lowered, or an empty graph. Copies the first IR once, because `model` or `options` keep it; only
-/// `watch` needs more copies.
+/// lowered (empty if none was). Copies the first IR once, because `model` or `options` keep it;
+/// only `watch` needs more copies.
 fn graph_and_left(
     model: &Model,
     options: &CompileOptions,
@@ -297,8 +299,8 @@ pub(crate) fn begin(model: &Model, options: &CompileOptions) -> Result<Ir, Error
     Ok(start.map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone()))
 }
 
-/// Runs passes on IR of a model. Returns the result, and the graph that was lowered, or an empty
-/// graph.
+/// Runs passes on IR of a model. Returns the result, and the graph that was lowered (empty if none
+/// was).
 pub(crate) fn run_owned(
     model: &Model,
     options: &CompileOptions,
@@ -315,7 +317,7 @@ pub(crate) fn run_owned(
     let graph_passes = passes.iter().position(|pass| !matches!(pass.run, Run::Graph(_))).unwrap_or(passes.len());
     let (on_graph, rest) = passes.split_at(graph_passes);
     let own = context(options, None);
-    // Only lowering uses facts about the model.
+    // Only lowering needs properties of the model that are not in its graph.
     match manager::run_watched(ir, on_graph, &own, watch.as_deref_mut())? {
         Ir::Graph(module) if !rest.is_empty() => {
             let weights = FileWeights::new(&model.gguf, &module);
@@ -329,10 +331,10 @@ pub(crate) fn run_owned(
     }
 }
 
-/// Returns the plan that the passes made.
+/// Returns the plan that the passes returned.
 ///
 /// # Errors
-/// When their result is not a plan.
+/// Fails if the passes returned IR other than a plan.
 pub fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
     match ir {
         Ir::Plan(plan) => Ok(*plan),
@@ -342,7 +344,7 @@ pub fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
     }
 }
 
-/// Returns the tasks of a model's graph, for threads.
+/// Returns the tasks of a model's graph, made for threads.
 ///
 /// # Errors
 /// See [`compile`].
@@ -363,10 +365,10 @@ fn run_on(model: &Model, fused: &Module, options: &CompileOptions, passes: &[&st
     Ok(left)
 }
 
-/// Returns facts about a model that belong to a plan, but not to a graph.
+/// Returns the properties of a model that a plan needs but a graph does not contain.
 ///
 /// # Errors
-/// If a file's path cannot be stored in a plan.
+/// Fails if a file's path cannot be stored in a plan.
 pub fn facts<'a>(
     model: &Model,
     options: &CompileOptions,
@@ -380,7 +382,7 @@ pub fn facts<'a>(
         result: match model.arch.output {
             Output::Logits => GraphResult::Logits,
             Output::Hidden { pooling, unit } => {
-                // A plan cannot have a larger vocabulary.
+                // A plan cannot represent a larger vocabulary.
                 let vocabulary = u32::try_from(model.arch.hyper.vocabulary).unwrap_or(u32::MAX);
                 GraphResult::Hidden { vocabulary, pooling, unit }
             }
@@ -395,7 +397,7 @@ pub fn facts<'a>(
     })
 }
 
-/// Returns the elements of a row of the model's result, 0 if it has none.
+/// Returns the number of elements in a row of the model's result; 0 if it has none.
 fn result_width(module: &Module) -> u64 {
     let step = module.functions.iter().find(|function| function.name == "step");
     let dims = step.and_then(|step| step.results.first().map(|&result| step.ty(result).dims().to_vec()));
@@ -446,7 +448,7 @@ pub fn context<'a>(options: &CompileOptions, facts: Option<PlanProperties<'a>>) 
 /// Runs the passes up to and including `pass`, and returns the result.
 ///
 /// # Errors
-/// See [`compile`]; also for an unknown pass.
+/// See [`compile`]. Also fails for an unknown pass.
 pub fn stop_after(model: &Model, options: &CompileOptions, pass: &str) -> Result<Stop, Error> {
     let last = Some(manager::find(pass)?.name);
     let (_, ir) = graph_and_left(model, options, last, None)?;
@@ -456,7 +458,7 @@ pub fn stop_after(model: &Model, options: &CompileOptions, pass: &str) -> Result
 /// Runs some passes on an intermediate IR of a model.
 ///
 /// # Errors
-/// See [`compile`]; also if a pass takes another kind of IR.
+/// See [`compile`]. Also fails if a pass takes another kind of IR.
 pub fn run_passes(model: &Model, options: &CompileOptions, ir: Ir, passes: &[&str]) -> Result<Ir, Error> {
     let passes = passes.iter().map(|name| manager::find(name)).collect::<Result<Vec<_>, _>>()?;
     record_step_tokens(model, options);
@@ -466,8 +468,8 @@ pub fn run_passes(model: &Model, options: &CompileOptions, ir: Ir, passes: &[&st
 /// Returns a model's graph after all passes.
 ///
 /// # Errors
-/// When more experts are deferred than possible, or there are no experts. Another error of a pass
-/// is a bug, since architectures build verified graphs.
+/// Fails if more experts are deferred than each token has, or if there are no experts. Any other
+/// error of a pass is a bug, since architectures build verified graphs.
 pub fn fuse(model: &Model, options: &CompileOptions) -> Result<Module, Error> {
     let passes = manager::graph_passes();
     Ok(manager::run_pipeline(model.arch.module.clone(), &passes, &context(options, None))?)
@@ -476,7 +478,7 @@ pub fn fuse(model: &Model, options: &CompileOptions) -> Result<Module, Error> {
 /// Returns the machine code of several kernels as one text.
 ///
 /// # Errors
-/// When a kernel has no code for the target.
+/// Fails if a kernel has no code for the target.
 pub fn assembly<'k>(kernels: impl IntoIterator<Item = &'k Kernel>, target: Target) -> Result<String, Error> {
     let listing = |(number, kernel): (usize, &Kernel)| {
         let artifact = Artifact::generate(kernel, target, true)?;
@@ -500,15 +502,16 @@ fn source_files(gguf: &Gguf) -> Result<Vec<SourceFile>, Error> {
     files.collect()
 }
 
-/// Encodes a tokenizer's spec for a plan.
+/// Encodes a tokenizer's spec for storage in a plan.
 ///
 /// # Errors
-/// Never for a spec that was read from a file.
+/// Never fails for a spec that was read from a file.
 pub fn encode_tokenizer(spec: &TokenizerSpec) -> Result<Vec<u8>, Error> {
     postcard::to_allocvec(spec).map_err(|source| Error::PlanTokenizer { source: source.into() })
 }
 
-/// Decodes the tokenizer's spec of a plan; it is checked when a tokenizer is built from it.
+/// Decodes the tokenizer's spec of a plan. The spec is checked later, when a tokenizer is built
+/// from it.
 ///
 /// # Errors
 /// [`Error::PlanTokenizer`].
@@ -521,7 +524,7 @@ pub fn decode_tokenizer(bytes: &[u8]) -> Result<TokenizerSpec, Error> {
 pub enum CompileTarget {
     /// A processor.
     Processor(TargetName),
-    /// A grid, by its name or its file.
+    /// A grid of processing elements, by its name or its file.
     Dataflow(String),
 }
 
@@ -548,7 +551,7 @@ impl fmt::Display for CompileTarget {
     }
 }
 
-/// A target by name, or `native`: the best that this machine runs.
+/// A processor target by name, or `native`: the best target that this machine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetName {
     /// The target.

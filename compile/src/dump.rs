@@ -1,5 +1,5 @@
-//! The stages of a model's compilation as a folder of files. Compilation can start from one of
-//! these files.
+//! Dump of a compilation: writes the output of each stage as a file in a folder. Compilation can
+//! start from one of these files.
 //!
 //! ```text
 //! d/manifest.json            what made it: version, target, features, model files, passes
@@ -13,9 +13,9 @@
 //! d/kernels/NAME.bin         its code, and the constants behind it
 //! ```
 //!
-//! Compilation can start from each file with a number ([`read_stop`]). Files of kernels can replace
-//! generated ones ([`Replacements`](crate::replacements::Replacements)). The folder contains no
-//! weights.
+//! Compilation can start from each file whose name begins with a number ([`read_stop`]). Files of
+//! kernels can replace generated kernels ([`Replacements`](crate::replacements::Replacements)). The
+//! folder contains no weights.
 
 use std::path::Path;
 
@@ -36,17 +36,17 @@ use crate::model::Model;
 use crate::recording::RecordedPass;
 use crate::replacements::SPEC;
 
-/// The manifest's format and version.
+/// Name of the manifest's format, and its version.
 const FORMAT: &str = "ixc-dump";
 const VERSION: u32 = 1;
-/// Max size of a file from which compilation starts: a plan's tokenizer alone may have 20 MB.
+/// Max bytes of a file from which compilation starts. A plan's tokenizer alone may have 20 MB.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Reads a file from which compilation starts.
 ///
 /// # Errors
-/// When the file cannot be read, is not IR, or has no line `; after PASS` with the pass that it is
-/// the result of.
+/// Fails if the file cannot be read or is not IR. Also fails if it has no line `; after PASS` that
+/// names the pass that wrote it.
 pub fn read_stop(path: &Path) -> Result<Stop, Error> {
     let text = ixc_files::read_argument(path, MOST_BYTES)?;
     Stop::parse(&text).map_err(|error| match error {
@@ -72,7 +72,7 @@ pub enum Outcome<'c> {
 /// up to the last stage to write. Returns the number of files.
 ///
 /// # Errors
-/// When a kernel has no code, or the system fails.
+/// Fails if a kernel has no code, or a file cannot be written.
 pub fn write(
     mut folder: NewFolder,
     model: &Model,
@@ -109,7 +109,7 @@ pub fn write(
     Ok(files)
 }
 
-/// Returns the specs of a plan's kernels. They are those of the last recorded pass, or of the plan
+/// Returns the specs of a plan's kernels. They come from the last recorded pass, or from the plan
 /// from which compilation started.
 fn specs<'p>(passes: &'p [RecordedPass], start: Option<&'p Stop>) -> &'p [KernelSpec] {
     let recorded = passes.last().and_then(|pass| pass.specs.as_deref());
@@ -120,7 +120,7 @@ fn specs<'p>(passes: &'p [RecordedPass], start: Option<&'p Stop>) -> &'p [Kernel
     recorded.or_else(of_start).unwrap_or_default()
 }
 
-/// Returns the file name for the result of a pass; names sort in the order of passes.
+/// Returns the file name for the output of a pass. Names sort in the order of passes.
 fn file_of(pass: Option<&str>) -> String {
     let at = pass.and_then(|name| PASSES.iter().position(|pass| pass.name == name));
     format!("{:02}-{}.ix", at.map_or(0, |at| at + 1), pass.unwrap_or("frontend"))
@@ -134,7 +134,7 @@ fn pretty(json: &Json) -> Vec<u8> {
 struct KernelFiles {
     /// Name of the kernel.
     name: String,
-    /// IR with its spec.
+    /// IR of the kernel, with its spec in a comment.
     ir: String,
     listing: String,
     code: Vec<u8>,
@@ -157,7 +157,8 @@ fn kernels(
     parallel::map(&pairs, each).into_iter().collect()
 }
 
-/// Returns an index of the kernels: for each task its step, op, weight, and kernels by rows.
+/// Returns an index of the kernels. For each task, it has the step, op, weight, and the kernels by
+/// number of rows.
 fn index(plan: &Plan<Kernel>) -> Json {
     let name = |kernel: usize| plan.kernels.get(kernel).map(|kernel| kernel.name.as_str());
     let mut tasks = Vec::new();

@@ -96,13 +96,13 @@ pub enum Error {
     /// A kernel cannot be compiled to code, or the code cannot run here.
     #[error(transparent)]
     Codegen(#[from] Box<CodegenError>),
-    /// There is no profile.
+    /// A profile of the generated code could not be enabled or written.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// Tuned choices cannot be used.
     #[error(transparent)]
     Tuned(#[from] TunedError),
-    /// Kernels cannot replace those of the plan.
+    /// Edited kernels cannot replace kernels of the plan.
     #[error(transparent)]
     Replacement(#[from] Box<ReplacementError>),
     /// A model that does not fit on a grid of processing elements.
@@ -179,7 +179,8 @@ pub enum Error {
     },
 }
 
-/// Returns the sentence in an error about the largest context that the model supports.
+/// Returns the part of a context error that states the context length for which the model was
+/// trained.
 pub fn larger(context: usize, model: usize) -> String {
     match model > context {
         true => format!("this model was trained for up to {model}"),
@@ -280,7 +281,7 @@ impl Error {
         }
     }
 
-    /// Returns the path of a file that does not exist.
+    /// Returns the path of the missing file, if the error is about one.
     pub fn missing_file(&self) -> Option<&Path> {
         match self {
             Error::Gguf(error) => error.missing_file(),
@@ -290,7 +291,7 @@ impl Error {
         }
     }
 
-    /// Whether the reader of standard output has closed it.
+    /// Whether the error is that the reader of standard output has closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         matches!(self, Error::Output(error) if error.is_closed_standard_output())
     }

@@ -14,9 +14,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Columns of a long line that are shown before the error.
+/// Max columns of a long line that are shown before the column of the error.
 const BEFORE: usize = 60;
-/// Columns of a long line that are shown.
+/// Max columns of a long line that are shown in total.
 const SHOWN: usize = 120;
 
 /// Error in the text of a file.
@@ -30,8 +30,8 @@ pub struct Excerpt {
     pub column: usize,
     /// Description of the problem at this line.
     pub problem: String,
-    /// The line, or the part of it near the column, and the number of characters before the column
-    /// in it.
+    /// Text of the line, or of its part near the column, and the number of characters before the
+    /// column in this text.
     source: Option<(String, usize)>,
 }
 

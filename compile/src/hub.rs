@@ -7,9 +7,9 @@
 //! ~/.cache/llama.cpp/ORG_NAME_FILE.gguf
 //! ```
 //!
-//! This module downloads nothing. Among several GGUF files, the choice is the same as llama.cpp's:
-//! the named quantisation, or else Q4_K_M, Q8_0, or the first file. For a split model it is the
-//! first part. Without GGUF files, a folder of safetensors is the model.
+//! This module downloads nothing. Of several GGUF files, it chooses the same one as llama.cpp: the
+//! named quantisation, or else Q4_K_M, Q8_0, or the first file. For a split model, it chooses the
+//! first part. If there are no GGUF files, the model is a folder of safetensors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use ixc_files::read_text;
 const MAX_REFERENCE: u64 = 256;
 /// Max number of files in a folder.
 const MAX_FILES: usize = 4096;
-/// Quantisation of a model whose name has none.
+/// Quantisation that is chosen if the requested name contains none.
 pub const DEFAULT_QUANTISATION: &str = "Q4_K_M";
 /// Default quantisations, in order of preference.
 const PREFERRED: [&str; 2] = [DEFAULT_QUANTISATION, "Q8_0"];
@@ -78,8 +78,8 @@ impl Caches {
         snapshot.filter(|snapshot| is_model(snapshot))
     }
 
-    /// Returns the names of the GGUF files in a repository's snapshot, for an error that suggests
-    /// other quantisations.
+    /// Returns the names of the GGUF files in a repository's snapshot. An error lists them, to
+    /// suggest other quantisations.
     pub fn files(&self, repository: &str) -> Vec<String> {
         let Some((organisation, name)) = parts(repository) else { return Vec::new() };
         let files = self.snapshot(organisation, name).map(|snapshot| gguf_files(&snapshot, &|_| true));
@@ -99,14 +99,14 @@ impl Caches {
         found.into_iter().chain(other).find(|path| path.is_file())
     }
 
-    /// Returns the folder of a repository's files.
+    /// Returns the folder of a repository's snapshot.
     fn snapshot(&self, organisation: &str, name: &str) -> Option<PathBuf> {
         let folder = self.hub.as_ref()?.join(format!("models--{organisation}--{name}"));
         let snapshots = folder.join("snapshots");
         let main = read_text(&folder.join("refs/main"), MAX_REFERENCE).ok();
         let named = main.as_deref().map(str::trim).filter(|name| is_plain(name)).map(|name| snapshots.join(name));
-        // A snapshot that was not downloaded as `main` has no such reference. It is then used if it
-        // is the only one.
+        // A snapshot that was not downloaded as `main` has no file `refs/main`. If it is the only
+        // snapshot, it is used.
         let only = || {
             let mut all = entries(&snapshots).into_iter().filter(|path| path.is_dir());
             all.next().filter(|_| all.next().is_none())
@@ -159,8 +159,8 @@ fn choose(files: &[PathBuf], quantisation: Option<&str>) -> Option<PathBuf> {
     }
 }
 
-/// Whether a file's name contains a quantisation as a word, in upper or lower case. `Q4_K` is not a
-/// word of `…-Q4_K_M.gguf`.
+/// Whether a file's name contains a quantisation as a word, ignoring case. `Q4_K` is not a word of
+/// `…-Q4_K_M.gguf`.
 fn is_of(file: &Path, quantisation: &str) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_ascii_uppercase();
     let wanted = quantisation.to_ascii_uppercase();
@@ -169,7 +169,7 @@ fn is_of(file: &Path, quantisation: &str) -> bool {
         && name.match_indices(&wanted).any(|(at, _)| {
             let bytes = name.as_bytes();
             let before = at.checked_sub(1).map(|before| &bytes[before]);
-            // Names in llama.cpp's cache, for example, have `_` before it.
+            // In the names of llama.cpp's cache, for example, the quantisation follows a `_`.
             (edge(before) || before == Some(&b'_')) && edge(bytes.get(at + wanted.len()))
         })
 }
@@ -246,7 +246,8 @@ mod tests {
         for hostile in ["../x", "a/..", "a/b/c", "a", "/m", "a/"] {
             assert_eq!(caches.find(hostile, None), None, "{hostile}");
         }
-        // Original weights: the folder, without a reference and with one snapshot.
+        // This repository has original weights, so the folder is returned. It has one snapshot and
+        // no reference.
         make("hub/models--a--s/snapshots/def/config.json", "{}");
         make("hub/models--a--s/snapshots/def/model.safetensors", "");
         assert_eq!(caches.find("a/s", None), at("hub/models--a--s/snapshots/def"));

@@ -1,4 +1,4 @@
-//! Checks of edited kernels. Their results for random inputs are compared with those of the
+//! Checks of edited kernels. Their results for random inputs are compared with the results of the
 //! generated kernel of the same spec, and with the spec's formula.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! other bits, outside            Departure     such as a wrong offset
 //! ```
 //!
-//! The interpreter runs the edited kernel itself, so it cannot detect an edit that computes wrong
-//! results.
+//! The interpreter executes whatever the edited kernel says. It can therefore not detect an edit
+//! that computes wrong results.
 
 use std::path::Path;
 
@@ -24,9 +24,10 @@ use crate::Error;
 pub use crate::error::replacement::Departure;
 use crate::error::replacement::ReplacementError;
 
-/// Numbers of rows for which kernels are checked: whole groups, and every kind of remainder.
+/// Numbers of rows for which kernels are checked. They cover full groups of rows, and every
+/// possible remainder.
 const ROWS: [u32; 4] = [1, 3, 5, 8];
-/// Max bytes of buffers. The smallest number of rows is checked even if its buffers are larger.
+/// Max bytes of buffers. The smallest number of rows is checked in any case.
 const MOST_BYTES: usize = 256 << 20;
 
 /// Agreement of an edited kernel's results with those of the original kernel.
@@ -70,8 +71,8 @@ pub fn judge(own: &Kernel, spec: Option<&KernelSpec>, call: &Call<'_>) -> Result
 /// Without a spec, the results must have the same bits.
 ///
 /// # Errors
-/// [`ReplacementError::Departs`] with the file `path`. Also if inputs cannot be made, or a kernel
-/// has no code.
+/// [`ReplacementError::Departs`] with the file `path`. Also fails if inputs cannot be made, or a
+/// kernel has no code.
 pub fn check(
     path: &Path,
     edited: &Kernel,
@@ -86,7 +87,7 @@ pub fn check(
         let dims = match spec {
             Some(spec) if rows > spec.max_rows() => continue,
             Some(spec) => spec.dims_of_rows(rows),
-            // Any value in the range is fine.
+            // Without a spec, any value in the range of a dim is valid.
             None => own.dims.iter().map(|dim| i64::from(rows).clamp(dim.lo, dim.hi)).collect(),
         };
         let bytes: usize = inputs::sizes(own, &dims).map_err(ReplacementError::from)?.iter().sum();
@@ -106,8 +107,8 @@ pub fn check(
     Ok(())
 }
 
-/// Engine for both kernels: this machine, or the interpreter if the machine lacks a feature of the
-/// target.
+/// Engine that runs both kernels: this machine, or the interpreter if the machine lacks a feature
+/// of the target.
 enum Runner<'k> {
     Native(Module),
     Interpreter([&'k Kernel; 2]),
@@ -171,7 +172,8 @@ mod tests {
         };
         let check = |edited: &Kernel, spec| check(Path::new("k.ix"), edited, &own, spec, target);
         check(&own, None).unwrap();
-        // The change is far below the precision of f32 next to a mean of squares near 1.
+        // This change is far below the precision of f32, because it is added to a mean of squares
+        // near 1.
         check(&edited(" 1e-6", " 1.1e-6"), Some(&spec)).unwrap();
         let wrong = edited(" 1e-6", " 4.0");
         let error = check(&wrong, Some(&spec)).unwrap_err().to_string();

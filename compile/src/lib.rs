@@ -1,7 +1,7 @@
 //! Compilation of a model into a plan.
 //!
-//! Begin with [`model`]: a [`Model`](model::Model) is an open file with its graph. [`mod@compile`]
-//! compiles it into a plan, which the runtime runs.
+//! The entry point is [`model`]: a [`Model`](model::Model) is an open file with its graph.
+//! [`mod@compile`] compiles it into a plan, which the runtime runs.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -28,7 +28,7 @@
 //! | [`build`] | version and commit of this build |
 //! | [`error`] | errors of this crate |
 //!
-//! Depends on all crates up to plans, but not on the runtime.
+//! This crate depends on all crates up to plans, but not on the runtime.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -20,10 +20,10 @@ use crate::Error;
 pub struct Model {
     /// Contents of the model file: keys and tensors.
     pub gguf: Gguf,
-    /// Hyperparameters and graph.
+    /// Hyperparameters and graph of the model.
     pub arch: ixc_architectures::Model,
-    /// Vocabulary from the file. It is empty if it needs an unsupported pre-tokenizer. Such a model
-    /// still runs on token ids.
+    /// Vocabulary from the file. It is empty if it needs a pre-tokenizer that is not supported; the
+    /// model then still runs on token ids.
     pub vocabulary: TokenizerSpec,
 }
 
@@ -31,12 +31,13 @@ impl Model {
     /// Opens a model (a GGUF file, or a folder of safetensors) and builds its graph.
     ///
     /// # Errors
-    /// When the file is missing, malformed, or not a supported model.
+    /// Fails if the file is missing, malformed, or not a supported model.
     pub fn open(path: &Path) -> Result<Model, Error> {
         Model::open_parts(path, Parts::ALL)
     }
 
-    /// Like [`Model::open`], but builds the graph of some parts: see [`Model::of_parts`].
+    /// Opens a model like [`Model::open`], but builds only parts of its graph: see
+    /// [`Model::of_parts`].
     ///
     /// # Errors
     /// See [`Model::open`].
@@ -47,13 +48,14 @@ impl Model {
     /// Builds the graph of an open file.
     ///
     /// # Errors
-    /// When the file is not a supported model.
+    /// Fails if the file is not a supported model.
     pub fn new(gguf: Gguf) -> Result<Model, Error> {
         Model::of_parts(gguf, Parts::ALL)
     }
 
-    /// Builds the graph of parts of an open file. It may have the first layers only, to measure the
-    /// time of a layer, or return hidden states instead of logits, for embeddings.
+    /// Builds the graph of parts of an open file. The graph may have only the first layers, to
+    /// measure the time of a layer. Or it may return hidden states instead of logits, for
+    /// embeddings.
     ///
     /// # Errors
     /// See [`Model::new`].
@@ -89,21 +91,21 @@ impl Model {
         Ok(Model { gguf, arch, vocabulary })
     }
 
-    /// Returns more handles to the model's open files, by number, so that loading its plan opens no
-    /// file again. A file in memory has none.
+    /// Returns new handles to the model's open files, by file number. Loading the model's plan then
+    /// opens no file again. A file in memory has no handle.
     ///
     /// # Errors
-    /// If the system does not give more handles.
+    /// Fails if the system gives no more handles.
     pub fn handles(&self) -> Result<Vec<Option<File>>, Error> {
         self.gguf.handles().map_err(Error::io(self.gguf.metadata().path(), "open"))
     }
 
-    /// Reduces the model to its routed experts. Its graph then has a function for each layer with
-    /// experts ([`expert_layers`]), and its plan is for `ixc_generate::moe::Moe`.
+    /// Reduces the model's graph to its routed experts: a function for each layer with experts
+    /// ([`expert_layers`]). The plan of such a graph is for `ixc_generate::moe::Moe`.
     ///
     /// # Errors
-    /// When no layer has routed experts, or the experts of a layer have inputs other than rows, ids
-    /// and weights.
+    /// Fails if no layer has routed experts, or if the experts of a layer have inputs other than
+    /// rows, ids and weights.
     pub fn into_expert_layers(mut self) -> Result<Model, Error> {
         self.arch.module = expert_layers::cut(&self.arch.module, &ixc_architectures::layer_of)?;
         self.arch.output = ixc_architectures::Output::Experts;
@@ -124,17 +126,17 @@ impl Model {
     }
 
     /// Computes logits at every position, `[tokens, vocabulary]`, or hidden states if the graph
-    /// returns these. It computes in f32 from dequantised weights, slowly.
+    /// returns these. It slowly computes in f32 from dequantised weights.
     ///
     /// # Errors
-    /// When a token is not in the vocabulary.
+    /// Fails if a token is not in the vocabulary.
     pub fn exact_logits(&self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.check_tokens(tokens)?;
         let weights = FileWeights::new(&self.gguf, &self.arch.module);
         let mut interpreter = Interpreter::new(&self.arch.module, &weights)?.with_context(tokens.len() as u64);
         let mut logits = Vec::new();
-        // Computes a few tokens at a time, since every step dequantises all weights that it uses. A
-        // model that reads whole texts gets all tokens at once.
+        // A step has many tokens, since every step dequantises all weights that it uses. A model
+        // that is not causal gets all tokens at once.
         let step = if self.arch.hyper.causal { EXACT_STEP } else { tokens.len() };
         for (index, chunk) in tokens.chunks(step).enumerate() {
             let start = index * step;
@@ -150,7 +152,7 @@ impl Model {
 /// Opens a model's files: a GGUF file, or a folder of safetensors.
 ///
 /// # Errors
-/// When they are missing or malformed.
+/// Fails if the files are missing or malformed.
 pub fn open_files(path: &Path) -> Result<Gguf, Error> {
     Ok(ixc_architectures::open(path)?)
 }
@@ -168,12 +170,12 @@ impl Input {
     /// Opens a plan, or the files of a model. Each file is opened once.
     ///
     /// # Errors
-    /// When a file is missing, or those of a model are malformed.
+    /// Fails if a file is missing, or the files of a model are malformed.
     pub fn open(path: &Path) -> Result<Input, Error> {
         let model = match open_regular(path) {
             Ok(file) if begins_plan(&file) => return Ok(Input::Plan(file)),
             Ok(file) => ixc_architectures::open_file(file, path)?,
-            // This is a folder, or a file whose error the reader reports.
+            // The path is a folder, or a file whose error the reader of model files reports.
             Err(_) => open_files(path)?,
         };
         Ok(Input::Model(Box::new(model)))
@@ -197,10 +199,11 @@ fn begins_plan(file: &File) -> bool {
     file.read_exact_at(&mut magic, 0).is_ok() && magic[..] == FILE_MAGIC[..]
 }
 
-/// Reads and checks the vocabulary of a file. A file without one gives [`ModelKind::None`].
+/// Reads and checks the vocabulary of a file. A file without a vocabulary gives
+/// [`ModelKind::None`].
 ///
 /// # Errors
-/// When it contradicts itself or the embedding matrix.
+/// Fails if the vocabulary contradicts itself or the embedding matrix.
 pub fn vocabulary(gguf: &Gguf) -> Result<TokenizerSpec, Error> {
     let spec = gguf::read_vocabulary(gguf.metadata())?;
     if let (Some(embedding), false) = (gguf.tensor("token_embd.weight"), spec.model == ModelKind::None) {
@@ -213,12 +216,12 @@ pub fn vocabulary(gguf: &Gguf) -> Result<TokenizerSpec, Error> {
 /// Returns the tokenizer of a file.
 ///
 /// # Errors
-/// When there is no vocabulary, or it is inconsistent or unsupported.
+/// Fails if there is no vocabulary, or it is inconsistent or unsupported.
 pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
     Ok(Tokenizer::new(&vocabulary(gguf)?)?)
 }
 
-/// Tokens of one step of the interpreter.
+/// Max tokens in one step of the interpreter.
 const EXACT_STEP: usize = 128;
 
 /// Checks untrusted token ids against a vocabulary.

@@ -1,4 +1,4 @@
-//! From a model to a descriptor: placement on a grid of processing elements.
+//! Placement of a model on a grid of processing elements: from the model to a descriptor.
 //!
 //! ```
 //! use ixc_compile::place::{PlaceOptions, place};
@@ -31,22 +31,22 @@ use crate::model::Model;
 
 /// Default number of positions in the KV cache, if the model has as many.
 pub const DEFAULT_CONTEXT: u32 = 2048;
-/// Max number of tokens in a step of the plan, for engines that run it. Each token takes memory for
-/// its parts of attention.
+/// Max number of tokens in a step of the plan, for engines that run the plan. The partial results
+/// of attention take memory for each token.
 const MAX_TOKENS: u32 = 32;
 
 /// Options of placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaceOptions {
-    /// Positions of the KV cache. The default is [`DEFAULT_CONTEXT`], or the model's context if
-    /// that is shorter.
+    /// Number of positions of the KV cache. The default is [`DEFAULT_CONTEXT`], or the model's
+    /// context length if that is shorter.
     pub context: Option<u32>,
 }
 
 /// Places a model on a grid: cuts its plan into pieces, and assigns them to processing elements.
 ///
 /// # Errors
-/// When the model's graph needs an operation that no kernel has, or the grid is too small.
+/// Fails if the model's graph needs an operation that no kernel has, or the grid is too small.
 pub fn place(model: &Model, grid: &Grid, options: &PlaceOptions) -> Result<PlacedPlan, Error> {
     place_told(model, grid, options, None)
 }
@@ -77,7 +77,7 @@ pub fn place_told(
     })
 }
 
-/// Returns the plan of a model in pieces: the computation of a grid.
+/// Returns the plan of a model, cut into pieces. A grid performs exactly this computation.
 ///
 /// # Errors
 /// See [`place`].
@@ -96,7 +96,7 @@ fn in_pieces(
 }
 
 fn compile_options() -> compile::CompileOptions {
-    // The plan can run on any machine: its kernels are lowered when it is loaded.
+    // The plan can run on any machine, because its kernels are compiled to code when it is loaded.
     compile::CompileOptions {
         target: Some(Target::PORTABLE),
         max_tokens: Some(MAX_TOKENS),

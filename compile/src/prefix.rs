@@ -1,5 +1,5 @@
-//! Runs the passes before `residency` once for all plans of a model. These passes do not depend on
-//! memory.
+//! IR of a model after the passes before `residency`. These passes do not depend on memory, so they
+//! run once for all plans of the model.
 //!
 //! ```
 //! use ixc_compile::{compile::{CompileOptions, specs}, model::Model, prefix::Prefix};
@@ -28,9 +28,9 @@ use crate::model::Model;
 #[derive(Clone, Debug)]
 pub struct Prefix {
     ir: Ir,
-    /// Passes that are still to be run.
+    /// Passes that must still run.
     left: &'static [&'static Pass],
-    /// Number of recorded passes up to here.
+    /// Number of passes that were recorded so far.
     recorded: usize,
 }
 
@@ -41,7 +41,7 @@ impl Prefix {
     /// See [`compile`](crate::compile::compile).
     pub fn new(model: &Model, options: &CompileOptions) -> Result<Prefix, Error> {
         let passes = passes_to(options, manager::names().last().copied())?;
-        // A compilation that starts after `residency` has no passes before it.
+        // If compilation starts after `residency`, no pass runs here.
         let count = passes.iter().position(|pass| pass.name == residency::PASS.name).unwrap_or(0);
         let (before, left) = passes.split_at(count);
         let (_, ir) = run_owned(model, options, begin(model, options)?, before, None)?;
@@ -49,7 +49,7 @@ impl Prefix {
         Ok(Prefix { ir, left, recorded })
     }
 
-    /// Returns the least number of bytes that all experts need in memory.
+    /// Returns the minimum number of bytes that all experts take in memory.
     pub fn min_expert_bytes(&self) -> u64 {
         match &self.ir {
             Ir::Graph(module) => residency::min_expert_bytes(module),
@@ -57,7 +57,7 @@ impl Prefix {
         }
     }
 
-    /// Returns whether a weight has a matrix for each expert.
+    /// Returns whether the model has a weight with a matrix for each expert.
     pub fn has_experts(&self) -> bool {
         let has_matrices = |shape: &[u64]| shape.len() == 3;
         match &self.ir {
@@ -67,8 +67,8 @@ impl Prefix {
         }
     }
 
-    /// Runs the other passes. Returns the graph that was lowered, and the plan with specs in place
-    /// of kernels. The options of the passes that already ran must be the same as before.
+    /// Runs the remaining passes. Returns the graph that was lowered, and the plan with specs in
+    /// place of kernels. The options of the passes that already ran must be the same as before.
     ///
     /// # Errors
     /// See [`compile`](crate::compile::compile).

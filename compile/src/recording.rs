@@ -1,8 +1,8 @@
 //! Outputs of the passes of a compilation, recorded as text.
 //!
-//! A compilation with [`CompileOptions::recording`](crate::compile::CompileOptions::recording) adds
-//! each pass that it runs. [`dump`](crate::dump) writes the record, so a dump needs no second
-//! compilation.
+//! A compilation with [`CompileOptions::recording`](crate::compile::CompileOptions::recording)
+//! records the output of each pass that it runs. [`dump`](crate::dump) writes the record, so a dump
+//! needs no second compilation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -43,8 +43,8 @@ impl Recording {
         self.passes().len()
     }
 
-    /// Removes all recorded passes except the first `count`, before a compilation continues after
-    /// these.
+    /// Removes all recorded passes except the first `count`. A compilation then continues after
+    /// these passes.
     pub(crate) fn truncate(&self, count: usize) {
         self.passes().truncate(count);
     }

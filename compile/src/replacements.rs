@@ -7,8 +7,9 @@
 //! ixc run model.gguf --override d/kernels         the edited ones in place of the generated
 //! ```
 //!
-//! Postcondition: a replaced kernel verifies, and has the dims and buffers of the original. Its
-//! results with random inputs were checked ([`check`]), unless the caller turned the check off.
+//! Postcondition: a kernel that replaces another one verifies, and has the dims and buffers of the
+//! original. Its results with random inputs were checked ([`check`]), unless the caller turned the
+//! check off.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,14 +25,14 @@ use crate::error::replacement::ReplacementError;
 use crate::excerpt::Excerpt;
 use crate::kernel_check::check;
 
-/// Max number of files in a folder: no model has as many kernels.
+/// Max number of files in a folder. No model has as many kernels.
 const MAX_FILES: usize = 4096;
 
 /// Max size of kernel IR. Generated kernels have about ten kilobytes.
 const MAX_IR_BYTES: u64 = 4 << 20;
 
-/// Start of a comment, after the comment sign, that contains the spec of a kernel. The spec gives
-/// an edited kernel the inputs and dims of its original.
+/// Text at the start of a comment that contains the spec of a kernel, without the comment sign.
+/// From the spec, an edited kernel gets the inputs and dims of its original.
 pub const SPEC: &str = " spec: ";
 
 /// Kernel from a file.
@@ -41,7 +42,7 @@ pub struct KernelFile {
     text: String,
     /// The kernel, which verifies.
     pub kernel: Kernel,
-    /// Spec in a comment of the file.
+    /// Spec from a comment of the file, if there is one.
     pub spec: Option<KernelSpec>,
 }
 
@@ -49,7 +50,7 @@ impl KernelFile {
     /// Reads a file of kernel IR.
     ///
     /// # Errors
-    /// When the file cannot be read, or has no valid kernel or no valid spec; with the line.
+    /// Fails if the file cannot be read, or has no valid kernel or spec. The error gives the line.
     pub fn read(path: &Path) -> Result<KernelFile, Error> {
         let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
         let kernel = parse(&text).map_err(|error| {
@@ -65,16 +66,16 @@ impl KernelFile {
         Ok(KernelFile { path: path.to_owned(), kernel, spec, text })
     }
 
-    /// Checks that the kernel has the same signature as another one: its original, or the kernel
-    /// that it replaces.
+    /// Checks that the kernel has the same signature as the kernel `own`: its original, or the
+    /// kernel that it replaces.
     ///
     /// # Errors
-    /// The first line of the signature that differs.
+    /// The error gives the first line of the signature that differs.
     pub fn check_signature(&self, own: &Kernel) -> Result<(), ReplacementError> {
         let Some((expected, found)) = signature_difference(own, &self.kernel) else { return Ok(()) };
         let code = |line: &str| line.split(['/', ';']).next().unwrap_or_default().trim().to_owned();
-        // A buffer may be written in another form, so it is found by its name. If a line is
-        // missing, or dims differ, the error gives the line of the kernel's name.
+        // A buffer may be written in another form, so its line is found by the buffer's name. If
+        // there is no such line, or dims differ, the error gives the line with the kernel's name.
         let head = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
         let lines = || (1..).zip(self.text.lines().map(code));
         let of_buffer = lines().find(|(_, line)| !found.starts_with("kernel ") && head(line) == head(&found));
@@ -89,7 +90,7 @@ impl KernelFile {
     }
 }
 
-/// Kernels by their names.
+/// Kernels that replace others, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replacements {
     kernels: BTreeMap<String, KernelFile>,
@@ -101,7 +102,7 @@ impl Replacements {
     /// Reads a file of kernel IR, or all files in a folder whose names end with `.ix`.
     ///
     /// # Errors
-    /// When a file cannot be read or is not a kernel, when there are no files, and when two kernels
+    /// Fails if a file cannot be read or is not a kernel, if there are no files, or if two kernels
     /// have the same name.
     pub fn read(path: &Path) -> Result<Replacements, Error> {
         let files = if path.is_dir() { files(path)? } else { vec![path.to_owned()] };
@@ -115,8 +116,8 @@ impl Replacements {
         Ok(Replacements { kernels, is_unchecked: false })
     }
 
-    /// Turns off the check of results. Kernels that are only shown, or are meant to differ, need no
-    /// check.
+    /// Turns off the check of results. It is not needed for kernels that are only shown or are
+    /// meant to differ.
     #[must_use]
     pub fn without_check(self) -> Replacements {
         Replacements { is_unchecked: true, ..self }
@@ -130,7 +131,7 @@ impl Replacements {
     /// Puts the kernels into a plan. Returns the names of those that differ from the originals.
     ///
     /// # Errors
-    /// When the plan has no kernel of a name, or one with other dims or buffers.
+    /// Fails if the plan has no kernel of a name, or one with other dims or buffers. Returns
     /// [`ReplacementError::Departs`] if a kernel computes other results than the one that it
     /// replaces.
     pub fn put_into(&self, plan: &mut Plan<Kernel>) -> Result<Vec<String>, Error> {
@@ -158,8 +159,8 @@ impl Replacements {
     }
 }
 
-/// Returns the first dim or buffer in which two signatures differ, as text. It is empty for a
-/// signature that has none there.
+/// Returns the first dim or buffer in which two signatures differ, as text for each kernel. The
+/// text is empty if that kernel has no dim or buffer there.
 pub fn signature_difference(a: &Kernel, b: &Kernel) -> Option<(String, String)> {
     let (a, b) = (signature(a), signature(b));
     let at = (0..a.len().max(b.len())).find(|&at| a.get(at) != b.get(at))?;

@@ -6,10 +6,10 @@
 //! --op 'blk.*.attn_q' --layer 3  by a whole name, in a layer
 //! ```
 //!
-//! A pattern with `*` or `?` must match a whole word or name (for weights, with or without
-//! `.weight`). Another pattern is an op's word, or a part of a name. An op's layer is the number in
-//! its names (`blk.3.attn_q`, `kv.3`). An op whose names have no number is in the last layer from
-//! which it takes values.
+//! A pattern with `*` or `?` must match a whole op word or a whole name (for weights, with or
+//! without `.weight`). A pattern without wildcards is an op's word, or a part of a name. An op's
+//! layer is the number in its names (`blk.3.attn_q`, `kv.3`). An op whose names have no number is
+//! in the last layer from which it takes values.
 //!
 //! ```
 //! use ixc_compile::model::Model;
@@ -37,13 +37,14 @@ mod selection;
 
 pub use selection::{Item, LayerRange, SelectError, Selection, in_any_layer, layer_of, ranges};
 
-/// The layers of items in order. An item whose names have no layer is in the last layer from which
-/// it takes values.
+/// Layer of each value, for items that are visited in order. An item whose names have no layer is
+/// in the last layer from which it takes values.
 #[derive(Default)]
 struct Flow(HashMap<u32, u64>);
 
 impl Flow {
-    /// Returns the layer of an item with these names, operands and results.
+    /// Returns the layer of an item from its names, the values that it takes and the values that it
+    /// gives.
     fn layer(&mut self, names: &[String], takes: &[u32], gives: &[u32]) -> Option<u64> {
         let own = names.iter().filter_map(|name| layer_of(name)).max();
         let layer = match names.is_empty() {
@@ -59,7 +60,7 @@ impl Flow {
     }
 }
 
-/// Returns the ops of a function.
+/// Returns the ops of a function as items that can be selected.
 pub fn ops(module: &Module, function: &Function) -> Vec<Item> {
     let mut flow = Flow::default();
     let item = |op: &ixc_ir::graph::Op| {
@@ -74,7 +75,7 @@ pub fn ops(module: &Module, function: &Function) -> Vec<Item> {
         let takes: Vec<u32> = op.values().map(|(_, value)| value.0).collect();
         let gives: Vec<u32> = op.results.iter().map(|value| value.0).collect();
         let layer = flow.layer(&names, &takes, &gives);
-        // The name of an op's result describes the op, and has no layer.
+        // The name of an op's result identifies the op, but its number is not a layer.
         names.extend(op.results.iter().filter_map(|&value| function.values.get(value.index())?.name.clone()));
         Item { op: op.kind.row().mnemonic.to_owned(), names, layer }
     };
@@ -88,7 +89,7 @@ enum Work<'p> {
     Step(&'p Step),
 }
 
-/// The items of a plan or draft, in order.
+/// The work of a plan or draft as items that can be selected, in order.
 struct Works<'p, K> {
     plan: &'p Plan<K>,
     name: &'p dyn Fn(&K) -> String,
@@ -125,7 +126,7 @@ impl<'p, K> Works<'p, K> {
                 Source::Rope(_) | Source::Scratch | Source::Input(_) => {}
             }
         }
-        // A buffer is written once, by the first work that uses it.
+        // A buffer is written once: by the first work that uses it. All later work reads it.
         let (takes, gives): (Vec<u32>, Vec<u32>) =
             buffers.into_iter().partition(|buffer| self.flow.0.contains_key(buffer));
         let layer = self.flow.layer(&names, &takes, &gives);
@@ -161,14 +162,14 @@ fn kernels_of(task: &Task) -> BTreeSet<KernelId> {
     task.variants.iter().flat_map(|variant| used_by(variant).into_iter().map(|(id, _)| id)).collect()
 }
 
-/// Returns the kernels of a variant with their roles.
+/// Returns the kernels of a task's variant, with their roles.
 fn used_by(variant: &Variant) -> Vec<(KernelId, Role)> {
     let bands = variant.bands.iter().map(|bands| (bands.kernel, Role::Band));
     let parts = variant.split.iter().flat_map(|split| [Some(split.combine), split.alone].into_iter().flatten());
     [(variant.kernel, Role::Rows)].into_iter().chain(bands).chain(parts.map(|id| (id, Role::Parts))).collect()
 }
 
-/// Returns all work of a plan: the step, the task's position in it, and the item.
+/// Returns all work of a plan: for each item, the step and the task's position in it.
 fn of_steps<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String) -> Vec<(usize, Option<usize>, Item)> {
     let mut works = Works { plan, name, flow: Flow::default() };
     let mut all = Vec::new();
@@ -191,8 +192,8 @@ fn of_steps<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String) -> Vec<(usize, Optio
     all
 }
 
-/// Returns the selected part of IR as text for users: a graph's ops with their weights and states,
-/// or tasks and steps.
+/// Returns the selected part of IR as text for users: the ops of a graph with their weights and
+/// states, or tasks and steps.
 ///
 /// # Errors
 /// [`SelectError`] if nothing is selected.
@@ -252,7 +253,7 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
         WorkItem::Task(task) => print::task(&draft.plan, task, &KernelSpec::name),
         WorkItem::Bucket(step) | WorkItem::Residency(step) | WorkItem::Exchange(step) => {
             let text = print::step(&draft.plan, at, step, &|_| true, &KernelSpec::name);
-            // The number in the text has no meaning, because the work is not in a step yet.
+            // The printed step number has no meaning, because the work is not in a step yet.
             text.split_once(": ").map_or(text.clone(), |(_, what)| format!("  {what}"))
         }
     };
@@ -286,11 +287,11 @@ fn join_lines(lines: impl Iterator<Item = String>) -> String {
 /// Role of a kernel in a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Computes whole items.
+    /// The kernel computes whole items.
     Rows,
-    /// Computes parts of items, if there are many threads.
+    /// The kernel computes bands of items, if there are many threads.
     Band,
-    /// Combines the parts of items.
+    /// The kernel combines the parts of items.
     Parts,
 }
 
@@ -305,23 +306,23 @@ impl Role {
     }
 }
 
-/// A use of a kernel. Tasks that differ only in their layer are one use.
+/// A use of a kernel by tasks. Tasks that differ only in their layer are one use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
     /// Label of the tasks, with `*` for the layer: `linear blk.*.attn_q`.
     pub task: String,
     /// Layers of the tasks, if any.
     pub layers: BTreeSet<u64>,
-    /// Role in the tasks.
+    /// Role of the kernel in the tasks.
     pub role: Role,
-    /// Min number of rows.
+    /// Min number of rows for which the kernel is used.
     pub from_rows: u32,
-    /// Max number of rows; `None` for no limit.
+    /// Max number of rows for which the kernel is used; `None` for no limit.
     pub to_rows: Option<u32>,
 }
 
 /// Returns the positions of the selected kernels of a plan, with their uses. A kernel without uses
-/// is selected only if all kernels are.
+/// is returned only if everything is selected.
 ///
 /// # Errors
 /// [`SelectError`] if no kernel is selected.

@@ -34,7 +34,7 @@ use ixc_model_files::gguf::Gguf;
 /// Error of a model that does not match the descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
-    /// The model does not have the expected number of files.
+    /// The model has another number of files than the descriptor.
     #[error("the model has {found} files; the descriptor expects {expected}")]
     Files {
         /// Number of files of the model.
@@ -47,11 +47,11 @@ pub enum WeightError {
     OtherModel {
         /// Model file that was opened.
         path: String,
-        /// Differing property.
+        /// Property that differs.
         what: &'static str,
-        /// Value for this file.
+        /// Value of the property for this file.
         found: u64,
-        /// Expected value.
+        /// Value of the property in the descriptor.
         expected: u64,
     },
     /// A weight does not match the descriptor.
@@ -77,7 +77,7 @@ struct Weight<'g> {
     format: Format,
     columns: u64,
     stored: Cow<'g, [u8]>,
-    /// The packed form, if kernels need it. It is packed on first use.
+    /// Packed form of the weight, if kernels need it. The weight is packed on first use.
     packed: Option<OnceCell<Vec<u8>>>,
 }
 
@@ -87,13 +87,14 @@ pub struct ModelWeights<'g> {
 }
 
 impl<'g> ModelWeights<'g> {
-    /// Finds all weights.
+    /// Finds all weights of the descriptor in the model's file.
     ///
     /// # Errors
-    /// When the model's files differ from the descriptor's, or a weight is missing or different.
+    /// Fails if the model's files differ from the descriptor's, or a weight is missing or
+    /// different.
     pub fn new(descriptor: &Descriptor, gguf: &'g Gguf) -> Result<ModelWeights<'g>, WeightError> {
-        // The loader of plans makes the same check: with another model of the same shape, the text
-        // would be wrong without an error.
+        // The loader of plans makes the same check. Without it, another model of the same shape
+        // would give wrong text without an error.
         let (found, expected) = (gguf.files().len(), descriptor.files.len());
         if found != expected {
             return Err(WeightError::Files { found, expected });

@@ -1,9 +1,9 @@
 //! Features of this build: architectures, formats with their kernels on each target, tokenizers,
-//! chat formats. They come from the tables that the program itself uses, so they are always
+//! chat formats. The list is made from the tables that the program itself uses, so it is always
 //! correct.
 //!
-//! Every architecture takes weights in every format, on every target; only the kernels of the
-//! products differ.
+//! Every architecture takes weights in every format, on every target. Only the kernels of matrix
+//! products depend on the format and target.
 
 use std::fmt::Write as _;
 
@@ -18,9 +18,9 @@ use serde::Serialize;
 /// Rows and columns of the weight for which kernels are listed. Every format supports this size.
 const ROWS: u64 = 4096;
 const COLUMNS: u64 = 4096;
-/// Weight rows of an item.
+/// Weight rows in an item of the listed kernels.
 const ITEM: u64 = 64;
-/// Width of the page, without its tables.
+/// Width of the page in columns. Tables may be wider.
 const WIDTH: usize = 80;
 
 /// Supported features.
@@ -32,11 +32,11 @@ pub struct Support {
     pub formats: Vec<FormatSupport>,
     /// Pre-tokenizers of byte-pair vocabularies, by the value of `tokenizer.ggml.pre`.
     pub pre_tokenizers: Vec<&'static str>,
-    /// Chat formats whose answers can be split into reasoning, tool calls and content.
+    /// Chat formats whose answers the server can split into reasoning, tool calls and content.
     pub answers: Vec<&'static str>,
 }
 
-/// An architecture.
+/// A supported architecture.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArchitectureSupport {
     /// Value of `general.architecture`.
@@ -47,18 +47,18 @@ pub struct ArchitectureSupport {
     pub family: &'static str,
 }
 
-/// A format.
+/// A supported weight format.
 #[derive(Clone, Debug, Serialize)]
 pub struct FormatSupport {
     /// Name of the format.
     pub name: &'static str,
-    /// Bits of an element in the file.
+    /// Bits per element in the file.
     pub bits: f64,
-    /// Bits of an element in packed form.
+    /// Bits per element in packed form.
     pub packed_bits: f64,
     /// Whether `ixc quantise` can write the format.
     pub made: bool,
-    /// Products of this format's weights on each target.
+    /// Kernels for products with weights of this format, on each target.
     pub products: Vec<Products>,
 }
 
@@ -67,13 +67,14 @@ pub struct FormatSupport {
 pub struct Products {
     /// Name of the target.
     pub target: &'static str,
-    /// The activations' format.
+    /// Format of the activations.
     pub activations: &'static str,
-    /// The kernels, from few rows to many.
+    /// Names of the kernels, from the one for few rows to the one for many.
     pub kernels: Vec<String>,
 }
 
-/// Returns the targets whose kernels differ. Each CPU uses the kernels of one of them.
+/// Returns the targets that have different kernels. Each CPU uses the kernels of one of these
+/// targets.
 fn targets() -> impl Iterator<Item = Target> {
     let mut seen = Vec::new();
     Target::all().filter(move |target| {
@@ -123,13 +124,13 @@ impl Support {
         }
     }
 
-    /// Returns Markdown.
+    /// Returns the features as Markdown.
     pub fn markdown(&self) -> String {
         self.text(true)
     }
 
-    /// Returns Markdown without the kernels of each format and target, which are too wide for
-    /// terminals.
+    /// Returns the features as Markdown without the kernels of each format and target, which are
+    /// too wide for terminals.
     pub fn markdown_without_kernels(&self) -> String {
         self.text(false)
     }
@@ -153,7 +154,7 @@ impl Support {
         out
     }
 
-    /// Returns a paragraph for each family.
+    /// Returns one paragraph for each family of architectures.
     fn architectures_text(&self) -> String {
         let mut out = String::from("\n## Architectures\n\n");
         out += &wrap_paragraph("Values of `general.architecture`, each with its models, by family:");
@@ -206,7 +207,7 @@ impl Support {
     }
 }
 
-/// Returns names as code, with commas.
+/// Returns names in code marks, separated by commas.
 fn list(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,6 @@
-//! The file of measured choices that are faster than those derived from cache sizes. `ixc kernel
-//! tune` writes it. Commands that compile a model for the machine that they run on read it.
+//! The file of tuned choices: measured choices that are faster than those derived from cache sizes.
+//! `ixc kernel tune` writes the file. Commands that compile a model for the machine on which they
+//! run read it.
 //!
 //! ```text
 //! # Writes tuned-TARGET.json in the user's cache folder:
@@ -10,15 +11,15 @@
 //! ixc compile model.gguf --tuned other.json
 //! ```
 //!
-//! The file is JSON with a CRC-32: format `ixc-tuned`, version 1, the version of `ixc`, the target,
-//! the CPU (or the cost model) of the measurements, and rows. Each row has a choice for weights of
-//! one shape, and its measurements.
+//! The file is JSON with a CRC-32. It has the format `ixc-tuned`, version 1, the version of `ixc`,
+//! the target, the CPU (or the cost model) of the measurements, and rows. Each row has a choice for
+//! weights of one shape, and its measurements.
 //!
-//! The file is untrusted until every row is read. The pass `tile` checks that each choice is a
-//! candidate for its weight.
+//! The file is not trusted: every row is checked when it is read. The pass `tile` also checks that
+//! each choice is a candidate for its weight.
 //!
-//! Invariant: the file in the user's folder applies only to code for this machine, so that a named
-//! target gives the same plan everywhere.
+//! Invariant: the file in the user's folder applies only to code for this machine. A named target
+//! therefore gives the same plan on every machine.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +38,7 @@ use crate::cache_file::write_bytes;
 use crate::error::tuned::TunedError;
 use crate::machine::features::cpu_name;
 
-/// Format in the file.
+/// Name of the format in the file.
 const FORMAT: &str = "ixc-tuned";
 /// Version of the format.
 const VERSION: u64 = 1;
@@ -69,7 +70,7 @@ pub enum MeasurementSource {
     Model(String),
 }
 
-/// A choice with its measurements.
+/// A choice with the results of its measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -77,25 +78,25 @@ pub struct Row {
     pub choice: String,
     /// Tiling that is used without this choice.
     pub instead_of: String,
-    /// Speed relative to that tiling, with quartiles as bounds.
+    /// Speed relative to `instead_of`, with quartiles as bounds.
     pub ratio: Speedup,
 }
 
-/// Speed relative to another choice; more than 1 is faster. In JSON it is the list `[median, low,
-/// high]`.
+/// Speed relative to another tiling; more than 1 is faster. In JSON it is the list
+/// `[median, low, high]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "[f64; 3]", into = "[f64; 3]")]
 pub struct Speedup {
-    /// Median of the rounds.
+    /// Median of the ratios of all rounds.
     pub median: f64,
-    /// Lower bound of the interval of the ratio.
+    /// Lower bound of the ratio.
     pub low: f64,
-    /// Upper bound of the interval of the ratio.
+    /// Upper bound of the ratio.
     pub high: f64,
 }
 
 impl Speedup {
-    /// Creates a speed without spread.
+    /// Creates a speed whose bounds equal the median.
     pub fn exact(speed: f64) -> Speedup {
         Speedup { median: speed, low: speed, high: speed }
     }
@@ -114,7 +115,7 @@ impl From<Speedup> for [f64; 3] {
     }
 }
 
-/// Choices from a file, and their origin.
+/// Tuned choices from a file, with their origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunedFile {
     /// File with the tuned tilings.
@@ -128,7 +129,7 @@ pub struct TunedFile {
 /// Returns the file for one target in the user's folder.
 ///
 /// # Errors
-/// If the user has no such folder.
+/// Fails if the user has no such folder.
 pub fn own_file(target: Target) -> Result<PathBuf, TunedError> {
     let folder = private_files::folder().ok_or(TunedError::NoFolder)?;
     Ok(folder.join(format!("tuned-{}.json", target.name())))
@@ -167,7 +168,7 @@ fn read(path: &Path) -> Result<Option<(StoredTuning, TunedChoices)>, Error> {
     Ok(Some((stored, TunedChoices(choices))))
 }
 
-/// Checks the conditions for which a file was made.
+/// Checks that a file was written for this CPU or cost model, this target and this version.
 fn is_of(path: &Path, stored: &StoredTuning, by: &MeasurementSource, target: &str) -> Result<(), TunedError> {
     let other = |key, found: &str, expected: &str| {
         let [found, expected] = [found, expected].map(|text| text.chars().take(64).collect());
@@ -200,7 +201,8 @@ impl TunedFile {
     /// Reads a file that the user named.
     ///
     /// # Errors
-    /// If the file is missing or malformed, or was made on another CPU or by another `ixc`.
+    /// Fails if the file is missing or malformed, or was written on another CPU or by another
+    /// `ixc`.
     pub fn from_path(path: &Path) -> Result<TunedFile, Error> {
         let Some((stored, choices)) = read(path)? else {
             let source = std::io::ErrorKind::NotFound.into();
@@ -214,8 +216,8 @@ impl TunedFile {
         Ok(TunedFile { path: path.to_owned(), is_named: true, target: stored.target, choices })
     }
 
-    /// Reads the file in the user's folder for this machine. `None` if there is no file, or if it
-    /// is not valid here; the reason is logged.
+    /// Reads the file in the user's folder for this machine. Returns `None` if there is no file, or
+    /// if it is not valid here; the reason is logged.
     pub fn of_this_machine() -> Option<TunedFile> {
         let (target, by) = (Target::native(), MeasurementSource::Cpu(cpu_name()));
         let path = own_file(target).ok()?;
@@ -246,7 +248,7 @@ impl TunedFile {
     /// Checks that the choices are for the target of a compilation.
     ///
     /// # Errors
-    /// If the user named the file, and it is for another target.
+    /// Fails if the user named the file, and it is for another target.
     pub fn check(&self, target: Target) -> Result<(), Error> {
         if !self.is_named || self.target == target.name() {
             return Ok(());
@@ -255,19 +257,19 @@ impl TunedFile {
         Err(TunedError::Other { path, key: "target", found, expected: target.name().to_owned() }.into())
     }
 
-    /// Passes the choices to the pass `tile` for code for `target`. `is_native` is set if `target`
-    /// is this machine's default target.
+    /// Adds the choices to the options of the pass `tile`, for code for `target`. `is_native` is
+    /// set if `target` is this machine's default target.
     pub fn tell(&self, options: OptionSet, target: Target, caches: &CoreCaches, is_native: bool) -> OptionSet {
         if self.target != target.name() || !(self.is_named || is_native) {
             return options;
         }
         let mut tile: tile::TileOptions = options.get();
-        // An option overrides the file.
+        // A choice that was set by an option overrides a choice of the file.
         let said = std::mem::take(&mut tile.tuned.0);
         let is_said = |choice: &TunedChoice| said.iter().any(|said| said.kernel() == choice.kernel());
         let of_file: Vec<&TunedChoice> = self.choices.0.iter().filter(|choice| !is_said(choice)).collect();
-        // The user did not name this file, so choices that are no longer candidates are ignored
-        // with a warning.
+        // The user did not name this file. Choices that are no longer candidates are therefore
+        // ignored with a warning.
         let is_taken = |choice: &&&TunedChoice| {
             let of_weight: Vec<&TunedChoice> =
                 of_file.iter().copied().filter(|of| of.weight == choice.weight).collect();
@@ -296,7 +298,7 @@ pub struct Place {
     /// Path of the file, which may not exist.
     pub path: PathBuf,
     /// Whether this is the default file in the user's folder. Its contents are replaced if they are
-    /// invalid. A file that the user named is not overwritten.
+    /// invalid. If the user named a file with other contents, writing fails.
     pub is_own: bool,
 }
 
@@ -304,7 +306,8 @@ impl Place {
     /// Checks that the file can be written.
     ///
     /// # Errors
-    /// If the user named the file, and it has other contents or was made for other conditions.
+    /// Fails if the user named the file, and it has other contents or was written for other
+    /// conditions.
     pub fn check(&self, target: Target, by: &MeasurementSource) -> Result<(), Error> {
         self.read_choices(target, by).map(drop)
     }
@@ -329,12 +332,12 @@ impl Place {
     }
 }
 
-/// Writes the choice for a kernel of a weight into a file, in place of an earlier one. Without a
-/// faster candidate, it removes the earlier choice. All other choices stay. The file is written
-/// under a temporary name and renamed.
+/// Writes the choice for a kernel of a weight into a file, in place of an earlier choice for this
+/// kernel. If there is no faster candidate, only the earlier choice is removed. All other choices
+/// stay. The file is written under a temporary name and renamed.
 ///
 /// # Errors
-/// See [`Place::check`]; also the system's error.
+/// See [`Place::check`]. Also fails with the system's error.
 pub fn put(
     place: &Place,
     target: Target,
@@ -410,7 +413,7 @@ mod tests {
         let kernel = choice.kernel();
         put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
         assert_eq!(TunedFile::from_path(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
-        // The choice is removed when no candidate is faster any longer.
+        // The choice is removed when no candidate is faster than the default.
         put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, None).unwrap();
         assert_eq!(TunedFile::from_path(&path).unwrap().choices.text(), CHOICES[1]);
         put(&named(&path), Target::AVX2, &MeasurementSource::Cpu(cpu_name()), kernel, Some(row)).unwrap();
@@ -427,7 +430,7 @@ mod tests {
         let said = tile::TileOptions { tuned: TunedChoices(vec![choice.clone()]), ..tile::TileOptions::default() };
         let file = TunedFile { choices: TunedChoices(vec![CHOICES[0].parse().unwrap()]), ..tuned.clone() };
         assert_eq!(told(&file, OptionSet::default().with(&said), false), said.tuned);
-        // Valid choices of the user's folder apply, and invalid ones are ignored.
+        // Valid choices of the file in the user's folder apply, and invalid ones are ignored.
         let own = TunedFile { is_named: false, ..tuned };
         assert!(own.check(Target::AMX).is_ok() && told(&own, OptionSet::default(), false).0.is_empty());
         assert_eq!(told(&own, OptionSet::default(), true), own.choices);
@@ -459,7 +462,7 @@ mod tests {
         assert!(error(&text.replace("\"rows\"", "\"more\": 1, \"rows\"")).contains("unknown field `more`"));
         assert!(error(&text.replace(&cpu_name(), "other")).contains("was tuned for the CPU other"));
         assert!(error(&text.replace(build::version(), "0.0.0")).contains("was tuned for ixc 0.0.0"));
-        // A row is checked even if the checksum is correct.
+        // Each row is checked, even if the checksum is correct.
         let mut stored: StoredTuning = serde_json::from_str(&text).unwrap();
         stored.rows[1].choice = "q4_k_r16 x=a8_super n=64 k=256: magic".to_owned();
         stored.crc32 = crc(&stored.rows).unwrap();

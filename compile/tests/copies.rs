@@ -1,4 +1,4 @@
-//! Counts the copies of a model's graph that a compilation makes.
+//! Test that counts how often a compilation copies a model's graph.
 //!
 //! The graph gets a weight that no op uses. Its name has a length that no other allocation has.
 //! Each copy of the graph copies the name, and the allocator counts these copies.
@@ -56,8 +56,8 @@ fn compiling_copies_the_graph_once() {
         let in_parts = || drop(Prefix::new(&model, &options).unwrap().specs(&model, &options).unwrap());
         assert_eq!(copies(in_parts), 1);
     }
-    // A pass with a watcher keeps its input for a comparison. This shows that the allocator counts
-    // copies.
+    // A pass with a watcher copies its input to compare it with the output. This shows that the
+    // allocator counts copies.
     let watched =
         copies(|| drop(passes_left(&model, &CompileOptions::default(), Some("fuse"), &mut |_, _, _| {}).unwrap()));
     assert!(watched > 1);

@@ -1,17 +1,18 @@
 //! Time of exchanges between ranks.
 //!
 //! In a *round* each of `N` ranks sends a message of `b` bytes to each other rank, all at the same
-//! time. With `m` ranks on a machine, a socket receives `(m - 1) b` bytes from its machine. A
-//! machine receives `m (N - m) b` bytes from others. The slower of both links gives the time:
+//! time. With `m` ranks on a machine, a socket receives `(m - 1) b` bytes from ranks of its own
+//! machine. A machine receives `m (N - m) b` bytes from other machines. The slower of the link
+//! inside a machine and the link between machines gives the time:
 //!
 //! ```text
 //! latency  = latency of the slowest link + (m - 1) message.inside + (N - m) message.between
 //! transfer = max((m - 1) b / inside, m (N - m) b / between)
 //! ```
 //!
-//! `all_gather` of a part of `b` bytes is a round of `b` bytes. `all_reduce` of `b` bytes has one
-//! of two methods, which both add the parts in the order of the ranks. [`adds_in_pieces`] chooses
-//! the method, also in a run:
+//! In an `all_gather`, each rank gives `b` bytes; it is a round of `b` bytes. An `all_reduce` of
+//! `b` bytes uses one of two methods, which both add the parts of the ranks in the order of the
+//! ranks. [`adds_in_pieces`] chooses the method, here and when a plan runs:
 //!
 //! - *whole*: a round of `b` bytes. Each rank then adds all parts.
 //! - *scattered*: a round of `b / N` bytes, after which each rank adds its share of the elements;
@@ -22,18 +23,18 @@ use serde::Serialize;
 
 use super::machines::Machines;
 
-/// Time and traffic of an exchange.
+/// Time and traffic of one exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ExchangeCost {
     /// Seconds that do not depend on the number of bytes.
     pub latency: f64,
-    /// Seconds in which bytes travel.
+    /// Seconds in which the bytes are transferred.
     pub transfer: f64,
-    /// Messages of all ranks.
+    /// Number of messages that all ranks together send.
     pub messages: u64,
-    /// Bytes of all ranks that stay on a machine.
+    /// Bytes of all ranks' messages that stay on a machine.
     pub bytes_inside: f64,
-    /// Bytes of all ranks that travel to another machine.
+    /// Bytes of all ranks' messages that travel to another machine.
     pub bytes_between: f64,
 }
 
@@ -68,7 +69,7 @@ fn round(machines: &Machines, ranks: u32, bytes: f64) -> ExchangeCost {
         (false, _) => between.latency_seconds,
     };
     let pairs = u64::from(ranks) * u64::from(ranks - 1);
-    // The last machine may have fewer ranks.
+    // The last machine may have fewer ranks than the other machines.
     let pairs_of = |ranks: u32| u64::from(ranks) * u64::from(ranks.saturating_sub(1));
     let rest = ranks % on_machine;
     let pairs_inside = u64::from(ranks / on_machine) * pairs_of(on_machine) + pairs_of(rest);
@@ -91,12 +92,12 @@ pub fn all_reduce(machines: &Machines, ranks: u32, bytes: f64) -> ExchangeCost {
     share.plus(share)
 }
 
-/// Returns the cost of a concatenation. Each rank gives `bytes`.
+/// Returns the cost of a concatenation over all ranks. Each rank contributes `bytes` bytes.
 pub fn all_gather(machines: &Machines, ranks: u32, bytes: f64) -> ExchangeCost {
     round(machines, ranks, bytes)
 }
 
-/// Returns the cost of a message from a rank to another.
+/// Returns the cost of a message from one rank to another.
 pub fn send(machines: &Machines, from: u32, to: u32, bytes: f64) -> ExchangeCost {
     let link = machines.link(from, to);
     let is_inside = machines.machine_of(from) == machines.machine_of(to);
@@ -114,7 +115,8 @@ mod tests {
     use super::*;
     use crate::cluster::machines::{self, Machines};
 
-    // Inside: 10 us, 1 us a message, 2 GB/s. Between: 100 us, 5 us a message, 1 GB/s.
+    // Link inside a machine: 10 us, 1 us a message, 2 GB/s. Link between machines: 100 us, 5 us a
+    // message, 1 GB/s.
     fn round_numbers() -> Machines {
         machines::find("round").unwrap()
     }
@@ -131,7 +133,7 @@ mod tests {
         close(gather.latency, 11e-6);
         close(gather.transfer, 10e-6);
         assert_eq!((gather.messages, gather.bytes_inside, gather.bytes_between), (2, 40_000.0, 0.0));
-        // Whole: 11 + 10 us. Scattered: 2 (11 + 5) us.
+        // The whole method takes 11 + 10 us, the scattered one 2 (11 + 5) us.
         close(all_reduce(&machines, 2, 20_000.0).seconds(), 21e-6);
         close(send(&machines, 0, 1, 20_000.0).seconds(), 20e-6);
     }
@@ -139,23 +141,26 @@ mod tests {
     #[test]
     fn exchanges_between_machines_have_times_derived_by_hand() {
         let machines = round_numbers();
-        // Four ranks on two machines. Each rank has 1 neighbour and 2 others: 100 + 1 + 2 * 5 us.
-        // A machine receives 2 * 2 * 1,000,000 bytes at 1 GB/s: 4 ms.
+        // There are four ranks on two machines. Each rank has 1 other rank on its machine and 2 on
+        // the other machine: 100 + 1 + 2 * 5 us. A machine receives 2 * 2 * 1,000,000 bytes at 1
+        // GB/s: 4 ms.
         let gather = all_gather(&machines, 4, 1e6);
         close(gather.latency, 111e-6);
         close(gather.transfer, 4e-3);
         // Of 12 messages, 4 stay on a machine.
         assert_eq!((gather.messages, gather.bytes_inside, gather.bytes_between), (12, 4e6, 8e6));
-        // Scattered: two rounds of 250,000 bytes, 2 (111 us + 1 ms), are faster than 4.111 ms.
+        // The scattered method has two rounds of 250,000 bytes. These 2 (111 us + 1 ms) are faster
+        // than 4.111 ms.
         let sum = all_reduce(&machines, 4, 1e6);
         close(sum.seconds(), 2.222e-3);
         assert_eq!((sum.messages, sum.bytes_between), (24, 4e6));
-        // A short sum takes one round.
+        // A sum of few bytes takes one round of 12 messages.
         assert_eq!(all_reduce(&machines, 4, 100.0).messages, 12);
-        // The method is that of a run, also where the other one is faster on these machines.
+        // The method is the one that a plan uses when it runs, even if the other one is faster on
+        // these machines.
         assert_eq!([109_226.0, 109_227.0].map(|bytes| all_reduce(&machines, 4, bytes).messages), [12, 24]);
         close(send(&machines, 1, 2, 1e6).seconds(), 1.1e-3);
-        // Three ranks: the last machine has one.
+        // Of three ranks, the last one is alone on its machine.
         assert_eq!(all_gather(&machines, 3, 1.0).bytes_inside, 2.0);
         assert_eq!(all_reduce(&machines, 1, 1e6), ExchangeCost::default());
     }

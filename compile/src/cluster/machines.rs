@@ -1,4 +1,5 @@
-//! Descriptions of equal machines: sockets, memory, drive and links. Each socket runs one rank.
+//! Descriptions of several equal machines: their sockets, memory, drive and links. Each socket runs
+//! one rank.
 //!
 //! ```
 //! use ixc_compile::cluster::machines;
@@ -27,11 +28,11 @@ pub const MACHINES: &[(&str, &str)] = &[
 
 /// First line of a written description.
 const HEAD: &str = "# Machines of ranks, written by ixc.";
-/// The kind of a written description.
+/// The file kind of descriptions that `ixc` writes.
 pub const KIND: Kind = Kind {
     name: "description of machines",
     is: |head| head.starts_with(HEAD.as_bytes()),
-    // The measured links are printed there.
+    // Standard output is for the report of the measured links.
     streams: false,
     private: false,
 };
@@ -51,7 +52,7 @@ pub struct Machines {
     pub description: String,
     /// Sources of the numbers.
     pub sources: Vec<String>,
-    /// Fields without a source.
+    /// Fields whose values have no source.
     pub assumed: Vec<String>,
     /// Number of machines. `None` means as many as the ranks need.
     pub machines: Option<u32>,
@@ -77,13 +78,13 @@ pub struct Socket {
     pub memory_bytes: u64,
     /// Bytes per second of memory: channels times transfers.
     pub memory_bytes_per_second: f64,
-    /// Share of this rate that kernels read, 0 to 1.
+    /// Share of this rate that kernels reach, from 0 to 1.
     pub memory_share: f64,
     /// Operations per second of products with quantised weights, two for each multiply-add.
     pub int8_operations_per_second: f64,
     /// Operations per second of products of floats.
     pub float_operations_per_second: f64,
-    /// Seconds in which all threads meet after a step of a plan.
+    /// Seconds that the threads need to meet at a barrier after a step of a plan.
     pub barrier_seconds: f64,
 }
 
@@ -95,19 +96,19 @@ pub struct Drive {
     pub bytes_per_second: f64,
 }
 
-/// A link in one direction. The other direction works at the same time.
+/// Properties of a link in one direction. Both directions work at the same time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// Seconds from the send of a short message to its receipt.
     pub latency_seconds: f64,
-    /// Additional seconds for each message that a rank sends in an exchange.
+    /// Seconds for each message that a rank sends in an exchange, in addition to the latency.
     pub message_seconds: f64,
-    /// Bytes per second.
+    /// Bytes per second that the link transfers.
     pub bytes_per_second: f64,
 }
 
-/// Valid numbers of a field.
+/// Kinds of valid numbers in a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Range {
     Count,
@@ -147,7 +148,7 @@ impl Machines {
     /// Checks that each rank has a socket.
     ///
     /// # Errors
-    /// If there are too few, or no ranks.
+    /// Fails if there are fewer sockets than ranks, or no ranks.
     pub fn check_ranks(&self, ranks: u32) -> Result<(), ClusterError> {
         if ranks == 0 {
             return Err(ClusterError::NoRanks);
@@ -160,12 +161,12 @@ impl Machines {
         }
     }
 
-    /// Returns the machine of a rank.
+    /// Returns the number of the machine on which a rank runs.
     pub fn machine_of(&self, rank: u32) -> u32 {
         rank / self.sockets
     }
 
-    /// Returns the number of machines that ranks use.
+    /// Returns the number of machines on which ranks run.
     pub fn used_by(&self, ranks: u32) -> u32 {
         ranks.div_ceil(self.sockets)
     }
@@ -248,7 +249,7 @@ impl Machines {
     }
 }
 
-/// Returns a text as a TOML string.
+/// Returns a text as a quoted TOML string.
 fn quoted(text: &str) -> String {
     let escape = |c: char| match c {
         '"' | '\\' => format!("\\{c}"),
@@ -278,7 +279,7 @@ pub fn find(name: &str) -> Result<Machines, ClusterError> {
     parse(name, &ixc_files::read_text(path, MAX_BYTES)?)
 }
 
-/// Parses a description. Errors contain `name`.
+/// Parses a description. Errors contain `name`, the name or path of the description.
 ///
 /// # Errors
 /// If the text is not TOML, has unknown fields, or numbers out of range.

@@ -1,4 +1,4 @@
-//! Text of a forecast.
+//! Text of a forecast for several ranks.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -52,7 +52,7 @@ impl Display for ClusterForecast {
     }
 }
 
-/// Writes the mean time of a rank in decode, and the exchanges.
+/// Writes the mean time of a rank for a decoded token, and the exchanges.
 fn write_token(f: &mut Formatter<'_>, step: &StepForecast) -> fmt::Result {
     let RankSeconds { memory, compute, drive, barriers, latency, transfer, waiting } = step.mean;
     let causes = [
@@ -87,7 +87,7 @@ fn write_token(f: &mut Formatter<'_>, step: &StepForecast) -> fmt::Result {
     writeln!(f, "balance   {:.0} %: mean work of a rank, relative to the busiest rank", step.balance * 100.0)
 }
 
-/// Writes a line for each rank, or for consecutive ranks that are equal.
+/// Writes a line for each rank, or one line for several consecutive ranks with equal times.
 fn write_ranks(f: &mut Formatter<'_>, step: &StepForecast) -> fmt::Result {
     writeln!(f)?;
     writeln!(

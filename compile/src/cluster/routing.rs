@@ -1,24 +1,26 @@
-//! Expected load of ranks that have experts of their own. Routing is uniform: each set of `k`
-//! experts is equally likely.
+//! Expected number of a token's experts on each rank, if experts are divided among ranks. The
+//! routing is assumed to be uniform: each set of `k` experts is equally likely.
 
 use ixc_ir::graph::Group;
 
 /// Experts of a layer, divided among ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DividedExperts {
-    /// Number of experts of all ranks.
+    /// Number of experts on all ranks together.
     pub experts: u64,
-    /// Experts of a token.
+    /// Number of experts that a token uses.
     pub top_k: u64,
     /// Number of ranks.
     pub ranks: u32,
 }
 
 impl DividedExperts {
-    /// Returns the expected number of a token's experts on the rank that has most of them.
+    /// Returns the expected number of a token's experts on the rank that has the most of these
+    /// experts.
     ///
-    /// The number of sets with at most `m` experts on each rank is a coefficient of a product of
-    /// polynomials, with a factor `sum over j <= m of C(e, j) x^j` for a rank with `e` experts.
+    /// The number of sets with at most `m` experts on each rank is the coefficient of `x^k` in a
+    /// product of polynomials. A rank with `e` experts contributes the factor
+    /// `sum over j <= m of C(e, j) x^j`.
     pub fn busiest(self) -> f64 {
         let k = self.top_k.min(self.experts);
         let all = binomial(self.experts, k);
@@ -26,7 +28,8 @@ impl DividedExperts {
             return self.mean();
         }
         let at_most = |most: u64| -> f64 {
-            // Coefficients up to x^k, divided by the number of all sets, which keeps them finite.
+            // Coefficients up to x^k, divided by the number of all sets of `k` experts, which keeps
+            // them finite.
             let mut ways = vec![0.0; k as usize + 1];
             ways[0] = 1.0 / all;
             for rank in 0..self.ranks {
@@ -54,7 +57,7 @@ impl DividedExperts {
     }
 }
 
-/// Returns the number of sets of `k` of `n` things.
+/// Returns the number of sets of `k` elements out of `n`.
 fn binomial(n: u64, k: u64) -> f64 {
     if k > n {
         return 0.0;
@@ -72,13 +75,16 @@ mod tests {
 
     #[test]
     fn expected_load_of_the_busiest_rank_is_that_of_hand_counted_sets() {
-        // Of the 6 pairs of 4 experts, 2 are on one rank of two and 4 on both: (2 * 2 + 4) / 6.
+        // There are 6 pairs of 4 experts. In 2 pairs, both experts are on one rank; 4 pairs have
+        // one on each rank: (2 * 2 + 4) / 6.
         assert!((busiest(4, 2, 2) - 8.0 / 6.0).abs() < 1e-12);
-        // One expert is on one rank. All experts divide evenly.
+        // A single expert is always on one rank. If a token uses all experts, they are divided
+        // evenly.
         assert!((busiest(256, 1, 16) - 1.0).abs() < 1e-12);
         assert!((busiest(8, 8, 4) - 2.0).abs() < 1e-12);
         assert!((busiest(128, 8, 1) - 8.0).abs() < 1e-12);
-        // Three experts, one on rank 0 and two on rank 1: pairs {0,1}, {0,2} load 1; {1,2} loads 2.
+        // There are three experts, one on rank 0 and two on rank 1. The pairs {0,1} and {0,2} give
+        // a load of 1; {1,2} gives 2.
         assert!((busiest(3, 2, 2) - 4.0 / 3.0).abs() < 1e-12);
     }
 

@@ -1,16 +1,17 @@
-//! Time of a step on all ranks. Each rank computes from exchange to exchange, and an exchange waits
-//! for the ranks that take part in it.
+//! Time of a step on all ranks. Each rank computes until the next exchange. An exchange begins when
+//! all ranks that take part in it have reached it.
 //!
-//! The time of an op is the longest of three: its bytes at the memory's rate, its operations at the
-//! cores' rate, its missing experts at the drive's rate. Threads then meet at a barrier. The
-//! constants are of ixc's own kernels, measured on one machine with 16 processors:
+//! An op takes the longest of three times: its bytes at the memory's rate, its operations at the
+//! cores' rate, or its missing experts at the drive's rate. Threads then meet at a barrier. The
+//! constants describe ixc's own kernels, measured on one machine with 16 processors:
 //!
-//! - Kernels alone read as fast as memory allows, but threads have uneven shares
+//! - Kernels alone read as fast as memory allows, but some threads get more work than others
 //!   ([`EVENNESS`]).
 //! - A barrier takes longer with more threads; a description of machines states its time.
 //!
-//! With experts by rank, a token's experts are unevenly distributed. An exchange waits for the rank
-//! with most of them, so the expected work of this rank counts ([`super::routing`]).
+//! If experts are divided among ranks, a token's experts are unevenly distributed. An exchange
+//! waits for the rank with the most of the token's experts, so the expected work of this rank
+//! counts ([`super::routing`]).
 
 use ixc_ir::graph::ranks::{Collective, CollectiveKind};
 use ixc_ir::graph::{Dim, Module, Type};
@@ -21,14 +22,14 @@ use super::machines::Machines;
 use super::work::{OpWork, StepSize, WeightBytes, WorkCounter};
 use crate::cluster_error::ClusterError;
 
-/// Mean work of a thread over the work of the slowest thread, in decode of a dense model with 16
+/// Ratio of a thread's mean work to the slowest thread's work, in decode of a dense model with 16
 /// threads: 5.9 of 6.9 ms.
 pub const EVENNESS: f64 = 0.85;
 
 /// Bytes of an f32, which ranks exchange.
 const FLOAT_BYTES: f64 = 4.0;
 
-/// Resource that takes most of the time of a step.
+/// Cause that takes most of the time of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClusterBound {
@@ -63,29 +64,29 @@ impl ClusterBound {
 /// Seconds of a rank in a step, by cause. Their sum is the time of the step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RankSeconds {
-    /// Ops that read as fast as memory allows.
+    /// Seconds of ops that are limited by reads from memory.
     pub memory: f64,
-    /// Ops that compute as fast as the cores can.
+    /// Seconds of ops that are limited by the cores' operations.
     pub compute: f64,
-    /// Ops that wait for experts from the drive.
+    /// Seconds of ops that wait for experts from the drive.
     pub drive: f64,
-    /// Barriers of threads.
+    /// Seconds of barriers between threads.
     pub barriers: f64,
-    /// Latency of exchanges.
+    /// Seconds of the latency of exchanges.
     pub latency: f64,
-    /// Bytes of exchanges on links.
+    /// Seconds in which links transfer the bytes of exchanges.
     pub transfer: f64,
-    /// Waiting for other ranks.
+    /// Seconds of waiting for other ranks.
     pub waiting: f64,
 }
 
 impl RankSeconds {
-    /// Returns the seconds of the rank's own work.
+    /// Returns the seconds of the rank's own work, without exchanges and waiting.
     pub fn work(&self) -> f64 {
         self.memory + self.compute + self.drive + self.barriers
     }
 
-    /// Returns the cause that took longest, without waiting.
+    /// Returns the cause that took longest. Waiting for other ranks is not a cause.
     fn main_cause(&self) -> ClusterBound {
         let all = [
             (ClusterBound::Memory, self.memory),
@@ -137,7 +138,7 @@ pub struct RankForecast {
     pub seconds: RankSeconds,
 }
 
-/// Exchanges of a step.
+/// Number and bytes of the exchanges of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ExchangeCounts {
     /// Sums over ranks.
@@ -146,7 +147,7 @@ pub struct ExchangeCounts {
     pub all_gather: u64,
     /// Messages from rank to rank.
     pub send: u64,
-    /// Messages of all exchanges.
+    /// Number of messages of all exchanges.
     pub messages: u64,
     /// Bytes that stay on a machine.
     pub bytes_inside: f64,
@@ -167,7 +168,7 @@ impl ExchangeCounts {
     }
 }
 
-/// Predicted step.
+/// Forecast of one step on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepForecast {
     /// Tokens of the step.
@@ -178,9 +179,9 @@ pub struct StepForecast {
     pub seconds: f64,
     /// Tokens per second.
     pub tokens_per_second: f64,
-    /// Cause that takes longest, over all ranks.
+    /// Cause that takes the most time, summed over all ranks.
     pub bound: ClusterBound,
-    /// Mean seconds of a rank by cause.
+    /// Mean over all ranks of the seconds by cause.
     pub mean: RankSeconds,
     /// Mean work of a rank, relative to the expected work of the busiest rank.
     pub balance: f64,
@@ -190,7 +191,7 @@ pub struct StepForecast {
     pub ranks: Vec<RankForecast>,
 }
 
-/// Part of a rank's step.
+/// Part of a rank's step: work, or an exchange.
 enum Part {
     /// Work until the next exchange: mean seconds by cause, and those of the busiest rank.
     Work { mean: RankSeconds, busiest: f64 },
@@ -198,20 +199,20 @@ enum Part {
     Exchange(Collective),
 }
 
-/// A rank during the prediction.
+/// Progress of a rank during the prediction of a step.
 struct RankClock {
     parts: std::iter::Peekable<std::vec::IntoIter<Part>>,
     /// Seconds since the step began.
     now: f64,
-    /// Seconds of work, as if the rank always had the most experts.
+    /// Seconds of work that the rank would have if it always had the most experts.
     busiest: f64,
     forecast: RankForecast,
 }
 
-/// Predicts a step of the graphs of all ranks, which match.
+/// Predicts a step for the graphs of all ranks. The exchanges of these graphs must match.
 ///
 /// # Errors
-/// If the weights of a rank do not fit in memory.
+/// Fails if the weights of a rank do not fit in memory.
 pub fn forecast(modules: &[Module], machines: &Machines, size: StepSize) -> Result<StepForecast, ClusterError> {
     let mut clocks = Vec::new();
     for (rank, module) in (0..).zip(modules) {
@@ -284,13 +285,13 @@ impl RankClock {
         Ok(RankClock { parts: parts.into_iter().peekable(), now: 0.0, busiest: 0.0, forecast })
     }
 
-    /// Works until the next exchange, and returns it.
+    /// Counts the rank's work until the next exchange, and returns that exchange.
     fn work(&mut self) -> Option<&Collective> {
         while let Some(Part::Work { mean, busiest }) = self.parts.next_if(|part| matches!(part, Part::Work { .. })) {
             self.now += busiest;
             self.busiest += busiest;
             self.forecast.seconds.add(&mean);
-            // The rank waits while the busiest one still works.
+            // The rank waits until the busiest rank has finished.
             self.forecast.seconds.waiting += (busiest - mean.work()).max(0.0);
         }
         match self.parts.peek() {
@@ -299,7 +300,7 @@ impl RankClock {
         }
     }
 
-    /// Ends the next exchange, which began at `begin`.
+    /// Ends the rank's next exchange, which began at the time `begin`.
     fn exchange(&mut self, begin: f64, cost: &ExchangeCost) {
         self.parts.next();
         self.forecast.seconds.waiting += begin - self.now;
@@ -312,9 +313,9 @@ impl RankClock {
 /// Rates at which a rank computes and reads.
 struct Rates<'m> {
     machines: &'m Machines,
-    /// Share of experts that are not in memory.
+    /// Share of a rank's experts that do not fit in memory.
     missing: f64,
-    /// Ranks that share a drive.
+    /// Number of ranks that share one drive.
     drivers: u32,
 }
 
@@ -346,7 +347,7 @@ impl Rates<'_> {
     }
 }
 
-/// Runs all ranks to the end of the step. Returns the exchanges.
+/// Runs all ranks to the end of the step. Returns the counts of exchanges.
 fn run(clocks: &mut [RankClock], machines: &Machines, size: StepSize) -> ExchangeCounts {
     let mut counts = ExchangeCounts::default();
     let ranks = clocks.len() as u32;
@@ -369,13 +370,15 @@ fn run(clocks: &mut [RankClock], machines: &Machines, size: StepSize) -> Exchang
         if advanced {
             continue;
         }
-        // No messages are pending, so all ranks take part in the same exchange, or have ended.
+        // No messages between two ranks are pending, so all ranks are at the same collective
+        // exchange, or have ended.
         let Some(Some(Collective { kind, ty })) = pending.first() else { return counts };
         let bytes = message_bytes(ty, size);
         let cost = match kind {
             CollectiveKind::AllReduce => exchange::all_reduce(machines, ranks, bytes),
             CollectiveKind::AllGather => exchange::all_gather(machines, ranks, bytes),
-            // Graphs that match have no message without its counterpart.
+            // In matching graphs, every message has a sender and a receiver, so this arm is never
+            // reached.
             CollectiveKind::Send(_) | CollectiveKind::Recv(_) => return counts,
         };
         let begin = clocks.iter().map(|clock| clock.now).fold(0.0, f64::max);
@@ -384,14 +387,14 @@ fn run(clocks: &mut [RankClock], machines: &Machines, size: StepSize) -> Exchang
     }
 }
 
-/// Returns the bytes of a value that a rank gives.
+/// Returns the number of bytes of a value that a rank contributes to an exchange.
 fn message_bytes(ty: &Type, size: StepSize) -> f64 {
     let elements: f64 = ty
         .dims()
         .iter()
         .map(|dim| match dim {
             Dim::Fixed(n) => *n as f64,
-            // Logits of one row are requested.
+            // In a step, logits are requested for one row.
             Dim::Symbol(name) if name == "L" => 1.0,
             Dim::Symbol(_) => size.tokens as f64,
         })
@@ -405,7 +408,7 @@ mod tests {
     use crate::cluster::machines::{self, Machines};
     use ixc_ir::graph::parse::parse;
 
-    /// A graph of rank 0 or 1: a product, a sum over both ranks.
+    /// Returns the graph of rank 0 or 1: products, and a sum over both ranks.
     fn graph(rank: u32, rows: u64) -> Module {
         let text = format!(
             "weight @w : f32[{rows}, 1000]\nweight @v : f32[1000, {rows}]\n
@@ -431,9 +434,10 @@ func @step(%x: f32[T, 1000]) -> (f32[T, 1000]) {{
     fn time_of_a_step_is_derived_by_hand() {
         let size = StepSize { tokens: 1, position: 0 };
         let step = forecast(&[graph(0, 1000), graph(1, 500)], &round(), size).unwrap();
-        // Two products of 4 MB at 100 GB/s, uneven; two stages of 1 us each.
+        // There are two products of 4 MB at 100 GB/s, with uneven threads. The four stages take 1
+        // us each.
         let work = 8e6 / 100e9 / EVENNESS + 4e-6;
-        // 4,000 bytes at 2 GB/s, 10 us latency, 1 us for the message.
+        // The sum has 4,000 bytes at 2 GB/s, 10 us latency, and 1 us for the message.
         let (latency, transfer) = (11e-6, 2e-6);
         assert!((step.seconds - work - latency - transfer).abs() < 1e-12, "{}", step.seconds);
         let [first, second] = [step.ranks[0], step.ranks[1]];
@@ -445,7 +449,7 @@ func @step(%x: f32[T, 1000]) -> (f32[T, 1000]) {{
             let all = rank.seconds.work() + rank.seconds.latency + rank.seconds.transfer + rank.seconds.waiting;
             assert!((all - step.seconds).abs() < 1e-12);
         }
-        // 1000 tokens compute 4e9 operations at 5e12 a second, longer than memory takes.
+        // For 1000 tokens, 4e9 operations at 5e12 a second take longer than the reads from memory.
         let long = forecast(&[graph(0, 1000), graph(1, 1000)], &round(), StepSize { tokens: 1000, position: 0 });
         let long = long.unwrap();
         assert!((long.mean.compute - 4e9 / 5e12).abs() < 1e-9 && long.mean.memory == 0.0);

@@ -1,9 +1,10 @@
 //! Work of a rank: bytes that its ops read, and operations that they compute.
 //!
-//! Activations count nothing: they stay in the processor's caches. Kernels are those of the graph
-//! before fusion, so the number of *stages* is estimated: steps of a plan, which end at a barrier.
-//! A product with a new input is two stages, since the input is rounded first. Keys are rotated and
-//! appended in two, and attention takes two. A measured dense model has as many.
+//! Activations count nothing: they stay in the processor's caches. The graph is not fused yet, so
+//! the number of *stages* is estimated. A stage is a step of a plan, which ends at a barrier. A
+//! product with a new input is two stages, since the input is quantised first. Rotating and
+//! appending keys is two stages, and attention is two. A measured dense model has the same number
+//! of stages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,11 +14,11 @@ use ixc_ir::graph::{
 
 use super::routing::DividedExperts;
 
-/// Stages of a product whose input is new: rounding of the input, and the product.
+/// Number of stages of a product whose input is new: quantisation of the input, and the product.
 const PRODUCT_STAGES: u32 = 2;
-/// Stages of attention: parts of the positions, and their sum.
+/// Number of stages of attention: one over parts of the positions, and one that combines the parts.
 const ATTENTION_STAGES: u32 = 2;
-/// Stages that write keys and values: rotation, and writing.
+/// Number of stages that store keys and values: rotation, and writing to the cache.
 const APPEND_STAGES: u32 = 2;
 
 /// Size of a step.
@@ -32,9 +33,9 @@ pub struct StepSize {
 /// Work of an op on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OpWork {
-    /// Bytes of weights and states, other than experts.
+    /// Bytes of weights and states that the op reads, without experts.
     pub bytes: f64,
-    /// Mean bytes of experts.
+    /// Mean bytes of experts that the op reads.
     pub expert_bytes: f64,
     /// Operations, two for each multiply-add.
     pub operations: f64,
@@ -42,14 +43,14 @@ pub struct OpWork {
     pub floats: bool,
     /// Expected work of the busiest rank, relative to the mean of all ranks.
     pub busiest: f64,
-    /// Stages that the op adds to a plan.
+    /// Number of stages that the op adds to a plan.
     pub stages: u32,
 }
 
 /// Bytes of a rank's weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightBytes {
-    /// Bytes of all other weights.
+    /// Bytes of all weights that are not experts.
     pub dense: u64,
     /// Bytes of experts.
     pub experts: u64,
@@ -75,13 +76,13 @@ impl WeightBytes {
         sum
     }
 
-    /// Returns the sum.
+    /// Returns the bytes of all weights together.
     pub fn all(self) -> u64 {
         self.dense.saturating_add(self.experts)
     }
 }
 
-/// Weights, by the values that hold their dequantised elements.
+/// Finds the weight from which a value was dequantised.
 struct Matrices<'f> {
     function: &'f Function,
     def_use: DefUse,
@@ -92,7 +93,7 @@ impl<'f> Matrices<'f> {
         Matrices { function, def_use: DefUse::from_function(function) }
     }
 
-    /// Returns the position of an operand's weight.
+    /// Returns the index of an operand's weight, directly or through a dequantised value.
     fn weight(&self, operand: Operand) -> Option<usize> {
         match operand {
             Operand::Weight(weight) => Some(weight.index()),
@@ -104,20 +105,20 @@ impl<'f> Matrices<'f> {
     }
 }
 
-/// Work of the ops of a function, in order.
+/// Counter of the work of a function's ops, which must be given in order.
 pub struct WorkCounter<'m> {
     module: &'m Module,
     matrices: Matrices<'m>,
     ranks: u32,
     size: StepSize,
-    /// Inputs of products that were rounded before.
+    /// Inputs of products that were already quantised.
     rounded: HashSet<(ValueId, bool)>,
-    /// Busiest rank's share by routing.
+    /// Load of the busiest rank, relative to the mean, for each routing.
     busiest: HashMap<DividedExperts, f64>,
 }
 
 impl<'m> WorkCounter<'m> {
-    /// Starts at the first op of a function. `ranks` is the number of ranks.
+    /// Creates a counter at the first op of a function. `ranks` is the number of ranks.
     pub fn new(module: &'m Module, function: &'m Function, ranks: u32, size: StepSize) -> WorkCounter<'m> {
         WorkCounter {
             module,
@@ -129,11 +130,12 @@ impl<'m> WorkCounter<'m> {
         }
     }
 
-    /// Returns the work of the next op.
+    /// Returns the work of the next op, which is `op`.
     pub fn count(&mut self, op: &Op) -> OpWork {
         let none = OpWork { busiest: 1.0, ..OpWork::default() };
         match op.kind {
-            // A dequantised weight counts at its use. A prefetch only announces reads.
+            // A dequantised weight counts at its use. A prefetch does not count, because other ops
+            // read the announced bytes.
             OpKind::Dequantise | OpKind::ExpertPrefetch | OpKind::StateBegin => none,
             OpKind::Embed | OpKind::RouteListed => OpWork { bytes: self.row_bytes(op) * self.rows(op), ..none },
             OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown => self.experts(op),
@@ -149,7 +151,7 @@ impl<'m> WorkCounter<'m> {
         }
     }
 
-    /// Returns a type of the function.
+    /// Returns the type of a value of the function.
     fn ty(&self, value: ValueId) -> &'m Type {
         self.matrices.function.ty(value)
     }
@@ -157,7 +159,7 @@ impl<'m> WorkCounter<'m> {
     fn dim(&self, dim: &Dim) -> f64 {
         match dim {
             Dim::Fixed(n) => *n as f64,
-            // Logits of one row are requested.
+            // In a step, logits are requested for one row.
             Dim::Symbol(name) if name == "L" => 1.0,
             Dim::Symbol(_) => self.size.tokens as f64,
         }
@@ -171,12 +173,13 @@ impl<'m> WorkCounter<'m> {
         op.results.first().map_or(0.0, |&result| self.elements(result))
     }
 
-    /// Returns the rows of an op's result.
+    /// Returns the number of rows of an op's result.
     fn rows(&self, op: &Op) -> f64 {
         op.results.first().and_then(|&result| self.ty(result).dims().first()).map_or(0.0, |dim| self.dim(dim))
     }
 
-    /// Returns the columns of the weight of a product, which are those of its input.
+    /// Returns the number of columns of a product's weight, which is the width of the product's
+    /// input.
     fn columns(&self, op: &Op) -> f64 {
         let x = op.operands.first().and_then(|operand| operand.value());
         x.and_then(|x| self.ty(x).dims().last()).map_or(0.0, |dim| self.dim(dim))
@@ -200,14 +203,14 @@ impl<'m> WorkCounter<'m> {
             .sum()
     }
 
-    /// Returns the stages of a product: none if an earlier product has the same input, since one
-    /// stage computes both.
+    /// Returns the number of stages of a product. It is 0 if an earlier product has the same input,
+    /// since one stage computes both products.
     fn product_stages(&mut self, op: &Op) -> u32 {
         let Some(x) = op.operands.first().and_then(|operand| operand.value()) else { return PRODUCT_STAGES };
         if self.rounded.insert((x, is_expert_product(op.kind))) { PRODUCT_STAGES } else { 0 }
     }
 
-    /// Returns the work of a product with the matrices of experts.
+    /// Returns the work of a product with the experts' matrices.
     fn experts(&mut self, op: &Op) -> OpWork {
         let top_k = op.operand("ids").value().and_then(|ids| self.ty(ids).dims().last()?.fixed()).unwrap_or(1);
         let is_owned = op.operand("ids").value().is_some_and(|ids| {
@@ -221,13 +224,14 @@ impl<'m> WorkCounter<'m> {
             let shard = weight.choice.shard.as_ref().filter(|shard| is_owned && shard.dim == 0);
             let all = shard.map_or(own, |shard| shard.of);
             let used = top_k.min(all) as f64 / all as f64;
-            // Distinct experts of this rank that at least one token uses.
+            // Expected number of this rank's experts that at least one token uses.
             let distinct = own as f64 * (1.0 - (1.0 - used).powf(tokens));
             work.expert_bytes += bytes(weight) as f64 / own as f64 * distinct;
             let slots = tokens * used * own as f64;
             work.operations += 2.0 * slots * rows.iter().map(|&n| n as f64).product::<f64>() * *columns as f64;
             work.floats |= !weight.format.is_quantised();
-            // The experts of many tokens are spread evenly.
+            // With many tokens, experts are used evenly, so only a single token makes one rank
+            // busier.
             if shard.is_some() && self.size.tokens == 1 {
                 let divided = DividedExperts { experts: all, top_k, ranks: self.ranks };
                 let busiest = *self.busiest.entry(divided).or_insert_with(|| divided.busiest());
@@ -237,7 +241,7 @@ impl<'m> WorkCounter<'m> {
         work
     }
 
-    /// Returns the state of an op's token.
+    /// Returns the state whose token an op takes.
     fn state(&self, op: &Op) -> Option<&'m State> {
         let token =
             op.operands.iter().filter_map(|operand| operand.value()).find_map(|value| match self.ty(value) {
@@ -265,14 +269,15 @@ impl<'m> WorkCounter<'m> {
             .filter_map(|field| field.format.row_bytes(fixed_elements(&field.dims)))
             .map(|bytes| bytes as f64 * of_row(last))
             .sum();
-        // A row sees half of the step's own positions, on average.
+        // On average, a row sees half of the step's own positions.
         let mean = of_row(self.size.position as f64 + (self.size.tokens as f64 + 1.0) / 2.0);
         let widths = self.elements(q) + if op.kind == OpKind::IndexTopK { 0.0 } else { self.result_elements(op) };
         OpWork { bytes, operations: 2.0 * widths * mean, floats: true, ..none }
     }
 
     /// Returns the work of an op that changes a state token by token. The op reads and writes the
-    /// whole state once in a step. It multiplies each element at most twice for each token.
+    /// whole state once in a step. For each token, it multiplies each element of the state at most
+    /// twice.
     fn recurrent(&self, op: &Op) -> OpWork {
         let none = OpWork { busiest: 1.0, stages: 1, ..OpWork::default() };
         let Some(state) = self.state(op) else { return none };
@@ -288,15 +293,15 @@ impl<'m> WorkCounter<'m> {
     }
 }
 
-/// Max multiplications of an element of a recurrent state for a token: it decays, and meets the
-/// token.
+/// Max number of multiplications of a recurrent state's element for a token: one for the decay, and
+/// one with the token's values.
 const MULTIPLICATIONS: f64 = 2.0;
 
 fn is_expert_product(kind: OpKind) -> bool {
     matches!(kind, OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown)
 }
 
-/// Returns the product of the dimensions that are numbers.
+/// Returns the product of those dimensions that are numbers, not symbols.
 fn fixed_elements(dims: &[Dim]) -> u64 {
     dims.iter().filter_map(Dim::fixed).fold(1, u64::saturating_mul)
 }
@@ -348,7 +353,8 @@ func @step(%x: f32[T, 256], %rows: i32[L]) -> (f32[L, 512]) {
         assert_eq!((experts.expert_bytes, experts.operations), (2.0 * expert, 2.0 * 2.0 * 256.0 * 256.0));
         assert_eq!((experts.bytes, experts.floats, experts.busiest), (0.0, false, 1.0));
         assert_eq!(output.operations, 2.0 * 512.0 * 256.0);
-        // Two tokens use 4 (1 - 1/4) experts on average, and four slots. One row has logits.
+        // Two tokens use 4 (1 - 1/4) experts on average, and four expert slots. Logits are computed
+        // for one row.
         let two = works(2);
         assert_eq!((two[4].expert_bytes, two[4].operations), (3.0 * expert, 4.0 * 2.0 * 256.0 * 256.0));
         assert_eq!((two[1].operations, two[8].operations), (2.0 * router.operations, output.operations));

@@ -76,7 +76,7 @@ pub enum ReplacementError {
         kernel: String,
         /// Dims with their values.
         dims: Vec<String>,
-        /// Position and size of the difference.
+        /// Position and size of the difference between the results.
         departure: Box<Departure>,
     },
 }
@@ -110,9 +110,10 @@ impl ReplacementError {
 /// Difference between the results of a kernel and of its spec.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Departure {
-    /// The first element that differs from the unedited kernel's.
+    /// The first element of the results that differs from the unedited kernel's.
     pub difference: Difference,
-    /// The element outside the error bounds of the spec's formula; `None` without a known spec.
+    /// Element of the results outside the error bounds of the spec's formula; `None` if the spec is
+    /// unknown.
     pub mismatch: Option<Mismatch>,
 }
 

@@ -12,7 +12,7 @@ pub enum TunedError {
     Malformed {
         /// File that was expected to have tuned choices.
         path: PathBuf,
-        /// The fault.
+        /// Description of the fault.
         problem: String,
     },
     /// The file is damaged, or was edited.
@@ -25,16 +25,16 @@ pub enum TunedError {
         /// CRC-32 that the file states.
         expected: String,
     },
-    /// The file was made for other conditions, such as another target.
+    /// The file was written for other conditions, such as another target.
     #[error("{}: was tuned for {key} {found}; expected {expected}; `ixc kernel tune` writes a file for it", path.display())]
     Other {
         /// File of tuned choices for other conditions.
         path: PathBuf,
-        /// The first key that differs.
+        /// First key whose value differs.
         key: &'static str,
-        /// The file's value.
+        /// Value in the file.
         found: String,
-        /// The requested value.
+        /// Value that the compilation needs.
         expected: String,
     },
     /// An invalid row.

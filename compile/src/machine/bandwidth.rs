@@ -1,9 +1,10 @@
-//! Memory read bandwidth. It limits decode, since every token reads each weight that it uses once.
+//! Measurement of memory read bandwidth. The bandwidth limits decode, since every token reads each
+//! weight that it uses once.
 //!
 //! Each thread sums its own slice of a buffer that is larger than the caches, with the CPU's widest
-//! loads. The buffer is on large pages if there are any. Reads are tried in address order and with
-//! two streams, each with and without prefetching. The fastest of all rounds counts, because every
-//! disturbance makes a round slower.
+//! loads. The buffer is on large pages if there are any. A thread reads in address order, or as two
+//! streams side by side; both are tried with and without prefetching. The fastest of all rounds
+//! counts, because every disturbance makes a round slower.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -25,18 +26,18 @@ pub fn measure(threads: usize, bytes: usize) -> f64 {
     measure_rounds(threads, bytes, ROUNDS)
 }
 
-/// Like [`measure`], with a given number of rounds for each way of reading.
+/// Measures like [`measure`], with a given number of rounds for each way of reading.
 pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     let threads = threads.max(1);
     let words = (bytes / 8 / threads).next_multiple_of(1 << 10).max(1 << 10);
-    // If a thread's slice fits in a cache, it is read so often that the threads' different start
-    // times do not matter.
+    // A slice that fits in a cache is read many times. The different start times of the threads
+    // then do not matter.
     let passes = (LEAST_READ / 8 / words).max(1);
     let start = Barrier::new(threads);
     let ways = ways();
-    // Start and end of each round in a thread.
+    // Returns the start and end of each round in one thread.
     let work = || -> Vec<(Instant, Instant)> {
-        // The thread that reads the memory also writes it first, so that it is on the thread's own
+        // Each thread writes its slice before it reads it, so that the slice is on the thread's own
         // memory node.
         let mut memory = Large::allocate(words);
         let slice = memory.words();
@@ -65,7 +66,7 @@ pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
 }
 
 /// Returns the seconds of the fastest round, from the start of the first thread to the end of the
-/// last. The time of one thread would be too short if it started late.
+/// last one. The time of a single thread would be too short if the thread started late.
 fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
     let rounds = times.iter().map(Vec::len).min().unwrap_or(0);
     let seconds = (0..rounds).filter_map(|round| {
@@ -76,7 +77,7 @@ fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
     seconds.fold(f64::INFINITY, f64::min)
 }
 
-/// Words in large pages, if the system has some.
+/// Buffer of words in large pages, if the system has some.
 enum Large {
     Mapped(MmapMut),
     /// Ordinary memory, if mapping fails.
@@ -86,7 +87,7 @@ enum Large {
 impl Large {
     fn allocate(words: usize) -> Large {
         let Ok(map) = MmapMut::map_anon(words * size_of::<u64>()) else { return Large::Plain(vec![0; words]) };
-        // Only a hint.
+        // The system may ignore this request for large pages.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         Large::Mapped(map)
@@ -103,7 +104,7 @@ impl Large {
 
 type Sum = Box<dyn Fn(&[u64]) -> u64 + Sync>;
 
-/// Returns the ways of reading that this CPU supports.
+/// Returns the functions for reading that this CPU supports.
 fn ways() -> Vec<Sum> {
     let mut ways: Vec<Sum> = vec![Box::new(sum_plain)];
     #[cfg(target_arch = "x86_64")]
@@ -133,7 +134,7 @@ fn ways() -> Vec<Sum> {
 }
 
 /// Sums words with thirty-two independent sums, so that loads are the limit, not additions. The
-/// compiler turns them into vectors.
+/// compiler turns the sums into vectors.
 fn sum_plain(words: &[u64]) -> u64 {
     let mut sums = [0u64; 32];
     let (chunks, rest) = words.as_chunks::<32>();
@@ -155,7 +156,7 @@ fn sum_avx2(words: &[u64]) -> u64 {
         __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi64, _mm256_loadu_si256, _mm256_setzero_si256,
         _mm256_storeu_si256,
     };
-    /// Number of words to prefetch ahead: a page, because hardware prefetchers stop at its end.
+    /// Distance of prefetches in words: a page, because hardware prefetchers stop at a page's end.
     const AHEAD: usize = 4096 / size_of::<u64>();
     let (mut a, mut b, mut c, mut d) =
         (_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256());
@@ -189,7 +190,8 @@ mod wide {
         _mm512_setzero_si512,
     };
 
-    /// Returns the sum. Prefetches `AHEAD` bytes ahead of each load, or not at all if it is 0.
+    /// Returns the sum of the words. Prefetches `AHEAD` bytes ahead of each load, or not at all if
+    /// `AHEAD` is 0.
     #[target_feature(enable = "avx512f")]
     pub fn sum<const AHEAD: usize>(words: &[u64]) -> u64 {
         let mut sums = [_mm512_setzero_si512(); 4];
@@ -217,7 +219,7 @@ mod wide {
             add(&mut high_sums, high);
         }
         let sum = total(low_sums).wrapping_add(total(high_sums));
-        // If the lengths differ, some chunks are left.
+        // If the lengths differ, the longer slice has chunks left.
         let rest = high.iter().skip(low.len()).flatten().chain(low.iter().skip(high.len()).flatten());
         rest.chain(low_rest).chain(high_rest).fold(sum, |total, word| total.wrapping_add(*word))
     }

@@ -1,4 +1,4 @@
-//! CPU features that matter to kernels: which ones this CPU has, and the benefit of the others.
+//! CPU features that matter to kernels: whether this CPU has them, and the benefit of each.
 
 use ixc_targets::cpu;
 use ixc_targets::{Feature as Kind, Target};
@@ -15,14 +15,14 @@ pub struct Feature {
     pub gives: &'static str,
 }
 
-/// A target, and the features for it that this machine lacks.
+/// A target, with the features that it needs and this machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TargetState {
     /// Name of the target.
     pub name: &'static str,
     /// Features that this machine lacks; empty if it can run the target.
     pub missing: Vec<String>,
-    /// Missing features in one line.
+    /// Missing features as one line of text.
     pub lacks: String,
     /// Whether `--target native` selects this target on this machine.
     pub chosen: bool,

@@ -1,4 +1,4 @@
-//! Facts about this machine, which `ixc doctor` prints.
+//! Properties of this machine, which `ixc doctor` prints.
 //!
 //! | module | what it owns |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! Facts about the system: memory, its limits, huge pages, io_uring, executable memory.
+//! Properties of the system: memory and its limits, huge pages, io_uring, executable memory.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct Probe {
     /// Whether the feature works.
     pub available: bool,
-    /// Reason, in the system's words.
+    /// Reason why the feature does not work, in the system's words.
     pub reason: Option<String>,
 }
 
@@ -20,7 +20,7 @@ impl Probe {
     }
 }
 
-/// Sizes of memory and their limit, in bytes.
+/// Sizes of this machine's memory and the limit on its use, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Total memory of the machine.
@@ -36,7 +36,7 @@ pub struct Memory {
 struct GroupMemory {
     /// The group's limit.
     limit: u64,
-    /// Memory in use, without the page cache, which the kernel frees on demand.
+    /// Memory in use, without the part of the page cache that the kernel frees on demand.
     used: u64,
 }
 
@@ -44,7 +44,7 @@ struct GroupMemory {
 struct GroupVersion {
     /// Folder of the root group, relative to `/sys/fs/cgroup`.
     root: &'static str,
-    /// Controller whose groups are meant, in `/proc/self/cgroup`. Version 2 names none.
+    /// Controller that identifies the groups in `/proc/self/cgroup`. Version 2 names none.
     controller: &'static str,
     limit: &'static str,
     used: &'static str,
@@ -65,8 +65,8 @@ const GROUP_VERSIONS: [GroupVersion; 2] = [
 
 impl GroupVersion {
     /// Returns this process's group and all groups around it. `own` is the text of
-    /// `/proc/self/cgroup`, with lines `ID:CONTROLLERS:PATH`. The root is always included: a
-    /// container may show its own group there, and name its path on the host.
+    /// `/proc/self/cgroup`, with lines `ID:CONTROLLERS:PATH`. The root is always included, because
+    /// a container may show its own group at the root while the path is that of the host.
     fn groups(&self, files: &Path, own: &str) -> Vec<PathBuf> {
         let root = files.join(self.root);
         let path = own.lines().find_map(|line| {
@@ -78,7 +78,7 @@ impl GroupVersion {
         group.ancestors().take_while(|group| group.starts_with(&root)).map(Path::to_path_buf).collect()
     }
 
-    /// Returns the memory of a group with a limit.
+    /// Returns the memory of a group; `None` if the group has no limit.
     fn memory(&self, group: &Path) -> Option<GroupMemory> {
         let number = |name: &str| read_system(&group.join(name))?.trim().parse::<u64>().ok();
         // Version 1 represents "no limit" by the largest multiple of a page.
@@ -90,8 +90,8 @@ impl GroupVersion {
     }
 }
 
-/// Returns the memory of all groups with a limit around a process. `files` is `/sys/fs/cgroup`, and
-/// `own` the text of `/proc/self/cgroup`.
+/// Returns the memory of those groups around a process that have a limit. `files` is
+/// `/sys/fs/cgroup`, and `own` the text of `/proc/self/cgroup`.
 fn limited_groups(files: &Path, own: &str) -> Vec<GroupMemory> {
     let groups = GROUP_VERSIONS
         .iter()
@@ -99,14 +99,14 @@ fn limited_groups(files: &Path, own: &str) -> Vec<GroupMemory> {
     groups.collect()
 }
 
-/// Returns the memory of this process's control groups that have a limit.
+/// Returns the memory of those groups around this process that have a limit.
 fn own_groups() -> Vec<GroupMemory> {
     let own = read_system(Path::new("/proc/self/cgroup")).unwrap_or_default();
     limited_groups(Path::new("/sys/fs/cgroup"), &own)
 }
 
-/// Returns the number of bytes that this process's control groups leave: their limits minus their
-/// memory in use, without the page cache.
+/// Returns the smallest number of bytes that this process may still use in its control groups:
+/// limit minus memory in use, without the page cache.
 pub fn cgroup_left() -> Option<u64> {
     own_groups().iter().map(|group| group.limit.saturating_sub(group.used)).min()
 }
@@ -134,7 +134,7 @@ pub fn huge_pages() -> Option<String> {
     Some(chosen.split_once(']')?.0.to_owned())
 }
 
-/// Whether the kernel, and the container's filter, allow a ring to be set up.
+/// Whether the kernel, and the container's system-call filter, allow a ring to be set up.
 #[cfg(target_os = "linux")]
 pub fn io_uring() -> Probe {
     // `struct io_uring_params` has 120 bytes; zeros request the defaults.

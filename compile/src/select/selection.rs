@@ -9,7 +9,7 @@ use ixc_ir::names;
 use ixc_passes::options::matches;
 use similar::{Algorithm, capture_diff_slices, get_diff_ratio};
 
-/// Selection by pattern and layers. Without both, it selects everything.
+/// Selection by pattern and layers. If neither is set, it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// A pattern of names.
@@ -48,7 +48,7 @@ impl fmt::Display for LayerRange {
     }
 }
 
-/// Returns a list, or the word for an empty one.
+/// Returns a list as text, or the word `none` for an empty list.
 fn some(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }
@@ -63,10 +63,10 @@ pub enum SelectError {
         pattern: String,
         /// Names that resemble the pattern.
         near: Vec<String>,
-        /// All ops.
+        /// Words of all ops.
         ops: Vec<String>,
     },
-    /// There is no such layer.
+    /// A requested layer does not exist.
     #[error("no item is in layer {asked}; layers are {}", some(layers))]
     NoLayer {
         /// The requested layers.
@@ -163,7 +163,7 @@ impl Selection {
     }
 }
 
-/// Returns a weight's name in the form in which tasks use it.
+/// Returns a weight's name in the form that labels of tasks have.
 fn bare(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
@@ -178,7 +178,7 @@ pub fn in_any_layer(name: &str) -> String {
     names::in_layer(name, "*")
 }
 
-/// Returns layers as text: `0-3, 7`.
+/// Returns layers as text with ranges: `0-3, 7`.
 pub fn ranges(layers: &BTreeSet<u64>) -> String {
     let mut ranges: Vec<LayerRange> = Vec::new();
     for &layer in layers {
@@ -194,7 +194,7 @@ pub fn ranges(layers: &BTreeSet<u64>) -> String {
 const ALIKE: f32 = 0.6;
 /// Max number of similar names that an error suggests.
 const NEAR: usize = 5;
-/// Max characters of a name, and max number of names, in the search for suggestions.
+/// Limits for the search of suggestions: max characters of a name, and max number of names.
 const COMPARED: (usize, usize) = (64, 4096);
 
 /// Returns words and names that are similar to a pattern.
@@ -242,7 +242,8 @@ mod tests {
     #[test]
     fn ops_are_found_by_word_name_and_layer() {
         assert_eq!(select(None, &[]).unwrap(), [0, 1, 2, 3, 4]);
-        // An op's word must match completely. A name need not, if the pattern has no wildcards.
+        // A pattern must match the whole word of an op. It may match a part of a name, if it has no
+        // wildcards.
         assert_eq!(select(Some("linear"), &[]).unwrap(), [1, 4]);
         assert_eq!(select(Some("linear*"), &[]).unwrap(), [1, 2, 4]);
         assert_eq!(select(Some("ffn_gate"), &["1-2"]).unwrap(), [4]);
