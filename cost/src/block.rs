@@ -1,4 +1,4 @@
-//! Cost of one iteration of a loop, or of straight-line code that runs once.
+//! Cost of a block: one iteration of a loop, or straight-line code that runs once.
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use serde::Serialize;
@@ -8,18 +8,18 @@ use super::class::{Class, Kind, Memory, Width, Work, classify};
 use super::model::{Cost, CpuModel, Uop, WideVectors};
 use super::ports::Load;
 
-/// Cycles between two tile products: 16 rows, one per cycle.
+/// Cycles from one tile product to the next: a product has 16 rows, one per cycle.
 pub const TILE_DOT_CYCLES: f64 = 16.0;
 
-/// Instructions by kind of work. Each is counted once, in the first column that it fits; `reads`
-/// and `writes` are counted in addition.
+/// Number of instructions by kind of work. Each instruction is counted once, in the first field
+/// that it fits. `reads` and `writes` count instructions a second time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Mix {
     /// Products of tiles.
     pub tile_dot: u32,
     /// Other tile instructions.
     pub tile_other: u32,
-    /// Integer products and dot products of vectors.
+    /// Integer products and integer dot products of vectors.
     pub dot: u32,
     /// Float products and fused multiply-adds.
     pub fma: u32,
@@ -50,22 +50,22 @@ pub enum Bound {
     Ports,
     /// Slots of the front end.
     FrontEnd,
-    /// The longest carried chain of latencies.
+    /// The longest chain of latencies from one iteration to the next.
     Chain,
     /// The limit of one taken branch per cycle.
     Branch,
 }
 
-/// Load of a port.
+/// Cycles that a block takes on one port.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PortCycles {
     /// Name of the port.
     pub port: &'static str,
-    /// Cycles in the most even assignment.
+    /// Cycles on this port if µops are distributed as evenly as possible.
     pub cycles: f64,
 }
 
-/// Cost of one iteration.
+/// Cost of one iteration, or of code that runs once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Block {
     /// Number of instructions.
@@ -74,21 +74,21 @@ pub struct Block {
     pub mix: Mix,
     /// Slots of the front end; fused µops count once.
     pub slots: u32,
-    /// µops on ports.
+    /// Number of µops that run on ports.
     pub uops: u32,
-    /// Cycles of the front end.
+    /// Cycles that the front end takes.
     pub front_end: f64,
-    /// Cycles of the busiest ports, without the tile unit.
+    /// Cycles of the busiest ports, except for the tile unit.
     pub port_cycles: f64,
-    /// The busiest ports.
+    /// Names of the busiest ports.
     pub busiest: String,
     /// All ports with work.
     pub ports: Vec<PortCycles>,
-    /// Cycles of the tile unit.
+    /// Cycles that the tile unit takes.
     pub tile: f64,
-    /// Cycles of the longest carried chain; 0 in code outside loops.
+    /// Cycles of the longest chain from one iteration to the next; 0 in code outside loops.
     pub chain: f64,
-    /// Register of the dependency chain, if the chain has only one.
+    /// Register of this chain, if the chain has only one register.
     pub chain_register: Option<String>,
     /// Cycles from the first operand to the last result, if no other code ran.
     pub critical_path: u32,
@@ -96,10 +96,9 @@ pub struct Block {
     pub cycles: f64,
     /// The resource that takes the most cycles: front end, ports, tile unit or chain.
     pub bound: Bound,
-    /// The tile unit's share: 16 cycles for each tile product, divided by the cycles.
+    /// Share of the cycles in which the tile unit works: 16 cycles for each tile product.
     pub tile_share: f64,
-    /// The multipliers' share: cycles of the integer and float products alone, divided by the
-    /// cycles.
+    /// Share of the cycles that the ports need for the integer and float products alone.
     pub multiply_share: f64,
 }
 
@@ -164,7 +163,8 @@ pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec
         out.chain_register = carried_chain.register.map(|r| format!("{r:?}").to_lowercase());
     }
     let branch = if loops { 1.0 } else { 0.0 };
-    // Among equal bounds, the first counts. The bound that kernels are tuned for comes first.
+    // Of equal bounds, the first in this list counts. The bound for which kernels are tuned comes
+    // first.
     let bounds = [
         (out.tile, Bound::Tile),
         (out.port_cycles, Bound::Ports),
@@ -188,21 +188,22 @@ fn is_vector_work(class: Class) -> bool {
     matches!(class.kind(), Kind::Dot | Kind::Fma | Kind::Vector) && !matches!(class, Class::VecMove | Class::Zero)
 }
 
-/// Returns the cost with memory operands, and the µops of memory operands.
+/// Returns the work, its cost including the memory operand, and the µops of the memory operand.
 fn full_cost(model: &CpuModel, work: Work) -> Option<(Work, Cost, Vec<Uop>)> {
-    // A CPU that halves vectors needs two loads for 64 bytes, and one for fewer bytes.
+    // A CPU that executes vectors in halves needs two loads for 64 bytes, and one load for fewer
+    // bytes.
     let load_width = if model.wide == WideVectors::Halves { work.loaded } else { work.width };
     let width = if matches!(work.class, Class::Load | Class::BroadcastNarrow) { load_width } else { work.width };
     let mut cost = model.cost(work.class, width)?;
     let (load, store) = memory_classes(work);
     let mut memory = Vec::new();
-    // A load or store takes its own slot only if the work has none; otherwise they fuse.
+    // A load adds no slot: it fuses with the work, or takes the slot of work that needs no port.
     if let Some(class) = load {
         memory.extend(model.cost(class, load_width)?.uops);
     }
     if let Some(class) = store {
         memory.extend(model.cost(class, work.width)?.uops);
-        // Work and store take two slots, unless the work needs no port.
+        // A store adds a slot, unless the work needs no port.
         if !cost.uops.is_empty() {
             cost.slots += 1;
         }
@@ -214,7 +215,7 @@ fn full_cost(model: &CpuModel, work: Work) -> Option<(Work, Cost, Vec<Uop>)> {
 fn memory_classes(work: Work) -> (Option<Class>, Option<Class>) {
     let (load, store) =
         if work.width == Width::Scalar { (Class::LoadInt, Class::StoreInt) } else { (Class::Load, Class::Store) };
-    // A part of a register that is stored is at most half of the register.
+    // If only a part of a register is stored, it is at most half of the register.
     match work.memory {
         Memory::None => (None, None),
         Memory::Read => (Some(load), None),
@@ -223,8 +224,8 @@ fn memory_classes(work: Work) -> (Option<Class>, Option<Class>) {
     }
 }
 
-/// Returns the number of cycles from an address to the operand. An instruction that is only a load
-/// has its own latency instead.
+/// Returns the number of cycles from an address to the loaded operand. It is 0 for an instruction
+/// that is only a load, because the latency of that instruction's class includes it.
 fn load_latency(model: &CpuModel, work: Work) -> u32 {
     let (load, _) = memory_classes(work);
     load.and_then(|class| model.cost(class, work.width)).map_or(0, |cost| cost.latency)

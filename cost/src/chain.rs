@@ -1,23 +1,23 @@
-//! Dependencies through registers: the latency of one iteration, and the distance between
+//! Dependencies through registers: the latency of one iteration, and the minimum cycles between
 //! iterations.
 //!
-//! The ready times of a loop's registers at the end of an iteration follow from those at its start:
-//! `end[j] = max over i (start[i] + M[i][j])`. Iterations can follow each other every `lambda`
-//! cycles. Here, `lambda` is the largest mean weight of a cycle in the graph with the weights `M`
-//! (Karp's theorem). An accumulator's chain is a cycle of one register, `M[j][j]`.
+//! `start[i]` and `end[j]` are the times at which registers are ready at the start and end of an
+//! iteration: `end[j] = max over i (start[i] + M[i][j])`. Iterations can follow each other every
+//! `lambda` cycles. Here, `lambda` is the largest mean weight of a cycle in the graph with the
+//! weights `M` (Karp's theorem). An accumulator's chain is a cycle of one register, `M[j][j]`.
 //!
-//! Flags, the stack pointer and memory count as no dependency.
+//! Flags, the stack pointer and memory are not counted as dependencies.
 
 use std::collections::BTreeMap;
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
 
-/// Registers that one instruction reads and writes, with latencies.
+/// Registers that an instruction reads and writes, with latencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Registers read, with the cycles from each to the result.
+    /// Registers that the instruction reads, each with the cycles from it to the result.
     pub reads: Vec<(Register, u32)>,
-    /// Registers written.
+    /// Registers that the instruction writes.
     pub writes: Vec<Register>,
     /// Cycles to the result if all operands are ready.
     pub latency: u32,
@@ -87,7 +87,7 @@ pub fn critical_path(block: &[Node]) -> u32 {
 
 /// Computes the longest carried chain of a loop.
 pub fn carried_chain(block: &[Node]) -> CarriedChain {
-    // Only registers that are read before they are written, and also written, can be on a cycle.
+    // Only registers that are written, and read before they are written, can be on a cycle.
     let mut written = Vec::new();
     let mut live_in = Vec::new();
     for node in block {
@@ -121,8 +121,8 @@ pub fn carried_chain(block: &[Node]) -> CarriedChain {
     CarriedChain { cycles, register: register.map(|(_, r)| *r).filter(|_| cycles > 0.0) }
 }
 
-/// Returns the largest mean weight of a cycle by Karp's algorithm; 0 without cycles.
-/// `weights[i][j]` is the edge from i to j.
+/// Returns the largest mean weight of a cycle in a graph, by Karp's algorithm; 0 if there is no
+/// cycle. `weights[i][j]` is the weight of the edge from i to j.
 fn largest_mean_cycle(weights: &[Vec<Option<u32>>]) -> f64 {
     let n = weights.len();
     // `walks[k][j]` is the weight of the heaviest walk of k edges that ends at j.
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_chain_through_two_registers_takes_two_iterations() {
-        // 0 -> 1 in one iteration, 1 -> 0 in the next: seven cycles for two iterations.
+        // The chain goes from 0 to 1 in one iteration, and from 1 to 0 in the next: seven cycles
+        // for two iterations.
         let block = [node(ZMM2, &[(ZMM0, 3)]), node(ZMM0, &[(ZMM1, 4)]), node(ZMM1, &[(ZMM2, 0)])];
         assert_eq!(carried_chain(&block), CarriedChain { cycles: 3.5, register: None });
     }

@@ -1,8 +1,8 @@
 //! Instruction classes: the kind of an instruction's work, independent of the CPU.
 //!
-//! A class contains all instructions that have the same cost on each modelled CPU. Only
-//! [`classify`] knows mnemonics. Memory operands are not part of the class, because their cost is
-//! the same for every class ([`Memory`]). If the form with memory is different work, it has its own
+//! A class contains instructions that have the same cost on each modelled CPU. Only [`classify`]
+//! knows mnemonics. Memory operands are not part of the class, because their cost is the same for
+//! every class ([`Memory`]). If the form with a memory operand is different work, it has its own
 //! class (`ExtractStore`).
 //!
 //! ```text
@@ -23,7 +23,7 @@ macro_rules! classes {
             /// Every class.
             pub const ALL: &[Class] = &[$(Class::$variant),*];
 
-            /// Returns the column of an instruction mix that counts the class.
+            /// Returns the column of an instruction mix that counts instructions of the class.
             pub const fn kind(self) -> Kind {
                 match self { $(Class::$variant => Kind::$kind),* }
             }
@@ -41,7 +41,7 @@ macro_rules! classes {
 pub enum Kind {
     /// Tile instructions.
     Tile,
-    /// Integer products and dot products of vectors.
+    /// Integer products and integer dot products of vectors.
     Dot,
     /// Fused multiply-adds and products of float vectors.
     Fma,
@@ -151,20 +151,20 @@ pub enum Width {
     Scalar,
     /// Registers of 16 bytes, or less.
     X,
-    /// 32 bytes.
+    /// Registers of 32 bytes.
     Y,
-    /// 64 bytes.
+    /// Registers of 64 bytes.
     Z,
 }
 
 /// Memory access of an instruction, in addition to the work of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// No access, or an access that the class includes.
+    /// No access, or only an access that is part of the class.
     None,
     /// Reads memory before the work.
     Read,
-    /// Writes memory after the work.
+    /// Writes the result to memory after the work.
     Write,
     /// Reads memory, works, and writes memory.
     Update,
@@ -179,7 +179,7 @@ pub struct Work {
     pub width: Width,
     /// Additional memory access.
     pub memory: Memory,
-    /// Width of the bytes read from memory: 4 bytes if they are broadcast.
+    /// Width of the bytes that are read from memory. For a broadcast, they are 4 bytes.
     pub loaded: Width,
 }
 
@@ -233,7 +233,7 @@ impl ClassifiedInstruction<'_> {
         Some(Work { class, width: self.width, memory, loaded: self.loaded })
     }
 
-    /// Returns work whose memory access is part of its class.
+    /// Returns work without a memory access outside its class.
     fn plain(&self, class: Class) -> Option<Work> {
         self.with(class, Memory::None)
     }
@@ -248,7 +248,7 @@ impl ClassifiedInstruction<'_> {
         self.with(class, Memory::Write)
     }
 
-    /// Returns integer work, whose first operand may also be memory.
+    /// Returns integer work whose first operand may be memory, which is then read, written or both.
     fn int(&self, class: Class) -> Option<Work> {
         if self.to_memory { self.with(class, Memory::Update) } else { self.work(class) }
     }
@@ -398,7 +398,8 @@ fn shuffle(f: &ClassifiedInstruction) -> Option<Work> {
     }
 }
 
-/// Returns the class of a move of a half or quarter, or of a change of elements' sizes.
+/// Returns the class of a move of a half or quarter of a vector, or of a change of the elements'
+/// size.
 fn part_move(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
@@ -513,7 +514,7 @@ fn mask(f: &ClassifiedInstruction) -> Option<Work> {
     }
 }
 
-/// Returns the class of a move between a vector and an integer register or an element in memory.
+/// Returns the class of a move between one element of a vector and an integer register or memory.
 fn element_move(f: &ClassifiedInstruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;

@@ -1,8 +1,8 @@
 //! Static cost of finished machine code: the cycles of a kernel's loops on any CPU.
 //!
-//! The analysis decodes the machine code, not the compiler's IR. It counts resources: slots of the
-//! front end, ports, the tile unit, and the longest latency chain between iterations. The largest
-//! of them bounds the loop.
+//! The analysis decodes the machine code; it does not use the compiler's IR. It counts the use of
+//! resources: slots of the front end, ports, the tile unit, and the longest latency chain from
+//! iteration to iteration. The resource that takes the most cycles bounds the loop.
 //!
 //! ```text
 //! let compiled = x64::compile(&kernel, target)?;
@@ -27,8 +27,8 @@
 //! | [`report`] | results, with all operands in the first-level cache |
 //! | [`memory`] | caches, and the cost with them |
 //!
-//! `docs/cost-model.md` lists the assumptions: branches are predicted, loops do not overlap with
-//! each other, and memory carries no dependency.
+//! `docs/cost-model.md` lists the assumptions. For example, branches are predicted, loops do not
+//! overlap with each other, and memory carries no dependency.
 //!
 //! Invariant: an instruction that a model does not know is listed in [`Report::unknown`].
 

@@ -2,7 +2,7 @@
 //!
 //! A backward jump closes a loop from its target to the jump. The jump's [`Line`] identifies the
 //! `for` of the kernel, which has the loop's name and trip count. A `for` that runs at most once
-//! has no backward jump; its code is the code that a forward jump of its line skips.
+//! has no backward jump. Its code is what a forward jump with the same line skips.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use ixc_ir::kernel::print::AffineText;
@@ -44,11 +44,12 @@ pub struct FoundLoop {
     pub repeats: bool,
     /// Index of the smallest loop around this loop.
     pub parent: Option<usize>,
-    /// Steps of the IR loop in one iteration: the decrement of the counter.
+    /// Steps of the IR loop in one iteration of the code, which is the decrement of its counter.
     pub step: i64,
 }
 
-/// Finds the loops, each before its inner loops. `is_loop` returns whether a statement is a `for`.
+/// Finds the loops; outer loops come before their inner loops. `is_loop` returns whether a
+/// statement is a `for`.
 pub fn find(code: &[DecodedInstruction], is_loop: impl Fn(u32) -> bool) -> Vec<FoundLoop> {
     let mut loops: Vec<FoundLoop> = Vec::new();
     for (last, decoded) in code.iter().enumerate() {
@@ -60,7 +61,8 @@ pub fn find(code: &[DecodedInstruction], is_loop: impl Fn(u32) -> bool) -> Vec<F
         let Ok(first) = code[..=last].binary_search_by_key(&i.near_branch_target(), |d| d.instruction.ip()) else {
             continue;
         };
-        // Several jumps to one target form one loop, which ends at the last of them.
+        // Several backward jumps to one target form one loop, which ends at the last of these
+        // jumps.
         loops.retain(|found| found.first != first);
         let step = step(&code[first..last]);
         loops.push(FoundLoop { first, last, origin: decoded.origin, repeats: true, parent: None, step });
@@ -73,7 +75,7 @@ pub fn find(code: &[DecodedInstruction], is_loop: impl Fn(u32) -> bool) -> Vec<F
         }
         let end = code.partition_point(|d| d.instruction.ip() < i.near_branch_target());
         let inside = |found: &FoundLoop| guard < found.first && found.last < end && found.origin == Some(origin);
-        // The forward jump before a repeating loop skips the loop and is not a loop itself.
+        // A forward jump before a repeating loop only skips that loop. It is not a loop itself.
         if end > guard + 1 && !loops.iter().any(inside) {
             let (first, last) = (guard + 1, end - 1);
             loops.push(FoundLoop { first, last, origin: Some(origin), repeats: false, parent: None, step: 1 });
@@ -87,7 +89,8 @@ pub fn find(code: &[DecodedInstruction], is_loop: impl Fn(u32) -> bool) -> Vec<F
     loops
 }
 
-/// Returns the decrement of a loop's counter, from the last sum before its jump.
+/// Returns the decrement of a loop's counter, from the last addition or subtraction before its
+/// jump.
 fn step(body: &[DecodedInstruction]) -> i64 {
     let last = body.iter().rev().take(4).map(|d| &d.instruction).find(|i| {
         matches!(i.mnemonic(), Mnemonic::Dec | Mnemonic::Sub | Mnemonic::Add | Mnemonic::Cmp | Mnemonic::Test)
@@ -107,9 +110,9 @@ fn is_immediate(kind: OpKind) -> bool {
 /// A `for` of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IrLoop {
-    /// Name of the loop's variable, without the sigil.
+    /// Name of the loop's variable, without the `%`.
     pub var: String,
-    /// The trip count over dims.
+    /// Trip count as an expression over dims.
     pub trip: Affine,
     /// The trip count as text.
     pub trip_text: String,

@@ -1,7 +1,7 @@
 //! CPU models: ports, front end, and one row per instruction class.
 //!
-//! A row has the µops of an instruction and the latency of its result, in the notation of uops.info
-//! without its `p`:
+//! A row has the µops of an instruction and the latency of its result. µops are in the notation of
+//! uops.info without its `p`:
 //!
 //! ```text
 //! "01"        one µop on port 0 or 1
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Rows are in `intel` and `amd`. A model is a list of tables; the first table with a row for a
-//! class is used. A CPU's own table therefore contains only the differences from its predecessor.
+//! class is used. The table of a CPU therefore contains only the differences from its predecessor.
 //!
 //! Invariant: every number has its source next to it. Instructions of a class without a row are
 //! reported as unknown; they never count as free.
@@ -29,17 +29,17 @@ mod intel;
 pub enum CostSource {
     /// LLVM 19's scheduling model of the CPU (`llvm-mca --instruction-tables`).
     Llvm,
-    /// Measured for this project on a CPU of this kind: throughput, latency, and pairs of classes
-    /// for shared ports.
+    /// Measured for this project on a CPU of this kind: the throughput and latency of each class.
+    /// Pairs of classes were measured to find shared ports.
     Measured,
-    /// `FACTS.md` of this project, after Intel's optimisation manual.
+    /// The file `FACTS.md` of this project, which follows Intel's optimisation manual.
     Manual,
     /// General knowledge (uops.info, the vendors' optimisation guides), not checked again.
     Unverified,
 }
 
 impl CostSource {
-    /// Returns the mark of the source in the documentation.
+    /// Returns the mark that stands for the source in the documentation.
     pub const fn mark(self) -> &'static str {
         match self {
             CostSource::Llvm => "llvm",
@@ -53,7 +53,7 @@ impl CostSource {
 /// One port or unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
-    /// Character that names the port in the cost rows.
+    /// Character that stands for the port in the cost rows.
     pub key: char,
     /// Name of the port in reports.
     pub name: &'static str,
@@ -85,33 +85,35 @@ impl Row {
     }
 }
 
-/// Cost of the 64-byte form.
+/// Cost of the 64-byte form of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wide {
-    /// The form does not exist, or has no model.
+    /// The form does not exist, or the model does not know it.
     None,
-    /// µops in the notation of the documentation, such as `01` for ports 0 and 1.
+    /// µops in the notation of this module, such as `01` for port 0 or 1.
     Uops(&'static str),
-    /// The µops of the narrow form, executed by the CPU's method for 64 bytes: [`CpuModel::wide`].
+    /// The µops of the narrow form, executed with the CPU's method for 64 bytes:
+    /// [`CpuModel::wide`].
     AsNarrow,
 }
 
-/// Returns a row without a 64-byte form.
+/// Returns a row for a class without a 64-byte form.
 pub const fn narrow(class: Class, uops: &'static str, latency: u32, source: CostSource) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::None, wide_latency: 0, source, wide_source: source }
 }
 
-/// Returns a row with different µops for 64 bytes.
+/// Returns a row whose 64-byte form has other µops.
 pub const fn both(class: Class, uops: &'static str, wide: &'static str, latency: u32, source: CostSource) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::Uops(wide), wide_latency: latency, source, wide_source: source }
 }
 
-/// Returns a row whose 64-byte form has the same µops, in two halves if the CPU works in halves.
+/// Returns a row whose 64-byte form has the same µops. A CPU that executes vectors in halves takes
+/// each µop's port twice.
 pub const fn same(class: Class, uops: &'static str, latency: u32, wide_latency: u32, source: CostSource) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::AsNarrow, wide_latency, source, wide_source: source }
 }
 
-/// Method of a CPU for vectors of 64 bytes.
+/// Method of a CPU for executing vectors of 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WideVectors {
     /// The CPU has no vectors of 64 bytes.
@@ -133,19 +135,19 @@ pub struct CpuModel {
     pub front_end: u32,
     /// Ports and units.
     pub ports: &'static [Port],
-    /// Ports that take no vector µops in a loop with 64-byte arithmetic, because Intel then joins
-    /// two ports.
+    /// Ports that take no vector µops in a loop with 64-byte arithmetic. Intel then joins two ports
+    /// to one.
     pub closed_by_wide: &'static str,
     /// Method for vectors of 64 bytes.
     pub wide: WideVectors,
-    /// Classes that the CPU lacks, although a shared table has a row for them.
+    /// Classes that the CPU cannot execute, although a table that it shares has a row for them.
     pub lacks: &'static [Class],
     /// Tables of rows; the first table with a row for a class is used.
     pub tables: &'static [&'static [Row]],
 }
 
-/// A µop: its possible ports, as bits in the order of [`CpuModel::ports`], and the cycles for which
-/// it occupies a port.
+/// A µop: the ports that can execute it, as bits in the order of [`CpuModel::ports`], and the
+/// cycles for which it occupies a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uop {
     /// Ports that can execute the µop, one bit each.
@@ -154,7 +156,7 @@ pub struct Uop {
     pub cycles: u32,
 }
 
-/// Cost of an instruction, without its memory operand.
+/// Cost of an instruction, without the cost of its memory operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// µops of the instruction.
@@ -174,7 +176,7 @@ impl CpuModel {
         self.tables.iter().find_map(|table| table.iter().find(|row| row.class == class))
     }
 
-    /// Returns the cost of a class; `None` if the model does not know it.
+    /// Returns the cost of a class; `None` if the model has no row for it.
     pub fn cost(&self, class: Class, width: Width) -> Option<Cost> {
         let row = self.row(class)?;
         let (text, latency, times) = match (width, row.wide, self.wide) {
@@ -195,7 +197,7 @@ impl CpuModel {
         Some(cost)
     }
 
-    /// Returns the set of the ports with these letters; `None` if a port does not exist.
+    /// Returns the set of the ports with these characters; `None` if a port does not exist.
     pub fn port_set(&self, keys: &str) -> Option<u32> {
         keys.chars().try_fold(0, |set, key| Some(set | 1 << self.ports.iter().position(|port| port.key == key)?))
     }
@@ -245,8 +247,8 @@ pub static MODELS: &[&CpuModel] = &[
     &intel::GRANITE_RAPIDS,
 ];
 
-/// Returns the model of a target's CPU. A target for an instruction set gets the first CPU with
-/// that set; `portable` has no model.
+/// Returns the model of a target's CPU. For a target that names an instruction set, this is the
+/// first CPU with that set. `portable` has no model.
 pub fn model(target: Target) -> Option<&'static CpuModel> {
     let name = match target.name() {
         "avx2" => "haswell",

@@ -1,23 +1,23 @@
 //! The most even distribution of µops over their possible ports.
 //!
-//! A loop runs many times, so a µop can be divided between ports in fractions, and the optimum has
-//! a closed form. A set of ports needs at least the cycles of the µops that can run only on this
-//! set. The worst set reaches this bound (Hall's theorem for fractions). The cycles of a loop are
-//! therefore
+//! A loop runs many times, so each µop can be divided among ports in fractions, and the optimum has
+//! a closed form. A set of ports needs at least the cycles of those µops that can run only on this
+//! set. The set with the most cycles per port reaches this bound (Hall's theorem for fractions).
+//! The cycles of a loop are therefore
 //!
 //! ```text
 //! max over sets S of ports:  (cycles of µops whose ports are all in S) / |S|
 //! ```
 //!
-//! and it is enough to try unions of the µops' port sets. The load of every port in the most even
-//! assignment follows by iteration: fix the worst set, remove its ports from the other µops, and
-//! repeat.
+//! Only unions of the µops' port sets must be tried. The load of every port in the most even
+//! assignment follows by iteration: fix the load of the worst set, remove its ports from the other
+//! µops, and repeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::Uop;
 
-/// Cycles of µops, by their possible ports.
+/// Cycles of µops, by the set of ports that can execute them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load(BTreeMap<u32, u64>);
 
@@ -28,7 +28,7 @@ pub struct Pressure {
     pub cycles: f64,
     /// The busiest ports, as a set.
     pub busiest: u32,
-    /// Cycles of each port, by index.
+    /// Cycles of each port, by the port's index.
     pub ports: Vec<f64>,
 }
 
@@ -38,17 +38,17 @@ impl Load {
         *self.0.entry(uop.ports).or_default() += u64::from(uop.cycles);
     }
 
-    /// Returns the number of cycles of µops that can run only on this set of ports.
+    /// Returns the cycles of those µops that can run only on this set of ports.
     pub fn cycles_within(&self, set: u32) -> u64 {
         self.0.iter().filter(|(ports, _)| *ports & !set == 0).map(|(_, cycles)| cycles).sum()
     }
 
-    /// Returns the load without the µops that can run only on these ports.
+    /// Returns the load without those µops that can run only on the ports of `set`.
     pub fn without_ports(&self, set: u32) -> Load {
         Load(self.0.iter().filter(|(ports, _)| *ports & !set != 0).map(|(&ports, &cycles)| (ports, cycles)).collect())
     }
 
-    /// Computes the most even assignment to `ports` ports.
+    /// Computes the most even assignment of the µops to `ports` ports.
     pub fn pressure(&self, ports: usize) -> Pressure {
         let mut pressure = Pressure { ports: vec![0.0; ports], ..Pressure::default() };
         let mut left = self.clone();
@@ -72,8 +72,8 @@ impl Load {
         pressure
     }
 
-    /// Returns the set with the most cycles per port; among equal sets the smallest, then the
-    /// first.
+    /// Returns the set with the most cycles per port, and these cycles. Of equal sets, it returns
+    /// the smallest, or the first of several smallest ones.
     fn worst(&self) -> Option<(u32, u64)> {
         let unions = self.components().into_iter().flat_map(|sets| unions(&sets));
         // Compares a / |A| with b / |B| without division.
@@ -83,8 +83,8 @@ impl Load {
         })
     }
 
-    /// Groups the µops' sets so that different groups have no port in common. A union over two
-    /// groups is never worse than the worse of its parts.
+    /// Groups the µops' port sets so that no port is in two groups. A union over two groups never
+    /// has more cycles per port than the worse of the groups.
     fn components(&self) -> Vec<Vec<u32>> {
         let mut groups: Vec<(u32, Vec<u32>)> = Vec::new();
         for &ports in self.0.keys() {
@@ -125,10 +125,11 @@ mod tests {
 
     #[test]
     fn flexible_uops_avoid_ports_that_others_need() {
-        // Three µops on port 0 only, three on port 0 or 1: the latter run on port 1.
+        // Three µops can run on port 0 only, and three on port 0 or 1. The latter all run on port
+        // 1.
         let p = pressure(&[(1, 3), (3, 3)]);
         assert_eq!((p.cycles, p.ports), (3.0, vec![3.0, 3.0, 0.0, 0.0]));
-        // With five of the latter, both ports have the same load.
+        // If five µops can run on port 0 or 1, both ports have the same load.
         let p = pressure(&[(1, 3), (3, 5)]);
         assert_eq!((p.cycles, p.busiest, p.ports), (4.0, 3, vec![4.0, 4.0, 0.0, 0.0]));
     }
@@ -144,8 +145,8 @@ mod tests {
 
     #[test]
     fn port_assignment_is_optimal_and_sums_to_all_uops() {
-        // All sets of four ports, with weights from a fixed sequence. The bound is computed by
-        // brute force over all sets of ports.
+        // Tests all sets of four ports, with weights from a fixed sequence. The expected bound is
+        // computed by brute force over all sets of ports.
         let mut state = 1u32;
         for _ in 0..200 {
             let mut uops = Vec::new();

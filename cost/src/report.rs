@@ -22,20 +22,20 @@ pub struct Report {
     pub cpu: &'static str,
     /// Slots of the CPU's front end per cycle.
     pub slots_per_cycle: u32,
-    /// Number of instructions of the whole kernel.
+    /// Number of machine instructions in the whole kernel.
     pub instructions: u32,
-    /// Instructions that the model does not know. Their cost counts as 0.
+    /// Instructions that the model does not know. Their cost is counted as 0.
     pub unknown: Vec<UnknownInstruction>,
-    /// Loops, each before its inner loops.
+    /// Loops; outer loops come before their inner loops.
     pub loops: Vec<LoopReport>,
     /// Cost of the code outside of all loops.
     pub outside: Block,
-    /// The dims, in order.
+    /// The kernel's dims, in order.
     #[serde(skip)]
     dims: Vec<Dim>,
 }
 
-/// An instruction without a class, or with a class that the model lacks.
+/// An instruction that belongs to no class, or to a class without a row in the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnknownInstruction {
     /// Offset in the code.
@@ -59,13 +59,14 @@ pub struct LoopReport {
     pub depth: u32,
     /// Index in [`Report::loops`] of the loop around this loop.
     pub parent: Option<usize>,
-    /// Whether there is a jump back. Without one, the code runs at most once per entry.
+    /// Whether the loop ends with a jump back. Without such a jump, its code runs at most once each
+    /// time it is reached.
     pub repeats: bool,
     /// Whether the loop contains no other loop.
     pub innermost: bool,
-    /// Steps of the IR loop in one iteration.
+    /// Steps of the IR loop in one iteration of the code.
     pub step: i64,
-    /// Cost of one iteration, without inner loops.
+    /// Cost of one iteration, without the inner loops.
     pub body: Block,
     #[serde(skip)]
     trip: Option<Affine>,
@@ -76,7 +77,7 @@ pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuMo
     let code = loops::decode(code, lines);
     let ir = loops::of_kernel(kernel);
     let found = loops::find(&code, |statement| ir.iter().any(|(number, _)| *number == statement));
-    // The innermost loop around each instruction.
+    // Index of the innermost loop around each instruction.
     let mut owner: Vec<Option<usize>> = vec![None; code.len()];
     for (number, FoundLoop { first, last, .. }) in found.iter().enumerate() {
         owner[*first..=*last].fill(Some(number));
@@ -159,18 +160,19 @@ pub enum KernelCostError {
 pub struct KernelCost {
     /// Values of the kernel's dims.
     pub dims: Vec<i64>,
-    /// Cycles if every loop runs at its bound, and loops run one after the other.
+    /// Cycles if every loop takes the cycles of its bound, and loops run one after the other.
     pub cycles: f64,
-    /// Cycles if, in addition, each loop must finish before any later code starts: every entry
-    /// takes the first iteration's latency. Real cycles are between the two.
+    /// Cycles if, in addition, each loop must finish before any later code starts. Each time a loop
+    /// is entered, the latency of its first iteration is then added. Real cycles are between the
+    /// two numbers.
     pub cycles_drained: f64,
-    /// Cycles of the tile products on their unit.
+    /// Cycles that the tile unit takes for all tile products.
     pub tile_cycles: f64,
     /// The tile unit's share: `tile_cycles / cycles`.
     pub share: f64,
-    /// `tile_cycles / cycles_drained`.
+    /// The tile unit's share of the drained cycles: `tile_cycles / cycles_drained`.
     pub share_drained: f64,
-    /// The multipliers' share, for vector kernels.
+    /// Share of the cycles in which the multipliers work, for vector kernels.
     pub multiply_share: f64,
     /// Cycles outside of all loops.
     pub outside: f64,
@@ -180,24 +182,24 @@ pub struct KernelCost {
     pub loops: Vec<WholeLoop>,
 }
 
-/// A loop in a whole kernel, without inner loops.
+/// Cost of a loop within a whole kernel, without its inner loops.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WholeLoop {
     /// See [`LoopReport::label`].
     pub label: String,
     /// Number of loops around this loop.
     pub depth: u32,
-    /// Number of entries.
+    /// Number of times that the loop is entered.
     pub entries: f64,
-    /// Number of iterations.
+    /// Number of iterations of the loop, over all entries.
     pub iterations: f64,
     /// Cycles of all iterations.
     pub cycles: f64,
-    /// Part of [`KernelCost::cycles_drained`].
+    /// The loop's part of [`KernelCost::cycles_drained`].
     pub cycles_drained: f64,
     /// Cycles of the tile unit in all iterations.
     pub tile_cycles: f64,
-    /// Share of the kernel's cycles.
+    /// The loop's share of the kernel's cycles.
     pub part: f64,
 }
 
@@ -205,7 +207,7 @@ impl Report {
     /// Computes the cycles of the whole kernel for given dims.
     ///
     /// # Errors
-    /// The dims are not valid for the kernel, or a loop's trip count is unknown.
+    /// Fails if the dims are not valid for the kernel, or a loop's trip count is unknown.
     pub fn whole(&self, dims: &[i64]) -> Result<KernelCost, KernelCostError> {
         check_dims(&self.dims, dims)?;
         let outside_drained = self.outside.cycles.max(f64::from(self.outside.critical_path));
@@ -231,7 +233,7 @@ impl Report {
             });
             let Some(trip) = trip else { return Err(KernelCostError::Trip { start: l.start }) };
             let entries = l.parent.map_or(1.0, |outer| out.loops[outer].iterations);
-            // The remainder of a loop with several steps per iteration runs in other code.
+            // If an iteration has several steps, the remaining steps run in other code.
             let iterations = entries * (trip.max(0) / l.step) as f64;
             let entries = if iterations > 0.0 { entries } else { 0.0 };
             let cycles = iterations * l.body.cycles;
@@ -272,7 +274,7 @@ fn tile_cycles(block: &Block) -> f64 {
 }
 
 impl Block {
-    /// Describes the bound of the block: `ports p0|p5`.
+    /// Describes the resource that bounds the block, such as `ports p0|p5`.
     pub fn bound_text(&self) -> String {
         match self.bound {
             Bound::None => "nothing".into(),
@@ -284,7 +286,7 @@ impl Block {
         }
     }
 
-    /// Returns the row with numbers of instructions.
+    /// Returns the table row with numbers of instructions.
     fn instructions_row(&self) -> String {
         let m = &self.mix;
         format!(
@@ -302,7 +304,7 @@ impl Block {
         )
     }
 
-    /// Returns the row with cycles.
+    /// Returns the table row with cycles.
     fn cycles_row(&self) -> String {
         format!(
             "{:>5} {:>7.2} {:>7.2} {:>7.2} {:>7.2} {:>8.2}  {:>4.0}% {:>4.0}%  {}",
@@ -321,15 +323,15 @@ impl Block {
 
 /// Min width of labels.
 const LABEL: usize = 34;
-/// Number of ports on a line.
+/// Max number of ports on one line of the report.
 const PORTS: usize = 8;
 
-/// Returns the width of the longest label, at least [`LABEL`], to align columns.
+/// Returns the width of the longest label, at least [`LABEL`], for aligning columns.
 pub(super) fn label_width(labels: impl Iterator<Item = String>) -> usize {
     labels.map(|label| label.chars().count()).fold(LABEL, usize::max)
 }
 
-/// Returns a label that is indented by its depth.
+/// Returns a label, indented by the loop's depth.
 pub(super) fn indent(depth: u32, label: &str) -> String {
     format!("{:1$}{label}", "", 2 * depth as usize)
 }

@@ -1,5 +1,5 @@
-//! Static cost analysis: hand-written loops with known results, the loops of generated kernels,
-//! caches compared with measurements, and llvm-mca 19 if installed.
+//! Tests of the static cost analysis: hand-written loops with known results, the loops of generated
+//! kernels, caches compared with measurements, and llvm-mca 19 if installed.
 
 #[path = "cost/doc.rs"]
 mod doc;

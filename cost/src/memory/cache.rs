@@ -1,9 +1,10 @@
-//! Caches of a core: sets of lines, in which the least recently used line is replaced.
+//! Simulated caches of a core: sets of lines, in which the least recently used line is replaced.
 //!
-//! A line's number is its virtual address divided by 64. The first level takes its set from bits
-//! within a page, which are the same in virtual and physical addresses. The second level takes it
-//! from the physical address. Physical addresses of pages are arbitrary, so a hash gives each page
-//! an address, which is the same in every run. The third level hashes the line itself.
+//! A line's number is its virtual address divided by 64. The first level takes the index of a set
+//! from bits within a page, which are the same in virtual and physical addresses. The second level
+//! takes the index from the physical address. Physical addresses of pages are arbitrary, so a hash
+//! gives each page an address, which is the same in every run. The third level hashes the number of
+//! the line.
 //!
 //! ```text
 //! | 32 rows with 8192 bytes from one to the next, a line of each
@@ -18,10 +19,10 @@ use ixc_targets::memory::{CacheShape, LINE, Level, Memory, PAGE, ThirdLevel};
 
 /// Lines of a page.
 const PAGE_LINES: u64 = PAGE / LINE;
-/// A way without a line.
+/// Marks a way that has no line.
 const EMPTY: u64 = u64::MAX;
 
-/// Origin of a line's set.
+/// Source of the index of a line's set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
     /// The address within its page.
@@ -50,7 +51,7 @@ impl Line {
     }
 }
 
-/// One cache. The ways of a set are in order of their last use, the newest first.
+/// One cache level. The ways of a set are in order of their last use, the newest first.
 #[derive(Clone, Debug)]
 struct Cache {
     ways: usize,
@@ -75,7 +76,7 @@ impl Cache {
         &mut self.lines[first..first + self.ways]
     }
 
-    /// Whether the line is present; if so, makes it the newest.
+    /// Returns whether the line is present. If so, makes it the newest of its set.
     fn touch(&mut self, line: u64, write: bool) -> bool {
         let set = self.set(line);
         let Some(at) = set.iter().position(|packed| packed >> 1 == line) else { return false };
@@ -84,7 +85,7 @@ impl Cache {
         true
     }
 
-    /// Removes a line from its set. Returns its state, if the line was in the cache.
+    /// Removes a line from its set. Returns the line, if it was in the cache.
     fn take(&mut self, line: u64) -> Option<Line> {
         let set = self.set(line);
         let at = set.iter().position(|packed| packed >> 1 == line)?;
@@ -113,7 +114,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Creates empty caches of these shapes.
+    /// Creates empty caches with the sizes and ways of `memory`.
     pub fn new(memory: &Memory) -> Caches {
         Caches {
             l1: Cache::new(memory.l1, Index::InPage),
@@ -123,8 +124,8 @@ impl Caches {
         }
     }
 
-    /// Reads or writes a line and returns the level where it was. Afterwards it is in the first
-    /// level.
+    /// Reads or writes a line, and returns the level at which it was found. Afterwards, the line is
+    /// in the first level.
     pub fn access(&mut self, line: u64, write: bool) -> Level {
         if self.l1.touch(line, write) {
             return Level::L1;
@@ -134,7 +135,7 @@ impl Caches {
         level
     }
 
-    /// Moves a line to a level, and removes it from nearer ones.
+    /// Moves a line to a level, and removes it from all levels nearer to the core.
     pub fn place(&mut self, line: u64, level: Level) {
         for cache in [&mut self.l1, &mut self.l2, &mut self.l3] {
             cache.take(line);
@@ -152,8 +153,8 @@ impl Caches {
         }
     }
 
-    /// Brings a line to the second level, if neither the first nor the second level has it. Returns
-    /// the level where the line was.
+    /// Brings a line to the second level, unless the first or second level has it already. Returns
+    /// the level at which the line was found.
     fn bring_to_l2(&mut self, line: u64) -> Level {
         let (level, dirty) = match self.third {
             ThirdLevel::Victims => match self.l3.take(line) {
@@ -171,7 +172,8 @@ impl Caches {
     }
 
     fn fill_l1(&mut self, line: Line) {
-        // A clean line is dropped; a modified one is written back to L2.
+        // When L1 evicts a line, a clean line is dropped, and a modified line is written back to
+        // L2.
         if let Some(gone) = self.l1.put(line)
             && gone.dirty
             && !self.l2.touch(gone.number, true)
@@ -192,8 +194,8 @@ impl Caches {
     }
 
     fn fill_l3(&mut self, line: Line) {
-        // The third level may have the line: the first level can write back a line that the second
-        // already evicted.
+        // The third level may already have the line, because the first level can write back a line
+        // that the second level has evicted.
         if self.l3.touch(line.number, line.dirty) {
             return;
         }
@@ -226,8 +228,8 @@ mod tests {
             let mut caches = small(third);
             assert_eq!(caches.access(5, false), Level::Memory);
             assert_eq!(caches.access(5, true), Level::L1);
-            // Lines with equal bits within the page are in the same set of the first level, which
-            // has one way. The second has two ways.
+            // Lines whose addresses have equal bits within the page share a set. A set has one way
+            // in the first level, and two ways in the second.
             assert_eq!(caches.access(5 + 64, false), Level::Memory);
             assert_eq!(caches.access(5, false), Level::L2);
             for far in 2..9 {
@@ -250,8 +252,8 @@ mod tests {
             });
             (0..lines).filter(|line| caches.access(*line, false) == Level::Memory).count()
         };
-        // 1088 lines exceed an inclusive third level (1024 lines), but fit in a victim cache and
-        // the second level together (1024 + 128). Some still miss, because sets are not filled
+        // 1088 lines exceed an inclusive third level (1024 lines). They fit in the second level and
+        // a victim cache together (1024 + 128). Some lines still miss, because sets are not filled
         // evenly.
         assert!(again(ThirdLevel::Victims, 1088) < again(ThirdLevel::Inclusive, 1088));
         assert_eq!(again(ThirdLevel::Victims, 128), 0);

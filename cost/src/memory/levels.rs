@@ -1,4 +1,4 @@
-//! Cost of a kernel with caches, and the level that bounds it.
+//! Cost of a kernel with caches, and the cache level that bounds the kernel.
 
 use std::fmt::{Display, Formatter, Result as FmtResult};
 
@@ -13,18 +13,18 @@ use super::spent::{Bounds, BufferTraffic, CacheWalk, Stream};
 use super::start::Start;
 use super::walk::{Access, Kind, Visitor, Walk};
 
-/// The label of the code outside of loops.
+/// Label of the code outside of loops.
 const OUTSIDE: &str = "outside of loops";
-/// Maximum lines of a walk, which takes seconds.
+/// Maximum number of line accesses that are simulated, which takes seconds.
 pub const MAX_TOUCHES: u64 = 1 << 28;
 
-/// Reasons why the levels are unknown.
+/// Reasons why a kernel has no cost with caches.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelsError {
     /// The whole kernel has no cost.
     #[error(transparent)]
     Whole(#[from] KernelCostError),
-    /// The kernel lacks a buffer.
+    /// The kernel has no buffer of a given name.
     #[error("the kernel has no buffer {name:?}; it has {}", expected.join(", "))]
     Buffer {
         /// The named buffer.
@@ -32,10 +32,10 @@ pub enum LevelsError {
         /// Buffers of the kernel.
         expected: Vec<String>,
     },
-    /// The walk would be too long.
+    /// The simulation would take too long.
     #[error("cannot simulate the caches: the kernel touches {touches} lines for these dims; the limit is {most}")]
     TooLong {
-        /// Min lines that the kernel touches.
+        /// Min number of lines that the kernel accesses.
         touches: u64,
         /// Max number of lines for which caches are simulated.
         most: u64,
@@ -54,35 +54,36 @@ impl LevelsError {
 /// The cost of a whole kernel with caches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Levels {
-    /// Shapes of the caches.
+    /// Sizes and ways of the simulated caches.
     pub memory: Memory,
-    /// Cycles, the sum of the bounds of all stretches of the loops. See [`super::spent`].
+    /// Cycles of the kernel: the sum over all stretches of its loops, each at its bound. See
+    /// [`super::spent`].
     pub cycles: f64,
     /// Cycles if, in addition, each loop must finish before any later code starts, as in
     /// [`KernelCost::cycles_drained`](super::super::report::KernelCost::cycles_drained).
     pub cycles_drained: f64,
-    /// Cycles relative to the cycles with all operands in the first level.
+    /// Ratio of these cycles to the cycles with all operands in the first level.
     pub slowdown: f64,
     /// The tile unit's share of [`Levels::cycles`].
     pub share: f64,
     /// The tile unit's share of [`Levels::cycles_drained`].
     pub share_drained: f64,
-    /// The bound with the most cycles.
+    /// The bound that takes the most cycles.
     pub bound: LevelBound,
-    /// The loops in the order of [`Report::loops`], and finally the code outside of them.
+    /// The loops in the order of [`Report::loops`], and then the code outside of loops.
     pub loops: Vec<LoopLevels>,
-    /// Lines by buffer and kind of access.
+    /// Lines that are accessed, by buffer and kind of access.
     pub traffic: Vec<Traffic>,
 }
 
 /// Bound of a kernel or of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LevelBound {
-    /// The level; `None` if the code takes longer than its operands.
+    /// Level that bounds the code; `None` if the instructions take longer than the transfers.
     pub level: Option<Level>,
-    /// The main cause: for example `tile loads of x`, or the bound of the code.
+    /// Main cause of the bound: for example `tile loads of x`, or the bound of the instructions.
     pub what: String,
-    /// The loop with this cause.
+    /// The loop in which this cause takes the most cycles.
     pub place: String,
     /// Share of the cycles that this level, or the code, bounds.
     pub part: f64,
@@ -95,11 +96,11 @@ pub struct LoopLevels {
     pub label: String,
     /// Number of loops around this loop.
     pub depth: u32,
-    /// Lines from each level, in the order of [`Level::ALL`].
+    /// Number of lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
     /// Cycles of the loop, all iterations together.
     pub cycles: f64,
-    /// The bound; `None` if the loop does not run.
+    /// The loop's bound; `None` if the loop does not run.
     pub bound: Option<LevelBound>,
 }
 
@@ -110,18 +111,18 @@ pub struct Traffic {
     pub buffer: String,
     /// Kind of access.
     pub kind: Kind,
-    /// Lines from each level, in the order of [`Level::ALL`].
+    /// Number of lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
 }
 
-/// Walks a kernel twice through caches of these shapes, and returns the cost of the second call.
-/// Between the two calls, the buffers of `starts` are moved to their levels.
+/// Simulates two calls of a kernel with caches of these sizes and ways, and returns the cost of the
+/// second call. Between the calls, the buffers of `starts` are moved to their levels.
 ///
 /// `report` must be for the kernel's code.
 ///
 /// # Errors
-/// The dims are not valid for the kernel, a start names a buffer that the kernel lacks, or the walk
-/// would be too long.
+/// Fails if the dims are not valid for the kernel, a start names a buffer that the kernel lacks, or
+/// the simulation would take too long.
 pub fn levels(
     report: &Report,
     kernel: &Kernel,
@@ -188,7 +189,7 @@ fn buffer(kernel: &Kernel, name: &str) -> Result<usize, LevelsError> {
     })
 }
 
-/// The first call, which is not counted.
+/// Visitor for the first call: it fills the caches and counts nothing.
 struct Warm<'a>(&'a mut Caches);
 
 impl Visitor for Warm<'_> {
@@ -200,7 +201,7 @@ impl Visitor for Warm<'_> {
     fn leave(&mut self) {}
 }
 
-/// Names of loops and streams, for bounds.
+/// Names of loops and streams, for the texts of bounds.
 struct Names<'a> {
     report: &'a Report,
     kernel: &'a Kernel,
@@ -211,15 +212,15 @@ impl Names<'_> {
         self.report.loops.get(number).map_or(OUTSIDE, |l| l.label.as_str())
     }
 
-    /// Returns the bound with the most cycles over these loops: the code or a level. Includes the
-    /// loop and the stream that take most of them.
+    /// Returns the bound (the code or a level) that takes the most cycles in these loops. Also
+    /// returns the loop and the stream that take most of these cycles.
     fn bound_of_levels(&self, loops: &[(usize, &Bounds)], cycles: f64) -> LevelBound {
         let streams =
             || loops.iter().flat_map(|(number, bounds)| bounds.streams.iter().map(|(s, c)| (*number, *s, *c)));
         let of_level = |level: Level| streams().filter(|(_, s, _)| s.level == level).map(|(.., c)| c).sum::<f64>();
         let code = loops.iter().map(|(_, bounds)| bounds.code).sum::<f64>();
         let levels = Level::ALL.into_iter().map(|level| (Some(level), of_level(level)));
-        // Among equal bounds, the first counts: the code.
+        // Of equal bounds, the first counts, so the code comes before levels.
         let all = [(None, code)].into_iter().chain(levels);
         let (level, most) = all.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap_or((None, 0.0));
         let (number, what) = match level {

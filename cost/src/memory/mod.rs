@@ -5,9 +5,9 @@
 //! the sizes and ways of the CPU's caches. [`ixc_targets::memory`] has the cost of a line that is
 //! not in the first level.
 //!
-//! This cost is compared with the cycles of the code, stretch by stretch. A *stretch* is one run of
-//! an innermost loop, or one iteration of any other loop. Within a stretch, loads run in parallel
-//! with arithmetic, so it takes the larger of both.
+//! The cost of lines is compared with the cycles of the code, stretch by stretch. A *stretch* is
+//! one run of an innermost loop, or one iteration of any other loop. Within a stretch, loads run in
+//! parallel with arithmetic, so a stretch takes the larger of the two times.
 //!
 //! ```text
 //! for %k in 0..64 {
@@ -24,8 +24,8 @@
 //! | [`spent`] | time of each loop, and its bound |
 //! | [`levels`](mod@levels) | the results |
 //!
-//! The counted call is the second of two with the same buffers. The caches contain the lines of the
-//! first call, except for buffers that a [`Start`] moves.
+//! Two calls with the same buffers are simulated, and the second one is counted. At its start, the
+//! caches contain the lines of the first call, except for buffers that a [`Start`] moves.
 
 pub mod cache;
 pub mod levels;

@@ -1,11 +1,11 @@
 //! Time of each loop with caches.
 //!
 //! A stretch takes the larger of two times: the cycles of its code, and the sum of the cycles of
-//! its lines from beyond the first level. A stretch is a whole run of an innermost loop, whose
-//! iterations overlap, or one iteration of any other loop. All code outside of loops is one
+//! those lines that are not in the first level. A stretch is a whole run of an innermost loop,
+//! whose iterations overlap, or one iteration of any other loop. All code outside of loops is one
 //! stretch.
 //!
-//! A written line takes its level's time twice: it is first read, and written back later.
+//! A written line takes its level's time twice: it is first read, and later written back.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use super::super::report::{KernelCost, LoopReport, Report};
 use super::cache::Caches;
 use super::walk::{Access, Kind, Visitor};
 
-/// Number of transfers of a written line.
+/// Number of transfers for a written line.
 const MOVES_OF_A_STORE: f64 = 2.0;
 
-/// Accesses of one kind to one buffer that one level serves. Either a stream or the code bounds a
-/// stretch.
+/// Accesses of one kind to one buffer whose lines come from one level. A stretch is bounded either
+/// by streams or by its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream {
-    /// Level of the lines.
+    /// Level from which the lines come.
     pub level: Level,
     /// Kind of access.
     pub kind: Kind,
@@ -30,36 +30,36 @@ pub struct Stream {
     pub buffer: usize,
 }
 
-/// Cycles of stretches by bound.
+/// Cycles of all stretches, by what bounds them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
-    /// Cycles of stretches that their code bounds.
+    /// Cycles of those stretches that their code bounds.
     pub code: f64,
-    /// Cycles of the other stretches: each stream's part of the combined time.
+    /// Cycles of all other stretches, divided among the streams.
     pub streams: BTreeMap<Stream, f64>,
 }
 
-/// Result for a loop, or for the code outside of loops.
+/// Result for one loop, or for the code outside of loops.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Total {
-    /// Lines from each level, in the order of [`Level::ALL`].
+    /// Number of lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
-    /// Cycles, and cycles without any overlap, as in [`KernelCost`].
+    /// Cycles if code and transfers of lines overlap.
     pub cycles: f64,
-    /// See [`Total::cycles`].
+    /// Cycles without any overlap, as in [`KernelCost::cycles_drained`].
     pub cycles_drained: f64,
     /// The cycles by bound.
     pub bounds: Bounds,
-    /// Cycles of the code alone, and the same without overlap.
+    /// Cycles of the code without caches: with overlap, and without.
     code: (f64, f64),
 }
 
 /// Cycles of a loop's code, or of the code outside of loops.
 #[derive(Clone, Copy, Debug)]
 struct Code {
-    /// Cycles of an iteration.
+    /// Cycles of one iteration.
     cycles: f64,
-    /// Latency of an iteration.
+    /// Latency of one iteration.
     latency: f64,
     /// Steps of the kernel's loop in one iteration.
     step: u64,
@@ -73,7 +73,7 @@ impl Code {
         Code { cycles: l.body.cycles, latency, step: l.step.max(1) as u64, innermost: l.innermost && l.repeats }
     }
 
-    /// Returns the number of cycles of the code alone in a stretch of `iterations` iterations of
+    /// Returns the cycles of the code, without caches, in a stretch of `iterations` iterations of
     /// the kernel's loop.
     fn of_stretch(self, iterations: u64) -> f64 {
         match self.innermost {
@@ -82,8 +82,8 @@ impl Code {
         }
     }
 
-    /// Returns the number of cycles of a stretch without overlap. It includes the first iteration's
-    /// latency, as in [`KernelCost::cycles_drained`].
+    /// Returns the cycles of a stretch without overlap. They include the latency of the first
+    /// iteration, as in [`KernelCost::cycles_drained`].
     fn cycles_without_overlap(self, code: f64, lines: f64) -> f64 {
         match self.innermost {
             true => code.max(lines) + (self.latency - self.cycles).max(0.0),
@@ -92,29 +92,29 @@ impl Code {
     }
 }
 
-/// An unfinished stretch.
+/// A stretch that has not ended yet.
 #[derive(Debug, Default)]
 struct OpenStretch {
-    /// Index of the stretch's loop in the totals.
+    /// Index in the totals of the loop to which the stretch belongs.
     owner: usize,
     iterations: u64,
     streams: Vec<(Stream, f64)>,
 }
 
-/// Walks a kernel through caches.
+/// Visitor that counts the accesses of a kernel, with simulated caches.
 #[derive(Debug)]
 pub struct CacheWalk<'a> {
     caches: &'a mut Caches,
-    /// Loops of the code by statement.
+    /// Index of the code's loop, by the number of the IR statement.
     loops: BTreeMap<u32, usize>,
     codes: Vec<Code>,
-    /// Results for each loop of the code, and finally for the code outside.
+    /// Results for each loop of the code, and last for the code outside of loops.
     totals: Vec<Total>,
-    /// Lines from each level by buffer and kind of access.
+    /// Number of lines from each level, by buffer and kind of access.
     traffic: BTreeMap<usize, [[u64; 4]; Kind::ALL.len()]>,
-    /// Open stretches. The innermost is last; the first is the code outside of loops.
+    /// Open stretches. The last one is innermost; the first one is the code outside of loops.
     open: Vec<OpenStretch>,
-    /// Whether the machine code also has the loop, for each open loop of the kernel IR.
+    /// For each open loop of the kernel IR, whether the machine code also has this loop.
     owns: Vec<bool>,
 }
 
@@ -124,16 +124,18 @@ pub struct BufferTraffic {
     pub buffer: usize,
     /// Kind of access.
     pub kind: Kind,
-    /// Lines from each level.
+    /// Number of lines from each level.
     pub lines: [u64; 4],
 }
 
 impl<'a> CacheWalk<'a> {
-    /// Starts with empty results. `caches` must be in the state after the previous call.
+    /// Creates a visitor with empty results. `caches` must have the contents after the previous
+    /// call.
     pub fn new(report: &Report, caches: &'a mut Caches) -> CacheWalk<'a> {
         let mut loops = BTreeMap::new();
         for (number, l) in report.loops.iter().enumerate() {
-            // Of several loops of one statement, the first gets the accesses.
+            // If several loops of the code come from one statement, the first one gets the
+            // accesses.
             if let Some(statement) = l.statement {
                 loops.entry(statement).or_insert(number);
             }
@@ -147,7 +149,7 @@ impl<'a> CacheWalk<'a> {
         CacheWalk { caches, loops, codes, totals, traffic: BTreeMap::new(), open, owns: Vec::new() }
     }
 
-    /// Returns the lines from each level, by buffer and kind of access.
+    /// Returns the number of lines from each level, by buffer and kind of access.
     pub fn traffic(&self) -> impl Iterator<Item = BufferTraffic> {
         let kinds = |(&buffer, lines): (&usize, &[[u64; 4]; Kind::ALL.len()])| {
             Kind::ALL.into_iter().zip(*lines).map(move |(kind, lines)| BufferTraffic { buffer, kind, lines })
@@ -155,8 +157,8 @@ impl<'a> CacheWalk<'a> {
         self.traffic.iter().flat_map(kinds).filter(|traffic| traffic.lines.iter().any(|lines| *lines > 0))
     }
 
-    /// Returns the results for each loop of the code, and finally for the code outside. The cycles
-    /// of loops without accesses come from `whole`.
+    /// Returns the results for each loop of the code, and last for the code outside of loops.
+    /// `whole` has the cycles of loops without accesses.
     pub fn finish(mut self, whole: &KernelCost) -> Vec<Total> {
         self.close(1);
         let outside = (whole.outside, whole.outside_drained);
@@ -231,8 +233,8 @@ impl Visitor for CacheWalk<'_> {
     }
 }
 
-/// Returns the number of cycles of a line; `None` for the first level, in which only the ports
-/// limit accesses.
+/// Returns the number of cycles of a line from a level. Returns `None` for the first level, whose
+/// accesses are limited only by ports.
 fn cycles(kind: Kind, level: Level) -> Option<f64> {
     let once = match kind.is_tile() {
         true => tile_load(level)?.cycles / TILE_LINES as f64,

@@ -1,4 +1,4 @@
-//! Level of a buffer before the call, as text: `w=memory`.
+//! Cache level of a buffer before the counted call, as text such as `w=memory`.
 
 use std::str::FromStr;
 
@@ -7,9 +7,10 @@ use ixc_targets::memory::Level;
 /// A buffer, and its level before the counted call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// The buffer's name, without the sigil.
+    /// Name of the buffer, without the `%`.
     pub buffer: String,
-    /// Level of the buffer. Lines that do not fit into the cache are in the next level.
+    /// Level to which the buffer's lines are moved. Lines that do not fit into that cache are in
+    /// the next level.
     pub level: Level,
 }
 
@@ -34,7 +35,7 @@ impl FromStr for Start {
     type Err = StartError;
 
     /// # Errors
-    /// The text is not `BUFFER=LEVEL`. The kernel's buffers are checked later.
+    /// Fails if the text is not `BUFFER=LEVEL`. The buffer's name is checked later.
     fn from_str(text: &str) -> Result<Start, StartError> {
         let (buffer, level) = text.split_once('=').ok_or_else(|| StartError::Form { found: text.into() })?;
         let level = Level::from_name(level).ok_or_else(|| StartError::Level { found: level.into() })?;

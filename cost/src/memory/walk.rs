@@ -1,9 +1,9 @@
 //! All accesses of a kernel for given dims, in execution order.
 //!
-//! Addresses are evaluated over dims once, and loops without accesses are omitted. Buffers have
-//! consecutive addresses, each from the start of a page, with a free page in between. A value that
-//! a kernel loads as an index is unknown. It is replaced with a hash of its address, reduced below
-//! the bound of its buffer.
+//! Addresses are evaluated over dims once, and loops without accesses are omitted. Buffers are
+//! placed one after the other, each at the start of a page, with a free page between two buffers.
+//! The value of an index that a kernel loads is not known. It is replaced with a hash of the
+//! index's address, reduced below the bound of its buffer.
 
 use ixc_ir::kernel::op::Memory as OpMemory;
 use ixc_ir::kernel::{Address, Affine, Atom, BufferKind, Imm, Inst, Kernel, Stmt};
@@ -11,7 +11,8 @@ use ixc_ir::random::mix;
 use ixc_targets::memory::{LINE, PAGE};
 use serde::Serialize;
 
-/// Address of the first buffer: far from 0, because a prefetch may access memory before a buffer.
+/// Address of the first buffer. It is far from 0, because a prefetch may access memory before a
+/// buffer.
 const FIRST: u64 = 1 << 44;
 /// Bytes of an index.
 const INDEX_BYTES: u64 = 4;
@@ -36,7 +37,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Kind; 5] = [Kind::TileLoad, Kind::TileStore, Kind::Load, Kind::Store, Kind::Prefetch];
 
-    /// Returns the plural for reports.
+    /// Returns the name of the kind for reports, in the plural.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::TileLoad => "tile loads",
@@ -71,7 +72,7 @@ pub struct Access {
     bytes: u64,
 }
 
-/// An address for given dims: a constant plus multiples of variables.
+/// An address for given dims: a constant plus multiples of loop variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Offset {
     constant: i64,
@@ -79,7 +80,8 @@ struct Offset {
 }
 
 impl Offset {
-    /// Returns the address for these variables. Addresses of a verified kernel do not overflow.
+    /// Returns the address for these values of variables. Addresses of a verified kernel do not
+    /// overflow.
     fn address(&self, vars: &[i64]) -> u64 {
         let sum = |sum: i64, &(var, by): &(usize, i64)| sum.wrapping_add(by.wrapping_mul(vars[var]));
         self.terms.iter().fold(self.constant, sum) as u64
@@ -89,7 +91,7 @@ impl Offset {
 #[derive(Debug)]
 enum Step {
     Access(Access),
-    /// Loads an index below the bound into a variable.
+    /// Loads an index into a variable. The index is less than the bound.
     Index {
         access: Access,
         var: usize,
@@ -106,30 +108,30 @@ struct Loop {
     body: Vec<Step>,
 }
 
-/// Receiver of a walk's events.
+/// Receiver of the events of a [`Walk`].
 pub trait Visitor {
-    /// A line is accessed.
+    /// Called when a line is accessed.
     fn line(&mut self, access: &Access, line: u64);
-    /// A loop begins that will run `trip` times, at least once. `statement` is its number in the
-    /// order of the kernel's text.
+    /// Called when a loop begins that will run `trip` times, at least once. `statement` is its
+    /// number in the order of the kernel's text.
     fn enter(&mut self, statement: u32, trip: u64);
-    /// An iteration of the innermost open loop ends.
+    /// Called when an iteration of the innermost open loop ends.
     fn iteration(&mut self);
-    /// The innermost open loop ends.
+    /// Called when the innermost open loop ends.
     fn leave(&mut self);
 }
 
-/// The accesses of a kernel for given dims.
+/// All accesses of a kernel for given dims.
 #[derive(Debug)]
 pub struct Walk {
     steps: Vec<Step>,
     vars: usize,
-    /// First byte and length of each buffer.
+    /// Address of the first byte, and length, of each buffer.
     buffers: Vec<(u64, u64)>,
 }
 
 impl Walk {
-    /// Creates a walk of a verified kernel with dims in their ranges.
+    /// Creates the walk of a verified kernel. The dims must be in their ranges.
     pub fn new(kernel: &Kernel, dims: &[i64]) -> Walk {
         let mut next = FIRST;
         let place = |buffer: &ixc_ir::kernel::Buffer| {
@@ -144,7 +146,7 @@ impl Walk {
         Walk { steps, vars: kernel.vars.len(), buffers }
     }
 
-    /// Returns the minimum number of lines that a walk accesses: each row of a tile and each vector
+    /// Returns the minimum number of lines that a walk accesses. Each row of a tile and each vector
     /// counts as one line.
     pub fn touches(&self) -> u64 {
         fn count(steps: &[Step]) -> u64 {
@@ -158,7 +160,7 @@ impl Walk {
         count(&self.steps)
     }
 
-    /// Returns the lines of a buffer.
+    /// Returns the numbers of a buffer's lines.
     pub fn lines(&self, buffer: usize) -> std::ops::Range<u64> {
         let (first, bytes) = self.buffers[buffer];
         first / LINE..first.wrapping_add(bytes).div_ceil(LINE)
@@ -319,8 +321,8 @@ mod tests {
             b.store(y, 64, v);
         });
         let kernel = b.finish();
-        // The second vector begins in the middle of a line. x has two pages, followed by a free
-        // one: 192 lines.
+        // The second vector begins in the middle of a line. `x` has two pages and is followed by a
+        // free page, together 192 lines.
         assert_eq!(visited_steps(&kernel, &[2]), " 2x2( 0+0 1+193; 0+1 0+2 1+193;)");
         assert_eq!(visited_steps(&kernel, &[0]), "");
     }
@@ -341,7 +343,7 @@ mod tests {
             .map(|t| t.trim_end_matches([';', ')']).split(' ').next().unwrap())
             .map(|line| line.trim_end_matches(';').parse().unwrap())
             .collect();
-        // The ids have two pages, and one is free: x begins at line 128.
+        // The ids and the free page after them take two pages, so `x` begins at line 128.
         assert_eq!(rows.len(), 4);
         assert!(rows.chunks(2).all(|pair| (pair[0] - 128) % 64 == 0 && pair[0] < 128 + 256 && pair[1] == pair[0] + 2));
     }

@@ -1,13 +1,14 @@
 //! AMD's CPUs.
 //!
 //! The vector part of Zen 4 was measured on a Zen 4 machine: throughput and latency of each class
-//! at 32 and 64 bytes. Pairs of classes show shared pipes. For two classes with two pipes each, a
-//! pair takes 1.0 cycles if both pipes are shared. It takes 0.67 if one pipe is shared, and 0.5 if
-//! no pipe is shared. Pipes 0 and 1 multiply; 2 and 3 add floats. A 64-byte vector takes a pipe
-//! twice.
+//! at 32 and 64 bytes. Loops of two classes showed which pipes (ports) the classes share. If each
+//! class has two pipes, an instruction pair takes 1.0 cycles if both pipes are shared. It takes
+//! 0.67 if one pipe is shared, and 0.5 if no pipe is shared. Pipes 0 and 1 multiply; 2 and 3 add
+//! floats. A 64-byte vector takes a pipe twice.
 //!
-//! Zen 3 follows LLVM 19, and shares the rows of Zen 4 where both agree. Zen 5 is Zen 4 with whole
-//! 64-byte pipes and wider integers, from general knowledge.
+//! Zen 3 follows LLVM 19; it shares the rows of Zen 4 where LLVM and the measurements agree. Zen 5
+//! is modelled from general knowledge: like Zen 4, but with whole 64-byte pipes and more integer
+//! ports.
 
 use super::CostSource::{Llvm, Measured, Unverified};
 use super::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow, same};
@@ -77,7 +78,8 @@ const ZEN4_ROWS: &[Row] = &[
     narrow(C::IntMul, "b", 3, Measured),
     narrow(C::Branch, "au", 1, Llvm),
     narrow(C::Return, "lmn&au", 5, Llvm),
-    // Three accesses per cycle, at most two of them vector loads or one a vector store.
+    // There are three accesses per cycle. At most two of these are vector loads, and at most one is
+    // a vector store.
     narrow(C::LoadInt, "lmn", 4, Measured),
     narrow(C::StoreInt, "lmn&st", 1, Measured),
     same(C::Load, "lm", 7, 7, Measured),

@@ -2,7 +2,7 @@
 //!
 //! Rows marked `Llvm` are from LLVM 19, checked one by one against `llvm-mca --instruction-tables`
 //! with one instruction of each class. LLVM models the client CPU, which has one 64-byte
-//! multiplier. The rows here add the second multiplier of the server CPU on port 5, marked
+//! multiplier. The server CPU has a second multiplier on port 5. Rows that include it are marked
 //! `Unverified`. Sapphire Rapids' tiles are from `FACTS.md`.
 
 use super::CostSource::{Llvm, Manual, Unverified};
@@ -54,7 +54,8 @@ const PORTS_GOLDEN_COVE: &[Port] = &[
     port('T', "tile"),
 ];
 
-/// Haswell, 2013: three vector ports, integer products only on port 0, all shuffles on port 5.
+/// Haswell, 2013. It has three vector ports, but integer products run only on port 0, and all
+/// shuffles on port 5.
 pub static HASWELL: CpuModel = CpuModel {
     name: "haswell",
     about: "Intel Haswell (2013), also for the target avx2",
@@ -128,7 +129,7 @@ const HASWELL_ROWS: &[Row] = &[
     narrow(C::UpperZero, "+++", 0, Llvm),
 ];
 
-/// Skylake-X, 2017: 64-byte work on ports 0 (joined with 1) and 5.
+/// Skylake-X, 2017. Work on 64 bytes runs on port 0 (joined with port 1) and port 5.
 pub static SKYLAKE_X: CpuModel = CpuModel {
     name: "skylake-x",
     about: "Intel Skylake-X (2017) with both 64-byte multipliers, also for the target avx512",
@@ -141,7 +142,7 @@ pub static SKYLAKE_X: CpuModel = CpuModel {
 };
 
 const SKYLAKE_X_ROWS: &[Row] = &[
-    // LLVM adds an arithmetic µop to 64-byte loads.
+    // LLVM adds an arithmetic µop to 64-byte loads; this row does not.
     both(C::Load, "23", "23", 7, Llvm).wide_from(Unverified),
     both(C::BroadcastNarrow, "23+5", "23+5", 8, Llvm),
     both(C::Store, "237&4", "237&4", 1, Llvm),
@@ -201,8 +202,8 @@ const SKYLAKE_X_ROWS: &[Row] = &[
     narrow(C::UpperZero, "+++", 0, Llvm),
 ];
 
-/// Ice Lake servers, 2021: two stores per cycle, a second port for shuffles within 16 bytes, VNNI
-/// and VBMI.
+/// Ice Lake servers, 2021. They have two stores per cycle, a second port for shuffles within 16
+/// bytes, VNNI and VBMI.
 pub static ICELAKE: CpuModel = CpuModel {
     name: "icelake",
     about: "Intel Ice Lake servers (2021)",
@@ -232,7 +233,7 @@ const ICELAKE_ROWS: &[Row] = &[
     both(C::FloatScale, "01", "05", 4, Llvm).wide_from(Unverified),
 ];
 
-/// Sapphire Rapids, 2023: six slots, three loads of 32 bytes or two of 64, tiles.
+/// Sapphire Rapids, 2023. It has six slots, three loads of 32 bytes or two of 64, and tiles.
 pub static SAPPHIRE_RAPIDS: CpuModel = CpuModel {
     name: "sapphire-rapids",
     about: "Intel Sapphire Rapids (2023), also for the target amx",
@@ -244,7 +245,7 @@ pub static SAPPHIRE_RAPIDS: CpuModel = CpuModel {
     tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
-/// Granite Rapids, 2024: the same core in this model.
+/// Granite Rapids, 2024. This model treats its core like that of Sapphire Rapids.
 pub static GRANITE_RAPIDS: CpuModel = CpuModel {
     name: "granite-rapids",
     about: "Intel Granite Rapids (2024): modelled as Sapphire Rapids",
@@ -256,7 +257,7 @@ pub static GRANITE_RAPIDS: CpuModel = CpuModel {
     tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
-/// Alder Lake's P cores, 2021: the same core without 64-byte vectors and tiles.
+/// Alder Lake's P cores, 2021: like the core of Sapphire Rapids, without 64-byte vectors and tiles.
 pub static ALDER_LAKE: CpuModel = CpuModel {
     name: "alder-lake",
     about: "Intel Alder Lake, P cores (2021)",
@@ -277,7 +278,7 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     narrow(C::LeaThree, "1", 2, Unverified),
     narrow(C::LoadInt, "23B", 5, Llvm),
     narrow(C::Return, "23B&06", 7, Llvm),
-    // Two loads of 64 bytes per cycle; LLVM's three are for the client CPU.
+    // There are two loads of 64 bytes per cycle; LLVM's three loads are for the client CPU.
     both(C::Load, "23B", "23", 8, Unverified),
     both(C::BroadcastNarrow, "23B+5", "23+5", 9, Llvm).wide_from(Unverified),
     // A 64-byte store takes both data ports.
@@ -296,7 +297,7 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     both(C::Narrow, "15+5", "5+5", 4, Llvm),
     narrow(C::HorizontalAdd, "15+5+5", 5, Llvm),
     both(C::CompareMask, "5", "5", 3, Llvm),
-    // LLVM's model lacks the divider, and has only one 64-byte multiplier, like the client CPU.
+    // LLVM's model has no divider, and only one 64-byte multiplier, like the client CPU.
     Row { wide_latency: 18, ..both(C::FloatDiv, "0&d:5", "0+0+5&d:10", 11, Unverified) },
     Row { wide_latency: 20, ..both(C::FloatSqrt, "0&d:6", "0+0+5&d:12", 12, Unverified) },
     narrow(C::FloatDivShort, "0&d:3", 11, Unverified),
@@ -325,9 +326,9 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     narrow(C::UpperZero, "", 0, Llvm),
 ];
 
-/// TDP* starts every 16 cycles and takes 52. TILELOADD reads 16 rows of 64 bytes, two per cycle.
-/// TILESTORED writes one per cycle. A tile with fewer rows counts as a whole tile. The slots of
-/// tile loads and stores are not published; eight and sixteen are assumed.
+/// A tile product (TDP*) starts every 16 cycles and takes 52. TILELOADD reads 16 rows of 64 bytes,
+/// two per cycle. TILESTORED writes one row per cycle. A tile with fewer rows counts as a whole
+/// tile. Intel does not publish the slots of tile loads and stores; eight and sixteen are assumed.
 const TILE_ROWS: &[Row] = &[
     narrow(C::TileDot, "05&T:16", 52, Manual),
     narrow(C::TileLoad, "23:2+23:2+23:2+23:2+23:2+23:2+23:2+23:2", 45, Manual),

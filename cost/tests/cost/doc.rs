@@ -19,7 +19,7 @@ fn by_name(name: &str) -> &'static CpuModel {
 }
 
 fn uops(text: &str) -> String {
-    // Sixteen rows of a tile store would make the table wide.
+    // A tile store has sixteen equal parts, which would make the table wide.
     let parts: Vec<_> = text.split('+').collect();
     match parts.as_slice() {
         [""] => "-".into(),
@@ -73,7 +73,7 @@ fn replace(text: &str, name: &str, table: &str) -> String {
     format!("{before}{begin}\n{table}{end}{after}")
 }
 
-/// Returns the table of all CPUs' caches.
+/// Returns the documentation's table of all CPUs' caches.
 fn caches() -> String {
     let mut out = String::from("| CPU | L1 | L2 | L3 per core | L3 contents |\n| --- | --- | --- | --- | --- |\n");
     for row in TARGETS.iter().filter(|row| row.isa.lowering == Lowering::X64) {
@@ -85,7 +85,7 @@ fn caches() -> String {
     out
 }
 
-/// Returns the table of cycles to transfer cache lines, by level.
+/// Returns the documentation's table of cycles to transfer cache lines, by level.
 fn transfers() -> String {
     let ports = by_name("sapphire-rapids").cost(Class::TileLoad, Width::Scalar).expect("a row");
     let tile_ports = ports.uops.iter().map(|uop| uop.cycles).sum::<u32>() / 2;
@@ -102,7 +102,8 @@ fn transfers() -> String {
     out
 }
 
-/// Returns the table of tile products of `ixc`: with caches, and with all operands in L1.
+/// Returns the documentation's table of tile products of `ixc`: with caches, and with all operands
+/// in L1.
 fn own_kernels() -> String {
     let mut out = String::from(
         "| format | rows | tile unit's share, code alone | with caches | with no overlap at all | bounded by |\n| --- | --- | --- | --- | --- | --- |\n",

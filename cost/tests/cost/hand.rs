@@ -1,4 +1,4 @@
-//! Hand-written loops. The expected cost is derived in each test.
+//! Tests with hand-written loops. The expected cost is derived in each test.
 
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, MemoryOperand, Register};
 use ixc_codegen::line::Line;
@@ -32,7 +32,7 @@ fn add(register: Register) -> Instruction {
     Instruction::with2(Code::Add_rm64_imm8, register, 32).unwrap()
 }
 
-/// Code that consists of straight-line parts and loops.
+/// Part of a test's code: straight-line code, or a loop.
 pub enum Part {
     Code(Vec<Instruction>),
     /// A counted loop, and the number of its IR statement.
@@ -109,13 +109,14 @@ fn fmas(n: u32) -> Vec<Instruction> {
 
 #[test]
 fn too_few_accumulators_are_bound_by_latency_and_enough_by_ports() {
-    // Haswell: latency 5, two ports. Eight chains give 8 multiply-adds in 5 cycles, twelve need 6.
+    // Haswell's multiply-adds have a latency of 5 cycles and two ports. Eight chains give 8
+    // multiply-adds in 5 cycles; twelve need 6.
     let few = one_loop(fmas(8), "haswell");
     assert_eq!((few.cycles, few.bound, few.port_cycles), (5.0, Bound::Chain, 4.0));
     let many = one_loop(fmas(12), "haswell");
     assert_eq!((many.cycles, many.bound, many.multiply_share), (6.0, Bound::Ports, 1.0));
     assert_eq!(many.busiest, "p0|p1");
-    // `dec` and `jne` are one slot: 13 / 4.
+    // `dec` and `jne` take one slot together, so there are 13 slots, 4 per cycle.
     assert_eq!((many.slots, many.front_end), (13, 3.25));
     assert_eq!((many.mix.fma, many.mix.scalar, many.instructions), (12, 2, 14));
     assert_eq!(few.chain_register.as_deref(), Some("zmm0"));
@@ -123,7 +124,8 @@ fn too_few_accumulators_are_bound_by_latency_and_enough_by_ports() {
 
 #[test]
 fn loads_as_operands_take_load_ports_and_no_slot() {
-    // Six sums that each read memory: two per cycle on Haswell, and on three ports of Golden Cove.
+    // There are six sums that each read memory. Haswell loads two values per cycle; Golden Cove has
+    // three load ports.
     let body: Vec<Instruction> = (0..6)
         .map(|i| {
             Instruction::with3(Code::VEX_Vpaddd_ymm_ymm_ymmm256, ymm(i), ymm(8), at(Register::RAX, 32 * i64::from(i)))
@@ -180,7 +182,7 @@ fn wide_arithmetic_closes_port_1_to_vectors() {
 
 #[test]
 fn a_chain_through_a_load_counts_its_latency() {
-    // A linked list takes five cycles per element on Intel, and four on Zen.
+    // Following a linked list takes five cycles per element on Intel, and four on Zen.
     let body = vec![Instruction::with2(Code::Mov_r64_rm64, Register::RAX, at(Register::RAX, 8)).unwrap()];
     for (cpu, cycles) in [("haswell", 5.0), ("zen4", 4.0)] {
         let block = one_loop(body.clone(), cpu);
@@ -201,7 +203,8 @@ fn dot(c: u32, a: u32, b: u32) -> Instruction {
     three(Code::VEX_Tdpbssd_tmm_tmm_tmm, tmm(c), tmm(a), tmm(b))
 }
 
-/// Returns a loop body for `m` x `n` tiles of C, with `scalar` instructions of address arithmetic.
+/// Returns a loop body that multiplies `m` x `n` tiles, with `scalar` instructions of address
+/// arithmetic.
 pub fn tiles(m: u32, n: u32, scalar: usize) -> Vec<Instruction> {
     let mut body: Vec<Instruction> = Vec::new();
     for a in 0..m {
@@ -222,8 +225,8 @@ pub fn tiles(m: u32, n: u32, scalar: usize) -> Vec<Instruction> {
 
 #[test]
 fn kt_kernel_2x2_loop_is_tile_bound() {
-    // FACTS.md: 4 loads, 4 products, 6 to 30 scalar instructions. Products 4 * 16 = 64, loads 4 * 8
-    // = 32, chains 52.
+    // Example of FACTS.md: 4 loads, 4 products, 6 to 30 scalar instructions. Products take 4 * 16 =
+    // 64 cycles, loads 4 * 8 = 32, chains 52.
     for scalar in [6, 30] {
         let block = one_loop(tiles(2, 2, scalar - 2), "sapphire-rapids");
         assert_eq!((block.mix.tile_dot, block.mix.tile_other, block.mix.scalar), (4, 4, scalar as u32));
@@ -240,7 +243,7 @@ fn small_tile_blockings_are_latency_bound() {
     assert_eq!((two.cycles, two.tile_share), (52.0, 32.0 / 52.0));
     let three = one_loop(tiles(1, 3, 4), "sapphire-rapids");
     assert_eq!((three.cycles, three.bound), (52.0, Bound::Chain));
-    // Loads without reuse are the bottleneck, instead of the tile unit: three for each product.
+    // Three loads for each product, without reuse, are the bottleneck instead of the tile unit.
     let mut body = Vec::new();
     for c in 0..4 {
         body.extend([
@@ -270,7 +273,7 @@ fn kernel_cost_is_sum_of_loops_times_trips() {
     let report = analyse(&parts, "sapphire-rapids");
     let labels: Vec<_> = report.loops.iter().map(|l| (l.label.as_str(), l.depth, l.innermost)).collect();
     assert_eq!(labels, [("for %i in 0..%n", 0, false), ("for %j in 0..7", 1, true)]);
-    // The outer loop alone: one tile is zeroed and one stored, which writes 16 rows.
+    // In the outer loop alone, one tile is zeroed and one is stored, which writes 16 rows.
     assert_eq!((report.loops[0].body.cycles, report.loops[1].body.cycles), (16.0, 64.0));
     let whole = report.whole(&[5]).unwrap();
     println!("{whole}");
@@ -279,7 +282,7 @@ fn kernel_cost_is_sum_of_loops_times_trips() {
     assert_eq!(whole.cycles, report.outside.cycles + 5.0 * 16.0 + 35.0 * 64.0);
     assert_eq!(whole.share, whole.tile_cycles / whole.cycles);
     assert!(whole.cycles_drained > whole.cycles);
-    // Without iterations, only the cycles outside of loops remain.
+    // If the loops have no iterations, only the cycles outside of loops remain.
     assert_eq!(report.whole(&[0]).unwrap().cycles, report.outside.cycles);
 
     assert_eq!(report.whole(&[]), Err(CallError::DimCount { found: 0, expected: vec!["n".into()] }.into()));
@@ -294,7 +297,7 @@ fn kernel_cost_is_sum_of_loops_times_trips() {
 
 #[test]
 fn guarded_code_counts_only_if_its_loop_runs() {
-    // The inner loop has its own guard, which is not code that runs once.
+    // The forward jump before the inner loop is not counted as code that runs at most once.
     let inner = Part::Loop(2, vec![Part::Code(fmas(12))]);
     let parts = [
         Part::Once(0, vec![Part::Code(tiles(2, 2, 4)), Part::Once(2, vec![Part::Code(fmas(1)), inner])]),

@@ -1,4 +1,4 @@
-//! The loops of generated kernels.
+//! Tests with the loops of generated kernels.
 
 use ixc_codegen::x64;
 use ixc_cost::{self as cost, LoopReport, Report};
@@ -127,13 +127,14 @@ fn every_kernel_instruction_and_loop_is_modelled() {
     }
 }
 
-/// Returns the innermost loop with the most products, which is tuned.
+/// Returns the innermost loop with the most products. This is the loop that was tuned.
 pub fn hot(report: &Report) -> &LoopReport {
     let products = |l: &&LoopReport| (l.body.mix.tile_dot + l.body.mix.dot + l.body.mix.fma, l.body.instructions);
     report.loops.iter().filter(|l| l.innermost && l.repeats).max_by_key(products).expect("a loop")
 }
 
-/// Returns the innermost loop with the most other vector work, which unpacks weights.
+/// Returns the innermost loop with the most vector work other than products. This loop unpacks
+/// weights.
 pub fn unpacking(report: &Report) -> &LoopReport {
     let vector = |l: &&LoopReport| l.body.mix.vector;
     report.loops.iter().filter(|l| l.innermost && l.repeats).max_by_key(vector).expect("a loop")
@@ -171,7 +172,7 @@ fn hot_loops_are_as_recorded() {
     insta::assert_snapshot!("hot_loops", text);
 }
 
-/// Checks the required use of the tile unit in tile products of 512 rows, with all costs.
+/// Checks the share of time in which tile products of 512 rows use the tile unit, with all costs.
 #[test]
 fn tile_products_keep_the_tile_unit_busy() {
     for name in ["sapphire-rapids", "granite-rapids"] {
@@ -182,8 +183,9 @@ fn tile_products_keep_the_tile_unit_busy() {
             let whole = report.whole(&strategy.dim_values(512)).expect("a cost");
             println!("{report}\n{whole}");
             assert!(whole.share_drained >= 0.6, "{}: {whole}", report.kernel);
-            // Products of 16 x 16 x 32 for 512 rows, 64 weight rows and 2048 columns. Float weights
-            // take two or three times this number; a product of bytes covers twice the columns.
+            // Number of tile products of 16 x 16 x 32 for 512 rows, 64 weight rows and 2048
+            // columns. Float weights take two or three times this number. A product of bytes covers
+            // twice the columns.
             let products = whole.tile_cycles / 16.0 / f64::from(32 * 4 * 64);
             let times = match format.codec() {
                 _ if format.has_row_scale() => 0.5,

@@ -1,4 +1,4 @@
-//! Cache levels of small kernels. The expected results are derived in each test.
+//! Tests of cache levels with small kernels. The expected results are derived in each test.
 
 use ixc_codegen::x64;
 use ixc_cost::memory::{Levels, LevelsError, Start, levels};
@@ -21,7 +21,7 @@ fn counted(kernel: &Kernel, cpu: &str, dims: &[i64], starts: &[Start]) -> Result
     out
 }
 
-/// Returns a kernel that copies `%n` lines twice; neighbouring lines are `stride` bytes apart.
+/// Returns a kernel that copies `%n` lines twice. Consecutive lines are `stride` bytes apart.
 fn copy(stride: i64) -> Kernel {
     let mut b = KernelBuilder::new("copy");
     let n = b.dim("n", 0, 1 << 30);
@@ -41,8 +41,8 @@ fn x_lines(levels: &Levels) -> [u64; 4] {
 
 #[test]
 fn repeated_walk_reads_from_the_level_that_fits() {
-    // Sapphire Rapids has 48 KiB, 2 MiB, and 1.875 MiB of L3 with victims. The cases use 32 KiB,
-    // 512 KiB, 3 MiB and 32 MiB.
+    // Sapphire Rapids has 48 KiB of L1, 2 MiB of L2, and 1.875 MiB of L3 that holds victims of L2.
+    // The cases use 32 KiB, 512 KiB, 3 MiB and 32 MiB.
     for (lines, level) in [(512, Level::L1), (8192, Level::L2), (49152, Level::L3), (1 << 19, Level::Memory)] {
         let levels = counted(&copy(64), "sapphire-rapids", &[lines], &[]).unwrap();
         let from = x_lines(&levels);
@@ -59,8 +59,9 @@ fn repeated_walk_reads_from_the_level_that_fits() {
 
 #[test]
 fn page_stride_uses_a_single_l1_set() {
-    // 12 ways have room for 11 lines and the stored line, but not for 13. With a stride that is one
-    // line longer, the cache has room for all of them.
+    // A set of 12 ways has room for 11 loaded lines and the stored line, but not for 13 loaded
+    // lines. With a stride that is one line longer, the lines are in different sets, and all of
+    // them fit.
     let twice = |stride, lines| x_lines(&counted(&copy(stride), "sapphire-rapids", &[lines], &[]).unwrap());
     assert_eq!(twice(4096, 11), [22, 0, 0, 0]);
     assert_eq!(twice(4096, 13), [0, 26, 0, 0]);
@@ -123,7 +124,7 @@ fn uncountable_kernels_are_refused_with_a_reason() {
         counted(&copy(64), "zen4", &[], &[]),
         Err(LevelsError::Whole(KernelCostError::Call(CallError::DimCount { .. })))
     ));
-    // With no iterations, only the cycles outside of loops remain.
+    // Without iterations, only the cycles outside of loops remain.
     let none = counted(&copy(64), "zen4", &[0], &[]).unwrap();
     assert_eq!((none.traffic.len(), none.slowdown), (0, 1.0));
 }

@@ -1,15 +1,15 @@
-//! Comparison of the vector part with llvm-mca, if installed: cycles per iteration of innermost
-//! loops of generated kernels.
+//! Comparison of the cost of vector code with llvm-mca, if it is installed. It compares cycles per
+//! iteration of the innermost loops of generated kernels.
 //!
 //! llvm-mca simulates a pipeline with similar tables: a µop takes the first free port, and the
-//! scheduler has a limited size. It also prints the bound from resources alone (`Block
-//! RThroughput`). The analysis of `ixc` computes this bound in closed form, and adds the
-//! loop-carried chain. Its result must therefore be between the two, within [`MAX_RATIO`]. It must
-//! also be within [`FACTOR`] of the simulation, except for the loops in [`OUTLIERS`], each with its
-//! reason. `docs/cost-model.md` has the table.
+//! scheduler has a limited size. It also prints the bound from resources alone
+//! (`Block RThroughput`). The analysis of `ixc` computes the bound from resources in closed form,
+//! and adds the loop-carried chain. Its result must therefore be between llvm-mca's two results,
+//! within [`MAX_RATIO`]. It must also be within [`FACTOR`] of the simulation, except for the loops
+//! in [`OUTLIERS`], each with its reason. `docs/cost-model.md` has the table.
 //!
-//! Zen 4 is only printed: its table in `ixc` was measured, and LLVM's table contradicts the
-//! machine.
+//! The results for Zen 4 are only printed, because its table in `ixc` was measured, and LLVM's
+//! table contradicts the measurements.
 
 use ixc_kernels::{
     AttentionPart, Bits, Cache, Elementwise, Heads, KernelSpec, Map, MatmulStrategy, Pack, RmsNorm, Scores, generate,
@@ -30,10 +30,10 @@ use ixc_targets::Target;
 use super::kernels::{hot, linear, unpacking};
 use ixc_testing::tools::{InstalledTool, LLVM_MCA};
 
-/// Max ratio of the simulation to the model.
+/// Max ratio between the simulation's cycles and the model's.
 const FACTOR: f64 = 1.35;
-/// Max factor between the model and the nearer result of llvm-mca, if the model is not between the
-/// two.
+/// Max ratio between the model and the nearer of llvm-mca's two results, if the model is not
+/// between them.
 const MAX_RATIO: f64 = 1.25;
 
 /// Targets, and LLVM's names of the CPUs.
@@ -46,14 +46,16 @@ const CPUS: [(&str, &str); 6] = [
     ("sapphire-rapids", "sapphirerapids"),
 ];
 
-/// In the simulation, a µop takes the first free port; in the closed form, the best one.
+/// Reason: in the simulation, a µop takes the first free port; in the closed form, it takes the
+/// best one.
 const GREEDY: &str = "llvm-mca spreads µops over the ports as they come, the model as they fit best";
-/// The scheduler has room for only a few iterations.
+/// Reason: the simulated scheduler has room for only a few iterations.
 const WINDOW: &str = "a long chain in each iteration: llvm-mca's scheduler holds too few iterations to hide it";
 const FUSED_LOADS_REASON: &str = "llvm-mca counts a load and its sum as two slots";
 const FMA_LOAD: &str = "LLVM gives the accumulator of a multiply-add from memory two more cycles of latency";
 
-/// Loops in which both may differ by more, and the reason. A loop in the list need not differ.
+/// Loops in which model and simulation may differ by more, each with the reason. They may also
+/// agree.
 const OUTLIERS: &[(&str, &str, &str)] = &[
     ("haswell", "rms_norm", FUSED_LOADS_REASON),
     ("haswell", "attention", WINDOW),
@@ -73,15 +75,15 @@ const OUTLIERS: &[(&str, &str, &str)] = &[
     ("sapphire-rapids", "attention", WINDOW),
 ];
 
-/// The CPU that is compared with measurements instead.
+/// The CPU whose model is compared with measurements instead.
 const MEASURED: &str = "zen4";
 
 /// Function that selects an innermost loop of a kernel.
 type Choice = fn(&Report) -> &LoopReport;
 
-/// LLVM's models of Ice Lake and Sapphire Rapids describe the client parts, with one 64-byte
-/// multiplier (and three 64-byte loads). To compare everything else, the test replaces these rows
-/// in the models of `ixc`.
+/// Rows of client CPUs. LLVM's models of Ice Lake and Sapphire Rapids describe the client parts,
+/// with one 64-byte multiplier (and three 64-byte loads). To compare everything else, the test uses
+/// these rows in the models of `ixc`.
 const CLIENT_ICELAKE: &[Row] = &[
     both(Class::FloatAdd, "01", "0", 4, CostSource::Llvm),
     both(Class::FloatMul, "01", "0", 4, CostSource::Llvm),
@@ -107,7 +109,7 @@ fn as_llvm_has_it(model: &'static CpuModel) -> &'static CpuModel {
         "sapphire-rapids" => CLIENT_GOLDEN_COVE,
         _ => return model,
     };
-    // Leaked memory, once per CPU of the list.
+    // The memory is leaked on purpose, once for each CPU of the list.
     let tables = Vec::leak([&[first], model.tables].concat());
     Box::leak(Box::new(CpuModel { tables, ..*model }))
 }
@@ -142,9 +144,9 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
 
 /// Results of llvm-mca for a loop, in cycles per iteration.
 struct Simulation {
-    /// In the steady state.
+    /// Cycles of the simulation in the steady state.
     simulated: f64,
-    /// The bound from resources alone.
+    /// Cycles of the bound from resources alone.
     resources: f64,
 }
 

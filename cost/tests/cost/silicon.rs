@@ -1,5 +1,5 @@
-//! Tile products by layout and loop order: measurements on an Emerald Rapids, compared with results
-//! of the model for the same loops.
+//! Comparison of tile products with measurements on an Emerald Rapids, by layout of the activations
+//! and order of the loops.
 //!
 //! The products have 64 weight rows of 2048 columns, and rows of bf16 activations. The kernel IR
 //! follows `product.c` of the measurements, statement by statement.
@@ -13,18 +13,18 @@ use ixc_ir::kernel::{BufferId, BufferKind, Elem, Kernel, KernelBuilder, Op, Type
 use ixc_targets::Target;
 use ixc_targets::memory::Level;
 
-/// Numbers of activation rows in the measurements.
+/// Numbers of activation rows that were measured.
 const ROWS: [i64; 4] = [32, 128, 256, 512];
-/// Columns of one chunk, in tiles of 32.
+/// Columns of weights in one chunk, in tiles of 32 columns.
 const CHUNK: i64 = 8;
-/// Number of tiles for all columns.
+/// Number of tiles that all 2048 columns take.
 const TILES: i64 = 64;
 /// Bytes of a tile.
 const TILE: i64 = 1024;
-/// Cycles of a product without any other work.
+/// Cycles of a tile product without any other work.
 const BARE: f64 = 16.0;
-/// Maximum relative error. Repeated measurements differed by less on an idle machine, and by twice
-/// as much otherwise.
+/// Maximum relative error of the model. Repeated measurements differed by less on an idle machine,
+/// and by twice as much on a busy one.
 const TOLERANCE: f64 = 0.30;
 
 const SUM: Type = Type::tile(Elem::F32, 16, 16);
@@ -33,30 +33,30 @@ const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
 /// Layout of the activations.
 #[derive(Clone, Copy, PartialEq)]
 enum X {
-    /// Rows of `row` bytes; chunks of columns are `chunk` bytes apart.
+    /// Row after row; rows are `row` bytes apart, and the chunks of a row's columns `chunk` bytes.
     Rows { row: i64, chunk: i64 },
-    /// Tile after tile: all columns of the first 16 rows, then of the next 16.
+    /// Tile after tile: all columns of the first 16 rows, then of the next 16 rows.
     Tiles,
 }
 
-/// Rows of `a8_super_tile`: blocks of 896 bytes, with 512 bytes of bf16 numbers each.
+/// Rows of the format `a8_super_tile`: blocks of 896 bytes, each with 512 bytes of bf16 numbers.
 const SUPER: X = X::Rows { row: 7168, chunk: 896 };
-/// Plain rows, padded by one cache line.
+/// Rows of bf16, padded by one cache line.
 const PADDED: X = X::Rows { row: 4160, chunk: 512 };
 
-/// Time at which sums are stored from tiles to memory.
+/// Time at which the sums in tile registers are stored to memory.
 #[derive(Clone, Copy)]
 enum Order {
-    /// After each chunk of columns, to rows of this many bytes. The next chunk loads the sums
-    /// again.
+    /// After each chunk of columns, to rows that are this many bytes apart. The next chunk loads
+    /// the sums again.
     Chunks(i64),
-    /// After all chunks.
+    /// After all chunks; the sums stay in tile registers.
     ChunksStay,
-    /// After all columns at once, to rows of this many bytes.
+    /// After all columns, without chunks, to rows that are this many bytes apart.
     Whole(i64),
 }
 
-/// Rows of the table: description, and the measured time of a product relative to a bare one, for
+/// Measurements: description, order, layout, and the time of a product relative to a bare one for
 /// each of [`ROWS`].
 const MEASURED: [(&str, Order, X, [f64; 4]); 7] = [
     (
@@ -78,13 +78,13 @@ struct Product {
     panel: BufferId,
     y: BufferId,
     layout: X,
-    /// Tiles of columns in the panel.
+    /// Number of column tiles in the panel of weights.
     panel_tiles: i64,
 }
 
 impl Product {
-    /// Emits four products: the block's 32 rows times two strips of the weight. `c` is the chunk,
-    /// `k` its tile.
+    /// Emits four tile products: the block's 32 rows times two strips of the weight. `c` is the
+    /// chunk, `k` the tile in the chunk.
     fn multiply(
         &self,
         b: &mut KernelBuilder,
@@ -115,7 +115,7 @@ impl Product {
     }
 }
 
-/// Returns `chunked` or `whole` of `product.c`, over the dim `%blocks` of 32 rows.
+/// Returns the kernel `chunked` or `whole` of `product.c`, over the dim `%blocks` of 32 rows each.
 fn product(order: Order, layout: X) -> Kernel {
     let mut b = KernelBuilder::new("product");
     let blocks = b.dim("blocks", 1, 32);
@@ -172,7 +172,8 @@ fn product(order: Order, layout: X) -> Kernel {
     b.finish()
 }
 
-/// Returns a kernel's cost on the predecessor of the measured CPU, which has the same caches.
+/// Returns a kernel's cost on Sapphire Rapids, the predecessor of the measured CPU with the same
+/// caches.
 pub fn cost(kernel: &Kernel, dims: &[i64]) -> Levels {
     verify::verify(kernel).unwrap();
     let target = Target::from_name("sapphire-rapids").unwrap();
@@ -182,14 +183,14 @@ pub fn cost(kernel: &Kernel, dims: &[i64]) -> Levels {
     levels(&report, kernel, target.row().memory(), dims, &[]).unwrap()
 }
 
-/// Returns the time of a product relative to a bare one: all columns of 64 weight rows, in blocks
-/// of 32 rows.
+/// Returns the time of a tile product relative to a bare one, in a product of all columns of 64
+/// weight rows, in blocks of 32 rows.
 fn ratio(order: Order, layout: X, rows: i64) -> f64 {
     let levels = cost(&product(order, layout), &[rows / 32]);
     levels.cycles / (rows / 16 * 4 * TILES) as f64 / BARE
 }
 
-/// Returns the table of the docs: modelled and measured ratios.
+/// Returns the documentation's table of modelled and measured ratios.
 pub fn table() -> String {
     let rows: Vec<_> = ROWS.iter().map(|rows| format!("{rows} rows")).collect();
     let mut out = format!("| | {} |\n| --- |{}\n", rows.join(" | "), " --- |".repeat(ROWS.len()));
@@ -212,7 +213,7 @@ fn product_layouts_match_measured_times() {
     }
 }
 
-/// Returns 2 x 2 products that load all four tiles each time, from `bytes` bytes.
+/// Returns a kernel of 2 x 2 tile products that load all four tiles each time, from `bytes` bytes.
 fn loads_from(bytes: i64) -> Kernel {
     let mut b = KernelBuilder::new("loads");
     let (x, y) = (b.read("x", bytes), b.write("y", 4 * TILE));
@@ -230,8 +231,8 @@ fn loads_from(bytes: i64) -> Kernel {
 
 #[test]
 fn tile_products_match_measured_cycles_per_level() {
-    // Measured cycles per product: 16.2 from L1, 17 to 40 from L2 (512 KiB to 1.5 MiB), 107 to 127
-    // from L3.
+    // Measured cycles per tile product: 16.2 from L1, 17 to 40 from L2 (512 KiB to 1.5 MiB), 107 to
+    // 127 from L3.
     for (kib, cycles, level) in [
         (32, 16.0..=16.5, None),
         (512, 17.0..=40.0, Some(Level::L2)),
@@ -239,7 +240,7 @@ fn tile_products_match_measured_cycles_per_level() {
         (3072, 80.0..=127.0, Some(Level::L3)),
     ] {
         let levels = cost(&loads_from(kib * 1024), &[]);
-        // One KiB is one tile and one product.
+        // One KiB of loaded bytes is one tile and one product.
         let of_product = levels.loops[0].cycles / kib as f64;
         println!("{kib} KiB: {of_product:.1} cycles a product\n{levels}");
         assert!(cycles.contains(&of_product), "{kib} KiB: {of_product}\n{levels}");
