@@ -1,5 +1,5 @@
-//! Text tests: each file of a folder is one case, or several cases that each begin with `;; NAME`.
-//! A case is lines of settings, then a module or a kernel, then the expected text or error.
+//! Text tests: each file of a folder has one case, or several cases that each begin with `;; NAME`.
+//! A case has lines of settings, then a module or a kernel, then the expected text or error.
 //! `IXC_BLESS=1` rewrites the expected text.
 //!
 //! ```text
@@ -29,13 +29,13 @@ pub fn setting_values<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'
 pub struct Example {
     /// File of the test case.
     pub path: PathBuf,
-    /// Text before `// becomes`; line numbers count from here.
+    /// Text before `// becomes`. Line numbers in errors count from the start of this text.
     pub input: String,
     /// Text after `// becomes`.
     pub expected: String,
 }
 
-/// Returns the cases of a folder's files in the order of the files' names.
+/// Returns the cases of all files in a folder, in the order of the files' names.
 ///
 /// # Errors
 /// Fails if the folder or a file cannot be read.
@@ -46,8 +46,8 @@ pub fn files(folder: &Path) -> Result<Vec<Example>, Box<dyn Error>> {
     Ok(read(folder)?.into_iter().flat_map(|file| file.cases).collect())
 }
 
-/// Compares the expected text of each case of a folder with the output of `run`. If `run` fails,
-/// the error's text is its output.
+/// Compares the expected text of each case in a folder with the output of `run`. If `run` fails,
+/// the output is the text of the error.
 ///
 /// # Errors
 /// Fails if a file cannot be read or written.
@@ -76,7 +76,7 @@ pub fn check(folder: &Path, run: impl Fn(&str) -> Result<String, Box<dyn Error>>
 
 struct File {
     path: PathBuf,
-    /// Text before the first of several cases.
+    /// Text before the first case of a file with several cases.
     head: String,
     cases: Vec<Example>,
 }
@@ -87,7 +87,7 @@ fn read(folder: &Path) -> Result<Vec<File>, Box<dyn Error>> {
     paths.sort();
     assert!(!paths.is_empty(), "{} has no .ix files", folder.display());
     let read = |path: PathBuf| {
-        // The added newline lets the first line of the file begin a case.
+        // With the added newline, the first line of the file can begin a case.
         let text = format!("\n{}", fs::read_to_string(&path)?);
         let case = |text: String| {
             let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));

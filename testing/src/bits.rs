@@ -1,7 +1,7 @@
 //! Tables of checksums: they show whether results have the same bits as before.
 //!
-//! A refactoring must not change bits. If a change has to change bits, rewrite the table by running
-//! the test with `IXC_BLESS=1`, and give the reason in the commit.
+//! A refactoring must not change any bits of results. If another change has to change bits, rewrite
+//! the table by running the test with `IXC_BLESS=1`, and give the reason in the commit.
 //!
 //! ```
 //! use ixc_testing::bits::Table;
@@ -28,20 +28,20 @@ pub struct Table {
 }
 
 impl Table {
-    /// Returns an empty table to compare with a file.
+    /// Returns an empty table, to be compared with a file.
     pub fn new(path: &Path) -> Table {
         Table { path: path.to_owned(), found: BTreeMap::new() }
     }
 
-    /// Returns the names of results that need not be computed. If `IXC_NEW` is set, these are the
-    /// names in the file, so that only new results are computed; otherwise the set is empty.
+    /// Returns the names of results that need not be computed. If `IXC_NEW` is set, these are all
+    /// names in the file, so that only new results are computed. Otherwise, there are none.
     pub fn not_run(&self) -> BTreeSet<String> {
         let known =
             std::env::var_os("IXC_NEW").and_then(|_| std::fs::read_to_string(&self.path).ok()).unwrap_or_default();
         known.lines().filter_map(|line| line.split_once(' ')).map(|(_, name)| name.to_owned()).collect()
     }
 
-    /// Adds a result, given as pieces in order.
+    /// Adds the checksum of a result, whose bytes are given as pieces in order.
     ///
     /// # Panics
     /// If the name was added before.
@@ -61,10 +61,10 @@ impl Table {
         self.check_in(true);
     }
 
-    /// Compares checksums with the file if only some of the results were computed.
+    /// Compares the computed checksums with the file, if only some of the results were computed.
     ///
     /// # Panics
-    /// If one of these checksums differs.
+    /// If one of the computed checksums differs.
     #[track_caller]
     pub fn check_part(self) {
         self.check_in(false);
@@ -99,8 +99,8 @@ impl Table {
         })
     }
 
-    /// Returns a line for each name whose checksums differ. If `whole`, also returns a line for
-    /// each name that only the file or only the test has.
+    /// Returns a line for each name whose checksums differ. If `whole` is set, also returns a line
+    /// for each name that only the file has, or only the test.
     fn differences(&self, expected: &str, whole: bool) -> Vec<String> {
         let lines = expected.lines().filter_map(|line| line.split_once(' '));
         let mut expected: BTreeMap<&str, &str> = lines.map(|(sum, name)| (name, sum)).collect();

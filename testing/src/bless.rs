@@ -11,7 +11,7 @@ pub fn is_asked_for() -> bool {
     is_set(std::env::var_os(VARIABLE).as_deref())
 }
 
-/// Returns whether a variable has a value. An empty value counts as none: `IXC_BLESS= cargo test`.
+/// Returns whether a variable has a non-empty value. In `IXC_BLESS= cargo test`, it has none.
 fn is_set(value: Option<&OsStr>) -> bool {
     value.is_some_and(|value| !value.is_empty())
 }

@@ -1,8 +1,8 @@
 //! Graph of a crate's files: an edge leads from a file to a file whose items it uses.
 //!
-//! A path is followed through the modules and the `use` declarations that it names, to the file
-//! with the item. Declaring a module and re-exporting a name (`pub use`) do not count as uses, so
-//! that a `mod.rs` may list the modules of its folder.
+//! A path in the code is followed through the modules and `use` declarations that it names, to the
+//! file that has the item. Declaring a module and re-exporting a name (`pub use`) do not count as
+//! uses. A `mod.rs` may therefore list the modules of its folder.
 //!
 //! ```text
 //! // src/plan/mod.rs: mod check; mod schema; pub use schema::Plan;
@@ -16,28 +16,29 @@ use std::path::Path;
 use crate::modules::{Graph, Place, declared_modules, read};
 use crate::source::{code, words};
 
-/// Max number of `use` declarations that resolving a path follows. A longer chain is a cycle.
+/// Max number of `use` declarations that are followed to resolve one path. A longer chain is a
+/// cycle.
 const MAX_DECLARATIONS: usize = 16;
 
-/// A module with its own file, or an inline module with such modules.
+/// A module with its own file, or an inline module that contains modules with files.
 #[derive(Debug, Default)]
 struct Module {
     /// Child modules in separate files, as declared.
     children: Vec<String>,
-    /// Imported names of `use` declarations, and their paths as written.
+    /// Names that `use` declarations import, each with its path as written.
     uses: BTreeMap<String, Vec<String>>,
-    /// Paths in the code, except paths of `pub use`.
+    /// Paths that the code uses, except paths of `pub use`.
     paths: Vec<Vec<String>>,
 }
 
-/// All modules of a crate by their paths from the root. The root's path is empty.
+/// All modules of a crate, by their paths from the crate's root. The root's own path is empty.
 type Tree = BTreeMap<Vec<String>, Module>;
 
-/// Returns the graph of the crate whose root file is `root`. Names are module paths, such as
-/// `plan::check`; the root itself is `crate`.
+/// Returns the graph of the crate whose root file is `root`. Nodes are named by module paths, such
+/// as `plan::check`; the root is `crate`.
 ///
 /// # Panics
-/// If a file cannot be read or ends within a literal: sources must compile.
+/// If a file cannot be read, or ends within a literal. Sources that compile do not.
 pub fn files(root: &Path) -> Graph {
     let mut tree = Tree::new();
     let folder = root.parent().unwrap_or(Path::new("."));
@@ -50,7 +51,7 @@ pub fn files(root: &Path) -> Graph {
     edges.collect()
 }
 
-/// Adds a module and the modules below it. `folder` has the files of its children.
+/// Adds a module and the modules below it. `folder` contains the files of its child modules.
 fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
     let text = code(&read(file));
     let Module { uses, paths, .. } = parse(&text);
@@ -74,8 +75,8 @@ fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
 fn parse(text: &str) -> Module {
     let words = words(text);
     let mut module = Module::default();
-    // `inline` has the depth of braces of each open inline module. In these modules, `super` may
-    // name the file's own module.
+    // `inline` has, for each open inline module, the number of braces that were open before it. In
+    // such modules, `super` may name the file's own module.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
     while at < words.len() {
@@ -129,7 +130,7 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Expands the tree of a `use` declaration to pairs of imported name and path.
+/// Expands the tree of a `use` declaration to pairs: an imported name and its path.
 fn expand(words: &[&str], prefix: &[String], found: &mut Vec<(Vec<String>, String)>) {
     let mut path = prefix.to_vec();
     let mut at = 0;
@@ -165,7 +166,7 @@ fn expand(words: &[&str], prefix: &[String], found: &mut Vec<(Vec<String>, Strin
         }
         at += 1;
     }
-    // `use a::{self, b}` names `a`.
+    // For example, `use a::{self, b}` imports the name `a`.
     if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
         path.pop();
     }
@@ -173,8 +174,8 @@ fn expand(words: &[&str], prefix: &[String], found: &mut Vec<(Vec<String>, Strin
     found.push((path, alias));
 }
 
-/// Returns a path relative to the file's own module, or `None` if it stays within the file's inline
-/// modules.
+/// Returns a path relative to the file's own module. Returns `None` if the path stays within inline
+/// modules of the file.
 fn outside(mut path: Vec<String>, inline: usize) -> Option<Vec<String>> {
     let up = path.iter().take_while(|name| *name == "super").count();
     if up == 0 {
@@ -185,15 +186,16 @@ fn outside(mut path: Vec<String>, inline: usize) -> Option<Vec<String>> {
         return None;
     }
     path.drain(..inline);
-    // If every `super` left an inline module, the rest is relative to the file's own module.
+    // Each `super` left an inline module, so the remaining path is relative to the file's own
+    // module.
     if up == inline {
         path.insert(0, "self".to_owned());
     }
     Some(path)
 }
 
-/// Returns the module whose item a path in module `from` names. Returns `None` for a path to a
-/// module or to another crate.
+/// Returns the module whose item a path names, where `from` is the module that contains the path.
+/// Returns `None` for a path to a module or to another crate.
 fn resolve(tree: &Tree, from: &[String], path: &[String], declarations: usize) -> Option<Vec<String>> {
     if declarations > MAX_DECLARATIONS {
         return None;
@@ -219,10 +221,10 @@ fn resolve(tree: &Tree, from: &[String], path: &[String], declarations: usize) -
             module.push(first.clone());
         } else if let Some(used) = here.uses.get(first) {
             let whole: Vec<String> = used.iter().chain(more).cloned().collect();
-            // A declaration that resolves to itself would never end.
+            // Following a declaration that resolves to itself would never end.
             return if *used == path { None } else { resolve(tree, &module, &whole, declarations + 1) };
         } else if is_within {
-            // The path names an item of the file, or all its items with `*`.
+            // The path names one item of the file, or with `*` all of them.
             return Some(module);
         } else {
             return None;

@@ -2,9 +2,10 @@
 //! it uses.
 //!
 //! Sources are read as text, without comments, literals, and code that is compiled only for tests.
-//! A root file may declare the modules of a folder within an inline module. A path is an edge if it
-//! begins with `crate` or leaves its module by `super`. The edge goes to the module that the path
-//! names, or to the module that the crate root's `pub use` took the name from.
+//! A root file may declare the modules of a folder within an inline module. A path makes an edge if
+//! it begins with `crate` or leaves its module by `super`. The edge goes to the module that the
+//! path names. If the path names a re-export of the crate root, the edge goes to the module that
+//! defines the item.
 //!
 //! ```text
 //! // src/plan.rs: use crate::graph::Op; fn f() -> super::Error { … }
@@ -52,14 +53,14 @@ pub const ROOTS: &[&str] = &[
     "python/src/lib.rs",
 ];
 
-/// Edges between the top-level modules of a crate: each module, and the modules that it uses.
+/// Edges between the top-level modules of a crate: for each module, the modules that it uses.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// Returns the graph of the crate whose root file is `root`, such as `src/lib.rs`. Its modules are
 /// declared in the root file.
 ///
 /// # Panics
-/// If a file cannot be read or ends within a literal: sources must compile.
+/// If a file cannot be read, or ends within a literal. Sources that compile do not.
 pub fn graph(root: &Path) -> Graph {
     let text = code(&read(root));
     let folder = root.parent().unwrap_or(Path::new("."));
@@ -77,10 +78,11 @@ pub fn graph(root: &Path) -> Graph {
     graph
 }
 
-/// Returns the files of a crate's modules, the root file first. Modules for tests are left out.
+/// Returns the files of a crate's modules, the root file first. Modules that are compiled only for
+/// tests are omitted.
 ///
 /// # Panics
-/// If a file cannot be read or ends within a literal: sources must compile.
+/// If a file cannot be read, or ends within a literal. Sources that compile do not.
 pub fn sources(root: &Path) -> Vec<PathBuf> {
     let mut sources = vec![root.to_owned()];
     let mut folders = vec![root.parent().unwrap_or(Path::new(".")).to_owned()];
@@ -101,17 +103,17 @@ pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Files of a module.
+/// Location of a module's source.
 pub(crate) struct Place {
     /// The module's source.
     pub file: PathBuf,
-    /// Folder of its child modules.
+    /// Folder with the files of its child modules.
     pub folder: PathBuf,
 }
 
 impl Place {
-    /// Returns the files of a module that a file declares. `folder` has the files of that file's
-    /// modules.
+    /// Returns the location of a module that another file declares. `folder` has the files of the
+    /// modules that that file declares.
     pub(crate) fn from_path(folder: &Path, path: &[String]) -> Place {
         let own: PathBuf = std::iter::once(folder).chain(path.iter().map(Path::new)).collect();
         let file = own.with_extension("rs");
@@ -119,8 +121,8 @@ impl Place {
     }
 }
 
-/// Adds the first names of all paths that leave a module, and of those in its submodules. `path` is
-/// relative to the module that declares it, which is `depth` levels below the root.
+/// Adds the first name of each path that leaves a module or one of its submodules. `path` is
+/// relative to the declaring module, which is `depth` levels below the root.
 fn module(folder: &Path, path: &[String], depth: usize, found: &mut BTreeSet<String>) {
     let Place { file, folder } = Place::from_path(folder, path);
     let (text, depth) = (code(&read(&file)), depth + path.len());
@@ -130,10 +132,10 @@ fn module(folder: &Path, path: &[String], depth: usize, found: &mut BTreeSet<Str
     }
 }
 
-/// Adds the first names of paths that begin at the crate's root.
+/// Adds the first name of each path that begins at the crate's root.
 fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
     let words = words(text);
-    // `inline` has the depth of braces of each open inline module.
+    // `inline` has, for each open inline module, the number of braces that were open before it.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
     while at < words.len() {
@@ -169,7 +171,7 @@ fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Adds a name, or the first names of all paths in braces.
+/// Adds a name, or the first name of each path in braces.
 fn names(words: &[&str], found: &mut BTreeSet<String>) {
     if words.first() != Some(&"{") {
         found.extend(words.first().map(|word| (*word).to_owned()));
@@ -191,11 +193,11 @@ fn names(words: &[&str], found: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the declared modules that have a separate file: paths, with the inline modules around
-/// the declaration.
+/// Returns the declared modules that have a separate file. Each is a path that starts with the
+/// names of the inline modules around the declaration.
 pub(crate) fn declared_modules(text: &str) -> Vec<Vec<String>> {
     let words = words(text);
-    // Names of open inline modules, each with its depth of braces.
+    // Names of the open inline modules, each with the number of braces that were open before it.
     let (mut braces, mut inline, mut declared) = (0usize, Vec::new(), Vec::new());
     for (at, word) in words.iter().enumerate() {
         let name = if at >= 2 && words[at - 2] == "mod" { Some(words[at - 1]) } else { None };
@@ -218,7 +220,7 @@ pub(crate) fn declared_modules(text: &str) -> Vec<Vec<String>> {
     declared
 }
 
-/// Returns the names that a crate root re-exports, each with its module.
+/// Returns the names that a crate root re-exports, each with the module that defines it.
 fn exports(text: &str) -> BTreeMap<String, String> {
     let words = words(text);
     let mut exports = BTreeMap::new();
@@ -244,8 +246,8 @@ mod tests {
     fn crate_paths_are_found() {
         assert_eq!(found_uses(1, "use crate::a::{b, c}; fn f(x: super::d::E) { crate::g!(); }"), ["a", "d", "g"]);
         assert_eq!(found_uses(1, "use super::{h::{i, j}, k}; use crate::{l, m::n};"), ["h", "k", "l", "m"]);
-        // One `super` in a module two below the root is its parent. One `super` in an inline module
-        // is the module itself.
+        // In a module two levels below the root, one `super` leads to its parent. In an inline
+        // module, one `super` leads to the module that contains it.
         assert_eq!(found_uses(2, "use super::a; use super::super::b;"), ["b"]);
         assert_eq!(
             found_uses(1, "mod m { use super::a; mod n { use super::super::super::b; } } use super::c;"),

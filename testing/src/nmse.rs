@@ -9,7 +9,7 @@ pub fn nmse(found: &[f32], exact: &[f32]) -> f64 {
     nmse_above(found, exact, 0.0)
 }
 
-/// Returns [`nmse`] with a lower bound `least` on the denominator, the sum of squares of `exact`.
+/// Returns [`nmse`], in which the denominator (the sum of squares of `exact`) is at least `least`.
 ///
 /// # Panics
 /// If the lengths differ.

@@ -1,5 +1,5 @@
-//! Checks of HTML pages for code that their `Content-Security-Policy` would silently block, and for
-//! code that would parse text as markup.
+//! Checks of HTML pages. They find code that the page's `Content-Security-Policy` would silently
+//! block, and code that would parse text as markup.
 
 /// Texts that no page may contain: they parse strings as HTML or code, or put styles, scripts and
 /// URLs into HTML.
@@ -27,8 +27,8 @@ pub fn forbidden(page: &str, nonce: &str) -> Vec<&'static str> {
             found.push(tag);
         }
     }
-    // The namespace of SVG is a name, and is never fetched. Regular expressions in the page that
-    // match URLs contain no literal `://`.
+    // The namespace of SVG is a name, and no browser fetches it. Regular expressions of the page
+    // that match URLs contain no literal `://`.
     if page.replace("http://www.w3.org/2000/svg", "").contains("://") {
         found.push("://");
     }

@@ -1,5 +1,5 @@
-//! Parameters that are tuple or array patterns, and type aliases of tuples: in both cases a caller
-//! does not see the names of the fields.
+//! Search for parameters that are tuple or array patterns, and for type aliases of tuples. In both
+//! cases, callers do not see the names of the fields.
 //!
 //! ```
 //! use ixc_testing::parameters::{UnnamedParameter, find_unnamed_parameters};
@@ -33,7 +33,7 @@ pub struct TupleAlias {
     pub tuple: String,
 }
 
-/// Words of a source, and the line number of each.
+/// Words of a source, each with its line number.
 struct Numbered<'t> {
     lines: Vec<usize>,
     words: Vec<&'t str>,
@@ -53,7 +53,8 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Returns the tuples that a source declares as types. Items for tests are left out.
+/// Returns the type aliases of tuples in a source. Items that are compiled only for tests are
+/// omitted.
 ///
 /// # Panics
 /// If the text ends within a literal.
@@ -66,7 +67,7 @@ pub fn tuple_aliases(text: &str) -> Vec<TupleAlias> {
         let generics = if rest.first() == Some(&"<") { group(rest) } else { 0 };
         let ["=", of @ ..] = &rest[generics..] else { continue };
         let len = if of.first() == Some(&"(") { group(of) } else { 0 };
-        // `()` has no fields.
+        // The empty tuple `()` has no fields.
         if len > 2 && of.get(len) == Some(&";") {
             let name = words[at + 1].to_owned();
             found.push(TupleAlias { line: lines[at + 1], name, tuple: join_words(&of[..len]) });
@@ -75,8 +76,8 @@ pub fn tuple_aliases(text: &str) -> Vec<TupleAlias> {
     found
 }
 
-/// Returns the parameters of a source's functions that are patterns of tuples or arrays. Closures
-/// and items for tests are left out.
+/// Returns those parameters of a source's functions that are tuple or array patterns. Closures and
+/// items that are compiled only for tests are omitted.
 ///
 /// # Panics
 /// If the text ends within a literal.
@@ -88,7 +89,7 @@ pub fn find_unnamed_parameters(text: &str) -> Vec<UnnamedParameter> {
         let rest = &words[at + 2..];
         let generics = if rest.first() == Some(&"<") { group(rest) } else { 0 };
         let rest = &rest[generics..];
-        // In the pattern of a macro, a name need not have parameters.
+        // In the pattern of a macro, `fn` and a name need not be followed by parameters.
         if rest.first() != Some(&"(") {
             continue;
         }
@@ -102,7 +103,7 @@ pub fn find_unnamed_parameters(text: &str) -> Vec<UnnamedParameter> {
     found
 }
 
-/// Returns the patterns of tuples and arrays in a list of parameters.
+/// Returns the tuple and array patterns in a list of parameters.
 fn patterns(list: &[&str]) -> Vec<String> {
     let (mut patterns, mut depth, mut is_first) = (Vec::new(), 0usize, true);
     let mut at = 0;
@@ -116,8 +117,8 @@ fn patterns(list: &[&str]) -> Vec<String> {
             "&" if is_first => {}
             "(" | "[" if is_first => {
                 let len = group(&list[at..]);
-                // Only a pattern is followed by a colon; a group after a comma within `<` and `>`
-                // is a type.
+                // A pattern is followed by a colon. A parenthesised group after a comma within `<`
+                // and `>` is a type, not a pattern.
                 if list.get(at + len) == Some(&":") {
                     patterns.push(join_words(&list[at..at + len]));
                 }
@@ -138,7 +139,7 @@ fn patterns(list: &[&str]) -> Vec<String> {
     patterns
 }
 
-/// Returns the number of words of the group that the first word opens.
+/// Returns the number of words in the group that the first word opens, such as `(` to `)`.
 fn group(words: &[&str]) -> usize {
     let close = match words.first() {
         Some(&"(") => ")",
@@ -147,7 +148,7 @@ fn group(words: &[&str]) -> usize {
     };
     let mut depth = 0usize;
     for (at, word) in words.iter().enumerate() {
-        // The `>` of an arrow closes no group.
+        // The `>` of `->` closes no group.
         let is_arrow = *word == ">" && at > 0 && words[at - 1] == "-";
         if *word == words[0] {
             depth += 1;

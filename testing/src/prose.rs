@@ -1,7 +1,7 @@
 //! Rules of plain English for doc comments, comments, error texts, scripts and Markdown.
 //!
-//! A text is a paragraph of a comment, of a docstring, of a Markdown page, or the text of an error.
-//! If a text breaks a rule, rewrite the sentence so that it has a subject, a verb and a noun of the
+//! A text is a paragraph of a comment, a docstring or a Markdown page, or the message of an error.
+//! If a text breaks a rule, rewrite the sentence so that it has a subject, a verb and a term of the
 //! field.
 //!
 //! ```
@@ -27,7 +27,7 @@ pub enum Kind {
     Page,
 }
 
-/// A text of a file.
+/// A checked text of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
     /// Number of the text's first line, from 1.
@@ -41,7 +41,8 @@ pub struct Text {
 /// First words that hide the subject of a doc comment or a page's paragraph.
 const OPENING: &str = r"^(What|How|Which|Who|Whom|Whose|That|Where|Of|As|None|Nothing|The same|It|Its|So|Such|Those|In which|By which|With its|Beside|Behind)(?-u:\b)";
 
-/// Rules for a sentence: name, pattern, and the count of matches from which the sentence breaks it.
+/// Rules for a sentence. Each has a name, a pattern, and the number of matches from which a
+/// sentence breaks the rule.
 const SENTENCE_RULES: &[(&str, &str, usize)] = &[
     ("no-actor", r"(?i)(?-u:\b)(nobody|somebody|whoever|whom)(?-u:\b)", 1),
     (
@@ -59,10 +60,10 @@ const SENTENCE_RULES: &[(&str, &str, usize)] = &[
 /// Max words of a sentence. The recommended limit is 25.
 const MAX_WORDS: usize = 30;
 
-/// Max commas of a sentence: longer lists belong into a table.
+/// Max commas of a sentence. A longer list belongs in a table.
 const MAX_COMMAS: usize = 8;
 
-/// Max sentences of a paragraph of a page. The recommended limit is 5.
+/// Max sentences in a paragraph of a page. The recommended limit is 5.
 const MAX_SENTENCES: usize = 6;
 
 /// Max columns of a comment line.
@@ -107,7 +108,7 @@ impl Rules {
         }
     }
 
-    /// Returns the names of the rules that a text breaks, in order and each once.
+    /// Returns the names of the rules that a text breaks, each once, in the order of the rules.
     pub fn broken_by(&self, text: &str, kind: Kind) -> Vec<&'static str> {
         let sentences = self.sentences(text);
         let mut broken = Vec::new();
@@ -133,19 +134,21 @@ impl Rules {
         broken
     }
 
-    /// Returns whether the subject of a commit is `area: verb …` and short enough.
+    /// Returns whether the subject of a commit has the form `area: verb …` and is short enough.
     pub fn is_subject(&self, subject: &str) -> bool {
         subject.chars().count() <= MAX_SUBJECT && self.subject.is_match(subject)
     }
 
-    /// Returns the sentences of a text. Code is one word; a link is its text.
+    /// Returns the sentences of a text. Code in backticks becomes one word, and a link becomes its
+    /// text.
     fn sentences(&self, text: &str) -> Vec<String> {
         let text = replace_matches(&self.code, text, |_| "`x`");
         let text = replace_matches(&self.link, &text, |link| link[1..].split(']').next().unwrap_or_default());
         let (mut sentences, mut from) = (Vec::new(), 0);
         while let Some(end) = self.end.find(&text[from..]) {
             sentences.push(text[from..=from + end.start()].trim().to_owned());
-            // The match ends with the first character of the next sentence, which is ASCII.
+            // The match ends with the first character of the next sentence, which is one ASCII
+            // byte.
             from += end.end() - 1;
         }
         sentences.push(text[from..].trim().to_owned());
@@ -154,7 +157,7 @@ impl Rules {
     }
 }
 
-/// Returns a text with each match of a pattern replaced.
+/// Returns a text in which each match of a pattern is replaced by the result of `with`.
 fn replace_matches<'a>(pattern: &Regex, text: &'a str, with: impl Fn(&'a str) -> &'a str) -> String {
     let (mut result, mut from) = (String::with_capacity(text.len()), 0);
     for found in pattern.find_iter(text) {
@@ -165,7 +168,7 @@ fn replace_matches<'a>(pattern: &Regex, text: &'a str, with: impl Fn(&'a str) ->
     result + &text[from..]
 }
 
-/// Returns the indentation's length, the marker and the words of a line that is a comment.
+/// Returns the marker and the words of a line that is a comment.
 fn comment(line: &str) -> Option<(&'static str, &str)> {
     let line = line.trim_start();
     let (marker, words) =
@@ -194,7 +197,7 @@ pub fn texts_of_rust(file: &str) -> Vec<Text> {
     texts
 }
 
-/// Returns the string of an attribute whose text users read. Each value in braces becomes `x`.
+/// Returns the string of an attribute if it is text for users. Each value in braces becomes `x`.
 fn attribute(line: &str) -> Option<String> {
     let (_, string) = line.split_once("#[error(\"").or_else(|| line.split_once("#[doc = \""))?;
     let (mut words, mut chars, mut depth) = (String::new(), string.chars(), 0);
@@ -213,8 +216,8 @@ fn attribute(line: &str) -> Option<String> {
     }
 }
 
-/// Returns the paragraphs of a Markdown page. Generated pages have no paragraphs here, since their
-/// text is in sources.
+/// Returns the paragraphs of a Markdown page. Generated pages are skipped, since their texts come
+/// from sources that are checked.
 pub fn texts_of_page(file: &str) -> Vec<Text> {
     if file.lines().take(6).any(|line| line.to_lowercase().contains("generated")) {
         return Vec::new();
@@ -222,8 +225,8 @@ pub fn texts_of_page(file: &str) -> Vec<Text> {
     paragraphs(&file.lines().collect::<Vec<_>>(), 1, Kind::Page)
 }
 
-/// Returns the texts of a script of Python or a shell: comments and docstrings. Indented lines and
-/// lines of usage are code.
+/// Returns the comments and docstrings of a Python or shell script. Indented lines and usage lines
+/// count as code.
 pub fn texts_of_script(file: &str) -> Vec<Text> {
     let mut texts = Vec::new();
     let mut block = ScriptBlock::default();
@@ -233,7 +236,7 @@ pub fn texts_of_script(file: &str) -> Vec<Text> {
         let quotes = line.matches(DOCSTRING).count();
         let (kind, words) = match string {
             StringState::Outside if words.starts_with('#') => {
-                // The first line of a script names its interpreter.
+                // The first line of a script may name its interpreter.
                 let words = words.trim_start_matches('#');
                 (Some(Kind::Comment), words.strip_prefix(' ').filter(|_| !words.starts_with('!')).unwrap_or_default())
             }
@@ -268,25 +271,25 @@ pub fn texts_of_script(file: &str) -> Vec<Text> {
 /// Delimiter of Python's docstrings.
 const DOCSTRING: &str = "\"\"\"";
 
-/// State of a reader of a script, relative to strings of several lines.
+/// Position of a script's reader in strings that span several lines.
 #[derive(Clone, Copy)]
 enum StringState {
-    /// Outside such a string.
+    /// Outside of such a string.
     Outside,
-    /// In a docstring of this indentation.
+    /// Inside a docstring with this indentation.
     Doc { indent: usize },
-    /// In a string that is a value.
+    /// Inside a string that is a value, not a docstring.
     Other,
 }
 
-/// Lines of a script that are one comment or one docstring.
+/// Consecutive lines of a script that form one comment or one docstring.
 #[derive(Default)]
 struct ScriptBlock<'t> {
-    /// Kind of the texts, or `None` for code.
+    /// Kind of the block's texts, or `None` for code.
     kind: Option<Kind>,
-    /// Number of the first line, from 1.
+    /// Number of the block's first line, from 1.
     first: usize,
-    /// The lines, without markers.
+    /// Lines of the block, without comment markers.
     lines: Vec<&'t str>,
 }
 
@@ -296,14 +299,14 @@ impl ScriptBlock<'_> {
     }
 }
 
-/// Returns the words of a line without its marker, or an empty text if the line is code.
+/// Returns a line of a block without its marker. If the line is code, returns an empty text.
 fn script_words(line: &str) -> &str {
     let words = line.split(DOCSTRING).next().unwrap_or_default();
     let is_code = words.starts_with("  ") || words.trim_start().to_lowercase().starts_with("usage");
     if is_code { "" } else { words }
 }
 
-/// Returns paragraphs and items of lists, without code, tables and headings.
+/// Returns the paragraphs and list items in lines, without code, tables and headings.
 fn paragraphs(lines: &[&str], first: usize, kind: Kind) -> Vec<Text> {
     let mut texts: Vec<Text> = Vec::new();
     let (mut is_code, mut is_open) = (false, false);
@@ -336,8 +339,8 @@ fn list_item(line: &str) -> Option<&str> {
     })
 }
 
-/// Returns the numbers of the lines that are comments of too many columns. Lines of code and of
-/// tables, and lines with an address, cannot be wrapped.
+/// Returns the numbers of the comment lines that have too many columns. Lines of code, tables and
+/// addresses are excepted, because they cannot be wrapped.
 pub fn wide_comments(file: &str) -> Vec<usize> {
     let (mut found, mut is_code) = (Vec::new(), false);
     for (at, line) in file.lines().enumerate() {
@@ -355,8 +358,8 @@ pub fn wide_comments(file: &str) -> Vec<usize> {
     found
 }
 
-/// Returns the numbers of the lines of a script that are comments of too many columns. Indented
-/// lines of a comment are code.
+/// Returns the numbers of a script's comment lines that have too many columns. Indented lines of a
+/// comment count as code.
 pub fn wide_script_comments(file: &str) -> Vec<usize> {
     let is_wide = |line: &str| {
         let words = line.trim_start().strip_prefix("# ");

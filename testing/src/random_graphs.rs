@@ -1,10 +1,12 @@
 //! Random modules that verify, with bytes for their weights and arguments to run them. Property
 //! tests of the text form, the passes and the kernels use them.
 //!
-//! - [`random_module`]: any ops in any order; over many seeds, every op of the table.
-//! - [`random_model`]: `@step` of a small transformer as a frontend writes it, dense or with
-//!   experts.
-//! - [`weight_bytes`], [`arguments`]: moderate numbers, so that nothing overflows in tens of ops.
+//! - [`random_module`]: a function of any ops in any order. Over many seeds, every op of the
+//!   table occurs.
+//! - [`random_model`]: `@step` of a small transformer, dense or with experts, in the form that a
+//!   frontend writes.
+//! - [`weight_bytes`], [`arguments`]: numbers of moderate size, so that nothing overflows in tens
+//!   of ops.
 //!
 //! ```
 //! use ixc_ir::graph::interpret::Interpreter;
@@ -15,8 +17,8 @@
 //! interpreter.run("f", arguments(&m.module, "f", 7)).unwrap();
 //! ```
 //!
-//! Result: a seed always gives the same module, in canonical numbering. A type error is a bug of
-//! the generator and panics.
+//! Result: a seed always gives the same module, in canonical numbering. If an op has a type error,
+//! the generator has a bug and panics.
 
 mod mutate;
 mod recurrent;
@@ -43,13 +45,13 @@ pub const TOKENS: usize = 3;
 /// Value of `L` in [`arguments`].
 pub const ROWS: usize = 2;
 /// Minimum number of rows of an embedding table, and of experts of an expert tensor. Ids in
-/// [`arguments`] stay below.
+/// [`arguments`] are less than this number.
 const IDS: u64 = 4;
 
 /// Formats of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Formats {
-    /// f32 only: fused and unfused graphs give the same bits, except for the order of sums.
+    /// Only f32. Fused and unfused graphs then give the same bits, except for the order of sums.
     F32,
     /// Every weight format of the table.
     All,
@@ -60,7 +62,7 @@ pub enum Formats {
 pub struct RandomModule {
     /// The module.
     pub module: Module,
-    /// Bytes, by weight.
+    /// Bytes of each weight.
     pub weights: Vec<Vec<u8>>,
 }
 
@@ -77,11 +79,11 @@ pub fn random_module(seed: u64, formats: Formats) -> RandomModule {
     soup.finish()
 }
 
-/// Returns `@step` of a small transformer. It has one or two layers, dense or with experts, and
-/// every kind of RoPE. Biases, norms of heads and a tied output are optional.
+/// Returns `@step` of a small transformer. It has one or two layers, dense or with experts, and any
+/// kind of RoPE. Biases, norms of heads and a tied output occur in some models.
 pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
     let mut rng = Random::new(seed);
-    // K-quant rows need 256 elements: at least two heads with keys of 128 elements.
+    // Rows of K-quants need a multiple of 256 elements.
     let (width, head) = if formats == Formats::F32 { (32, 8) } else { (256, 64) };
     let layers = 1 + rng.below(2);
     let (heads, kv_heads) = (width / head, rng.pick(&[1, 2]));
@@ -204,8 +206,8 @@ pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
     function.params.iter().map(argument).collect()
 }
 
-/// Returns the bytes of a weight in the file: from [`weight_bytes`], or row by row if the format
-/// has a scale for each row.
+/// Returns a weight's bytes in the file, made by [`weight_bytes`]. If the format has a scale for
+/// each row, they are made row by row.
 pub fn bytes_of_weight(rng: &mut Random, weight: &Weight) -> Vec<u8> {
     let elements = weight.shape.iter().product::<u64>() as usize;
     let row = weight.shape.last().map_or(1, |&n| n as usize);
@@ -219,8 +221,8 @@ pub fn bytes_of_weight(rng: &mut Random, weight: &Weight) -> Vec<u8> {
     }
 }
 
-/// Returns bytes of `elements` (whole blocks) in a format without scales of rows. Every code is
-/// random, and scales keep values within about ±0.2.
+/// Returns the bytes of `elements` elements (whole blocks) in a format that has no scale for each
+/// row. Every code is random, and block scales keep values within about ±0.2.
 pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
@@ -250,7 +252,7 @@ fn formats_of(formats: Formats, width: u64) -> Vec<Format> {
     all.filter(|&format| formats == Formats::All || format == Format::F32).collect()
 }
 
-/// Unwraps the type rule's result for a generated op.
+/// Returns the result of a type rule for a generated op; panics on a type error.
 fn ok<T>(result: Result<T, TypeError>) -> T {
     result.unwrap_or_else(|error| unreachable!("the generator made an ill-typed op: {error}"))
 }
@@ -263,7 +265,7 @@ fn with_weights(module: Module, seed: u64) -> RandomModule {
         if weight.shape.len() > 1 {
             return weight_bytes(&mut rng, weight.format, elements);
         }
-        // Norms and frequency factors are near 1.
+        // Numbers of norms and frequency factors are near 1.
         let one = |_| (1.0 + rng.signed() / 4.0).to_le_bytes();
         (0..elements).flat_map(one).collect()
     });

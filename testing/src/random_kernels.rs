@@ -1,15 +1,15 @@
 //! Random kernels that verify, for property tests of the text form and for differential tests of
 //! lowerings.
 //!
-//! [`random_kernel`] takes a seed and the widest vector, and builds a kernel through
-//! [`KernelBuilder`]. The kernel has any vector ops of the table, nested loops, carried values,
-//! index loads and affine addresses of all shapes. [`random_kernel_with`] takes [`KernelOptions`],
-//! which can also allow tiles and exclude ops. [`random_dims`] and [`random_buffers`] make its
-//! arguments. A seed gives the same kernel on every machine.
+//! [`random_kernel`] takes a seed and the width of the widest vector, and builds a kernel through
+//! [`KernelBuilder`]. The kernel can have all vector ops of the table, nested loops, carried
+//! values, index loads and affine addresses of all shapes. [`random_kernel_with`] takes
+//! [`KernelOptions`], which can also allow tiles and exclude ops. [`random_dims`] and
+//! [`random_buffers`] make arguments for the kernel. A seed gives the same kernel on every machine.
 //!
-//! Invariant: results are comparable bit for bit. No op has an undefined result. IEEE 754 leaves
-//! sign and payload of a computed NaN open, so it becomes the canonical NaN before any op can see
-//! its bits.
+//! Invariant: results can be compared bit for bit. No op has an undefined result. IEEE 754 does not
+//! define the sign and payload of a computed NaN. A computed NaN is therefore replaced by the
+//! canonical NaN before any op can see its bits.
 //!
 //! ```text
 //! let kernel = random_kernel(7, 32);
@@ -26,15 +26,15 @@ use ixc_ir::kernel::op::OPS;
 use ixc_ir::kernel::*;
 use ixc_ir::random::Random;
 
-/// Number of statements of one body, without the statements that define their operands.
+/// Number of statements in one loop body, without the statements that define their operands.
 const STATEMENTS: u64 = 12;
-/// Maximum nesting of loops.
+/// Maximum depth of nested loops.
 const DEPTH: usize = 3;
 /// Number of values that are stored at the end, so that tests can compare them.
 const OBSERVED: usize = 24;
 
-/// Maximum live tiles in a random kernel. With one more for copies, they fit x86's 8 tile
-/// registers.
+/// Maximum number of live tiles in a random kernel. Even with one more tile for copies, they fit
+/// x86's 8 tile registers.
 pub const MAX_LIVE_TILES: usize = 6;
 
 /// Options of a random kernel.
@@ -42,10 +42,11 @@ pub const MAX_LIVE_TILES: usize = 6;
 pub struct KernelOptions {
     /// Bytes of the widest vector, 32 or 64.
     pub widest: u32,
-    /// Whether the kernel has tiles: of three shapes, and at most [`MAX_LIVE_TILES`] live at once.
+    /// Whether the kernel has tiles. They have three shapes, and at most [`MAX_LIVE_TILES`] are
+    /// live at once.
     pub tiles: bool,
     /// Filter of ops. `and`, `xor`, `cmp_eq`, `cmp_gt`, `cmp_lt_f`, `select`, `splat`, `bitcast`,
-    /// loads and stores may come even if it excludes them.
+    /// loads and stores may occur even if the filter excludes them.
     pub has: fn(Op) -> bool,
 }
 
@@ -157,7 +158,7 @@ fn random_word(rng: &mut Random) -> u32 {
         1 => rng.below(512) as u32,
         2 => (rng.below(512) as u32).wrapping_neg(),
         3 => random_float(rng).to_bits(),
-        // Two f16 near 1.
+        // Two f16 values near 1.
         4 => (rng.bits() as u32 & 0x83ff_83ff) | 0x3c00_3c00,
         5 => rng.pick(&[
             0x7f80_0001,
@@ -166,7 +167,7 @@ fn random_word(rng: &mut Random) -> u32 {
             0x7fff_8000,
             0x80ff_7f00,
             0x7c01_fe00,
-            // Denormals, and ties between two bf16.
+            // Denormals, and midpoints between two bf16 values.
             0x0000_8001,
             0x807f_ffff,
             0x3f80_8000,
@@ -203,7 +204,7 @@ fn random_float(rng: &mut Random) -> f32 {
 #[derive(Clone, Copy)]
 struct Pooled {
     value: ValueId,
-    /// Whether the value may be a computed NaN.
+    /// Whether the value may be a NaN that arithmetic computed.
     tainted: bool,
 }
 
@@ -216,13 +217,13 @@ struct Generator {
     dims: [DimId; 2],
     loads: Vec<BufferId>,
     stores: Vec<BufferId>,
-    /// Sizes of the buffers, by id, except the last.
+    /// Sizes of all buffers except the last, by id.
     sizes: Vec<Affine>,
     tiles: Option<tiles::Tiles>,
     ids: BufferId,
     below: Affine,
     pool: Vec<Pooled>,
-    /// Variables in scope and their exclusive upper bounds.
+    /// Loop variables in scope, with their exclusive upper bounds.
     vars: Vec<(VarId, Affine)>,
 }
 
@@ -262,7 +263,8 @@ impl Generator {
             .collect();
         inits.extend(self.carried_tile(depth));
         let (values, vars) = (self.pool.len(), self.vars.len());
-        // The builder's closure must own the builder; the other fields stay in `self`.
+        // The builder's closure must own the builder, so the builder is taken out of `self`. All
+        // other fields stay.
         let inner = std::mem::replace(&mut self.b, KernelBuilder::new(""));
         let mut outer = inner;
         let results = outer.for_carry("i", trip.clone(), &inits, |b, var, carried| {
@@ -316,14 +318,14 @@ impl Generator {
         self.b.store(buffer, offset, value);
     }
 
-    /// Returns a random offset, a multiple of `unit`, with `bytes` inside the buffer. The remaining
-    /// room is divided between the constant, the dims and the variables in scope. Variables count
-    /// forwards or backwards.
+    /// Returns a random offset, a multiple of `unit`, so that `bytes` bytes from there are inside
+    /// the buffer. The bytes that remain in the buffer are divided between the constant, the dims
+    /// and the variables in scope. Variables count forwards or backwards.
     fn offset(&mut self, buffer: BufferId, bytes: u32, unit: i64) -> Affine {
         let size = &self.sizes[buffer.index()];
         let atoms = self.dims.map(Atom::Dim);
         let mut rest = [size.constant - i64::from(bytes), size.coefficient(atoms[0]), size.coefficient(atoms[1])];
-        // The dim m is at least 1, so it can cover a negative rest.
+        // The dim `m` is at least 1, so a multiple of it can make up for a negative remainder.
         if rest[0] < 0 {
             rest[2] += rest[0];
             rest[0] = 0;
@@ -341,7 +343,7 @@ impl Generator {
             else {
                 continue;
             };
-            // A limit that decreases with a dim frees no room.
+            // A bound that decreases with a dim does not increase the room.
             (0..3).for_each(|i| rest[i] -= (need[i] * k).max(0));
             match self.rng.once_in(3) {
                 false => offset = offset + var * k,
@@ -380,8 +382,8 @@ impl Generator {
         self.pool.push(Pooled { value, tainted });
     }
 
-    /// Returns a value of this type, from the pool or new. It is untainted unless the op hides the
-    /// bits of NaN.
+    /// Returns a value of this type, either from the values in scope or new. Unless
+    /// `may_be_tainted` is set, the value is not a computed NaN.
     fn operand(&mut self, ty: Type, may_be_tainted: bool) -> ValueId {
         let fitting: Vec<ValueId> = self.pool.iter().map(|p| p.value).filter(|&v| self.b.ty(v) == ty).collect();
         if fitting.is_empty() || self.rng.once_in(6) {
@@ -470,8 +472,8 @@ impl Generator {
     }
 }
 
-/// Whether the result hides an operand's NaN bits: it shows only that the operand is NaN, or is
-/// itself tainted.
+/// Whether an op hides the bits of an operand's NaN. Its result shows only that the operand is NaN,
+/// or is itself marked as a possible NaN.
 fn hides_nan_bits(op: Op) -> bool {
     match op {
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max | Op::Sqrt | Op::Fma | Op::Dot2Bf16 => true,
@@ -487,7 +489,8 @@ fn hides_nan_bits(op: Op) -> bool {
         Op::Shl | Op::ShrU | Op::ShrS | Op::CmpEq | Op::CmpGt | Op::ToF32 | Op::F16ToF32 | Op::F32ToF16 => false,
         Op::ExtendS | Op::ExtendU | Op::NarrowS | Op::Dot2U8S8 | Op::Dot2S16 | Op::Dot4U8S8 => false,
         Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => false,
-        // These ops take operands elsewhere. The module `tiles` explains why tiles contain no NaN.
+        // The operands of these ops are chosen elsewhere. The module `tiles` explains why tiles
+        // contain no NaN.
         Op::TileZero | Op::TileLoad | Op::TileStore | Op::TileDotBf16 => false,
         Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => false,
     }

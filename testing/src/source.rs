@@ -8,7 +8,7 @@
 //! assert_eq!(literals(text), ["\"--ctx\""]);
 //! ```
 
-/// Splits a source into words: identifiers, `::`, and each other character.
+/// Splits a source into words. A word is an identifier, `::`, or any other single character.
 pub fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
@@ -27,8 +27,8 @@ pub fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// Returns the code without comments, the contents of literals, and items for tests. Lines keep
-/// their numbers.
+/// Returns the code without comments, the contents of literals, and items that are compiled only
+/// for tests. Lines keep their numbers.
 ///
 /// # Panics
 /// If the text ends within a literal.
@@ -36,7 +36,8 @@ pub fn code(text: &str) -> String {
     without_tests(&code_without_comments(text, |_| String::new()))
 }
 
-/// Returns the string literals outside of comments and items for tests, as they are written.
+/// Returns the string literals of a source as they are written. Literals in comments and in items
+/// that are compiled only for tests are omitted.
 ///
 /// # Panics
 /// If the text ends within a literal.
@@ -84,7 +85,7 @@ fn code_without_comments(text: &str, mut shown: impl FnMut(&str) -> String) -> S
     code
 }
 
-/// Returns the number of bytes of a comment, which may contain other comments.
+/// Returns the number of bytes of a comment. A comment may contain other comments.
 fn comment(text: &str) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     while at < text.len() {
@@ -117,7 +118,7 @@ fn string(text: &str) -> usize {
     panic!("a string has no end");
 }
 
-/// Returns the number of bytes of a raw string literal, if one begins here.
+/// Returns the number of bytes of a raw string literal, if one begins at the start of `text`.
 fn raw(text: &str) -> Option<usize> {
     let hashes = text.strip_prefix("br").or_else(|| text.strip_prefix('r'))?;
     let count = hashes.bytes().take_while(|byte| *byte == b'#').count();
@@ -127,8 +128,8 @@ fn raw(text: &str) -> Option<usize> {
     Some(text.len() - inner.len() + len)
 }
 
-/// Returns the number of bytes of a character literal, if one begins here. A lifetime has no
-/// closing quote.
+/// Returns the number of bytes of a character literal, if one begins at the start of `text`. A
+/// lifetime is not a literal, because it has no closing quote.
 fn character(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('\'')?;
     let mut chars = inner.char_indices();

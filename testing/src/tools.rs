@@ -1,9 +1,9 @@
-//! External tools that a test uses if they are installed. Each test accepts only the version that
-//! its expectations were made with.
+//! External tools that a test uses if they are installed. A test accepts only the versions for
+//! which its expectations were made.
 //!
-//! A test asks for its tool with [`Tool::find`], which prints one line. It is
-//! `tool: llvm-mca 19.1.7 ...`, or `NOT RUN: ...` with the needed version and the versions found.
-//! `.ci/run` collects these lines.
+//! A test finds its tool with [`Tool::find`], which prints one line. The line is
+//! `tool: llvm-mca 19.1.7 ...`, or `NOT RUN: ...` with the needed version and the installed
+//! versions. `.ci/run` collects these lines.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub struct Tool {
     pub name: &'static str,
     /// Names of programs to look for, in this order.
     pub programs: &'static [&'static str],
-    /// An environment variable that names the program instead.
+    /// Environment variable with the path of a program to use instead.
     pub variable: Option<&'static str>,
     /// Arguments that make the program print its version.
     pub version_arguments: &'static [&'static str],
@@ -39,7 +39,7 @@ pub const LLVM_MCA: Tool = Tool {
     is_suitable: |version| version.first() == Some(&19),
 };
 
-/// A browser to test pages with. From version 112 on, its headless mode uses the code of the normal
+/// Browser for tests of pages. From version 112 on, its headless mode uses the code of the normal
 /// browser.
 pub const CHROMIUM: Tool = Tool {
     name: "Chromium",
@@ -51,7 +51,7 @@ pub const CHROMIUM: Tool = Tool {
     is_suitable: |version| version >= &[112][..],
 };
 
-/// A Python with the emulator Bochs; `emulator/tests/emulator/bochs/judge.py` has the steps to
+/// Python with the emulator Bochs. `emulator/tests/emulator/bochs/judge.py` has the steps to
 /// install it.
 pub const BOCHS: Tool = Tool {
     name: "bochscpu",
@@ -75,7 +75,7 @@ pub const GNU_AS: Tool = Tool {
     is_suitable: |version| version >= &[2, 40][..],
 };
 
-/// Bash, which reads its generated completions.
+/// Bash, which tests use to read generated completions.
 pub const BASH: Tool = Tool {
     name: "bash",
     programs: &["bash"],
@@ -86,7 +86,7 @@ pub const BASH: Tool = Tool {
     is_suitable: |version| version >= &[4][..],
 };
 
-/// Zsh, which reads its generated completions.
+/// Zsh, which tests use to read generated completions.
 pub const ZSH: Tool = Tool {
     name: "zsh",
     programs: &["zsh"],
@@ -97,7 +97,7 @@ pub const ZSH: Tool = Tool {
     is_suitable: |version| version >= &[5][..],
 };
 
-/// Fish, which reads its generated completions.
+/// Fish, which tests use to read generated completions.
 pub const FISH: Tool = Tool {
     name: "fish",
     programs: &["fish"],
@@ -108,7 +108,7 @@ pub const FISH: Tool = Tool {
     is_suitable: |version| version >= &[3][..],
 };
 
-/// The typesetter of `man`.
+/// Groff, which typesets manual pages.
 pub const GROFF: Tool = Tool {
     name: "groff",
     programs: &["groff"],
@@ -124,13 +124,13 @@ pub const GROFF: Tool = Tool {
 pub struct InstalledTool {
     /// Path of the program.
     pub program: PathBuf,
-    /// The version that it prints.
+    /// The version that the program prints.
     pub version: String,
 }
 
 impl Tool {
-    /// Returns the tool if it is installed in the needed version. Prints one line: the tool, or
-    /// that `test` did not run and why.
+    /// Returns the tool if it is installed in the needed version. Prints one line: the tool, or the
+    /// statement that `test` did not run, with the reason.
     pub fn find(&self, test: &str) -> Option<InstalledTool> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let named = self.variable.and_then(std::env::var_os);
@@ -146,11 +146,11 @@ impl Tool {
         }
     }
 
-    /// Searches the folders of `path`. If the variable names a program, `named`, only this program
-    /// is tried. `version_output` returns the output of a program that prints its version.
+    /// Searches the folders of `path` for the tool. If `named` is set, only the program with this
+    /// path is tried. `version_output` returns the output of a program that prints its version.
     ///
     /// # Errors
-    /// Returns the needed version and the versions found.
+    /// Returns the needed version and the installed versions.
     fn look(
         &self,
         path: &OsStr,
@@ -193,7 +193,7 @@ impl Tool {
     }
 }
 
-/// Returns the first program with this name in the folders of `path`.
+/// Returns the first program with the name `program` in the folders of `path`.
 fn on(path: &OsStr, program: &str) -> Option<PathBuf> {
     std::env::split_paths(path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
@@ -202,8 +202,8 @@ fn on(path: &OsStr, program: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Makes a folder with empty files of these names, which stand for programs. The test supplies
-    /// their output.
+    /// Creates a folder with empty files of these names, as stand-ins for programs. The test
+    /// supplies the output of these programs.
     fn folder(programs: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for program in programs {
@@ -212,7 +212,8 @@ mod tests {
         folder
     }
 
-    /// Issue 16: a distribution's llvm-mca 14, whose tables differ, was accepted.
+    /// Regression test for issue 16: a distribution's llvm-mca 14 was accepted, although its tables
+    /// differ.
     #[test]
     fn a_tool_of_another_version_is_not_taken() {
         let folders = (folder(&["llvm-mca"]), folder(&["llvm-mca-19"]));

@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the name in the inventory.
+    /// Returns the name of the kind, as shown in the inventory.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Block => "block",
@@ -40,12 +40,12 @@ impl Kind {
     }
 }
 
-/// A piece of unsafe code.
+/// One item of unsafe code in the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Kind of the code.
     pub kind: Kind,
-    /// Function with the block, or the name of the item.
+    /// Name of the function that contains the block, or name of the item.
     pub place: String,
     /// Line, from 1.
     pub line: usize,
@@ -53,10 +53,10 @@ pub struct Entry {
     pub invariant: String,
 }
 
-/// Returns the unsafe code of a source, in its order.
+/// Returns the unsafe code of a source, in the order of the source.
 ///
 /// # Panics
-/// If the text ends within a literal: sources must compile.
+/// If the text ends within a literal. Sources that compile do not.
 pub fn entries(text: &str) -> Vec<Entry> {
     let (code, lines) = (code(text), text.lines().collect::<Vec<_>>());
     let (mut function, mut found) = (String::new(), Vec::new());
@@ -88,8 +88,8 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Returns the kind of the code after `unsafe`, and the name of the item. Returns `None` for types
-/// of function pointers, and for attributes.
+/// Returns the kind of the code after `unsafe`, and the name of the item. Returns `None` for
+/// function pointer types and for attributes.
 fn item(rest: &[&str]) -> Option<(Kind, Option<String>)> {
     let name = |at: usize| rest.get(at).filter(|name| is_name(name)).map(|name| (*name).to_owned());
     match rest.first().copied() {
@@ -103,7 +103,7 @@ fn item(rest: &[&str]) -> Option<(Kind, Option<String>)> {
         Some("(") => None,
         Some("extern") => {
             let at = rest.iter().position(|word| *word == "fn")?;
-            // A macro names its functions by a variable.
+            // In a macro, the name of a function is a macro variable.
             let variable = || name(at + 2).filter(|_| rest.get(at + 1) == Some(&"$")).map(|name| format!("${name}"));
             name(at + 1).or_else(variable).map(|name| (Kind::Function, Some(name)))
         }
@@ -111,7 +111,7 @@ fn item(rest: &[&str]) -> Option<(Kind, Option<String>)> {
     }
 }
 
-/// Joins words as rustfmt does for the head of an implementation.
+/// Joins words like rustfmt does in the first line of an implementation.
 fn join_words(words: &[&str]) -> String {
     words.join(" ").replace(" < ", "<").replace(" >", ">").replace("< ", "<")
 }
@@ -120,9 +120,9 @@ fn join_words(words: &[&str]) -> String {
 const WRITES: [&str; 6] =
     ["write", "write_bytes", "write_unaligned", "write_volatile", "copy_from", "copy_from_nonoverlapping"];
 
-/// Returns the safe functions with a raw pointer to memory among their parameters (`*mut T`, or a
-/// `Region` of mapped memory), whose unsafe blocks write through a pointer. `code` is a source
-/// without comments and literals.
+/// Returns the safe functions that write through a raw pointer in an unsafe block, although they
+/// are safe to call. A parameter must be a raw pointer to memory (`*mut T`, or a `Region` of mapped
+/// memory). `code` is a source without comments and literals.
 ///
 /// ```
 /// use ixc_testing::unsafe_code::safe_writers;
@@ -148,12 +148,13 @@ pub fn safe_writers(code: &str) -> Vec<String> {
     found
 }
 
-/// Returns whether a body writes through a pointer that is not one of a slice of its own.
+/// Returns whether a body writes through a pointer, other than a pointer to a slice that the
+/// function itself borrows.
 fn writes(body: &[&str]) -> bool {
     let is_write = |at: usize| match body[at] {
         "from_raw_parts_mut" => true,
         name if WRITES.contains(&name) && at > 0 && body[at - 1] == "." => {
-            // `x.as_mut_ptr().write(…)` writes to a slice, which the compiler checks.
+            // `x.as_mut_ptr().write(…)` writes to a slice, whose borrow the compiler checks.
             at < 4 || body[at - 4] != "as_mut_ptr"
         }
         _ => false,
@@ -167,7 +168,8 @@ fn parameters<'w, 't>(signature: &'w [&'t str]) -> &'w [&'t str] {
     &signature[..end]
 }
 
-/// Returns the words of the block that begins here; none if no block begins.
+/// Returns the words of the block that begins at the first word, or no words if no block begins
+/// there.
 fn block<'w, 't>(words: &'w [&'t str]) -> &'w [&'t str] {
     let mut depth = 0usize;
     let end = words.iter().position(|word| {
@@ -181,30 +183,33 @@ fn block<'w, 't>(words: &'w [&'t str]) -> &'w [&'t str] {
     &words[..end.unwrap_or(words.len())]
 }
 
-/// Invariant of a method that implements a trait.
+/// Text of the invariant for a method that implements a trait.
 const OF_TRAIT: &str = "The conditions are those of the trait.";
 
-/// Returns the text of the invariant of the code at a line. It is empty without an invariant.
+/// Returns the text of the invariant for the unsafe code at a line. Returns an empty text if there
+/// is no invariant.
 fn invariant(kind: Kind, lines: &[&str], at: usize) -> String {
     match kind {
         Kind::Block | Kind::Implementation => safety_comment(lines, at),
         Kind::Function | Kind::Trait => {
             let documented = safety_section(lines, at);
-            // Methods of a trait are documented where it is declared, and are not `pub`.
+            // Methods of a trait are documented in the trait's declaration. They are recognised
+            // because they are not `pub`.
             let is_method = lines[at].starts_with("    unsafe fn ");
             if documented.is_empty() && is_method { OF_TRAIT.to_owned() } else { documented }
         }
     }
 }
 
-/// Begin of the invariant in a comment.
+/// Text at the start of an invariant in a comment.
 const BEGIN: &str = "SAFETY:";
 
 /// Returns the `SAFETY:` comment above the statement at a line.
 fn safety_comment(lines: &[&str], at: usize) -> String {
     let is_comment = |line: &&&str| line.trim_start().starts_with("//");
     let is_begin = |line: &&str| line.trim_start().starts_with("//") && line.contains(BEGIN);
-    // Only lines of the statement and of its comment lie between.
+    // Between the comment and the code, there are only lines of the same statement and of the
+    // comment.
     let is_between = |line: &&&str| is_comment(line) || !line.trim_end().ends_with([';', '{', '}']);
     let mut above = (0..at).rev().take_while(|number| is_between(&&lines[*number]));
     let Some(begin) = above.find(|number| is_begin(&lines[*number])) else { return String::new() };

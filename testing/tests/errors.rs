@@ -1,5 +1,5 @@
-//! Rules for errors of all crates: `class()` matches without wildcards, and error texts name no
-//! command line options outside of `cli`.
+//! Rules for errors of all crates: `class()` matches have no wildcards, and error texts outside of
+//! `cli` name no command line options.
 
 mod troubleshooting;
 
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use ixc_testing::source::{code, literals, words};
 
-/// Folders of checked sources. `cli` may name options, and `bench` is a separate program.
+/// Folders whose sources are checked. `cli` is not checked, because it may name options; `bench` is
+/// a separate program.
 const FOLDERS: &[&str] = &[
     "failure/src",
     "files/src",
@@ -38,12 +39,13 @@ const FOLDERS: &[&str] = &[
     "capi/src",
     "src",
 ];
-/// Folders that are not searched.
+/// Names of folders that are not searched.
 const LEFT_OUT: &[&str] = &["tests"];
 
-/// Allowed literals with options that are not options of `ixc`: file, and beginning of the option.
+/// Literals with options of other programs, which are allowed. Each has its file and the beginning
+/// of the option.
 const OTHER_OPTIONS: &[(&str, &str)] = &[
-    // KTransformers' converter.
+    // Option of KTransformers' converter.
     ("frontend/model_files/src/checkpoint/shards.rs", "--no-merge-safetensor"),
     // A title in a generated page, which is not an error text.
     ("compile/src/support.rs", "--support"),
@@ -53,7 +55,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the sources of a folder: path from the workspace, text.
+/// Returns the sources of a folder, each with its path from the workspace and its text.
 fn sources(folder: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -85,7 +87,7 @@ fn options(text: &str) -> Vec<&str> {
     names.filter(|name| name[2..].starts_with(|c: char| c.is_ascii_lowercase())).collect()
 }
 
-/// Returns the arms of a match that also match variants that they do not name.
+/// Returns the arms of a match that cover variants without naming them.
 fn wildcards(body: &str) -> Vec<String> {
     let words = words(body);
     let mut found = Vec::new();
@@ -95,7 +97,7 @@ fn wildcards(body: &str) -> Vec<String> {
         if !is_arm || !name.starts_with(|c: char| c == '_' || c.is_ascii_lowercase()) {
             continue;
         }
-        // A binding is allowed if the arm returns the class of the inner error.
+        // A binding as pattern is allowed if the arm returns the class of the inner error.
         let asks = words.get(at + 4..at + 7) == Some(&[*name, ".", "class"]);
         if !asks {
             found.push(format!("{name} {after}"));
@@ -104,7 +106,7 @@ fn wildcards(body: &str) -> Vec<String> {
     found
 }
 
-/// Returns the bodies of all `class()` of a source without comments.
+/// Returns the bodies of all functions `class()` in a source without comments.
 fn class_bodies(code: &str) -> Vec<&str> {
     const HEAD: &str = "fn class(&self) -> Class {";
     let bodies = code.match_indices(HEAD).map(|(at, _)| {
@@ -123,7 +125,8 @@ fn class_bodies(code: &str) -> Vec<&str> {
     bodies.collect()
 }
 
-/// Libraries return a remedy; `cli/src/hints.rs` names the option for it.
+/// Checks that libraries name no options. They return a remedy instead, for which
+/// `cli/src/hints.rs` names the option.
 #[test]
 fn only_the_command_line_names_options() {
     let mut found = Vec::new();
@@ -140,7 +143,8 @@ fn only_the_command_line_names_options() {
     assert!(found.is_empty(), "name a remedy, and the option in cli/src/hints.rs:\n{}", found.join("\n"));
 }
 
-/// A new variant does not compile until its class is chosen.
+/// Checks that `class()` has no wildcards, so that a new variant does not compile until its class
+/// is chosen.
 #[test]
 fn classes_have_no_wildcard() {
     let mut found = Vec::new();

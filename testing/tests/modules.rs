@@ -1,5 +1,5 @@
-//! Uses between the modules of a crate form no cycle, so that code can be read from the lowest
-//! layer up. Crates use each other only as `ARCHITECTURE.md` allows.
+//! Tests of the layers of code. Uses between the modules of a crate form no cycle, so that code can
+//! be read from the lowest layer up. Crates depend on each other only as `ARCHITECTURE.md` allows.
 
 mod unsafe_code;
 
@@ -16,7 +16,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the cycles of modules that use each other, in the order of their names.
+/// Returns the cycles of modules that use each other, ordered by module names.
 fn circles(graph: &Graph) -> Vec<Vec<&str>> {
     let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
     let graph: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
@@ -44,7 +44,8 @@ fn modules_use_each_other_in_one_direction() {
     assert_eq!(found, "", "modules that use each other in a circle");
 }
 
-/// Uses of items in the modules that contain a file are allowed, and not counted here.
+/// Checks that the files of each crate form no cycle. Uses of items in the modules that contain a
+/// file are allowed and not counted.
 #[test]
 fn files_use_each_other_in_one_direction() {
     let mut found = String::new();
@@ -117,13 +118,13 @@ fn recorded_module_layers_match_the_sources() {
     );
 }
 
-/// Returns the folder of a package, without the folders above it.
+/// Returns the folder's name of a package, without the folders above it.
 fn folder(package: &str) -> String {
     package.strip_prefix("ixc-").map_or_else(|| "src".to_owned(), |name| name.replace('-', "_"))
 }
 
-/// Returns the crates of the workspace that a manifest's dependencies name, without those of tests
-/// and build scripts. All crates may use `failure`.
+/// Returns the workspace's crates that a manifest lists as dependencies, except dependencies of
+/// tests and build scripts. `failure` is omitted, because all crates may use it.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut used = BTreeSet::new();
     let mut is_list = false;
@@ -142,8 +143,8 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     used
 }
 
-/// The table of crates in `ARCHITECTURE.md` lists the dependencies in the manifests, and each crate
-/// depends only on crates of earlier rows.
+/// Checks that the table of crates in `ARCHITECTURE.md` matches the dependencies in the manifests.
+/// Each crate may depend only on crates of earlier rows.
 #[test]
 fn crates_use_what_the_architecture_allows() {
     let text = std::fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap();
@@ -174,14 +175,14 @@ fn crates_use_what_the_architecture_allows() {
     assert_eq!(above, expected, "crates in the table of ARCHITECTURE.md, and those of the workspace");
 }
 
-/// Returns the folders of the workspace's crates, except the root's.
+/// Returns the folders of the workspace's crates, except for the root crate.
 fn members() -> Vec<String> {
     let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
     let members = manifest.lines().find_map(|line| line.strip_prefix("members = [")).unwrap();
     members.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Every crate of the workspace is checked.
+/// Checks that no crate of the workspace is missing from the lists of these tests.
 #[test]
 fn every_crate_is_checked() {
     for member in members() {

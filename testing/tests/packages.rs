@@ -1,4 +1,4 @@
-//! Rules that `cargo publish` has for the packages of the workspace.
+//! Tests of rules that `cargo publish` requires of the workspace's packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,8 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Returns the value of a key in a line such as `key = "value"`, or inside of an inline table.
+/// Returns the value of a key in a line such as `key = "value"`. The key may be inside an inline
+/// table.
 fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_once(&format!("{key} = \""))?.1.split('"').next()
 }
@@ -30,7 +31,8 @@ fn name(manifest: &str) -> String {
     package.into_iter().find_map(|line| value(line, "name")).unwrap().to_owned()
 }
 
-/// Each package of the workspace is a dependency with the workspace's exact version.
+/// Checks that the workspace lists each of its packages as a dependency with the exact version of
+/// the workspace.
 #[test]
 fn dependencies_have_the_version_of_the_workspace() {
     let manifest = fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
@@ -39,7 +41,7 @@ fn dependencies_have_the_version_of_the_workspace() {
     for line in manifest.lines().filter(|line| line.contains(" = { ") && line.contains("path = ")) {
         let required = value(line, "version");
         if line.starts_with("ixc-testing ") {
-            // Without a version, cargo leaves a dev-dependency out of packages.
+            // Cargo omits a dev-dependency without a version from packages.
             assert_eq!(required, None, "{line}");
         } else {
             assert_eq!(required, Some(format!("={version}").as_str()), "{line}");
@@ -49,7 +51,8 @@ fn dependencies_have_the_version_of_the_workspace() {
     assert!(count > 20, "dependencies with a path: {count}");
 }
 
-/// An order of publication exists: no package needs one that needs it, also for tests.
+/// Checks that an order of publication exists: no package needs another package that needs it, not
+/// even for tests.
 #[test]
 fn packages_can_be_published_in_an_order() {
     let folders = folders(&fs::read_to_string(workspace().join("Cargo.toml")).unwrap());
@@ -61,8 +64,8 @@ fn packages_can_be_published_in_an_order() {
         .collect();
     assert!(manifests.len() > 20, "packages to publish: {:?}", manifests.keys());
     for (name, manifest) in &manifests {
-        // Dependencies of the workspace have a version. Those with a path in a manifest have none,
-        // so cargo leaves them out.
+        // Dependencies that come from the workspace have a version. Dependencies with a path in the
+        // manifest have no version, so cargo omits them from packages.
         let needed = manifest.lines().filter(|line| line.contains("workspace = true"));
         let needed = needed.filter_map(|line| line.split(['.', ' ']).next());
         let needed = needed.filter(|other| folders.contains_key(*other) && *other != "ixc-testing");
@@ -80,7 +83,8 @@ fn packages_can_be_published_in_an_order() {
     }
 }
 
-/// A library with `test = false` has no unit tests. Cargo would leave them out without a word.
+/// Checks that a library with `test = false` has no unit tests, because cargo would silently not
+/// run them.
 #[test]
 fn libraries_not_built_for_unit_tests_have_none() {
     let mut without = 0;
@@ -96,7 +100,8 @@ fn libraries_not_built_for_unit_tests_have_none() {
     assert!(without > 3, "libraries without unit tests: {without}");
 }
 
-/// A package has all files that its sources include, since it is built without the checkout.
+/// Checks that a package contains all files that its sources include, since it is built without the
+/// checkout.
 #[test]
 fn packages_contain_the_files_that_they_include() {
     let (mut outside, mut count) = (Vec::new(), 0);
@@ -105,12 +110,14 @@ fn packages_contain_the_files_that_they_include() {
         let folder = root.ancestors().nth(2).unwrap();
         for source in sources(&root) {
             let text = fs::read_to_string(&source).unwrap();
-            // A package is built without its tests.
+            // A package is built without its tests, so files that only tests include may be
+            // missing.
             let text = text.split("#[cfg(test)]").next().unwrap_or_default();
             for included in ["include_str!(\"", "include_bytes!(\""].iter().flat_map(|word| text.split(word).skip(1)) {
                 let path = included.split('"').next().unwrap_or_default();
                 count += 1;
-                // The link in a package to a file elsewhere is a part of the package.
+                // A link in a package to a file elsewhere is replaced by the file when the package
+                // is made.
                 let mut place = source.parent().unwrap().to_owned();
                 for part in path.split('/') {
                     match part {

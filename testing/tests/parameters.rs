@@ -1,5 +1,5 @@
-//! Functions name their parameters, and types name their fields. Two counts of each crate must not
-//! grow: parameters that are tuple or array patterns, and type aliases of tuples.
+//! Test that functions name their parameters and types name their fields. Two counts of each crate
+//! must not grow: parameters that are tuple or array patterns, and type aliases of tuples.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,8 +14,8 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns a line for each parameter without a name and each tuple that is declared as a type, by
-/// the folder of its crate.
+/// Returns a line for each unnamed parameter and each type alias of a tuple, by the folder of its
+/// crate.
 fn findings() -> BTreeMap<&'static str, Vec<String>> {
     let mut findings = BTreeMap::new();
     for root in ROOTS {

@@ -1,4 +1,4 @@
-//! The English of the repository: no text breaks a rule, and subjects of commits have the form
+//! Tests of the repository's English: no text breaks a rule, and subjects of commits have the form
 //! `area: verb …`.
 
 use std::fmt::Write;
@@ -10,17 +10,17 @@ use ixc_testing::prose::{
     Rules, Text, texts_of_page, texts_of_rust, texts_of_script, wide_comments, wide_script_comments,
 };
 
-/// Seconds since 1970 from which subjects of commits follow the rule: 2026-11-28.
+/// Time from which subjects of commits must follow the rule, in seconds since 1970: 2026-11-28.
 const SUBJECTS_SINCE: u64 = 1_795_824_000;
 
-/// Folders at the root that are not searched: they have build outputs.
+/// Folders at the root that are not searched, because they contain build outputs.
 const LEFT_OUT: &[&str] = &["target", "dist"];
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Language of a file with texts.
+/// Language of a file that contains checked texts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Language {
     Rust,
@@ -49,7 +49,7 @@ impl Language {
         }
     }
 
-    /// Returns the numbers of lines that are comments of too many columns.
+    /// Returns the numbers of comment lines that have too many columns.
     fn wide_comments(self, file: &str) -> Vec<usize> {
         match self {
             Language::Rust => wide_comments(file),
@@ -59,7 +59,7 @@ impl Language {
     }
 }
 
-/// Returns the paths of all files below a folder, from the root, in order.
+/// Returns the paths of all files below a folder, relative to the root, in order.
 fn files(folder: &str) -> Vec<String> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {

@@ -1,12 +1,13 @@
-//! Modules with threads, compiled with a scheduler that runs one thread at a time and chooses the
-//! next one at random ([shuttle](https://docs.rs/shuttle)).
+//! Tested modules with threads, compiled with [shuttle](https://docs.rs/shuttle): a scheduler that
+//! runs one thread at a time and chooses the next one at random.
 //!
 //! The modules are files of `runtime` and `transport`. They take locks, atomics and threads from
-//! `crate::sync`, which is the standard library in their crates, and the scheduler here. The tests
-//! in `tests/schedules.rs` run them in thousands of schedules. A lost wake-up is a deadlock, which
-//! the scheduler reports with the schedule.
+//! `crate::sync`. In their own crates, this is the standard library; here, it is the scheduler. The
+//! tests in `tests/schedules.rs` run the modules in thousands of schedules. If a wake-up is lost,
+//! the scheduler reports a deadlock with the schedule.
 //!
-//! Atomics are sequentially consistent here: a test does not find an ordering that is too weak.
+//! The scheduler's atomics are sequentially consistent, so a test does not find an ordering that is
+//! too weak.
 
 #![allow(dead_code, reason = "the crates of the modules use the rest")]
 
@@ -43,12 +44,12 @@ pub mod trace;
 #[path = "../../../runtime/src/watchdog.rs"]
 pub mod watchdog;
 
-/// Modules of `runtime::storage` by the paths of their crate.
+/// Modules of `runtime::storage`, under the same paths as in that crate.
 mod storage {
     pub(crate) use crate::memory;
 }
 
-/// NUMA nodes of `runtime`: no memory is bound here.
+/// Replacement for the NUMA module of `runtime`, which binds no memory.
 mod numa {
     pub(crate) mod home {
         pub(crate) fn bind_new_memory(_: *mut u8, _: usize) {}
@@ -59,15 +60,15 @@ use std::ops::Range;
 
 pub use ixc_transport::{Incoming, Outgoing, Receipt, Transport, TransportError, check_peers, link};
 
-/// Reason of a rank that ends as planned.
+/// Reason that a rank announces when it ends as planned.
 const FINISHED: &str = "it is finished";
 
-/// Returns the reason of a rank whose transport is dropped.
+/// Returns the reason that a rank announces when its transport is dropped.
 fn last_words() -> &'static str {
     if std::thread::panicking() { "it panicked; this is a bug" } else { FINISHED }
 }
 
-/// Work that threads take from each other.
+/// Work items that the threads of a group share, and take from each other.
 pub struct Work(shares::Shares);
 
 impl Work {
@@ -76,15 +77,15 @@ impl Work {
         Work(shares::Shares::new(threads))
     }
 
-    /// Takes all items that a thread gets in a round.
+    /// Returns all items that a thread gets in a round.
     pub fn items(&self, thread: usize, round: u64, total: u64, in_order: bool) -> Vec<Range<u64>> {
         let turn = self.0.turn(thread, round, total, in_order);
         std::iter::from_fn(|| turn.next()).collect()
     }
 }
 
-/// Returns the ranks of a group over links in memory. A failure is a panic, except of the end that
-/// a rank itself announces.
+/// Returns the ranks of a group whose links are in memory. A failure panics, unless a rank has
+/// announced its end.
 pub fn linked_group(ranks: u32) -> Vec<Box<dyn Transport>> {
     let rank = |link| {
         let report = |error: &TransportError| assert!(matches!(error, TransportError::Ended { .. }), "{error}");

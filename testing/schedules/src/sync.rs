@@ -1,4 +1,4 @@
-//! The scheduler's locks, atomics and threads, under the names that the modules use.
+//! Locks, atomics and threads of the scheduler, under the names that the tested modules use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,41 +6,43 @@ use std::time::Duration;
 pub use shuttle::hint;
 pub use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, atomic, mpsc};
 
-/// Returns the rounds of spinning before a thread sleeps: one, so that most schedules sleep.
+/// Returns the number of spinning rounds before a thread sleeps: one, so that threads sleep in most
+/// schedules.
 pub const fn spin_rounds(_: u32) -> u32 {
     1
 }
 
-/// A stack for signal handlers. The scheduler's threads get no signals.
+/// Stand-in for a stack for signal handlers. The scheduler's threads get no signals.
 #[derive(Debug, Default)]
 pub struct SignalStack;
 
 impl SignalStack {
-    /// Runs some work.
+    /// Runs `work` directly.
     pub fn run<T>(&mut self, work: impl FnOnce() -> T) -> T {
         work()
     }
 }
 
-/// Time that passes at each look at the clock.
+/// Nanoseconds that pass each time the clock is read.
 const TICK: u64 = 1_000;
-/// Nanoseconds of the simulated clock.
+/// Current time of the simulated clock, in nanoseconds.
 static NOW: AtomicU64 = AtomicU64::new(0);
 
-/// Threads of the scheduler. A sleep lets simulated time pass.
+/// Threads of the scheduler. While a thread sleeps, simulated time passes.
 pub mod thread {
     pub use shuttle::thread::{Builder, JoinHandle, current, scope, spawn, yield_now};
 
     use super::{AtomicU64, Duration, NOW, Ordering};
 
-    /// Lets time pass, and other threads run.
+    /// Lets simulated time pass, and lets other threads run.
     pub fn sleep(time: Duration) {
         let now: &AtomicU64 = &NOW;
         now.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
         yield_now();
     }
 
-    /// Sleeps, also if another thread wakes this one: a schedule may be that late.
+    /// Sleeps for the whole time, even if another thread wakes this one, because a real wake-up may
+    /// be as late.
     pub fn park_timeout(time: Duration) {
         sleep(time);
     }
@@ -56,12 +58,12 @@ impl Instant {
         Instant(Duration::from_nanos(NOW.fetch_add(TICK, Ordering::Relaxed)))
     }
 
-    /// Returns the time since this time.
+    /// Returns the time that has passed since this time.
     pub fn elapsed(self) -> Duration {
         Instant::now().saturating_duration_since(self)
     }
 
-    /// Returns the time from an earlier time to this one; zero from a later one.
+    /// Returns the time from `earlier` to this time; zero if `earlier` is later.
     pub fn saturating_duration_since(self, earlier: Instant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

@@ -22,11 +22,11 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
-/// Number of changes of priority in a schedule of the second scheduler.
+/// Number of priority changes in a schedule of the scheduler with random priorities.
 const DEPTH: usize = 3;
 
-/// Runs a test in random schedules. Half of them follow random priorities, which change a few
-/// times: these find faults that need one thread to be late for long.
+/// Runs a test in random schedules. Half of the schedules use random priorities that change a few
+/// times. These schedules find faults that need one thread to be late for a long time.
 fn schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
     let number = |name: &str, default: usize| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let (count, seed) = (number("IXC_SCHEDULES", 400), number("IXC_SCHEDULES_SEED", 1) as u64);
@@ -38,7 +38,8 @@ fn schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
     Runner::new(PctScheduler::new_from_seed(seed, DEPTH, count / 2), config).run(test);
 }
 
-/// Threads of two groups meet at each barrier. One of them runs the serial part alone.
+/// Checks that threads of two groups meet at each barrier, and that exactly one of them runs the
+/// serial part.
 #[test]
 fn barriers_separate_phases() {
     schedules(|| {
@@ -54,7 +55,7 @@ fn barriers_separate_phases() {
                             assert_eq!(done.fetch_add(100, SeqCst), phase * THREADS + (phase - 1) * 100);
                         });
                         assert!(done.load(SeqCst) / 100 == phase, "a thread passed early");
-                        // No thread begins the next phase before all have looked.
+                        // No thread begins the next phase before all threads have checked this one.
                         barrier.wait(number, || {});
                     }
                 });
@@ -92,7 +93,8 @@ fn work_is_given_out_once() {
                     scope.spawn(move || {
                         for (at, total) in totals.into_iter().enumerate() {
                             let round = at as u64 + if in_order { 11 } else { 1 };
-                            // The lock is taken later, because it would keep threads from meeting.
+                            // The lock is taken after the items, because holding it would keep
+                            // threads from meeting.
                             let items = work.items(number, round, total, in_order);
                             taken[at].lock().unwrap().extend(items);
                             barrier.wait(number, || {});
@@ -109,14 +111,14 @@ fn work_is_given_out_once() {
     });
 }
 
-/// Bytes of a block: a page.
+/// Bytes of an expert's block: one page.
 const BLOCK: u64 = 4096;
-/// Experts of a group.
+/// Number of experts in a group.
 const EXPERTS: u32 = 4;
-/// Error number of an interrupted read, which is repeated.
+/// Error number of an interrupted read, which the cache repeats.
 const INTERRUPTED: i32 = 4;
 
-/// Reads that have begun, in memory that the waker shares.
+/// Reads that have begun; shared with the drive's waker.
 #[derive(Default)]
 struct Begun {
     reads: Mutex<(Vec<Read>, bool)>,
@@ -130,7 +132,8 @@ impl Wake for Begun {
     }
 }
 
-/// A drive whose reads end in any order. Some are interrupted, and some read a part.
+/// A drive whose reads end in any order. Some reads are interrupted, and some return only a part of
+/// the bytes.
 #[derive(Default)]
 struct RandomDrive(Arc<Begun>);
 
@@ -171,7 +174,7 @@ impl Backend for RandomDrive {
     }
 }
 
-/// Returns a file with as many bytes as all blocks have. The drive does not read it.
+/// Returns a file with the length of all blocks. The drive does not read it.
 fn file() -> &'static PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     FILE.get_or_init(|| {
@@ -191,8 +194,8 @@ fn first_byte(cache: &ExpertCache, block: BlockId) -> u8 {
     bytes[0]
 }
 
-/// Threads wait for the experts of a group, while another thread predicts those of the next one.
-/// Each block has its own bytes, and no thread waits for ever.
+/// Checks that threads get the experts of a group that they wait for, while another thread predicts
+/// those of the next group. Each block has its own bytes, and no thread waits forever.
 #[test]
 fn expert_cache_delivers_each_requested_block() {
     schedules(|| {
@@ -231,7 +234,7 @@ fn expert_cache_delivers_each_requested_block() {
     });
 }
 
-/// Exchanges numbers between all ranks for some rounds, and closes the transport.
+/// Exchanges numbers between all ranks for several rounds, and closes the transport.
 fn exchange_rounds(transport: &dyn Transport) {
     let (rank, ranks) = (transport.rank(), transport.ranks());
     let peers: Vec<u32> = (0..ranks).filter(|peer| *peer != rank).collect();
@@ -247,8 +250,8 @@ fn exchange_rounds(transport: &dyn Transport) {
     transport.close().unwrap();
 }
 
-/// Exchanges numbers between all ranks in two exchanges that are open at the same time, and closes
-/// the transport.
+/// Exchanges numbers between all ranks, with two exchanges open at the same time, and closes the
+/// transport.
 fn exchange_in_halves(transport: &dyn Transport) {
     let (rank, ranks) = (transport.rank(), transport.ranks());
     let peers: Vec<u32> = (0..ranks).filter(|peer| *peer != rank).collect();
@@ -267,7 +270,8 @@ fn exchange_in_halves(transport: &dyn Transport) {
     transport.close().unwrap();
 }
 
-/// Ends the group on one rank while another one has an open exchange. It gets the reason.
+/// Ends the group on one rank while another rank has an open exchange. Checks that the other rank
+/// gets the reason.
 fn end_of_an_open_exchange(ranks: Vec<Box<dyn Transport>>) {
     let [first, second] = <[_; 2]>::try_from(ranks).unwrap();
     thread::scope(|scope| {
@@ -280,7 +284,8 @@ fn end_of_an_open_exchange(ranks: Vec<Box<dyn Transport>>) {
     });
 }
 
-/// Ends the group on one rank while another one waits for a message. It gets the reason.
+/// Ends the group on one rank while another rank waits for a message. Checks that the other rank
+/// gets the reason.
 fn end_while_another_waits(ranks: Vec<Box<dyn Transport>>) {
     let [first, second] = <[_; 2]>::try_from(ranks).unwrap();
     thread::scope(|scope| {

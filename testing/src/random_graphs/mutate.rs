@@ -1,4 +1,4 @@
-//! Damaged modules, for tests of code that must reject them.
+//! Modules with random faults, for tests of code that must reject them.
 
 use super::{Formats, Random, random_module};
 use ixc_ir::format::FORMATS;
@@ -12,8 +12,8 @@ pub fn mutated_module(seed: u64) -> Module {
     mutate(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed))
 }
 
-/// Returns a copy of the module with one random fault or change. Most copies fail verification. No
-/// copy may cause a panic in the tested code.
+/// Returns a copy of a module with one random fault or change. Most copies do not verify. No copy
+/// may cause a panic in the tested code.
 pub fn mutate(module: &Module, rng: &mut Random) -> Module {
     let mut module = module.clone();
     let (weights, states) = (module.weights.len() as u64 + 1, module.states.len() as u64 + 1);

@@ -1,18 +1,18 @@
-//! Operands of recurrent ops.
+//! Matching operands of recurrent ops, for random modules.
 
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Attr, Recurrent};
 use ixc_ir::random::Random;
 
-/// Numbers of each element in the state of `compress`.
+/// Numbers that the state of `compress` has for each element.
 const COMPRESS_NUMBERS: u64 = 3;
 
-/// Operands of an op: the dimensions after the rows, or those of a weight. Positions have no
-/// dimensions here.
+/// Shapes of a recurrent op's operands. Operands with rows have their dimensions after the rows;
+/// weights have all dimensions. Positions have no dimensions here.
 pub(super) struct Example {
     /// Dimensions of the state.
     pub state: Vec<u64>,
-    /// Dimensions of the operands after the token. Empty for an absent optional operand.
+    /// Dimensions of the operands that follow the token. Absent optional operands have none.
     pub operands: Vec<Vec<u64>>,
     /// Attributes of the op.
     pub attrs: Vec<Attr>,

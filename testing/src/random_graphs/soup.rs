@@ -1,4 +1,5 @@
-//! Modules of any ops in any order, with one routine per op, over the values that exist.
+//! Generator of random modules: any ops in any order, whose operands are the values that exist.
+//! Each op has its own routine.
 
 mod attention;
 mod experts;
@@ -23,20 +24,20 @@ pub(super) struct Soup {
     ids: ValueId,
     pos: ValueId,
     rows: ValueId,
-    /// States of keys and values, with their last tokens.
+    /// States of keys and values, each with its latest token.
     caches: Vec<(CacheShape, ValueId)>,
-    /// Routed ids with their weights and slots.
+    /// Ids of routings, each with its weights and its number of slots.
     routed: Vec<(ValueId, ValueId, u64)>,
-    /// The last token of the experts' memory.
+    /// Latest token of the experts' memory.
     slots: Option<ValueId>,
-    /// The last token of the group of ranks.
+    /// Latest token of the group of ranks.
     group: Option<ValueId>,
     made: u64,
 }
 
 const WIDTHS: [u64; 3] = [32, 64, 256];
 
-/// Sizes of an op's operands.
+/// Random sizes for the operands of an op.
 #[derive(Clone, Copy)]
 struct Sizes {
     /// Columns of a weight, and width of its input.
@@ -83,7 +84,7 @@ impl Soup {
 
     fn name(&mut self, what: &str) -> String {
         self.made += 1;
-        // Tensor names are any text. These must survive quoting and escaping.
+        // Tensor names can be any text. These names must survive quoting and escaping.
         let odd = ["", " \"quoted\"", ".\u{e9}\n\\", ".weight"];
         format!("{what}{}{}", self.made, self.rng.pick(&odd))
     }
@@ -141,7 +142,7 @@ impl Soup {
         }
     }
 
-    /// Returns an existing value of this type, or a new parameter.
+    /// Returns an existing value of type `ty`, or a new parameter.
     fn value(&mut self, ty: Type) -> ValueId {
         let values = (0..self.b.function().values.len() as u32).map(ValueId);
         let fitting: Vec<ValueId> = values.filter(|&value| *self.b.ty(value) == ty).collect();
@@ -152,13 +153,13 @@ impl Soup {
         self.b.param(&format!("x{}", self.made), ty)
     }
 
-    /// Returns a value of type f32[T, dims].
+    /// Returns a value of type `f32[T, dims]`.
     fn f32(&mut self, dims: &[u64]) -> ValueId {
         let dims: Vec<Dim> = [Dim::symbol("T")].into_iter().chain(dims.iter().map(|&n| n.into())).collect();
         self.value(Type::f32(dims))
     }
 
-    /// Returns a value [T, dims] in the activation format of a weight.
+    /// Returns a value of shape `[T, dims]` in the activation format of a weight.
     fn activation(&mut self, weight: WeightId, dims: &[u64]) -> ValueId {
         let format = self.b.module().weights[weight.index()].format.activation();
         let x = self.f32(dims);
@@ -171,7 +172,7 @@ impl Soup {
         self.rng.pick(&formats)
     }
 
-    /// Returns gate and up, with one shape and one activation format.
+    /// Returns a gate and an up projection with the same shape and the same activation format.
     fn gate_up(&mut self, shape: &[u64]) -> (WeightId, WeightId) {
         let gate = self.weight(shape);
         let format = self.b.module().weights[gate.index()].format;
@@ -186,7 +187,7 @@ impl Soup {
         self.rng.pick(&self.routed)
     }
 
-    /// Returns the token of the experts' memory. A function has only one such memory.
+    /// Returns the latest token of the experts' memory. A function has only one such memory.
     fn slots(&mut self) -> ValueId {
         match self.slots {
             Some(slots) => slots,
@@ -194,7 +195,7 @@ impl Soup {
         }
     }
 
-    /// Returns the token of a group of one rank. A function has only one group.
+    /// Returns the latest token of a group of one rank. A function has only one group.
     fn group(&mut self) -> ValueId {
         match self.group {
             Some(group) => group,
@@ -210,7 +211,7 @@ impl Soup {
         self.group = ok(self.b.op(kind, operands.to_vec(), Vec::new())).last().copied();
     }
 
-    /// Returns the number of a state of this shape: an existing one, or a new one. The token of a
+    /// Returns the index of a state of this shape: an existing state or a new one. The token of a
     /// new state is a parameter, or the result of a new `state.begin`.
     fn cache(&mut self, shape: CacheShape) -> usize {
         if let Some(cache) = self.caches.iter().position(|(cache, _)| *cache == shape) {
@@ -229,7 +230,7 @@ impl Soup {
         self.caches.len() - 1
     }
 
-    /// Adds an op of this kind, with operands.
+    /// Adds an op of this kind, and the operands that it needs.
     pub(super) fn op(&mut self, kind: OpKind) {
         let (k, n) = (self.width(), self.width());
         let (heads, d) = (self.rng.pick(&[1, 2, 4]), self.rng.pick(&[8, 16]));
@@ -297,7 +298,7 @@ impl Soup {
                 self.group();
             }
             OpKind::AllReduce | OpKind::AllGather => self.collective(kind, sizes),
-            // The group has one rank, which has no peer.
+            // The group has only one rank, so there is no rank to exchange messages with.
             OpKind::Send | OpKind::Recv => {}
             OpKind::RouteOwned => self.route_owned(),
         }

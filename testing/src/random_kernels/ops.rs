@@ -1,10 +1,10 @@
-//! Statements of random kernels: one of each vector op, with operands of fitting types.
+//! Statements of random kernels: for each vector op, one statement with operands of fitting types.
 
 use super::*;
 
 /// Element types of integer ops.
 const INTEGERS: [Elem; 3] = [Elem::I8, Elem::I16, Elem::I32];
-/// Element types of integer ops that lack byte instructions on targets.
+/// Element types of integer ops for which targets have no byte instructions.
 const WIDE_INTEGERS: [Elem; 2] = [Elem::I16, Elem::I32];
 /// Element types of four bytes.
 const WORDS: [Elem; 2] = [Elem::F32, Elem::I32];
@@ -114,26 +114,26 @@ impl Generator {
         self.emit(op, ty, &[ty; OPERANDS]);
     }
 
-    /// Adds an op whose operands have the same number of lanes as its result.
+    /// Adds an op whose operands have as many lanes as its result.
     fn per_lane<const OPERANDS: usize>(&mut self, op: Op, elem: Elem, operand: fn(u16) -> Type) {
         let ty = self.lanes(elem);
         self.emit(op, ty, &[operand(ty.lanes); OPERANDS]);
     }
 
-    /// Adds an op on floats, whose number of lanes determines the type of the result.
+    /// Adds an op on float operands. Their number of lanes determines the type of the result.
     fn float_lanes<const OPERANDS: usize>(&mut self, op: Op, result: fn(u16) -> Type) {
         let from = self.lanes(Elem::F32);
         self.emit(op, result(from.lanes), &[from; OPERANDS]);
     }
 
-    /// Adds an op that moves elements within groups of `least` lanes.
+    /// Adds an op that moves elements within groups; a group has `least` lanes.
     fn shuffle<const OPERANDS: usize>(&mut self, op: Op, elem: Elem, least: u16) {
         let ty = self.lanes(elem);
         let ty = Type::new(elem, ty.lanes.max(least));
         self.emit(op, ty, &[ty; OPERANDS]);
     }
 
-    /// Adds a lookup in one of `tables` tables.
+    /// Adds a lookup in one of the first `tables` tables.
     fn lookup<const OPERANDS: usize>(&mut self, op: Op, elem: Elem, tables: usize) {
         let ty = self.lanes(elem);
         let table = self.rng.below(tables as u64) as i64;
@@ -147,7 +147,7 @@ impl Generator {
         self.emit_imm(Op::LookupQuarter, ty, &[bytes, bytes], Some(immediate));
     }
 
-    /// Adds a dot product, which has an accumulator.
+    /// Adds a dot product, which adds to an accumulator.
     fn dot(&mut self, op: Op, elem: Elem, factor: fn(u16) -> Type) {
         let ty = self.lanes(elem);
         let factor = factor(ty.lanes);

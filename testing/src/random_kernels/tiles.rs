@@ -1,23 +1,23 @@
-//! Tiles in random kernels.
+//! Tile ops in random kernels.
 //!
 //! A kernel has the three tile shapes of one matrix product, and few live tiles. Every target with
-//! tile registers can thus compile it. Floats come from a buffer that the kernel fills with finite
-//! numbers below 2, and only products of tiles add to them. Tiles thus contain no NaN. The bits of
-//! a NaN could not be compared.
+//! tile registers can thus compile it. Tiles of floats are loaded from a buffer that the kernel
+//! fills with finite numbers below 2. Only products of tiles add to accumulators. Tiles thus
+//! contain no NaN, whose bits could not be compared.
 
 use super::*;
 
-/// Size of each of the two buffers for tiles.
+/// Bytes of each of the two buffers for tiles.
 pub const BYTES: i64 = 2048;
-/// Maximum accumulators in scope.
+/// Maximum number of accumulators in scope.
 const POOLED: usize = 2;
 
 /// State of the generator for tiles.
 pub struct Tiles {
-    /// Buffer that tiles are loaded from. Its words have a zero in the top bit of the exponent,
-    /// both as f32 and as two bf16.
+    /// Buffer from which tiles are loaded. In each word, the top bit of the exponent is zero, both
+    /// as f32 and as two bf16.
     pub input: BufferId,
-    /// Buffer that tiles are stored to.
+    /// Buffer to which tiles are stored.
     pub output: BufferId,
     /// Rows of accumulators and of left factors.
     m: u8,
@@ -25,12 +25,13 @@ pub struct Tiles {
     n: u8,
     /// Rows of right factors.
     k: u8,
-    /// Accumulators in scope, with the number of loops around them.
+    /// Accumulators in scope, each with the number of loops around it.
     pool: Vec<(ValueId, usize)>,
 }
 
 impl Tiles {
-    /// Adds the buffers and fills the input from `x`, of at least 336 bytes.
+    /// Adds the buffers to the kernel. Fills the input buffer from `x`, which must have at least
+    /// 336 bytes.
     pub fn new(rng: &mut Random, b: &mut KernelBuilder, x: BufferId) -> Tiles {
         let input = b.buffer("tile_in", BufferKind::Scratch, BYTES);
         let output = b.buffer("tile_out", BufferKind::ReadWrite, BYTES);
@@ -52,7 +53,8 @@ impl Tiles {
 }
 
 impl Generator {
-    /// Adds one statement of this op, and statements for its operands. Does nothing without tiles.
+    /// Adds one statement with this op, and statements for its operands. Does nothing if the kernel
+    /// has no tiles.
     pub(super) fn tile_op(&mut self, op: Op, depth: usize) {
         let Some(&Tiles { m, n, k, output, .. }) = self.tiles.as_ref() else { return };
         let sums = self.rng.pick(&[Elem::I32, Elem::F32]);
@@ -109,7 +111,7 @@ impl Generator {
         Some(self.accumulator(elem, depth))
     }
 
-    /// Returns a value of the accumulator's shape.
+    /// Returns a tile with the shape of the accumulators.
     pub(super) fn accumulator(&mut self, elem: Elem, depth: usize) -> ValueId {
         let Some(tiles) = &self.tiles else { return ValueId(u32::MAX) };
         let ty = Type::tile(elem, tiles.m, tiles.n.into());
@@ -121,7 +123,7 @@ impl Generator {
         value
     }
 
-    /// Makes a tile available as an operand, and drops the oldest one.
+    /// Makes a tile available as an operand. If there are too many, drops the oldest one.
     pub(super) fn push_tile(&mut self, value: ValueId, depth: usize) {
         let Some(tiles) = &mut self.tiles else { return };
         tiles.pool.push((value, depth));
@@ -130,8 +132,8 @@ impl Generator {
         }
     }
 
-    /// Prepares for a loop's body. An inner loop sees only the tiles that it carries, because other
-    /// tiles of outer loops would stay live during the inner loop.
+    /// Prepares the generator for a loop's body. An inner loop can use only the tiles that it
+    /// carries, because other tiles of outer loops would stay live during the inner loop.
     pub(super) fn enter_loop(&mut self, depth: usize) {
         if let Some(tiles) = &mut self.tiles
             && depth > 0
@@ -150,7 +152,7 @@ impl Generator {
     fn load_tile(&mut self, ty: Type) -> ValueId {
         let Some(tiles) = &self.tiles else { return ValueId(u32::MAX) };
         let input = tiles.input;
-        // At unaligned offsets, words of the input may not be finite.
+        // At offsets that are not multiples of a word, numbers of the input may not be finite.
         let unit = if matches!(ty.elem, Elem::F32 | Elem::Bf16) { 4 } else { 1 };
         let stride = self.stride(ty, 0) / unit * unit;
         let offset = self.offset(input, ty.extent(stride).unwrap_or(0) as u32, unit);
@@ -165,8 +167,8 @@ impl Generator {
         self.b.tile_store(buffer, offset, value, stride);
     }
 
-    /// Returns a stride, at least `least`, that fits a tile in its buffer. Often, rows have no
-    /// gaps.
+    /// Returns a random stride of at least `least` with which a tile fits its buffer. Often, there
+    /// are no gaps between rows.
     fn stride(&mut self, ty: Type, least: i64) -> i64 {
         let row = i64::from(ty.row_bytes());
         let most = (BYTES - row) / i64::from(ty.rows).saturating_sub(1).max(1);

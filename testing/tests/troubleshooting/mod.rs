@@ -1,6 +1,6 @@
-//! Tables of `docs/faq.md`: errors that have a remedy, by class. They come from the sources: the
-//! `#[error]` text, the doc comment, `class()` and `remedy()` of each variant, and the options in
-//! `cli/src/hints.rs`.
+//! Generated tables of `docs/faq.md`: errors that have a remedy, by class. The tables come from the
+//! sources: the `#[error]` text, the doc comment, `class()` and `remedy()` of each variant, and the
+//! options in `cli/src/hints.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,16 +10,16 @@ use ixc_testing::bless;
 
 use super::{FOLDERS, sources, workspace};
 
-/// Line in the page after which the tables begin. They end with the page.
+/// Line in the page after which the tables begin. They are the rest of the page.
 const MARK: &str = "<!-- generated -->\n";
 
-/// Head of the functions that return classes.
+/// Signature of the functions that return classes.
 const CLASS: &str = "fn class(&self) -> Class {";
 
-/// Rows by class, in the order of the classes.
+/// Rows of the table for each class, by the index of the class.
 type Tables = BTreeMap<usize, Vec<Row>>;
 
-/// Row of a table.
+/// Row of a table: an error with its remedy.
 struct Row {
     message: String,
     reason: String,
@@ -33,7 +33,8 @@ struct Variant {
     name: String,
     /// First sentence of the doc comment.
     doc: String,
-    /// Message with `…` in place of values; `None` for a transparent variant.
+    /// Message with `…` in place of values; `None` for a variant that shows the inner error's
+    /// message.
     message: Option<String>,
     /// Type of the only field of a tuple variant, or of the field `source`.
     inner: Option<String>,
@@ -78,7 +79,7 @@ fn cell(format: &str) -> String {
     text.replace("……", "…")
 }
 
-/// Returns the first sentence of a doc comment, or all of it.
+/// Returns the first sentence of a doc comment, or the whole comment if it has only one.
 fn sentence(doc: &str) -> String {
     doc.split_inclusive(". ").next().unwrap_or_default().trim().to_owned()
 }
@@ -139,7 +140,8 @@ fn variants(text: &str) -> Vec<Variant> {
     found
 }
 
-/// Returns pairs of a pattern's variants and its result, of the arms in a function.
+/// Returns the arms of a function's match: for each arm, the variants of its pattern, and its
+/// result.
 fn arms<'t>(text: &'t str, head: &str) -> Vec<(Vec<String>, &'t str)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices(head) {
@@ -160,7 +162,7 @@ fn arms<'t>(text: &'t str, head: &str) -> Vec<(Vec<String>, &'t str)> {
     found
 }
 
-/// Returns the last name of a path such as `Remedy::LargerContext` in a text.
+/// Returns the last name of a path in a text, such as `LargerContext` of `Remedy::LargerContext`.
 fn name_after<'t>(text: &'t str, path: &str) -> Option<&'t str> {
     let rest = &text[text.find(path)? + path.len()..];
     Some(&rest[..rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len())])
@@ -188,7 +190,8 @@ fn tables(classes: &[(String, String)]) -> Tables {
         let own = arms(text, CLASS);
         let direct = own.iter().find(|(names, _)| names.contains(&variant.name));
         let direct = direct.and_then(|(_, result)| name_after(result, "Class::"));
-        // A variant that asks its cause has the first class of the cause.
+        // A variant whose class is that of its cause is listed under the first class that the cause
+        // can have.
         let of_cause = || {
             let head = format!("impl {} {{", variant.inner.as_deref()?);
             let block = files.iter().find_map(|text| Some(&text[text.find(&head)?..]))?;
@@ -207,7 +210,7 @@ fn tables(classes: &[(String, String)]) -> Tables {
             let option = cell(&longest_literal(option).unwrap());
             for name in names {
                 let Some(variant) = own.iter().find(|variant| variant.name == name) else { continue };
-                // The server's refusals have an HTTP status in place of a class.
+                // The server's refusals have an HTTP status instead of a class.
                 let Some(class) = class_of(variant, text) else { continue };
                 let is_inner = |other: &&Variant| other.name.split("::").next() == variant.inner.as_deref();
                 let own_message = variant.message.clone().filter(|message| message != "…");
@@ -223,7 +226,8 @@ fn tables(classes: &[(String, String)]) -> Tables {
     found
 }
 
-/// `IXC_BLESS=1` rewrites the tables of the page.
+/// Checks that the FAQ has every error with a remedy. `IXC_BLESS=1` rewrites the tables of the
+/// page.
 #[test]
 fn the_faq_has_every_error_with_a_remedy() {
     let classes = classes();

@@ -1,5 +1,5 @@
-//! `docs/unsafe.md`, the inventory of `unsafe` code: each piece has an invariant, and each file has
-//! tests that run its code. `tests.txt` names the tests.
+//! Test of `docs/unsafe.md`, the inventory of `unsafe` code. Each unsafe item has an invariant, and
+//! each file with unsafe code has tests that run it. `tests.txt` names these tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,16 +10,17 @@ use ixc_testing::unsafe_code::{Entry, entries};
 
 use super::workspace;
 
-/// Tests of each file: the file, and after the colon the files of tests, each with its functions.
+/// Text that names the tests of each file: the file, and after the colon the test files, each with
+/// its functions.
 const TESTS: &str = include_str!("tests.txt");
 
-/// Marks the begin of the generated part.
+/// Line that marks the beginning of the generated part of the page.
 const BEGIN: &str = "<!-- generated: IXC_BLESS=1 cargo test --workspace --test modules unsafe -->\n";
 
 /// Root files of the crates that [`ROOTS`] omits, because they have few or no modules.
 const PROGRAMS: &[&str] = &["src/lib.rs", "src/main.rs", "fuzz/src/main.rs"];
 
-/// A test function.
+/// Name of a test function, with its file.
 struct Test<'t> {
     file: &'t str,
     name: &'t str,
@@ -38,8 +39,8 @@ fn tests() -> BTreeMap<&'static str, Vec<Test<'static>>> {
     TESTS.lines().filter(|line| !line.is_empty()).map(of_line).collect()
 }
 
-/// Returns whether a source has a test function of this name, which a test program runs. Programs
-/// with a `main` of their own call their tests by name.
+/// Returns whether a source has a test function of this name, and a test program runs it. Programs
+/// with their own `main` call their tests by name.
 fn has_test(text: &str, name: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let heads = [format!("fn {name}("), format!("async fn {name}(")];
@@ -57,7 +58,7 @@ fn attributes<'l>(above: &'l [&'l str]) -> impl Iterator<Item = &'l str> {
     above.iter().rev().copied().take_while(belongs).filter(|line| line.starts_with("#["))
 }
 
-/// Returns whether an attribute makes a test of a function.
+/// Returns whether an attribute makes a function a test.
 fn is_test(attribute: &str) -> bool {
     attribute == "#[test]" || attribute.starts_with("#[tokio::test")
 }
@@ -110,8 +111,8 @@ fn tests_of_unsafe_code_are_tests() {
     assert!(!has_test(program, "forgotten"));
 }
 
-/// A crate without an entry in the inventory refuses unsafe code, so that the compiler refuses a
-/// block that the inventory would overlook.
+/// Checks that each crate without an entry in the inventory forbids unsafe code. The compiler then
+/// rejects a block that the inventory would overlook.
 #[test]
 fn crates_without_unsafe_code_forbid_it() {
     let inventory = inventory();
@@ -159,7 +160,7 @@ fn inventory_of_unsafe_code_matches_the_sources() {
     }
 }
 
-/// Removes the paths of links to items, which only rustdoc resolves.
+/// Removes the paths of intra-doc links from a text, because only rustdoc can resolve them.
 fn without_paths(text: &str) -> String {
     let mut parts = text.split("](crate::");
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -170,8 +171,8 @@ fn without_paths(text: &str) -> String {
     plain
 }
 
-/// A safe function that writes through a raw pointer parameter would let safe code break memory
-/// safety.
+/// Checks that no safe function writes through a raw pointer parameter, because safe code could
+/// then break memory safety.
 #[test]
 fn safe_functions_write_through_no_pointer_parameter() {
     let mut wrong = String::new();

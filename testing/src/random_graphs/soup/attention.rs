@@ -1,4 +1,4 @@
-//! Attention, its rotations and caches.
+//! Random ops of attention: rotations, caches of keys and values, and attention itself.
 
 use super::{Sizes, Soup};
 use crate::random_graphs::{ok, random_rope};

@@ -1,4 +1,4 @@
-//! Routers, experts and their memory.
+//! Random ops of experts: routers, products with experts, and the experts' memory.
 
 use super::{Sizes, Soup, maybe_weight};
 use crate::random_graphs::{IDS, ok, random_route};
@@ -45,7 +45,7 @@ impl Soup {
     pub(super) fn route_listed(&mut self) {
         let table = self.table(2);
         let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, 2));
-        // Experts of `route.listed` need not be near the highest logit.
+        // `route.listed` takes experts from a table, so they need not have the highest logits.
         let score = if route.score.weighs_by_those_left() { RouteScore::Sigmoid } else { route.score };
         let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, score, route.normalise, route.scale));
         self.routed.push((ids, p, 2));

@@ -1,4 +1,4 @@
-//! Products with weights, and embeddings.
+//! Random products with weights, and embeddings.
 
 use super::{Sizes, Soup, maybe_weight};
 use crate::random_graphs::{IDS, ok};

@@ -1,4 +1,4 @@
-//! Ops on states other than caches of keys and values.
+//! Random ops on states other than caches of keys and values.
 
 use super::super::recurrent::Example;
 use super::{Sizes, Soup};

@@ -1,4 +1,4 @@
-//! Residual streams.
+//! Random ops on residual streams.
 
 use super::{Sizes, Soup};
 use crate::random_graphs::ok;

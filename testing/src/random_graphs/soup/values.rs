@@ -1,4 +1,4 @@
-//! Elementwise ops, norms, and ops on the shape of values.
+//! Random elementwise ops, norms, and ops on the shape of values.
 
 use super::{Sizes, Soup};
 use crate::random_graphs::ok;
@@ -30,7 +30,7 @@ impl Soup {
 
     pub(super) fn unary(&mut self, kind: OpKind, function: Unary, Sizes { k, .. }: Sizes) {
         let (x, row) = (self.f32(&[k]), kind.row());
-        // Bounded operands keep later results finite.
+        // An operand within bounds keeps the result of `exp` finite.
         let x = if function == Unary::Exp { ok(self.b.sigmoid(x)) } else { x };
         let attrs = row.attrs.iter().map(|_| Attr::rounded(self.rng.pick(&[1.0, 30.0]))).collect();
         let y = ok(self.b.unary(function, x, attrs));
