@@ -1,4 +1,4 @@
-//! Program of libFuzzer for one target, which has the program's name.
+//! libFuzzer's program for one target. The name of the program selects the target.
 //!
 //! ```text
 //! export IXC_FUZZ_HELPER=$PWD/target/debug/ixc-fuzz

@@ -1,4 +1,4 @@
-//! Process that runs cases, within limits. The runner reads its status:
+//! Child process that runs cases within limits. The runner reads its exit status:
 //!
 //! | status | meaning |
 //! | --- | --- |
@@ -7,7 +7,8 @@
 //! | [`TIMEOUT`] | a case took too long |
 //! | a signal | stack overflow, refused allocation, invalid access |
 //!
-//! Each input is in a file before its case begins, so that the runner finds it after a crash.
+//! Each input is written to a file before its case begins, so that the runner finds it after a
+//! crash.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,22 +26,24 @@ use crate::corpus::Corpus;
 use crate::mutate::Mutator;
 use crate::{Outcome, Target};
 
-/// Status after a panic.
+/// Exit status after a panic.
 pub const PANIC: i32 = 85;
-/// Status after a case that took too long.
+/// Exit status after a case that took too long.
 pub const TIMEOUT: i32 = 86;
 /// Beginning of the line on standard error that describes a panic.
 pub const PANIC_LINE: &str = "finding: panic at ";
-/// Period of the watchdog.
+/// Time between two checks of the watchdog.
 const WATCH_PERIOD: Duration = Duration::from_millis(50);
-/// Max time of a case, relative to its max CPU time.
+/// Max elapsed time of a case, as a multiple of its max CPU time.
 const WAIT_FACTOR: u64 = 20;
-/// Max bytes of private memory for a child without its input's own.
+/// Max bytes of private memory of a child, in addition to the memory that the target's cases may
+/// use.
 const BASE_MEMORY: u64 = 1 << 30;
 
 /// Whether a thread panicked.
 static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
-/// Begin of the current case, in milliseconds since [`clock`], plus one; 0 between cases.
+/// Time at which the current case began, in milliseconds since [`clock`] started, plus one; 0
+/// between cases.
 static CASE_BEGIN: AtomicU64 = AtomicU64::new(0);
 
 /// Counts of cases.
@@ -50,19 +53,19 @@ pub struct Counts {
     pub cases: u64,
     /// Number of accepted inputs.
     pub accepted: u64,
-    /// Number of kinds of outcomes.
+    /// Number of different kinds of outcomes.
     pub kinds: u64,
     /// Duration of the longest case, in milliseconds.
     pub longest_ms: u64,
 }
 
 impl Counts {
-    /// Returns the text form on a child's standard output.
+    /// Returns the counts as the text that a child prints to standard output.
     pub fn text(&self) -> String {
         format!("counts {} {} {} {}", self.cases, self.accepted, self.kinds, self.longest_ms)
     }
 
-    /// Reads the last text form in a child's standard output.
+    /// Reads the last counts in a child's standard output.
     pub fn parse(text: &str) -> Option<Counts> {
         let line = text.lines().rev().find_map(|line| line.strip_prefix("counts "))?;
         let mut numbers = line.split(' ').map(|number| number.parse().ok());
@@ -77,10 +80,11 @@ fn clock() -> u64 {
     BEGIN.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
-/// Limits the process: memory, core files, time of a case. Panics of all threads become findings.
+/// Sets the limits of the process: memory, core files, and the time of a case. Panics of all
+/// threads become findings.
 fn limit(target: &Target) {
     let set = |resource, bytes: u64| {
-        // Without the limit, the runner finds less, and no case behaves differently.
+        // If a limit cannot be set, the runner finds fewer faults, but no case behaves differently.
         let _ = setrlimit(resource, Rlimit { current: Some(bytes), maximum: Some(bytes) });
     };
     set(Resource::Data, BASE_MEMORY + target.memory_bytes);
@@ -88,7 +92,8 @@ fn limit(target: &Target) {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(String::new, |at| format!("{}:{}", at.file(), at.line()));
         let message = panic.payload_as_str().unwrap_or("(no text)").replace('\n', " ");
-        // The matcher's own panics become errors in the matcher (`ixc_grammar`).
+        // The grammar matcher turns panics inside its libraries into errors (`ixc_grammar`), so
+        // they are not findings.
         if !["/llguidance-", "/derivre-", "/toktrie-"].iter().any(|part| place.contains(part)) {
             eprintln!("{PANIC_LINE}{place}: {message:.300}");
             HAS_PANICKED.store(true, Ordering::SeqCst);
@@ -97,8 +102,8 @@ fn limit(target: &Target) {
     watch(target.case_seconds * 1000);
 }
 
-/// Ends the process after a case that takes more than `most` milliseconds of CPU time, or waits for
-/// much longer. On a busy machine, the time of day says little.
+/// Ends the process after a case that takes more than `most` milliseconds of CPU time, or much more
+/// elapsed time. On a busy machine, elapsed time alone is not a good measure.
 fn watch(most: u64) {
     std::thread::spawn(move || {
         clock();
@@ -122,13 +127,13 @@ fn watch(most: u64) {
 /// Returns the CPU time of this process in milliseconds, from `/proc/self/stat` (proc(5)).
 fn cpu_time() -> u64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program, in parentheses, may have spaces. The times in user and in system
+    // The name of the program, in parentheses, may contain spaces. The CPU times in user and system
     // mode are fields 14 and 15, in hundredths of a second.
     let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10
 }
 
-/// Runs a case; ends the process after a panic.
+/// Runs a case. Ends the process if a thread panicked.
 fn case(target: &Target, input: &[u8]) -> Outcome {
     CASE_BEGIN.store(clock() + 1, Ordering::SeqCst);
     let result = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
@@ -163,8 +168,8 @@ pub fn replay(target: &Target, folder: &Path, current: &Path) -> io::Result<()> 
     Ok(())
 }
 
-/// Runs the corpus, and then mutated inputs until the time is over; prints the counts. The whole
-/// corpus runs even if that takes longer.
+/// Runs the corpus, and then mutated inputs until the time is over, and prints the counts. The
+/// whole corpus runs even if it takes longer than the time.
 ///
 /// # Errors
 /// If the corpus cannot be read, or the current input cannot be written to `current`.

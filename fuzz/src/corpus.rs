@@ -1,5 +1,5 @@
-//! Inputs to mutate: files of the repository, inputs from code, and inputs with a new kind of
-//! outcome.
+//! Inputs to mutate: files of the repository, inputs that code generates, and inputs that led to a
+//! new kind of outcome.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,7 +10,7 @@ use ixc_ir::random::Random;
 
 use crate::{Outcome, Target};
 
-/// Max inputs that are kept for new kinds of outcomes.
+/// Max number of inputs that are kept because of a new kind of outcome.
 const MAX_INPUTS: usize = 4000;
 
 /// Inputs of a target.
@@ -25,7 +25,8 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// Returns the files of a target in a folder of inputs, by name.
+/// Returns the files with inputs of a target, in order of their names. `folder` has a folder for
+/// each target.
 ///
 /// # Errors
 /// If the folder exists and cannot be read.
@@ -40,7 +41,7 @@ pub fn files(folder: &Path, target: &str) -> io::Result<Vec<PathBuf>> {
 }
 
 impl Corpus {
-    /// Reads the inputs of a target: those from code, and those in a folder.
+    /// Reads the inputs of a target: those that code generates, and the files in a folder.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -52,18 +53,18 @@ impl Corpus {
         Ok(Corpus { inputs, kinds: HashSet::new() })
     }
 
-    /// Returns the inputs.
+    /// Returns the inputs of the corpus.
     pub fn inputs(&self) -> &[Vec<u8>] {
         &self.inputs
     }
 
-    /// Returns a random input. Later ones are more frequent, because their outcomes are rarer.
+    /// Returns a random input. Later inputs are more frequent, because their outcomes are rarer.
     pub fn pick(&self, random: &mut Random) -> &[u8] {
         let (a, b) = (random.index(self.inputs.len().max(1)), random.index(self.inputs.len().max(1)));
         self.inputs.get(a.max(b)).map_or(&[], Vec::as_slice)
     }
 
-    /// Counts an outcome, and keeps the input if the kind of outcome is new. Returns whether it is.
+    /// Counts an outcome. If its kind is new, keeps the input. Returns whether the kind is new.
     pub fn count(&mut self, input: &[u8], outcome: &Outcome) -> bool {
         let is_new = self.kinds.insert(outcome.kind());
         if is_new && self.inputs.len() < MAX_INPUTS {
@@ -72,7 +73,7 @@ impl Corpus {
         is_new
     }
 
-    /// Returns the number of kinds of outcomes.
+    /// Returns the number of different kinds of outcomes.
     pub fn kinds(&self) -> usize {
         self.kinds.len()
     }

@@ -1,7 +1,7 @@
-//! Program of helpers that render templates and compile grammars.
+//! Helper program that renders templates and compiles grammars in a separate process.
 //!
-//! The runner's own program does this work if its first argument is that of a helper. libFuzzer's
-//! programs name the runner in a variable.
+//! The runner is its own helper: it does this work if its first argument is that of a helper.
+//! Programs of libFuzzer find the runner through an environment variable.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,10 +21,10 @@ pub fn serve(first_argument: Option<&str>) -> Option<ExitCode> {
     }
 }
 
-/// Returns the program.
+/// Returns the path of the helper program.
 ///
 /// # Panics
-/// If this process has no program, or libFuzzer's program has no [`VARIABLE`].
+/// If the path of this process is unknown, or libFuzzer's program has no [`VARIABLE`].
 pub fn program() -> PathBuf {
     let named = std::env::var_os(VARIABLE).map(PathBuf::from);
     named.unwrap_or_else(|| std::env::current_exe().expect("a running program has a path"))

@@ -7,8 +7,8 @@
 //!           └─▶ minimise: the same child, with one input
 //! ```
 //!
-//! A [`Target`] is a function of bytes. It gives them to the public function that a user's input
-//! reaches. It panics if an invariant is broken. libFuzzer calls the same functions
+//! A [`Target`] is a function of bytes. It passes the bytes to the public function that would get
+//! them from a user, and panics if an invariant is broken. libFuzzer calls the same functions
 //! (`fuzz/libfuzzer`).
 //!
 //! | module | what it owns |
@@ -25,7 +25,7 @@
 //! | [`mod@minimise`] | smallest input with the same finding |
 //!
 //! Invariant: a finding never ends the runner. Panics, aborts, signals, endless cases and excessive
-//! memory end only a child.
+//! memory end only a child process.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,10 @@
-//! Smallest input with the same finding: pieces are removed while the finding stays.
+//! Search for the smallest input with the same finding. Pieces of an input are removed as long as
+//! the finding stays.
 
 use std::time::{Duration, Instant};
 
-/// Returns a small input for which `fails` holds, as it does for `input`. Ends when no byte can be
-/// removed, or the time is over.
+/// Returns a small input for which `fails` returns true, as it does for `input`. Ends when no byte
+/// can be removed, or when the time is over.
 pub fn minimised(input: &[u8], time: Duration, mut fails: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
     let begin = Instant::now();
     let mut smallest = input.to_vec();
@@ -21,7 +22,7 @@ pub fn minimised(input: &[u8], time: Duration, mut fails: impl FnMut(&[u8]) -> b
                 at = end;
             }
         }
-        // Without success, smaller pieces are removed.
+        // If no piece of this size could be removed, smaller pieces are tried.
         piece = if has_shrunk && piece > 1 { piece } else { piece / 2 };
         piece = piece.min(smallest.len());
     }

@@ -1,4 +1,5 @@
-//! Seeded mutations of inputs: bits, numbers, lengths, words of a dictionary, splices, nesting.
+//! Seeded mutations of inputs: of bits, numbers and lengths, with words of a dictionary, splices
+//! and nesting.
 
 use ixc_ir::random::Random;
 
@@ -25,15 +26,15 @@ const NUMBERS: [u64; 20] = [
     1 << 63,
     u64::MAX,
 ];
-/// Numbers in texts that no integer type has.
+/// Numbers as text that no integer type can hold.
 const NUMBER_TEXTS: [&str; 8] = ["-1", "0.5", "1e300", "-1e-300", "1e999", "NaN", "00", "99999999999999999999"];
 /// Max repetitions of a piece in one mutation, which nests or lengthens an input.
 const MAX_REPETITIONS: usize = 2000;
 
-/// Data for mutations of one target.
+/// Mutator for the inputs of one target.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutator<'t> {
-    /// Words of the input's language.
+    /// Words of the language in which inputs are written.
     pub dictionary: &'t [&'t str],
     /// Max bytes of an input.
     pub max_bytes: usize,
@@ -43,7 +44,7 @@ impl Mutator<'_> {
     /// Returns a changed copy of `base`. Pieces of `other` may be copied into it.
     pub fn mutated(&self, base: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
         let mut bytes = base.to_vec();
-        // One or two changes leave most of an input valid; many changes combine features.
+        // One or two changes leave most of the input valid. More changes combine features.
         for _ in 0..1 << random.below(4) {
             self.change(&mut bytes, other, random);
         }
@@ -81,7 +82,7 @@ impl Mutator<'_> {
                 insert(bytes, at, piece);
             }
             12 if !other.is_empty() => {
-                // The beginning of one input and the end of another.
+                // The result is the beginning of one input and the end of another.
                 bytes.truncate(at);
                 bytes.extend_from_slice(&other[random.index(other.len())..]);
             }
@@ -96,7 +97,7 @@ impl Mutator<'_> {
     }
 }
 
-/// Returns a short range from `at` on; a long one in few cases.
+/// Returns a range of bytes from `at` on: in most cases a short one, in few cases a long one.
 fn range(length: usize, at: usize, random: &mut Random) -> std::ops::Range<usize> {
     let most = if random.once_in(8) { length - at } else { (length - at).min(24) };
     at..at + 1 + random.index(most.max(1)).min(length - at - 1)
@@ -111,7 +112,8 @@ fn overwrite(bytes: &mut [u8], at: usize, piece: &[u8]) {
     bytes[at..at + length].copy_from_slice(&piece[..length]);
 }
 
-/// Overwrites bytes by a number of 2, 4 or 8 bytes: a limit, or a sum with the present number.
+/// Overwrites 2, 4 or 8 bytes with a number: a limit, or a sum of the present number and another
+/// one.
 fn write_number(bytes: &mut [u8], at: usize, random: &mut Random) {
     let width = random.pick(&[2, 4, 8]);
     let mut present = [0; 8];
@@ -124,7 +126,7 @@ fn write_number(bytes: &mut [u8], at: usize, random: &mut Random) {
     overwrite(bytes, at, &number.to_le_bytes()[..width]);
 }
 
-/// Replaces the first number in decimal digits from `at` on.
+/// Replaces the first decimal number in a text from `at` on.
 fn change_number_text(bytes: &mut Vec<u8>, at: usize, random: &mut Random) {
     let Some(start) = bytes[at..].iter().position(u8::is_ascii_digit).map(|offset| at + offset) else { return };
     let end =

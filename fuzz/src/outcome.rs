@@ -10,8 +10,8 @@ const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// Result of a case that broke no invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The input was accepted. The text describes the result, so that the runner finds new kinds of
-    /// results.
+    /// The input was accepted. The text describes the result, so that the runner recognises new
+    /// kinds of results.
     Accepted(String),
     /// The input was refused with this message.
     Refused(String),
@@ -37,15 +37,15 @@ impl Outcome {
     /// Returns the outcome of a refused input, from an error with a class.
     ///
     /// # Panics
-    /// If the class is that of bugs.
+    /// If the class says that the error is a bug.
     pub fn refused_as(error: impl Display, class: Class) -> Outcome {
         let outcome = Outcome::refused(error);
         assert!(class != Class::Failed, "a malformed input gives an error of the class {class:?}: {outcome:?}");
         outcome
     }
 
-    /// Returns the kind of result: the text without its numbers and quoted names. Inputs with a new
-    /// kind are worth further mutation.
+    /// Returns the kind of the outcome: its text without numbers and quoted names. An input with a
+    /// new kind is worth further mutation.
     pub fn kind(&self) -> String {
         let (text, sign) = match self {
             Outcome::Accepted(text) => (text, '+'),
@@ -53,7 +53,7 @@ impl Outcome {
         };
         let mut kind = String::from(sign);
         let mut is_quoted = false;
-        // Lines with a bar show a piece of the input.
+        // Lines with a bar show a part of the input, so they are removed.
         let lines = text.lines().filter(|line| !line.contains(" |"));
         for character in lines.flat_map(str::chars).take(400) {
             match character {

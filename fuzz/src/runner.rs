@@ -1,4 +1,4 @@
-//! Process that starts children and collects findings.
+//! Runner process, which starts child processes and collects findings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,11 +12,12 @@ use crate::child::{Counts, PANIC, PANIC_LINE, TIMEOUT};
 use crate::minimise::minimised;
 use crate::{Target, scratch};
 
-/// Max time to minimise one finding.
+/// Max time for minimising one finding.
 const MINIMISE_TIME: Duration = Duration::from_secs(30);
-/// Max wait for the last case of a child after its time. Its own watchdog ends it earlier.
+/// Max time to wait for a child's last case after its time is over. The child's own watchdog should
+/// end it earlier.
 const CASE_PATIENCE: Duration = Duration::from_secs(1800);
-/// Max bytes of a key of findings.
+/// Max bytes of the key of a finding.
 const MAX_KEY_BYTES: usize = 160;
 
 /// Options of a run.
@@ -24,9 +25,9 @@ const MAX_KEY_BYTES: usize = 160;
 pub struct RunnerOptions {
     /// Time for each target.
     pub time: Duration,
-    /// First seed. Each further child of a target adds one.
+    /// Seed of a target's first child. Each further child uses the next seed.
     pub seed: u64,
-    /// Folder of inputs, one folder for each target.
+    /// Folder of inputs. It contains one folder for each target.
     pub corpus: PathBuf,
     /// Folder for inputs with findings.
     pub findings: PathBuf,
@@ -35,18 +36,18 @@ pub struct RunnerOptions {
 /// A finding of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Kind and place: equal findings have equal keys.
+    /// Kind and place of the finding. Equal findings have equal keys.
     pub key: String,
     /// File with the minimised input.
     pub path: PathBuf,
-    /// Seed of the child.
+    /// Seed of the child that had the finding.
     pub seed: u64,
 }
 
 /// Result of a run of one target.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Counts of all children.
+    /// Sum of the counts of all children.
     pub counts: Counts,
     /// Duration of the run.
     pub time: Duration,
@@ -54,7 +55,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-/// Folder of a child, which the runner removes.
+/// Temporary folder of a child, which the runner removes.
 struct ChildFolder(tempfile::TempDir);
 
 impl ChildFolder {
@@ -65,7 +66,7 @@ impl ChildFolder {
     fn command(&self, words: &[&str]) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(words).env(scratch::VARIABLE, self.0.path());
-        // Settings of the caller do not reach the tested code.
+        // Removes settings of the caller, so that they do not reach the tested code.
         for variable in ["IXC_LOG", "IXC_CONFIG"] {
             command.env_remove(variable);
         }
@@ -74,7 +75,7 @@ impl ChildFolder {
     }
 }
 
-/// Returns the kind and place of a finding; `None` if the child succeeded.
+/// Returns the key of a finding: its kind and place. Returns `None` if the child succeeded.
 fn key(status: ExitStatus, stderr: &str) -> Option<String> {
     let panic = stderr.lines().find_map(|line| line.strip_prefix(PANIC_LINE));
     let aborted =
@@ -92,14 +93,14 @@ fn key(status: ExitStatus, stderr: &str) -> Option<String> {
     Some(key)
 }
 
-/// Waits for a child, and kills it after `time`: its watchdog may hang, too.
+/// Waits for a child. Kills the child after `time`, because its watchdog may hang, too.
 fn wait(mut command: Command, time: Duration) -> io::Result<Output> {
     let child = command.spawn()?;
     let pid = rustix::process::Pid::from_child(&child);
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
         if is_done.recv_timeout(time) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            // The child was not waited for yet, so this is still its number.
+            // No thread has waited for the child yet, so the process number still belongs to it.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     });
@@ -109,7 +110,7 @@ fn wait(mut command: Command, time: Duration) -> io::Result<Output> {
     output
 }
 
-/// Runs one input in a child. Returns the key of its finding.
+/// Runs one input in a child. Returns the key of the finding, if there is one.
 ///
 /// # Errors
 /// If the child cannot be started.
@@ -162,12 +163,12 @@ pub fn fuzz(target: &Target, options: &RunnerOptions) -> io::Result<Report> {
 }
 
 impl Report {
-    /// Returns whether no case ran, so the absence of findings means nothing.
+    /// Returns whether no case ran. In that case, the absence of findings means nothing.
     pub fn is_idle(&self) -> bool {
         self.counts.cases == 0 && self.findings.is_empty()
     }
 
-    /// Adds the result of a child; minimises and stores a new finding.
+    /// Adds the result of a child. If the child has a new finding, minimises and stores it.
     fn add(
         &mut self,
         target: &Target,
@@ -194,10 +195,11 @@ impl Report {
     }
 }
 
-/// Minimises an input, and stores it. Returns its path.
+/// Minimises an input with a finding, and stores it. Returns the path of the file.
 fn stored(target: &Target, key: &str, input: &[u8], options: &RunnerOptions) -> io::Result<PathBuf> {
     let again = |bytes: &[u8]| finding_of(target, bytes).is_ok_and(|found| found.as_deref() == Some(key));
-    // Findings that depend on earlier cases, or take long, are stored as they are.
+    // Findings that depend on earlier cases, or whose cases are slow, are stored without
+    // minimising.
     let is_slow = key.starts_with("timeout");
     let small = if !is_slow && again(input) { minimised(input, MINIMISE_TIME, again) } else { input.to_vec() };
     let path = options.findings.join(format!("{}-{:08x}", target.name, crc32fast::hash(key.as_bytes())));

@@ -1,10 +1,11 @@
-//! Temporary folder of a process. Entry points that take a path read inputs from there.
+//! Temporary folder of a process. Inputs are written there for entry points that take a path.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// Temporary folder. The runner removes it, because a child that crashes cannot.
+/// Path of the temporary folder. The runner removes the folder, because a child that crashes
+/// cannot.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let path = std::env::var_os(VARIABLE)
         .map_or_else(|| std::env::temp_dir().join(format!("ixc-fuzz-{}", std::process::id())), PathBuf::from);
@@ -15,7 +16,7 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
 /// Environment variable with the folder of a child.
 pub const VARIABLE: &str = "IXC_FUZZ_SCRATCH";
 
-/// Returns the folder.
+/// Returns the path of the temporary folder.
 pub fn folder() -> &'static Path {
     &FOLDER
 }

@@ -1,4 +1,4 @@
-//! Small models: a GGUF file from code, and random models with their plans.
+//! Small models for targets: a GGUF file that code generates, and random models with their plans.
 
 use std::path::PathBuf;
 
@@ -16,11 +16,11 @@ use ixc_testing::random_graphs::{Formats, RandomModule, random_model};
 
 use crate::scratch;
 
-/// Max tokens of a step.
+/// Max tokens in a step of the models.
 pub const MAX_TOKENS: u32 = 24;
-/// Positions of the context.
+/// Number of positions in the context of the models.
 pub const CONTEXT: u32 = 128;
-/// Start of a file with weights. It begins like GGUF, because plans open no other file.
+/// First bytes of a file with weights. They are those of GGUF, because a plan opens no other file.
 const HEADER: &[u8; 64] = &{
     let mut header = [b'x'; 64];
     [header[0], header[1], header[2], header[3]] = *b"GGUF";
@@ -34,7 +34,7 @@ pub struct SmallModel {
     pub random: RandomModule,
     /// Plan of the model.
     pub plan: Plan<Kernel>,
-    /// Folder of the file with the weights.
+    /// Folder that contains the file with the weights.
     pub folder: PathBuf,
 }
 
@@ -44,7 +44,7 @@ pub struct SmallModel {
 /// If the passes refuse the model.
 pub fn small_model(seed: u64, target: Target) -> SmallModel {
     let mut random = random_model(seed, Formats::F32);
-    // Few names, so that the folder stays small.
+    // There are only a few file names, so that the folder stays small.
     let name = format!("model-{}.weights", seed % 8);
     let mut bytes = HEADER.to_vec();
     for (weight, content) in random.module.weights.iter_mut().zip(&random.weights) {
@@ -84,7 +84,7 @@ fn plan_of(random: &RandomModule, file: SourceFile, target: Target) -> Plan<Kern
     }
 }
 
-/// Returns a GGUF file with a model of one layer and a vocabulary of bytes.
+/// Returns a GGUF file with a model that has one layer and a vocabulary of bytes.
 pub fn gguf() -> GgufWriter {
     let tokens: Vec<String> =
         (0..32).map(|id| if id < 3 { format!("<s{id}>") } else { format!("{}", (b'a' + id - 3) as char) }).collect();

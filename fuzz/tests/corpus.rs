@@ -1,4 +1,5 @@
-//! The corpus and the table of targets: every input passes, and the runner finds what it must find.
+//! Tests of the corpus and of the table of targets: every input passes, and the runner reports what
+//! it must report.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,8 +14,8 @@ fn runner(words: &[&str]) -> Command {
     command
 }
 
-/// Each input of the corpus, and each input from code, passes in every target. Inputs with a former
-/// finding are in the corpus.
+/// Checks that each input of the corpus, and each input that code generates, passes in its target.
+/// The corpus contains the inputs of former findings.
 #[test]
 fn every_input_of_the_corpus_passes() {
     let findings = tempfile::tempdir().unwrap();
@@ -30,14 +31,15 @@ fn every_input_of_the_corpus_passes() {
     }
 }
 
-/// Returns the cases of a target in the table that the runner prints.
+/// Returns the number of cases of a target, from the table that the runner prints.
 fn cases(output: &std::process::Output, target: &str) -> u64 {
     let text = String::from_utf8_lossy(&output.stdout);
     let row = text.lines().find(|line| line.starts_with(&format!("| {target} |"))).unwrap();
     row.split('|').nth(2).unwrap().trim().parse().unwrap()
 }
 
-/// The corpus is replayed even if the time is over before. Without a case, there is no success.
+/// Checks that the corpus is replayed completely, even if the time is over before. A run without
+/// any case must not succeed.
 #[test]
 fn short_runs_replay_the_corpus_and_empty_runs_fail() {
     let findings = tempfile::tempdir().unwrap();
@@ -67,7 +69,7 @@ fn corpus_has_only_folders_of_targets_and_is_small() {
     assert!(bytes < 1 << 20, "the corpus has {bytes} bytes");
 }
 
-/// The manifest for libFuzzer has a program for each target.
+/// Checks that the manifest for libFuzzer has a program for each target.
 #[test]
 fn every_target_has_a_program_for_libfuzzer() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("libfuzzer/Cargo.toml");
@@ -79,7 +81,7 @@ fn every_target_has_a_program_for_libfuzzer() {
     assert_eq!(programs.collect::<BTreeSet<_>>(), targets.collect::<BTreeSet<_>>());
 }
 
-/// An unknown target and a missing file are errors of the runner, not findings.
+/// Checks that an unknown target and a missing file are errors of the runner, not findings.
 #[test]
 fn wrong_arguments_are_errors() {
     for words in [&["run", "no-target"][..], &["one", "gguf", "/nonexistent"]] {

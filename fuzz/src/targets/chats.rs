@@ -1,4 +1,4 @@
-//! Chat templates, and the texts of models in chat formats.
+//! Targets for chat templates, and for models' answers in chat formats.
 
 use ixc_text::chat::format::FORMATS;
 use ixc_text::chat::{Answer, Parser};
@@ -7,7 +7,7 @@ use ixc_text::template::{ChatTemplate, Conversation, Json, Message};
 
 use crate::{Outcome, helper};
 
-/// Words of templates.
+/// Dictionary of chat templates.
 pub const DICTIONARY: &[&str] = &[
     "{%",
     "%}",
@@ -53,7 +53,7 @@ pub const DICTIONARY: &[&str] = &[
     "bos_token",
 ];
 
-/// Markers of all formats and of JSON.
+/// Dictionary of answers: markers of all chat formats, and of JSON.
 pub const MARKERS: &[&str] = &[
     "<think>",
     "</think>",
@@ -142,8 +142,8 @@ pub fn templates() -> Vec<Vec<u8>> {
     KNOWN.iter().map(|known| known.template().source().as_bytes().to_vec()).collect()
 }
 
-/// Parses an answer in one of the formats: the first byte is its number. Any division into pieces
-/// gives the same answer.
+/// Parses an answer in one of the chat formats; the first byte is the number of the format. Checks
+/// that any division of the text into pieces gives the same answer.
 pub fn parser(input: &[u8]) -> Outcome {
     let Some((&number, text)) = input.split_first() else { return Outcome::refused("is empty") };
     let format = &FORMATS[number as usize % FORMATS.len()];
@@ -164,7 +164,7 @@ pub fn parser(input: &[u8]) -> Outcome {
         assert_eq!(parse(&mut by_word, is_cut), whole, "{} by word, cut {is_cut}: {text:?}", format.name);
         let written = whole.content.len() + whole.reasoning.len();
         let calls: usize = whole.calls.iter().map(|call| call.arguments.len()).sum();
-        // A byte of the text is at most a JSON escape of six bytes.
+        // The parser may write each byte of the text as a JSON escape of at most six bytes.
         assert!(written + calls <= 6 * text.len() + 64, "{}: {written} and {calls} bytes of {text:?}", format.name);
     }
     let answer = parse(&mut std::iter::once(&*text), false);
@@ -172,7 +172,7 @@ pub fn parser(input: &[u8]) -> Outcome {
     Outcome::Accepted(format!("`{}` {parts:?} {:?}", format.name, answer.calls.len().min(3)) + format.name)
 }
 
-/// Returns an answer in each format: text, and a call in JSON.
+/// Returns an answer in each chat format, which consists of text and a tool call in JSON.
 pub fn answers() -> Vec<Vec<u8>> {
     let texts = [
         "<think>why</think>Hello <tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"x\"}}\n</tool_call>",

@@ -1,7 +1,8 @@
-//! Folders of safetensors. An input is an archive: each file begins with a line `--- NAME`.
+//! Targets for folders of safetensors. An input is an archive: each file in it begins with a line
+//! `--- NAME`.
 //!
-//! A safetensors file in an archive is its header in JSON. The function adds the length before it
-//! and zeros for the tensors after it, so that inputs stay small.
+//! An archive contains only the JSON header of a safetensors file. The target adds the header's
+//! length before it, and zeros for the tensors after it, so that inputs stay small.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,9 +15,9 @@ use super::models::assert_sound;
 use super::texts::encode;
 use crate::{Outcome, scratch};
 
-/// Max bytes of the tensors of a file.
+/// Max bytes of the tensors in a file.
 const MAX_DATA: u64 = 4 << 20;
-/// Names of files that the reader looks for. Other names are left out.
+/// Names of files that the reader looks for. Files with other names are ignored.
 const NAMES: [&str; 10] = [
     "config.json",
     "generation_config.json",
@@ -30,7 +31,7 @@ const NAMES: [&str; 10] = [
     "model-00003-of-00003.safetensors",
 ];
 
-/// Keys of configurations and headers.
+/// Dictionary of keys in configurations and headers.
 pub const DICTIONARY: &[&str] = &[
     "{",
     "}",
@@ -76,7 +77,7 @@ pub const DICTIONARY: &[&str] = &[
     "layer_types",
 ];
 
-/// Keys of `tokenizer.json`.
+/// Dictionary of keys in `tokenizer.json`.
 pub const TOKENIZER_DICTIONARY: &[&str] = &[
     "{",
     "}",
@@ -149,7 +150,8 @@ fn files(input: &[u8]) -> Vec<ArchiveFile<'_>> {
     files
 }
 
-/// Returns a safetensors file with this header. A text that is no header stays as it is.
+/// Returns a safetensors file with this header. If the text is not a valid header, returns the text
+/// itself.
 fn safetensors(header: &[u8]) -> Vec<u8> {
     if !header.starts_with(b"{") {
         return header.to_vec();
@@ -174,7 +176,7 @@ fn unpacked(input: &[u8]) -> PathBuf {
     folder
 }
 
-/// Opens a folder, and builds the graph of its model.
+/// Opens the archive as a folder, and builds the graph of its model.
 pub fn folder(input: &[u8]) -> Outcome {
     let gguf = match checkpoint::open(&unpacked(input)) {
         Ok(gguf) => gguf,
@@ -193,7 +195,7 @@ pub fn folder(input: &[u8]) -> Outcome {
     }
 }
 
-/// Opens a folder with this `tokenizer.json`, and encodes texts.
+/// Opens a folder whose `tokenizer.json` is the input, and encodes texts.
 pub fn tokenizer(input: &[u8]) -> Outcome {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/safetensors/qwen3moe");
     let base = fs::read(path).expect("the corpus has a folder of a model");

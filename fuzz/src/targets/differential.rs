@@ -1,5 +1,5 @@
-//! Different ways to the same result: backends of random models and kernels, and schedules of
-//! requests.
+//! Targets that compute the same result in different ways: random models and kernels on several
+//! backends, and requests in several schedules.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,26 +20,26 @@ use crate::Outcome;
 use crate::small_models::{SmallModel, small_model};
 
 /// Max normalised error of compiled code relative to the graph's interpreter. Weights are in f32,
-/// so only the order of sums and approximations of functions differ.
+/// so results differ only by the order of sums and by approximations of functions.
 const MAX_ERROR: f64 = 1e-6;
-/// Positions of the context of schedules.
+/// Number of positions in the context of scheduled requests.
 const CONTEXT: u64 = 64;
 
-/// Returns the seed in an input: its first eight bytes.
+/// Returns the seed that the first eight bytes of an input encode.
 pub fn seed_of(input: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let length = input.len().min(8);
     bytes[..length].copy_from_slice(&input[..length]);
-    // Similar inputs are other seeds.
+    // Mixing the bits gives similar inputs very different seeds.
     ixc_ir::random::mix(u64::from_le_bytes(bytes))
 }
 
-/// Returns seeds.
+/// Returns inputs that are seeds.
 pub fn seeds() -> Vec<Vec<u8>> {
     (1..4u8).map(|seed| vec![seed; 8]).collect()
 }
 
-/// Logits of a plan for a prompt and a further token.
+/// Returns the logits of a plan for a prompt and for one more token.
 fn logits(model: &SmallModel, backend: BackendKind, threads: usize) -> Vec<f32> {
     let options = EngineOptions { threads: Some(threads), backend, ..EngineOptions::default() };
     let mut engine = Engine::load(model.plan.clone(), &model.folder, &options).expect("a compiled plan loads");
@@ -52,8 +52,8 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
-/// Runs a random model in the graph's interpreter, and its plans in all backends. Backends give the
-/// same bits on one plan.
+/// Runs a random model in the graph's interpreter, and its plan on all backends. Checks that all
+/// backends give the same bits.
 pub fn graphs(input: &[u8]) -> Outcome {
     let seed = seed_of(input) % 100_000;
     let models = [small_model(seed, Target::PORTABLE), small_model(seed, Target::AVX2)];
@@ -80,7 +80,7 @@ pub fn graphs(input: &[u8]) -> Outcome {
     Outcome::accepted()
 }
 
-/// Runs a random kernel in the interpreter, and its code in the emulator.
+/// Runs a random kernel in the interpreter, and its machine code in the emulator.
 pub fn kernels(input: &[u8]) -> Outcome {
     let seed = seed_of(input);
     let (target, widest) = if seed.is_multiple_of(2) { (Target::AVX2, 32) } else { (Target::AVX512, 64) };
@@ -114,10 +114,10 @@ thread_local! {
     static GENERATOR: RefCell<Option<Generator>> = const { RefCell::new(None) };
 }
 
-/// A request of a schedule.
+/// A request, with the time at which it is submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Scheduled {
-    /// Steps before the request is submitted.
+    /// Number of steps before the request is submitted.
     delay: usize,
     prompt: Vec<u32>,
     limit: usize,
@@ -125,13 +125,13 @@ struct Scheduled {
     is_cancelled: bool,
 }
 
-/// Reads a schedule: four bytes for each request.
+/// Reads the requests of a schedule: each has four bytes.
 fn schedule(input: &[u8], vocabulary: u32) -> Vec<Scheduled> {
     let requests = input.chunks_exact(4).take(12);
     requests
         .map(|bytes| Scheduled {
             delay: usize::from(bytes[0] % 4),
-            // Few first tokens, so that prompts share prefixes.
+            // There are only a few different first tokens, so that prompts share prefixes.
             prompt: (0..1 + u32::from(bytes[1] % 24))
                 .map(|at| (u32::from(bytes[2] % 3) * 17 + at * (1 + u32::from(bytes[2] / 128))) % vocabulary)
                 .collect(),
@@ -141,7 +141,8 @@ fn schedule(input: &[u8], vocabulary: u32) -> Vec<Scheduled> {
         .collect()
 }
 
-/// Runs requests as they are scheduled. A request gives the tokens that it gives alone.
+/// Runs requests according to a schedule. Checks that each request gives the same tokens as it
+/// gives alone.
 pub fn schedules(input: &[u8]) -> Outcome {
     GENERATOR.with_borrow_mut(|generator| {
         let generator = generator.get_or_insert_with(|| {
@@ -166,7 +167,7 @@ pub fn schedules(input: &[u8]) -> Outcome {
     })
 }
 
-/// Runs requests; returns the sampled tokens of each.
+/// Runs requests according to their delays. Returns the sampled tokens of each request.
 fn run(generator: &mut Generator, requests: &[Scheduled]) -> Vec<Vec<u32>> {
     let mut tokens: HashMap<RequestId, Vec<u32>> = HashMap::new();
     let mut ids = Vec::new();
@@ -194,7 +195,7 @@ fn run(generator: &mut Generator, requests: &[Scheduled]) -> Vec<Vec<u32>> {
     ids.iter().map(|id| tokens.remove(id).unwrap_or_default()).collect()
 }
 
-/// Returns schedules of few requests.
+/// Returns schedules of a few requests.
 pub fn schedule_seeds() -> Vec<Vec<u8>> {
     vec![vec![0, 5, 0, 4, 1, 9, 0, 6, 0, 20, 1, 3], (0..32u32).map(|number| (number * 37 % 251) as u8).collect()]
 }

@@ -1,4 +1,5 @@
-//! Grammars and JSON schemas, compiled as the server does, and the masks of an answer.
+//! Targets for grammars and JSON schemas. They are compiled as the server does, and their token
+//! masks are computed for a short answer.
 
 use std::sync::LazyLock;
 
@@ -7,10 +8,10 @@ use serde_json::Value;
 
 use crate::{Outcome, helper};
 
-/// Tokens of an answer.
+/// Max number of tokens in an answer.
 const MAX_TOKENS: usize = 12;
 
-/// Words of GBNF and Lark.
+/// Dictionary of GBNF and Lark.
 pub const GRAMMAR_DICTIONARY: &[&str] = &[
     "root ::= ",
     "\n",
@@ -48,7 +49,7 @@ pub const GRAMMAR_DICTIONARY: &[&str] = &[
     "max_tokens=3",
 ];
 
-/// Words of JSON schemas.
+/// Dictionary of JSON schemas.
 pub const SCHEMA_DICTIONARY: &[&str] = &[
     "{",
     "}",
@@ -99,7 +100,7 @@ pub const SCHEMA_DICTIONARY: &[&str] = &[
     "\"contains\":",
 ];
 
-/// Vocabulary of bytes and some words.
+/// Vocabulary of all bytes and some words.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     let mut words: Vec<Vec<u8>> = (0..=u8::MAX - 1).map(|byte| vec![byte]).collect();
     words.extend(
@@ -111,7 +112,7 @@ static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     Vocabulary::of_words(words, vec![end]).expect("a small vocabulary").with_helper(helper::program())
 });
 
-/// Compiles a grammar in GBNF or Lark, and follows it.
+/// Compiles a grammar in GBNF or Lark, and takes tokens that it allows.
 pub fn grammar(input: &[u8]) -> Outcome {
     let Ok(text) = std::str::from_utf8(input) else { return Outcome::refused("is not UTF-8") };
     let source = GrammarSource::of_text(text);
@@ -124,7 +125,7 @@ pub fn grammar(input: &[u8]) -> Outcome {
     follow(&source)
 }
 
-/// Compiles a schema, and follows it.
+/// Compiles a JSON schema, and takes tokens that it allows.
 pub fn schema(input: &[u8]) -> Outcome {
     match serde_json::from_slice::<Value>(input) {
         Ok(schema) => follow(&GrammarSource::Schema(schema)),
@@ -132,7 +133,7 @@ pub fn schema(input: &[u8]) -> Outcome {
     }
 }
 
-/// Compiles a source, and takes the first tokens that it allows.
+/// Compiles a grammar, and takes allowed tokens until the answer ends or is long enough.
 fn follow(source: &GrammarSource) -> Outcome {
     let mut matcher = match VOCABULARY.matcher(source) {
         Ok(matcher) => matcher,
@@ -154,7 +155,8 @@ fn follow(source: &GrammarSource) -> Outcome {
     Outcome::Accepted(format!("{}", matcher.is_ended()))
 }
 
-/// Returns an allowed token: the first one, or a later one after an odd number of tokens.
+/// Returns an allowed token of a mask. If `count` is even, it is the first allowed token;
+/// otherwise, it is a later one.
 fn first(mask: &[u32], count: usize) -> Option<u32> {
     let words = mask.iter().enumerate();
     let mut tokens = words

@@ -1,4 +1,4 @@
-//! Dataflow descriptors and descriptions of grids.
+//! Targets for dataflow descriptors and descriptions of grids.
 
 use ixc_compile::model::Model;
 use ixc_compile::place::{PlaceOptions, place};
@@ -49,7 +49,7 @@ pub fn descriptors() -> Vec<Vec<u8>> {
     vec![written]
 }
 
-/// Reads a description of a grid.
+/// Reads and checks a description of a grid.
 pub fn grid(input: &[u8]) -> Outcome {
     let Ok(text) = std::str::from_utf8(input) else { return Outcome::refused("is not UTF-8") };
     let grid = match grids::parse("grid.toml", text) {

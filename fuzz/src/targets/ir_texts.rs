@@ -1,4 +1,4 @@
-//! Texts of graph IR and kernel IR.
+//! Targets for texts of graph IR and kernel IR.
 
 use ixc_codegen::{portable, x64};
 use ixc_ir::graph::number::canonical;
@@ -11,7 +11,7 @@ use ixc_testing::random_kernels::random_kernel;
 
 use crate::Outcome;
 
-/// Words of graph IR.
+/// Dictionary of graph IR.
 pub const GRAPH_DICTIONARY: &[&str] = &[
     "%",
     "@",
@@ -51,7 +51,7 @@ pub const GRAPH_DICTIONARY: &[&str] = &[
     "9223372036854775807",
 ];
 
-/// Words of kernel IR.
+/// Dictionary of kernel IR.
 pub const KERNEL_DICTIONARY: &[&str] = &[
     "%",
     "{",
@@ -115,7 +115,7 @@ pub fn graph(input: &[u8]) -> Outcome {
     Outcome::Accepted(format!("{:?}", module.functions.last().and_then(|f| f.ops.last()).map(|op| op.kind)))
 }
 
-/// Returns modules with all ops, and a model.
+/// Returns texts of modules that together have all ops, and of a model.
 pub fn graphs() -> Vec<Vec<u8>> {
     let modules = (0..6).map(|seed| random_module(seed, Formats::All).module);
     let modules = modules.chain([random_model(1, Formats::F32).module]);
@@ -140,7 +140,7 @@ pub fn kernel(input: &[u8]) -> Outcome {
     Outcome::Accepted(results.join(", "))
 }
 
-/// Returns kernels of all ops.
+/// Returns texts of kernels that together have all ops.
 pub fn kernels() -> Vec<Vec<u8>> {
     (0..8)
         .map(|seed| random_kernel(seed, if u64::is_multiple_of(seed, 2) { 32 } else { 64 }).to_string().into_bytes())

@@ -1,4 +1,4 @@
-//! GGUF files: header, vocabulary, and the graph of the model.
+//! Target for GGUF files: the header, the vocabulary, and the graph of the model.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use ixc_model_files::gguf::write::GgufWriter;
 
 use crate::{Outcome, small_models};
 
-/// Keys and values of GGUF.
+/// Dictionary of GGUF: keys and values.
 pub const DICTIONARY: &[&str] = &[
     "GGUF",
     "general.architecture",
@@ -33,7 +33,7 @@ pub const DICTIONARY: &[&str] = &[
     "\t\0\0\0",
 ];
 
-/// Reads a file, and builds its tokenizer and its graph.
+/// Reads a GGUF file, and builds its tokenizer and its graph.
 pub fn gguf(input: &[u8]) -> Outcome {
     let gguf = match Gguf::from_bytes(Path::new("m.gguf"), input.to_vec()) {
         Ok(gguf) => gguf,
@@ -56,7 +56,8 @@ pub fn gguf(input: &[u8]) -> Outcome {
     }
 }
 
-/// Checks the guarantees of an accepted file. Derived tensors have no place in a file.
+/// Checks that an accepted file has the properties that the reader guarantees. Derived tensors are
+/// skipped, because they are not in a file.
 pub fn assert_sound(gguf: &Gguf) {
     let stored: Vec<_> = gguf.tensors().filter(|tensor| tensor.file() < gguf.files().len()).collect();
     let mut ranges: Vec<_> = stored.iter().map(|t| [t.file() as u64, t.offset(), t.offset() + t.bytes()]).collect();
@@ -76,7 +77,7 @@ pub fn assert_sound(gguf: &Gguf) {
     }
 }
 
-/// Returns files without a model, and a whole model.
+/// Returns GGUF files without a model, and one with a complete model.
 pub fn seeds() -> Vec<Vec<u8>> {
     let plain = GgufWriter::new()
         .key("general.architecture", "llama")

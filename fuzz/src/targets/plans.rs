@@ -1,4 +1,5 @@
-//! Plans: bytes of a file, and plans with random changes that run in the emulator.
+//! Targets for plans: the bytes of a plan file, and plans with random changes that run in the
+//! emulator.
 
 use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
@@ -14,8 +15,8 @@ use super::differential::{self, seed_of};
 use crate::Outcome;
 use crate::small_models::{SmallModel, small_model};
 
-/// Decodes the payload of a plan, checks the plan, and loads it. An accepted plan survives another
-/// encoding.
+/// Decodes the payload of a plan, checks the plan, and loads it. Checks that an accepted plan can
+/// be encoded and decoded again without a change.
 pub fn file(input: &[u8]) -> Outcome {
     let plan = match file::decode(&file::seal(input)) {
         Ok(plan) => plan,
@@ -51,11 +52,12 @@ fn options(backend: BackendKind) -> EngineOptions {
     EngineOptions { threads: Some(1), backend, ..EngineOptions::default() }
 }
 
-/// Changes numbers of a plan. An accepted plan runs in the emulator without a fault.
+/// Changes numbers of a valid plan. Checks that a plan that is still accepted runs in the emulator
+/// without a fault.
 pub fn changed(input: &[u8]) -> Outcome {
     let mut random = Random::new(seed_of(input));
     let SmallModel { mut plan, folder, .. } = small_model(random.below(4), Target::AVX2);
-    // An empty input changes nothing.
+    // An empty input makes no changes.
     let changes = if input.is_empty() { 0 } else { 1 + random.below(3) };
     for _ in 0..changes {
         change(&mut plan, &mut random);
@@ -88,7 +90,7 @@ fn is_fault(error: &ExecuteError) -> bool {
     }
 }
 
-/// Returns seeds of changes, and the input without changes.
+/// Returns inputs that are seeds of changes, and the input that makes no changes.
 pub fn change_seeds() -> Vec<Vec<u8>> {
     differential::seeds().into_iter().chain([Vec::new()]).collect()
 }
@@ -107,7 +109,7 @@ fn number(random: &mut Random, near: u64) -> u64 {
     }
 }
 
-/// Changes one number of a plan, or one buffer of a task.
+/// Changes one number of a plan, or one buffer argument of a task.
 fn change(plan: &mut Plan<Kernel>, random: &mut Random) {
     match random.below(12) {
         0 => plan.max_tokens = number(random, plan.max_tokens.into()) as u32,

@@ -1,4 +1,5 @@
-//! HTTP requests: paths and bodies of all APIs, answered by the demo model in this process.
+//! Target for HTTP requests: paths and bodies of all APIs. The demo model answers them in this
+//! process.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,9 +10,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{Outcome, helper, scratch};
 
-/// Positions of the context, which bound the time of an answer.
+/// Number of positions in the context, which limits the time of an answer.
 const CONTEXT: u64 = 96;
-/// Requests by paths that take a body.
+/// Paths of all requests that take a body.
 const PATHS: [&str; 15] = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -30,7 +31,7 @@ const PATHS: [&str; 15] = [
     "/chat/completions",
 ];
 
-/// Fields and words of bodies.
+/// Dictionary of request bodies: fields and values.
 pub const DICTIONARY: &[&str] = &[
     "{",
     "}",
@@ -92,7 +93,7 @@ pub const DICTIONARY: &[&str] = &[
     "\n",
 ];
 
-/// The server, and the runtime of its handlers. The number of the path begins a body.
+/// The server, and the async runtime on which its handlers run.
 struct Server {
     runtime: Runtime,
     local: Local,
@@ -117,7 +118,7 @@ static SERVER: LazyLock<Server> = LazyLock::new(|| {
     Server { runtime, local: Local::new(Arc::new(Registry::one(host))) }
 });
 
-/// Posts a body. The first line is the number of a path.
+/// Posts a body to a path. The input's first line is the number of the path.
 pub fn http(input: &[u8]) -> Outcome {
     let end = input.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (first, body) = input.split_at(end);
@@ -126,7 +127,8 @@ pub fn http(input: &[u8]) -> Outcome {
     let server = &*SERVER;
     let (status, answer) = server.runtime.block_on(server.local.post_bytes(path, body.to_vec()));
     let text = answer.to_string();
-    // 501: not supported by the model; 503: too many requests wait.
+    // Allowed errors are 501, if the model does not support the request, and 503, if too many
+    // requests wait.
     assert!(status < 500 || matches!(status, 501 | 503), "{path}: status {status}: {text:.500}");
     if status >= 400 {
         let error =

@@ -1,5 +1,5 @@
-//! Saved states, and files of the prompt cache. Their checksums are made right, since a hostile
-//! writer does so.
+//! Targets for saved states and for files of the prompt cache. Wrong checksums in inputs are
+//! corrected, since a hostile writer can compute right ones.
 
 use std::cell::RefCell;
 
@@ -11,14 +11,14 @@ use ixc_targets::Target;
 use crate::small_models::{SmallModel, small_model};
 use crate::{Outcome, scratch};
 
-/// Max number of checksums of a file.
+/// Max number of checksums that are corrected in a file.
 const MAX_CHECKSUMS: usize = 16;
 
 thread_local! {
     static ENGINE: RefCell<Option<Engine>> = const { RefCell::new(None) };
 }
 
-/// Calls a function with the engine, which each process loads once.
+/// Calls a function with the engine. Each process loads the engine once.
 fn with_engine<R>(call: impl FnOnce(&mut Engine) -> R) -> R {
     ENGINE.with_borrow_mut(|engine| {
         let engine = engine.get_or_insert_with(|| {
@@ -31,12 +31,13 @@ fn with_engine<R>(call: impl FnOnce(&mut Engine) -> R) -> R {
     })
 }
 
-/// Tokens of the seeds.
+/// Returns the first `count` tokens of the prompt in generated inputs.
 fn tokens(count: u32) -> Vec<u32> {
     (0..count).map(|number| number % 13).collect()
 }
 
-/// Replaces the last occurrence of a wrong checksum by the right one. Returns whether there is one.
+/// Replaces the last occurrence of a wrong checksum with the right one. Returns whether the error
+/// was about a checksum that occurs.
 fn repair(bytes: &mut [u8], error: &SavedError) -> bool {
     let SavedError::Checksum { found, expected, .. } = error else { return false };
     let stored = expected.to_le_bytes();
@@ -45,7 +46,7 @@ fn repair(bytes: &mut [u8], error: &SavedError) -> bool {
     true
 }
 
-/// Loads a state. A loaded sequence continues.
+/// Loads a saved state. If it is accepted, continues its sequence.
 pub fn state(input: &[u8]) -> Outcome {
     with_engine(|engine| {
         let mut bytes = input.to_vec();
@@ -70,7 +71,7 @@ pub fn state(input: &[u8]) -> Outcome {
     })
 }
 
-/// Returns a state of few and one of many tokens.
+/// Returns one state of few tokens and one of many tokens.
 pub fn states() -> Vec<Vec<u8>> {
     with_engine(|engine| {
         let mut states = Vec::new();
@@ -85,7 +86,7 @@ pub fn states() -> Vec<Vec<u8>> {
     })
 }
 
-/// Reads a file of the prompt cache, and loads the prompt.
+/// Reads a file of the prompt cache, and loads the prompt's state from it.
 pub fn page(input: &[u8]) -> Outcome {
     with_engine(|engine| {
         let mut bytes = input.to_vec();
@@ -120,7 +121,8 @@ pub fn page(input: &[u8]) -> Outcome {
     })
 }
 
-/// Returns the name of a file of the prompt cache (`generate/src/prompt_cache/entry.rs`).
+/// Returns the name that a file of the prompt cache must have
+/// (`generate/src/prompt_cache/entry.rs`).
 fn name(facts: &SavedHeader) -> String {
     let words = |bytes: [u8; 16]| -> Vec<u32> {
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
@@ -130,10 +132,10 @@ fn name(facts: &SavedHeader) -> String {
     format!("{digest}.{EXTENSION}")
 }
 
-/// Extension of the cache's files.
+/// Extension of the names of the prompt cache's files.
 const EXTENSION: &str = "ixs";
 
-/// Returns the pages of a prompt.
+/// Returns the prompt cache's files for a prompt.
 pub fn pages() -> Vec<Vec<u8>> {
     with_engine(|engine| {
         let prompt = tokens(20);

@@ -1,4 +1,5 @@
-//! Files that change how the program works: tuned choices, kernels, settings, importance matrices.
+//! Targets for files that change how the program works: tuned choices, kernels, settings,
+//! importance matrices.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{Outcome, scratch};
 
-/// Words of configuration files.
+/// Dictionary of configuration files.
 pub const DICTIONARY: &[&str] = &[
     "\n[serve]\n",
     "[kernel.tune]\n",
@@ -44,7 +45,8 @@ pub const DICTIONARY: &[&str] = &[
     "\\u00e9",
 ];
 
-/// Reads a file of tuned choices. Its checksum is made right, since a hostile writer does so.
+/// Reads a file of tuned choices. A wrong checksum is corrected, since a hostile writer can compute
+/// the right one.
 pub fn tuned(input: &[u8]) -> Outcome {
     let path = scratch::file("tuned.json", input);
     let error = match TunedFile::from_path(&path) {
@@ -67,7 +69,8 @@ pub fn tuned(input: &[u8]) -> Outcome {
     }
 }
 
-/// Returns the file with the checksum that the error states, if it is about the checksum.
+/// Returns the file with the right checksum, which the error states. Returns `None` if the error is
+/// not about the checksum.
 fn repaired(input: &[u8], error: &str) -> Option<Vec<u8>> {
     let mut file: Value = serde_json::from_slice(input).ok()?;
     let stored = file.get("crc32")?.as_str()?.to_owned();
@@ -77,7 +80,7 @@ fn repaired(input: &[u8], error: &str) -> Option<Vec<u8>> {
     serde_json::to_vec(&file).ok()
 }
 
-/// Returns a file of this program's version.
+/// Returns a file of tuned choices that this version of the program accepts.
 pub fn tuned_files() -> Vec<Vec<u8>> {
     let choice = "q4_k_r16 x=a8_super n=64 k=256: rows=16 gemm/48";
     let file = json!({
@@ -92,7 +95,7 @@ pub fn tuned_files() -> Vec<Vec<u8>> {
     vec![file.to_string().into_bytes()]
 }
 
-/// Reads a kernel that replaces a generated one.
+/// Reads the file of a kernel that replaces a generated one.
 pub fn replacement(input: &[u8]) -> Outcome {
     match KernelFile::read(&scratch::file("kernel.ix", input)) {
         Ok(file) => {
@@ -135,7 +138,7 @@ pub fn importance(input: &[u8]) -> Outcome {
     }
 }
 
-/// Returns a file of each form.
+/// Returns an importance matrix in each file format.
 pub fn importance_files() -> Vec<Vec<u8>> {
     let name = "blk.0.ffn_up.weight";
     let gguf = GgufWriter::new()

@@ -1,8 +1,8 @@
-//! Texts for tokenizers of files.
+//! Texts that are encoded with the tokenizers of accepted files.
 
 use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 
-/// Encodes and decodes texts. Ids are in the vocabulary.
+/// Encodes and decodes texts with a tokenizer. Checks that all ids are in the vocabulary.
 pub fn encode(tokenizer: &Tokenizer) {
     let long = "aab ".repeat(200);
     for text in ["", "a", "hello world 12,345.6\n\n\t<s>", "é 😀 \u{301}\u{0} ΑΒΓ 漢字", &long] {
