@@ -1,5 +1,5 @@
-//! Tests of the examples: each is run with the command in its first lines, and must print the
-//! recorded text.
+//! Tests of the examples. Each example is run with the command in its first lines, and must print
+//! the recorded text.
 //!
 //! `cargo test --workspace` builds the examples before it runs the tests. For this test alone:
 //!
@@ -23,7 +23,8 @@ fn demo_model() -> PathBuf {
     root().join("examples/models/rustling-q4_k_m.gguf")
 }
 
-/// Returns the command of an example. Cargo puts examples next to the program.
+/// Returns the command of an example. Cargo puts the examples' programs next to this test's
+/// program.
 fn example(name: &str) -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_ixc")).with_file_name("examples").join(name);
     assert!(program.is_file(), "{} is not built; run `cargo build --workspace --examples`", program.display());
@@ -116,7 +117,8 @@ fn kernels_runs_each_target() {
     assert!(text.contains("portable: silu("), "{text}");
 }
 
-/// Plan of the demo model with streamed experts, in a folder that is removed.
+/// Returns the path of a plan of the demo model with streamed experts. The plan is in a folder that
+/// is removed at the end.
 fn plan() -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.ixp");

@@ -1,5 +1,5 @@
-//! `ixc run --batch`: reads requests from a file and writes answers to another, also after an
-//! interruption.
+//! `ixc run --batch`: reads requests from a file and writes answers to another file, and resumes
+//! after an interruption.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::support::{ixc, piped, scratch, stderr, stdout};
 
-/// Returns the command of a batch with the demo model.
+/// Returns the command that runs a batch with the demo model.
 fn batch(folder: &Path, more: &[&str]) -> Command {
     let mut command = ixc(["run", "demo", "-t", "2", "-c", "256", "--temp", "0", "--batch"]);
     command.arg(folder.join("in.jsonl")).arg("-o").arg(folder.join("out.jsonl")).args(more);
     command
 }
 
-/// Returns the answers by their line numbers. Each line number occurs once.
+/// Returns the answers with their line numbers. Each line number occurs once.
 fn answers(folder: &Path) -> Vec<(u64, Value)> {
     let text = fs::read_to_string(folder.join("out.jsonl")).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'));
@@ -37,8 +37,8 @@ fn folder_with(name: &str, lines: &[String]) -> PathBuf {
     folder
 }
 
-/// Each answer has the text that `ixc run` prints for this request alone, in every format of
-/// requests.
+/// Checks that each answer has the text that `ixc run` prints for the request alone, in every
+/// format of requests.
 #[test]
 fn batch_answers_equal_single_runs() {
     let prompts = ["The borrow checker", "A trait is", "Once upon a time there was", "fn main() {", "Lifetimes"];
@@ -79,7 +79,8 @@ fn batch_answers_equal_single_runs() {
     assert!(refused["body"]["error"]["message"].as_str().unwrap().starts_with("messages has 0 entries"), "{refused}");
 }
 
-/// User messages are formatted with the template and the system message of the command line.
+/// Checks that user messages are formatted with the template and with the system message of the
+/// command line.
 #[test]
 fn batch_prompts_become_chat_turns_on_request() {
     let lines = [json!({"prompt": "Hi", "max_tokens": 4}), json!({"prompt": [1, 2]})].map(|line| line.to_string());
@@ -99,7 +100,7 @@ fn batch_prompts_become_chat_turns_on_request() {
     assert!(found[1].1["error"]["message"].as_str().unwrap().starts_with("line 2: prompt must be a text"));
 }
 
-/// Each invalid line gets one answer, with the fault and its position.
+/// Checks that each invalid line gets one answer, with the fault and its position.
 #[test]
 fn invalid_batch_lines_get_error_answers() {
     let mut input = Vec::new();
@@ -117,7 +118,7 @@ fn invalid_batch_lines_get_error_answers() {
         input.extend_from_slice(line);
         input.push(b'\n');
     }
-    // A line with 100,000 nested arrays.
+    // This line has 100,000 nested arrays.
     input.extend_from_slice("[".repeat(100_000).as_bytes());
     let folder = scratch("batch_errors");
     fs::write(folder.join("in.jsonl"), &input).unwrap();
@@ -146,8 +147,8 @@ fn invalid_batch_lines_get_error_answers() {
     assert_eq!(found[3].1["id"], "\0");
 }
 
-/// A batch keeps its complete answers, cuts off a partial one, and answers the rest. It refuses
-/// another input.
+/// Checks that a resumed batch keeps complete answers, cuts off a partial one, and answers the
+/// remaining requests. A batch does not resume with another input.
 #[test]
 fn batch_resumes_after_its_complete_answers() {
     let lines: Vec<String> =
@@ -158,7 +159,7 @@ fn batch_resumes_after_its_complete_answers() {
     let whole = fs::read_to_string(&out).unwrap();
     let expected = answers(&folder);
     assert_eq!(expected.len(), 12);
-    // Texts of answers; ids and times differ.
+    // Returns the texts of answers, because ids and times differ.
     let texts = |all: &[(u64, Value)]| -> Vec<Value> {
         all.iter().map(|(_, answer)| answer["response"]["body"]["choices"][0]["text"].clone()).collect()
     };
@@ -205,7 +206,7 @@ fn batch_resumes_after_its_complete_answers() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
-/// After Ctrl-C or a kill, no answer is lost, and no request is answered twice.
+/// Checks that after Ctrl-C or a kill, no answer is lost and no request is answered twice.
 #[cfg(unix)]
 #[test]
 fn interrupted_batch_resumes_without_loss() {
@@ -234,7 +235,7 @@ fn interrupted_batch_resumes_without_loss() {
     assert_eq!(answers(&folder).len(), lines.len());
 }
 
-/// Requests may come from a pipe.
+/// Checks that requests may come from a pipe.
 #[test]
 fn batch_reads_standard_input() {
     let folder = scratch("batch_pipe");

@@ -1,5 +1,5 @@
-//! Steps with several sequences: the logits of each have the same bits as if it were computed
-//! alone.
+//! Steps with several sequences. The logits of each sequence have the same bits as if it were
+//! computed alone.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn load(plan: Plan<Kernel>, target: Target) -> Engine {
 type Part = (Vec<u32>, Vec<u32>);
 
 /// Returns a sequence's steps: parts of a prompt, of random sizes. Each part has the last logits of
-/// the sequence computed alone.
+/// that part, from an engine that computes the sequence alone.
 fn alone(engine: &mut Engine, prompt: &[u32], random: &mut Random) -> Vec<Part> {
     engine.reset();
     let mut rest: Vec<u32> = prompt.to_vec();
@@ -51,8 +51,8 @@ fn alone(engine: &mut Engine, prompt: &[u32], random: &mut Random) -> Vec<Part> 
     parts
 }
 
-/// Runs the parts of all sequences in random order. Each step of the engine has the next part of
-/// some sequences.
+/// Runs the parts of all sequences in random order. Each step of the engine computes the next part
+/// of some of the sequences.
 fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, how: &str) {
     let ids: Vec<SequenceId> = (0..sequences.len()).map(|_| engine.add_sequence().unwrap()).collect();
     let mut next = vec![0; sequences.len()];
@@ -86,8 +86,8 @@ fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, h
     ids.into_iter().for_each(|id| engine.remove_sequence(id));
 }
 
-/// Checks that the work of a plan stays far below the limit, with any context: a model with other
-/// sizes must not come near it.
+/// Checks that the work of a plan stays far below the runtime's limit for any context, so that
+/// models with other sizes do not reach the limit.
 fn check_work(plan: &Plan<Kernel>, how: &str) {
     for context in [1, 512, plan.context_length, MAX_CONTEXT] {
         let TokenWork { statements, limit } = work::check(plan, context).unwrap();
@@ -96,7 +96,7 @@ fn check_work(plan: &Plan<Kernel>, how: &str) {
     }
 }
 
-/// Steps are random mixes of parts of prompts and single tokens, with a cover of the golden models.
+/// Checks random mixes of prompt parts and single tokens, for a cover of the golden models.
 #[test]
 fn batched_sequences_have_the_bits_of_single_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -117,8 +117,8 @@ fn batched_sequences_have_the_bits_of_single_ones() {
     }
 }
 
-/// On targets with tiles, a sequence has the same bits in a batch and alone if the option for exact
-/// batches is set.
+/// Checks that on targets with tiles, a sequence has the same bits in a batch and alone, if the
+/// option for exact batches is set.
 #[test]
 fn tiles_keep_sequence_bits_with_exact_batches() {
     let target = Target::AMX;
@@ -134,7 +134,7 @@ fn tiles_keep_sequence_bits_with_exact_batches() {
     together(&mut engine, &sequences, &mut random, golden.name());
 }
 
-/// A copied sequence continues as the original does, and neither changes the other.
+/// Checks that a copied sequence continues like the original, and that neither changes the other.
 #[test]
 fn copied_prefix_continues_like_the_original() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -160,12 +160,12 @@ fn copied_prefix_continues_like_the_original() {
     }
 }
 
-/// Quantised golden models for prompts in several parts. Others are unsuitable: the rounding of
-/// floating-point experts and recurrent states depends on the number of rows in a step
-/// (docs/serving.md).
+/// Quantised golden models whose prompts may be computed in several parts. Other models are
+/// unsuitable: the rounding of floating-point experts and recurrent states depends on the number of
+/// rows in a step (docs/serving.md).
 const CUT: [&str; 4] = ["llama-q4_k", "gemma3-q8_0", "mixtral-q4_k_m", "qwen3moe-q4_k_m"];
 
-/// The last logits of a prompt do not depend on how the generator divides it into steps.
+/// Checks that the last logits of a prompt do not depend on its division into steps.
 #[test]
 fn prompt_logits_are_independent_of_its_partition() {
     let mut random = Random::new(22);
@@ -226,8 +226,8 @@ fn invalid_batched_steps_are_refused() {
     assert_eq!(engine.sequence(again).unwrap().position(), 0);
 }
 
-/// With steps that are shorter than parts of prompts, or have fewer tokens than there are
-/// sequences, each request gets its first token before any request ends.
+/// Checks that each request gets its first token before any request ends, even with short steps.
+/// Steps are shorter than the parts of prompts, or have fewer tokens than there are sequences.
 #[test]
 fn short_steps_serve_every_request_promptly() {
     for most in [2, 8] {

@@ -1,5 +1,5 @@
-//! The pages of `docs/` as a book: the summary has each page once. Links between pages have a
-//! target. The program mdBook itself runs if it is installed.
+//! The pages of `docs/` as a book. The summary has each page once, and links between pages have a
+//! target. If mdBook is installed, it builds the book.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,7 +34,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     links
 }
 
-/// Returns names of a page's headings, as GitHub and mdBook make them.
+/// Returns the names of a page's headings as link targets, in the form of GitHub and mdBook.
 fn anchors(text: &str) -> BTreeSet<String> {
     let (mut anchors, mut fenced, mut seen) = (BTreeSet::new(), false, BTreeMap::<String, usize>::new());
     for line in text.lines() {
@@ -60,7 +60,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Returns broken links of a page.
+/// Returns the broken links of a page.
 fn broken(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let mut broken = Vec::new();
@@ -70,7 +70,7 @@ fn broken(page: &Path) -> Vec<String> {
         }
         let (path, anchor) = link.split_once('#').map_or((&*link, None), |(path, anchor)| (path, Some(anchor)));
         let target = if path.is_empty() { page.to_owned() } else { page.parent().unwrap().join(path) };
-        // Files of a book are the pages of one folder; a link to a folder has no target there.
+        // The book contains the pages of one folder, so a link to a folder has no target in it.
         let docs = root().join("docs");
         let leaves = page.starts_with(&docs) && (path.starts_with("../") || target.is_dir());
         let wrong = match (target.exists(), anchor) {
@@ -107,14 +107,14 @@ fn links_in_pages_are_valid() {
     assert!(count > 50, "only {count} links were found");
 }
 
-/// Returns the paths of files that a text names in code, if their first folder is in the
-/// repository.
+/// Returns the file paths that a text names in code. Only paths whose first folder is in the
+/// repository are returned.
 fn named(text: &str) -> impl Iterator<Item = &str> {
     let words = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     words.filter(|word| {
         let is_path = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte));
         let first = word.split_once('/').map(|(first, _)| first);
-        // `kernels/` in a dump's listing is not the repository's folder of that name.
+        // In the listing of a dump, `kernels/` is not the repository's folder `kernels`.
         is_path && first.is_some_and(|first| first != "kernels" && !first.is_empty() && root().join(first).is_dir())
     })
 }

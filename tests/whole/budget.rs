@@ -1,4 +1,4 @@
-//! Memory budgets of the whole program: the peak memory that the system reports stays within the
+//! Memory budgets of the whole program. The peak memory that the system reports stays within the
 //! budget. A budget is refused only if streaming does not help.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ const RUN: [&str; 10] = ["run", "--raw", "-p", "The borrow checker", "-n", "32",
 
 const BENCH: [&str; 10] = ["bench", "-p", "0", "-n", "24", "-r", "1", "-t", "2", "--json"];
 
-/// Returns the least budget in MiB that the error of a command names.
+/// Returns the least budget in MiB that the error of a command suggests.
 fn least(command: &[&str], path: &Path, more: &[&str]) -> u64 {
     let refused = ixc(command).arg(path).args(["--memory", "1MiB"]).args(more).output().unwrap();
     let message = stderr(&refused);
@@ -21,15 +21,15 @@ fn least(command: &[&str], path: &Path, more: &[&str]) -> u64 {
     message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Returns the peak memory that a benchmark reads from the system. The peak of wait4 starts with
-/// the memory of this process, which runs models too.
+/// Returns the peak memory that a benchmark reads from the system. The peak of `wait4` would
+/// include the memory of this test process, which also runs models.
 fn peak(command: Command) -> u64 {
     let rows: serde_json::Value = serde_json::from_str(&stdout(command)).unwrap();
     rows["rows"][0]["peak_memory"].as_u64().unwrap()
 }
 
-/// The experts have some 100 MiB, so the test would notice a run that kept them in addition to its
-/// budget.
+/// Checks that experts are not kept in memory in addition to the budget. The experts have about 100
+/// MiB, so the peak memory would show it.
 #[test]
 fn excess_experts_are_not_kept_in_memory() {
     let model = ModelParameters {
@@ -76,13 +76,14 @@ fn a_streamed_run_takes_no_more_than_its_budget() {
             let peak = peak(command);
             println!("{}, {more:?}: {} of {budget} MiB", path.display(), peak >> 20);
             assert!(peak <= (budget << 20) / 100 * 105, "{}, {more:?}: {peak} bytes with {budget} MiB", path.display());
-            // The budget is not far too large.
+            // The peak shows that the budget is also used.
             assert!(peak > 8 << 20, "{peak}");
         }
     }
 }
 
-/// The demo model's least budget must stay below the budget in the example of docs/streaming.md.
+/// Checks that the demo model's least budget stays below the budget in the example of
+/// docs/streaming.md.
 #[test]
 fn the_demo_model_takes_no_more_than_80_mib() {
     let folder = scratch("budget_demo");
@@ -100,7 +101,7 @@ fn the_demo_model_takes_no_more_than_80_mib() {
     assert_eq!(stdout(streamed), expected);
 }
 
-/// `ixc plan` and all commands that run a model compute the least budget with one function.
+/// Checks that `ixc plan` and all commands that run a model compute the same least budget.
 #[test]
 fn planned_minimum_budget_suffices_for_every_run() {
     let folder = scratch("budget_plan");
@@ -142,8 +143,8 @@ fn planned_minimum_budget_suffices_for_every_run() {
     assert_eq!(std::fs::read_to_string(&answers).unwrap().matches("\"status_code\":200").count(), 5);
 }
 
-/// Measuring the machine for `--stats` stays within the run's budget, and the printed peak is that
-/// of the run.
+/// Checks that measuring the machine for `--stats` stays within the run's budget, and that the
+/// printed peak is that of the run.
 #[test]
 fn statistics_stay_within_the_budget() {
     let budget = least(&RUN, &demo_model(), &["--stats"]) + 12;
@@ -161,8 +162,8 @@ fn statistics_stay_within_the_budget() {
     assert!(measured != limits["no_bandwidth"].is_string(), "{limits}");
 }
 
-/// A model with experts in a file streams with the least budget and every larger one, whatever
-/// other memory the process uses.
+/// Checks that a model with experts in a file streams with the least budget and every larger one,
+/// whatever other memory the process uses.
 #[test]
 fn every_budget_above_the_minimum_is_accepted() {
     let folder = scratch("budget_trace");

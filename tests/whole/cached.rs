@@ -1,6 +1,6 @@
 //! Quantised KV caches. Compiled code is compared with the interpreter and with the exact model,
-//! streamed experts with resident ones, also after a sequence was truncated, and with a plan file.
-//! Invalid settings are refused.
+//! and streamed experts with resident ones. Sequences are also truncated, and plans loaded from
+//! files. Invalid settings are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -23,10 +23,10 @@ const MAX_TOKENS: u32 = 48;
 const BYTES: f64 = 2.2 * 2.2 / (12.0 * 127.0 * 127.0);
 const FOUR_BITS: f64 = 2.2 * 2.2 / (12.0 * 8.0 * 8.0);
 
-/// Requested formats, and the relative squared error of the coarsest one.
+/// Requested cache formats, and for each the relative squared error of the coarser format.
 const CACHES: [(&str, f64); 4] = [("q8_0", BYTES), ("q4_0", FOUR_BITS), ("q8_0,q4_0", FOUR_BITS), ("f16,q8_0", BYTES)];
 
-/// Writes the model to a file of this test; the caller has to remove the file.
+/// Writes the model to a file of this test. The caller has to remove the file.
 fn open(name: &str, made: &ModelParameters) -> (PathBuf, Model, Vec<u32>) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cached_{name}.gguf"));
     std::fs::write(&path, made.file()).unwrap();
@@ -43,8 +43,9 @@ fn options(target: Target, kv: &str) -> CompileOptions {
     CompileOptions { target: Some(target), max_tokens: Some(MAX_TOKENS), passes, ..CompileOptions::default() }
 }
 
-/// The interpreter's error from the exact model comes from rounding keys and values. Kernels may
-/// add the same error again: they round queries to bytes, and their inputs differ by rounding.
+/// Checks the errors of quantised caches. The interpreter differs from the exact model by rounding
+/// keys and values. Kernels may add the same error again: they round queries to bytes, and their
+/// inputs differ by rounding.
 #[test]
 fn compiled_code_with_quantised_cache_matches_the_graph() {
     let keys = vec![("rope.dimension_count", crate::support::made::Key::U32(32))];
@@ -60,8 +61,8 @@ fn compiled_code_with_quantised_cache_matches_the_graph() {
             let file = FileWeights::new(&model.gguf, &fused);
             let right = Interpreter::new(&fused, &file).unwrap().step(tokens, &positions, &rows).unwrap();
             let rounded = nmse(&right, &exact[..right.len()]);
-            // Steps of all rows, of five rows, and of one row, in which attention has several
-            // parts.
+            // The steps have all rows, five rows, or one row. With one row, attention is divided
+            // into several parts.
             let mut engine = load(plan, target, 0).unwrap();
             for step in [MAX_TOKENS as usize, 5, 1] {
                 let found = logits(&mut engine, tokens, step);
@@ -81,7 +82,7 @@ fn compiled_code_with_quantised_cache_matches_the_graph() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Streaming experts, other numbers of threads, and a reset change no bits.
+/// Checks that streaming experts, other numbers of threads, and a reset change no bits.
 #[test]
 fn quantised_cache_bits_are_independent_of_streaming_and_threads() {
     let experts = Some(ExpertParameters { count: 8, used: 3, inner: 256 });
@@ -99,8 +100,8 @@ fn quantised_cache_bits_are_independent_of_streaming_and_threads() {
                 let mut engine = load(compile(&model, &streamed).unwrap().plan, target, budget).unwrap();
                 assert!(bits(&logits(&mut engine, &tokens, step)) == right, "{kv}, {step} rows");
             }
-            // Other tokens are computed first: their cache slots are overwritten, or remain after
-            // the last position.
+            // First, other tokens are computed. Their cache slots are then overwritten, or remain
+            // after the last position.
             let right = bits(&logits(&mut resident, &tokens, 1));
             resident.reset();
             let mut found = Vec::new();
@@ -122,7 +123,7 @@ fn quantised_cache_bits_are_independent_of_streaming_and_threads() {
 }
 
 /// Golden models with windows, sinks, biases on keys, shared keys and values (MLA), and linear
-/// attention. The numbers are llama.cpp's errors from exact logits with `-fa on`, for keys and
+/// attention. The numbers are the errors of llama.cpp from exact logits with `-fa on`, for keys and
 /// values in q8_0 and in q4_0 (commit 0c1e570, one step of all tokens).
 const GOLDEN: [(&str, f64, f64); 7] = [
     ("llama-f16", 1.61e-4, 3.64e-2),

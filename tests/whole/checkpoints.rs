@@ -1,6 +1,6 @@
 //! Folders of safetensors. Their logits have the same bits as those of the GGUF files that
-//! llama.cpp's converter makes of them, also after compiling or quantising. They are close to the
-//! logits of transformers (`tests/checkpoints/README.md`).
+//! llama.cpp's converter makes from them. This also holds after compiling or quantising. The logits
+//! are close to those of transformers (`tests/checkpoints/README.md`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,15 +16,16 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 use serde_json::Value as Json;
 
-/// Max error of compiled logits from transformers' logits, for each model. Activations in bf16 and
-/// keys in f16 round more if a router chooses.
+/// Max error of compiled logits from the logits of transformers, for each model. If a router
+/// chooses experts, activations in bf16 and keys in f16 cause larger errors.
 const CHECKPOINTS: [(&str, f64); 3] = [("qwen3moe", 3e-5), ("deepseek-fp8", 3e-5), ("gpt-oss-mxfp4", 3e-4)];
-/// Max error of compiled logits of models with f16 matrices, which round only keys.
+/// Max error of compiled logits of models with f16 matrices, in which only keys are rounded.
 const KIN: f64 = 2e-7;
-/// Max error of compiled logits of models with integer matrices, which round activations to eight
-/// bits.
+/// Max error of compiled logits of models with integer matrices, in which activations are rounded
+/// to eight bits.
 const INTEGERS: f64 = 1e-4;
-/// Max error of the interpreter's logits. Both sides round to single precision.
+/// Max error of the interpreter's logits. Transformers and the interpreter both round to single
+/// precision.
 const EXACT: f64 = 1e-9;
 
 fn folder() -> PathBuf {
@@ -69,8 +70,8 @@ fn checkpoint_folder_matches_the_bits_of_its_conversion() {
     }
 }
 
-/// Models whose architecture is a variant of another one, with added or missing parts, as
-/// transformers saves them (`make/kin.py`).
+/// Checks models whose architecture is a variant of another one, with added or missing parts.
+/// Transformers saved these models (`make/kin.py`).
 #[test]
 fn related_architectures_match_transformers() {
     let scratch = scratch("checkpoints_kin");
@@ -95,8 +96,9 @@ fn related_architectures_match_transformers() {
     }
 }
 
-/// Plans and quantised files made from a folder have the same logits as those made from the GGUF
-/// file. Plans refer to the folder or hold all weights, also with requantised weights.
+/// Checks that plans and quantised files made from a folder have the same logits as those made from
+/// the GGUF file. Plans either refer to the folder or hold all weights, including requantised
+/// weights.
 #[test]
 fn plans_and_quantised_files_match_the_converted_file() {
     let scratch = scratch("checkpoints_made");
@@ -128,8 +130,8 @@ fn plans_and_quantised_files_match_the_converted_file() {
     }
 }
 
-/// Experts whose bytes in the shards can be packed directly are streamed from there. Converted
-/// experts can only be streamed from a plan.
+/// Checks that experts are streamed directly from the shards if their bytes there can be packed
+/// without conversion. Converted experts can only be streamed from a plan.
 #[test]
 fn folder_experts_stream_directly_from_their_shards() {
     let target = Target::AVX2;
@@ -188,7 +190,7 @@ fn folder_vocabulary_and_template_are_used() {
     assert!(spec.chat_template.unwrap().contains("<|im_start|>assistant"));
 }
 
-/// Copies a checkpoint, so that the copy can be damaged.
+/// Copies a checkpoint, so that a test can damage the copy.
 fn copy(name: &str, to: &Path) {
     for entry in fs::read_dir(folder().join(name)).unwrap() {
         let entry = entry.unwrap();
@@ -196,7 +198,7 @@ fn copy(name: &str, to: &Path) {
     }
 }
 
-/// Name of the damage, the damage, and a part of the error.
+/// A kind of damage: its name, a function that damages a folder, and a part of the expected error.
 type Damage = (&'static str, fn(&Path), &'static str);
 
 fn edit(folder: &Path, file: &str, change: impl FnOnce(&mut Json)) {
@@ -356,8 +358,8 @@ const DAMAGES: &[Damage] = &[
     ),
 ];
 
-/// Each damage gives a one-line error with the exit status of malformed or missing input; never a
-/// panic.
+/// Checks that each damage gives a one-line error with the exit status of malformed or missing
+/// input, and never a panic.
 #[test]
 fn damaged_checkpoints_are_refused_in_a_line() {
     for (what, damage, says) in DAMAGES {
@@ -381,7 +383,7 @@ fn damaged_checkpoints_are_refused_in_a_line() {
     }
 }
 
-/// Changes bytes of a header and of an index one by one. Each gives an error or a model, never a
+/// Checks that changing any byte of a header or an index gives an error or a model, and never a
 /// panic.
 #[test]
 fn damaged_bytes_never_panic() {
@@ -405,7 +407,7 @@ fn damaged_bytes_never_panic() {
     Model::open(&at).unwrap();
 }
 
-/// Models in Hugging Face's cache are found by the name that its tools use.
+/// Checks that models in Hugging Face's cache are found by the name that Hugging Face's tools use.
 #[test]
 fn cached_hub_model_is_found_by_name() {
     let cache = scratch("checkpoints_hub");

@@ -1,7 +1,7 @@
-//! Sparse attention: an index chooses the positions to attend to. Golden models' files are edited
-//! to choose another number of positions. Results are unchanged before the first position at which
-//! some are left out. Results agree for steps of any size, any number of threads, and attention in
-//! parts.
+//! Sparse attention, in which an index chooses the positions to attend to. Golden models' files are
+//! edited so that they choose another number of positions. Results are unchanged before the first
+//! position for which some positions are not chosen. Results agree for steps of any size, any
+//! number of threads, and attention in parts.
 
 use std::path::Path;
 
@@ -15,11 +15,11 @@ use ixc_testing::nmse::nmse;
 
 const TOKENS: u32 = 450;
 
-/// Golden models, and the number of positions, entries or blocks to choose.
+/// Golden models, and the number of positions, entries or blocks that their index chooses here.
 ///
-/// - Most models choose about 300 positions, more than a part of attention has. `glm5-next` chooses
-///   them in runs of 4.
-/// - `deepseek4-chosen` chooses among entries of 4 positions, whose number is smaller.
+/// - Most models choose about 300 positions, more than one part of attention has. `glm5-next`
+///   chooses them in runs of 4.
+/// - `deepseek4-chosen` chooses among entries of 4 positions, so it chooses a smaller number.
 /// - `BLOCKS` chooses blocks of 32 positions for each head.
 const MODELS: [(&str, u32); 8] = [
     ("deepseek32", 300),
@@ -35,7 +35,7 @@ const BLOCKS: &str = "minimax-m3-chosen";
 const BLOCK: u32 = 32;
 
 /// Returns a number to choose that is larger than the number of existing positions, but smaller
-/// than the context. The graph then still has an index.
+/// than the context. All positions are then chosen, but the graph still has an index.
 fn all(name: &str) -> u32 {
     if name == BLOCKS { TOKENS.div_ceil(BLOCK) } else { 512 }
 }
@@ -61,8 +61,8 @@ fn tokens(name: &str) -> Vec<u32> {
     (0..TOKENS as usize).map(|i| prompt[(i * i + i / 7) % prompt.len()]).collect()
 }
 
-/// Returns the first position at which the index leaves out a position, a run of positions or an
-/// entry.
+/// Returns the first position for which the index does not choose all positions, runs of positions
+/// or entries.
 fn beyond(name: &str, top_k: u32) -> usize {
     match name {
         "glm5-next" => top_k as usize + 3,
@@ -90,7 +90,7 @@ fn unselected_positions_affect_only_later_rows() {
             let (found, right) = (logits(&mut few, &tokens, step), logits(&mut all, &tokens, step));
             let width = found.len() / tokens.len();
             let differs = found.chunks(width).zip(right.chunks(width)).position(|(a, b)| bits(a) != bits(b));
-            // Leaving out positions with small weights may change no bit at first.
+            // If positions with small weights are not chosen, the bits may stay the same at first.
             let differs = differs.unwrap_or(tokens.len());
             println!(
                 "{name}, {step} rows: logits differ from position {differs} on; positions are dropped from {beyond} on"
@@ -98,8 +98,8 @@ fn unselected_positions_affect_only_later_rows() {
             assert!((beyond..beyond + 20).contains(&differs), "{name}, {step} rows: {differs}, {beyond}");
             by_rows.push(found);
         }
-        // Sums of floats depend on the number of rows and on the parts. A position whose index then
-        // chooses otherwise differs by more.
+        // Sums of floats depend on the number of rows and on the parts, so bits may differ. If the
+        // index chose other positions, the difference would be larger.
         let many = &by_rows[0];
         let width = many.len() / tokens.len();
         for (found, how) in by_rows[1..].iter().zip(["in other steps", "one by one"]) {
@@ -112,8 +112,8 @@ fn unselected_positions_affect_only_later_rows() {
     }
 }
 
-/// All targets choose the same positions. Their logits differ by no more than in models without an
-/// indexer.
+/// Checks that all targets choose the same positions. Their logits must not differ by more than in
+/// models without an index.
 #[test]
 fn targets_agree_on_chosen_places() {
     for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7), ("hy_v4", 20), (BLOCKS, 2)] {
@@ -136,8 +136,8 @@ fn targets_agree_on_chosen_places() {
     }
 }
 
-/// Chosen positions are stored consecutively, so kernels do not know their distance. A plan with
-/// scores that depend on the distance (ALiBi) is refused.
+/// Checks that a plan with scores that depend on the distance (ALiBi) is refused. Chosen positions
+/// are stored consecutively, so kernels do not know their distance.
 #[test]
 fn distance_slopes_with_selected_positions_are_refused() {
     let mut model = choosing("deepseek32", 20);
@@ -147,8 +147,8 @@ fn distance_slopes_with_selected_positions_are_refused() {
     assert!(error.contains("no ALiBi slopes for positions that an index chose"), "{error}");
 }
 
-/// Streaming experts changes no bits, also after truncation to positions at which blocks are left
-/// out, and to positions at which none are.
+/// Checks that streaming experts changes no bits. Sequences are also truncated, to positions at
+/// which some blocks are not chosen, and to positions at which all are.
 #[test]
 fn selected_blocks_are_independent_of_streaming_and_truncation() {
     let (model, tokens) = (choosing(BLOCKS, 2), tokens(BLOCKS));
@@ -157,7 +157,7 @@ fn selected_blocks_are_independent_of_streaming_and_truncation() {
         let mut resident = load(compile(&model, &options).unwrap().plan, target, 0).unwrap();
         for step in [64, 1] {
             let right = bits(&logits(&mut resident, &tokens, step));
-            // Memory for six of sixteen experts.
+            // This budget has memory for six of the sixteen experts.
             let budget = 6 << 14;
             let streamed = CompileOptions { expert_memory: Some(budget), ..options.clone() };
             let mut engine = load(compile(&model, &streamed).unwrap().plan, target, budget).unwrap();

@@ -55,7 +55,7 @@ fn doctor_finds_a_target() {
 #[test]
 fn doctor_measures_a_drive_and_remembers_it() {
     let folder = crate::support::scratch("drive");
-    // The file is sparse: this test checks the output, not the drive's speed.
+    // The file is sparse, because this test checks the output, not the speed of the drive.
     std::fs::File::create(folder.join("file")).unwrap().set_len(65 << 20).unwrap();
     let doctor = |path: &std::path::Path, more: &[&str]| {
         let mut command = ixc(["doctor", "--no-bandwidth", "--drive"]);
@@ -69,7 +69,7 @@ fn doctor_measures_a_drive_and_remembers_it() {
     assert_eq!(rates.iter().map(|rate| rate["depth"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64]);
     assert!(rates.iter().all(|rate| rate["bytes_per_second"].as_f64().unwrap() > 0.0), "{drive}");
     assert!(rates.iter().any(|rate| rate["depth"] == drive["queue_depth"]), "{drive}");
-    // The rate of a file system without a drive, or without O_DIRECT, is measured and not stored.
+    // On a file system without a drive or without O_DIRECT, the rate is measured but not stored.
     let there = std::fs::read_dir(folder.join("cache").join("ixc")).map_or(0, Iterator::count);
     assert_eq!(there, usize::from(drive["remembered"] == true), "{drive}");
 
@@ -97,7 +97,8 @@ fn plan_predicts_speed_and_runs_report_the_error() {
     let facts: Json = serde_json::from_str(&stdout(with(&["plan", model, "--json"]))).unwrap();
     let rows = facts["budgets"].as_array().unwrap();
     let number = |row: &Json, name: &str| row[name].as_f64().unwrap();
-    // The rows go from the least budget to memory for all experts. A larger budget is never slower.
+    // The rows go from the least budget to the budget for all experts. A larger budget is never
+    // slower.
     assert!(rows.len() > 2 && rows[0]["memory"] == facts["least_memory"], "{facts}");
     for pair in rows.windows(2) {
         for name in ["memory", "hit_rate", "decode", "prefill"] {
@@ -111,8 +112,7 @@ fn plan_predicts_speed_and_runs_report_the_error() {
     );
     assert!(number(last, "decode") > 0.0 && number(&rows[0], "bytes_per_token") > 0.0, "{facts}");
 
-    // The least budget varies between runs, since the process itself takes different amounts of
-    // memory.
+    // The least budget varies between runs, since the process's memory for other purposes varies.
     let text = stdout(with(&["plan", model, "--hit-rate", "0.75"]));
     assert!(text.contains("   75 % ") && text.contains("all is in memory"), "{text}");
     let refused = with(&["plan", model, "--memory", "1MiB"]).output().unwrap();
@@ -122,7 +122,8 @@ fn plan_predicts_speed_and_runs_report_the_error() {
     let (_, needed) = refused.rsplit_once("experts, and ").unwrap();
     let needed: u64 = needed.split_once(" MiB").unwrap().0.parse().unwrap();
     let some = format!("{}MiB", needed + 8);
-    // A plan with experts in blocks has the same number of experts, and packs nothing at load.
+    // A plan with experts in blocks has the same number of experts, and needs no packing when it is
+    // loaded.
     let packed = folder.join("packed.ixp");
     let packed = packed.to_str().unwrap();
     stdout(with(&["compile", model, "-o", packed, "--memory", "1MiB", "--pack"]));
@@ -144,12 +145,12 @@ fn plan_predicts_speed_and_runs_report_the_error() {
     let message = stderr(&run);
     assert!(run.status.success() && message.contains("forecast  predicted "), "{message}");
 
-    // Runs record the hit rate of routing, unless experts are deferred. Runs with and without
-    // read-ahead record the same rate, since predicted experts count as missed.
+    // Runs record the hit rate of their routing, unless experts are deferred. Runs with and without
+    // read-ahead record the same rate, because predicted experts are counted as missed.
     //
-    // Memory holds a small part of the experts, so some are missed, and some predicted ones are
-    // absent. Their number depends on other memory of a busy machine, and forty tokens are few. The
-    // measurements therefore agree only to about a third.
+    // Memory holds a small part of the experts, so some experts are missed, and some predicted
+    // experts are absent. Their number depends on the other memory of a busy machine, and forty
+    // tokens are few. The measurements therefore agree only to about a third.
     let part = format!("{}MiB", needed + 2);
     let evenness = |more: &[&str]| {
         let run = ["run", model, "--raw", "-p", "Hello", "-n", "40", "--temp", "0", "--memory", &part, "--stats"];
@@ -157,7 +158,7 @@ fn plan_predicts_speed_and_runs_report_the_error() {
         assert!(output.status.success(), "{}", stderr(&output));
         let files = std::fs::read_dir(folder.join("cache/ixc")).unwrap().map(|entry| entry.unwrap().path());
         let of_model = |path: &std::path::PathBuf| {
-            // The folder also has the file with the user's secret.
+            // The cache folder also contains the file with the user's secret, which is skipped.
             let facts: Json = serde_json::from_slice(&std::fs::read(path).unwrap()).ok()?;
             facts["model"].as_str().is_some_and(|name| name.contains(".gguf ")).then_some(facts)
         };
@@ -193,7 +194,8 @@ fn closed_standard_output_is_no_error() {
     assert_eq!((child.wait().unwrap().code(), &*said), (Some(0), ""));
 }
 
-/// A file with only a vocabulary is valid: its tokenizer works, but it lacks a model.
+/// Checks that a file with only a vocabulary is valid: its tokenizer works, but the file contains
+/// no model.
 #[test]
 fn a_vocabulary_without_a_model_is_inspected() {
     let Some(tokenizers) = crate::support::shared("golden/tokenizers") else { return };
@@ -204,7 +206,7 @@ fn a_vocabulary_without_a_model_is_inspected() {
     assert!(facts["problems"][0].as_str().unwrap().contains("token_embd.weight"), "{facts}");
 }
 
-/// If standard error is closed, messages and log warnings are dropped without an error.
+/// Checks that messages and log warnings are dropped without an error if standard error is closed.
 #[test]
 fn closed_standard_error_is_no_error() {
     let mut command = ixc(["run", "--raw", "-p", "The", "-n", "2", "--stats"]);
@@ -274,7 +276,7 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     let line = 1 + wrong.lines().position(|line| line.contains("embde")).unwrap();
     assert!(stderr(&output).contains(&format!("-:{line}:8: ")), "{}", stderr(&output));
     assert_eq!(opt(&graph, &["--passes", "no_such_pass"]).status.code(), Some(2));
-    // With memory for a part of the experts, the graph and the plan contain the loading of experts.
+    // If memory holds only a part of the experts, the graph and the plan load experts on demand.
     let memory = ["--expert-memory", "1MiB", "--predict", "2"];
     let explicit = stdout(ixc([&["dump", "--stage", "fused"][..], &memory].concat()));
     let residency = opt(&fused, &[&["--passes", "residency"][..], &memory].concat());
@@ -288,7 +290,7 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     assert_eq!(opt(&fused, &["--expert-memory", "much"]).status.code(), Some(2));
 }
 
-/// The output of a pass is text that the next pass can read; tile sizes can be set.
+/// Checks that the next pass can read the text that a pass writes, and that tile sizes can be set.
 #[test]
 fn passes_resume_from_dumped_text() {
     let file = crate::support::scratch("passes").join("left");
@@ -326,7 +328,8 @@ fn passes_resume_from_dumped_text() {
     );
 }
 
-/// The README names every command and no others, and the options that it shows exist.
+/// Checks that the README names all commands and no others, and that the options that it shows
+/// exist.
 #[test]
 fn readme_names_existing_commands_and_options() {
     let readme = include_str!("../../README.md");
@@ -337,7 +340,7 @@ fn readme_names_existing_commands_and_options() {
             "{command}"
         );
     }
-    // Commands in code: between backticks, or lines of a block.
+    // Collects the commands in code: between backticks, or in lines of a code block.
     let shown = readme.split('`').flat_map(str::lines).map(|line| line.trim_start_matches("cargo run --release -- "));
     let mut checked = 0;
     for line in shown.filter(|line| line.starts_with("ixc ") || line.starts_with("run -p")) {

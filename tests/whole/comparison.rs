@@ -26,7 +26,7 @@ fn compared(a: &Path, b: &Path, more: &[&str]) -> (Option<i32>, String, String) 
 fn significant_changes_are_reported_and_set_exit_status() {
     let folder = scratch("comparison");
     let (a, mut document) = measured(&folder);
-    // Both documents describe their model, options and machine.
+    // The documents of both measurements describe the model, the options and the machine.
     for part in ["model", "options", "cpu", "ixc", "os", "time"] {
         assert!(!document[part].is_null(), "{part}");
     }
@@ -38,7 +38,7 @@ fn significant_changes_are_reported_and_set_exit_status() {
     let (status, said, _) = compared(&a, &a, &[]);
     assert!(status == Some(0) && said.contains("the same model, options, machine and version"), "{said}");
     assert_eq!(said.matches("no change beyond noise").count(), 2, "{said}");
-    // Returns the same measurement with other rates, whose spread is that of a quiet machine.
+    // Sets other rates in a measurement. Their spread is that of a quiet machine.
     let at = |document: &mut Json, rates: [[f64; 4]; 2]| {
         for (row, rates) in document["rows"].as_array_mut().unwrap().iter_mut().zip(rates) {
             (row["all"], row["median"]) = (json!(rates), json!(rates[0]));
@@ -58,7 +58,7 @@ fn significant_changes_are_reported_and_set_exit_status() {
     assert_eq!(said.matches("no change beyond noise").count(), 1, "{said}");
     let (status, _, error) = compared(&faster, &base, &[]);
     assert!(status == Some(3) && error.contains("slower beyond noise: 1 of 2 rows"), "{error}");
-    // Every format has the same exit status.
+    // The exit status is the same for every output format.
     let (status, text, _) = compared(&faster, &base, &["--json"]);
     let facts: Json = serde_json::from_str(&text).unwrap();
     assert_eq!((status, &facts["schema"]), (Some(3), &"ixc.bench-comparison.v1".into()));
@@ -70,7 +70,7 @@ fn significant_changes_are_reported_and_set_exit_status() {
     let (_, markdown, _) = compared(&base, &faster, &["--format", "md"]);
     assert_eq!(markdown.lines().filter(|line| line.starts_with("| 1 | portable |")).count(), 2, "{markdown}");
     assert_eq!(compared(&base, &faster, &["--format", "jsonl"]).1.lines().count(), 2);
-    // Differences are printed first, except names of files.
+    // Differences between the settings are printed first, except for names of files.
     document["model"]["bytes"] = 5.into();
     document["model"]["file"] = "other.gguf".into();
     document["options"]["pin"] = "on".into();
@@ -87,8 +87,8 @@ fn significant_changes_are_reported_and_set_exit_status() {
     assert!(said.find("different") < said.find(" faster") && said.contains("only in a: threads 1"), "{said}");
 }
 
-/// All options of the measurements are compared, and option files by their content. Rows that
-/// differ only in the number of threads are paired.
+/// Checks that all options of two measurements are compared; options that are files are compared by
+/// content. Rows that differ only in the number of threads are compared with each other.
 #[test]
 fn options_and_threads_that_differ_are_named() {
     let folder = scratch("comparison-options");

@@ -10,7 +10,7 @@ use crate::support::terminal::{CTRL_C, CTRL_D, PASTE, Terminal};
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 use serde_json::Value as Json;
 
-/// A conversation with short answers.
+/// Returns the command of a conversation with short answers.
 fn chat(arguments: &[&str]) -> Command {
     let mut command = ixc(["run", "--chat", "--temp", "0", "-t", "1"]);
     if !arguments.contains(&"-n") {
@@ -20,7 +20,7 @@ fn chat(arguments: &[&str]) -> Command {
     command
 }
 
-/// The messages in a saved conversation, as `role: text`.
+/// Returns the messages in a saved conversation, as `role: text`.
 fn saved(path: &Path) -> Vec<String> {
     let facts: Json = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     assert_eq!((&facts["format"], &facts["version"]), (&"ixc-conversation".into(), &1.into()));
@@ -42,7 +42,7 @@ fn a_conversation_goes_on_when_its_context_is_full() {
         dropped += u32::from(said.contains("the context of 64 tokens is full: ") && said.contains("oldest turn"));
     }
     assert!(dropped > 0, "four turns fit into 64 tokens");
-    // A message that alone exceeds the context is removed again, and no other message is lost.
+    // If a message alone exceeds the context, it is removed again, and no other message is lost.
     let said = terminal.say(&"and so on ".repeat(80));
     assert!(
         said.contains(
@@ -103,7 +103,8 @@ fn input_is_editable_and_pasted_text_is_one_message() {
     for line in ["\"\"\"", "four", "five\"\"\"", "six\\", "seven", "//slash", " /space"] {
         terminal.say(line);
     }
-    // Up twice recalls the line before the last: a line that begins with a space is not remembered.
+    // Pressing Up twice recalls the line before the last one. A line that begins with a space is
+    // not remembered.
     terminal.say("\x1b[A\x1b[A");
     terminal.say(&format!("/save {}", file.display()));
     terminal.send(CTRL_D);
@@ -114,7 +115,7 @@ fn input_is_editable_and_pasted_text_is_one_message() {
     let remembered = fs::read_to_string(&history).unwrap();
     assert!(remembered.contains("one\\ntwo\\nthree") && !remembered.contains("/space"), "{remembered}");
 
-    // The next conversation has the lines of this one in its history.
+    // The next conversation has the lines of this conversation in its history.
     let mut terminal = start();
     terminal.asked();
     terminal.say("\x1b[A\x1b[A");
@@ -134,7 +135,8 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     for command in ["/help", "/regen", "/system", "/save", "/clear", "/bye"] {
         assert!(help.contains(command), "{help}");
     }
-    // Input typed ahead, or pasted in a terminal without bracketed paste, is not lost.
+    // Input that is typed before the program is ready, or pasted without bracketed paste, is not
+    // lost.
     terminal.send("/system\r/nothing\r/regen\r");
     let said = [terminal.asked(), terminal.asked(), terminal.asked()].concat();
     assert!(
@@ -157,7 +159,8 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     let before = saved(&file);
     assert_eq!(before[..2], ["system: Be brief.", "user: What is a trait?"]);
     terminal.say("And a lifetime?");
-    // The file exists, so the program asks for confirmation. Without it, the file is kept.
+    // The file exists, so the program asks for confirmation. Without confirmation, the file is
+    // kept.
     terminal.say(&save);
     assert!(terminal.say("n").contains("Nothing was written"));
     assert_eq!(saved(&file), before);
@@ -225,12 +228,13 @@ fn dumb_terminal_reads_plain_lines() {
     assert_eq!(terminal.end().1.code(), Some(0));
 }
 
-/// If the model has no template, an error is reported before the first question. A template can be
-/// named instead.
+/// Checks that a missing template is reported before the first question, and that the option for a
+/// template replaces it.
 #[test]
 fn template_option_replaces_a_missing_template() {
     let folder = scratch("converse_template");
-    // A key of another length would move all later bytes.
+    // The key is replaced by one of the same length, because another length would move all later
+    // bytes.
     let mut bytes = fs::read(demo_model()).unwrap();
     let key = b"tokenizer.chat_template";
     let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
@@ -258,7 +262,7 @@ fn template_option_replaces_a_missing_template() {
     let file = file.to_str().unwrap();
     let other = stdout(bare(&["-p", "Hello", "--chat-template", file]));
     assert_eq!(other, stdout(ixc(["run", "--no-chat", "-p", "user: Hello\nassistant:", "--temp", "0", "-n", "8"])));
-    // A named template replaces the model's own, in a plan too.
+    // A template named by the option replaces the model's own, also for a plan.
     let plan = folder.join("demo.ixp");
     stdout({
         let mut compile = ixc(["compile"]);
@@ -286,8 +290,8 @@ fn template_option_replaces_a_missing_template() {
     assert!(stderr(&output).contains("the chat template, line 1: "), "{}", stderr(&output));
 }
 
-/// The program prints a model's reasoning between two marker lines. The prompt is the same for both
-/// templates, but only the second template's source names the marker.
+/// Checks that the program prints a model's reasoning between two marker lines. Both templates give
+/// the same prompt, but only the source of the second one names the reasoning marker.
 #[test]
 fn thoughts_are_printed_separately() {
     let folder = scratch("converse_thoughts");
@@ -303,9 +307,9 @@ fn thoughts_are_printed_separately() {
     assert_eq!(thought, format!("[Start thinking]\n{}\n[End thinking]\n\n", plain.trim()));
 }
 
-/// A terminal shows the progress of a long prompt, and clears it before the text. The progress
-/// appears at once and ten times a second. No machine is too fast for that: the emulator takes a
-/// second for this prompt.
+/// Checks that a terminal shows the progress of a long prompt, and clears it before the text. Here,
+/// progress is shown at once and ten times a second. Even a fast machine shows it, because the
+/// emulator takes a second for this prompt.
 #[test]
 fn long_prompt_shows_progress() {
     let prompt = "the borrow checker ".repeat(40);
@@ -323,8 +327,8 @@ fn long_prompt_shows_progress() {
     assert_eq!(text.replace("\r\n", "\n"), piped);
 }
 
-/// A dim line after each answer has its length and how full the context is. Tab completes commands,
-/// and settings can be changed.
+/// Checks the dim line after each answer, which shows the answer's length and how full the context
+/// is. Tab completes commands, and settings can be changed.
 #[test]
 fn answer_statistics_are_shown_and_settings_can_change() {
     let mut terminal = Terminal::start(&mut chat(&["-c", "512"]), None);
@@ -346,7 +350,7 @@ fn answer_statistics_are_shown_and_settings_can_change() {
     let said = terminal.say("/set temp 1001");
     assert!(said.contains("must be in"), "{said}");
     assert!(terminal.say("/set temp much").contains("much"));
-    // Settings that are not named keep their values.
+    // Settings that the command does not name keep their values.
     let said = terminal.say("/set top-k 7");
     assert!(said.contains("temperature 0.5") && said.contains("top_k 7"), "{said}");
     terminal.send(CTRL_D);
@@ -358,7 +362,8 @@ fn answer_statistics_are_shown_and_settings_can_change() {
     assert!(!said.contains("tokens, ") && !said.contains("\u{1b}[2m"), "{said}");
 }
 
-/// Words are not broken at the edge of the screen, and standard output has the same text in a pipe.
+/// Checks that words are not broken at the edge of the screen, and that standard output has the
+/// same text in a pipe.
 #[test]
 fn answers_are_wrapped_at_words() {
     let mut command = chat(&["-p", "What is a trait?", "-n", "60", "--ignore-eos"]);

@@ -1,4 +1,5 @@
-//! The Grafana dashboard and the autoscaler of a release name only metrics that the server has.
+//! Checks that the Grafana dashboard and the autoscaler of a release name only metrics that the
+//! server has.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +14,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// Returns the names after each `before` in a text.
+/// Returns the names that follow each occurrence of `before` in a text.
 fn names<'t>(text: &'t str, before: &str) -> BTreeSet<&'t str> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let rests = text.split(before).skip(1);
@@ -23,8 +24,8 @@ fn names<'t>(text: &'t str, before: &str) -> BTreeSet<&'t str> {
 #[test]
 fn dashboards_name_metrics_of_the_server() {
     let source = read("serve/src/http/metrics.rs");
-    // In the server's table, the name is the first argument of `metric(`, on the same line or on
-    // the next one.
+    // In the server's table, a metric's name is the first argument of `metric(`, on the same line
+    // or on the next one.
     let table: String = source.split_whitespace().collect();
     let known = names(&table, "metric(\"");
     assert!(known.len() > 30 && known.contains("requests_deferred"), "{known:?}");

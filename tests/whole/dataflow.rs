@@ -1,4 +1,4 @@
-//! Placement on grids of processing elements (PEs): every descriptor obeys the rules, and its plan
+//! Placement on grids of processing elements (PEs). Every descriptor obeys the rules, and its plan
 //! computes the model's logits.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -56,7 +56,7 @@ fn run(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
     logits
 }
 
-/// Returns the ranges of all columns of a slice: `(first byte, bytes)`.
+/// Returns the range of the row's bytes for each column and part of a slice: `(first byte, bytes)`.
 fn ranges(slice: &Slice, columns: u32, parts: u32) -> Vec<(u64, u64)> {
     let at = |column: u32, part: u32| {
         slice.offset + u64::from(column) * slice.column_stride + u64::from(part) * slice.part_stride
@@ -74,7 +74,7 @@ fn received(port: &Port) -> Option<&Slice> {
 
 /// Checks the rules that every descriptor must obey.
 fn check(d: &Descriptor) {
-    // The simulator checks its own rules.
+    // The simulator's check tests its own rules.
     if let Err(error) = ixc::dataflow::check::Machine::new(d.clone()) {
         panic!("{error}");
     }
@@ -82,7 +82,7 @@ fn check(d: &Descriptor) {
     weights(d);
     everything_is_received(d);
     colours(d);
-    // Every sent slice is received by a stream.
+    // Every sent slice has a stream.
     for (number, program) in d.programs.iter().enumerate() {
         for port in &program.ports {
             let Port::Send(slice) = port else { continue };
@@ -126,7 +126,7 @@ fn memory(d: &Descriptor) {
     }
 }
 
-/// Checks that every byte of every matrix that products read is in exactly one instance.
+/// Checks that every byte of every matrix that products read belongs to exactly one instance.
 fn weights(d: &Descriptor) {
     let mut slices: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for program in &d.programs {
@@ -156,7 +156,8 @@ fn weights(d: &Descriptor) {
     }
 }
 
-/// Checks that every received byte is sent, and arrives by a stream.
+/// Checks that every byte that a program receives is sent by another program, and that a stream
+/// brings it.
 fn everything_is_received(d: &Descriptor) {
     let mut sent: HashMap<(u32, u32), Vec<(u64, u64)>> = HashMap::new();
     for (number, program) in d.programs.iter().enumerate() {
@@ -210,7 +211,7 @@ fn everything_is_received(d: &Descriptor) {
     }
 }
 
-/// Checks that within a wave, each colour of a link carries one tensor in one direction.
+/// Checks that within a wave, each colour of a link carries one tensor from one sender.
 fn colours(d: &Descriptor) {
     let Routing::Colours(most) = d.grid.link.routing else {
         assert!(d.streams.iter().all(|stream| stream.colour == 0));
@@ -338,8 +339,8 @@ fn models_fit_grids_of_all_kinds() {
             let again = place(&model, &grid, &PlaceOptions::default()).unwrap().descriptor;
             assert!(*d == again, "{name}: another descriptor the second time");
         }
-        // Three kinds of placement occur: programs with separate PEs, programs that share PEs, and
-        // waves.
+        // The grids lead to all three kinds of placement: programs with separate PEs, programs that
+        // share PEs, and waves.
         assert_eq!(ways.len(), 3, "{name}: {ways:?}");
     }
 }
@@ -359,8 +360,8 @@ fn too_small_grid_error_names_the_oversized_part() {
     assert!(matches!(colours, PlaceError::Colours { colours: 1, .. }), "{colours}");
 }
 
-/// Plans whose programs are divided into pieces stay within the error limits of the golden models.
-/// The interpreter of kernel IR gives the same bits.
+/// Checks that plans cut into pieces stay within the error limits of the golden models. The
+/// interpreter of kernel IR gives the same bits.
 #[test]
 fn plans_in_pieces_compute_the_model() {
     let Some(golden) = shared("golden") else { return };
@@ -388,8 +389,8 @@ fn plans_in_pieces_compute_the_model() {
     }
 }
 
-/// A row that is too large for any PE is normalised in pieces, and each product receives the pieces
-/// that it reads.
+/// Checks a row that is too large for any PE: it is normalised in pieces, and each product receives
+/// the pieces that it reads.
 #[test]
 fn a_row_longer_than_a_memory_is_normed_in_pieces() {
     let long =
@@ -421,8 +422,8 @@ fn demo_model_fits_a_small_grid() {
     check(&placed.descriptor);
 }
 
-/// Random models on random grids give a descriptor that obeys the rules, or an error that names the
-/// program that does not fit.
+/// Checks random models on random grids. Placement gives a descriptor that obeys the rules, or an
+/// error that names the program that does not fit.
 #[test]
 fn random_models_fit_random_grids_or_are_refused() {
     let (mut fitted, mut refused) = (0, 0);

@@ -1,5 +1,5 @@
 //! Deferred experts, which are computed one layer late. Compiled code is compared with the
-//! interpreter, and streamed experts with resident ones. The runtime refuses wrong plans.
+//! interpreter, and streamed experts with resident ones. The runtime refuses invalid plans.
 
 use std::path::{Path, PathBuf};
 
@@ -20,8 +20,8 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
 const MAX_TOKENS: u32 = 40;
-/// Max error, as for other models with quantised weights (`made_models.rs`): activations are
-/// rounded in a chain of a few products.
+/// Max error, the same as for other models with quantised weights (`made_models.rs`): activations
+/// are rounded in a chain of a few products.
 const BOUND: f64 = 2e-3;
 /// Memory for at least six of the 24 blocks: a block has 3 * 256 rows of up to 272 bytes.
 const BUDGET: u64 = 6 * 3 * 256 * 272;
@@ -38,7 +38,7 @@ fn made() -> ModelParameters {
     }
 }
 
-/// Writes the model to a file of this test, which has to be removed.
+/// Writes the model to a file of this test, and opens it. The caller has to remove the file.
 fn open(name: &str) -> (PathBuf, Model, Vec<u32>) {
     let made = made();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deferral_{name}.gguf"));
@@ -48,8 +48,8 @@ fn open(name: &str) -> (PathBuf, Model, Vec<u32>) {
     (path, model, tokens)
 }
 
-/// Targets with different kernels, and whether weights are packed. `portable` gives the bits of
-/// `avx2`, as `made_models.rs` shows.
+/// Targets with different kernels, and whether weights are packed. `portable` is missing because it
+/// gives the bits of `avx2`, as `made_models.rs` shows.
 const TARGETS: [(Target, bool); 4] =
     [(Target::AVX2, true), (Target::AVX2, false), (Target::AVX512, true), (Target::AMX, true)];
 
@@ -76,8 +76,8 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
             let right = Interpreter::new(&fused, &weights).unwrap().step(tokens, &positions, &rows).unwrap();
             assert!(nmse(&right, &exact[..right.len()]) > 10.0 * BOUND, "deferral changes nothing");
             let found = logits(&mut load(plan, target, 0).unwrap(), tokens, MAX_TOKENS as usize);
-            // If two experts weigh nearly the same, rounding may choose the other one for one
-            // token.
+            // If two experts have nearly the same weight, rounding may select the other expert for
+            // one token.
             let width = right.len() / tokens.len();
             let errors = found.chunks(width).zip(right.chunks(width)).map(|(found, right)| nmse(found, right));
             let beyond: Vec<f64> = errors.filter(|&error| error > BOUND).collect();
@@ -99,8 +99,8 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
                     assert!(bits(&streamed) == bits(&resident), "{how}: other bits");
                     assert!(length == 1 || bits(&resident) == bits(&found), "{how}: other bits than without groups");
                     let stats = engine.stream().unwrap().stats().groups;
-                    // The number may be 0, since all experts that are read ahead may arrive in
-                    // time.
+                    // There may be no missing experts, since all experts that are read ahead may
+                    // arrive in time.
                     let missing = |layer: &GroupStats| layer.misses + layer.on_the_way + layer.predicted_bytes > 0;
                     assert!(stats.iter().all(missing), "{how}: {stats:?}");
                     assert!(stats.iter().all(|layer| layer.failures == 0), "{how}: {stats:?}");
@@ -114,8 +114,8 @@ fn deferred_graph_compiles_correctly_and_streams_bit_exactly() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// With memory for the experts of two layers or more, deferred experts are read before the next
-/// layer starts. Every expert that was read is used.
+/// Checks that deferred experts are read before the next layer starts, if memory holds the experts
+/// of two layers or more. Every expert that was read is used.
 fn announced(plan: &Plan<Kernel>, target: Target, tokens: &[u32], how: &str) {
     let mut engine = load(plan.clone(), target, 2 * BUDGET).unwrap();
     logits(&mut engine, tokens, 1);
@@ -145,7 +145,7 @@ fn plan_without_deferral_is_unchanged() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Plans with wrong request windows, which the runtime must refuse.
+/// Checks that the runtime refuses plans with wrong request windows.
 #[test]
 fn plans_with_windows_that_are_wrong_are_refused() {
     type Change = fn(&mut Plan<Kernel>);
@@ -155,7 +155,8 @@ fn plans_with_windows_that_are_wrong_are_refused() {
     const REQUEST: fn(&Step) -> bool = |step| matches!(step, Step::Request { .. });
     const RELEASE: fn(&Step) -> bool = |step| matches!(step, Step::Release { .. });
     let cases: [(&str, Change); 9] = [
-        // Windows are: layer 0, the rest of layer 0, layer 1, the rest of layer 1, layer 2.
+        // The windows are: layer 0, deferred experts of layer 0, layer 1, deferred experts of layer
+        // 1, layer 2.
         ("requested, then released", |p| {
             let at = position(p, 1, REQUEST);
             p.steps.remove(at);
@@ -180,7 +181,7 @@ fn plans_with_windows_that_are_wrong_are_refused() {
         ("over the rows of the group's routing", |p| {
             let (at, bucket) = (position(p, 0, REQUEST), position(p, 1, |step| matches!(step, Step::Bucket { .. })));
             p.steps[at] = Step::Request { group: 0, bucket: BucketId(1) };
-            // The bucket is filled before its request.
+            // In this plan, the bucket is filled after the request that needs it.
             let bucket = p.steps.remove(bucket);
             p.steps.insert(position(p, 0, |step| matches!(step, Step::Bucket { .. })) + 1, bucket);
         }),
@@ -255,7 +256,7 @@ fn program_defers_on_request_and_reports_it() {
     let divergence = |name: &str| deferral["divergence"][name].as_f64().unwrap();
     assert!(divergence("mean") > 0.0 && divergence("mean") < divergence("max"), "{bench}");
     assert!(divergence("agreement") > 0.3 && divergence("positions") > 20.0, "{bench}");
-    // Deferral is fixed in a plan; options of a run cannot change it.
+    // A plan fixes its deferral, so options of a run cannot change it.
     let plan = path.with_extension("ixp");
     stdout(ixc(["compile", model, "--no-weights", "--defer", "1", "-o", plan.to_str().unwrap()]));
     let output = ixc(["bench", plan.to_str().unwrap(), "--defer", "1"]).output().unwrap();

@@ -1,11 +1,12 @@
-//! Every command that takes a MODEL accepts `demo`, and uses the demo model if MODEL is left out.
+//! Checks that every command that takes a MODEL accepts `demo`, and uses the demo model if MODEL is
+//! omitted.
 
 use std::fs;
 
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 use serde_json::Value as Json;
 
-/// Returns the outputs for the demo model by name, and with the name left out.
+/// Returns two outputs of a command: with the name `demo`, and with the name omitted.
 fn both(before: &[&str], after: &[&str]) -> [String; 2] {
     [&["demo"][..], &[]].map(|name| stdout(ixc([before, name, after].concat())))
 }
@@ -49,7 +50,7 @@ fn compile_and_logits_default_to_the_demo_model() {
         stdout(command);
         assert_eq!(fs::read(&out).unwrap(), fs::read(&of_plan).unwrap(), "{name}");
     }
-    // The output has the default name.
+    // The output file has the default name.
     let mut command = ixc(["compile"]);
     command.current_dir(&folder);
     let said = stdout(command);
@@ -57,8 +58,8 @@ fn compile_and_logits_default_to_the_demo_model() {
     assert!(folder.join("demo.ixp").is_file());
 }
 
-/// A regression: the command reported that the demo model, with its 16 experts in each layer, has
-/// no experts.
+/// Regression test: the command once reported that the demo model, with its 16 experts in each
+/// layer, has no experts.
 #[test]
 fn demo_model_is_planned_from_a_cached_file() {
     let folder = scratch("demo_plan");
@@ -94,8 +95,8 @@ fn single_text_argument_is_not_taken_as_a_model() {
     assert!(status == Some(2) && said.contains("IDS"), "{said}");
 }
 
-/// If the user's own folder cannot be written, a command that needs the demo model as a file uses a
-/// temporary one.
+/// Checks that a command that needs the demo model as a file writes a temporary one, if the user's
+/// own folder cannot be written.
 #[test]
 fn demo_model_uses_a_temporary_file_without_home() {
     let temporary = scratch("demo_no_home");

@@ -1,9 +1,10 @@
 //! Every command that a page shows is run, and must print the output that the page shows.
 //!
 //! A block of commands is fenced as `console`. If any line begins with `$ `, these lines are
-//! commands, and the other lines are their output. In the output, `...` stands for any text; alone
-//! on a line, it stands for any lines. Without `$ `, each line is a command. A command must
-//! succeed, unless its output begins with `error:`. HTML comments in a page control its blocks:
+//! commands, and all other lines are their output. In the output, `...` stands for any text; alone
+//! on a line, it stands for any lines. If no line begins with `$ `, each line is a command. A
+//! command must succeed, unless its output begins with `error:`. HTML comments in a page control
+//! its blocks:
 //!
 //! ```text
 //! <!-- not run: WHY -->      the next block does not run, but its commands' options are parsed
@@ -21,9 +22,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{demo_model, scratch};
 
-/// Min number of commands that run. With fewer, this test fails to find commands.
+/// Min number of commands that run. If fewer run, this test has failed to find commands.
 const LEAST_RUN: usize = 50;
-/// Max number of commands that do not run. With more, commands are skipped that could run.
+/// Max number of commands that are not run. If there are more, some are skipped that could run.
 const MOST_LEFT_OUT: usize = 20;
 
 /// A command of a page.
@@ -33,9 +34,9 @@ struct Shown {
     command: String,
     /// The output, if the page shows it.
     output: Option<Vec<String>>,
-    /// The reason for which the command does not run.
+    /// Reason why the command is not run, if it is not.
     left_out: Option<String>,
-    /// Whether the command is in a comment.
+    /// Whether the command is in a comment `before:`.
     is_before: bool,
 }
 
@@ -57,7 +58,7 @@ pub(super) fn name(page: &Path) -> String {
 /// Returns the commands of a page in order.
 ///
 /// # Errors
-/// If a comment or a block has none of these forms; the error has its line.
+/// Fails if a comment or a block has an unknown form. The error has its line.
 fn commands(text: &str) -> Result<Vec<Shown>, String> {
     let (mut shown, mut left_out): (Vec<Shown>, Option<String>) = Default::default();
     let mut lines = text.lines().zip(1..);
@@ -123,7 +124,7 @@ fn commands(text: &str) -> Result<Vec<Shown>, String> {
     Ok(shown)
 }
 
-/// Returns whether a line matches the page's line, in which `...` is any text.
+/// Returns whether an output line matches a page's line, in which `...` stands for any text.
 fn is_line(line: &str, shown: &str) -> bool {
     let mut parts = shown.trim_end().split("...");
     let first = parts.next().unwrap_or_default();
@@ -139,7 +140,8 @@ fn is_line(line: &str, shown: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Returns whether lines match the page's lines, in which a line `...` is any number of lines.
+/// Returns whether output lines match a page's lines, in which a line `...` stands for any number
+/// of lines.
 fn are_lines(lines: &[&str], shown: &[String]) -> bool {
     match shown.split_first() {
         None => lines.iter().all(|line| line.trim().is_empty()),
@@ -159,7 +161,7 @@ fn run(command: &str, folder: &Path) -> (bool, String) {
         bash.env_remove(name);
     }
     let path = std::env::join_paths([program, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
-    // Comments use files of the repository.
+    // Commands in comments use files of the repository.
     bash.env("ROOT", env!("CARGO_MANIFEST_DIR"));
     bash.env("PATH", path)
         .env("HOME", folder)
@@ -172,7 +174,7 @@ fn run(command: &str, folder: &Path) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Results of a page's commands.
+/// Results of running a page's commands.
 #[derive(Default)]
 struct Done {
     run: usize,

@@ -1,4 +1,4 @@
-//! `--download`, with a program in place of Hugging Face's.
+//! `--download`, tested with a script in place of Hugging Face's program.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::{demo_model, ixc, scratch, stderr};
 
-/// A user with a folder of programs and an empty cache of Hugging Face's.
+/// A user with a folder of programs and an empty cache for Hugging Face's tools.
 struct User {
     folder: PathBuf,
 }
@@ -19,8 +19,8 @@ impl User {
         User { folder }
     }
 
-    /// Makes a program that notes its arguments, prints, and then runs `script` in the folder of
-    /// the snapshot.
+    /// Creates a program that records its arguments, prints text, and then runs `script` in the
+    /// folder of the snapshot.
     fn program(&self, name: &str, script: &str) {
         let path = self.folder.join("programs").join(name);
         let text = format!(
@@ -57,7 +57,7 @@ fn missing_model_is_downloaded_once_and_run() {
     user.program("hf", &copy);
     let run =
         |more: &[&str]| user.ixc(&[&["run", "-hf", "org/tiny:q4_k_m"], more, &TEXT[..]].concat()).output().unwrap();
-    // Without the option, nothing is fetched.
+    // Without the option, nothing is downloaded.
     let refused = run(&[]);
     let said = stderr(&refused);
     assert!(refused.status.code() == Some(2) && said.contains("downloads nothing without --download"), "{said}");
@@ -67,13 +67,14 @@ fn missing_model_is_downloaded_once_and_run() {
     assert!(first.status.success(), "{said}");
     let call = "hf download org/tiny --include *[-._/][Qq]4_[Kk]_[Mm][-.]*gguf";
     assert_eq!(user.calls(), [call]);
-    // The program's output is progress. Standard output has only the text.
+    // The program's output is shown as progress. Standard output has only the generated text.
     assert!(said.contains("Downloading 100%") && said.contains("on standard output"), "{said}");
     assert!(said.contains("ixc: hf download org/tiny --include '*[-._/][Qq]4_[Kk]_[Mm][-.]*gguf'\n"), "{said}");
     assert!(!String::from_utf8_lossy(&first.stdout).contains("on standard output"));
     let second = run(&["--download"]);
     assert_eq!((second.stdout, user.calls().len()), (first.stdout, 1));
-    // Also from a variable, by another command, for the name of one file.
+    // The option may also come from a variable, for another command, with the name of a single
+    // file.
     let mut inspect = user.ixc(&["inspect", "hf:org/other/resolve/main/tiny-Q4_K_M.gguf"]);
     let inspected = inspect.env("IXC_DOWNLOAD", "1").output().unwrap();
     assert!(inspected.status.success(), "{}", stderr(&inspected));
@@ -86,7 +87,8 @@ fn folder_of_safetensors_is_downloaded_with_its_tokenizer() {
     user.program("huggingface-cli", "[ \"$4\" != '*.json' ] || printf '{}' > config.json\n[ \"$4\" != 'model*.safetensors' ] || printf x > model.safetensors");
     let output = user.ixc(&["inspect", "org/plain", "--download"]).output().unwrap();
     let said = stderr(&output);
-    // The stand-in's files are no model: the download has ended, and reading them fails.
+    // The files of the stand-in are not a model: the download succeeds, and reading the files
+    // fails.
     assert!(output.status.code() == Some(65) && said.contains("snapshots/abc"), "{said}");
     let expected = ["*.json", "tokenizer*", "*.txt", "*.jinja", "model*.safetensors"]
         .map(|pattern| format!("huggingface-cli download org/plain --include {pattern}"));

@@ -1,5 +1,5 @@
-//! Drawings in DOT and Mermaid. A parser in this file reads them, for the parts of both grammars
-//! that drawings use. If `dot` is installed, it draws them too.
+//! Drawings in DOT and Mermaid. This file has a parser for those parts of both grammars that
+//! drawings use. If `dot` is installed, it also reads the drawings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::{ixc, piped, scratch, stderr, stdout};
 
-/// A graph: labels of nodes by name, and edges.
+/// A parsed graph: labels of nodes by name, and edges.
 #[derive(Debug, Default, PartialEq)]
 struct Read {
     nodes: BTreeMap<String, String>,
@@ -15,14 +15,14 @@ struct Read {
 }
 
 /// Reads a quoted string at the beginning of a text, with backslashes before quotes and
-/// backslashes. Returns it and the remaining text.
+/// backslashes. Returns the string and the remaining text.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut chars = text.strip_prefix('"')?.char_indices();
     let mut string = String::new();
     while let Some((at, c)) = chars.next() {
         match c {
             '"' => {
-                // Characters `&` must be written as an entity.
+                // A character `&` must be written as an entity.
                 let is_escaped = string.replace("&amp;", "").find('&').is_none();
                 return is_escaped.then(|| (string.replace("&amp;", "&"), &text[at + 2..]));
             }
@@ -65,7 +65,7 @@ fn read_dot(text: &str) -> Option<Vec<Read>> {
     open.is_none().then_some(graphs)
 }
 
-/// Reads a Mermaid label. Characters may be written as numbers; line ends are the only markup.
+/// Reads a Mermaid label. Characters may be written as numbers. Line breaks are the only markup.
 fn label(text: &str) -> Option<String> {
     let mut label = String::new();
     let text = text.replace("<br/>", "\n");
@@ -82,9 +82,9 @@ fn label(text: &str) -> Option<String> {
     (!rest.contains(['"', '<', '>', '&', '`', ';'])).then(|| label + rest)
 }
 
-/// Reads a Mermaid flowchart, one statement a line. It accepts the statements of Mermaid's grammar
-/// (`flow.jison`) that drawings use. Names of graphs and of nodes differ, and no name is a word of
-/// the language.
+/// Reads a Mermaid flowchart, one statement a line. It accepts those statements of Mermaid's
+/// grammar (`flow.jison`) that drawings use. Graphs and nodes must have different names, and no
+/// name may be a keyword of the language.
 ///
 /// ```text
 /// line := 'subgraph' GRAPH '["' LABEL '"]' | 'end' | NODE ('["' LABEL '"]' | '(["' LABEL '"])')
@@ -135,7 +135,7 @@ fn read_mermaid(text: &str) -> Option<Read> {
     (depth == 0).then_some(read)
 }
 
-/// Reads both forms of a drawing, which must be the same graph.
+/// Reads a drawing in both languages. Both must give the same graph.
 #[track_caller]
 fn both(arguments: &[&str], option: &str) -> Read {
     let text = |format: &str| stdout(ixc([arguments, &[option, format]].concat()));
@@ -184,7 +184,7 @@ fn all_stages_are_drawn_in_dot_and_mermaid() {
     let programs = both(&["simulate", "--target", "dataflow:small"], "--draw");
     let said = ixc(["simulate", "--target", "dataflow:small"]).output().unwrap();
     let count: usize = stderr(&said).trim_start_matches("ixc: ").split_once(" programs").unwrap().0.parse().unwrap();
-    // There are two more nodes for the host, which supplies rows and receives logits.
+    // The host has two more nodes: one supplies rows, the other receives logits.
     assert_eq!(programs.nodes.len(), count + 2);
     assert_eq!(labels(&programs, "host"), 2);
 }
@@ -204,7 +204,7 @@ fn hostile_names_stay_labels() {
     assert!(found.contains(r##"];\u{a}b --> c #quot; &#1;&lt; <b>`x`</b>"##) && !found.contains('\u{1b}'), "{found}");
 }
 
-/// Several functions become parts of one flowchart, with different names.
+/// Checks that several functions become parts of one flowchart, with different names.
 #[test]
 fn functions_are_parts_of_one_flowchart() {
     let folder = scratch("drawings-of-functions");

@@ -1,6 +1,6 @@
 //! Tests of the syntax grammars in `editors/`. Their lists of names must equal the tables in the
-//! code (`IXC_BLESS=1` rewrites them). They must match every token of texts that the parsers
-//! accept. If tree-sitter is installed, it runs too.
+//! code (`IXC_BLESS=1` rewrites the lists). The grammars must match every token of texts that the
+//! parsers accept. If tree-sitter is installed, its grammar is tested, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,15 @@ use serde_json::{Value as Json, json};
 
 use crate::support::{ixc, scratch, stderr, stdout};
 
-/// Min number of texts. With fewer, this test fails to find texts.
+/// Min number of tested texts. If there are fewer, this test has failed to find texts.
 const LEAST_TEXTS: usize = 200;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("editors")
 }
 
-/// Returns names of ops by the kind of their operands, and names of formats, states and elements.
+/// Returns the names of ops by the kinds of their operands, and the names of formats, states and
+/// elements.
 fn tables() -> Json {
     let graph = |with: bool| -> Vec<&str> {
         GRAPH_OPS.iter().filter(|row| row.operands.is_empty() != with).map(|row| row.mnemonic).collect()
@@ -63,14 +64,14 @@ fn tables() -> Json {
     })
 }
 
-/// Returns the names of some parts of [`tables`].
+/// Returns the names in some entries of [`tables`].
 fn names<'t>(tables: &'t Json, parts: &[(&str, Option<&str>)]) -> Vec<&'t str> {
     let lists = parts.iter().map(|(table, group)| group.map_or(&tables[table], |group| &tables[table][group]));
     lists.flat_map(|list| list.as_array().unwrap()).map(|name| name.as_str().unwrap()).collect()
 }
 
-/// Returns an expression for one of several names. Longer names come first, since the first match
-/// of two names with a common beginning counts.
+/// Returns a regular expression that matches any of the names. If one name is the beginning of
+/// another, the longer name must come first.
 fn any(mut names: Vec<&str>) -> String {
     names.sort_by_key(|name| (std::cmp::Reverse(name.len()), *name));
     format!("(?:{})", names.join("|").replace('.', "\\."))
@@ -131,10 +132,10 @@ impl Grammar {
         Grammar { rules: rules.collect() }
     }
 
-    /// Splits a line into tokens with their rules.
+    /// Splits a line into tokens, each with the rule that matches it.
     ///
     /// # Errors
-    /// If no rule matches; the error has the rest of the line.
+    /// Fails if no rule matches. The error has the remaining part of the line.
     fn tokens<'t>(&self, line: &'t str) -> Result<Vec<(&str, &'t str)>, String> {
         let (mut tokens, mut at) = (Vec::new(), 0);
         loop {
@@ -154,8 +155,8 @@ impl Grammar {
     }
 }
 
-/// Returns texts of graphs and kernels that the parsers read: those of tests, and those of the demo
-/// model.
+/// Returns texts of graphs and kernels that the parsers accept: texts of tests, and those of the
+/// demo model.
 fn texts() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders =
@@ -196,7 +197,7 @@ fn textmate_grammar_covers_all_text() {
     let tables = tables();
     let groups = ["alone", "operands", "address", "sum"].map(|group| ("kernel", Some(group)));
     for name in names(&tables, &groups) {
-        // A graph may have an op of the same name.
+        // The name of a kernel op may also be the name of a graph op.
         let tokens = grammar.tokens(name).unwrap();
         assert!(matches!(tokens[..], [("kernel_op" | "graph_op", token)] if token == name), "{tokens:?}");
     }

@@ -1,5 +1,5 @@
-//! Embeddings. Hidden states of golden models are compared with the interpreter's, and vectors of a
-//! text alone with those in a batch. The command and the server are tested too.
+//! Embeddings. Hidden states of golden models are compared with the interpreter's, and the vector
+//! of a single text with its vector in a batch. The command and the server are tested, too.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn open(model: &Path, target: Target, sequences: u32) -> LoadedModel {
     open_within(model, target, sequences, None)
 }
 
-/// Loads a model with a given context length. Rotary embeddings of some models change if the
+/// Loads a model with a given context length. For some models, rotary embeddings change if the
 /// context is longer than in training.
 fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u64>) -> LoadedModel {
     let compile = CompileOptions { target: Some(target), ..CompileOptions::default() };
@@ -36,12 +36,12 @@ fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u64
     LoadedModel::open(Some(model), &options).unwrap_or_else(|error| panic!("{}: {error}", model.display()))
 }
 
-/// Returns a target that this machine runs.
+/// Returns a target that this machine can run.
 fn target() -> Target {
     [Target::AVX512, Target::AVX2, Target::PORTABLE].into_iter().find(|target| target.missing().is_empty()).unwrap()
 }
 
-/// Returns the vector of rows `[tokens, width]`.
+/// Returns the vector that a pooling makes of rows `[tokens, width]`.
 fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
     let rows: Vec<&[f32]> = rows.chunks(width).collect();
     let sum = |column: usize| match pooling {
@@ -54,8 +54,8 @@ fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
     sums.iter().map(|x| (x / length) as f32).collect()
 }
 
-/// A plan without the output matrix gives the interpreter's hidden states of the same graph, within
-/// the limit for logits. Vectors are computed from these states.
+/// Checks that a plan without the output matrix gives the interpreter's hidden states of the same
+/// graph, within the limit for logits. Vectors are computed from these hidden states.
 #[test]
 fn hidden_states_of_golden_models_keep_the_limits_of_logits() {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -72,23 +72,23 @@ fn hidden_states_of_golden_models_keep_the_limits_of_logits() {
         // The limit applies to the last positions.
         let rows = golden.exact.len() / model.arch.hyper.vocabulary as usize;
         let last = |all: &[f32]| all[all.len() - rows * width..].to_vec();
-        // The file's limit is for logits. The output matrix sums hidden states, so the error of
-        // hidden states may be larger: twice the limit is allowed.
+        // The limit in the file is for logits. Each logit is a sum over hidden states, so the error
+        // of hidden states may be larger. Twice the limit is allowed.
         let (error, limit) = (nmse(&last(&found), &last(&exact)), 2.0 * golden.number("compiled_nmse_max"));
         println!("{error:.2e} <= {limit:.0e}  {name}");
         assert!(error <= limit, "{error:e} > {limit:e}  {name}");
         let (way, pooling) = Pooling::ALL[number % Pooling::ALL.len()];
         let mut embedder = Embedder::new(within(), Some(pooling)).unwrap();
         let vector = embedder.embed(vec![tokens.clone()]).unwrap().remove(0);
-        // Float weights before the result are summed differently for few rows and for many. The
+        // With float weights, products for few rows and for many rows sum in different orders. The
         // sums differ only by f32 rounding.
         let error = nmse(&vector, &pooled(&found, width, pooling));
         assert!(error <= 1e-11, "{error:e}  {name}, {way}");
     }
 }
 
-/// Texts that are computed together give the bits that each gives alone; long texts take several
-/// steps.
+/// Checks that texts that are computed together have the same bits as each text alone. Long texts
+/// take several steps.
 #[test]
 fn a_text_has_the_same_vector_alone_and_among_others() {
     let path = demo_model();
@@ -109,7 +109,7 @@ fn a_text_has_the_same_vector_alone_and_among_others() {
     }
 }
 
-/// Steps with fewer tokens than the usual parts of texts.
+/// Checks steps that have fewer tokens than a part of a text usually has.
 #[test]
 fn embedding_with_short_steps_terminates() {
     let compile = CompileOptions { max_tokens: Some(5), target: Some(target()), ..CompileOptions::default() };
@@ -138,7 +138,7 @@ fn embed_command_prints_embeddings_of_texts() {
     let whole = vectors(&all);
     assert_eq!((whole.len(), whole[0].len()), (2, all["dimensions"].as_u64().unwrap() as usize));
     assert_ne!(whole[0], whole[1]);
-    // A NumPy file, a plan, and an input file give the same numbers.
+    // The same numbers come from a NumPy file, with a plan, and with an input file.
     let (out, text, plan) = (folder.join("out.npy"), folder.join("text.txt"), folder.join("plan.ixp"));
     fs::write(&text, "A trait\n").unwrap();
     let mut compile = ixc(["compile", "--embeddings"]);
@@ -151,7 +151,7 @@ fn embed_command_prints_embeddings_of_texts() {
     assert_eq!(vectors(&json(&["--dimensions", "8"]))[1], cut(&whole[1], 8));
     assert_ne!(vectors(&json(&["--pooling", "mean"])), whole);
 
-    // A plan gives either logits or hidden states, as compiled.
+    // A plan returns either logits or hidden states, as it was compiled.
     let refused = ixc(["run", "-p", "x"]).arg(&plan).output().unwrap();
     assert!(refused.status.code() == Some(65) && stderr(&refused).contains("gives hidden states and no logits"));
     let logits = folder.join("logits.ixp");
@@ -190,7 +190,7 @@ fn embedding_server_serves_only_embeddings() {
     let tokens: u64 = cli["tokens"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
     assert_eq!(answer["usage"], json!({"prompt_tokens": tokens, "total_tokens": tokens}));
 
-    // Requests with one text, with tokens, with vectors as base64, and with fewer dimensions.
+    // The requests have one text, tokens, vectors as base64, and fewer dimensions.
     assert_eq!(vector(&embed(json!({"input": "A trait"})).1, 0), expected[1]);
     let text = stdout(ixc(["tokenize", "-p", "A trait", "--json"]));
     let ids: Vec<u32> = serde_json::from_value(serde_json::from_str::<Value>(&text).unwrap()["ids"].clone()).unwrap();
@@ -242,14 +242,14 @@ fn embedding_server_serves_only_embeddings() {
     let (_, models) = server.ask("GET", "/v1/models", "x-api-key: one\r\n", "");
     assert!(models.contains(&format!("\"n_embd\":{}", expected[0].len())), "{models}");
     assert_eq!(server.ask("POST", "/v1/embeddings", "", "{}").0, 401);
-    // A server for text gives no vectors.
+    // A server that generates text returns no vectors.
     let other = Server::start(&[]);
     let (status, refused) = other.post("/v1/embeddings", &json!({"input": "x"}));
     assert!(status == 400 && refused["error"]["message"].as_str().unwrap().contains("--embeddings"), "{refused}");
 }
 
-/// A file's `pooling_type` names the pooling of a text's rows, by llama.cpp's numbers. The default
-/// of text models is the last row.
+/// Checks that `pooling_type` in a file selects the pooling of a text's rows, by llama.cpp's
+/// numbers. The default for text models is the last row.
 #[test]
 fn pooling_type_is_read_from_the_file() {
     let folder = scratch("embed_pooling");

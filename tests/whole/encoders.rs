@@ -1,6 +1,6 @@
-//! Encoders. Vectors of golden models by the interpreter and on every target are compared with
-//! exact vectors, for texts alone and in batches. Texts that are too long, and commands that need
-//! logits, are refused.
+//! Encoders. The interpreter and every target compute vectors of golden models, for texts alone and
+//! in batches. The vectors are compared with exact vectors. Texts that are too long, and commands
+//! that need logits, are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,14 +92,15 @@ impl Encoder {
     }
 }
 
-/// Returns the poolings of a run: one by turns, since pooling is the same code for all encoders and
-/// targets. `IXC_ALL=1` selects all.
+/// Returns the poolings to test. Each run tests one of them, by turns, because the code of pooling
+/// is the same for all encoders and targets. `IXC_ALL=1` selects all.
 fn poolings(turn: usize) -> impl Iterator<Item = (&'static str, Pooling)> {
     let all = Pooling::ALL.into_iter().enumerate();
     all.filter(move |(number, _)| runs_all() || *number == turn % Pooling::ALL.len()).map(|(_, pooling)| pooling)
 }
 
-/// Hidden states of all tokens, and vectors computed from them, stay within the error limits.
+/// Checks that hidden states of all tokens, and the vectors computed from them, stay within the
+/// error limits.
 #[test]
 fn golden_encoders_keep_their_limits() {
     let mut table = Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bits/encoders.txt"));
@@ -153,7 +154,7 @@ fn folders_of_encoders_are_read_as_sentence_transformers_reads_them() {
     }
 }
 
-/// A plan of a folder, and a GGUF file made of it, give the folder's vectors.
+/// Checks that a plan of a folder, and a GGUF file made from the folder, give the folder's vectors.
 #[test]
 fn encoder_plans_and_gguf_files_match_their_folder() {
     let scratch = scratch("encoders_made");
@@ -177,8 +178,8 @@ fn encoder_plans_and_gguf_files_match_their_folder() {
     }
 }
 
-/// Texts of different lengths, with more tokens than a step can have, give the same bits together
-/// as each alone.
+/// Checks that texts of different lengths give the same bits together as each alone, also if they
+/// have more tokens than a step can have.
 #[test]
 fn batched_encoder_texts_match_single_texts() {
     for (number, of) in Encoder::all().into_iter().enumerate() {
@@ -201,8 +202,8 @@ fn batched_encoder_texts_match_single_texts() {
     }
 }
 
-/// Texts and windows begin and end at every offset within blocks and runs of positions. The results
-/// agree with the interpreter.
+/// Checks texts and windows that begin and end at every offset within blocks and runs of positions.
+/// The results agree with the interpreter.
 #[test]
 fn encoder_texts_of_all_lengths_match_the_interpreter() {
     for of in Encoder::all() {
@@ -224,7 +225,7 @@ fn encoder_texts_of_all_lengths_match_the_interpreter() {
     }
 }
 
-/// The hidden state of a token depends on earlier and later tokens.
+/// Checks that the hidden state of a token depends on both earlier and later tokens.
 #[test]
 fn a_token_sees_all_of_its_text() {
     let of = Encoder::bert();
@@ -246,7 +247,7 @@ fn long_encoder_text_is_refused_instead_of_truncated() {
     assert!(embedder.is_idle());
     let long = Embedder::new(of.open(Target::PORTABLE, 1, None), None).unwrap().embed(vec![of.tokens[..50].to_vec()]);
     assert_eq!(embedder.embed(vec![of.tokens[..50].to_vec()]).unwrap(), long.unwrap());
-    // The same text is refused in a step of a caller without an embedder.
+    // A caller without an embedder gets an error for a text that does not fit in a step.
     let mut session = of.open(Target::PORTABLE, 1, Some(50));
     let error = session.logits(&of.tokens).unwrap_err().to_string();
     assert!(error.contains("after the first 50 of a text") && error.contains("a whole text in one step"), "{error}");
@@ -273,11 +274,11 @@ fn logit_commands_refer_encoders_to_embed() {
     }
     let facts: Value = serde_json::from_str(&stdout(ixc(["inspect", path, "--json"]))).unwrap();
     assert_eq!((&facts["supported"], &facts["architecture"]), (&Value::Bool(true), &Value::from("bert")), "{facts}");
-    // `dump` works as for any other model.
+    // `ixc dump` works as for any other model.
     for (stage, part) in [("graph", "ends %pos"), ("plan", "input last positions")] {
         assert!(stdout(ixc(["dump", "--stage", stage, path])).contains(part), "{stage}");
     }
-    // A plan of an encoder is a plan for vectors.
+    // A plan of an encoder returns vectors.
     let plan = folder.join("bert.ixp");
     stdout(ixc(["compile".as_ref(), "--embeddings".as_ref(), of.path.as_os_str(), "-o".as_ref(), plan.as_os_str()]));
     let file = ixc::plan_file::open_plan(&plan, None).unwrap();
@@ -286,8 +287,8 @@ fn logit_commands_refer_encoders_to_embed() {
     of.check(&model.logits(&of.tokens).unwrap(), &of.exact, "compiled_nmse_max", "a plan");
 }
 
-/// Texts of simultaneous requests have the vectors that they have alone, and a text that is too
-/// long is refused before it waits.
+/// Checks that texts of simultaneous requests have the same vectors as alone. A text that is too
+/// long is refused at once, without waiting.
 #[test]
 fn server_embeds_whole_texts_of_concurrent_requests() {
     let of = Encoder::bert();

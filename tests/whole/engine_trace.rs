@@ -50,14 +50,14 @@ fn trace_shows_every_block_read_in_its_lanes() {
         assert_eq!(reads.len() as u64, stats.drive.routed.reads + stats.drive.predicted.reads);
         let bytes: u64 = reads.iter().map(|read| read.args["bytes"].as_u64().unwrap()).sum();
         assert_eq!(bytes, stats.drive.bytes());
-        // Reads of one lane do not overlap.
+        // Reads in the same lane do not overlap.
         assert!(reads.iter().all(|read| read.depth == 0 && read.args["whole"] == true));
         let counter = &trace.counters["outstanding reads"];
         assert_eq!(counter.last().unwrap()["routed"], 0);
         let most = |value: &serde_json::Value| value["routed"].as_u64().unwrap() + value["predicted"].as_u64().unwrap();
         assert!(counter.iter().map(most).max().unwrap() <= stats.drive.max_outstanding as u64);
 
-        // A block occupies a slot while it is read, and is resident after that.
+        // A block occupies a memory slot while it is read, and is resident afterwards.
         let slots = trace.spans("slots");
         for read in &reads {
             let inside = |slot: &&&crate::support::timeline::Span| {
@@ -70,7 +70,7 @@ fn trace_shows_every_block_read_in_its_lanes() {
         assert_eq!((count("loading"), count("resident")), (blocks, blocks));
         assert_eq!(count("packing") > 0, target == Target::AVX512);
 
-        // A thread that waited for a block continues after the block's read.
+        // A thread that waited for a block continues after the block was read.
         for [read, wait] in &trace.arrows {
             assert_eq!((read.process.as_str(), wait.process.as_str()), ("drive", "threads"));
             assert!(wait.name == format!("wait for {}", read.name) && read.end <= wait.end, "{read:?} {wait:?}");
@@ -129,7 +129,7 @@ fn resident_experts_finish_while_others_are_read() {
     let folder = Folder::new();
     let plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
     let recorder = Arc::new(Recorder::new());
-    // A read of a block is delayed by half a second.
+    // The read of one block is delayed by half a second.
     let block =
         plan.expert_groups[0].weights.iter().map(|&w| plan.weights[w as usize].bytes).sum::<u64>() / u64::from(EXPERTS);
     let slow = move |queue: &Queue| -> Box<dyn Backend> {
@@ -147,7 +147,7 @@ fn resident_experts_finish_while_others_are_read() {
     let (threads, drive, mut found) = (trace.spans("threads"), trace.spans("drive"), 0);
     for step in trace.spans("tokens") {
         let inside: Vec<_> = threads.iter().filter(|span| step.start <= span.start && span.end <= step.end).collect();
-        // Ends of the reads of this step, by block.
+        // End of the reads of this step, for each block.
         let mut came: BTreeMap<&str, u64> = BTreeMap::new();
         for read in drive.iter().filter(|read| step.start <= read.start && read.end <= step.end) {
             came.entry(&read.name).and_modify(|end| *end = read.end.max(*end)).or_insert(read.end);

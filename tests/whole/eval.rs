@@ -1,5 +1,5 @@
-//! `ixc eval`. Its results are compared with results computed here from the logits of `ixc logits`,
-//! and a resumed run with an uninterrupted one. Invalid inputs are refused.
+//! `ixc eval`. Its results are compared with results that this test computes from the logits of
+//! `ixc logits`. A resumed run is compared with an uninterrupted one. Invalid inputs are refused.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn eval(arguments: &[&str]) -> Json {
 /// Returns the tokens of a piece of the text; the first token is BOS if the model has one.
 fn piece(number: usize) -> Vec<u32> {
     let text = fs::read_to_string(TEXT).unwrap();
-    // The text has no newline at its end; names of special tokens are text.
+    // The text has no newline at its end. Names of special tokens in it are ordinary text.
     let arguments = ["tokenize", "demo", text.trim_end_matches('\n'), "--json", "--no-special"];
     let found: Json = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
     let ids = found["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32);
@@ -99,18 +99,18 @@ fn an_interrupted_run_goes_on_and_gives_the_same() {
     let wanted = without_time(eval(&["--pieces", "3", "--against", "demo", "-o", whole_path]));
     let bytes = fs::read(&whole).unwrap();
     assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1 + PIECES);
-    // The record of a run that was killed while it wrote the second piece, after the first line, or
-    // while it wrote the first line.
+    // Records of three runs that were killed: while the second piece was written, after the first
+    // line, and while the first line was written.
     let lines: Vec<usize> = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
     for end in [lines[1] + 7, lines[0], 5] {
         fs::write(&part, &bytes[..end]).unwrap();
-        // A file that does not begin as a record does is replaced only with `--force`.
+        // A file that does not begin like a record is replaced only with `--force`.
         let force: &[&str] = if end == 5 { &["--force"] } else { &[] };
         let arguments = [&["--pieces", "3", "--against", "demo", "-o", part_path], force].concat();
         assert_eq!(without_time(eval(&arguments)), wanted);
         assert_eq!(fs::read(&part).unwrap(), bytes);
     }
-    // A complete record needs no further work, and fewer pieces can be requested of it.
+    // With a complete record, no work is needed. Results for fewer pieces can also be requested.
     assert_eq!(without_time(eval(&["--pieces", "3", "--against", "demo", "-o", whole_path])), wanted);
     assert_eq!(eval(&["--pieces", "1", "--against", "demo", "-o", whole_path])["positions"], CONTEXT / 2 - 1);
     assert_eq!(fs::read(&whole).unwrap(), bytes);
@@ -137,13 +137,13 @@ fn invalid_evaluations_are_refused() {
     let path = record.to_str().unwrap();
     eval(&["--pieces", "1", "-o", path]);
     let same = ["--text", TEXT, "--pieces", "1", "-o", path];
-    // Another context, a comparison with another model, and other weights.
+    // These evaluations differ in the context, in the compared model, or in the weights.
     refused(&[&same[..], &["--ctx", "40"]].concat(), 2, &["another evaluation", "context", "48", "40", "--force"]);
     let context = CONTEXT.to_string();
     let context = ["--ctx", &context];
     refused(&[&same[..], &context, &["--against", "demo"]].concat(), 2, &["another evaluation", "against"]);
     refused(&[&same[..], &context, &["--weights", "i8_row"]].concat(), 2, &["another evaluation", "options"]);
-    // Invalid numbers, and more pieces than the text has.
+    // These records have invalid numbers, or more pieces than the text has.
     let text = fs::read_to_string(&record).unwrap();
     let (header, piece) = text.split_once('\n').unwrap();
     for (lines, words) in [
@@ -157,8 +157,8 @@ fn invalid_evaluations_are_refused() {
         fs::write(&record, lines).unwrap();
         refused(&[&same[..], &context].concat(), 65, &words);
     }
-    // A record of an older version, and a model whose bytes were changed but not its length and
-    // time.
+    // These cases are a record of an older version, and a model whose bytes changed while its
+    // length and time stayed the same.
     fs::write(&record, header.replacen("record.v2", "record.v1", 1) + "\n").unwrap();
     refused(&[&same[..], &context].concat(), 2, &["another evaluation", "schema", "--force"]);
     let other = folder.join("other.txt");
@@ -167,8 +167,9 @@ fn invalid_evaluations_are_refused() {
     assert_eq!(fs::read_to_string(&other).unwrap(), "Mine.");
 }
 
-/// The first layer's rows are the normed rows of the embedding table. The test sums their squares
-/// in f64, and counts the use of their experts. Streamed experts give the same file.
+/// Checks an importance matrix. The first layer's rows are the normed rows of the embedding table.
+/// The test sums their squares in f64, and counts the use of the experts. Streamed experts give the
+/// same file.
 #[test]
 fn importance_matrix_sums_squares_of_multiplied_rows() {
     let folder = scratch("eval_imatrix");

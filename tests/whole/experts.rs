@@ -1,5 +1,5 @@
-//! Records of expert use by runs and by a server: experts are counted, and records are written. The
-//! most used experts are pinned in memory. Invalid records are refused.
+//! Records of expert use. Runs and a server count the use of experts and write records. The most
+//! used experts are pinned in memory. Invalid records are refused.
 
 use std::fs;
 use std::path::Path;
@@ -17,8 +17,8 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Returns the least budget that streams the demo model, plus `more` MiB. Other memory of the
-/// process varies between runs by a megabyte.
+/// Returns the least budget that streams the demo model, plus `more` MiB. The process's other
+/// memory varies between runs by about a megabyte.
 fn budget(more: u64) -> String {
     let refused = ixc(TEXT).arg(demo_model()).args(["--memory", "1MiB"]).output().unwrap();
     let message = stderr(&refused);
@@ -26,7 +26,7 @@ fn budget(more: u64) -> String {
     format!("{}MiB", least.parse::<u64>().unwrap() + more)
 }
 
-/// Returns a run's text, and the record that it wrote.
+/// Runs the demo model. Returns the text, and the record that the run wrote.
 fn run(more: &[&str], record: &Path) -> (String, Value) {
     let mut command = ixc(TEXT);
     command.arg(demo_model()).args(more).arg("--expert-stats").arg(record);
@@ -51,8 +51,8 @@ fn expert_counts_are_independent_of_residency_and_pin_experts() {
     assert_eq!(weights.len(), chosen.len());
 
     // The budget has room for all experts that the text uses, and pinned experts are read at the
-    // start. With less memory, the variation of the process's other memory could outweigh the
-    // effect.
+    // start. With less memory, variations of the process's other memory could be larger than the
+    // effect of pinning.
     let memory = budget(5);
     let streamed = ["--memory", &memory, "-t", "1", "--prefetch", "off"];
     let (text, cold) = run(&streamed, &other);
@@ -70,8 +70,8 @@ fn expert_counts_are_independent_of_residency_and_pin_experts() {
     let all = [&pinned[..], &["--pin-percent", "1"]].concat();
     assert_eq!(sum(&run(&all, &other).1, "pinned"), 0);
 
-    // If both options name one file, counts are added up; in the first round the file does not
-    // exist.
+    // If both options name the same file, counts are added up. In the first round, the file does
+    // not exist yet.
     let grown = folder.join("grown.json");
     let both = [&streamed[..], &["--pin-experts", grown.to_str().unwrap()]].concat();
     for round in 1..=2 {
@@ -79,8 +79,8 @@ fn expert_counts_are_independent_of_residency_and_pin_experts() {
         assert_eq!((text, &record["tokens"]), (expected.clone(), &json!(round * tokens)));
         assert_eq!(sum(&record, "pinned") > 0, round > 1);
     }
-    // A missing record to pin from is an error, unless the run writes that file. Overwriting a file
-    // that is not a record is an error too.
+    // A missing record of pinned experts is an error, unless the run writes this file. Overwriting
+    // a file that is not a record is also an error.
     let mut missing = ixc(TEXT);
     missing.arg(demo_model()).args(["--pin-experts", "missing.json"]);
     assert_eq!(missing.output().unwrap().status.code(), Some(66));
@@ -90,8 +90,8 @@ fn expert_counts_are_independent_of_residency_and_pin_experts() {
     assert_eq!(fs::read_to_string(&other).unwrap(), "{}");
 }
 
-/// The JSON of `--stats=json` and of `bench` has statistics of expert prediction only if experts
-/// are streamed.
+/// Checks that the JSON of `--stats=json` and of `bench` has statistics of expert prediction only
+/// if experts are streamed.
 #[test]
 fn prediction_statistics_are_reported_as_json() {
     let memory = budget(3);
@@ -117,7 +117,7 @@ fn prediction_statistics_are_reported_as_json() {
     assert!(layers.len() == 4 && number(all, "predicted") >= number(all, "right"), "{previous:#}");
     let recall = number(all, "right") as f64 / number(all, "chosen") as f64;
     assert!((all["recall"].as_f64().unwrap() - recall).abs() < 1e-9, "{all:#}");
-    // Bytes read for predictions were used, wasted, or are still in memory.
+    // Each byte that was read because of a prediction was used, wasted, or is still in memory.
     assert!(number(facts, "read_bytes") >= number(facts, "right_bytes") + number(facts, "wasted_bytes"), "{facts:#}");
     let auto = &run(&["--memory", &memory])["prefetch"];
     assert!(auto["decided"]["chosen"].is_string() && auto["decided"]["rejected"].is_array(), "{auto:#}");
@@ -210,7 +210,7 @@ fn server_reports_expert_use_and_evicts_experts() {
     let written = read(&record);
     assert_eq!((&written["chosen"], &written["tokens"]), (&last["chosen"], &last["tokens"]));
 
-    // Without streaming, experts are counted and cannot be evicted.
+    // Without streaming, the use of experts is counted, but no experts can be evicted.
     let server = Server::start(&[]);
     server.post("/completion", &json!({"prompt": "x", "n_predict": 1}));
     let used: Value = serde_json::from_str(&server.get("/experts").1).unwrap();

@@ -1,4 +1,4 @@
-//! Commands that show a kernel developer one op of one layer, and the reasons of decisions.
+//! Commands that show a kernel developer a single op of a layer, and the reasons for decisions.
 
 use serde_json::Value as Json;
 
@@ -34,14 +34,14 @@ fn every_stage_shows_one_op_of_one_layer() {
     let asm = said(&["dump", "--target", "avx2", "--stage", "asm", "--layer", "2", "--op", "route"]);
     assert!(asm.matches(".intel_syntax").count() >= 1 && asm.contains("route_softmax"), "{asm}");
     assert!(!asm.contains("rope_heads"), "{asm}");
-    // A part of a weight's name finds all statements that use the weight, and the weight's
+    // A part of a weight's name selects all statements that use the weight, and the weight's
     // declaration after the pass `tile`.
     let down = said(&["dump", "--target", "avx2", "--after", "tile", "--layer", "1", "--op", "ffn_down"]);
     assert!(
         down.contains("weight @blk.1.ffn_down_exps.weight") && down.contains("why = ") && down.contains("expert.down")
     );
     assert!(!down.contains("blk.2."), "{down}");
-    // All statements of a layer, including statements without a name.
+    // A layer selects all of its statements, including statements without a name.
     let layer = said(&["dump", "--stage", "graph", "--layer", "3"]);
     for op in ["= rope ", "= attention ", "= add ", "= expert.combine ", "= state.begin @kv.3"] {
         assert!(layer.contains(op), "{op}: {layer}");
@@ -79,7 +79,7 @@ fn model_kernels_are_listed_with_users_and_by_op() {
     let facts = json(&["kernel", "list", "--model", "demo", "--target", "avx2", "--json", "--op", "route"]);
     assert_eq!(facts["schema"], "ixc.kernel-list-of-model.v1");
     assert_eq!(facts["kernels"][0]["uses"][0]["layers"].as_array().unwrap().len(), 4);
-    // All kernels of a plan, and one kernel by its op.
+    // Shows all kernels of a plan, and then one kernel by its op.
     let plan = scratch("explain-plan").join("plan.ixp");
     let plan = plan.to_str().unwrap();
     said(&["compile", "--target", "avx2", "--no-weights", "-o", plan]);
@@ -111,15 +111,15 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
         let found = all.iter().filter(|decision| decision["pass"] == pass && decision["question"] == question);
         found.cloned().collect::<Vec<Json>>()
     };
-    // Each weight of a product has a layout and a tiling. Each layer has attention kernels by
-    // number of rows.
+    // There is a decision on layout and tiling for each weight of a product. There is a decision on
+    // attention kernels by number of rows for each layer.
     assert_eq!(of("pack", "layout").len(), 33);
     assert_eq!((of("tile", "item size").len(), of("tile", "kernels").len()), (21, 33));
     assert_eq!(of("lower", "kernels").len(), 4);
     assert_eq!(of("fuse", "fusion").iter().filter(|each| each["op"] == "rope.append").count(), 4);
     assert_eq!((of("arena", "memory").len(), of("residency", "residency").len()), (1, 1));
-    // The norm before experts is computed twice: in the fused op that quantises its result, and for
-    // the router.
+    // The norm before experts is computed twice: in the fused op that quantises its result, and
+    // separately for the router.
     let layer = of("fuse", "fusion").into_iter().filter(|each| each["layer"] == 2).collect::<Vec<_>>();
     assert!(layer.iter().any(|each| each["chosen"] == "linear.qkv"), "{layer:#?}");
     // With a budget, the plan names the predictor of each layer.
@@ -128,7 +128,7 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     assert!(streamed[0]["chosen"].as_str().unwrap().contains("streamed from the drive"), "{streamed:#?}");
     let routers = streamed.iter().filter(|each| each["question"] == "predictor");
     assert_eq!(routers.filter(|each| each["chosen"].as_str().unwrap().contains("names 4")).count(), 3, "{streamed:#?}");
-    // The predictor at the start of a run is a decision too: it depends on the plan.
+    // The choice of a predictor at the start of a run is a decision too, which depends on the plan.
     let run = |more: &[&str]| {
         let decisions = explain(&[&["--pass", "run"], more].concat());
         let [decision] = &decisions["decisions"].as_array().unwrap()[..] else { panic!("{decisions:#}") };
@@ -141,8 +141,8 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     assert_eq!(run(&[&small[..], &["--predict", "2"]].concat()), early);
     let asked = explain(&[&small[..], &["--prefetch", "previous", "--pass", "run"]].concat());
     assert_eq!(asked["decisions"].as_array().unwrap().len(), 0, "what is asked for is no decision");
-    // With a total budget, the decisions include the remaining memory for experts, and the plan is
-    // that of a run.
+    // With a total budget, the decisions include the memory that remains for experts. The plan is
+    // the same as that of a run.
     assert_eq!(run(&["--memory", "1MiB"]), early);
     let budget = explain(&["--memory", "1MiB", "--pass", "compile,residency"]);
     let asked = |question: &str| {
@@ -155,7 +155,7 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     assert!(roomy["decisions"].as_array().unwrap().iter().all(|each| each["pass"] != "run"), "{roomy:#}");
     assert_eq!(roomy["decisions"].as_array().unwrap().iter().filter(|each| each["op"] == "a run").count(), 1);
     assert!(refused(&["explain", "--memory", "1GiB", "--expert-memory", "1MiB"]).contains("give one of them"));
-    // A tiling set by an option overrides the choice by cache sizes.
+    // A tiling that was set by an option overrides the choice from cache sizes.
     let asked = explain(&[
         "--tile",
         "blk.1.ffn_gate_inp*: rows=16 gemm6/48",
@@ -172,8 +172,8 @@ fn every_decision_lists_rejected_alternatives_with_reasons() {
     assert!(kept["decisions"][0]["rejected"][0]["why"].as_str().unwrap().contains("pack.weights"), "{kept:#}");
 }
 
-/// The decisions of placement on a grid, with reasons: how elements hold instances, the sizes of
-/// pieces, and the shape of each program's area.
+/// Checks the decisions of placement on a grid, with their reasons: the distribution of instances
+/// over elements, the sizes of pieces, and the shape of each program's area.
 #[test]
 fn placement_decisions_list_rejected_alternatives() {
     let explain = |grid: &str| json(&["explain", "--target", &format!("dataflow:{grid}"), "--pass", "place", "--json"]);
@@ -199,13 +199,13 @@ fn placement_decisions_list_rejected_alternatives() {
     assert!(refused.contains("apply to plans, not to a grid"), "{refused}");
 }
 
-/// The demo model's decisions as text: equal layers are printed once.
+/// Checks the demo model's decisions as text. Decisions of equal layers are printed once.
 #[test]
 fn decisions_of_equal_layers_are_printed_once() {
     insta::assert_snapshot!("explain", said(&["explain", "--target", "avx2"]));
 }
 
-/// Recording decisions does not change the plan.
+/// Checks that recording decisions does not change the plan.
 #[test]
 fn recording_decisions_does_not_change_the_plan() {
     use ixc::compile::{CompileOptions, specs};
@@ -230,7 +230,7 @@ fn recording_decisions_does_not_change_the_plan() {
             assert!(own == own_told && decisions.take().len() > 100, "{}", target.name());
         }
     }
-    // With a small budget, a plan is made twice.
+    // With a small budget, the plan is compiled twice.
     for memory in [1 << 20, 1 << 40] {
         let run = ixc::runtime::engine::EngineOptions { memory: Some(memory), ..Default::default() };
         let options =
@@ -241,7 +241,7 @@ fn recording_decisions_does_not_change_the_plan() {
         assert!(made[0].0.plan == made[1].0.plan && made[0].1 == made[1].1);
         assert!(decisions.take().iter().filter(|decision| decision.question == "memory").count() >= 1);
     }
-    // Placement on a grid.
+    // Placement on a grid also gives the same result with and without recorded decisions.
     let grid = ixc::dataflow::grids::find("small").unwrap();
     let own = ixc::place::place(&model, &grid, &Default::default()).unwrap();
     let (told, decisions) = ixc::explain::placement(&model, &grid, &Default::default()).unwrap();

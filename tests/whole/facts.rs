@@ -1,4 +1,4 @@
-//! JSON and reports of commands: JSON names its schema, measurements have their settings and units,
+//! JSON and reports of commands. JSON names its schema, measurements have their settings and units,
 //! and lines fit the terminal.
 
 use std::process::{Command, Stdio};
@@ -112,7 +112,7 @@ fn cells(line: &str) -> Vec<String> {
 fn the_version_names_commit_and_targets() {
     let short = stdout(ixc(["-V"]));
     let rest = short.strip_prefix(concat!("ixc ", env!("CARGO_PKG_VERSION"))).unwrap().trim_end();
-    // A checkout has a commit and a date; sources unpacked without git have neither.
+    // A checkout has a commit and a date. Sources without git have neither.
     if let Some(known) = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')')) {
         let (commit, date) = known.split_once(' ').unwrap();
         assert!(commit.len() >= 9 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{short}");
@@ -125,7 +125,7 @@ fn the_version_names_commit_and_targets() {
     assert!(long.contains("architectures: llama") && long.contains("\ncommit: "), "{long}");
 }
 
-/// `--stats=json` prints the times of a run as one document for a text, on standard error.
+/// Checks that `--stats=json` prints the times of a run as one JSON document on standard error.
 #[test]
 fn stats_are_printed_as_json_on_request() {
     let run = |more: &[&str]| {
@@ -151,7 +151,7 @@ fn stats_are_printed_as_json_on_request() {
         assert!(linear["share_of_peak"].as_f64().unwrap() > 0.0, "{linear}");
         let shares: f64 = ops.iter().map(|op| op["share"].as_f64().unwrap()).sum();
         assert!(shares > 0.0 && shares <= 1.001, "{shares}");
-        // Kernels divide the time of the ops.
+        // The times of kernels add up to the same sum as the times of ops.
         let kernels = part["kernels"].as_array().unwrap();
         let sum = |rows: &[Json]| -> f64 { rows.iter().map(|row| row["seconds"].as_f64().unwrap()).sum() };
         assert!((sum(kernels) - sum(ops)).abs() < 1e-6 && sum(ops) > 0.0, "{part:#}");
@@ -175,8 +175,8 @@ fn doctor_fits_a_terminal_and_verbose_shows_more() {
     assert!(long.lines().filter(|line| line.starts_with("feature  ")).count() > 10, "{long}");
 }
 
-/// The result goes to standard output and the report to standard error. On one terminal, both must
-/// not share a line.
+/// Checks that the result goes to standard output and the report to standard error. If both are the
+/// same terminal, they must not share a line.
 #[test]
 fn simulate_check_result_has_its_own_line() {
     let mut command = Command::new("sh");
@@ -200,7 +200,8 @@ fn simulation_report_uses_the_common_units() {
     }
 }
 
-/// Model files have f32. Graphs once printed their 64-bit expansions in every line.
+/// Regression test: values that model files have in f32 were once printed in graphs with all digits
+/// of their 64-bit expansions.
 #[test]
 fn floats_in_graphs_are_printed_as_the_model_file_has_them() {
     let graph = stdout(ixc(["dump", "--stage", "graph"]));

@@ -14,7 +14,7 @@ use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
 const RUN: [&str; 12] = ["run", "--raw", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1", "-t", "2"];
 
-/// Starts a run that would write text for a long time, damages the model after the first text, and
+/// Starts a run that would write text for a long time. Damages the model after the first text, and
 /// returns the output. The printed text must be a prefix of `right`.
 fn broken_while_it_runs(arguments: &[&str], path: &Path, right: &str, damage: impl FnOnce()) -> Output {
     let mut child = ixc(RUN).args(arguments).arg(path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -30,15 +30,15 @@ fn broken_while_it_runs(arguments: &[&str], path: &Path, right: &str, damage: im
     output
 }
 
-/// Returns the text of an undisturbed run.
+/// Returns the text of a run whose model file is not damaged.
 fn undisturbed(arguments: &[&str]) -> String {
     let mut command = ixc(RUN);
     command.args(arguments).arg(demo_model());
     stdout(command)
 }
 
-/// Returns the least budget with which a model or plan streams, plus a little: other memory of the
-/// process varies.
+/// Returns the least budget with which a model or plan streams, plus a reserve, because the
+/// process's other memory varies.
 fn budget(path: &Path, arguments: &[&str]) -> u64 {
     let refused =
         ixc(["run", "--raw", "-p", "The", "-t", "2", "--memory", "1MiB"]).args(arguments).arg(path).output().unwrap();
@@ -71,8 +71,8 @@ fn truncated_mapped_model_is_an_error_without_a_signal() {
     assert!(message.contains("changed while in use: its length") && message.lines().count() == 1, "{message}");
 }
 
-/// A run ends with an error if its model file is overwritten. The cases read weights in three ways:
-/// packing at first use, reads from the file, and kernels that read the mapped file.
+/// Checks that a run ends with an error if its model file is overwritten. The cases read weights in
+/// three ways: packing at first use, reads from the file, and kernels that read the mapped file.
 #[test]
 fn model_overwritten_in_place_is_an_error() {
     let right = undisturbed(&[]);
@@ -103,16 +103,16 @@ fn model_overwritten_in_place_is_an_error() {
         let output = broken_while_it_runs(arguments, if runs_plan { &plan } else { &path }, &right, damage);
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}, {}: {message}", output.status);
-        // The damage consists of two changes. A program that checks between them sees the new
-        // modification time.
+        // Overwriting the file and setting its time back are two changes. If the program checks
+        // between them, it sees the new modification time.
         let status = sets_time_back && message.contains("its time of its last change of status");
         let changed = status || message.contains("its time of change");
         assert!(message.contains("model.gguf: ") && changed, "{arguments:?}: {message}");
     }
 }
 
-/// A limit on file sizes ends a command with an error and without an output. A part of a plan
-/// remains, since compiling again continues it.
+/// Checks that a limit on file sizes ends a command with an error and without an output. A partial
+/// plan is kept, since compiling again continues it.
 #[test]
 fn file_size_limit_is_an_error_without_output() {
     let folder = scratch("faults_file_size");
@@ -138,7 +138,7 @@ fn file_size_limit_is_an_error_without_output() {
     }
 }
 
-/// Damage to a file during use.
+/// Kind of damage to a file while it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     Cut,
@@ -149,14 +149,14 @@ enum Damage {
 impl Damage {
     const ALL: [Damage; 3] = [Damage::Cut, Damage::Overwritten, Damage::Replaced];
 
-    /// Prepares the damage, so that the damage itself takes one step.
+    /// Prepares the damage, so that applying it takes only one step.
     fn prepare(self, path: &Path) -> impl FnOnce() + '_ {
         let other = path.with_extension("other");
         fs::copy(path, &other).unwrap();
         move || match self {
             Damage::Cut => cut(path),
             Damage::Overwritten => {
-                // The length is unchanged; the second half is overwritten.
+                // The length stays the same, and the second half is overwritten.
                 let length = fs::metadata(path).unwrap().len();
                 let file = fs::OpenOptions::new().write(true).open(path).unwrap();
                 file.write_all_at(&vec![0x55; (length - length / 2) as usize], length / 2).unwrap();
@@ -195,7 +195,8 @@ fn changed_streamed_plan_with_blocks_is_an_error() {
         let memory = format!("{}MiB", budget(&path, &[]));
         let output = broken_while_it_runs(&["--memory", &memory], &path, &right, damage.prepare(&path));
         let message = stderr(&output);
-        // The run may first notice the wrong checksum of a block that it reads for the first time.
+        // The run may also notice the damage by the wrong checksum of a block that it reads for the
+        // first time.
         let damaged = output.status.code() == Some(65) && message.contains("damaged");
         let changed = output.status.code() == Some(1)
             && (message.contains("changed while in use") || message.contains("truncated"));
@@ -204,8 +205,8 @@ fn changed_streamed_plan_with_blocks_is_an_error() {
     }
 }
 
-/// Most runs get less address space than they need. Each ends with a status and a message,
-/// whichever allocation fails first.
+/// Checks runs with a limit on their address space, in most cases below their need. Each run ends
+/// with a status and a message, whichever allocation fails first.
 #[test]
 fn refused_memory_is_an_error_with_a_status() {
     let mut statuses = Vec::new();

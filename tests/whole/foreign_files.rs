@@ -1,12 +1,12 @@
 //! Arguments that are not a model: folders, files of other kinds, names in model registries. Each
-//! gives an error of one line, which names the kind of the file and a way to get a GGUF file.
+//! gives a one-line error that names the kind of the file and a way to get a GGUF file.
 
 use std::fs;
 use std::path::Path;
 
 use crate::support::{demo_model, ixc, scratch, stderr};
 
-/// Returns the exit status and the one line that `ixc inspect PATH` prints.
+/// Returns the exit status of `ixc inspect PATH`, and the single line that it prints.
 #[track_caller]
 fn said(path: &Path) -> (Option<i32>, String) {
     let mut command = ixc(["inspect"]);
@@ -74,7 +74,7 @@ fn model_folders_are_distinguished_and_contained_models_named() {
     assert!(said(&folder).1.contains("one of the 2 in it"), "{:?}", said(&folder));
 }
 
-/// A regression: `-hf` was once read as `-h` and printed the help with exit status 0.
+/// Regression test: `-hf` was once read as `-h`, and printed the help with exit status 0.
 #[test]
 fn registry_names_suggest_a_download_command() {
     for (arguments, says) in [

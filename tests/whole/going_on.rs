@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::support::server::Server;
 
-/// If the last message is the assistant's, an answer continues it. In every interface, the answer
-/// is a completion of the templated prompt, and does not repeat the earlier text. A requested
-/// format applies to the earlier text and the answer together.
+/// Checks that an answer continues the last message if that message is the assistant's. In every
+/// interface, the answer is a completion of the templated prompt, and does not repeat the earlier
+/// text. A requested format applies to the earlier text and the answer together.
 #[test]
 fn answer_continues_the_last_assistant_message() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -59,7 +59,7 @@ fn answer_continues_the_last_assistant_message() {
     });
     let format =
         json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}, "max_tokens": 60});
-    // With the last one of these texts, the object is complete already.
+    // In the last of these texts, the object is already complete.
     for said in ["{\"age\":", " {", "{\"age\": 4", "{\"age\": 42}"] {
         let (status, answer) = server.post("/v1/chat/completions", &with(said, format.clone()));
         assert_eq!((status, &answer["choices"][0]["finish_reason"]), (200, &json!("stop")), "{answer}");
@@ -120,7 +120,8 @@ fn answer_continues_the_last_assistant_message() {
     assert!(answer["error"]["message"].as_str().unwrap().contains("thinking block"), "{answer}");
 }
 
-/// Continued reasoning stays reasoning. Text before a call stays before the call.
+/// Checks that continued reasoning stays reasoning, and that text before a call stays before the
+/// call.
 #[test]
 fn reasoning_and_calls_continue_the_earlier_text() {
     let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve_prefill.jinja");
@@ -139,7 +140,7 @@ fn reasoning_and_calls_continue_the_earlier_text() {
     let (message, _) = ask(json!({"role": "assistant", "reasoning_content": "Well,"}), json!({"max_tokens": 8}));
     assert!(message["reasoning_content"].as_str().is_some_and(|text| !text.is_empty()), "{message}");
     // Some clients send reasoning within the content, between `<think>` tags. The answer is the
-    // same.
+    // same as for separate reasoning.
     let (other, _) = ask(json!({"role": "assistant", "content": "<think>Well,"}), json!({"max_tokens": 8}));
     assert_eq!(message["reasoning_content"], other["reasoning_content"]);
 
@@ -152,8 +153,8 @@ fn reasoning_and_calls_continue_the_earlier_text() {
     assert_eq!(message["tool_calls"][0]["function"], json!({"name": "look", "arguments": "{}"}));
 }
 
-/// If a template has no format for calls, required calls use a format of the server, which the
-/// prompt describes.
+/// Checks required calls with a template that has no format for calls. They use a format of the
+/// server, which the prompt describes.
 #[test]
 fn required_calls_work_without_template_support() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -190,8 +191,8 @@ fn required_calls_work_without_template_support() {
     let (status, text) = server.ask("POST", "/v1/messages", "", &theirs.to_string());
     assert!(status == 200 && text.contains("\"tool_use\"") && !text.contains("text_delta"), "{text}");
     assert!(text.contains(&format!("\"input_tokens\":{counted}")), "{counted}: {text}");
-    // If the last calls of a conversation have no results, its tokens can be counted, but it cannot
-    // be answered.
+    // If the last calls of a conversation have no results, the conversation's tokens can be
+    // counted, but it cannot be answered.
     let call = json!({"type": "tool_use", "id": "a", "name": "look", "input": {}});
     theirs["messages"].as_array_mut().unwrap().push(json!({"role": "assistant", "content": [call]}));
     theirs["stream"] = false.into();

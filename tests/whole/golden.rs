@@ -1,4 +1,4 @@
-//! Golden models in the whole program: logits are compared with exact logits, which tools of other
+//! Golden models in the whole program. Logits are compared with exact logits, which tools of other
 //! projects computed.
 
 use std::path::Path;
@@ -20,9 +20,9 @@ const MODELS: usize = 34;
 
 /// Models whose exact logits were computed with llama.cpp's YaRN ramp. Its ends are rounded to
 /// whole pairs of dimensions. gpt-oss was trained with another ramp (`truncate: false` in its
-/// configuration). GGUF files have no key for this difference. The graph has the ramp of the
-/// training, as in transformers. Logits of this model are therefore compared with the
-/// interpreter's. The repository's own gpt-oss model has exact logits with the trained ramp.
+/// configuration), which GGUF files cannot express. The graph has the ramp of the training, as in
+/// transformers. Logits of this model are therefore compared with the interpreter's. The
+/// repository's own gpt-oss model has exact logits with the trained ramp.
 const TRUNCATED: [&str; 1] = ["models/gpt-oss-mxfp4.gguf"];
 
 /// Returns the exact logits at the last positions.
@@ -47,8 +47,8 @@ fn interpreter_meets_its_error_limits() {
     }
 }
 
-/// Models of the repository (`tests/golden/README.md`), which need no shared files. The interpreter
-/// runs all of them, and each target a cover of them.
+/// Checks the models of the repository (`tests/golden/README.md`), which need no shared files. The
+/// interpreter runs all of these models, and each target runs a cover of them.
 #[test]
 fn models_of_the_repository_keep_their_limits() {
     let folder = scratch("golden_own");
@@ -77,7 +77,7 @@ fn models_of_the_repository_keep_their_limits() {
     if runs_all() { table.check() } else { table.check_part() }
 }
 
-/// Returns llama.cpp's error on a model: the smaller error of its two paths.
+/// Returns llama.cpp's error on a model: the smaller error of llama.cpp's two computation paths.
 fn rival(model: &Golden, measure: &str) -> f64 {
     let of = |path: &str| model.expect["llama_cpp"][path][measure].as_f64().unwrap();
     of("default").min(of("no_repack"))
@@ -87,26 +87,26 @@ fn rival(model: &Golden, measure: &str) -> f64 {
 /// rounding makes the router choose another one.
 struct Flipping {
     name: &'static str,
-    /// NMSE at the last positions.
+    /// NMSE at the last positions of the prompt.
     last: f64,
-    /// First quartile of the errors by position.
+    /// First quartile of the NMSE of single positions.
     quartile: f64,
 }
 
 /// Models with recurrent states and experts, and llama.cpp's errors on them. A flipped expert
-/// changes the recurrent state, and so all later positions. The mean error then depends mostly on
-/// the position of the first flip, and not on the size of rounding errors.
+/// changes the recurrent state, and thus the results at all later positions. The mean error then
+/// depends mostly on the position of the first flip, and not on the size of rounding errors.
 ///
-/// At the last positions, even llama.cpp's error exceeds the limit of the file in `expect/`, which
-/// is 1.25 times its error over all positions. The tests therefore compare the first quartile of
-/// the errors by position, because flips do not affect it. Both errors were measured with the
-/// settings `default` of that file.
+/// The file in `expect/` has a limit of 1.25 times llama.cpp's error over all positions. At the
+/// last positions, even llama.cpp's error exceeds it. The tests therefore compare the first
+/// quartile of the errors of single positions, because flips do not affect it. Both errors were
+/// measured with the settings `default` of that file.
 const FLIPPING: [Flipping; 2] = [
     Flipping { name: "models/qwen3next-q4_k_m.gguf", last: 0.0920, quartile: 0.0077 },
     Flipping { name: "models/qwen35moe-q4_k_m.gguf", last: 0.0600, quartile: 0.0097 },
 ];
 
-/// Returns the first quartile of the errors by position.
+/// Returns the first quartile of the errors of single positions.
 fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     let exact = model.interpreted(folder);
     let width = logits.len() / model.tokens("prompt_tokens").len();
@@ -115,9 +115,9 @@ fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     errors[errors.len() / 4 - 1]
 }
 
-/// Returns the error over all positions, which is comparable with llama.cpp's numbers. Exact logits
-/// exist only for the last eight positions, so the interpreter's logits, which are exact to 1e-9,
-/// replace them.
+/// Returns the error over all positions, which can be compared with llama.cpp's numbers. Exact
+/// logits exist only for the last eight positions. For all positions, the interpreter's logits are
+/// used instead, which are exact to 1e-9.
 fn error_over_all(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     nmse(logits, &model.interpreted(folder))
 }
@@ -144,7 +144,8 @@ fn compiled_models_keep_their_limits(target: Target) {
     let folder = scratch(&format!("golden_{target}"));
     let models = Golden::all(&golden);
     assert!(models.len() >= MODELS);
-    // Logarithms of the ratio of our error to llama.cpp's, at the last positions and over all.
+    // Logarithms of the ratio of our error to llama.cpp's: at the last positions, and over all
+    // positions.
     let (mut last, mut all) = (Vec::new(), Vec::new());
     let mut table = table(&format!("golden-{target}"));
     for model in &models {
@@ -158,9 +159,9 @@ fn compiled_models_keep_their_limits(target: Target) {
         println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
         let facts = stdout(ixc(["inspect".as_ref(), model.model.as_os_str(), "--json".as_ref()]));
         let facts: serde_json::Value = serde_json::from_str(&facts).unwrap();
-        // A file's limit is 1.25 times llama.cpp's error over all positions; the last positions are
-        // a quarter of these. If an expert flips in that quarter, the errors over all positions are
-        // compared.
+        // The limit in a file is 1.25 times llama.cpp's error over all positions. The last
+        // positions are a quarter of all positions. If an expert flips in that quarter, the errors
+        // over all positions are compared instead.
         let experts = facts["experts"].is_number();
         let over_all = experts.then(|| error_over_all(model, &logits, &folder) / rival(model, "nmse"));
         let over_all_fits = over_all.is_some_and(|ratio| ratio <= 1.25);
@@ -207,8 +208,8 @@ fn portable_keeps_the_limits() {
     compiled_models_keep_their_limits(Target::PORTABLE);
 }
 
-/// A cover of the models with experts, including those of `../shared`, runs with the least memory
-/// for experts, in one step of all tokens and in steps of one token.
+/// Checks a cover of the models with experts, including models of `../shared`, with the least
+/// memory for experts. They run in one step of all tokens and in steps of one token.
 #[test]
 fn streamed_experts_give_the_bits_of_resident_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -248,8 +249,9 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
-/// Activations for bf16 weights are rounded to bf16 if the target has bf16 dot products of pairs
-/// and no tiles, as in llama.cpp. The limit is 1.25 times llama.cpp's error.
+/// Checks the rounding of activations to bf16 for bf16 weights, on targets with dot products of
+/// bf16 pairs and without tiles. The same rounding is done in llama.cpp. The limit is 1.25 times
+/// llama.cpp's error.
 #[test]
 fn pairs_of_bf16_keep_the_limit() {
     let Some(golden) = shared("golden") else { return };
@@ -273,15 +275,15 @@ fn pairs_of_bf16_keep_the_limit() {
     assert!(seen > 0);
 }
 
-/// Logits of the demo model have the recorded bits. This test needs no shared files.
+/// Checks that logits of the demo model have the recorded bits. This test needs no shared files.
 #[test]
 fn the_demo_model_keeps_its_bits() {
     let folder = scratch("demo_bits");
     let mut table = table("demo");
     let tokens: Vec<u32> = (0..45).map(|i| (i * i * 7 + 3 * i + 1) % 256).collect();
     let as_stored = [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE].map(|target| (target, None));
-    // The requantised scales also belong to the tested result. Products with them have the same
-    // bits on all targets.
+    // The scales of requantised weights are part of the tested result. Products with such weights
+    // have the same bits on all targets, so one target is enough.
     let requantised = Format::requantisation_formats().map(|format| (Target::AVX2, Some(format.name())));
     for (target, weights) in as_stored.into_iter().chain(requantised) {
         let out = folder.join("out.npy");
@@ -296,8 +298,8 @@ fn the_demo_model_keeps_its_bits() {
     table.check();
 }
 
-/// Bands of weight rows of the smallest size, and bands of all rows, give the same bits. Steps have
-/// one token or a few, and experts get few of many rows.
+/// Checks that bands of weight rows of the smallest size, and bands of all rows, give the same
+/// bits. Steps have one token or a few; experts get a few rows of steps with many tokens.
 #[test]
 fn bands_change_no_bit() {
     let folder = scratch("bands");
@@ -339,7 +341,7 @@ fn the_demo_model_is_as_good_as_llama_cpp() {
         let target = format!("{}{}", target.name(), if emulate { ", emulated" } else { "" });
         let vocabulary = logits.len() / model.tokens("prompt_tokens").len();
         let divergence = kl_divergence(model.last(&logits), &model.exact, vocabulary);
-        // The interpreter replaces exact logits, as in `error_over_all`.
+        // The interpreter's logits replace exact logits, as in `error_over_all`.
         let exact = model.interpreted(&folder);
         assert!(nmse(model.last(&exact), &model.exact) <= model.number("interpreter_nmse_max"));
         let all = kl_divergence(&logits, &exact, vocabulary);

@@ -1,4 +1,4 @@
-//! Answers that are constrained by JSON schemas: with random logits, they are valid JSON, and valid
+//! Answers that JSON schemas constrain. Even with random logits, answers are valid JSON and valid
 //! by the schema.
 
 use ixc::generator::{End, Request};
@@ -10,9 +10,9 @@ use ixc::session::Session;
 use serde_json::{Map, Value, json};
 use std::ops::ControlFlow;
 
-/// Number of schemas in a test run; `IXC_SCHEMAS` sets another.
+/// Number of schemas in a test run. The variable `IXC_SCHEMAS` sets another number.
 const SCHEMAS: u64 = 300;
-/// Max tokens of an answer. Closing tokens become more and more likely.
+/// Max tokens of an answer. Tokens that close brackets become more and more likely.
 const MAX_TOKENS: usize = 4000;
 
 fn below(random: &mut Random, count: usize) -> usize {
@@ -23,7 +23,7 @@ fn chance(random: &mut Random) -> bool {
     random.bits() & 1 == 1
 }
 
-/// Returns one of a few values for `enum` and `const`.
+/// Returns a random value for `enum` and `const`.
 fn value(random: &mut Random) -> Value {
     let values = [
         json!(null),
@@ -38,7 +38,8 @@ fn value(random: &mut Random) -> Value {
     values[below(random, values.len())].clone()
 }
 
-/// Returns a schema, which may refer to the definition if `defined`.
+/// Returns a random schema. If `defined` is set, it may refer to the definition of the whole
+/// schema.
 fn schema(random: &mut Random, depth: usize, defined: bool) -> Value {
     let kinds = if depth == 0 { 6 } else { 10 };
     match below(random, kinds) {
@@ -101,7 +102,7 @@ fn schema(random: &mut Random, depth: usize, defined: bool) -> Value {
     }
 }
 
-/// Returns a whole schema with its definition.
+/// Returns a random schema with its definition.
 fn whole(seed: u64) -> Value {
     let mut random = Random::new(seed);
     let defined = chance(&mut random);
@@ -172,7 +173,7 @@ fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
     })
 }
 
-/// Returns an answer from random logits, which increasingly favour closing tokens.
+/// Returns an answer from random logits. They increasingly favour tokens that close brackets.
 fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64) -> String {
     let tokenizer = session.model().tokenizer().unwrap();
     let ends = tokenizer.end_of_generation();
@@ -228,7 +229,7 @@ fn answers_match_their_schemas() {
     assert!(large * 20 < count, "{large} of {count} have a number that is too large to be read");
 }
 
-/// Tests the validity check of this file.
+/// Checks that the validity check of this file rejects invalid values.
 #[test]
 fn validity_check_rejects_invalid_values() {
     for (value, schema) in [
@@ -263,7 +264,7 @@ fn grammar_ends_the_text() {
     assert_eq!((found.len(), end), (6, End::Grammar), "{found}");
     let (found, end) = text(GrammarSource::Lark("start: \"a\" | \"b\" \"c\"".into()));
     assert!(["a", "bc"].contains(&&*found) && end == End::Grammar, "{found}");
-    // The text is the same without a grammar and with a grammar that accepts every text.
+    // The text without a grammar equals the text with a grammar that accepts every text.
     let free = text(GrammarSource::Regex("(?s:.*)".into())).0;
     let request = Request { limit: Some(40), ..Request::new(&tokens[..], SamplerSettings::greedy()) };
     let generation = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();

@@ -24,12 +24,12 @@ fn commands(help: &str) -> Vec<String> {
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// Returns the whole help of every command and subcommand, by name.
+/// Returns the `--help` text of every command and subcommand, by name.
 fn all(width: usize) -> BTreeMap<String, String> {
     all_from("--help", width)
 }
 
-/// Returns the help that an option prints, of every command and subcommand, by name.
+/// Returns the help text that an option prints for every command and subcommand, by name.
 fn all_from(option: &str, width: usize) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut open = vec![Vec::<String>::new()];
@@ -46,13 +46,13 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Returns lines that were wrapped twice: the first word of the next line would have fitted.
+/// Returns lines that seem to be wrapped twice: the first word of the next line would have fitted.
 fn ragged(text: &str, width: usize) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let is_prose = |line: &str| {
         let words = line.trim_start();
-        // Only paragraphs of descriptions and of text are checked. Lists, clap's additions in
-        // brackets, headings and examples begin a new line intentionally.
+        // Only paragraphs are checked. Lists, clap's additions in brackets, headings and examples
+        // begin a new line intentionally.
         [0, 10].contains(&indent(line)) && !words.is_empty() && !words.starts_with(['[', '-']) && !words.ends_with(':')
     };
     let pairs =
@@ -79,7 +79,7 @@ fn help_fits_its_width_and_is_wrapped_once() {
     }
 }
 
-/// Examples are lines to copy, so a terminal of 80 columns must not wrap them.
+/// Checks that a terminal of 80 columns does not wrap examples, because users copy these lines.
 #[test]
 fn examples_are_the_same_at_every_width() {
     let [narrow, wide] = [80, 100].map(all);
@@ -107,7 +107,8 @@ fn help_matches_its_snapshot() {
     }
 }
 
-/// `-h` lists the most used options on one screen, and names the option that lists the others.
+/// Checks that `-h` lists the most used options on one screen, and names the option that lists all
+/// others.
 #[test]
 fn short_help_fits_a_screen() {
     let all = all_from("-h", 80);

@@ -1,4 +1,4 @@
-//! Valid plans that are designed to be expensive. Each plan is refused or runs, in time and memory
+//! Valid plans that are designed to be expensive. Each is refused or runs, in time and memory
 //! proportional to its size.
 
 use std::path::{Path, PathBuf};
@@ -13,11 +13,12 @@ use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeTable, RowCount, 
 use ixc::runtime::file;
 use ixc::runtime::program::work;
 
-/// Max processor time of a refusal, in addition to the time of a good plan's first token. The
-/// requirement is one second in a release build. Here, the code that reads plans is built with
+/// Max processor time for refusing a plan, in addition to the time to a good plan's first token.
+/// The requirement is one second in a release build. Here, the code that reads plans is built with
 /// `opt-level = 1` and takes about twice as long.
 const SECOND: Duration = Duration::from_secs(2);
-/// Max memory of a refusal, in addition to a good plan's and to the factor of the plan's bytes.
+/// Max KiB of memory for refusing a plan, in addition to the memory of a good plan and to a
+/// multiple of the plan's bytes.
 const KIB: u64 = 64 << 10;
 
 fn plan(folder: &Path, arguments: &[&str]) -> Plan<Kernel> {
@@ -51,7 +52,7 @@ fn zeros(plan: &mut Plan<Kernel>, words: u64) -> BufferId {
     BufferId(plan.buffers.len() as u32 - 1)
 }
 
-/// Returns the index of a weight that is read as it is stored: the first vector.
+/// Returns the index of the first vector, a weight that is read as it is stored.
 fn vector(plan: &Plan<Kernel>) -> usize {
     plan.weights.iter().position(|weight| weight.shape.len() == 1).unwrap()
 }
@@ -80,7 +81,7 @@ fn derived(plan: &mut Plan<Kernel>, file: u32, offset: u64) -> usize {
 
 type Change = fn(&mut Plan<Kernel>);
 
-/// Name of the plan, a part of the error, and the change.
+/// Name of each hostile plan, a part of the expected error, and the change that makes the plan.
 const REFUSED: &[(&str, &str, Change)] = &[
     ("a derived tensor that is not there", "derived tensor 7 does not exist", |plan| {
         let at = vector(plan);
@@ -139,8 +140,8 @@ const REFUSED: &[(&str, &str, Change)] = &[
     ("statements", "number of statements of all kernels is", |plan| {
         let empty = For { var: VarId(0), trip: Affine::constant(1), carries: vec![], body: vec![] };
         let mut kernel = Kernel { vars: vec!["i".into()], body: vec![Stmt::For(empty); 6000], ..kernel("k") };
-        // Long names make room for the statements, so that another limit does not refuse the plan
-        // first.
+        // The limits depend on the plan's size. Long names increase it, so that another limit does
+        // not refuse the plan first.
         kernel.name = "k".repeat(100_000);
         plan.kernels.resize(plan.kernels.len() + 100, kernel);
     }),
@@ -211,8 +212,8 @@ fn hostile_plan_is_refused_quickly_with_little_memory() {
     }
 }
 
-/// Plans that `ixc` makes are far from every limit: a model could be thirty times as deep as the
-/// deepest known one.
+/// Checks that plans of real models are far from every limit: a model could be thirty times as deep
+/// as the deepest known one.
 #[test]
 fn plans_of_models_are_far_from_the_limits() {
     let folder = scratch("modest-plans");
@@ -236,8 +237,8 @@ fn plans_of_models_are_far_from_the_limits() {
     for (what, found, most) in deep {
         assert!(found <= most * layers / 2 + 20, "{what}: {found} of {layers} layers");
     }
-    // Reading a normal plan takes far less memory than sixteen times its bytes, so plans of any
-    // size are read. This plan is so large that the constant allowance (`SLACK`) has no effect.
+    // Reading a normal plan takes far less memory than sixteen times its bytes. This plan is so
+    // large that the constant allowance (`SLACK`) has no effect.
     let mut many = good.clone();
     many.kernels = good.kernels.iter().cycle().take(50 * good.kernels.len()).cloned().collect();
     many.steps = good.steps.iter().cycle().take(500 * good.steps.len()).cloned().collect();
@@ -252,8 +253,8 @@ fn plans_of_models_are_far_from_the_limits() {
     assert_eq!(ixc::compile::decode_tokenizer(&tokenizer).unwrap(), spec);
 }
 
-/// Checks of expert groups once took quadratic time: each prediction looked at all later windows,
-/// and each task at all earlier tasks.
+/// Regression test: checks of expert groups once took quadratic time. Each prediction looked at all
+/// later windows, and each task at all earlier tasks.
 #[test]
 fn checking_groups_takes_time_in_proportion_to_the_plan() {
     let folder = scratch("hostile-groups");
@@ -272,7 +273,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
         panic!("a model with experts has routings")
     };
 
-    // The max number of predictions, followed by the max number of windows.
+    // This plan has the max number of predictions, followed by the max number of windows.
     let mut predicts = good.clone();
     let small = |step: &Step| match step {
         Step::Run { tasks, .. } => {
@@ -290,7 +291,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     println!("predictions: {:?}, {:?}: {}", base.processor, many.processor, many.stderr.trim());
     assert!(many.processor < base.processor + SECOND, "{:?}", many.processor);
 
-    // Tasks of two stages in a window. Each task writes another buffer.
+    // This plan has tasks of two stages in a window. Each task writes another buffer.
     let mut tasks = good.clone();
     let at =
         (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks, .. } if !tasks.is_empty())).unwrap();
@@ -317,8 +318,8 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     assert!(many.processor < base.processor + 2 * SECOND, "{:?}", many.processor);
 }
 
-/// Interrupts a command with Ctrl-C as soon as its output satisfies `until`. Checks standard output
-/// if `out` is true, otherwise standard error.
+/// Interrupts a command with Ctrl-C as soon as its output satisfies `until`. `out` selects standard
+/// output; otherwise, standard error is read.
 fn interrupted(mut command: std::process::Command, until: impl Fn(&str) -> bool, out: bool) -> (Option<i32>, String) {
     use std::io::Read;
     use std::os::unix::process::CommandExt;
@@ -347,15 +348,15 @@ fn interrupted(mut command: std::process::Command, until: impl Fn(&str) -> bool,
     (status.code(), said)
 }
 
-/// Adds a loop to a kernel.
+/// Adds a loop with `rounds` iterations to a kernel.
 fn spin(kernel: &mut Kernel, rounds: i64) {
     let var = VarId(kernel.vars.len() as u32);
     kernel.vars.push("spin".into());
     kernel.body.push(Stmt::For(For { var, trip: Affine::constant(rounds), carries: vec![], body: vec![] }));
 }
 
-/// Adds loops to some kernels, with as many rounds as the limit of work allows. In the emulator,
-/// the plan does not end in practice.
+/// Adds loops to some kernels, with as many iterations as the limit of work allows. In the
+/// emulator, running the plan would take practically forever.
 fn spinning(plan: &Plan<Kernel>, is_changed: impl Fn(usize) -> bool) -> Plan<Kernel> {
     let with_rounds = |power: u32| {
         let mut plan = plan.clone();
@@ -379,7 +380,7 @@ fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
     let hostile = spinning(&plan(&folder, &[]), |_| true);
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--stats", "--emulate"]);
     command.arg(write(&folder, &hostile));
-    // The plan is loaded, so the run computes now or soon.
+    // The plan is loaded, so the run is computing or about to compute.
     let (code, said) = interrupted(command, |said| said.contains("emulated\n"), false);
     assert_eq!(code, Some(130), "{said}");
 }
@@ -388,8 +389,7 @@ fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
 fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     let folder = scratch("spins-later");
     let good = plan(&folder, &[]);
-    // Only kernels that compute single tokens are changed, not those that compute the prompt's
-    // logits.
+    // Only kernels that compute single tokens are changed. The prompt's logits need other kernels.
     let rows: Vec<_> = good
         .steps
         .iter()
@@ -406,13 +406,13 @@ fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     let hostile = spinning(&good, |i| i == kernel.0 as usize);
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--emulate"]);
     command.arg(write(&folder, &hostile));
-    // The first token was printed; the next one never ends.
+    // The first token was printed. Computing the next one would never end.
     let (code, said) = interrupted(command, |said| !said.is_empty(), true);
     assert_eq!(code, Some(130), "{said}");
 }
 
-/// The model file is sparse and has 12 GiB. Packing it takes many seconds, and Ctrl-C comes in the
-/// first second.
+/// Checks that Ctrl-C ends compiling. The model file is sparse and has 12 GiB. Packing it takes
+/// many seconds, and Ctrl-C comes in the first second.
 #[test]
 fn the_first_ctrl_c_ends_compiling() {
     let folder = scratch("interrupted-compile");

@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 use crate::support::scratch;
 use crate::support::server::{Server, end};
 
-/// Max memory of a request: bytes for each byte of its body, and additional bytes.
+/// Max memory of a request: this number of bytes for each byte of its body, and a constant.
 const PER_BYTE: u64 = 20;
 const BESIDES: u64 = 24 << 20;
 
-/// Returns a number of a server process's status, in bytes.
+/// Returns a number from the status of a server's process, in bytes.
 fn memory(server: &Server, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Returns lists of about `bytes` bytes, with all kinds of values.
+/// Returns request bodies with lists of about `bytes` bytes, with all kinds of values.
 fn lists(bytes: usize) -> Vec<(&'static str, String)> {
     let of = |value: &str| format!("[{}]", vec![value; bytes / (value.len() + 1)].join(","));
     vec![
@@ -79,7 +79,8 @@ fn request_memory_is_at_most_twenty_times_its_size() {
     end(server);
 }
 
-/// A body with many prompts and the longest settings is refused before any prompt is copied.
+/// Checks that a body with many prompts and the longest settings is refused before any prompt is
+/// copied.
 #[test]
 fn prompt_count_is_checked_before_copying() {
     let server = Server::start(&["-c", "512"]);
@@ -97,7 +98,7 @@ fn prompt_count_is_checked_before_copying() {
     end(server);
 }
 
-/// A grammar with exponentially many parses of a text.
+/// A grammar with which a text has exponentially many parses.
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
 
 #[test]
@@ -109,7 +110,7 @@ fn an_answer_does_not_wait_for_anothers_grammar() {
     let other = json!({"prompt": "a", "n_predict": 50, "ignore_eos": true});
     let (status, answer) = server.post("/completion", &other);
     assert_eq!((status, &answer["tokens_predicted"]), (200, &json!(50)), "{answer}");
-    // The slow request exceeds its time budget, and gets the error for that.
+    // The slow request exceeds its time budget, and gets the error about that.
     let mut told = String::new();
     slow.read_to_string(&mut told).unwrap();
     assert!(told.starts_with("HTTP/1.1 400") && told.contains("the grammar takes too long"), "{told}");
@@ -118,7 +119,7 @@ fn an_answer_does_not_wait_for_anothers_grammar() {
     end(server);
 }
 
-/// Grammars that crash their compiler process do not end the server.
+/// Checks that grammars that crash their compiler process do not end the server.
 #[test]
 fn hostile_grammars_end_their_requests_alone() {
     let server = Server::start(&["-c", "256"]);
@@ -195,7 +196,7 @@ fn slot_is_unchanged_after_a_failed_restore() {
     assert!(status == 400 && !answer.contains(folder.to_str().unwrap()), "{status} {answer}");
     assert!(Path::new(&folder.join("secret")).is_file());
     assert_eq!(act("restore", "good.ixs").0, 200);
-    // The same request gives the same text from the slot as before.
+    // After the hostile requests, the same request gives the same text from the slot as before.
     let (_, again) = server.post("/completion", &request);
     assert!(again["tokens_cached"].as_u64().unwrap() > 0, "{again}");
     end(server);

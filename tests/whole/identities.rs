@@ -1,5 +1,5 @@
-//! Identity experts, whose output is their input: in memory and streamed, row by row and in long
-//! steps.
+//! Identity experts, which return their input. They are tested in memory and streamed, row by row
+//! and in long steps.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use ixc::model::Model;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
-/// Less memory than the experts of a layer need. A token uses at most three experts.
+/// Memory for experts, less than a layer's experts need. A token uses at most three experts.
 const BUDGET: u64 = 96 << 10;
 
 #[test]

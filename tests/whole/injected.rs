@@ -1,8 +1,8 @@
-//! Faults of the system and kills at any call. A library that is loaded before the C library lets
+//! System faults and kills at any system call. A library that is loaded before the C library lets
 //! one call fail, or ends the process there (`support/faults.c`).
 //!
-//! A command then succeeds with the right result, or ends with an error and a status. Its output is
-//! the old file or the new one. The next run needs no repair.
+//! A command with a fault either succeeds with the right result, or ends with an error and a
+//! status. Its output file is either the old file or the new one. The next run needs no repair.
 //!
 //! ```text
 //! IXC_FAULT_POINTS=20 cargo test --workspace --test whole injected::    20 calls of each kind
@@ -23,18 +23,18 @@ use ixc::ir::random::Random;
 use crate::support::server::{PROMPTS, Server, completion, end};
 use crate::support::{demo_model, ixc, scratch, stderr, target_without_tiles};
 
-/// Kinds of faults. All later calls of a kind may fail, too. `memory` fails only once, because the
-/// C library aborts if it finds no memory for a thread's data.
+/// Kinds of faults. For some tests, all later calls of a kind fail too. `memory` fails only once,
+/// because the C library aborts if it finds no memory for a thread's data.
 const KINDS: [&str; 11] =
     ["memory", "map", "file", "open", "read", "write", "short", "sync", "rename", "thread", "clock"];
 
-/// A command. `M` stands for the model, `O` for the output, and `V` for a value that makes the old
-/// output differ from the new one.
+/// A tested command. `M` stands for the model, `O` for the output, and `V` for a value that makes
+/// the old output differ from the new one.
 struct Task {
     name: &'static str,
     line: &'static str,
     values: [&'static str; 2],
-    /// Whether the result is the text on standard output.
+    /// Whether the result is the text on standard output, instead of a file.
     prints: bool,
 }
 
@@ -60,16 +60,16 @@ const TASKS: [Task; 4] = [
     },
 ];
 
-/// Results of a task: the output before it, and after it.
+/// Results of a task without faults: the old output, and the new one.
 struct Scene {
     task: &'static Task,
     folder: PathBuf,
     old: Option<Vec<u8>>,
     new: Option<Vec<u8>>,
     text: Vec<u8>,
-    /// Number of calls of each kind.
+    /// Number of the task's calls of each kind.
     counts: BTreeMap<String, u64>,
-    /// Names in the folder after a run.
+    /// Names of files in the folder after a run.
     names: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Scene {
         scene
     }
 
-    /// Returns the task's command with the library.
+    /// Returns the task's command, with the library loaded.
     fn command(&self, value: &str) -> Command {
         let mut command = ixc(self.task.line.split(' ').map(|word| match word {
             "M" => "m.gguf",
@@ -118,7 +118,8 @@ impl Scene {
         self.command(self.task.values[1]).env("FAULT", fault).output().unwrap()
     }
 
-    /// Checks the output of a task that met a fault, and a run after it without faults.
+    /// Checks the output of a task with a fault. Then runs the task again without faults and checks
+    /// the result.
     fn check(&self, fault: &str, output: &Output) {
         let Task { name, prints, .. } = self.task;
         let (said, found) = (stderr(output), self.output());
@@ -182,7 +183,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Returns the random numbers of a test.
+/// Returns the test's random generator.
 fn random() -> Random {
     let seed = number("IXC_FAULT_SEED", 1);
     println!("seed {seed}");
@@ -212,7 +213,8 @@ fn failed_calls_are_errors_or_change_nothing() {
     }
 }
 
-/// Refused threads, full drives and unreadable files are errors at the first call, too.
+/// Checks that refused threads, full drives and unreadable files have the right status, also at the
+/// first call.
 #[test]
 fn certain_faults_have_their_status() {
     if library().is_none() {
@@ -234,7 +236,7 @@ fn certain_faults_have_their_status() {
         assert_eq!(output.status.code(), Some(status), "{fault}: {said}");
         assert!(said.contains(part), "{fault}: {said}");
     }
-    // Short transfers and jumps of clocks change nothing.
+    // Partial reads and writes, and jumps of the clock, change nothing.
     for (scene, fault) in [(&run, "short:1+"), (&compile, "short:1+"), (&quantise, "short:1+"), (&run, "clock:1+")] {
         let output = scene.run(fault);
         scene.check(fault, &output);
@@ -295,10 +297,10 @@ fn killed_writers_of_the_plan_cache_harm_no_later_run() {
     }
 }
 
-/// Returns the command of a server with a prompt cache and the library.
+/// Returns the command of a server with a prompt cache, and with the library loaded.
 fn server(cache: &Path) -> Command {
     let mut command = ixc(["serve", "demo", "--port", "0", "-t", "2", "--target", target_without_tiles().name()]);
-    // The sandbox refuses the signal of the library, and its file of counts.
+    // The sandbox would refuse the library's signal and its file with counts, so it is off.
     command
         .args(["--sandbox", "off", "--prompt-cache"])
         .arg(cache)
@@ -307,7 +309,7 @@ fn server(cache: &Path) -> Command {
     command
 }
 
-/// Returns the texts of some long prompts, until the server answers no more.
+/// Returns the texts for several long prompts, until the server no longer answers.
 fn texts(server: &Server) -> Vec<String> {
     let ask = |prompt: &str| {
         let body = completion(&prompt.repeat(12), 4).to_string();
@@ -343,7 +345,8 @@ fn killed_servers_keep_their_prompt_cache_usable() {
     let count = read_counts(&counts)["kill"];
     let (cache, mut ended) = (folder.join("killed"), 0);
     for kill in 0..kills {
-        // Most calls come before the first request. The first kill certainly does.
+        // Most calls come before the first request. The first kill comes at a call that certainly
+        // occurs.
         let call = if kill == 0 { count / 2 } else { count - random.below(count / 3) };
         let fault = format!("kill:{call}");
         let mut command = server(&cache);
@@ -363,7 +366,7 @@ fn killed_servers_keep_their_prompt_cache_usable() {
     assert!(ended > 0, "no server was killed");
 }
 
-/// A server without a free descriptor for a connection accepts it later.
+/// Checks that a server that has no free descriptor for a connection accepts the connection later.
 #[test]
 fn server_survives_refused_connections() {
     if library().is_none() {
@@ -395,7 +398,7 @@ fn any_number_of_threads_gives_the_same_text() {
     }
 }
 
-/// A process that is stopped for a while continues, and prints the same text.
+/// Checks that a process that is stopped for a while continues, and prints the same text.
 #[test]
 fn stopped_run_continues() {
     let run = || ixc(["run", "demo", "--raw", "-p", "The", "-n", "400", "--temp", "0", "-t", "2"]);

@@ -1,4 +1,4 @@
-//! `ixc kernel` from the user's side.
+//! `ixc kernel`, run as its users run it.
 
 use std::path::Path;
 use std::process::Output;
@@ -112,7 +112,8 @@ fn kernels_come_from_files_and_models() {
         std::fs::write(&ir, text).unwrap();
         json(["run", &ir, "--rows", "5", "--target", "portable", "--json"])
     };
-    // A shown kernel runs with the line that names its spec, and without this line.
+    // A kernel that was shown as text runs with the line that names its spec, and without this
+    // line.
     let facts = run(&shown);
     assert!(facts["equal"] == true && facts["spec"].as_str().unwrap().starts_with("combine n=256"), "{facts}");
     let facts = run(&shown.replacen("; spec: ", "; ", 1));
@@ -230,7 +231,7 @@ fn kernel_cost_works_for_foreign_targets() {
     assert!(status == Some(2) && said.contains("the levels are l1, l2, l3 and memory"), "{status:?}: {said}");
 }
 
-/// Errors in kernel IR are shown in the same form as errors in graph IR: with a position
+/// Checks that errors in kernel IR have the same form as errors in graph IR: a position
 /// `file:line:column`, the line, and a caret.
 #[test]
 fn errors_in_kernel_ir_point_at_their_place() {

@@ -1,4 +1,4 @@
-//! Exported kernels are replayed unchanged and after hostile changes. Every refusal is one message
+//! Replay of exported kernels: unchanged, and after hostile changes. Every refusal is one message
 //! with the right exit status. Manipulated code ends with an emulator fault, never with a crash.
 
 use std::fs;
@@ -32,7 +32,7 @@ fn replay(folder: &Path, more: &[&str]) -> Output {
     ixc(["kernel", "replay", "--steps", "1000000"]).args(more).arg(folder).output().unwrap()
 }
 
-/// Changes the index.
+/// Changes the index of an exported folder.
 fn edit(folder: &Path, change: impl FnOnce(&mut Json)) {
     let path = folder.join("index.json");
     let mut index: Json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -40,7 +40,7 @@ fn edit(folder: &Path, change: impl FnOnce(&mut Json)) {
     fs::write(&path, serde_json::to_vec(&index).unwrap()).unwrap();
 }
 
-/// Replaces a file that the index names at `at`, and updates the index.
+/// Replaces the file that the index names at `at`, and updates the index.
 fn replace(folder: &Path, at: &str, bytes: &[u8]) {
     edit(folder, |index| {
         let file = index.pointer_mut(at).unwrap();
@@ -133,7 +133,7 @@ fn missing_and_malformed_indices_are_refused() {
     fs::create_dir(&index).unwrap();
     refused(&replay(&folder, &[]), DATA, "is not a regular file");
     fs::remove_dir(&index).unwrap();
-    // The file is longer than any index: no memory is allocated for it.
+    // The file is longer than any valid index, so no memory is allocated for it.
     fs::File::create(&index).unwrap().set_len(1 << 40).unwrap();
     refused(&replay(&folder, &[]), DATA, "bytes of an index; expected at most");
 }
@@ -197,7 +197,7 @@ fn indices_that_make_no_sense_are_refused() {
         refused(&replay(&folder, &[]), DATA, part);
         refused(&replay(&folder, &["--native"]), DATA, part);
     }
-    // The memory limit also applies to a buffer that is filled with a value.
+    // The memory limit also applies to a buffer that the index fills with a value.
     fs::write(folder.join("index.json"), &whole).unwrap();
     edit(&folder, |index| {
         let buffer = index.pointer_mut("/buffers/2").unwrap();
@@ -242,7 +242,8 @@ fn tampered_code_ends_in_a_fault() {
     fs::write(folder.join("index.json"), &whole).unwrap();
     edit(&folder, |index| index["features"] = json!([]));
     refused(&replay(&folder, &[]), 1, "the emulator stopped the code: ");
-    // `jmp $`, a system call, `int3`, an unknown opcode, a store to a read-only buffer.
+    // The codes are `jmp $`, a system call, `int3`, an unknown opcode, and a store to a read-only
+    // buffer.
     for bytes in [
         &[0xeb, 0xfe][..],
         &[0x0f, 0x05],
@@ -258,8 +259,8 @@ fn tampered_code_ends_in_a_fault() {
         println!("{bytes:02x?}: {}", stderr(&output));
         assert_eq!(output.status.code(), Some(1), "{bytes:02x?}: {}", stderr(&output));
     }
-    // With flipped random bytes, the result is right by chance, wrong, or an emulator fault; there
-    // is no other outcome.
+    // After flipping random bits of the code, there are three possible outcomes: a result that is
+    // right by chance, a wrong result, or an emulator fault.
     let mut random = Random::new(11);
     let mut stopped = 0;
     for _ in 0..60 {

@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::support::{ixc, scratch, stderr};
 
-/// A valid kernel. Each edit below makes it break a rule.
+/// A valid kernel. Each edit of [`RULES`] makes it break a rule.
 const KERNEL: &str = "kernel k where %n in 0..=8 {
   buffer %x : read 32*%n
   buffer %ids : index(%n) 4*%n
@@ -25,41 +25,41 @@ const KERNEL: &str = "kernel k where %n in 0..=8 {
 }
 ";
 
-/// Text to replace, its replacement, and a part of the error.
+/// Edits: the text to replace, its replacement, and a part of the expected error.
 const RULES: &[(&str, &str, &str)] = &[
-    // Bounds of accesses.
+    // Edits that break bounds of accesses.
     ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i + 4]", "ends up to 4 bytes after the end of buffer %x"),
     ("store f32x8 %y[32*%i], %c", "store f32x8 %y[64*%i], %c", "after the end of buffer %y"),
     ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i - 4]", "offset in buffer %x can be -4, must"),
     ("store f32x8 %s[0], %t", "store f32x8 %s[40], %t", "ends up to 8 bytes after the end of buffer %s"),
     ("load f32x8 %x[32*%row]", "load f32x8 %x[32*%row + 32]", "after the end of buffer %x"),
-    // Access to buffers.
+    // Edits that break rules of access to buffers.
     ("store f32x8 %y[32*%i], %c", "store f32x8 %x[32*%i], %c", "buffer %x is `read`, must be"),
     ("load f32x8 %x[32*%i]", "load f32x8 %y[32*%i]", "buffer %y is `write`, must be"),
     ("load_index %ids[4*%i]", "load_index %x[4*%i]", "buffer %x is `read`, must be"),
-    // Types.
+    // Edits that break type rules.
     ("add f32x8 %a, %b", "add f32x4 %a, %b", "must be"),
     ("add f32x8 %a, %b", "iadd f32x8 %a, %b", "must be"),
     ("splat f32x8 0.0", "splat f32x32 0.0", "type"),
     ("splat f32x8 0.0", "splat f32x7 0.0", "type"),
     ("%zero = splat f32x8 0.0", "%zero = splat i32x8 0", "one type throughout"),
-    // Operands and immediates.
+    // Edits of operands and immediates.
     ("add f32x8 %a, %b", "add f32x8 %a", "expected `,`"),
     ("splat f32x8 0.0", "splat f32x8", "expected a finite float"),
-    // Names.
+    // Edits of names.
     ("add f32x8 %a, %b", "add f32x8 %a, %d", "there is no value %d"),
     ("%c = add", "%a = add", "there is a value %a already"),
     ("add f32x8 %a, %b", "added f32x8 %a, %b", "there is no op `added`"),
     ("[32*%i], %c", "[32*%j], %c", "%j"),
     ("buffer %s : scratch", "buffer %x : scratch", "there is a buffer %x already"),
     ("load f32x8 %x[32*%i]", "load f32x8 %z[32*%i]", "%z"),
-    // Index values have the width and alignment that the caller checks.
+    // Edits of index loads: the caller checks values of a fixed width and alignment.
     ("load_index %ids[4*%i]", "load_index %ids[2*%i]", "multiples of 4"),
-    // Dims, trips and sizes.
+    // Edits of dims, trip counts and sizes.
     ("%n in 0..=8", "%n in 8..=0", "must satisfy 0 <= lo <= hi"),
     ("in 0..%n carry", "in 0..%n - 1 carry", "trip is -1 for some dims"),
     ("buffer %y : write 32*%n", "buffer %y : write 32*%m", "%m"),
-    // Form.
+    // Edits of the text's form.
     ("    yield %c\n", "", "yield"),
     ("buffer %s : scratch 64", "buffer %s : scratch 64 bytes", "expected"),
 ];
@@ -91,8 +91,7 @@ fn rule_violations_in_edited_kernels_show_their_position() {
         let text = edited.lines().nth(line - 1).unwrap_or_default();
         assert_eq!(source, format!("  {text}"), "{said}");
         assert_eq!(caret, format!("{}^", " ".repeat(2 + column - 1)), "{said}");
-        // The reported line is the edited one, except for errors that are found only in a later
-        // line.
+        // The reported line is the edited one, unless the error shows only in a later line.
         let is_edited = KERNEL.lines().nth(line - 1) != Some(text);
         let later = ["one type throughout", "expected `,`", "expected a finite float"];
         assert!(is_edited || later.contains(rule), "{said}");
@@ -134,7 +133,7 @@ fn every_kernel_command_shows_the_error_position() {
     }
 }
 
-/// An invalid spec line of a kernel is shown with its position.
+/// Checks that an invalid spec line of a kernel is shown with its position.
 #[test]
 fn invalid_kernel_spec_is_shown_with_its_position() {
     let file = scratch("kernel-rules-spec").join("k.ix");
@@ -145,7 +144,7 @@ fn invalid_kernel_spec_is_shown_with_its_position() {
     assert!(said.contains("k.ix:2:9: format is \"q4\"; expected") && said.ends_with("\n          ^\n"), "{said}");
 }
 
-/// A signature that differs from the spec's is shown with its position.
+/// Checks that a signature that differs from the spec's is shown with its position.
 #[test]
 fn signature_mismatch_is_shown_with_its_position() {
     let file = scratch("kernel-rules-signature").join("k.ix");

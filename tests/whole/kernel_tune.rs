@@ -1,4 +1,4 @@
-//! `ixc kernel tune` and `ixc kernel reduce`, and the use of the files that they write.
+//! `ixc kernel tune` and `ixc kernel reduce`, and the files that they write.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,14 +11,15 @@ use ixc::kernels::{KernelSpec, MatmulStrategy};
 use ixc::targets::Target;
 use serde_json::Value as Json;
 
-/// Returns the program on a target without tiles, whose kernels these tests name.
+/// Returns a command of the program for a target without tiles, because these tests name kernels of
+/// this target.
 fn ixc<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Command {
     let mut command = crate::support::ixc(words);
     command.env("IXC_TARGET", target_without_tiles().name());
     command
 }
 
-/// Returns a spec of the demo model with this strategy, and the tiling of its weight.
+/// Returns the spec of a kernel of the demo model with this strategy, and the tiling of its weight.
 fn spec_of_demo(target: Target, strategy: MatmulStrategy) -> (KernelSpec, ProductCut) {
     let model = ixc::model::Model::new(ixc::demo::open().unwrap()).unwrap();
     let options = ixc::compile::CompileOptions { target: Some(target), ..ixc::compile::CompileOptions::default() };
@@ -41,7 +42,7 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
     assert_eq!(facts["winner"].is_null(), !file.exists());
     // A model decodes one token at a time.
     assert!(facts["rows"] == 1 && facts["threads"].as_u64() >= Some(1), "{facts:#}");
-    // A candidate that is reported as faster was measured to be faster, twice.
+    // A candidate that is reported as faster was faster in two measurements.
     if let Some(ratio) = facts["winner"]["measured"]["ratio"].as_array() {
         let ratio: Vec<f64> = ratio.iter().map(|value| value.as_f64().unwrap()).collect();
         assert!(ratio[1] > 1.0 && ratio[0] > 1.01, "{facts:#}");
@@ -51,7 +52,7 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
         table.contains("candidate") && table.contains("us/row") && table.contains("default by cache sizes: rows="),
         "{table}"
     );
-    // `--choose` keeps a candidate that was tried, even if another is faster.
+    // `--choose` stores the chosen candidate, even if another candidate is faster.
     let by_hand = folder.join("by-hand.json");
     let choose = |what: &str| {
         let more = ["-r", "2", "--place", "caches", "-o", by_hand.to_str().unwrap(), "--choose", what];
@@ -68,7 +69,7 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
     let said = String::from_utf8_lossy(&chosen.stdout).into_owned();
     assert!(said.contains("as requested: gemv@0/1 is ") && said.contains("gemv@0/1\nwritten to "), "{said}");
     assert!(fs::read_to_string(&by_hand).unwrap().contains("q4_k_r16 x=a8_super n=512 k=256: gemv@0/1"));
-    // For another CPU than this one, the cost model of that CPU decides.
+    // For a CPU other than this machine's, the cost model of that CPU decides.
     let zen4 = folder.join("zen4.json");
     let by_model =
         ["kernel", "tune", "linear", "format=q4_k_r16", "k=512", "tile=32", "n=512", "shape=gemm", "--target"];
@@ -80,8 +81,8 @@ fn tuning_lists_candidates_and_writes_a_valid_winner() {
     assert!(table.contains("cycles/row") && table.contains("the model of "), "{table}");
 }
 
-/// A model is tuned in its own steps: first each expensive product, then whole steps, which decide
-/// which choices are kept.
+/// Checks the tuning of a model in its own steps. First, each expensive product is tuned. Then,
+/// whole steps decide which choices are kept.
 #[test]
 fn model_tuning_keeps_only_choices_that_speed_up_steps() {
     let folder = scratch("kernel-tune-model");
@@ -101,15 +102,15 @@ fn model_tuning_keeps_only_choices_that_speed_up_steps() {
     let last = facts["together"].as_array().unwrap().last();
     assert_eq!(kept > 0, last.is_some_and(|last| last["is_faster"] == true), "{facts:#}");
     assert_eq!((kept > 0, facts["file"].is_string()), (file.exists(), file.exists()));
-    // A candidate for one kernel of the model is chosen with `--choose`.
+    // `--choose` selects a candidate for one kernel of the model.
     let _ = fs::remove_file(&file);
     let kernel = format!("{model}:gemv_q6_k_r16_a8_super_t32n4096k256");
     let by_hand = ["-r", "2", "--choose", "gemv@0/1", "-o", file.to_str().unwrap()];
     let said = stdout(ixc(["kernel", "tune", &kernel].into_iter().chain(by_hand)));
     assert!(said.contains("% of decode") && said.contains("as requested: gemv@0/1 is "), "{said}");
     assert!(fs::read_to_string(&file).unwrap().contains("q6_k_r16 x=a8_super n=4096 k=256: gemv@0/1"));
-    // `--choose` needs one kernel; a model cannot run on another machine's target; the weights of a
-    // plan already have a tiling.
+    // These uses are refused: `--choose` with several kernels, a model with another machine's
+    // target, and a plan, whose weights already have a tiling.
     let refused = |words: &[&str]| {
         let output = ixc(["kernel", "tune"].iter().chain(words)).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
@@ -122,8 +123,8 @@ fn model_tuning_keeps_only_choices_that_speed_up_steps() {
     }
 }
 
-/// The pass `tile` finds and reports tuned choices, which change no bits. An unknown candidate, or
-/// a choice tuned on another machine, is refused.
+/// Checks that the pass `tile` finds and reports tuned choices, which change no bits. An unknown
+/// candidate, or a choice tuned on another machine, is refused.
 #[test]
 fn tuned_model_runs_with_equal_bits() {
     let folder = scratch("kernel-tuned");
@@ -162,7 +163,7 @@ fn tuned_model_runs_with_equal_bits() {
         assert!(said.contains("tuned  ") && said.contains(" by ") && said.contains("tuned.json"), "{said}");
         assert_eq!(tuned.stdout, plain.stdout, "{choice}");
     }
-    // Logits of a plan that was compiled with the tuned choice.
+    // Returns the logits of a plan that was compiled with a file of tuned choices.
     let logits = |tuned: &str| {
         let [plan, out] = ["plan.ixp", "logits.npy"].map(|name| folder.join(name));
         let mut compile = ixc(["compile", "--no-weights", "--force", "--tuned", tuned, "-o", plan.to_str().unwrap()]);
@@ -192,7 +193,7 @@ fn tuned_model_runs_with_equal_bits() {
     }
     let missing = run(folder.join("nothing.json").to_str().unwrap());
     assert_eq!(missing.status.code(), Some(66), "{}", stderr(&missing));
-    // The weights of a plan already have a tiling.
+    // A plan is refused, because its weights already have a tiling.
     fs::write(&file, &text).unwrap();
     let plan = folder.join("demo.ixp");
     let compile = ["compile", "--no-weights", "--tuned", path, "-o", plan.to_str().unwrap()];
@@ -209,12 +210,12 @@ fn tuned_model_runs_with_equal_bits() {
     );
 }
 
-/// A tuned file in the user's folder applies to this machine. If it is invalid, it is ignored
-/// without an error.
+/// Checks that a tuned file in the user's folder applies to this machine. If the file is invalid,
+/// it is ignored without an error.
 #[test]
 fn user_tuned_file_is_found_and_ignored_if_invalid() {
     let folder = scratch("kernel-tuned-own");
-    // The file in the user's folder is for this machine, with or without tiles.
+    // The file in the user's folder is for this machine's target, with or without tiles.
     let target = Target::native();
     let (_, cut) = spec_of_demo(target, MatmulStrategy::Gemv);
     let ixc::kernels::candidates::Weight { format, x, n, k, .. } = cut.weight;
@@ -236,12 +237,12 @@ fn user_tuned_file_is_found_and_ignored_if_invalid() {
         stderr(&output)
     };
     assert!(run(&[]).contains("tuned  "));
-    // With a named target, the file is not used: the plan is the same on every machine.
+    // With a named target, the file is not used, so that the plan is the same on every machine.
     assert!(!run(&["--target", target.name()]).contains("tuned  "));
     assert!(!run(&["--tuned", "none"]).contains("tuned  "));
     fs::write(&file, "{").unwrap();
     assert!(!run(&[]).contains("tuned  "));
-    // A valid file with an unknown candidate is also ignored. Tuning replaces whatever the file
+    // A valid file with an unknown candidate is also ignored. Tuning replaces the file, whatever it
     // contains.
     put(&choice.replace("@0/1", "@1/1"));
     assert!(!run(&[]).contains("tuned  "));
@@ -256,11 +257,12 @@ fn failing_kernel_is_reduced() {
     let [from, to] = [&kernel, &small].map(|path| path.to_str().unwrap());
     let shown = stdout(ixc(["kernel", "show", "silu", "--stage", "ir", "--target", "avx512"]));
     fs::write(&kernel, &shown).unwrap();
-    // The kernel needs vectors that the target lacks, so the target refuses it. Only statements
-    // with such vectors have to remain in the reduced kernel.
+    // The target refuses the kernel, because the kernel needs vectors that the target lacks. In the
+    // reduced kernel, only statements with such vectors have to remain.
     let reduce = ["kernel", "reduce", from, "--target", "avx2", "-o", to];
     let refused = ixc(reduce).output().unwrap();
-    // The candidate generated from the spec for this target has the same signature, so it is tried.
+    // The kernel that is generated from the spec for this target has the same signature, so it is
+    // tried as a candidate.
     let said = String::from_utf8_lossy(&refused.stdout).into_owned() + &stderr(&refused);
     assert!(refused.status.success(), "{said}");
     assert!(said.contains("it is refused: ") && said.contains("statements"), "{said}");
@@ -268,7 +270,7 @@ fn failing_kernel_is_reduced() {
     assert!(text.starts_with("; reduced from ") && text.lines().count() < 10, "{text}");
     let failing = ixc(["kernel", "run", to, "--target", "avx2", "--emulate"]).output().unwrap();
     assert!(stderr(&failing).contains("vectors of up to 32 bytes"), "{}", stderr(&failing));
-    // A command decides whether a kernel fails: here, kernels with a `min` statement fail.
+    // A command decides whether a kernel fails. Here, kernels with a `min` statement fail.
     let facts: Json = serde_json::from_str(&stdout(ixc([
         "kernel",
         "reduce",
@@ -301,7 +303,7 @@ fn folder_of(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Kernels with different dims do not get each other's inputs.
+/// Checks that kernels with different dims do not get each other's inputs.
 #[test]
 fn kernels_with_different_signatures_are_not_compared() {
     let output = ixc(["kernel", "diff", "gemv_q4_k", "gemm_q4_k", "--target", "avx2"]).output().unwrap();

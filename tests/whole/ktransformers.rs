@@ -1,5 +1,5 @@
-//! Experts packed by KTransformers' converter (kt-kernel) give the same logits as the same experts
-//! stored as plain floats. Damaged folders give a one-line error.
+//! Experts in the format of KTransformers' converter (kt-kernel). They give the same logits as the
+//! same experts stored as plain floats. Damaged folders give a one-line error.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,7 +24,8 @@ const LAYERS: usize = 2;
 const VOCABULARY: usize = 48;
 const HEADS: [usize; 3] = [4, 2, 32];
 const TOKENS: [u32; 9] = [3, 47, 0, 11, 11, 30, 8, 21, 2];
-/// Max error of compiled logits from the interpreter's: kernels round activations to eight bits.
+/// Max error of compiled logits from the interpreter's logits. Kernels round activations to eight
+/// bits.
 const LIMIT: f64 = 3e-5;
 
 /// A tensor of a safetensors folder.
@@ -56,7 +57,7 @@ fn write(at: &Path, tensors: &[Tensor]) {
     fs::write(at.join("config.json"), config.to_string()).unwrap();
 }
 
-/// Returns the tensors that are not experts, with transformers' names.
+/// Returns the tensors that are not experts, with the names of transformers.
 fn others(random: &mut Random) -> Vec<Tensor> {
     let [heads, kv_heads, head] = HEADS;
     let mut shapes = vec![
@@ -90,8 +91,8 @@ fn others(random: &mut Random) -> Vec<Tensor> {
     shapes.into_iter().map(of).collect()
 }
 
-/// The part of a matrix for one NUMA node: integers, and a scale for each row. Every `f32` product
-/// with the scale is exact.
+/// Part of a matrix for one NUMA node: integers, and a scale for each row. Every product of an
+/// integer and its scale is exact in `f32`.
 struct Quantised {
     rows: usize,
     columns: usize,
@@ -99,7 +100,7 @@ struct Quantised {
     scales: Vec<f32>,
 }
 
-/// Makes random quantised rows as kt-kernel makes them: the largest magnitude of each row is the
+/// Returns random quantised rows in kt-kernel's form: the largest magnitude in each row is the
 /// largest integer.
 fn quantised(random: &mut Random, (largest, unit): (i8, f32), [rows, columns]: [usize; 2]) -> Quantised {
     let mut integers: Vec<i8> =
@@ -114,13 +115,13 @@ fn quantised(random: &mut Random, (largest, unit): (i8, f32), [rows, columns]: [
     Quantised { rows, columns, integers, scales }
 }
 
-/// Packs a part as `BufferB::_pack_block` does: rows of a tile one after the other, then dwords of
-/// its halves transposed.
+/// Packs a part like `BufferB::_pack_block`: first the rows of a tile one after the other, then the
+/// transposed dwords of the tile's halves.
 fn packed(bits: usize, part: &Quantised) -> Vec<u8> {
     let &Quantised { rows, columns, ref integers, .. } = part;
     let tile_columns = 512 / bits;
-    // Blocks of columns are wider than these matrices, so that blocks of rows follow each other as
-    // their tiles do.
+    // These matrices are narrower than a block of columns, so blocks of rows follow each other in
+    // the order of their tiles.
     let mut out = Vec::new();
     for band in (0..rows).step_by(32) {
         for from in (0..columns).step_by(tile_columns) {
@@ -142,8 +143,8 @@ fn packed(bits: usize, part: &Quantised) -> Vec<u8> {
     out
 }
 
-/// Writes two folders of the same model: one with experts packed for `nodes` NUMA nodes, one with
-/// experts as floats.
+/// Writes two folders of the same model. In one, experts are packed for `nodes` NUMA nodes; in the
+/// other, experts are floats.
 fn folders(at: &Path, bits: usize, nodes: usize) -> [std::path::PathBuf; 2] {
     let mut random = Random::new(41 + bits as u64 + nodes as u64);
     let (largest, unit) = if bits == 4 { (7, 16.0) } else { (127, 1.0) };
@@ -209,8 +210,8 @@ fn target(target: Target) -> Vec<&'static str> {
     ["--target", target.name()].into_iter().chain(emulate).collect()
 }
 
-/// Packed experts, for one node or several, give the same logits as the same numbers stored as
-/// floats. Plans and GGUF files made of them do so too.
+/// Checks that packed experts give the same logits as the same numbers stored as floats, for one
+/// NUMA node or several. Plans and GGUF files made from the packed experts do so too.
 #[test]
 fn ktransformers_experts_decode_to_their_numbers() {
     let scratch = scratch("ktransformers");
@@ -220,7 +221,7 @@ fn ktransformers_experts_decode_to_their_numbers() {
         let [ours, exact] = [&converted, &plain].map(|model| logits(model, &out, &["--engine", "interpreter"]));
         assert!(bits(&ours) == bits(&exact), "{bits_of} bits, {nodes} nodes: other logits than those of the numbers");
         for name in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
-            // A target with tiles takes long if it is emulated.
+            // A target with tiles may be emulated, which takes long.
             if name == Target::AMX && nodes != 2 {
                 continue;
             }
@@ -229,7 +230,7 @@ fn ktransformers_experts_decode_to_their_numbers() {
             println!("{error:.1e} <= {LIMIT:.0e}  {bits_of} bits, {nodes} nodes, {}", name.name());
             assert!(error <= LIMIT, "{bits_of} bits, {nodes} nodes, {}: {error:e}", name.name());
         }
-        // Rows of integers with one scale are also the format of requantised weights. Requantising
+        // Rows of integers with one scale are also a format for requantised weights. Requantising
         // the floats gives the same integers.
         if (bits_of, nodes) == (8, 1) {
             let [requantised, ours] = [&plain, &converted].map(|model| {
@@ -252,8 +253,8 @@ fn ktransformers_experts_decode_to_their_numbers() {
     }
 }
 
-/// Kernels cannot read experts in this layout directly, so they are streamed from a plan. Their
-/// logits have the same bits as with experts in memory.
+/// Checks that experts in this layout are streamed from a plan, because kernels cannot read the
+/// layout directly. Their logits have the same bits as with experts in memory.
 #[test]
 fn packed_experts_are_streamed_from_a_plan() {
     let scratch = scratch("ktransformers_streamed");
@@ -269,24 +270,25 @@ fn packed_experts_are_streamed_from_a_plan() {
     stdout(command);
     let emulate: &[&str] = if Target::AVX2.missing().is_empty() { &[] } else { &["--emulate"] };
     let out = scratch.join("logits.npy");
-    // Most of this budget is used for other memory than experts.
+    // Most of this budget is used for memory other than experts.
     let streamed = logits(&made, &out, &[&["--memory", "96MiB"], emulate].concat());
     let resident = logits(&converted, &out, &target(Target::AVX2));
     assert!(bits(&streamed) == bits(&resident), "other bits than from memory");
 }
 
-/// Name of the damage, the change of a folder's header and data, and a part of the error.
+/// A kind of damage: its name, a change of a folder's header and data, and a part of the expected
+/// error.
 type Damage = (&'static str, fn(&mut Map<String, Json>, &mut Vec<u8>), &'static str);
 
 const UP: &str = "blk.1.ffn_up_exps.2.numa.1";
 
 fn without(header: &mut Map<String, Json>, end: &str) {
-    // The bytes then belong to a tensor with another name, which is not read.
+    // The bytes then belong to a tensor with another name, which no code reads.
     let tensor = header.remove(&format!("{UP}.{end}")).unwrap();
     header.insert("mtp.unused".to_owned(), tensor);
 }
 
-/// Shortens a tensor. Its last bytes then belong to another tensor, which is not read.
+/// Shortens a tensor. The removed bytes then belong to another tensor, which no code reads.
 fn shortened(header: &mut Map<String, Json>, end: &str, by: u64, each: u64) {
     let tensor = header.get_mut(&format!("{UP}.{end}")).unwrap();
     let [from, to] = [0, 1].map(|i| tensor["data_offsets"][i].as_u64().unwrap());
@@ -354,7 +356,7 @@ const DAMAGES: &[Damage] = &[
         |header, data| {
             let tensor = &header["blk.0.ffn_gate_exps.0.numa.0.weight"]["data_offsets"];
             let [from, to] = [0, 1].map(|i| tensor[i].as_u64().unwrap() as usize);
-            // Rows of tiles follow each other.
+            // The rows of a tile follow each other.
             for half in data[from..to].chunks_exact_mut(1024) {
                 let dwords: Vec<[u8; 4]> = half.as_chunks::<4>().0.to_vec();
                 for (i, to) in half.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -392,7 +394,8 @@ fn damaged_parts_are_refused_in_a_line() {
         let said = damaged(what, &converted, change);
         assert!(said.contains(says) && said.trim_end().lines().count() == 1, "{what}: {said}");
     }
-    // A width that is not divisible by the nodes, and experts that no configuration has.
+    // The cases have a width that is not divisible by the number of nodes, or experts that the
+    // configuration does not have.
     for (key, value, says) in [
         ("moe_intermediate_size", 257, "a part of 257 by 128 for 2 nodes"),
         ("moe_intermediate_size", 0, "expected 0 (AMXINT8)"),

@@ -1,5 +1,5 @@
-//! Weights locked in memory: the bytes that the system counts as locked, and the error if the
-//! system refuses.
+//! Weights that are locked in memory (`--mlock`): the number of bytes that the system counts as
+//! locked, and the error if the system refuses.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -8,8 +8,8 @@ use std::process::Stdio;
 
 use crate::support::{demo_model, ixc, stderr, stdout};
 
-/// Runs the demo model. Returns its messages and the bytes that the system counts as locked while
-/// it waits for its prompt.
+/// Runs the demo model. Returns its messages, and the locked bytes that the system reports while
+/// the program waits for its prompt.
 fn locked(arguments: &[&str]) -> (String, u64) {
     let mut run = ixc(["run", "-f", "-", "-n", "4", "--temp", "0", "-t", "2", "--no-chat", "--stats"]);
     let mut child = run
@@ -49,7 +49,7 @@ fn may_lock() -> Option<u64> {
     line.split_whitespace().next().unwrap().parse().ok().filter(|_| !is_root)
 }
 
-/// Number of the capability to lock without a limit.
+/// Number of the Linux capability to lock memory without a limit.
 const CAP_IPC_LOCK: u32 = 14;
 
 #[test]
@@ -84,8 +84,8 @@ fn too_small_mlock_limit_error_suggests_a_remedy() {
     // SAFETY: the child makes only system calls that are allowed between fork and exec.
     unsafe {
         run.pre_exec(move || {
-            // A child of root could lock without a limit. Other users cannot, and this call fails
-            // for them.
+            // A child of root could lock memory without a limit, so the capability is dropped. For
+            // other users, this call fails, but they do not have the capability.
             libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(CAP_IPC_LOCK), 0, 0, 0);
             match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) {
                 0 => Ok(()),

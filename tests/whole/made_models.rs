@@ -1,6 +1,6 @@
-//! Generated models with random weights, in sizes and formats that no golden model has. The tests
-//! compare compiled logits with the reference interpreter's, targets with each other, and steps of
-//! every length with each other.
+//! Generated models with random weights, in sizes and formats that no golden model has. Compiled
+//! logits are compared with the reference interpreter's logits, targets with each other, and steps
+//! of every length with each other.
 
 use std::path::Path;
 
@@ -17,25 +17,26 @@ use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse_above;
 
-/// Number of tokens: more than two attention blocks of 32 positions, and more than one step.
+/// Number of tokens. It is more than two attention blocks of 32 positions, and more than one step.
 const TOKENS: usize = 75;
-/// Longest step of these plans.
+/// Max tokens in a step of these plans.
 const MAX_TOKENS: u32 = 56;
-/// Max error without quantised activations: only f32 sums and the f16 cache round. The cache rounds
-/// each key and value by up to 2^-11. The relative squared error is 8e-8, for a few layers.
+/// Max error without quantised activations, where only f32 sums and the f16 cache round. The cache
+/// rounds each key and value by up to 2^-11. The relative squared error is 8e-8, for a few layers.
 const FLOAT_BOUND: f64 = 1e-6;
 /// Max error with quantised activations, which are rounded to steps of amax / 127 in groups of 16
-/// or 32. For normally distributed numbers, amax is about two standard deviations, so the relative
-/// squared error is (2 / 127)^2 / 12 = 2e-5 for each product. Up to four products follow each other
-/// in each of three layers, and their errors add up to 2.5e-4. Softmax and SwiGLU amplify this, by
-/// less than the bound allows.
+/// or 32. For normally distributed numbers, amax is about two standard deviations. The relative
+/// squared error is therefore (2 / 127)^2 / 12 = 2e-5 for each product. Up to four products follow
+/// each other in each of three layers, and their errors add up to 2.5e-4. Softmax and SwiGLU
+/// amplify this sum, by less than the bound allows.
 const QUANTISED_BOUND: f64 = 2e-3;
 
-/// Number of tokens if the code is emulated: full blocks of rows for every kernel, and a remainder.
+/// Number of tokens for emulated code. It gives full blocks of rows for every kernel, and a
+/// remainder.
 const EMULATED_TOKENS: usize = 39;
 
-/// Checks the logits of one model on all targets, packed and unpacked, with all numbers of threads
-/// and lengths of steps.
+/// Checks the logits of one model on all targets, with packed and unpacked weights, all numbers of
+/// threads, and all lengths of steps.
 fn check(name: &str, made: &ModelParameters) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("made_{}.gguf", name.replace(' ', "_")));
     std::fs::write(&path, made.file()).unwrap();
@@ -59,16 +60,16 @@ fn check(name: &str, made: &ModelParameters) {
     ];
     for (target, pack) in ways {
         let native = target.missing().is_empty();
-        // Portable computes as many tokens as AVX2, because both must give the same bits: targets
-        // with vectors of the same length have the same kernels.
+        // On `portable`, the same number of tokens is computed as on AVX2, because both must give
+        // the same bits: targets with vectors of the same length have the same kernels.
         let all = native && (target != Target::PORTABLE || Target::AVX2.missing().is_empty());
         let tokens = if all { &tokens[..] } else { &tokens[..EMULATED_TOKENS] };
         let exact = &exact[..tokens.len() * made.vocabulary as usize];
-        // Generating code takes longer than running it, so one engine serves all numbers of
-        // threads. Long steps keep no packed weights.
+        // Generating code takes longer than running it, so one engine is used with all numbers of
+        // threads. Engines for long steps keep no packed weights.
         //
-        // Emulated code runs once in long steps. Native targets show that the number of threads
-        // changes no bits.
+        // Emulated code runs only once, in long steps. Native targets show that the number of
+        // threads changes no bits.
         let threads = if native { &[3, 2, 1][..] } else { &[2] };
         let mut engine = load(name, &model, target, pack, threads[0]);
         let of_many: Vec<_> = threads
@@ -80,7 +81,7 @@ fn check(name: &str, made: &ModelParameters) {
             .collect();
         let logits = of_many[of_many.len() - 1].1.clone();
         engine.use_threads(1).unwrap();
-        // Steps of one token, and of the lengths at which kernels change.
+        // These steps have one token, or the lengths at which other kernels are used.
         let lengths = [1, 5, 6, 7, 12, 1, 13, 8];
         let mut ways = vec![("in long steps", nmse(&logits, exact))];
         ways.push(("in mixed steps", nmse(&run(&mut engine, tokens, |step| lengths[step % lengths.len()]), exact)));
@@ -90,7 +91,7 @@ fn check(name: &str, made: &ModelParameters) {
         let how = if native { "native" } else { "emulated" };
         println!("{} {how}{}: {ways:?}  {name}", target.name(), if pack { ", packed" } else { "" });
         for (way, error) in ways {
-            // A NaN is above every bound.
+            // The comparison fails for NaN.
             assert!(error <= bound, "{name}: {} {way}: {error:e} > {bound:e}", target.name());
         }
         for (threads, many) in of_many {
@@ -119,7 +120,7 @@ fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -
     load_with(name, model, &options, threads, 0)
 }
 
-/// Loads a model; `budget` is for blocks of experts, and 0 keeps all experts in memory.
+/// Loads a model. `budget` is the memory for blocks of experts; 0 keeps all experts in memory.
 fn load_with(name: &str, model: &Model, options: &CompileOptions, threads: usize, budget: u64) -> Engine {
     load_for(name, model, options, threads, budget, PredictionSettings { choice: StrategyChoice::Off, extra: 0 })
 }
@@ -142,8 +143,9 @@ fn load_for(
     Engine::load(plan, Path::new(""), &options).unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name()))
 }
 
-/// Rows of the output matrix have length 1, so the deviation of logits is 1. If those of a small
-/// vocabulary happen to be near 0, differences are compared with 1.
+/// Returns the NMSE, with a lower bound on the denominator. Rows of the output matrix have length
+/// 1, so logits have a deviation of about 1. If the logits of a small vocabulary happen to be near
+/// 0, differences are compared with 1.
 fn nmse(found: &[f32], exact: &[f32]) -> f64 {
     nmse_above(found, exact, exact.len() as f64)
 }
@@ -242,13 +244,13 @@ fn dense_models_in_floats() {
     ]);
 }
 
-/// Max error of activations rounded to bf16. Just above a power of two, the relative squared error
-/// is (2^-7)^2 / 12, and the mean over all numbers is half of that, 2.7e-6. Four products in each
-/// of three layers add up to 3e-5, and amplify it.
+/// Max error of activations that are rounded to bf16. Just above a power of two, the relative
+/// squared error is (2^-7)^2 / 12. The mean over all numbers is half of that, 2.7e-6. The errors of
+/// four products in each of three layers add up to 3e-5, and are amplified.
 const BF16_BOUND: f64 = 2e-4;
 
-/// On targets with dot products of bf16 pairs and without tiles, bits do not depend on the number
-/// of rows of a step.
+/// Checks that bits do not depend on the number of rows of a step, on targets with dot products of
+/// bf16 pairs and without tiles.
 #[test]
 fn bf16_in_pairs_has_the_same_bits_in_steps_of_any_length() {
     let name = "bf16 in pairs";
@@ -318,7 +320,7 @@ fn dense_models_in_blocks_of_32() {
     ]);
 }
 
-/// Models with formats of two to four bits, in dense layers and in experts.
+/// Checks models with formats of two to four bits, in dense layers and in experts.
 #[test]
 fn models_of_few_bits() {
     check_all(&[
@@ -537,13 +539,14 @@ fn models_with_experts() {
     ]);
 }
 
-/// Memory for the experts of [`residency_changes_no_bit`]: 24 blocks of 3 * 256 rows of up to 272
-/// bytes. The budget holds six or more blocks; long steps need all 8 of a layer.
+/// Memory for the experts of [`residency_changes_no_bit`], which has 24 blocks of 3 * 256 rows of
+/// up to 272 bytes. The budget holds six or more blocks. A long step needs all 8 blocks of a layer.
 const EXPERT_BUDGET: u64 = 6 * 3 * 256 * 272;
 
-/// A plan with explicit loading of experts passes the runtime's checks, and gives the same bits as
-/// a plan without it. Its experts are in memory or streamed, in long steps and in steps of one
-/// token. Weights are packed or as stored, gate and up fused or not, with and without prediction.
+/// Checks that a plan that loads experts explicitly passes the runtime's checks, and gives the same
+/// bits as a plan that does not. Experts are in memory or streamed, in long steps and in steps of
+/// one token. Weights are packed or as stored, gate and up fused or not, with and without
+/// prediction.
 #[test]
 fn residency_changes_no_bit() {
     let experts = Some(ExpertParameters { count: 8, used: 2, inner: 256 });
@@ -599,7 +602,8 @@ fn residency_changes_no_bit() {
                     let mut engine = load_for(name, &model, &options, 2, EXPERT_BUDGET, prefetch);
                     assert!(same_bits(&run(&mut engine, &tokens, |_| 1), &expected), "{name}: {choice}: other bits");
                     for (strategy, layers) in engine.predictions().unwrap().tallies {
-                        // The first layer has no early router.
+                        // The early router cannot predict for the first layer, because no layer is
+                        // before it.
                         let first = usize::from(strategy == Strategy::EarlyRouter);
                         assert!(layers[first..].iter().all(|tally| tally.predicted > 0), "{strategy}: {layers:?}");
                     }
@@ -668,7 +672,7 @@ fn activations_of_every_size() {
     ]);
 }
 
-/// Number of random models; a few hundred more seeds have been tried.
+/// Number of random models in each run. A few hundred more seeds were tried once.
 const RANDOM: u64 = 24;
 
 /// Two tests split the random models between two threads.

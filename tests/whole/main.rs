@@ -1,5 +1,5 @@
 //! End-to-end tests: the program as its users run it, and the library from a model file to logits.
-//! All are in one test program, which is linked once.
+//! All tests are in one test program, so that it is linked only once.
 //!
 //! ```text
 //! cargo test --workspace --test whole              all tests

@@ -1,6 +1,6 @@
-//! Malformed files. Every command that uses the malformed part exits with status 65 and one
-//! message. The tests limit the memory of a command, and check that its time and memory are small
-//! compared with the size of the file.
+//! Malformed files. Every command that uses the malformed part of a file exits with status 65 and
+//! one message. The tests limit the memory of a command. They also check that its time and memory
+//! are small compared with the size of the file.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -12,12 +12,13 @@ use crate::support::measure::{Measured, measured};
 use crate::support::{ixc, scratch, shared, stderr};
 use ixc::model_files::gguf::write::GgufWriter;
 
-/// Address space for a command on a malformed file: the program with its libraries and threads'
-/// stacks, the demo model, and the 64 MiB that a malformed file may cost.
+/// Bytes of address space for a command on a malformed file. They hold the program with its
+/// libraries and threads' stacks, the demo model, and the 64 MiB that a malformed file may cost.
 const ADDRESS_SPACE: u64 = 512 << 20;
 
-/// Max processor time and memory of a refusal, in addition to those of `inspect` on a small good
-/// file. A release build takes half of the time. The memory is in addition to the size of the file.
+/// Max processor time and memory for refusing a file, in addition to those of `inspect` on a small
+/// valid file. A release build takes half of the time. The memory is in addition to the size of the
+/// file.
 const PROCESSOR: Duration = Duration::from_secs(1);
 const MEMORY_KIB: u64 = 64 << 10;
 
@@ -51,7 +52,8 @@ fn baseline(folder: &Path) -> Measured {
     base
 }
 
-/// Checks that a command took no more than the refusal of a file of `bytes` bytes may take.
+/// Checks that a command took no more time and memory than refusing a file of `bytes` bytes may
+/// take.
 #[track_caller]
 fn assert_cheap(shown: &str, taken: &Measured, base: &Measured, bytes: u64) {
     let (processor, memory) = (base.processor + PROCESSOR, base.peak_kib + MEMORY_KIB + bytes / 1024);
@@ -59,7 +61,7 @@ fn assert_cheap(shown: &str, taken: &Measured, base: &Measured, bytes: u64) {
     assert!(taken.peak_kib < memory, "{shown}: {} KiB of memory; {memory} allowed", taken.peak_kib);
 }
 
-/// Returns the commands that read all of a model.
+/// Returns the commands that read all parts of a model file.
 fn commands(file: &Path, out: &Path) -> [Command; 3] {
     let mut logits = ixc(["logits", "--tokens", "1", "-o"]);
     logits.arg(out).arg(file);
@@ -103,7 +105,7 @@ fn every_malformed_file_has_its_expected_result() {
     assert!(!out.exists());
 }
 
-/// Valid files that are designed to be expensive, for the commands that read their keys.
+/// Checks valid files that are designed to be expensive, with the commands that read their keys.
 #[test]
 fn hostile_vocabularies_and_headers_use_few_resources() {
     let folder = scratch("hostile-headers");
@@ -122,8 +124,8 @@ fn hostile_vocabularies_and_headers_use_few_resources() {
     let runs = |longest: usize| (1..=longest).map(|n| "a".repeat(n)).collect::<Vec<_>>();
     let keys = (0..200_000).fold(GgufWriter::new(), |writer, i| writer.key(&format!("{i:x}"), true));
     let cases = [
-        // A special token begins at every byte of the text. An earlier version collected all
-        // matches first, and took 6 GB.
+        // A special token begins at every byte of the text. An earlier version of the tokenizer
+        // collected all matches first, and took 6 GB.
         ("special tokens", spm(runs(255), 3), 0),
         (
             "special tokens that end otherwise",
@@ -150,8 +152,8 @@ fn hostile_vocabularies_and_headers_use_few_resources() {
             taken.stderr.trim()
         );
         assert_eq!(taken.code, Some(expected), "{name}: {}", taken.stderr);
-        // If a file is accepted, a mebibyte of text is tokenized. Each of its bytes becomes a
-        // symbol of 20 bytes and a candidate of the same size.
+        // If a file is accepted, it is used to tokenize a mebibyte of text. Each byte of the text
+        // becomes a symbol of 20 bytes and a candidate of the same size.
         let text = if expected == 0 { Duration::from_secs(2) } else { Duration::ZERO };
         let memory = bytes.len() as u64 + if expected == 0 { 64 << 20 } else { 0 };
         let base = Measured { processor: base.processor + text, ..base.clone() };
@@ -159,7 +161,8 @@ fn hostile_vocabularies_and_headers_use_few_resources() {
     }
 }
 
-/// The demo model, cut or with a changed byte in its header, never causes a panic or a signal.
+/// Checks that the demo model, truncated or with a changed byte in its header, never causes a panic
+/// or a signal.
 #[test]
 fn damaged_headers_are_refused_or_read() {
     let good = fs::read(crate::support::demo_model()).unwrap();
@@ -205,14 +208,14 @@ fn token_ids_are_checked() {
     assert!(!out.exists());
 }
 
-/// Logits that are not finite are an error in each command that computes logits.
+/// Checks that logits that are not finite are an error in each command that computes logits.
 #[test]
 fn logits_that_are_not_finite_are_refused() {
     let folder = scratch("not-finite");
     let (path, out) = (folder.join("model.gguf"), folder.join("out.npy"));
     let mut bytes = fs::read(crate::support::demo_model()).unwrap();
     let model = ixc::model_files::gguf::Gguf::from_bytes(&path, bytes.clone()).unwrap();
-    // Bytes of ones give NaN scales, wherever a block format has its scale.
+    // If all bits of the bytes are ones, the scales are NaN, wherever a block format has its scale.
     let output = model.tensor("output.weight").or(model.tensor("token_embd.weight")).unwrap().offset() as usize;
     bytes[output..output + 256].fill(0xff);
     fs::write(&path, bytes).unwrap();
@@ -225,8 +228,8 @@ fn logits_that_are_not_finite_are_refused() {
     }
 }
 
-/// The errors for a file that is not a model, and for a truncated model, state that fact, and do
-/// not mention bytes or tables.
+/// Checks the errors for a file that is not a model and for a truncated model. They state this
+/// fact, and do not mention bytes or tables.
 #[test]
 fn foreign_and_truncated_files_are_named_in_errors() {
     let folder = scratch("no-models");
@@ -252,7 +255,8 @@ fn foreign_and_truncated_files_are_named_in_errors() {
     }
 }
 
-/// A special file of the kernel in place of a tokenizer is refused, since reading it may never end.
+/// Checks that a special file of the kernel in place of a tokenizer is refused, since reading it
+/// may never end.
 #[test]
 fn folder_linking_to_a_system_file_is_refused() {
     let folder = scratch("system-link");

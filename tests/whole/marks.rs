@@ -1,5 +1,5 @@
-//! Text files with a byte order mark, as Notepad and PowerShell 5 write them: the mark is no part
-//! of the text for any reader. Marks of UTF-16 are refused by name.
+//! Text files with a byte order mark, as Notepad and PowerShell 5 write them. No reader takes the
+//! mark as part of the text. The error for a UTF-16 mark names UTF-16.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::{ixc, scratch, stderr, stdout};
 
 const MARK: &str = "\u{feff}";
 
-/// A text of UTF-16.
+/// Returns a text encoded in UTF-16.
 fn utf16(text: &str) -> Vec<u8> {
     [0xfeff].into_iter().chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect()
 }
@@ -79,7 +79,7 @@ fn other_encodings_are_refused_by_name() {
     }
 }
 
-/// Comments, and keys that no client can send, are refused with their line numbers.
+/// Checks that comments, and keys that no client can send, are refused with their line numbers.
 #[test]
 fn invalid_api_keys_are_refused() {
     let path = scratch("marks_keys").join("keys.txt");

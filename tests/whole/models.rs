@@ -1,5 +1,5 @@
-//! `ixc serve` with several models: chosen by name, loaded on request, and unloaded if another
-//! model needs the memory.
+//! `ixc serve` with several models. Models are chosen by name, loaded on request, and unloaded if
+//! another model needs the memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::server::Server;
 use crate::support::{demo_model, ixc, scratch, stderr};
 
-/// Makes a folder with copies of the demo model with these names.
+/// Creates a folder with copies of the demo model under these names.
 fn folder(name: &str, models: &[&str]) -> PathBuf {
     let folder = scratch(name);
     for model in models {
@@ -63,7 +63,8 @@ fn models_are_loaded_on_request() {
     );
     assert_eq!(error["message"], "there is no model \"c\"; the models are a, b");
     assert_eq!(server.post("/v1/completions", &json!({"model": 1, "prompt": "x"})).0, 400);
-    // A request without a model uses the first one, and the same file gives the same answer.
+    // A request that names no model uses the first model. Copies of the same file give the same
+    // answer.
     let (_, a) =
         server.post("/v1/completions", &json!({"prompt": "The borrow checker", "max_tokens": 4, "temperature": 0}));
     assert_eq!((&a["model"], &a["choices"]), (&json!("a"), &b["choices"]));
@@ -83,8 +84,8 @@ fn models_are_loaded_on_request() {
     }
 }
 
-/// The budget holds one of three models. An idle model makes room for another; a model that answers
-/// a request does not.
+/// Checks a budget for one of three models. An idle model is unloaded for another one; a model that
+/// answers a request is not.
 #[test]
 fn models_share_a_budget() {
     let folder = folder("models_budget", &["a.gguf", "b.gguf", "c.gguf"]);
@@ -94,7 +95,7 @@ fn models_share_a_budget() {
     assert_eq!(ask(&free, "a").0, 200);
     let own = listed(&free)[0]["meta"]["memory"].as_u64().unwrap();
     drop(free);
-    // The memory of the process without models differs little between runs.
+    // The memory of the process without any model differs little between runs.
     let of = |models: u64| (process + models * own / 2).to_string();
     let budget = of(3);
     let server = Server::start_with(&[&arguments[..], &["--memory", &budget]].concat());
@@ -106,8 +107,8 @@ fn models_share_a_budget() {
     let endless = json!({"model": "c", "prompt": "Hi", "max_tokens": 100_000, "ignore_eos": true, "stream": true});
     let stream = server.begin("POST", "/v1/completions", "", &endless.to_string());
     server.until("the request", |server| server.metric("requests_processing") == 1.0);
-    // `c` answers until its context is full. On a fast machine, this ends before the waiting time
-    // of the other request is over.
+    // `c` answers until its context is full. On a fast machine, this ends before the other request
+    // stops waiting for memory.
     let (status, answer) = ask(&server, "a");
     match status {
         503 => {
@@ -121,7 +122,7 @@ fn models_share_a_budget() {
     assert_eq!(loaded(&server), ["b"]);
     drop(server);
 
-    // With memory for two models, the least recently used one is unloaded.
+    // If the budget holds two models, the least recently used model is unloaded.
     let budget = of(5);
     let server = Server::start_with(&[&arguments[..], &["--memory", &budget]].concat());
     for (model, expected) in [("a", vec!["a"]), ("b", vec!["a", "b"]), ("a", vec!["a", "b"]), ("c", vec!["a", "c"])] {
@@ -160,14 +161,14 @@ fn unloadable_models_are_reported() {
     assert!(Path::new(a).exists());
 }
 
-/// A chat model and an encoder: each answers requests of its kind, with or without a name, in
-/// either order.
+/// Checks a server with a chat model and an encoder. Each answers requests of its kind, with or
+/// without its name, in either order.
 #[test]
 fn server_offers_encoder_and_chat_model_together() {
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/encoders/models/bert.gguf");
     let encoder = encoder.to_str().unwrap();
     let alone = Server::for_model(encoder, &[]);
-    // The golden model has no tokenizer.
+    // The golden model has no tokenizer, so requests have tokens.
     let texts = json!({"input": [[1, 2, 3], [4, 5]]});
     let (status, expected) = alone.post("/v1/embeddings", &texts);
     assert_eq!((status, &expected["model"]), (200, &json!("bert")), "{expected}");
@@ -214,8 +215,8 @@ fn start_line(arguments: &[&str]) -> String {
     line
 }
 
-/// The default context is the model's if memory allows it; otherwise a half of it, or a quarter.
-/// The first line prints both.
+/// Checks the default context. It is the model's context length if memory allows it; otherwise, it
+/// is a half or a quarter of that. The server's first line prints both lengths.
 #[test]
 fn the_context_is_as_long_as_memory_allows() {
     use crate::support::made::{BASE, ModelParameters};

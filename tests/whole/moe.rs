@@ -1,5 +1,5 @@
-//! A model's routed experts as an operator: results of a layer with all experts, with parts of the
-//! experts, and streamed; and refused inputs.
+//! A model's routed experts as an operator. Results of a layer are computed with all experts, with
+//! parts of the experts, and with streamed experts. Invalid inputs are refused.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +24,7 @@ use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared, stderr};
 
 /// Returns golden models whose layers have routed experts, except models whose layers have experts
-/// of two sizes.
+/// of two different sizes.
 fn models() -> impl Iterator<Item = (Golden, Model)> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let all = [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder));
@@ -71,8 +71,8 @@ impl Call {
         moe.submit(layer.number, Rows::F32(&self.rows), &self.ids, &self.weights).unwrap().wait().unwrap()
     }
 
-    /// Returns the call with only the experts `first..first + count`: ids of other experts are
-    /// replaced by -1.
+    /// Returns the call restricted to the experts `first..first + count`. Ids of all other experts
+    /// are replaced by -1.
     fn with_experts(&self, first: i32, count: i32) -> Call {
         let (rows, weights) = (self.rows.clone(), self.weights.clone());
         Call { rows, weights, ids: Moe::own_ids(&self.ids, first, count) }
@@ -109,7 +109,7 @@ fn error(found: &[f32], exact: &[f32]) -> f64 {
     of / exact.iter().map(|&x| square(x)).sum::<f64>().max(f64::MIN_POSITIVE)
 }
 
-/// Returns the inputs and results of the layers in a model's step: rows, ids, weights and sums.
+/// Returns the values of each layer's experts in a model's step: rows, ids, weights and sums.
 fn own_values(function: &Function) -> Vec<[ValueId; 4]> {
     let (mut found, mut taken) = (Vec::new(), None);
     for op in &function.ops {
@@ -125,7 +125,8 @@ fn own_values(function: &Function) -> Vec<[ValueId; 4]> {
     found
 }
 
-/// The operator, with the inputs of a layer in the model's own step, gives the sums of that step.
+/// Checks that the operator gives the sums of a model's own step, if it gets the inputs of a layer
+/// in that step.
 #[test]
 fn expert_layer_matches_the_model() {
     let mut count = 0;
@@ -150,8 +151,8 @@ fn expert_layer_matches_the_model() {
             let how = format!("{}, layer {}", golden.name(), layer.number);
             assert_eq!(bits(&call.exact(&cut.arch.module, &cut, layer)), bits(&exact), "{how}: cut");
             let found = call.run(&moe, layer);
-            // The fused graph rounds rows as kernels do. The results differ in the last bits of
-            // sums, and in bytes that are rounded from these.
+            // The fused graph rounds rows like kernels do. Results still differ in the last bits of
+            // sums, and in bytes that are rounded from these sums.
             let fused = call.exact(&compiled.fused, &cut, layer);
             assert!(error(&found, &fused) < 1e-6, "{how}: {} of the fused graph", error(&found, &fused));
             assert!(error(&found, &exact) < 2e-3, "{how}: {}", error(&found, &exact));
@@ -161,7 +162,8 @@ fn expert_layer_matches_the_model() {
     assert!(count >= 4, "{count} layers");
 }
 
-/// Results of two operators, each with half of the experts, add up to the result with all experts.
+/// Checks that the results of two operators, each with half of the experts, add up to the result
+/// with all experts.
 #[test]
 fn parts_of_two_machines_add_up() {
     let mut random = Random::new(30);
@@ -189,7 +191,7 @@ fn parts_of_two_machines_add_up() {
                 }
                 for (at, whole) in whole.iter().enumerate() {
                     // Each result is a sum of at most `used` products, each with one rounding. The
-                    // largest number of the row bounds the rounding error.
+                    // rounding error is bounded by the largest number of the row.
                     let largest = found.iter().map(|sums| sums[at].abs()).sum::<f32>() + whole.abs() + 1.0;
                     let bound = 4.0 * used as f32 * f32::EPSILON * largest;
                     let sum = found[0][at] + found[1][at];
@@ -200,8 +202,8 @@ fn parts_of_two_machines_add_up() {
     }
 }
 
-/// A row's bits do not depend on other rows, on the number of submitted rows, on threads, or on the
-/// target. For quantised weights, this holds for all targets.
+/// Checks that a row's bits do not depend on other rows, on the number of submitted rows, or on
+/// threads. For quantised weights, bits are also the same on all targets.
 #[test]
 fn row_bits_are_independent_of_other_rows() {
     let mut random = Random::new(31);
@@ -215,7 +217,7 @@ fn row_bits_are_independent_of_other_rows() {
     for layer in moe.layers() {
         let mut call = Call::random(layer, 50, &mut random);
         call.ids.iter_mut().for_each(|id| *id = if random.once_in(2) { -1 } else { *id });
-        // An id of -1 means that no expert is computed; its weight has no effect.
+        // An id of -1 means that no expert is computed, and that the weight has no effect.
         let nobody = |(id, weight): (&i32, &mut f32)| {
             if *id < 0 {
                 *weight = f32::NAN
@@ -248,10 +250,10 @@ fn row_bits_are_independent_of_other_rows() {
     }
 }
 
-/// Tells a test that it runs in a separate process.
+/// Environment variable that is set if a test runs in a separate process.
 const ALONE: &str = "IXC_TEST_ALONE";
 
-/// Within a memory budget, the bits are the same, and no expert is read that was not requested.
+/// Checks that within a memory budget, the bits are the same, and only requested experts are read.
 #[test]
 fn streamed_expert_layers_match_resident_bits() {
     // A budget applies to the whole process. The test therefore runs in a separate process, in
@@ -318,7 +320,7 @@ fn invalid_expert_calls_are_refused() {
     // A call with no rows, and a handle that is dropped, are valid.
     drop(moe.submit(layer.number, Rows::F32(&call.rows), &call.ids, &call.weights).unwrap());
     assert!(moe.submit(layer.number, Rows::F32(&[]), &[], &[]).unwrap().wait().unwrap().is_empty());
-    // The operator works after refused calls.
+    // After refused calls, the operator still works.
     assert_eq!(call.run(&moe, &layer).len(), all);
     let twice = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/grovemoe.gguf");
     assert_eq!(
@@ -339,8 +341,8 @@ fn models_without() -> Model {
     models.into_iter().find(|model| model.arch.hyper.layers.iter().all(|layer| layer.experts.is_none())).unwrap()
 }
 
-/// A plan of experts is saved to a file and loaded. Such a plan cannot be used as a plan of a whole
-/// model, and the reverse.
+/// Checks that a plan of experts can be saved to a file and loaded. It cannot be used as a plan of
+/// a whole model, nor a plan of a model as a plan of experts.
 #[test]
 fn plans_of_experts_are_files_of_their_own_kind() {
     let folder = crate::support::scratch("moe-plan");
@@ -349,7 +351,7 @@ fn plans_of_experts_are_files_of_their_own_kind() {
     command.arg(&plan).arg(crate::support::demo_model());
     crate::support::stdout(command);
     let run = options(Target::AVX2);
-    // Settings that the plan fixes cannot be set at load.
+    // Settings that the plan fixes cannot be changed when the plan is loaded.
     let refused = |options: MoeOptions| Moe::open(Some(&plan), &options).err().unwrap().to_string();
     assert!(refused(options(Target::PORTABLE)).contains("avx2"), "{}", refused(options(Target::PORTABLE)));
     let mut rows = options(Target::AVX2);
@@ -373,7 +375,8 @@ fn plans_of_experts_are_files_of_their_own_kind() {
     assert!(matches!(error, Error::Load(LoadError::NoLayers)), "{error}");
 }
 
-/// Inconsistent plans of expert layers, which ixc never makes. Each is refused before it runs.
+/// Checks inconsistent plans of expert layers, which `ixc` never makes. Each is refused before it
+/// runs.
 #[test]
 fn inconsistent_expert_plans_are_refused() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap().into_expert_layers().unwrap();

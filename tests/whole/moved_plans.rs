@@ -1,5 +1,5 @@
-//! Moved plans: with their model file next to them, with a named model file, or with none if the
-//! plan holds all weights.
+//! Plans that were moved to another folder. Their model file is next to them, or an option names
+//! it. A plan that holds all weights needs no model file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::{demo_model, ixc, read_npy, scratch, stderr, stdout};
 use ixc::runtime::file;
 
-/// A folder with the demo model, its plan, and logits from before they were moved.
+/// A folder with the demo model and its plan after a move, and the logits from before.
 struct Moved {
     folder: PathBuf,
     expected: Vec<f32>,
@@ -33,7 +33,8 @@ fn refused(plan: &Path, more: &[&str]) -> (Option<i32>, String) {
 }
 
 impl Moved {
-    /// Compiles with these arguments in one folder, and moves plan and model to another.
+    /// Compiles a plan with these arguments in one folder, and moves the plan and its model to
+    /// another folder.
     fn new(name: &str, arguments: &[&str]) -> Moved {
         let folder = scratch(name);
         let (from, to) = (folder.join("from"), folder.join("to"));
@@ -77,7 +78,7 @@ fn plan_finds_its_model_nearby_or_at_given_path() {
     assert!(same(&logits(&plan, &named), &moved.expected), "named");
 
     // Another model with the same file name is refused, whether it is next to the plan or named by
-    // the option. The error names the difference.
+    // the option. The error names the property that differs.
     let mut bytes = fs::read(&elsewhere).unwrap();
     bytes.push(0);
     fs::write(moved.path("model.gguf"), &bytes).unwrap();
@@ -127,7 +128,7 @@ fn all_files_of_a_split_model_are_found() {
     let plan = folder.join("plan/model.ixp");
     fs::rename(to.join("model.ixp"), &plan).unwrap();
     assert_eq!(refused(&plan, &[]).0, Some(66));
-    // The name of any shard finds all shards.
+    // Naming any one of the shards finds all shards.
     let last = to.join(shards.last().unwrap().file_name().unwrap());
     assert!(same(&logits(&plan, &["--model", last.to_str().unwrap()]), &expected), "named");
     let demo = demo_model();
@@ -137,7 +138,7 @@ fn all_files_of_a_split_model_are_found() {
 
 #[test]
 fn a_plan_that_holds_all_weights_needs_no_model_file() {
-    // Plans that hold packed weights, weights in the model file's layout, or experts in blocks.
+    // The plans hold packed weights, weights in the model file's layout, or experts in blocks.
     for (name, arguments) in [
         ("packed", &["--target", "native"][..]),
         ("as_in_the_file", &["--target", "portable"]),
@@ -170,8 +171,8 @@ fn a_plan_that_holds_all_weights_needs_no_model_file() {
     assert_eq!(refused(&plan, &[]).0, Some(65));
 }
 
-/// A plan may come from anyone, and names its files. It opens only files that begin like models,
-/// and whose header it knows.
+/// Checks that a plan opens only files that begin like models and whose header it knows. A plan may
+/// come from anyone, and names its files.
 #[test]
 fn plan_opens_only_models_that_it_knows() {
     let folder = scratch("moved_foreign");
@@ -185,7 +186,7 @@ fn plan_opens_only_models_that_it_knows() {
     stdout(command);
     let expected = logits(&plan, &[]);
 
-    // The same bytes under another name, but for the first ones.
+    // This file has the same bytes as the model, except for the first ones.
     let secret = models.join("passwd");
     let mut bytes = fs::read(&model).unwrap();
     bytes[..4].copy_from_slice(b"root");
@@ -207,12 +208,12 @@ fn plan_opens_only_models_that_it_knows() {
         ("link.ixp", "link"),
         ("inside.ixp", "inside"),
     ] {
-        // No byte of the file is compared, as a hostile plan would have it.
+        // The plan is hostile: it asks for no byte of the file to be compared.
         let (status, said) = refused(&naming(name, path, Some((0, 0))), &[]);
         let wrong = "it does not begin like GGUF or safetensors";
         assert!(status == Some(65) && said.contains(wrong), "{name}: {status:?} {said}");
     }
-    // A foreign model of the same length is not opened without its header.
+    // A model is not opened if the plan's checksum covers too few bytes of the file's header.
     for bytes in [0, 23] {
         let crc = crc32fast::hash(&fs::read(&model).unwrap()[..bytes]);
         let unknown = naming("unknown.ixp", "../models/model.gguf", Some((bytes as u64, crc)));

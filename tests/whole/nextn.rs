@@ -1,6 +1,6 @@
 //! Draft layers of models (nextn), which predict the next tokens. Their results are compared with
 //! numbers from `tests/golden/make/nextn.py`. Generated texts must be the same with and without
-//! them.
+//! draft layers.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -31,11 +31,11 @@ use ixc::speculate::{self, Drafter, HiddenStates, Speculation, Text};
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
-/// Max error of f32 against f64.
+/// Max error of the f32 interpreter from the f64 numbers.
 const EXACT: f64 = 1e-9;
 /// Max error of compiled code. Keys and values are f16, and activations are rounded to 8 bits
-/// before each product, with a relative squared error of 2e-5 (`made_models.rs`). Some ten products
-/// follow each other, and softmax and SwiGLU amplify it.
+/// before each product, with a relative squared error of 2e-5 (`made_models.rs`). About ten
+/// products follow each other, and softmax and SwiGLU amplify the error.
 const COMPILED: f64 = 5e-4;
 
 const NAMES: [&str; 2] = ["own", "shared"];
@@ -47,13 +47,13 @@ fn model(name: &str) -> PathBuf {
 /// Expected results of a model.
 struct Known {
     tokens: Vec<u32>,
-    /// The token predicted for the position after the last prediction.
+    /// Token that is the input of the second prediction.
     deeper: u32,
     kept: usize,
     logits: Vec<f32>,
     hidden: Vec<f32>,
     /// Logits of the draft layer. The last row has the logits of the second prediction, which
-    /// starts from the first.
+    /// follows the first predicted token.
     guess: Vec<f32>,
     guess_hidden: Vec<f32>,
 }
@@ -139,8 +139,8 @@ fn engine(name: &str, nextn: Nextn, target: Target) -> Engine {
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
-/// All targets compute the known results, in steps of several lengths. Returning hidden states
-/// changes no bits of the logits.
+/// Checks that all targets compute the known results, in steps of several lengths. Returning hidden
+/// states changes no bits of the logits.
 #[test]
 fn plans_match_recorded_draft_layer_results() {
     for target in [Target::AVX2, Target::PORTABLE, Target::AVX512, Target::AMX] {
@@ -181,7 +181,7 @@ fn plans_match_recorded_draft_layer_results() {
             let addition = Addition { sequence: FIRST, tokens: &[known.deeper], outputs: &[0] };
             guess.extend_from_slice(layer.step_hidden(&[addition], &own[own.len() - width..]).unwrap());
             known.is(&guess, &known.guess, COMPILED, "guesses");
-            // A wrong number of hidden states changes nothing.
+            // Hidden states of a wrong number of rows are refused and change nothing.
             let position = layer.position();
             for found in [0, width - 1, 2 * width] {
                 let expected = StepError::Hidden { found, rows: 1, expected: width as u32 };
@@ -193,7 +193,7 @@ fn plans_match_recorded_draft_layer_results() {
     }
 }
 
-/// Settings for opening sessions.
+/// Settings with which sessions are opened.
 #[derive(Clone, Copy)]
 struct How {
     guesses: u32,
@@ -230,9 +230,9 @@ fn draft_layer_changes_no_texts() {
             let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
             let layer = own_layer(name, ALONE, guessing.model(), 0.0);
             guessing.speculate(Speculation::new(layer, always(9))).unwrap();
-            // Texts that continue an earlier text, that return to an earlier position, and a
-            // different text. Long prompts, which become entries while they are computed, and short
-            // prompts.
+            // The texts continue an earlier text, return to an earlier position, or are different.
+            // Prompts are long, so that they become cache entries while they are computed, or
+            // short.
             let long: Vec<u32> = known.tokens.iter().copied().cycle().take(100).collect();
             let other: Vec<u32> = known.tokens.iter().rev().copied().collect();
             let (mut accepted, mut drafted) = (0, 0);
@@ -247,14 +247,14 @@ fn draft_layer_changes_no_texts() {
             }
             println!("{name}, settings {number}: {accepted} of {drafted} came true");
             assert!(drafted > 100, "{drafted}");
-            // The layer of `shared` predicts nearly all tokens of a greedy text correctly.
+            // The draft layer of `shared` predicts nearly all tokens of a greedy text correctly.
             let least = if name == "shared" { [0.9, 0.5, 0.02][number] } else { 0.0 };
             assert!(accepted as f64 >= least * drafted as f64, "{name}, settings {number}: {accepted} of {drafted}");
         }
     }
 }
 
-/// Predictions end at the first token whose probability is below the layer's minimum.
+/// Checks that predictions end at the first token whose probability is below the layer's minimum.
 #[test]
 fn draft_layer_stops_below_its_minimum_probability() {
     let (name, known) = ("own", Known::read("own"));
@@ -267,8 +267,8 @@ fn draft_layer_stops_below_its_minimum_probability() {
     assert_eq!(same(&mut guessing, &request, &expected, "sure"), (0, 0));
 }
 
-/// If the context becomes full during predictions, the text ends or continues as it does without
-/// them.
+/// Checks that a text ends or continues as it does without predictions, if the context becomes full
+/// during predictions.
 #[test]
 fn draft_layer_changes_no_context_end() {
     for shift in [None, Some(ContextShift { keep: 4 })] {
@@ -305,7 +305,8 @@ fn streamed(name: &str, nextn: Nextn) -> LoadedModel {
     model
 }
 
-/// The experts of the model and of the draft layer are streamed from the drive.
+/// Checks models in which the experts of both the model and its draft layer are streamed from the
+/// drive.
 #[test]
 fn draft_layer_changes_no_texts_of_streamed_models() {
     for name in NAMES {
@@ -333,9 +334,9 @@ fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
     text.draft
 }
 
-/// A layer's predictions depend only on the text. Rejected predictions, earlier predictions, and
-/// the division of the text into parts change nothing. A layer that gets the text in one step
-/// predicts the same.
+/// Checks that a layer's predictions depend only on the text. Rejected predictions, earlier
+/// predictions, and the division of the text into parts change nothing. A layer that gets the text
+/// in one step predicts the same tokens.
 #[test]
 fn draft_layer_predictions_depend_only_on_the_text() {
     let (name, how) = ("own", ALONE);
@@ -347,7 +348,8 @@ fn draft_layer_predictions_depend_only_on_the_text() {
     let mut layer = own_layer(name, how, &fed, 0.0);
     let mut compared = 0;
     for round in 0..6 {
-        // The same text continues from some position; sometimes a different text follows.
+        // In most rounds, the same text continues from some position; in every third round, a
+        // different text follows.
         let other = round % 3 == 2;
         if other {
             text.rotate_left(7);
@@ -355,7 +357,8 @@ fn draft_layer_predictions_depend_only_on_the_text() {
         let mut at = model.truncate(if other { 0 } else { random.index(40) as u32 }) as usize;
         let mut wrong: Vec<u32> = Vec::new();
         while at < 100 {
-            // One or a few tokens with predictions after them, or a part of a prompt.
+            // The layer gets one or a few tokens with predictions after them, or a part of a
+            // prompt.
             let most = if wrong.is_empty() && random.once_in(2) { 50 } else { 4 };
             let right = 1 + random.index(most);
             let right = right.min(text.len() - 1 - at);
@@ -387,7 +390,8 @@ fn draft_layer_predictions_depend_only_on_the_text() {
     assert!(guess(&mut layer, &text[3..20]).is_empty());
 }
 
-/// Many simultaneous requests; some begin with a text that another one has computed.
+/// Checks many simultaneous requests. Some of them begin with a text that another request has
+/// computed.
 #[test]
 fn draft_layer_serves_concurrent_requests() {
     for name in NAMES {
@@ -432,7 +436,7 @@ fn foreign_draft_layer_is_refused() {
     let plain = open("own", ALONE, Nextn::Absent);
     let wrong = OwnLayerError::Hidden { takes: 64, gives: None };
     assert_eq!(refused(open("own", ALONE, Nextn::Alone), &plain), wrong);
-    // The draft layer without the main model generates no text.
+    // A session with only the draft layer, without the main model, generates no text.
     let mut alone = Session::new(open("own", ALONE, Nextn::Alone));
     let request = Request::new([1, 2], SamplerSettings::greedy());
     let error =
@@ -443,7 +447,7 @@ fn foreign_draft_layer_is_refused() {
     );
 }
 
-/// The program: texts, the lines of `--stats`, saved states, and refused options.
+/// Checks the program: texts, the lines of `--stats`, saved states, and refused options.
 #[test]
 fn draft_layer_works_on_the_command_line() {
     let folder = scratch("nextn");
@@ -468,8 +472,9 @@ fn draft_layer_works_on_the_command_line() {
             assert!(!line.contains(" 0 accepted"), "{line}");
         }
     }
-    // A saved state has no state of the draft layer, which starts to predict from the following
-    // tokens. A saved state of a plan with the layer cannot be loaded into a plan without it.
+    // A saved state does not contain the state of the draft layer. After loading, the layer starts
+    // to predict from the following tokens. A saved state of a plan with the layer cannot be loaded
+    // into a plan without it.
     let goes_on = |spec: &[&str]| {
         let state = folder.join("text.state");
         let with = |option: &str| {
@@ -499,7 +504,7 @@ fn draft_layer_works_on_the_command_line() {
     let recurrent = with_layer("lfm2", &folder);
     let line = "\ndraft layers  1, not supported: tokens cannot be drafted: recurrent states cannot be";
     assert!(said(&recurrent).contains(line), "{}", said(&recurrent));
-    // A model without such layers, and a plan.
+    // The option is refused for a model without draft layers, and for a plan.
     let plan = folder.join("plan.ixp");
     assert!(ixc(["compile", "-o"]).arg(&plan).arg(&shared).status().unwrap().success());
     let qwen = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/qwen3vlmoe.gguf");
@@ -511,7 +516,7 @@ fn draft_layer_works_on_the_command_line() {
     }
 }
 
-/// The server: several simultaneous clients, and its metrics.
+/// Checks the server with several simultaneous clients, and its metrics.
 #[test]
 fn draft_layer_works_in_a_server() {
     let shared = model("shared");
@@ -541,8 +546,8 @@ fn draft_layer_works_in_a_server() {
     assert!(guessing.metric("spec_decode_num_accepted_tokens_total") as u64 == accepted);
 }
 
-/// Writes a golden model with an added draft layer: a copy of its last layer, with random numbers
-/// in the weights that only draft layers have.
+/// Writes a golden model with an added draft layer. The layer is a copy of the last layer, with
+/// random numbers in the weights that only draft layers have.
 fn with_layer(name: &str, folder: &Path) -> PathBuf {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name).with_extension("gguf");
     let gguf = Gguf::open(&golden).unwrap();
@@ -553,7 +558,7 @@ fn with_layer(name: &str, folder: &Path) -> PathBuf {
     let (layers, width) = (read("block_count"), u64::from(read("embedding_length")));
     let mut writer = GgufWriter::new();
     for (key, value) in gguf.metadata().iter() {
-        // Lists with an element for each layer get another element.
+        // A list with one element for each layer gets one more element.
         let value = match value {
             Value::Array(Array::U32(of)) if of.len() == layers as usize => Array::U32(longer(of)).into(),
             Value::Array(Array::I32(of)) if of.len() == layers as usize => Array::I32(longer(of)).into(),
@@ -599,12 +604,12 @@ fn longer<T: Clone>(of: &[T]) -> Vec<T> {
     of.iter().chain(of.last()).cloned().collect()
 }
 
-/// In every architecture with draft layers, plans compute the interpreter's results: with latent
-/// attention, chosen positions, windows, sinks and gates. The models' logits are the same as
-/// without the layers.
+/// Checks draft layers of every architecture that has them: plans compute the interpreter's
+/// results. The models have latent attention, chosen positions, windows, sinks and gates. The
+/// models' own logits are the same as without draft layers.
 #[test]
 fn draft_layers_of_all_architectures_match_the_interpreter() {
-    /// Max error for float weights: only the f16 rounding of keys and values counts
+    /// Max error for float weights, where only keys and values are rounded, to f16
     /// (`made_models.rs`).
     const FLOATS: f64 = 1e-6;
     let folder = scratch("nextn_architectures");
@@ -615,7 +620,7 @@ fn draft_layers_of_all_architectures_match_the_interpreter() {
         let original =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name).with_extension("gguf");
         let [model, layer] = [Nextn::Fed, Nextn::Alone].map(|nextn| of_file(&path, nextn));
-        // More tokens than any window of these models.
+        // There are more tokens than positions in any window of these models.
         let tokens: Vec<u32> =
             (0..60u64).map(|i| (i * i * 7 + i * 3 + 1) % model.arch.hyper.vocabulary).map(|id| id as u32).collect();
         let weights = FileWeights::new(&model.gguf, &model.arch.module);

@@ -1,5 +1,5 @@
-//! Ranks and copies of weights on NUMA nodes: the same bits on any topology, and the nodes of
-//! pages.
+//! Ranks and copies of weights on NUMA nodes. Bits are the same on any topology, and memory pages
+//! are on the right nodes.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -25,8 +25,8 @@ use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 use serde_json::json;
 
-/// Returns a topology that divides this machine's processors among `count` NUMA nodes. Nodes beyond
-/// the number of processors stay empty. The real machine may have fewer nodes.
+/// Returns a topology that divides this machine's processors among `count` NUMA nodes; the real
+/// machine may have fewer nodes. If there are more nodes than processors, some nodes are empty.
 fn described(count: usize) -> Topology {
     let order = Machine::detect().unwrap().order();
     let node = |number: usize| {
@@ -75,7 +75,8 @@ fn bits(engine: &mut Engine) -> Vec<u32> {
     engines::bits(&logits)
 }
 
-/// Returns the resident bytes of the memory with these contents. All must be on the home.
+/// Returns the resident bytes of each memory area with these contents. Checks that all of them are
+/// on the area's home node.
 fn local_bytes(uses: &[NodeUse], what: &str) -> Vec<u64> {
     let of = uses.iter().filter(|of_rank| of_rank.what == what);
     let local = of.map(|of_rank| {
@@ -116,7 +117,7 @@ fn pages_of_each_rank_lie_on_its_node() {
         return println!("NOT RUN: the system does not report nodes of pages: {why}");
     }
     let found = local_bytes(&uses, "weights");
-    // Packed weights are larger than stored ones, and no rank has a page of a file.
+    // Packed weights are larger than stored ones. No rank's memory has pages of a file.
     assert!(
         found.len() == 2 && found.iter().zip(&weights).all(|(found, stored)| found >= stored),
         "{found:?} {weights:?}"
@@ -163,12 +164,12 @@ fn copies_of_weights_give_the_bits_of_one() {
     assert!(bits(&mut load(file(), Numa::Auto, Some(described(2)), 0).unwrap()) == expected);
 }
 
-/// Makes the system refuse to bind memory in the processes of a command, as containers do.
+/// Makes the system refuse `mbind` in the processes of a command, as containers do.
 fn refuse_mbind(command: &mut Command) {
     let statement =
         |code: u32, jump_if_false: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: jump_if_false, k };
     let mut filter = [
-        // The number of the call is the first field of the data.
+        // In the data that the filter reads, the system call's number is the first field.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_mbind as u32),
         statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
@@ -210,7 +211,7 @@ fn metrics_have_the_bytes_of_nodes() {
     if let Err(why) = nodes_of(own.as_ptr(), own.len() as u64) {
         return println!("NOT RUN: the system does not report nodes of pages: {why}");
     }
-    // The server's sandbox allows the query, too.
+    // The server's sandbox also allows the query for the nodes of pages.
     let server = Server::start(&["--numa", "mirror"]);
     server.until("the use of nodes", |server| server.get("/metrics").1.contains("numa_local_bytes"));
     let bytes = |name| server.metrics().sum(name, &[("rank", "0"), ("contents", "weights")]);

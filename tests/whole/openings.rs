@@ -1,4 +1,4 @@
-//! Number of times that commands open their model file.
+//! Checks how often commands open their model file.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -9,13 +9,13 @@ use std::path::Path;
 
 use crate::support::{demo_model, ixc, scratch, stdout};
 
-/// Bytes of an inotify event without a name, as for watches of files: watch, mask, cookie and
-/// length.
+/// Bytes of an inotify event for a watched file. The event has no name, only watch, mask, cookie
+/// and length.
 const EVENT_BYTES: usize = 16;
-/// Bytes of the mask in an event.
+/// Range of the mask's bytes in an event.
 const MASK: std::ops::Range<usize> = 4..8;
 
-/// Returns the number of times that `run` opens a file, by the system's own events.
+/// Returns how often `run` opens a file, counted from the system's inotify events.
 fn openings(path: &Path, run: impl FnOnce()) -> usize {
     // SAFETY: the call takes no pointer.
     let events = unsafe { libc::inotify_init1(libc::IN_CLOEXEC) };
@@ -23,7 +23,7 @@ fn openings(path: &Path, run: impl FnOnce()) -> usize {
     // SAFETY: the descriptor is new, and nothing else owns it.
     let mut events = unsafe { File::from_raw_fd(events) };
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // Reads and closings are also recorded, because the system merges equal consecutive events.
+    // Reads and closings are watched too, because the system merges equal consecutive events.
     let mask = libc::IN_OPEN | libc::IN_ACCESS | libc::IN_CLOSE;
     // SAFETY: the name ends in a zero byte and outlives the call.
     let watch = unsafe { libc::inotify_add_watch(events.as_raw_fd(), name.as_ptr(), mask) };
@@ -35,7 +35,7 @@ fn openings(path: &Path, run: impl FnOnce()) -> usize {
             events.read_exact(&mut event).unwrap();
             let mask = u32::from_ne_bytes(event[MASK].try_into().unwrap());
             count += usize::from(mask & libc::IN_OPEN != 0);
-            // The watch was removed.
+            // This event reports that the watch was removed.
             if mask & libc::IN_IGNORED != 0 {
                 return count;
             }
@@ -71,7 +71,7 @@ fn commands_open_their_model_once() {
         };
         assert_eq!(openings(&model, run), 1, "{arguments:?}");
     }
-    // A kernel of the model, by name.
+    // The argument names a kernel of the model.
     let kernel = format!("{}:route", model.display());
     for arguments in [&["kernel", "show"][..], &["kernel", "tune", "--target", "avx2", "--no-save"]] {
         let run = || {

@@ -1,5 +1,5 @@
-//! Requests of web pages to `ixc serve`: preflights, origins, content types and host names. Also
-//! limits of connections.
+//! Requests of web pages to `ixc serve`: preflights, origins, content types and host names. Limits
+//! of connections are also tested.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::ixc;
 use crate::support::server::Server;
 
-/// Returns the status and the head of an answer, in lower case.
+/// Returns the status and the head of an answer. The head is in lower case.
 fn head(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
     let length = body.len();
     let request =
@@ -91,7 +91,7 @@ fn pages_of_admitted_origins_may_send_requests() {
             assert!(status == 403 && !answer.contains("access-control-"), "{answer}");
         }
     }
-    // The server's own page is accepted, whatever address it was opened with.
+    // Requests of the server's own page are accepted, whatever address it was opened with.
     let own = format!("Host: 192.168.7.7:8080\r\nOrigin: http://192.168.7.7:8080\r\n{JSON}");
     assert_eq!(head(&open, "POST", "/v1/completions", &own, BODY).0, 200);
     let any = Server::start(&["--allowed-origin", "*"]);
@@ -102,8 +102,8 @@ fn pages_of_admitted_origins_may_send_requests() {
     }
 }
 
-/// A page may send bodies of other content types without a preflight, so these are refused.
-/// Programs may omit the content type.
+/// Checks that bodies of other content types are refused, because a page may send these without a
+/// preflight. Programs may omit the content type.
 #[test]
 fn page_bodies_must_be_declared_as_json() {
     let server = Server::start(&[]);
@@ -124,11 +124,11 @@ fn page_bodies_must_be_declared_as_json() {
         let headers = format!("Host: localhost\r\n{headers}");
         assert_eq!(head(&server, "POST", "/v1/completions", &headers, BODY).0, status, "{headers}");
     }
-    // Requests without a body have the same check.
+    // Requests without a body are checked in the same way.
     assert_eq!(head(&server, "POST", "/slots/0?action=erase", &format!("Host: localhost\r\n{page}"), "").0, 415);
 }
 
-/// On an address that others can reach, without a key, host names are checked as well.
+/// Checks that host names are checked on an address that others can reach, if there is no key.
 #[test]
 fn host_names_are_checked_on_public_addresses() {
     let server = Server::start(&["--host", "0.0.0.0", "--no-api-key"]);
@@ -144,16 +144,16 @@ fn host_names_are_checked_on_public_addresses() {
     }
 }
 
-/// Idle connections of one client do not block other clients, and are closed if the same client
-/// opens new ones.
+/// Checks that idle connections of one client do not block other clients. They are closed if the
+/// same client opens new ones.
 #[test]
 fn idle_connections_yield_to_new_ones() {
     let server = Server::start(&[]);
     let mut idle = Vec::new();
     for i in 0..450 {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        // Connections that send nothing, half of a head, or half of a body, and connections that
-        // had a complete request before.
+        // The connections have sent nothing, half of a head, or half of a body, or have completed a
+        // request before.
         let bytes = match i % 4 {
             0 => "",
             1 => "GET /health HTTP/1.1\r\nHost: localhost\r\nX: ",
@@ -173,7 +173,7 @@ fn idle_connections_yield_to_new_ones() {
     drop(idle);
 }
 
-/// Requests whose bodies arrive slowly do not block other requests.
+/// Checks that requests whose bodies arrive slowly do not block other requests.
 #[test]
 fn slow_bodies_keep_no_others_waiting() {
     let server = Server::start(&[]);
@@ -192,7 +192,7 @@ fn slow_bodies_keep_no_others_waiting() {
     let (status, answer) =
         server.post("/tokenize", &json!({"content": "the ".repeat(400), "filler": "x".repeat(1 << 20)}));
     assert_eq!(status, 200, "{answer}");
-    // No slow request was ended: each can still be completed.
+    // The server has ended no slow request, so each can still be completed.
     for mut stream in slow {
         stream.set_nonblocking(true).unwrap();
         let error = stream.read(&mut [0]).unwrap_err();
@@ -200,8 +200,8 @@ fn slow_bodies_keep_no_others_waiting() {
     }
 }
 
-/// A body may begin with a byte order mark of UTF-8. A mark of UTF-16 is refused, and the error
-/// names it.
+/// Checks that a body may begin with a UTF-8 byte order mark. A UTF-16 mark is refused, and the
+/// error names it.
 #[test]
 fn bodies_may_have_a_mark() {
     let server = Server::start(&[]);

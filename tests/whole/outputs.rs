@@ -1,6 +1,6 @@
-//! Outputs of commands, and files that a command must not overwrite: its inputs under any name,
-//! other programs' files, and files with the names of its temporary files. Also inputs without an
-//! end, and pipes instead of files.
+//! Outputs of commands, and files that a command must not overwrite. These are the command's inputs
+//! under any name, other programs' files, and files with the names of temporary files. Inputs
+//! without an end, and pipes instead of files, are also tested.
 
 use std::fs;
 use std::io::Write;
@@ -24,7 +24,7 @@ const COMMANDS: [(&str, &[u8]); 8] = [
     ("simulate M --html O", b"<!doctype html>"),
 ];
 
-/// Makes the command for a line of [`COMMANDS`].
+/// Returns the command for a line of [`COMMANDS`].
 fn command(line: &str, model: &Path, output: &Path) -> Command {
     ixc(line.split(' ').map(|word| match word {
         "M" => model.as_os_str(),
@@ -48,7 +48,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Returns a copy of the demo model and several paths to it. These are its own, a hard link, a
+/// Returns a copy of the demo model and several paths to it. These are its own path, a hard link, a
 /// symbolic link, a link to that link, and a path through a linked folder.
 fn model_and_names(folder: &Path) -> (PathBuf, Vec<PathBuf>) {
     let model = folder.join("x.gguf");
@@ -149,7 +149,8 @@ fn an_output_is_no_part_of_a_split_model() {
     let [first, second] = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| folder.join(name));
     let keys = |number: u16| [key("split.no", U16, &number.to_le_bytes()), key("split.count", U16, &[2, 0])].concat();
     let whole = fs::read(demo_model()).unwrap();
-    // The header grows by a multiple of its alignment, so that the tensors keep their offsets.
+    // The header grows by a multiple of the file's alignment, so that the tensors keep their
+    // offsets.
     let unpadded = [keys(0), key("pad", STRING, &0u64.to_le_bytes())].concat().len();
     let pad = unpadded.next_multiple_of(64) - unpadded;
     let pad = key("pad", STRING, &[&(pad as u64).to_le_bytes()[..], &vec![b'x'; pad]].concat());
@@ -202,7 +203,7 @@ fn emitted_stages_replace_only_stage_files() {
         stdout(command(line, &demo_model(), &plan));
         assert_eq!(names(&stages), ["2.fused.ix", "3.plan.txt"]);
     }
-    // `dump` recognises its outputs of every stage, and replaces them.
+    // `dump` recognises outputs of its own stages, and replaces them.
     for line in [
         "compile M --target portable --emit graph,fused,plan,kernel,asm -o O",
         "compile M --target avx2 --no-weights --emit graph,fused,plan,kernel,asm -o O",
@@ -212,14 +213,14 @@ fn emitted_stages_replace_only_stage_files() {
             assert_eq!(names(&stages).len(), 5);
         }
     }
-    // If compilation is refused, no folder is made.
+    // If compilation is refused, no dump folder is created.
     let other = folder.join("q.ixp");
     let output = command(line, &folder.join("no.gguf"), &other).output().unwrap();
     refused(&output, 66, "no.gguf");
     assert_eq!(names(&folder), ["p.d", "p.ixp"]);
 }
 
-/// The model is invalid too, but the output is checked first.
+/// Checks that an output that cannot be written is refused first, even if the model is invalid too.
 #[test]
 fn unwritable_output_is_refused_before_the_work() {
     let folder = scratch("outputs-early");
@@ -264,7 +265,7 @@ fn a_dash_is_standard_output() {
         refused(&output, 2, "cannot be written to standard output");
         assert!(output.stdout.is_empty());
     }
-    // Standard output may not be an input file.
+    // Standard output may not be the command's input file.
     let read = folder.join("m.gguf");
     fs::copy(&model, &read).unwrap();
     for line in
@@ -276,7 +277,7 @@ fn a_dash_is_standard_output() {
         assert!(fs::read(&read).unwrap() == fs::read(&model).unwrap(), "{line}");
     }
     fs::remove_file(read).unwrap();
-    // It is no failure if the reader of the pipe closes it early.
+    // If the reader of a pipe closes it early, the command does not fail.
     let mut child = command("logits M --tokens 1 --target portable -o O", &model, "-".as_ref());
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -311,7 +312,8 @@ fn output_link_is_kept_and_devices_are_written_directly() {
     }
 }
 
-/// Links with guessable names of temporary files point to a file that must not be overwritten.
+/// Checks links at guessable names of temporary files. The links point to a file that must not be
+/// overwritten.
 #[test]
 fn links_at_temporary_file_names_are_not_followed() {
     let folder = scratch("outputs-guessed");
@@ -329,8 +331,8 @@ fn links_at_temporary_file_names_are_not_followed() {
     assert!(!fs::symlink_metadata(&plan).unwrap().is_symlink() && fs::read(&plan).unwrap().starts_with(b"IXCPLAN\n"));
 }
 
-/// Files and pipes with the name of a plan's temporary file remain unchanged, and no command waits
-/// for them.
+/// Checks that files and pipes with the name of a plan's temporary file remain unchanged, and that
+/// no command waits for them.
 #[test]
 fn foreign_file_at_the_temporary_name_is_refused() {
     let folder = scratch("outputs-part");
@@ -369,8 +371,8 @@ fn foreign_file_at_the_temporary_name_is_refused() {
     assert_eq!(left, ["h.ixp", "victim"]);
 }
 
-/// Unfinished files of ixc are replaced. Other files are kept unless `--force` is set, and inputs
-/// are kept even then.
+/// Checks that unfinished files of `ixc` are replaced. Other files are kept unless `--force` is
+/// set, and inputs are kept even with `--force`.
 #[test]
 fn foreign_part_file_is_replaced_only_with_force() {
     let folder = scratch("outputs-other-part");
@@ -400,8 +402,8 @@ fn foreign_part_file_is_replaced_only_with_force() {
     }
 }
 
-/// A part file that another program wrote, with other weights and a matching journal, is not
-/// continued.
+/// Checks that `ixc` does not continue a part file that another program wrote, with other weights
+/// and a matching journal.
 #[test]
 fn foreign_part_file_is_not_resumed() {
     let folder = scratch("outputs-poisoned");
@@ -413,7 +415,7 @@ fn foreign_part_file_is_not_resumed() {
     let plan = ixc::runtime::file::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
 
-    // The whole plan, with zeros for all weights.
+    // This part file has the whole plan, with zeros for all weights.
     let payload = u64::from_le_bytes(good[16..24].try_into().unwrap());
     let weights_at = (48 + payload).next_multiple_of(4096) as usize;
     let mut part = good[..weights_at + plan.own_weight_bytes as usize].to_vec();
@@ -427,8 +429,8 @@ fn foreign_part_file_is_not_resumed() {
     begin.extend(11u32.to_le_bytes());
     begin.extend([modified.as_secs(), modified.subsec_nanos().into()].into_iter().flat_map(u64::to_le_bytes));
     let checksum = |bytes: &[u8]| crc32fast::hash(bytes).to_le_bytes();
-    // Journals of the old version have checksums that any program can compute. In journals of the
-    // new version, the forged seal is a guess.
+    // Journals of the old version have checksums, which any program can compute. Journals of the
+    // new version have a seal, which the forger has to guess.
     let (mut old, mut new) = ([&begin[..], &checksum(&begin)].concat(), [&begin[..], &[0; 8]].concat());
     for (number, (offset, bytes)) in (0u32..).zip(units) {
         let unit = &mut part[weights_at + offset..][..bytes];
@@ -459,7 +461,7 @@ fn every_text_input_is_limited_in_length() {
     ] {
         refused(&command(line, &demo_model(), &folder.join("o")).output().unwrap(), 65, "has more than 16777216 bytes");
     }
-    // Standard input has the same limit.
+    // The size limit also applies to standard input.
     let mut child = ixc(["opt", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     // The program may end before all input is written.
@@ -495,7 +497,7 @@ fn pipes_and_devices_are_refused_as_model_files() {
             );
         }
     }
-    // A text that the user names may come through a pipe.
+    // A text file that the user names may be a pipe.
     let model = demo_model();
     let ids = |command: &mut Command| {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

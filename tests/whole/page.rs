@@ -1,4 +1,4 @@
-//! The page of `ixc serve`, in a browser if one is installed.
+//! The page of `ixc serve`, tested in a browser if one is installed.
 
 use std::path::Path;
 
@@ -31,14 +31,14 @@ fn with_fields(browser: &mut Browser, fields: &Value) {
     ));
 }
 
-/// Replaces the page's `fetch`, so that its next requests are answered with these deltas.
+/// Replaces the page's `fetch` function, so that its next requests get these deltas as the answer.
 fn answered_by(browser: &mut Browser, deltas: &[Value]) {
     let events: String = deltas
         .iter()
         .map(|delta| format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta}]})))
         .chain(["data: [DONE]\n\n".to_owned()])
         .collect();
-    // The stream is divided at arbitrary bytes, even within a character.
+    // The stream is divided at arbitrary bytes, even in the middle of a character.
     browser.evaluate(&format!(
         "{{ const own = window.fetch; window.fetch = (path, options) => {{
              if (!path.includes('chat/completions')) return own(path, options);
@@ -62,8 +62,8 @@ fn say(browser: &mut Browser, text: &str) {
 const IDLE: &str = "document.getElementById('stop').hidden && !document.getElementById('send').hidden";
 const ANSWERS: &str = "Array.from(document.querySelectorAll('article.assistant .body'), node => node.innerText)";
 
-/// The page shows the same answers as the HTTP interface. Conversations persist, and can be edited,
-/// repeated and deleted.
+/// Checks that the page shows the same answers as the HTTP interface. Conversations persist, and
+/// can be edited, repeated and deleted.
 #[test]
 fn page_shows_answers_and_edits_conversations() {
     let Some(mut browser) = browser("it_talks") else { return };
@@ -86,7 +86,7 @@ fn page_shows_answers_and_edits_conversations() {
     browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
     let first = ask(json!([{"role": "user", "content": "What is a trait?"}]));
     let said = browser.evaluate(ANSWERS);
-    // Only letters and digits are compared, since Markdown may remove other characters.
+    // Only letters and digits are compared, since rendering Markdown may remove other characters.
     let plain = |text: String| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>();
     assert_eq!(plain(words(&said[0])), plain(first.clone()));
     assert!(browser.evaluate("document.querySelector('.note').innerText").as_str().unwrap().contains("12 tokens"));
@@ -107,7 +107,7 @@ fn page_shows_answers_and_edits_conversations() {
     let second = ask(json!(before));
     assert_eq!(plain(words(&raw[3]["content"])), plain(second));
 
-    // Repeats the last answer; then changes the first question.
+    // The test repeats the last answer, and then changes the first question.
     let press = |name: &str, at: usize| {
         format!(
             "Array.from(document.querySelectorAll('article')[{at}].querySelectorAll('button'), b => b)
@@ -134,8 +134,8 @@ fn page_shows_answers_and_edits_conversations() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A conversation that is too long for the context continues without its oldest turns. A note
-/// reports that, also after the page is opened again.
+/// Checks a conversation that is too long for the context: it continues without its oldest turns. A
+/// note reports this, even after the page is opened again.
 #[test]
 fn page_drops_old_turns_with_a_note() {
     let Some(mut browser) = browser("page_drops_old_turns_with_a_note") else { return };
@@ -156,7 +156,7 @@ fn page_drops_old_turns_with_a_note() {
     browser.open(&format!("http://{}/", server.address()));
     browser.until("document.getElementById('model').value === 'demo'");
     assert_eq!(browser.evaluate(note), notes);
-    // A single message that does not fit gives an error that names the remedy.
+    // A single message that does not fit in the context gives an error that names the remedy.
     browser.evaluate("document.getElementById('new').click(); 0");
     say(&mut browser, &"word ".repeat(200));
     browser.until(&format!("{IDLE} && document.querySelector('article .failure') !== null"));
@@ -165,7 +165,7 @@ fn page_drops_old_turns_with_a_note() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The stop button stops the engine, not only the page.
+/// Checks that the stop button stops the engine, not only the page.
 #[test]
 fn page_stop_button_stops_the_engine() {
     let Some(mut browser) = browser("it_stops") else { return };
@@ -179,7 +179,7 @@ fn page_stop_button_stops_the_engine() {
     browser.until(IDLE);
     server.until("the end of the request", |server| server.metric("requests_cancelled_total") == 1.0);
     assert_eq!(browser.evaluate("document.querySelector('article.assistant .note').innerText"), "stopped");
-    // The text until then stays.
+    // The text that was generated before the stop stays.
     assert!(
         browser
             .evaluate("JSON.parse(localStorage.getItem('ixc.conversations'))[0].messages[1].content.length")
@@ -189,8 +189,8 @@ fn page_stop_button_stops_the_engine() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A model's text is shown as text, even if it looks like HTML, a script or a dangerous URL.
-/// Reasoning is folded.
+/// Checks that a model's text is shown as text, even if it looks like HTML, a script or a dangerous
+/// URL. Reasoning is folded.
 #[test]
 fn page_shows_model_text_without_markup() {
     let Some(mut browser) = browser("page_shows_model_text_without_markup") else { return };
@@ -276,8 +276,8 @@ fn page_shows_model_text_without_markup() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The page works on a phone's screen, with dark colours and with an API key, and shows the
-/// engine's activity.
+/// Checks the page on a phone's screen, with dark colours and with an API key. The page also shows
+/// the engine's activity.
 #[test]
 fn page_supports_phones_dark_mode_and_keys() {
     let Some(mut browser) = browser("page_supports_phones_dark_mode_and_keys") else { return };
@@ -294,7 +294,8 @@ fn page_supports_phones_dark_mode_and_keys() {
     browser.until(
         "document.querySelectorAll('#slots .slot').length === 4 && document.getElementById('engine-failure').hidden",
     );
-    // The use of experts is drawn: first the server's counts, then other counts.
+    // The use of experts is drawn: first from the server's counts, then from counts that the test
+    // sets.
     browser.until("!document.getElementById('experts').hidden");
     browser.evaluate(
         "{ const own = window.fetch; window.fetch = (path, options) => path.startsWith('experts')
@@ -305,7 +306,7 @@ fn page_supports_phones_dark_mode_and_keys() {
     let drawn = "(() => { const heat = document.getElementById('heat');
         const alpha = (x, y) => heat.getContext('2d').getImageData(x, y, 1, 1).data[3];
         return [heat.width, heat.height, alpha(0, 0), alpha(1, 0), alpha(2, 0), alpha(0, 1)]; })()";
-    // The opacity is the square root of the share of the largest count.
+    // The opacity of a cell is the square root of its share of the largest count.
     assert_eq!(browser.evaluate(drawn), json!([3, 2, 0, 85, 170, 255]));
     let said = browser.evaluate("document.getElementById('heat').getAttribute('aria-label')");
     assert!(said.as_str().unwrap().starts_with("4 of 6 experts were chosen"), "{said}");
@@ -341,7 +342,7 @@ fn page_supports_phones_dark_mode_and_keys() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Without a browser, the page's text is checked: it is complete, needs no key, and has a content
+/// Checks the page's text without a browser: it is complete, needs no key, and has a content
 /// security policy.
 #[test]
 fn page_is_served_with_a_security_policy() {

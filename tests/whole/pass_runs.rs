@@ -1,11 +1,11 @@
-//! Number of times that a compilation runs each pass, counted in its log.
+//! Checks how often a compilation runs each pass, counted in its log.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::support::{ixc, scratch, stderr};
 
-/// Returns the number of times that a command runs each pass on a graph.
+/// Returns how often a command runs each pass on a graph.
 fn runs(arguments: &[&str], folder: &Path) -> BTreeMap<String, usize> {
     let mut command = ixc(arguments);
     command.env("IXC_LOG", "ixc_passes::manager=debug").current_dir(folder);
@@ -24,7 +24,7 @@ fn compiling_runs_each_pass_once() {
     let folder = scratch("pass-runs");
     let compile = ["compile", "--target", "avx2", "--no-weights", "--force", "-o", "plan.ixp"];
     let passes = ixc::passes::manager::graph_passes();
-    // A plan for 1 MiB streams experts, since they alone are larger.
+    // A plan for 1 MiB streams experts, since the experts alone are larger.
     for (number, memory) in [&[][..], &["--memory", "1MiB"]].into_iter().enumerate() {
         let dump = format!("dump{number}");
         for more in [&[][..], &["--dump-dir", &dump]] {
@@ -36,8 +36,8 @@ fn compiling_runs_each_pass_once() {
     let stop = ["compile", "--target", "avx2", "--memory", "1MiB", "--stop-after", "tile", "--dump-dir", "stop"];
     let stopped = runs(&stop, &folder);
     assert!(stopped["fuse"] == 1 && stopped["tile"] == 1, "{stopped:?}");
-    // Whether a run with all experts in memory fits in this budget is known only from the finished
-    // plan. If it does not fit, compilation resumes at the first pass that uses the budget.
+    // Only the finished plan shows whether a run with all experts in memory fits in this budget. If
+    // it does not fit, compilation resumes at the first pass that uses the budget.
     let close = runs(&[&compile[..], &["--memory", "16MiB"]].concat(), &folder);
     for (name, count) in close {
         let expected = if ["residency", "pack", "tile"].contains(&&*name) { 2 } else { 1 };

@@ -32,7 +32,7 @@ impl User {
         command
     }
 
-    /// Returns a command that prints a text of the model, and logs.
+    /// Returns a command that generates a text with the model, and prints log lines.
     fn run_command(&self, more: &[&str]) -> Command {
         let model = self.model.to_str().unwrap();
         let text = ["run", model, "--raw", "-p", "The borrow checker", "-n", "6", "--temp", "0", "-t", "1", "-v"];
@@ -57,7 +57,7 @@ impl User {
         self.list()["plans"].as_array().unwrap().len()
     }
 
-    /// Returns the files of plans, and of nothing else.
+    /// Returns the paths of cached files with this extension.
     fn files(&self, extension: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.plans()).map(|entries| entries.map(|entry| entry.unwrap().path()).collect());
         let mut paths: Vec<PathBuf> = entries.unwrap_or_default();
@@ -65,7 +65,7 @@ impl User {
         paths
     }
 
-    /// Returns text without the paths, ids, sizes and times.
+    /// Returns a text without paths, ids, sizes and times, which differ between runs.
     fn without_details(&self, text: &str) -> String {
         let text = text.replace(self.folder.to_str().unwrap(), "HOME");
         let words = |line: &str| {
@@ -96,7 +96,8 @@ fn second_start_compiles_nothing() {
     let (again, log) = user.run(&[]);
     assert!(log.contains(READ) && !log.contains("model read") && !log.contains("plan made"), "{log}");
     assert_eq!(again, text);
-    // A moved model keeps its plan, and the run does not need the old path.
+    // After a model is moved, its cached plan is still used, and the run does not need the old
+    // path.
     let moved = User { folder: user.folder.clone(), model: user.folder.join("moved.gguf") };
     fs::rename(&user.model, &moved.model).unwrap();
     let (again, log) = moved.run(&[]);
@@ -136,13 +137,13 @@ fn changed_model_or_option_misses() {
     assert_eq!(user.count(), 4);
     // Options that change only the run use the same cached plan.
     assert!(user.run(&["-c", "64", "--no-check"]).1.contains(READ));
-    // An edited stage or kernel is never cached.
+    // The plan of an edited stage or kernel is never cached.
     let stage = user.folder.join("fused.ix");
     let dump = user.ixc(&["dump", user.model.to_str().unwrap(), "--after", "fuse"]).output().unwrap();
     fs::write(&stage, dump.stdout).unwrap();
     let (_, log) = user.run(&["--start-from", stage.to_str().unwrap()]);
     assert!(!log.contains(READ) && !log.contains(WRITTEN), "{log}");
-    // The same bytes, written again.
+    // The file is written again with the same bytes.
     let bytes = fs::read(&user.model).unwrap();
     fs::remove_file(&user.model).unwrap();
     fs::write(&user.model, bytes).unwrap();
@@ -156,7 +157,7 @@ fn streamed_and_resident_plans_are_chosen_by_memory() {
     let (text, _) = user.run(&[]);
     let refused = user.run_command(&["--memory", "1MiB"]).output().unwrap();
     assert!(!refused.status.success());
-    // Large enough for all but the experts, with any allocator.
+    // The budget has memory for everything except the experts, with any allocator.
     let budget = |mib: u64| ["--memory".to_owned(), format!("{mib}MiB")];
     let fits = |mib: u64| user.run_command(&[&budget(mib)[0], &budget(mib)[1]]).output().unwrap().status.success();
     let least = (1..).map(|step| step * 8).find(|mib| fits(*mib)).unwrap();
@@ -199,7 +200,7 @@ fn folder_that_cannot_be_written_gives_a_warning() {
         let (text, log) = user.run(&["--cache-dir", folder]);
         assert!(!text.is_empty() && log.contains(warning) && log.contains(folder), "{log}");
     }
-    // A folder with plans that became read-only still gives them.
+    // Cached plans in a folder that became read-only are still used.
     let (text, _) = user.run(&[]);
     fs::set_permissions(user.plans(), fs::Permissions::from_mode(0o500)).unwrap();
     let (again, log) = user.run(&[]);
@@ -209,7 +210,7 @@ fn folder_that_cannot_be_written_gives_a_warning() {
     let is_root = fs::write(user.plans().join("probe"), "").is_ok();
     assert!(log.contains(if is_root { WRITTEN } else { warning }), "{log}");
     fs::set_permissions(user.plans(), fs::Permissions::from_mode(0o700)).unwrap();
-    // Others may write to the folder: it is not used.
+    // A folder to which other users may write is not used.
     fs::set_permissions(user.plans(), fs::Permissions::from_mode(0o777)).unwrap();
     let (_, log) = user.run(&["--target", "portable"]);
     assert!(log.contains(warning) && log.contains("others can write to it"), "{log}");
@@ -244,18 +245,18 @@ fn cache_keeps_its_limit() {
         |list: &Json| list["plans"].as_array().unwrap().iter().map(|plan| plan["bytes"].as_u64().unwrap()).sum();
     let all: u64 = bytes(&user.list());
     let limit = (all - 1).to_string();
-    // The first plan is used last.
+    // Using the first plan again makes it the most recently used one.
     assert!(user.run(&[]).1.contains(READ));
     let newest = user.list()["plans"][0]["id"].clone();
     let (_, log) = succeeded(user.ixc(&["cache", "gc", "--cache-limit", &limit]).output().unwrap());
     assert!(log.is_empty(), "{log}");
     let left = user.list();
     assert!(left["plans"].as_array().unwrap().len() == 2 && left["plans"][0]["id"] == newest, "{left}");
-    // A run keeps the limit, also from a variable.
+    // A run applies the limit, also if it comes from a variable.
     let mut command = user.run_command(&["--no-pack"]);
     let (_, log) = succeeded(command.env("IXC_CACHE_LIMIT", &limit).output().unwrap());
     assert!(log.contains(WRITTEN) && bytes(&user.list()) < all && user.count() == 2, "{log}");
-    // A limit that no plan fits is a warning.
+    // If no plan fits the limit, the run prints a warning.
     let (_, log) = user.run(&["--no-pack", "--defer", "1", "--cache-limit", "1KiB"]);
     assert!(log.contains("the limit of the cache is 1 KiB"), "{log}");
 }
@@ -277,7 +278,8 @@ fn cache_can_be_off() {
     let other = user.folder.join("elsewhere");
     assert!(run(&format!("[run]\ncache-dir = {:?}", other.to_str().unwrap())).contains(WRITTEN));
     assert!(other.join("lock").exists() && !user.plans().exists());
-    // The demo model is not a file, and compiles in no time.
+    // The plan of the demo model is not cached, because the model is not a file and compiles very
+    // fast.
     let (_, log) = succeeded(user.ixc(&["run", "demo", "-p", "x", "-n", "1", "-v"]).output().unwrap());
     assert!(!log.contains(WRITTEN) && !user.plans().exists(), "{log}");
 }

@@ -1,5 +1,5 @@
 //! Symbols of generated code for profilers: perf maps, jitdumps and gdb's JIT interface. A parser
-//! in this file checks them, as do perf and gdb if they are installed.
+//! in this file checks the files. If perf and gdb are installed, they check them, too.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +37,7 @@ struct Record {
     body: Vec<u8>,
 }
 
-/// Reads a jitdump strictly by the format's description.
+/// Reads a jitdump, strictly following the description of the format.
 fn records(bytes: &[u8]) -> Vec<Record> {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -59,7 +59,7 @@ fn text(bytes: &[u8]) -> (&str, &[u8]) {
     (std::str::from_utf8(&bytes[..end]).unwrap_or("\u{ff}"), &bytes[end + 1..])
 }
 
-/// Returns the only file of a folder with this extension.
+/// Returns the path of the only file in a folder with this extension.
 fn ending(folder: &Path, ending: &str) -> PathBuf {
     let found: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     let found: Vec<PathBuf> = found.into_iter().filter(|path| path.to_str().unwrap().ends_with(ending)).collect();
@@ -86,8 +86,8 @@ fn perf_map_and_jitdump_name_kernels_and_lines() {
         assert!(u64::from_str_radix(start, 16).unwrap() > 0 && u64::from_str_radix(bytes, 16).unwrap() > 0, "{line}");
         assert!(mapped.insert(name.to_owned()), "{name} is there twice");
     }
-    // Expected symbols: the kernel with data in the caches, the kernel with data in memory, and the
-    // loops that measure the machine's peak.
+    // The expected symbols are the kernel for data in the caches, the kernel for data in memory,
+    // and the loops that measure the machine's peak.
     assert!(
         mapped.iter().any(|name| name.starts_with("gemv_q4_k")) && mapped.iter().any(|name| name.ends_with(".2")),
         "{mapped:?}"
@@ -96,7 +96,7 @@ fn perf_map_and_jitdump_name_kernels_and_lines() {
     for Record { id, body, .. } in records(&fs::read(ending(&folder, ".dump")).unwrap()) {
         let long = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().unwrap());
         match id {
-            // A record of code.
+            // This record has the code of a kernel.
             0 => {
                 let (address, bytes) = (long(16), long(24) as usize);
                 assert_eq!((long(8), u32::from_le_bytes(body[..4].try_into().unwrap())), (address, pid));
@@ -106,7 +106,7 @@ fn perf_map_and_jitdump_name_kernels_and_lines() {
                 assert!(last == 0 || last == address, "lines of another kernel");
                 last = 0;
             }
-            // A record of lines.
+            // This record has the lines of a kernel's IR.
             2 => {
                 let (address, entries) = (long(0), long(8));
                 let (mut rest, mut source) = (&body[16..], String::new());
@@ -132,7 +132,8 @@ fn perf_map_and_jitdump_name_kernels_and_lines() {
     assert!(with_lines > 0 || !cfg!(target_arch = "x86_64"));
 }
 
-/// perf converts the record of a run to shared objects, and prints a report with kernel names.
+/// Checks that perf converts the record of a run to shared objects, and prints a report with kernel
+/// names.
 #[test]
 fn perf_reads_the_jitdump() {
     let Some(InstalledTool { program, .. }) = PERF.find("jitdumps through perf") else { return };
@@ -166,7 +167,7 @@ fn perf_reads_the_jitdump() {
     assert!(report.status.success() && text.contains("gemv_q4_k"), "{text}\n{}", stderr(&report));
 }
 
-/// gdb shows the kernel's name and the lines of its IR, and finds its callers.
+/// Checks that gdb shows the kernel's name and the lines of its IR, and finds its callers.
 #[test]
 fn gdb_names_kernels_and_their_callers() {
     let Some(InstalledTool { program, .. }) = GDB.find("gdb's JIT interface") else { return };
@@ -175,7 +176,8 @@ fn gdb_names_kernels_and_their_callers() {
         shown.lines().find_map(|line| line.strip_prefix("kernel ")?.split(' ').next().map(str::to_owned)).unwrap()
     };
     let break_at = format!("break {name}");
-    // gdb prints the position at the breakpoint, and after a few instructions, with source lines.
+    // gdb prints the position with source lines at the breakpoint, and again after a few
+    // instructions.
     let at = ["info line *$pc", "list", "stepi 30", "frame"];
     let begin = ["set pagination off", "set confirm off", "set breakpoint pending on", &break_at, "run", "bt"];
     let commands = [&begin[..], &at, &["kill", "quit"]].concat();
@@ -202,7 +204,7 @@ fn gdb_names_kernels_and_their_callers() {
     let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
     assert!(frames.first().is_some_and(|frame| frame.contains(&name)), "{text}\n{}", stderr(&output));
     assert!(frames.len() > 3 && frames.iter().any(|frame| frame.contains("ixc")), "{text}");
-    // A line of the written file, and its text.
+    // gdb shows a line of the written file, with its text.
     let source = format!("{name}.ix");
     assert!(frames[0].contains(&source), "{text}");
     let told = text.lines().find(|line| line.starts_with("Line ")).unwrap_or_else(|| panic!("{text}"));

@@ -27,7 +27,7 @@ fn prompt_may_follow_the_model_argument() {
     assert_eq!(both.status.code(), Some(2), "{}", stderr(&both));
 }
 
-/// `-cnv` is not read as a context of "nv", and `-sys` is not read as a seed of "ys".
+/// Checks that `-cnv` is not read as a context of "nv", and `-sys` is not read as a seed of "ys".
 #[test]
 fn options_are_understood_as_llama_cli_spells_them() {
     let chat = text(&run(&["--chat", "--system", "Be brief.", "-p", "Hello"]));
@@ -39,8 +39,8 @@ fn options_are_understood_as_llama_cli_spells_them() {
     assert!(refused.status.code() == Some(2) && stderr(&refused).contains("no GPU"), "{}", stderr(&refused));
 }
 
-/// A model with a chat template answers a prompt from any source, and `--raw` continues it. Only
-/// the text is printed.
+/// Checks that a model with a chat template answers a prompt from any source, and continues it with
+/// `--raw`. Only the text is printed.
 #[test]
 fn chat_template_applies_unless_raw_is_given() {
     let answer = text(&run(&["--chat", "-p", PROMPT]));
@@ -62,17 +62,19 @@ fn chat_template_applies_unless_raw_is_given() {
         command.args(more);
         assert_eq!(text(&piped(command, PROMPT)), *expected, "{more:?}");
     }
-    // Both names of one option may occur together, since a script may add one of them.
+    // Both names of one option may occur together, because a script may add one of the names.
     assert_eq!(text(&run(&["--raw", "--no-chat", "-p", PROMPT])), continued);
     assert_eq!(run(&["--raw", "--chat", "-p", PROMPT]).status.code(), Some(2));
 }
 
-/// A model without a template continues a prompt. A saved text is continued with any model.
+/// Checks that a model without a template continues a prompt. A saved text is continued with any
+/// model.
 #[test]
 fn prompt_is_continued_without_template_or_after_saved_text() {
     let folder = scratch("prompting_base");
     let mut bytes = std::fs::read(demo_model()).unwrap();
-    // A key of another length would move all bytes after it.
+    // The key is replaced by one of the same length, because another length would move all bytes
+    // after it.
     let key = b"tokenizer.chat_template";
     let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
     bytes[at..at + key.len()].copy_from_slice(b"tokenizer.chat_tEMPLATE");
@@ -118,8 +120,8 @@ fn end_tokens_can_be_ignored() {
     assert_eq!(count(&["--ignore-eos"]), 399);
 }
 
-/// Packing weights at first use counts neither as waiting nor as computing. A plan with packed
-/// weights needs no packing.
+/// Checks the reported times: packing weights at first use counts neither as waiting nor as
+/// computing. A plan with packed weights needs no packing.
 #[test]
 fn packing_time_is_reported_separately() {
     let folder = scratch("prompting_packing");

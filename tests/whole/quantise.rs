@@ -20,7 +20,8 @@ use serde_json::Value as Json;
 
 const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-APACHE");
 
-/// Returns the path of the demo model in f32, with the exact values of its quantised weights.
+/// Returns the path of the demo model in f32, whose weights have the exact values of the quantised
+/// weights.
 fn exact() -> &'static Path {
     static EXACT: OnceLock<PathBuf> = OnceLock::new();
     EXACT.get_or_init(|| {
@@ -43,15 +44,16 @@ fn formats(found: &Json) -> Vec<(String, String)> {
 
 type Four = [&'static str; 4];
 
-/// The formats of each mix by the rules of ggml-org/llama.cpp. The first two lists are formats in
-/// layers 0 to 3, of attention's values and of the experts' last product. The third list is formats
-/// of the output, the embedding, queries and attention's output.
+/// Formats of each mix by the rules of ggml-org/llama.cpp. The first two lists have the formats in
+/// layers 0 to 3 of attention's values and of the experts' down projection. The third list has the
+/// formats of the output, the embedding, queries and attention's output.
 ///
-/// For dense models, ik_llama.cpp's llama-quantize uses the same rules; for models with eight or
-/// more experts it uses others.
+/// For dense models, ik_llama.cpp's llama-quantize uses the same rules. For models with eight or
+/// more experts, it uses other rules.
 const MIXES: [(&str, [Four; 3]); 19] = [
-    // The demo model has four layers. The first eighth has no layer, the last eighth has layer 3,
-    // and every third layer between is layer 2.
+    // The demo model has four layers. Rules for the first eighth of the layers apply to no layer,
+    // rules for the last eighth to layer 3, and rules for every third layer between them to layer
+    // 2.
     ("Q4_K_M", [["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q4_K_S", [["Q5_K", "Q5_K", "Q5_K", "Q5_K"], ["Q4_K"; 4], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q5_K_M", [["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q6_K", "Q5_K", "Q5_K", "Q5_K"]]),
@@ -64,9 +66,9 @@ const MIXES: [(&str, [Four; 3]); 19] = [
     ("IQ3_M", [["Q4_K"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_S", "Q4_K"]]),
     ("IQ3_S", [["IQ3_S"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_S", "IQ3_S"]]),
     ("IQ3_XS", [["IQ3_S"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_XXS", "IQ3_S"]]),
-    // Without an importance matrix.
+    // These are the formats without an importance matrix.
     ("IQ3_XXS", [["IQ3_S"; 4], ["Q3_K"; 4], ["Q5_K", "IQ3_S", "IQ2_S", "IQ3_S"]]),
-    // In models of four experts or more, values are Q4_K.
+    // In models with four experts or more, attention's values are Q4_K.
     ("IQ2_M", [["Q4_K"; 4], ["IQ2_S"; 4], ["Q5_K", "IQ3_S", "IQ2_S", "IQ3_S"]]),
     ("IQ2_S", [["Q4_K"; 4], ["IQ2_XS"; 4], ["Q5_K", "IQ3_S", "IQ2_XS", "IQ3_S"]]),
     ("IQ2_XS", [["Q4_K"; 4], ["IQ2_XS"; 4], ["Q5_K", "Q2_K", "IQ2_XS", "IQ2_XS"]]),
@@ -94,8 +96,8 @@ fn quantisation_mixes_match_llama_quantize() {
     }
 }
 
-/// Formats are those that `llama-quantize --dry-run` prints. The models have tensors that only some
-/// layers have, or architectures with special rules.
+/// Checks that formats are those that `llama-quantize --dry-run` prints. The models have tensors
+/// that only some layers have, or architectures with special rules.
 #[test]
 fn layer_positions_are_counted_like_llama_quantize() {
     for (model, mix, tensor, format) in [
@@ -115,7 +117,8 @@ fn layer_positions_are_counted_like_llama_quantize() {
     }
 }
 
-/// Returns the KL divergence from the exact model's predictions, and the size in bytes.
+/// Quantises the demo model. Returns the KL divergence of the predictions from the exact model's,
+/// and the size in bytes.
 fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
     let folder = scratch(&format!("quantise_{mix}_{}", arguments.len()));
     let path = folder.join("model.gguf");
@@ -144,8 +147,8 @@ fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
     (evaluated["against"]["divergence"]["mean"].as_f64().unwrap(), found["bytes"].as_u64().unwrap())
 }
 
-/// The demo model's weights are exactly representable in its original formats, so mixes of these
-/// formats have an advantage. For all other mixes, more bits reduce the divergence.
+/// Checks that more bits reduce the divergence. Mixes with the demo model's original formats are
+/// excluded: they can represent its weights exactly, which is an advantage.
 #[test]
 fn more_bits_reduce_the_divergence() {
     let found = ["Q8_0", "Q5_K_M", "Q4_K_S", "Q3_K_M", "Q2_K_S"].map(|mix| (mix, divergence(mix, &[])));
@@ -157,8 +160,8 @@ fn more_bits_reduce_the_divergence() {
     assert!(found[0].1.0 < 5e-3 && found[2].1.0 < 0.05 && found[4].1.0 < 1.0, "{found:?}");
 }
 
-/// Mixes with grid formats, with importance measured on the demo's own predictions: the results
-/// run, and predict.
+/// Checks that models with grid formats run and predict. Their importance matrices are measured on
+/// the demo model's own predictions.
 #[test]
 fn low_bit_mixes_run_and_predict() {
     let imatrix = scratch("quantise_few_bits").join("imatrix.gguf");
@@ -176,17 +179,17 @@ fn low_bit_mixes_run_and_predict() {
     let found = FEW_BITS.map(|mix| (mix, divergence(mix, &arguments)));
     println!("{found:?}");
     for (mix, (divergence, _)) in found {
-        // The divergence of a model with unrelated predictions would be several nats.
+        // For a model with unrelated predictions, the divergence would be several nats.
         assert!(divergence.is_finite() && divergence < 3.0, "{mix}: {found:?}");
     }
-    // Formats of one, two and three bits.
+    // The mixes are of three, two and one bits.
     let [three, two, one] = ["IQ3_M", "IQ2_M", "IQ1_S"].map(|mix| found.iter().find(|row| row.0 == mix).unwrap().1);
     assert!(three.0 < two.0 && two.0 < one.0, "{found:?}");
     assert!(three.1 > two.1 && two.1 > one.1, "{found:?}");
 }
 
-/// Mixes with all grid formats. Those left out (IQ3_S, IQ3_XS, IQ2_S) have no other formats, and
-/// encoding takes time.
+/// Mixes that together have all grid formats. The omitted mixes (IQ3_S, IQ3_XS, IQ2_S) have no
+/// other formats, and encoding takes time.
 const FEW_BITS: [&str; 7] = ["IQ3_M", "IQ3_XXS", "IQ2_M", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
 
 #[test]
@@ -205,7 +208,7 @@ fn quantise_is_independent_of_threads_and_allows_tensor_overrides() {
     let folder = scratch("quantise_threads");
     let paths = ["1", "3"].map(|threads| {
         let path = folder.join(format!("{threads}.gguf"));
-        // This pattern also matches a vector, which stays unquantised.
+        // This pattern also matches a vector, which is not quantised.
         let more = ["--tensor", "blk.1.attn_q.weight=iq2_xxs", "--tensor", "blk.2.attn_q.weight=iq1_m"];
         let arguments = ["-t", threads, "--tensor", "blk.0.attn_k*=q5_1", "-o", path.to_str().unwrap()];
         let arguments = [&arguments[..], &more].concat();
@@ -219,7 +222,7 @@ fn quantise_is_independent_of_threads_and_allows_tensor_overrides() {
     let made = Gguf::from_bytes(Path::new("made.gguf"), paths[0].clone()).unwrap();
     let source = Gguf::open(exact()).unwrap();
     assert_eq!(made.metadata().read::<u32>("general.file_type").unwrap(), 15);
-    // Keys are the source's, in the same order.
+    // The keys are those of the source, in the same order.
     let keys = |gguf: &Gguf| gguf.metadata().iter().map(|(key, _)| key.to_owned()).collect::<Vec<_>>();
     let new = ["general.quantization_version", "general.file_type"];
     let old = |keys: Vec<String>| keys.into_iter().filter(|key| !new.contains(&&**key)).collect::<Vec<_>>();
@@ -264,7 +267,7 @@ fn unsupported_quantisations_are_refused() {
     let path = folder.join("out.gguf");
     let out = path.to_str().unwrap();
     let other = folder.join("other.dat");
-    // An importance matrix of another model: the first tensor has too many columns.
+    // This importance matrix belongs to another model: its first tensor has too many columns.
     let name = b"blk.0.attn_q.weight";
     let words: [&[u8]; 5] =
         [&1i32.to_le_bytes(), &(name.len() as i32).to_le_bytes(), name, &1i32.to_le_bytes(), &3i32.to_le_bytes()];
@@ -272,7 +275,7 @@ fn unsupported_quantisations_are_refused() {
     let noise = folder.join("noise.dat");
     fs::write(&noise, [0xff; 64]).unwrap();
     let exact = exact().to_str().unwrap();
-    // An impossible number of layers in the header has no effect.
+    // An impossible number of layers in the header does not matter.
     let many = folder.join("many.gguf");
     let writer = GgufWriter::new().key("general.architecture", "llama").key("llama.block_count", 1u64 << 62);
     fs::write(&many, writer.f32_tensor("blk.1152921504606846976.attn_v.weight", &[256, 1], &[1.0; 256]).finish())
@@ -297,12 +300,12 @@ fn unsupported_quantisations_are_refused() {
     }
 }
 
-/// The importance matrix of every golden model has all matrices that rows are multiplied with.
-/// Tensor names are those of llama-imatrix. The models have experts without gates, gate and up
-/// matrices in one tensor, and a separate matrix for each head.
+/// Checks that the importance matrix of every golden model has all matrices that rows are
+/// multiplied with. Tensor names are those of llama-imatrix. The models have experts without gates,
+/// gate and up matrices in one tensor, and a separate matrix for each head.
 ///
-/// Tables, convolutions and grouped norms are not matrix products. If a file has the matrices of
-/// all heads as one tensor (`attn_kv_b`, `attn_output_a`), importance is recorded for each head. No
+/// Embedding tables, convolutions and grouped norms are not matrix products. If one tensor has the
+/// matrices of all heads (`attn_kv_b`, `attn_output_a`), importance is recorded for each head. No
 /// code reads it yet.
 #[test]
 fn importance_covers_every_multiplied_matrix() {
@@ -358,12 +361,13 @@ fn importance_covers_every_multiplied_matrix() {
             seen[2] |= name.contains("attn_k_b");
         }
     }
-    // Only DeepSeek models have matrices of heads; they are among the shared models.
+    // Only DeepSeek models have separate matrices for heads, and they are among the shared models,
+    // which may be missing.
     assert!(seen[0] && seen[1], "{seen:?}");
 }
 
-/// Tensors that are derived from others when a file is opened, only for the graph, are not written:
-/// llama.cpp does not know them.
+/// Checks that derived tensors are not written. They are computed for the graph when a file is
+/// opened, and llama.cpp does not know them.
 #[test]
 fn tensors_derived_for_the_graph_are_not_written() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models");
@@ -385,7 +389,8 @@ fn tensors_derived_for_the_graph_are_not_written() {
     }
 }
 
-/// A model that changes while it is quantised leaves no file with old and new bytes.
+/// Checks that quantising a model that changes meanwhile is an error, and leaves no file with old
+/// and new bytes.
 #[test]
 fn a_model_that_changes_while_it_is_quantised_is_an_error() {
     use ixc::quantise::{self, QuantiseError, QuantiseOptions, mix::Mix};
@@ -394,8 +399,8 @@ fn a_model_that_changes_while_it_is_quantised_is_an_error() {
     let begin = |change_at: Option<usize>| {
         fs::copy(crate::support::demo_model(), &path).unwrap();
         let file = fs::File::options().write(true).open(&path).unwrap();
-        // The time lies far in the past, so that even a coarse clock of the file system
-        // distinguishes a change now.
+        // The file's time is set to the distant past. Even a file system with a coarse clock then
+        // shows that the file changes now.
         file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
         let model = Gguf::open(&path).unwrap();
         let options = QuantiseOptions { requantise: true, ..QuantiseOptions::new(Mix::find("Q8_0").unwrap()) };

@@ -1,4 +1,4 @@
-//! Predicted speed of models on several ranks.
+//! Forecasts of the speed of models on several ranks.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use ixc::cluster::{self, ClusterRequest};
 use ixc::model::Model;
 use ixc::passes::shard::Division;
 
-/// Returns a report of a golden model by the program. The machines have round numbers.
+/// Returns the program's report for a golden model. The machines in it have round numbers.
 fn report(model: &str, ranks: &str) -> String {
     stdout(ixc(["simulate", model, "--ranks", ranks, "--machines", "round", "--position", "100"]))
 }
@@ -86,7 +86,7 @@ fn experts_beyond_memory_are_read_from_the_drive() {
     let request = ClusterRequest { ranks: 2, division: Some(Division::Experts), position: 0 };
     let forecast = |machines: &Machines| cluster::forecast(&model.arch.module, machines, &request);
     let in_memory = forecast(&machines).unwrap().decode;
-    // Half of the rank's experts fit, and the rest of the weights.
+    // The socket's memory holds half of the rank's experts, and all of its other weights.
     machines.socket.memory_bytes = in_memory.ranks[0].weights * 3 / 4;
     let streamed = forecast(&machines).unwrap().decode;
     assert!(streamed.mean.drive > 0.0 && in_memory.mean.drive == 0.0 && streamed.seconds > in_memory.seconds);
@@ -121,7 +121,7 @@ fn invalid_machines_and_options_are_refused() {
         assert_eq!(output.status.code(), Some(2), "{options:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(says), "{options:?}: {}", stderr(&output));
     }
-    // The demo model has 4 layers.
+    // The demo model has only 4 layers, fewer than ranks.
     let output = ixc(["simulate", "--ranks", "64", "--shard", "layers"]).output().unwrap();
     assert!(!output.status.success() && stderr(&output).contains("points between its layers"), "{}", stderr(&output));
 }
@@ -136,10 +136,10 @@ fn the_division_among_ranks_is_explained() {
     assert!(text.contains("\nshard: division of the model\n  chosen    "), "{text}");
     assert!(text.contains(" ms a token on 2 ranks of round, as predicted; bound: "), "{text}");
     assert_eq!(text.matches("\n  rejected  ").count(), 2, "{text}");
-    // A requested division has no alternative.
+    // If the division is requested by an option, no alternative is listed.
     let requested = explain(&["--pass", "shard", "--shard", "layers"]);
     assert!(requested.starts_with("0 decisions"), "{requested}");
-    // Other decisions are those of rank 0, which has half of the layers.
+    // All other decisions are those of rank 0, which has half of the layers.
     let layers = |text: String| [text.contains("layers 0-1"), text.contains("layers 0-3")];
     assert_eq!(layers(explain(&["--pass", "tile", "--shard", "layers"])), [true, false]);
 }

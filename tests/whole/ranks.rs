@@ -1,4 +1,4 @@
-//! Graphs and plans of several ranks: together, they give the logits of the whole model.
+//! Graphs and plans of several ranks. Together, the ranks give the logits of the whole model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,15 +26,16 @@ use ixc::targets::Target;
 use ixc::transport::{Transport, local};
 use ixc_testing::nmse::nmse;
 
-/// Rows of the first step, and of two more steps.
+/// Number of rows of the first step, and of two more steps.
 const STEPS: [usize; 3] = [5, 1, 2];
 
-/// Bound of the error of sums in another order. An f32 sum of a few parts is off by 2^-24 of it,
-/// and a few layers of norms enlarge the error by less than 1000.
+/// Bound of the error if sums have another order. An f32 sum of a few parts has a relative error of
+/// 2^-24, and a few layers of norms amplify the error by less than 1000.
 const BOUND: f64 = 1e-10;
 
-/// Bound of the error after `fuse`, which rounds activations to 8 bits. A sum in another order can
-/// round an activation to the next step, which is 1/127 of the largest of its block.
+/// Bound of the error after `fuse`, which rounds activations to 8 bits. If a sum has another order,
+/// an activation can be rounded to the next step, which is 1/127 of the largest activation of its
+/// block.
 const FUSED_BOUND: f64 = 1e-5;
 
 /// Returns the demo model and the golden models with experts, latent attention or a delta net.
@@ -44,7 +45,7 @@ fn models() -> Vec<PathBuf> {
     [demo_model()].into_iter().chain(golden).collect()
 }
 
-/// Returns the graph of a rank, before and after `fuse`.
+/// Returns the graph of a rank, after these passes.
 fn graph(model: &Model, options: &ShardOptions, passes: &[&str]) -> Module {
     let context = Context::new(Target::AVX2).with(options);
     manager::run_pipeline(model.arch.module.clone(), passes, &context).unwrap()
@@ -55,7 +56,7 @@ fn steps(vocabulary: u32) -> Vec<[Vec<u32>; 3]> {
     steps_of(STEPS, vocabulary)
 }
 
-/// Returns the arguments of steps with these numbers of rows.
+/// Returns the arguments of steps that have these numbers of rows.
 fn steps_of(rows: [usize; 3], vocabulary: u32) -> Vec<[Vec<u32>; 3]> {
     let mut before = 0;
     let step = |rows: usize| {
@@ -67,7 +68,7 @@ fn steps_of(rows: [usize; 3], vocabulary: u32) -> Vec<[Vec<u32>; 3]> {
     rows.map(step).into()
 }
 
-/// Returns the logits that the interpreted ranks return. All ranks that return any must agree.
+/// Returns the logits of ranks that are interpreted. All ranks that return logits must agree.
 fn logits(model: &Model, modules: &[Module], steps: &[[Vec<u32>; 3]]) -> Vec<f32> {
     let weights: Vec<FileWeights<'_>> = modules.iter().map(|module| FileWeights::new(&model.gguf, module)).collect();
     let ranks = modules.iter().zip(&weights).map(|(module, weights)| (module, weights as &dyn WeightSource));
@@ -96,7 +97,7 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
             let run = |[ids, positions, rows]: &[Vec<u32>; 3]| interpreter.step(ids, positions, rows).unwrap();
             let right: Vec<f32> = steps.iter().flat_map(run).collect();
             for (ranks, by) in [2, 4].into_iter().flat_map(|ranks| Division::ALL.map(|by| (ranks, by))) {
-                // Each rank needs a layer.
+                // Each rank needs at least one layer.
                 if by == Division::Layers && model.arch.hyper.layers.len() < ranks as usize {
                     continue;
                 }
@@ -106,7 +107,8 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
                 let error = nmse(&found, &right);
                 println!("{name}, {ranks} ranks by {}, {} passes: {error:.1e}", by.word(), passes.len());
                 match by {
-                    // A range of layers adds in the order of the whole graph.
+                    // If ranks have ranges of layers, sums have the same order as in the whole
+                    // graph.
                     Division::Layers => assert!(found == right, "{name} {ranks}: {error:e}"),
                     Division::Experts | Division::Tensors => {
                         let bound = if passes.contains(&"fuse") { FUSED_BOUND } else { BOUND };
@@ -123,7 +125,8 @@ fn ranks_together_give_the_logits_of_the_whole_model() {
     }
 }
 
-/// Compiles the plans of all ranks, with experts streamed from the drive if `experts` limits them.
+/// Compiles the plans of all ranks. If `experts` is set, it limits the memory for experts, so that
+/// they are streamed from the drive.
 fn plans(model: &Model, ranks: u32, by: Division, experts: Option<u64>) -> PlanFile {
     plans_with(model, ranks, by, experts, OptionSet::default())
 }
@@ -137,7 +140,8 @@ fn plans_with(model: &Model, ranks: u32, by: Division, experts: Option<u64>, pas
     PlanFile { other_ranks, ..PlanFile::new(plans.remove(0)) }
 }
 
-/// Loads all ranks in this process. `budget` is the memory for streamed experts; 0 keeps all.
+/// Loads all ranks in this process. `budget` is the memory for streamed experts; 0 keeps all
+/// experts in memory.
 fn load(file: PlanFile, threads: usize, budget: u64) -> Result<Engine, LoadError> {
     let stream = Config { budget, ..Config::default() };
     let backend = engines::native(Target::AVX2);
@@ -151,7 +155,7 @@ fn load(file: PlanFile, threads: usize, budget: u64) -> Result<Engine, LoadError
     Engine::load_file(file, Path::new(""), &options)
 }
 
-/// Returns the logits of all steps. In between, the sequence is cut and copied.
+/// Returns the logits of all steps. Between the steps, the sequence is truncated and copied.
 fn engine_logits(engine: &mut Engine, steps: &[[Vec<u32>; 3]]) -> Vec<u32> {
     let mut logits = Vec::new();
     for [ids, _, rows] in steps {
@@ -162,7 +166,7 @@ fn engine_logits(engine: &mut Engine, steps: &[[Vec<u32>; 3]]) -> Vec<u32> {
     assert_eq!(engine.copy_sequence(FIRST, other, all).unwrap(), all);
     let additions = [FIRST, other].map(|sequence| Addition { sequence, tokens: &first[0], outputs: &first[2] });
     logits.extend(engine.step_batch(&additions).unwrap());
-    // A recurrent state returns to the beginning, or to the end of a step.
+    // A sequence with a recurrent state can only return to the beginning, or to the end of a step.
     let left = engine.truncate(all);
     logits.extend(engine.step(&first[0], &first[2]).unwrap());
     logits.push(left as f32);
@@ -174,7 +178,7 @@ fn floats(bits: &[u32]) -> Vec<f32> {
     bits.iter().map(|bits| f32::from_bits(*bits)).collect()
 }
 
-/// Returns the logits of the interpreted model, without rounded activations.
+/// Returns the logits of the interpreted model, whose activations are not rounded.
 fn exact(model: &Model, steps: &[[Vec<u32>; 3]]) -> Vec<f32> {
     let whole = graph(model, &ShardOptions::default(), &["canonicalise"]);
     let weights = FileWeights::new(&model.gguf, &whole);
@@ -182,14 +186,15 @@ fn exact(model: &Model, steps: &[[Vec<u32>; 3]]) -> Vec<f32> {
     steps.iter().flat_map(|[ids, positions, rows]| interpreter.step(ids, positions, rows).unwrap()).collect()
 }
 
-/// Returns the bound of the error of engines of ranks against the interpreter, from the error of
-/// one engine. Both errors come from the same number of roundings of activations and cached keys.
-/// A sum in another order rounds some of them the other way, an error of the same size.
+/// Returns the bound of the error between ranks and the interpreter, from the error of a single
+/// engine. Both errors come from the same number of roundings of activations and cached keys. If a
+/// sum has another order, some activations are rounded the other way, which gives an error of the
+/// same size.
 fn bound(usual: f64) -> f64 {
     2.0 * usual + FUSED_BOUND
 }
 
-/// Bytes for the experts of a rank that are in memory at a time: fewer than all of them.
+/// Bytes of memory for the experts of a rank, less than all its experts need.
 const EXPERTS: u64 = 2 << 20;
 
 #[test]
@@ -222,7 +227,8 @@ fn engines_of_ranks_give_the_logits_of_one_engine() {
                 let threads = engine_logits(&mut load(plans(&model, ranks, by, None), 2, 0).unwrap(), &steps);
                 assert!(threads == found, "{how}: other bits with 2 threads");
             }
-            // Columns of an expert's matrix are no range of a file.
+            // The columns of an expert's matrix are not a contiguous range of a file, so they
+            // cannot be streamed.
             if ranks == 2 && by != Division::Tensors {
                 let file = plans(&model, ranks, by, Some(1));
                 assert!(!file.plan.expert_groups.is_empty() || !file.other_ranks[0].expert_groups.is_empty(), "{how}");
@@ -233,14 +239,15 @@ fn engines_of_ranks_give_the_logits_of_one_engine() {
     }
 }
 
-/// Compiles the plans of all ranks, with sums in halves of the rows from `rows` tokens on.
+/// Compiles the plans of all ranks. Sums over ranks are computed in halves of the rows in steps of
+/// at least `rows` tokens.
 fn plans_in_halves(model: &Model, ranks: u32, by: Division, experts: Option<u64>, rows: u32) -> PlanFile {
     let mut passes = OptionSet::default();
     manager::set(&mut passes, &format!("steps.halves={rows}")).unwrap();
     plans_with(model, ranks, by, experts, passes)
 }
 
-/// Returns the divisions of the sums of a plan.
+/// Returns, for each sum over ranks in halves in a plan, how its steps are divided.
 fn halves(plan: &Plan<Kernel>) -> Vec<Halves> {
     let halves = plan.steps.iter().filter_map(|step| match step {
         Step::Exchange(exchange) => exchange.halves(),
@@ -274,7 +281,8 @@ fn sums_in_halves_of_the_rows_change_no_bit() {
             let (expected, messages) = run(plans(&model, ranks, by, experts));
             let file = plans_in_halves(&model, ranks, by, experts, 7);
             let halves = halves(&file.plan);
-            // Weights of some models cannot be cut by columns. Their ranks exchange products.
+            // The weights of some models cannot be cut by columns. The ranks of such models
+            // exchange products instead.
             assert!(by == Division::Tensors || halves.iter().any(|halves| halves.after > 0), "{how}: {halves:?}");
             with_steps_before += usize::from(halves.iter().any(|halves| halves.before > 0));
             let (found, in_halves) = run(file);
@@ -282,7 +290,7 @@ fn sums_in_halves_of_the_rows_change_no_bit() {
             assert!(halves.is_empty() || in_halves > messages, "{how}: no halves in {messages} messages");
         }
     }
-    // The demo model has no such sum.
+    // In the demo model, no sum has steps before it.
     assert!(with_steps_before > 0 || models.len() == 1, "no plan has steps before a sum");
 }
 
@@ -306,7 +314,8 @@ fn hostile_plans_with_sums_in_halves_are_refused() {
             step => panic!("{step:?}"),
         }
     };
-    // Exchanges of ranks with other halves do not match, so both ranks have the wrong number.
+    // Exchanges of ranks with different halves do not match, so both ranks get the wrong number
+    // here.
     refused("tokens from which a sum has halves is 1", &[0, 1], &halves(|halves| halves.rows = 1));
     refused("steps before a sum in halves is 4294967295", &[0], &halves(|halves| halves.before = u32::MAX));
     refused("expected tasks that compute each token from its own rows", &[0], &halves(|halves| halves.before += 1));
@@ -320,7 +329,7 @@ fn hostile_plans_with_sums_in_halves_are_refused() {
         let Step::Exchange(exchange) = plan.steps[at] else { panic!("no exchange") };
         let Step::Run { tasks, .. } = &plan.steps[at + 1] else { panic!("no tasks") };
         let sum = exchange.result().unwrap();
-        // No earlier step uses the buffer that the task writes.
+        // No earlier step uses the buffer that this task writes.
         let kernel = &plan.kernels[tasks[0].variants[0].kernel.0 as usize];
         let args = tasks[0].args.iter().zip(&kernel.buffers);
         let mut outputs = args.filter(|(_, buffer)| matches!(buffer.kind, BufferKind::Write));
@@ -330,13 +339,14 @@ fn hostile_plans_with_sums_in_halves_are_refused() {
     refused("expected only tasks in the steps that compute halves of the rows", &[0], &|plan, at| {
         plan.steps.insert(at + 1, Step::Release { group: 0 });
     });
-    // Layers that run separately would leave exchanges open, so the plan of a rank has none.
+    // If layers ran separately, exchanges would stay open. A rank's plan may therefore not have
+    // such layers.
     refused("expected a whole model, not the part of one that runs on its own", &[1], &|plan, _| {
         plan.output = Output::Experts { width: 8 };
     });
 }
 
-/// Returns an engine's saved first sequence.
+/// Returns the saved state of an engine's first sequence.
 fn save(engine: &Engine, tokens: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let count = engine.save_state(FIRST, tokens, None, &mut bytes).unwrap();
@@ -347,7 +357,8 @@ fn save(engine: &Engine, tokens: &[u32]) -> Vec<u8> {
 #[test]
 fn saved_sequences_continue_on_all_ranks() {
     let prompt = [1, 7, 3, 9, 5];
-    // The demo model has cache slots only. A delta net has a state without positions, too.
+    // The demo model's state has only cache slots. A model with a delta net also has a state
+    // without positions.
     for path in models().into_iter().filter(|path| path == &demo_model() || path.to_string_lossy().contains("next")) {
         let model = Model::open(&path).unwrap();
         let name = path.file_stem().unwrap().to_string_lossy();
@@ -457,7 +468,7 @@ fn hostile_plans_of_ranks_are_refused() {
         });
         refused(file, "expected a result with the rows of all parts, in memory of its own");
     }
-    // Rows of another length.
+    // The ranks exchange rows of another length.
     let mut file = layers();
     file.other_ranks[0].buffers.iter_mut().for_each(|buffer| buffer.row_bytes *= 2);
     refused(file, "exchange 0 of rank 0 does not match those of the other ranks");
@@ -466,7 +477,7 @@ fn hostile_plans_of_ranks_are_refused() {
     refused(file, "found 2 ranks; the plan is for 1");
 }
 
-/// Loads a rank with a context, and a connection to the others.
+/// Loads one rank with a context length, and a connection to the other ranks.
 fn load_rank(file: PlanFile, transport: local::LocalTransport, context: u64) -> Result<Engine, LoadError> {
     let (transport, backend): (Arc<dyn Transport>, _) = (Arc::new(transport), engines::native(Target::AVX2));
     let (threads, context) = (Some(1), Some(context));
@@ -484,7 +495,7 @@ fn a_rank_that_differs_or_ends_ends_all_ranks() {
             let other = scope.spawn(|| {
                 let mut engine = load_rank(file(), second, context).map_err(|error| error.to_string())?;
                 match steps {
-                    // The rank ends without a word.
+                    // This rank ends without announcing a reason.
                     0 => Ok(()),
                     _ => engine.follow().map_err(|error| error.to_string()),
                 }
@@ -527,7 +538,7 @@ fn one_file_has_the_plans_of_all_ranks() {
     let reason = report.lines().find(|line| line.contains("predicted time of a token on 2 ranks of round: "));
     let reason = reason.unwrap_or_else(|| panic!("{report}"));
     assert!(["tensors ", "experts ", "layers ", "bound: "].iter().all(|word| reason.contains(word)), "{reason}");
-    // A file that ends within the plan of a rank, or before it.
+    // The file ends within the plan of a rank, or before it.
     let bytes = std::fs::read(&plan).unwrap();
     for length in [bytes.len() - 1, bytes.len() / 2] {
         std::fs::write(&plan, &bytes[..length]).unwrap();
@@ -540,14 +551,14 @@ fn one_file_has_the_plans_of_all_ranks() {
 fn metrics_of_a_server_have_numbers_of_each_rank() {
     let plan = scratch("rank-metrics").join("plan.ixp");
     let plan = plan.to_str().unwrap();
-    // The target of test servers.
+    // Uses the same target as the servers of other tests.
     let target = target_without_tiles().name();
     stdout(ixc(["compile", "--ranks", "2", "--shard", "experts", "--target", target, "-o", plan]));
     let server = Server::for_model(plan, &["-c", "256"]);
     let request = serde_json::json!({"prompt": "one two three", "max_tokens": 4, "temperature": 0});
     assert_eq!(server.post("/v1/completions", &request).0, 200);
     let number = |name: &str, rank: &str| server.metrics().sum(&format!("ixc:rank_{name}"), &[("rank", rank)]);
-    // Numbers are collected once a second.
+    // The server collects these numbers once a second.
     server.until("the numbers of the steps", |_| number("messages_total", "0") > 0.0);
     for name in ["exchanges_total", "messages_total", "sent_bytes_total", "wait_seconds_total", "memory_bytes"] {
         assert!(["0", "1"].iter().all(|rank| number(name, rank) > 0.0), "{name}");
@@ -569,7 +580,8 @@ fn dump_prints_graph_and_plan_of_a_rank() {
     assert!(plan.contains(" of all ranks to "), "{plan}");
 }
 
-/// Without its group, a rank can compute no step. The server reports it, and ends.
+/// Checks that the server reports the loss of a rank's group, and ends. Without its group, a rank
+/// cannot compute steps.
 #[test]
 fn server_ends_with_its_group() {
     let folder = scratch("ranks_served");
@@ -578,11 +590,12 @@ fn server_ends_with_its_group() {
     let mut compile = ixc(["compile", "--ranks", "2", "--shard", "layers", "--no-weights", "-o"]);
     compile.arg(&plan).arg(&model);
     stdout(compile);
-    // The server finishes answers for some seconds, in which it is unhealthy.
+    // For some seconds, the server finishes its answers; in this time, it reports that it is
+    // unhealthy.
     let mut server = Server::for_model(plan.to_str().unwrap(), &["--drain-delay", "5"]);
     assert_eq!(server.get("/health").0, 200);
     assert_eq!(server.post("/v1/completions", &completion("one", 2)).0, 200);
-    // A rank fails, because the model file changed.
+    // One rank fails, because the model file was changed.
     let file = std::fs::OpenOptions::new().write(true).open(&model).unwrap();
     file.set_modified(std::time::UNIX_EPOCH).unwrap();
     assert_eq!(server.post("/v1/completions", &completion("one two", 2)).0, 500);

@@ -1,6 +1,6 @@
-//! Compilation of the largest known models, from their headers. For every target, with all experts
-//! in memory and with streamed experts, a plan is made and verified. Machine code is generated for
-//! all of its kernels. No limit of the compiler may refuse a real model.
+//! Compilation of the largest known models, from their headers. For every target, a plan with all
+//! experts in memory and one with streamed experts are made and verified. Machine code is generated
+//! for all kernels of the plans. No limit of the compiler may refuse a real model.
 //!
 //! The files have holes in place of their weights (`support/headers.rs`). A hole that is never
 //! written takes no space, and a hole that is never read takes no memory. The test prints time and
@@ -19,18 +19,19 @@ use ixc::targets::Target;
 
 const TARGETS: [Target; 4] = [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX];
 
-/// Max memory of a model's header and plans, without weights, in addition to this process's memory
-/// at the start. Earlier tests leave some hundred MB. The vocabularies are some MB.
+/// Max memory for a model's header and plans, without weights. This process's memory at the start
+/// is not included: earlier tests leave some hundred MB. The vocabularies take some MB.
 const MOST_MEMORY: u64 = 512 << 20;
 
-/// Returns bytes of memory of this process, if the system reports them.
+/// Returns a number of bytes from this process's memory status, if the system reports it.
 fn memory(which: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(which))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// Returns the peak memory of this process since the last call, in bytes.
+/// Returns the peak memory of this process, in bytes, and resets it. It covers the time since the
+/// last call.
 fn peak_memory() -> Option<u64> {
     let peak = memory("VmHWM:")?;
     // Resets the peak memory.
@@ -42,7 +43,8 @@ fn compile_everywhere(shape: &RealShape, folder: &Path) {
     let path = folder.join(format!("{}.gguf", shape.name));
     shape.write(&path);
     let written = fs::metadata(&path).unwrap();
-    // File systems without holes have no space for these files, and the test is useless there.
+    // On a file system that does not support holes, there would be no space for these files, so the
+    // test cannot run.
     assert!(written.blocks() * 512 < written.len() / 100, "{}: no holes here", path.display());
     let begin = Instant::now();
     peak_memory();

@@ -1,9 +1,9 @@
 //! Snapshots of whole outputs of the program: errors, a listing, and reports. If wording or layout
-//! changes, `INSTA_UPDATE=always` rewrites the snapshots; review the diff.
+//! changes, `INSTA_UPDATE=always` rewrites the snapshots; review the diff afterwards.
 
 use crate::support::{ixc, scratch, stderr, stdout};
 
-/// Wrong uses of every kind: of options, models, IR text, kernels, passes.
+/// Command lines with errors of every kind: in options, models, IR text, kernels and passes.
 const WRONG: &[&[&str]] = &[
     &["run", "missing.gguf", "-p", "x"],
     &["run", "model.txt", "-p", "x"],
@@ -41,7 +41,7 @@ fn errors() {
     files.iter().for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
     let mut text = String::new();
     for wrong in WRONG {
-        // Clap's usage has the options of variables.
+        // Clap's usage line would also show options that were set by variables.
         let output = ixc(*wrong).env_remove("IXC_NO_CACHE").current_dir(&folder).output().unwrap();
         let status = output.status.code().unwrap();
         assert!(status != 0 && output.stdout.is_empty(), "{wrong:?}: {output:?}");

@@ -1,8 +1,8 @@
-//! States of every kind in models generated from a graph's text and random weights. Linear
-//! attention, whose state cannot be truncated, is combined with full attention and attention to
-//! windows, and with experts in memory and streamed. Compiled logits are compared with the
-//! reference interpreter's on every target. Runs with steps of different lengths, with different
-//! numbers of threads, and after truncation are compared with each other.
+//! Models with states of every kind, generated from a graph's text and random weights. Layers with
+//! linear attention, whose state cannot be truncated, are combined with full attention, attention
+//! to windows, and experts in memory or streamed. On every target, compiled logits are compared
+//! with the reference interpreter's. Runs with steps of different lengths, with different numbers
+//! of threads, and after truncation are compared with each other.
 
 use std::path::Path;
 
@@ -27,43 +27,47 @@ use ixc_testing::random_graphs::weight_bytes;
 const VOCABULARY: u64 = 96;
 const CONTEXT: u64 = 512;
 const MAX_TOKENS: u32 = 40;
-/// Number of tokens: more than two long steps, more than two attention blocks of 32 positions, and
-/// more positions than memory holds for a window.
+/// Number of tokens. It is more than two long steps, more than two attention blocks of 32
+/// positions, and more positions than memory holds for a window.
 const TOKENS: usize = 110;
-/// Number of tokens if the code is emulated, which is slow.
+/// Number of tokens for emulated code, which is slow.
 const EMULATED_TOKENS: usize = 43;
-/// Max error, as in `made_models.rs` for models in floats: f32 sums, and keys and values in f16.
+/// Max error, as for models of floats in `made_models.rs`: only f32 sums, and keys and values in
+/// f16 are rounded.
 const BOUND: f64 = 1e-6;
-/// Memory for blocks of experts, in bytes: less than the experts of a layer need.
+/// Bytes of memory for blocks of experts, less than the experts of a layer need.
 const EXPERT_BUDGET: u64 = 1 << 20;
 
 /// Kind of a layer's token mixing.
 enum Mixer {
-    /// `delta_net` after `short_conv`s; the text names the mapping of value heads to key heads.
+    /// `delta_net` after `short_conv`s. The text is the name of the mapping of value heads to key
+    /// heads.
     Delta(&'static str),
-    /// `delta_net` with a decay for each element of a key.
+    /// `delta_net` with a separate decay for each element of a key.
     Channels,
-    /// `ssm_scan` after a `short_conv`, and a norm of each group.
+    /// `ssm_scan` after a `short_conv`, with a norm of each group of heads.
     Scan,
-    /// `wkv` of rows mixed with the previous rows. If true, `wkv` removes the values that it finds.
-    /// If false, heads share keys, decays weight the keys, and outputs use the state before the
-    /// token.
+    /// `wkv` of rows that are mixed with the previous rows. If true, `wkv` removes values that it
+    /// finds in the state. If false, heads share keys, decays weight the keys, and outputs use the
+    /// state before the token.
     Decays(bool),
-    /// Rows of a table, selected by n-grams of token ids. A `short_conv` with dilation is applied
-    /// to them, and a gate scales them.
+    /// Rows of a table, which n-grams of token ids select. A `short_conv` with dilation is applied
+    /// to the rows, and a gate scales them.
     Named,
-    /// Attention over the last positions, this many, or over all.
+    /// Attention over this number of last positions, or over all positions.
     Attention(Option<u64>),
-    /// Attention over some positions and over compressed entries, with one key head whose keys are
-    /// its values. The fields are the positions of an entry, whether entries overlap, and the
-    /// number of entries that an index chooses.
+    /// Attention over some positions and over compressed entries. There is one key head, whose keys
+    /// are also its values. The fields are the number of positions in an entry, whether entries
+    /// overlap, and the number of entries that an index chooses.
     Entries(u64, bool, Option<u64>),
 }
 
 const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
-/// Most steps end with a complete entry in the first layer; few end with one in the last layer.
+/// Most steps end with a complete entry in the first layer, but few end with a complete entry in
+/// the last layer.
 const ENTRIES: [Mixer; 3] = [Mixer::Entries(4, true, None), Mixer::Attention(None), Mixer::Entries(18, false, None)];
-/// In these two layers, the index leaves out entries from the 24th and the 54th position on.
+/// In these two layers, the index does not choose all entries from the 24th and the 54th position
+/// on.
 const CHOSEN: [Mixer; 3] =
     [Mixer::Entries(4, true, Some(5)), Mixer::Attention(None), Mixer::Entries(18, false, Some(2))];
 const CHANNELS: [Mixer; 3] = [Mixer::Channels, Mixer::Attention(None), Mixer::Channels];
@@ -80,10 +84,10 @@ const RECURRENT: [(&str, [Mixer; 3]); 7] = [
     ("named", NAMED),
     ("decays", DECAYS),
 ];
-/// The second window ends inside a block of attention, before a step's first token.
+/// The second window begins inside an attention block, before the first token of a step.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
-/// Number of tokens of a prompt: more than two runs of positions in attention by tiles. With the
-/// second window, some runs are visible to all rows of a work item.
+/// Number of tokens of a prompt. It is more than two runs of positions in attention by tiles. With
+/// the second window, some runs are visible to all rows of a work item.
 const PROMPT: usize = 320;
 const LONG_WINDOWS: [Mixer; 2] = [Mixer::Attention(Some(41)), Mixer::Attention(Some(290))];
 
@@ -103,7 +107,7 @@ impl Text {
         self.declarations += &format!("weight @{name} : {format}{shape:?}\n");
     }
 
-    /// Adds `%y = x * w'`, with a new weight named after the value.
+    /// Adds the product `%y = x * w'`. Its new weight is named after the value.
     fn product(&mut self, y: &str, x: &str, format: &str, [n, k]: [u64; 2]) {
         self.weight(y, format, &[n, k]);
         self.op(format!("%{y}.w = dequantise @{y}"));
@@ -111,7 +115,7 @@ impl Text {
     }
 
     fn delta(&mut self, i: usize, keys: &str, channels: bool) {
-        // Two key heads, four value heads.
+        // There are two key heads and four value heads.
         for (part, width) in [("q", 128), ("k", 128), ("v", 128)] {
             self.product(
                 &format!("{part}{i}"),
@@ -130,7 +134,8 @@ impl Text {
         for (part, heads) in [("q", 2), ("k", 2), ("v", 4)] {
             self.op(format!("%{part}{i}.h = split_heads %{part}{i}.a {{heads = {heads}}}"));
         }
-        // A key has 64 elements.
+        // With a decay for each element of a key, there are 64 decays for each of the four value
+        // heads.
         let decays = if channels { 4 * 64 } else { 4 };
         for (part, width) in [("alpha", decays), ("beta", 4)] {
             self.product(&format!("{part}{i}"), &format!("h{i}"), "f32", [width, 256]);
@@ -156,7 +161,7 @@ impl Text {
     }
 
     fn scan(&mut self, i: usize) {
-        // Six heads of 32 in two groups of 16 numbers.
+        // There are six heads of 32 elements, in two groups of 16 numbers.
         self.product(&format!("z{i}"), &format!("h{i}"), "q4_k", [192, 256]);
         self.product(&format!("xbc{i}"), &format!("h{i}"), "q4_k", [256, 256]);
         self.product(&format!("step{i}"), &format!("h{i}"), "f32", [6, 256]);
@@ -188,8 +193,8 @@ impl Text {
     }
 
     fn decays(&mut self, i: usize, finds: bool) {
-        // Four heads with keys of 32 and values of 48 elements; two heads share a key if keys are
-        // shared.
+        // There are four heads, with keys of 32 and values of 48 elements. If keys are shared, two
+        // heads share a key.
         let key_heads = if finds { 4 } else { 2 };
         self.weight(&format!("h{i}.conv"), "f32", &[256, 2]);
         self.declarations += &format!("state @shift.{i} : recurrent f32[1, 256]\n");
@@ -199,7 +204,7 @@ impl Text {
             self.product(&format!("{part}{i}"), &format!("m{i}"), "q4_k", [heads * length, 256]);
             self.op(format!("%{part}{i}.h = split_heads %{part}{i} {{heads = {heads}}}"));
         }
-        // Decays are from 0.54 to 1.
+        // The decays are between 0.54 and 1.
         self.product(&format!("left{i}"), &format!("m{i}"), "f32", [128, 256]);
         self.op(format!("%left{i}.a = sigmoid %left{i}"));
         self.op(format!("%left{i}.l = scale %left{i}.a {{factor = -0.6}}"));
@@ -336,7 +341,8 @@ impl Text {
         format!("%chosen{i}")
     }
 
-    /// Adds experts with a gate, or with squared ReLU between up and down.
+    /// Adds experts. If `gated` is set, they have a gate; otherwise, a squared ReLU is between up
+    /// and down.
     fn experts(&mut self, i: usize, used: u64, gated: bool) {
         self.weight(&format!("norm.f{i}"), "f32", &[256]);
         self.op(format!("%f{i} = rms_norm %r{i}, @norm.f{i} {{eps = 1e-6}}"));
@@ -366,8 +372,8 @@ impl Text {
         self.op(format!("%x{} = add %r{i}, %sum{i}", i + 1));
     }
 
-    /// Makes a module with eight experts, `used` of them for each token, or without experts if
-    /// `used` is 0.
+    /// Returns a module with eight experts in each layer; each token uses `used` of them. If `used`
+    /// is 0, the module has no experts.
     fn module(layers: &[Mixer], used: u64) -> Module {
         let mut text = Text::default();
         text.weight("embedding", "f16", &[VOCABULARY, 256]);
@@ -403,14 +409,14 @@ impl Text {
     }
 }
 
-/// Returns the graph with matrices in f16. The remaining rounding is that of f32 sums and of f16
-/// keys and values.
+/// Returns the graph with all matrices in f16. Only f32 sums, and keys and values in f16 are then
+/// rounded.
 fn in_floats(module: Module) -> Module {
     let text = module.to_string().replace(" : q4_k[", " : f16[").replace(" : q8_0[", " : f16[");
     parse(&text).unwrap()
 }
 
-/// Returns the module with attention scores that decrease with distance (ALiBi).
+/// Returns a module whose attention scores decrease with distance (ALiBi).
 fn falling(module: &Module) -> Module {
     parse(&module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}")).unwrap()
 }
@@ -426,7 +432,7 @@ fn model(name: &str, mut module: Module) -> Model {
         };
         let bytes = match weight.name.as_str() {
             name if name.starts_with("norm.") => vector(1.0, &mut rng),
-            // Decays keep 0.3 to 0.9 of the previous state.
+            // The decays keep 0.3 to 0.9 of the previous state.
             name if name.starts_with('a') && weight.shape.len() == 1 => vector(-0.5, &mut rng),
             name if name.starts_with("dt") => vector(0.0, &mut rng),
             name if name.ends_with(".conv") => vector(0.25, &mut rng),
@@ -496,9 +502,9 @@ fn options(target: Target) -> CompileOptions {
     CompileOptions { target: Some(target), max_tokens: Some(MAX_TOKENS), ..CompileOptions::default() }
 }
 
-/// Checks that every target is close to the interpreter, for all steps and threads. The tokens go
-/// to all experts: if a router chose, rounding could decide between two experts with nearly the
-/// same score.
+/// Checks that every target is close to the interpreter, for all lengths of steps and numbers of
+/// threads. The tokens go to all experts. If a router chose experts, rounding could decide between
+/// two experts with nearly the same score.
 fn check(name: &str, model: &Model) {
     let tokens = tokens(TOKENS);
     let exact = model.exact_logits(&tokens).unwrap();
@@ -558,7 +564,7 @@ fn selected_entries_match_the_interpreter_on_every_target() {
     check("chosen", &model("chosen", in_floats(Text::module(&CHOSEN, 8))));
 }
 
-/// Positions that share entries take memory for whole blocks of entries.
+/// Checks that positions that share entries take memory only for whole blocks of entries.
 #[test]
 fn shared_entries_take_memory_for_whole_blocks_only() {
     let model = model("places", Text::module(&ENTRIES, 2));
@@ -575,8 +581,8 @@ fn windows_match_the_interpreter_on_every_target() {
     check("windows", &model("windows", in_floats(Text::module(&WINDOWS, 8))));
 }
 
-/// ALiBi slopes in attention over all positions, in which the attention of one token has several
-/// parts, and over windows.
+/// Checks ALiBi slopes in attention over windows, and in attention over all positions. With one
+/// token, the latter is divided into several parts.
 #[test]
 fn attention_slopes_match_the_interpreter_on_every_target() {
     let model = model("falling", falling(&in_floats(Text::module(&WINDOWS, 8))));
@@ -586,9 +592,9 @@ fn attention_slopes_match_the_interpreter_on_every_target() {
     check("falling", &model);
 }
 
-/// Prompts with many rows use attention by tiles within windows. Between steps, the window's memory
-/// moves to positions that are not the first of a run of tiles. Each row still has the same bits as
-/// in one step.
+/// Checks prompts with many rows, which use attention by tiles within windows. Between steps, the
+/// window's memory moves, so that it begins at positions that are not the first of a run of tiles.
+/// Each row still has the same bits as in one step.
 #[test]
 fn prompts_longer_than_a_window_use_tiles() {
     let plain = in_floats(Text::module(&LONG_WINDOWS, 0));
@@ -611,8 +617,8 @@ fn by_tiles(model: &Model) {
         println!("prompts: {}: {error:e}", target.name());
         assert!(error <= BOUND, "{}: {error:e} > {BOUND:e}", target.name());
         let mut engine = load(model, &compiled(target, 64), 2, 0);
-        // The lengths are multiples of sixteen, since some kernels sum the remaining elements of a
-        // float row in another order.
+        // The lengths are multiples of sixteen, because some kernels sum the remaining elements of
+        // a float row in another order.
         for lengths in [[64, 64], [32, 48]] {
             let found = run(&mut engine, &tokens, |step| lengths[step % 2]);
             let first = found.iter().zip(&whole).position(|(a, b)| a.to_bits() != b.to_bits());
@@ -622,8 +628,8 @@ fn by_tiles(model: &Model) {
     }
 }
 
-/// For any context, memory holds only the last positions of a window. Dropping older positions
-/// changes no bits, and truncation to them is impossible.
+/// Checks that memory holds only the last positions of a window, for any context. Dropping older
+/// positions changes no bits, and the sequence cannot be truncated to these positions.
 #[test]
 fn window_memory_holds_only_the_last_positions() {
     let model = model("held", Text::module(&WINDOWS, 2));
@@ -645,8 +651,8 @@ fn window_memory_holds_only_the_last_positions() {
         assert!(same_bits(&found, &expected), "steps of {length:?}: other bits");
     }
 
-    // After single steps to position 110, the states' memory begins at positions 64 and 32. A token
-    // at position 72 needs 8 and 41 positions, which are there.
+    // After single steps to position 110, the memory of the two states begins at positions 64 and
+    // 32. A token at position 72 needs the last 8 and 41 positions, which are in memory.
     assert!(!engine.cut_anywhere() && !all.cut_anywhere());
     assert_eq!([110, 72, 71, 1].map(|wanted| engine.reach(wanted)), [110, 72, 0, 0]);
     assert_eq!(all.reach(1), 1);
@@ -654,7 +660,7 @@ fn window_memory_holds_only_the_last_positions() {
     for (wanted, left) in [(105, 105), (72, 72), (60, 0)] {
         assert_eq!(engine.truncate(wanted), left);
         let left = left as usize;
-        // Other tokens that were computed and truncated again have no effect.
+        // If other tokens are computed and then truncated, results do not change.
         feed(&mut engine, &[5, 6, 7], |_| 3);
         assert_eq!(engine.truncate(left as u32), left as u32);
         let found = feed(&mut engine, &tokens[left..], |_| 1);
@@ -682,8 +688,8 @@ fn streamed_experts_change_no_bit() {
     }
 }
 
-/// A sequence that was truncated and computed again has the same bits as one that was never
-/// truncated.
+/// Checks that a sequence that was truncated and computed again has the same bits as one that was
+/// never truncated.
 #[test]
 fn truncated_sequence_recomputes_equal_bits() {
     for (name, layers) in RECURRENT {
@@ -696,7 +702,7 @@ fn goes_back(model: &Model) {
     let mut engine = load(model, &options(Target::AVX2), 2, 0);
     assert!(!engine.cut_anywhere());
     let width = VOCABULARY as usize;
-    // Float products with one row and with many rows sum in different orders, so both runs have the
+    // Float products sum in different orders for one row and for many rows, so both runs have the
     // same steps.
     let expected = run(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 });
     run(&mut engine, &tokens, |_| 1);
@@ -722,7 +728,7 @@ fn goes_back(model: &Model) {
     assert_eq!(engine.truncate(10), 0);
     assert!(same_bits(&feed(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 }), &expected));
 
-    // Other tokens that were computed and truncated again have no effect.
+    // If other tokens are computed and then truncated, results do not change.
     engine.reset();
     feed(&mut engine, &tokens[..30], |_| 30);
     feed(&mut engine, &[5, 6, 7, 8], |_| 4);
@@ -736,7 +742,7 @@ fn goes_back(model: &Model) {
     assert_eq!((engine.reach(oldest), engine.reach(oldest - 1)), (oldest, 0));
 }
 
-/// The reported memory includes all states.
+/// Checks that the reported memory includes all states.
 #[test]
 fn figures_of_memory_count_every_state() {
     let model = model("figures", Text::module(&LAYERS, 2));

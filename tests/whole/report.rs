@@ -57,7 +57,7 @@ fn data(page: &Path) -> Value {
 
 const VIEWS: [&str; 8] = ["summary", "graph", "passes", "tensors", "memory", "kernels", "residency", "measured"];
 
-/// All views work for the demo model with a trace.
+/// Checks that all views of the page work, for the demo model with a trace.
 #[test]
 fn all_report_views_work_in_a_browser() {
     let folder = scratch("report_views");
@@ -70,7 +70,7 @@ fn all_report_views_work_in_a_browser() {
     assert!(stdout(inspect).starts_with(&page.display().to_string()));
     let facts = data(&page);
     let kernels = facts["kernels"].as_array().unwrap();
-    // Names of kernels are unique, and each stage shows equal layers once.
+    // Names of kernels are unique, and each stage shows equal layers only once.
     let names: std::collections::BTreeSet<&str> =
         kernels.iter().map(|kernel| kernel["name"].as_str().unwrap()).collect();
     assert!(names.len() == kernels.len() && kernels.len() > 10);
@@ -87,8 +87,8 @@ fn all_report_views_work_in_a_browser() {
         browser.picture(&picture(&format!("{view}-light")));
     }
 
-    // The graph view: layers fold; an op shows its users, weights and kernels; a search finds other
-    // ops.
+    // In the graph view, layers fold. An op shows its users, weights and kernels. A search finds
+    // other ops.
     tab(&mut browser, "graph");
     assert_eq!(count(&mut browser, "#strip button"), 4);
     browser.evaluate("document.querySelectorAll('#strip button')[2].click(); 0");
@@ -115,20 +115,21 @@ fn all_report_views_work_in_a_browser() {
     browser.evaluate("{ const s = document.querySelector('#view-graph select'); s.value = 'frontend'; s.dispatchEvent(new Event('change')); 0 }");
     browser.until("[...document.querySelectorAll('#cards .op .name')].some(node => node.textContent === 'dequantise')");
 
-    // A weight's link opens its row, which links to its kernels.
+    // The link to a weight opens the weight's row, which links to its kernels.
     browser.evaluate("location.hash = '#tensors/blk.2.ffn_down_exps.weight'");
     browser.until("document.querySelector('#tensor h2')?.innerText === 'blk.2.ffn_down_exps.weight'");
     browser.evaluate("{ const s = document.getElementById('tensor-filter'); s.value = 'blk.1. q4_k'; s.dispatchEvent(new Event('input')); 0 }");
     assert!(text(&mut browser, "#tensor-count").starts_with("7 tensors"), "{}", text(&mut browser, "#tensor-count"));
 
-    // Passes have permalinks. The changes by fuse are shown once for all layers.
+    // Passes have permalinks. The changes made by `fuse` are shown once for all layers.
     browser.evaluate("location.hash = '#passes/fuse'");
     browser.until("document.querySelector('#pass h2')?.innerText === 'fuse'");
     assert!(text(&mut browser, "#pass").contains("layers 0, 1") && count(&mut browser, "#pass .add") > 5);
     assert_eq!(text(&mut browser, "#pass-list a[aria-current='true']").split_whitespace().nth(1), Some("fuse"));
     browser.picture(&picture("passes-fuse"));
 
-    // A line of a kernel's IR highlights its code, and a line of code its IR, both with their loop.
+    // Selecting a line of a kernel's IR highlights its code, and selecting a line of code
+    // highlights its IR. Both show the loop around the line.
     if Target::native() != Target::PORTABLE {
         tab(&mut browser, "kernels");
         browser.evaluate("[...document.querySelectorAll('#kernel-list a')].find(a => a.innerText.startsWith('gemv_q4_k')).click(); 0");
@@ -158,13 +159,13 @@ fn all_report_views_work_in_a_browser() {
     browser.evaluate("document.querySelector('#arena .buffer').dispatchEvent(new MouseEvent('mousemove', { clientX: 300, clientY: 400 })); 0");
     assert!(text(&mut browser, "#tip").contains(" at ") && text(&mut browser, "#tip").contains("step"));
 
-    // Measured times, with the machine's peak.
+    // The page shows measured times, compared with the machine's peak.
     tab(&mut browser, "measured");
     let times = text(&mut browser, "#times");
     assert!(times.contains("expert.down blk.#.ffn_down_exps") && times.contains("barrier"), "{times}");
     assert!(times.contains('%') && count(&mut browser, "#roofline .point") > 2);
 
-    // Dark colours, and a phone's screen.
+    // The page also works with dark colours and on a phone's screen.
     browser.resize(1280, 900, "dark");
     for view in ["graph", "memory", "kernels", "measured"] {
         tab(&mut browser, view);
@@ -182,7 +183,7 @@ fn all_report_views_work_in_a_browser() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A model with 48 layers of 128 experts, which do not all fit in memory.
+/// Checks the page of a model with 48 layers of 128 experts, which do not all fit in memory.
 #[test]
 fn report_of_a_large_model_is_one_small_page() {
     let folder = scratch("report_large");
@@ -196,8 +197,8 @@ fn report_of_a_large_model_is_one_small_page() {
     let bytes = fs::metadata(&page).unwrap().len();
     assert!(bytes < 8 << 20, "{bytes} bytes");
     let facts = data(&page);
-    // Some layers have more bits for values and down projections: two kinds of layers, and the
-    // first and last have different neighbours.
+    // Some layers have more bits for values and down projections. There are thus two kinds of
+    // layers, and the first and last layers have different neighbours.
     for graph in facts["graphs"].as_array().unwrap() {
         let bodies = graph["folded"]["bodies"].as_array().unwrap().len();
         assert!(bodies <= 8, "{bodies}: {}", graph["after"]);
@@ -224,8 +225,8 @@ fn report_of_a_large_model_is_one_small_page() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A page is made for the target that the environment names, as in other commands. The page of
-/// `portable` also shows the statements of its code.
+/// Checks that a page is made for the target that the environment names, as in other commands. The
+/// page of `portable` also shows the IR statements of its code.
 #[test]
 fn report_target_follows_the_environment() {
     let page = scratch("report_target").join("page.html");
@@ -249,7 +250,7 @@ fn report_target_follows_the_environment() {
         (of_statements, instructions) = (of_statements + known, instructions + origins.len());
     }
     assert!(!cfg!(target_arch = "x86_64") || of_statements * 4 > instructions * 3, "{of_statements} of {instructions}");
-    // An option takes precedence. Without `--html`, the option is refused.
+    // An option takes precedence over the environment. Without `--html`, the option is refused.
     let mut told = inspect(true, "portable");
     told.args(["--target", "avx2"]);
     stdout(told);
@@ -277,8 +278,8 @@ fn report_target_follows_the_environment() {
     );
 }
 
-/// Names of tensors, tasks and kernels are shown as text, whatever they contain. A plan has no
-/// records of passes, and the page states this.
+/// Checks that names of tensors, tasks and kernels are shown as text, whatever they contain. A plan
+/// has no records of passes, and the page states this.
 #[test]
 fn report_shows_hostile_names_as_text() {
     let folder = scratch("report_hostile");
@@ -322,7 +323,8 @@ fn report_shows_hostile_names_as_text() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Without a browser: invalid arguments are refused, and the file is complete or absent.
+/// Checks the command without a browser: invalid arguments are refused, and the file is either
+/// complete or absent.
 #[test]
 fn a_page_is_written_whole_or_not_at_all() {
     let folder = scratch("report_written");
@@ -337,7 +339,7 @@ fn a_page_is_written_whole_or_not_at_all() {
     refused(&["inspect", "--html", name], 2, "--force");
     assert_eq!(fs::read_to_string(&page).unwrap(), "mine");
     stdout(ixc(["inspect", "--force", "--html", name]));
-    // An existing page of the command is replaced.
+    // An existing page that the command wrote is replaced.
     stdout(ixc(["inspect", "--target", "portable", "--html", name]));
     assert!(fs::read_to_string(&page).unwrap().trim_end().ends_with("</html>"));
     let bad = folder.join("bad.json");
@@ -357,8 +359,8 @@ fn a_page_is_written_whole_or_not_at_all() {
     assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"));
 }
 
-/// The page of a simulation has the names of programs over time, zoom, and links from programs to
-/// their IR.
+/// Checks the page of a simulation: it has the names of programs over time, can zoom, and links
+/// programs to their IR.
 #[test]
 fn simulation_page_links_to_program_ir() {
     let page = scratch("report_simulated").join("grid.html");

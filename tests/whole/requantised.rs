@@ -1,7 +1,7 @@
-//! Requantised weights, with one scale for a whole row, or with an integer multiple of this scale
+//! Requantised weights. They have one scale for a whole row, or an integer multiple of this scale
 //! for every 128 columns. Compiled code is compared with the interpreter and with the original
-//! model, streamed experts with resident ones. Packing at load is compared with packing in a plan.
-//! Invalid settings are refused.
+//! model, and streamed experts with resident ones. Packing when a plan is loaded is compared with
+//! packing in the plan. Invalid settings are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -19,24 +19,24 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
 const MAX_TOKENS: u32 = 40;
-/// Memory for some of the 16 blocks, each with 3 * 256 rows of 320 bytes.
+/// Bytes of memory for 8 of the 16 blocks; each block has 3 * 256 rows of 320 bytes.
 const BUDGET: u64 = 8 * 3 * 256 * 320;
-/// Number of consecutive products in these models, whose errors add up.
+/// Number of consecutive products in these models; their errors add up.
 const PRODUCTS: f64 = 9.0;
 /// Relative squared error of activations, which are rounded to 127 steps of a row's largest number:
-/// (amax / 127)^2 / 12, for a mean square of at least (amax / 10)^2.
+/// (amax / 127)^2 / 12. The mean square is assumed to be at least (amax / 10)^2.
 const BYTES: f64 = 100.0 / (12.0 * 127.0 * 127.0);
 /// Relative squared error of weights in four bits. For normally distributed numbers, a uniform
-/// quantiser of 16 steps has 0.01154 (Max, 1960). The bound is twice that, since short rows are not
-/// normally distributed.
+/// quantiser of 16 steps has an error of 0.01154 (Max, 1960). The bound is twice this number, since
+/// short rows are not normally distributed.
 const FOUR_BITS: f64 = 2.0 * 0.01154;
 /// Relative squared error of weights in four bits with a scale for every 128 columns. For
-/// Laplace-distributed numbers with the best scale it is 0.0178 (simulated; for normally
-/// distributed numbers it is 0.0095). Rounding these scales to multiples of the row's scale adds 2
+/// Laplace-distributed numbers with the best scale, it is 0.0178 (simulated; for normally
+/// distributed numbers, it is 0.0095). Rounding these scales to multiples of the row's scale adds 2
 /// %.
 const FOUR_BITS_OF_GROUPS: f64 = 1.02 * 0.0178;
 
-/// Values of `--weights`, and the relative squared error of a product with such weights.
+/// Values of `--weights`, each with the relative squared error of a product with such weights.
 const WEIGHTS: [(&str, f64); 5] = [
     ("i8_row", BYTES),
     ("i4_row", FOUR_BITS),
@@ -57,11 +57,11 @@ fn models() -> [ModelParameters; 2] {
         ("", Q4K),
     ];
     let made = ModelParameters { seed: 0x10e, context: 64, layers: 2, formats, ..BASE };
-    // The output rows are whole strips in one model, and not in the other.
+    // The rows of the output matrix are whole strips in one model, but not in the other.
     [ModelParameters { experts, vocabulary: 160, ..made.clone() }, made]
 }
 
-/// Writes the model to a file of this test, which has to be removed.
+/// Writes the model to a file of this test, and opens it. The caller has to remove the file.
 fn open(name: &str, made: &ModelParameters) -> (PathBuf, Model, Vec<u32>) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("requantised_{name}.gguf"));
     std::fs::write(&path, made.file()).unwrap();
@@ -95,8 +95,8 @@ fn requantised_code_matches_the_graph_within_format_error() {
                 let found = logits(&mut load(plan, target, 0).unwrap(), tokens, MAX_TOKENS as usize);
                 let (error, from_exact) = (nmse(&found, &right), nmse(&found, &exact[..found.len()]));
                 println!("{what}: {error:.1e} from the interpreter, {from_exact:.1e} from the model as it was");
-                // Float sums before the rounding of rows to bytes differ in their last bits, so
-                // that few bytes differ.
+                // Rows are float sums before they are rounded to bytes. The sums differ in their
+                // last bits, so a few bytes differ.
                 assert!(error <= PRODUCTS * BYTES, "{what}: {error:e}");
                 let limit = PRODUCTS * (noise + BYTES);
                 assert!(from_exact <= limit, "{what}: {from_exact:e} > {limit:e}");
@@ -126,8 +126,8 @@ fn streamed_experts_have_the_bits_of_resident_ones() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// For golden models, the error that requantising adds is compared with the error of their own
-/// rounding.
+/// Checks golden models: the error that requantising adds is compared with the error of the models'
+/// own rounding.
 #[test]
 fn requantising_golden_models_meets_the_error_bounds() {
     let Some(golden) = shared("golden") else { return };
@@ -184,7 +184,8 @@ fn program_requantises_reports_the_error_and_saves() {
     }
 }
 
-/// The runtime must refuse plans whose weights cannot be converted from the stored format.
+/// Checks that the runtime refuses plans whose weights cannot be converted from their stored
+/// format.
 #[test]
 fn plans_with_impossible_requantisation_are_refused() {
     let [_, made] = models();

@@ -1,5 +1,5 @@
-//! The request log of `ixc serve`: one line for each request with any outcome, as text or as a JSON
-//! object.
+//! The request log of `ixc serve`. It has one line for each request, whatever its outcome, as text
+//! or as a JSON object.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -54,11 +54,11 @@ fn each_request_is_logged_as_a_line() {
         assert_eq!(server.ask(method, path, headers, body).0, status, "{method} {path}");
     }
     send(&server, b"GET /\x1b[2J HTTP/1.1\r\n\r\n");
-    // This line is written when the connection ends, after the answer.
+    // The server writes this line when the connection ends, which is after the answer.
     while !std::fs::read_to_string(&file).unwrap().contains("invalid URI") {
         std::thread::yield_now();
     }
-    // The server's own page reads these metrics.
+    // The server's own page sends such requests for metrics.
     server.ask("GET", "/metrics", &format!("{KEY}X-Ixc-Watch: 1\r\n"), "");
     server.ask("GET", "/metrics", "X-Ixc-Watch: 1\r\n", "");
     end(server);
@@ -86,7 +86,8 @@ fn each_request_is_logged_as_a_line() {
         let tokens = line.split_once("s, ").unwrap().1;
         let numbers: Vec<f64> =
             tokens.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse().ok()).collect();
-        // Numbers of prompt tokens, cached tokens and generated tokens, and the rate.
+        // The line has the numbers of prompt tokens, cached tokens and generated tokens, and the
+        // rate.
         assert!(numbers.len() == 4 && numbers[0] > 1.0 && numbers[2] == 5.0 && numbers[3] > 0.0, "{line}");
         assert_eq!(numbers[1] > 0.0, cached, "{line}");
     }
@@ -98,7 +99,7 @@ fn each_request_is_logged_as_a_line() {
     assert!(lines.iter().all(|line| !line.contains("secret")), "{lines:#?}");
 }
 
-/// Lines as JSON objects, also of clients that disconnect during an answer, or before it begins. An
+/// Checks lines as JSON objects. Some clients disconnect during an answer, or before it begins. An
 /// existing log is appended to.
 #[test]
 fn request_log_can_be_json() {

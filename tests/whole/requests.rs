@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::server::Server;
 use crate::support::{ixc, scratch, stderr};
 
-/// A template of Qwen 3's format, which includes tools.
+/// A chat template in the format of Qwen 3, which includes tools.
 const QWEN: &str = r#"{%- if tools %}<|im_start|>system
 {% for tool in tools %}{{ tool | tojson }}
 {% endfor %}<tool_call>
@@ -19,13 +19,13 @@ const QWEN: &str = r#"{%- if tools %}<|im_start|>system
 {{ m.content or '' }}<|im_end|>
 {% endfor %}{%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"#;
-/// A template that loops over the arguments of calls, and one that prints them as text.
+/// Two chat templates: one loops over the arguments of calls, the other prints them as text.
 const WALKS: &str = "{%- for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for t in m.tool_calls or [] %}<function={{ t.function.name }}>\
     {% for k, v in t.function.arguments | items %}<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function>{% endfor %}{% endfor %}";
 const PRINTS: &str = "{%- for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for t in m.tool_calls or [] %}\
     <call>{{ t.function.name }} {{ t.function.arguments }}</call>{% endfor %}{% endfor %}";
 
-/// Serves the demo model with a template.
+/// Starts a server for the demo model with this template.
 fn serve(name: &str, template: &str) -> Server {
     let path: PathBuf = scratch(name).join("template.jinja");
     fs::write(&path, template).unwrap();
@@ -49,8 +49,8 @@ fn choice(server: &Server, request: &Value) -> Value {
     answer["choices"][0].clone()
 }
 
-/// Every field of every interface is tested: wrong types of honoured fields are refused, and other
-/// fields are ignored or refused by name.
+/// Checks every field of every interface. Fields that have an effect are refused if their type is
+/// wrong. All other fields are ignored or refused by name.
 #[test]
 fn every_field_is_honoured_ignored_or_refused() {
     let (text, vectors) = (Server::start(&["--chat-template", "chatml"]), Server::start(&["--embeddings"]));
@@ -73,8 +73,8 @@ fn every_field_is_honoured_ignored_or_refused() {
             let named = |(status, answer): (u16, Value)| {
                 let param = answer["error"]["param"].as_str().unwrap_or(name);
                 let message = answer["error"]["message"].as_str().unwrap_or_default();
-                // The refusal of a field may have its own text, with the field as the error's
-                // parameter.
+                // The error for a refused field may have its own text; the field's name is then
+                // only in the error's parameter.
                 let is_named = message.contains(name) || matches!(treatment, Treatment::Refused { .. });
                 status == 400 && param == name && is_named
             };
@@ -99,14 +99,15 @@ fn every_field_is_honoured_ignored_or_refused() {
             }
         }
     }
-    // The later of two equal keys counts, and unknown fields are ignored.
+    // If a key occurs twice, the later value counts. Unknown fields are ignored.
     let body = r#"{"prompt": "Hi", "n_predict": 5, "n_predict": 2, "nobody_knows": {"a": [1]}, "temperature": 0}"#;
     let (status, answer) = text.ask("POST", "/completion", "", body);
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!((status, answer["tokens_predicted"].as_u64()), (200, Some(2)), "{answer}");
 }
 
-/// Values at the limits, in the formats that clients use, are accepted or refused by name.
+/// Checks that values at the limits, in the formats that clients use, are accepted or refused by
+/// name.
 #[test]
 fn values_at_the_edges_are_taken_or_refused_by_name() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -155,12 +156,12 @@ fn values_at_the_edges_are_taken_or_refused_by_name() {
         let (status, answer) = server.post("/v1/chat/completions", &request);
         assert_eq!((status, &answer["error"]["param"]), (400, &json!(field)), "{field}: {value}: {answer}");
     }
-    // Half of a surrogate pair is not valid text.
+    // A single half of a surrogate pair is not valid text.
     let lone = r#"{"messages": [{"role": "user", "content": "\ud800"}], "max_tokens": 1}"#;
     assert_eq!(server.ask("POST", "/v1/chat/completions", "", lone).0, 400);
 }
 
-/// Required calls have an object as arguments, whatever the tool's schema allows.
+/// Checks that required calls have an object as arguments, whatever the tool's schema allows.
 #[test]
 fn required_call_arguments_are_objects() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -193,7 +194,8 @@ fn required_call_arguments_are_objects() {
     assert!(whole >= 12, "{whole}");
 }
 
-/// Text that looks like a call is a call only with tools. A grammar replaces the model here.
+/// Checks that text that looks like a call is a call only if the request has tools. A grammar
+/// determines the text instead of the model.
 #[test]
 fn no_text_becomes_a_call_without_tools() {
     let server = serve("requests_none", QWEN);
@@ -214,7 +216,7 @@ fn no_text_becomes_a_call_without_tools() {
     let function = &called["message"]["tool_calls"][0]["function"];
     assert_eq!((&function["name"], &function["arguments"]), (&json!("f"), &json!("{\"id\": 1}")), "{called}");
     assert_eq!((&called["message"]["content"], &called["finish_reason"]), (&Value::Null, &json!("tool_calls")));
-    // A truncated call becomes a partial call, or is dropped.
+    // A truncated call becomes a partial call, or no call.
     let mut parts = 0;
     for limit in 1..40 {
         let cut = choice(&server, &request(json!({"tools": tools, "max_tokens": limit})));
@@ -229,7 +231,8 @@ fn no_text_becomes_a_call_without_tools() {
     assert!(parts > 0);
 }
 
-/// An answer is a tool call or follows the output format, whichever the model begins.
+/// Checks that an answer is either a tool call or follows the output format, depending on how the
+/// model begins.
 #[test]
 fn answer_with_tools_is_a_call_or_the_format() {
     let tools = json!([function(
@@ -261,8 +264,8 @@ fn answer_with_tools_is_a_call_or_the_format() {
         for seed in 0..3 {
             ask(json!({}), seed);
         }
-        // Without digits, only a call is possible. Without the beginnings of a call, only a number
-        // is possible.
+        // If no digits are allowed, only a call is possible. If no token that begins a call is
+        // allowed, only a number is possible.
         let token = |text: String| {
             let (_, answer) = server.post("/tokenize", &json!({"content": text}));
             let tokens = answer["tokens"].as_array().unwrap().clone();
@@ -279,8 +282,8 @@ fn answer_with_tools_is_a_call_or_the_format() {
     }
 }
 
-/// If a template ignores tools, the prompt describes them as text, and calls in the described
-/// format are parsed.
+/// Checks a template that ignores tools: the prompt describes the tools as text, and calls in the
+/// described format are parsed.
 #[test]
 fn tools_omitted_by_the_template_are_described() {
     let tools = json!([function("look_up", json!({"type": "object", "properties": {"id": {"type": "integer"}}}))]);
@@ -309,7 +312,7 @@ fn tools_omitted_by_the_template_are_described() {
         for part in ["You may call tools.", "\"name\":\"look_up\"", says, "Result of look_up:\nSeven."] {
             assert!(prompt.contains(part), "{part}: {prompt}");
         }
-        // If no tool may be called, none is described.
+        // If no tool may be called, the prompt describes none.
         let none = json!({"messages": [history[0]], "tools": tools, "tool_choice": "none"});
         let (_, answer) = server.post("/apply-template", &none);
         assert!(!answer["prompt"].as_str().unwrap().contains("look_up"), "{answer}");
@@ -320,7 +323,8 @@ fn tools_omitted_by_the_template_are_described() {
     assert_eq!(called["message"]["tool_calls"][0]["function"]["arguments"], "{\"id\": 1}", "{called}");
 }
 
-/// Earlier calls of the conversation enter the prompt in the form that the template needs.
+/// Checks that earlier calls of the conversation enter the prompt in the form that the template
+/// needs.
 #[test]
 fn call_arguments_enter_the_prompt_as_the_template_expects() {
     let history = |arguments: Value| {
@@ -348,7 +352,7 @@ fn call_arguments_enter_the_prompt_as_the_template_expects() {
     assert!(answer["prompt"].as_str().unwrap().contains(&format!("<call>f {text}</call>")), "{answer}");
 }
 
-/// Every 64-bit integer is a different seed, also in a batch.
+/// Checks that every 64-bit integer is a different seed, also in a batch.
 #[test]
 fn seeds_are_of_64_bits() {
     let folder = scratch("requests_seeds");
@@ -387,7 +391,8 @@ fn seeds_are_of_64_bits() {
     }
 }
 
-/// Answers end at stop tokens and stop texts, but not before the least number of tokens.
+/// Checks that answers end at stop tokens and stop texts, but not before the minimum number of
+/// tokens.
 #[test]
 fn answers_end_at_stops_after_the_minimum_length() {
     let server = Server::start(&[]);
@@ -417,7 +422,7 @@ fn answers_end_at_stops_after_the_minimum_length() {
     assert!(told["content"].as_str().unwrap().ends_with(word), "{told}");
 }
 
-/// vLLM's fields for guided answers, in chats and completions.
+/// Checks vLLM's fields for guided answers, in chats and completions.
 #[test]
 fn guided_answers_follow_their_constraint() {
     let server = Server::start(&["--chat-template", "chatml"]);

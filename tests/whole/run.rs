@@ -1,5 +1,5 @@
-//! `ixc run` with a model file, a plan and the built-in model: the text is that of the model's
-//! logits.
+//! `ixc run` with a model file, a plan and the built-in model. The generated text is the one that
+//! follows from the model's logits.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -58,7 +58,7 @@ fn thread_pinning_changes_no_text_and_is_reported() {
     };
     let (on, off) = (run("on"), run("off"));
     assert!(on.contains("threads   bound to processors ") && !off.contains("threads   "), "{on}\n{off}");
-    // The parts in the report add up to all resident memory.
+    // The parts of memory in the report add up to all resident memory.
     let pages = |what: &str| {
         off.lines().any(|line| line.starts_with(&format!("pages     {what}: ")) && line.ends_with("in pages of 2 MiB"))
     };
@@ -93,8 +93,8 @@ fn greedy_text_is_equal_on_every_x86_target() {
     assert_eq!(portable.status.code(), Some(2), "{}", stderr(&portable));
 }
 
-/// Plans with packed weights and with weights that are packed at load give the same text. A third
-/// plan packs no weights.
+/// Checks that plans with packed weights, plans whose weights are packed when they are loaded, and
+/// plans without packing give the same text.
 #[test]
 fn plans_with_or_without_packed_weights_give_equal_text() {
     let mut sizes = Vec::new();
@@ -153,7 +153,7 @@ fn prompt_and_model_may_come_from_any_source() {
     let expected = stdout(command);
     assert!(expected.len() > 12);
 
-    // Standard input with and without the newline that `echo` adds.
+    // Standard input is tested with and without the newline that `echo` adds.
     for input in ["The borrow checker", "The borrow checker\n"] {
         let mut command = ixc(["run", "--raw"]);
         command.args(greedy);
@@ -194,7 +194,7 @@ fn chat_reads_a_question_from_standard_input() {
     assert!(output.status.success() && !output.stdout.is_empty(), "{}", stderr(&output));
 }
 
-/// Templates that attack their renderer give text or a typed error, and nothing else.
+/// Checks that templates that attack their renderer give only text or a typed error.
 #[test]
 fn hostile_templates_are_contained() {
     use ixc::model_files::gguf::Gguf;
@@ -240,7 +240,8 @@ fn invalid_runs_are_refused_with_a_reason() {
     assert!(stderr(&output).contains("prompt is empty"), "{}", stderr(&output));
 }
 
-/// A plan with a changed byte is refused. If its checksum is adapted, it is refused or runs.
+/// Checks that a plan with a changed byte is refused. If its checksum is corrected, the plan is
+/// refused or runs.
 #[test]
 fn damaged_plans_are_refused() {
     let folder = scratch("damaged_plans");
@@ -288,7 +289,7 @@ fn plans_are_inspected_and_every_stage_is_written() {
     assert_eq!(fs::read_to_string(folder.join("plan.d/2.fused.ix")).unwrap(), dumped);
 }
 
-/// If `run` refuses a plan, `inspect` reports it as not supported.
+/// Checks that `inspect` reports a plan as not supported if `run` refuses it.
 #[test]
 fn unloadable_plan_is_inspected_as_unsupported() {
     let folder = scratch("inspect-refused");
@@ -349,7 +350,7 @@ fn bench_with_deferral_reports_bytes_read() {
     let model = demo_model();
     let bench =
         ["bench", model.to_str().unwrap(), "-p", "0", "-n", "4", "-r", "1", "-t", "2", "--defer", "1", "--json"];
-    // Each error names the needed memory. The next round tries the budget that the error named.
+    // Each error names the needed memory. The next round tries this budget.
     let mut budget = 1;
     let rows = loop {
         let output = ixc(bench).args(["--memory", &format!("{budget}MiB")]).output().unwrap();
@@ -395,7 +396,7 @@ fn options_without_effect_are_reported() {
     for options in [&[][..], &["--memory", "1MiB"], &["--prefetch", "router", "--memory", "1MiB"]] {
         assert_eq!(stderr(&compile(options)), "", "{options:?}");
     }
-    // Returns the warnings that a run prints in addition to the answer.
+    // Returns the standard error of a run, which has its warnings.
     let run = |more: &[&str]| {
         let mut command = ixc(["run", "--raw", "-p", "x", "-n", "1"]);
         stderr(&command.arg(demo_model()).args(more).output().unwrap())
@@ -411,8 +412,8 @@ fn options_without_effect_are_reported() {
     }
 }
 
-/// Ctrl-C after some text: the text has whole characters, a newline follows, and the exit status is
-/// that of an interruption.
+/// Checks Ctrl-C after some text. The text has only whole characters, a newline follows, and the
+/// exit status is that of an interruption.
 #[test]
 fn interrupted_text_ends_cleanly() {
     let mut child = ixc(["run", "--no-chat", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1"])
@@ -455,7 +456,7 @@ fn experts_that_do_not_fit_are_streamed() {
             refused.status.code() == Some(2) && message.contains("memory budget of 1 MiB is too small"),
             "{message}"
         );
-        // The error names the needed memory; a process's memory varies a little between runs.
+        // The error names the needed memory. A process's memory varies a little between runs.
         let needed = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap();
         let memory = format!("{}MiB", needed.parse::<u64>().unwrap() + 8);
         let streamed = run(&plan, &memory).output().unwrap();
@@ -463,10 +464,10 @@ fn experts_that_do_not_fit_are_streamed() {
         assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
         assert!(report.contains("experts ") && report.contains(" missed\n") && report.contains("drive "), "{report}");
         assert!(report.contains("overlap   the drive read during "), "{report}");
-        // By default, plans have early routers, and a run chooses the prediction strategy by its
-        // measurements.
+        // By default, plans have early routers. A run chooses between prediction strategies by its
+        // own measurements.
         assert!(report.contains("prefetch  ") && report.contains("router"), "{report}");
-        // The report names the rejected strategy.
+        // The report names the strategy that was not chosen.
         assert!(report.contains("\n          rejected frequency: "), "{report}");
         assert!(!report.contains("prediction is off"), "{report}");
     }
@@ -504,7 +505,7 @@ fn experts_that_do_not_fit_are_streamed() {
         ixc::runtime::file::read(&plan).unwrap().own_weight_bytes > 0
     };
     assert_eq!([blocks(&["--no-pack"]), blocks(&["--target", "portable"])], [false, true]);
-    // The experts of this plan cannot stay on the drive, so the budget is refused.
+    // The experts of this plan cannot be streamed, so the budget is refused.
     let plan = plan(&folder, &[]);
     assert_eq!(run(&plan, "1MiB").output().unwrap().status.code(), Some(2));
 }
@@ -532,8 +533,8 @@ fn mapped_experts_give_equal_text_without_budget() {
     assert!(refused.status.code() == Some(2) && stderr(&refused).contains("control group"), "{}", stderr(&refused));
 }
 
-/// User input is text, from every source. Names of control tokens in the input are tokenised like
-/// ordinary words: the number of tokens is about that of a misspelled name.
+/// Checks that user input stays text, from every source. Names of control tokens in the input are
+/// tokenised like ordinary words: they take about as many tokens as a misspelled name.
 #[test]
 fn chat_input_never_becomes_control_tokens() {
     let folder = scratch("said_in_a_chat");
@@ -559,7 +560,8 @@ fn chat_input_never_becomes_control_tokens() {
     assert_eq!(raw, 40);
 }
 
-/// A prompt whose bytes alone exceed the context is refused without tokenizing it.
+/// Checks that a prompt is refused without tokenizing it, if its bytes alone show that it exceeds
+/// the context.
 #[test]
 fn prompts_too_long_for_the_context_are_refused_at_once() {
     let file = scratch("long_prompt").join("prompt");
@@ -570,13 +572,14 @@ fn prompts_too_long_for_the_context_are_refused_at_once() {
     assert!(said.starts_with("error: the prompt has 4194304 bytes; the context of 32 tokens holds at most "), "{said}");
 }
 
-/// An upgrade replaces the program's file during a chat. The chat's template is still rendered.
+/// Checks that a chat still renders its template after an upgrade replaced the program's file.
 #[test]
 fn a_chat_goes_on_when_the_program_is_replaced() {
     let folder = scratch("replaced");
     let program = folder.join("ixc");
-    // Another process copies the file. A test that starts a program at the same time would inherit
-    // the open copy. The system refuses to run a file that is open for writing.
+    // Another process (`cp`) copies the file. If this process wrote it, a program that another test
+    // starts at the same time could inherit the open file. The system refuses to run a file that is
+    // open for writing.
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_ixc")).arg(&program).status().unwrap().success());
     let mut command = Command::new(&program);
     command.args(["run", "--chat", "-n", "2", "--temp", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,5 +1,5 @@
-//! Servers in a sandbox: the same answers as without one, and the limits of their processes.
-//! `sandbox/tests/rules.rs` tries what the limits forbid.
+//! Servers in a sandbox. They give the same answers as servers without a sandbox, and their
+//! processes are limited. `sandbox/tests/rules.rs` tries the actions that the limits forbid.
 
 use std::fs;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::server::{Server, completion, end};
 use crate::support::{ixc, scratch, stdout};
 
-/// Returns the parts of this kernel that a sandbox uses.
+/// Returns which sandbox features this kernel supports.
 fn support() -> Value {
     let facts = stdout(ixc(["doctor", "--json", "--no-bandwidth"]));
     serde_json::from_str::<Value>(&facts).unwrap()["sandbox"].clone()
@@ -21,7 +21,8 @@ fn status(server: &Server, field: &str) -> String {
     text.lines().find_map(|line| line.strip_prefix(field)).unwrap().trim().to_owned()
 }
 
-/// Returns answers that need the engine, a template, a grammar, a saved sequence and statistics.
+/// Returns answers of a server that need the engine, a template, a grammar, a saved sequence and
+/// statistics.
 fn answers(arguments: &[&str], folder: &str) -> Vec<Value> {
     let slots = scratch(&format!("sandbox-slots-{folder}"));
     // The server creates the folder, which only its user can read.
@@ -47,7 +48,7 @@ fn answers(arguments: &[&str], folder: &str) -> Vec<Value> {
     ];
     end(server);
     assert!(fs::read_dir(cache).unwrap().count() > 1, "the prompt cache is written at the end");
-    // All code was generated before the sandbox forbade it.
+    // The server generated all code before the sandbox forbade it.
     let log = fs::read_to_string(log).unwrap();
     assert!(log.contains("/v1/completions") && !log.contains("WARN"), "{log}");
     answers
@@ -68,7 +69,7 @@ fn sandbox_has_four_filters() {
         println!("NOT RUN: this kernel has no seccomp");
         return;
     }
-    // A container may have filters of its own.
+    // A container may already have its own filters.
     let filters = |arguments: &[&str]| status(&Server::start(arguments), "Seccomp_filters:").parse::<u32>().unwrap();
     // The sandbox is on by default.
     assert_eq!(filters(&[]), filters(&["--sandbox", "off"]) + 4);
@@ -81,7 +82,7 @@ fn models_on_request_are_loaded_in_the_sandbox() {
     let (one, other) = (folder.join("one.gguf"), folder.join("other.gguf"));
     fs::copy(crate::support::demo_model(), &one).unwrap();
     fs::copy(crate::support::demo_model(), &other).unwrap();
-    // A plan in another folder than its model.
+    // The plan is in another folder than its model.
     let plan = scratch("sandbox-plans").join("plan.ixp");
     let mut compile = ixc(["compile", "--no-weights", "-o"]);
     compile.arg(&plan).arg(crate::support::demo_model());
@@ -98,7 +99,8 @@ fn models_on_request_are_loaded_in_the_sandbox() {
         assert_eq!(status, 200, "{answer}");
     }
     assert!(fs::read_to_string(log).unwrap().contains("/v1/completions"));
-    // The folder has no file of this name, and the launcher of helpers is not needed for that.
+    // The folder has no file of this name. The server detects this before it needs the launcher of
+    // helpers.
     let absent = ixc(["serve", "--sandbox", "on", "absent.gguf"]).stderr(Stdio::null()).status().unwrap();
     assert_eq!(absent.code(), Some(66));
 }

@@ -1,4 +1,4 @@
-//! Saved states: a sequence that continues from a saved state has the same bits as an uninterrupted
+//! Saved states. A sequence that continues from a saved state has the same bits as an uninterrupted
 //! sequence. Invalid states are refused.
 
 use std::path::{Path, PathBuf};
@@ -44,13 +44,13 @@ fn golden(name: &str) -> Golden {
     Golden::read(&own().join("expect").join(name).with_extension("json"))
 }
 
-/// Models of each kind of state.
+/// Models with each kind of state:
 ///
-/// - Attention to all positions: also several times in a layer, with sinks, and with soft caps.
+/// - Attention to all positions, also several times in a layer, with sinks, and with soft caps.
 /// - Attention to windows and to chunks.
 /// - Latent attention, with an index, with compressed entries, and by blocks of each key head.
-/// - Recurrent: delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant
-///   decays, short convolutions, and rows selected by the last tokens.
+/// - Recurrent states: delta-net, Mamba-2 with attention and alone, Mamba-1 with attention,
+///   constant decays, short convolutions, and rows that the last tokens select.
 const KINDS: [&str; 17] = [
     "granite",
     "nanbeige",
@@ -92,7 +92,7 @@ fn long(golden: &Golden, count: usize) -> Vec<u32> {
     golden.tokens("prompt_tokens").into_iter().cycle().take(count).collect()
 }
 
-/// Runs the tokens in steps of a few tokens, and returns the bits of each step's logits.
+/// Runs the tokens in several short steps, and returns the bits of each step's logits.
 fn go_on(engine: &mut Engine, id: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut random = Random::new(9);
     let (mut rest, mut all) = (tokens, Vec::new());
@@ -105,7 +105,7 @@ fn go_on(engine: &mut Engine, id: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
     all
 }
 
-/// Saves a sequence at several positions, and continues from there in another sequence of the same
+/// Saves a sequence at several positions. Continues from there in another sequence of the same
 /// engine, which was used before, and in another engine.
 fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Engine>, tokens: &[u32]) {
     let used = engine.add_sequence().unwrap();
@@ -130,7 +130,8 @@ fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Eng
     engine.remove_sequence(used);
 }
 
-/// A cover of the golden models continues from whole states, and from pages with state copies.
+/// Checks a cover of the golden models. They continue from whole states, and from pages with copies
+/// of other states.
 #[test]
 fn saved_states_of_golden_models_continue_with_equal_bits() {
     let mut points = 0;
@@ -144,8 +145,8 @@ fn saved_states_of_golden_models_continue_with_equal_bits() {
     assert!(points > 0);
 }
 
-/// Each kind of state continues in another engine, also with a quantised KV cache, and after more
-/// positions than a window has.
+/// Checks that each kind of state continues in another engine, also with a quantised KV cache, and
+/// after more positions than a window has.
 #[test]
 fn every_kind_of_state_goes_on_in_another_engine() {
     let mut tried = 0;
@@ -172,7 +173,8 @@ fn every_kind_of_state_goes_on_in_another_engine() {
     assert!(tried > KINDS.len(), "{tried}");
 }
 
-/// Pages with a point restore the sequence. So do pages alone, also if only a part of the last page
+/// Checks that pages together with a point (a copy of the states without positions) restore the
+/// sequence. If the model needs no points, pages alone do so, even if only a part of the last page
 /// is used.
 fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -> usize {
     const PAGE: usize = 64;
@@ -180,7 +182,7 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
     engine.reset();
     let ends = [PAGE + 7, 2 * PAGE, tokens.len() - 20];
     let other = engine.add_sequence().unwrap();
-    // A prompt in three parts: the sequence can go back to the end of each part.
+    // The prompt is computed in three parts, and the sequence can return to the end of each part.
     let mut begin = 0;
     for end in ends {
         let outputs = [(end - begin) as u32 - 1];
@@ -227,7 +229,7 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
     points
 }
 
-/// The saved sampler draws the same tokens as the original.
+/// Checks that a saved sampler continues with the same random draws.
 #[test]
 fn saved_sampler_continues_its_sequence() {
     let golden = golden("granite");
@@ -262,7 +264,8 @@ fn invalid_saved_states_are_refused() {
     let tokens = long(golden, 50);
     engine.step(&tokens, &[]).unwrap();
     let bytes = save(&engine, FIRST, &tokens);
-    // Only used cache blocks are saved: half of the tokens take about half of the bytes.
+    // Only the used blocks of the cache are saved, so half of the tokens take about half of the
+    // bytes.
     engine.truncate(20);
     let short = save(&engine, FIRST, &tokens[..20]);
     assert!(short.len() * 2 < bytes.len() + 4096 && short.len() < bytes.len(), "{} {}", short.len(), bytes.len());
@@ -283,11 +286,12 @@ fn invalid_saved_states_are_refused() {
     let error = refused(&mut engine, &[&*bytes, b"x"].concat());
     assert!(matches!(error, SavedError::Length { .. }), "{error}");
     assert_eq!(engine.position(), 0, "a sequence whose loading fails is empty");
-    // An engine with a smaller context accepts the short state, and refuses the long one.
+    // An engine with a smaller context accepts the short state, but refuses the long one.
     let mut small = load(plan(golden, CompileOptions::default()), Some(40));
     assert!(matches!(refused(&mut small, &bytes), SavedError::Positions { found: 50, context: 40 }));
     assert!(restore(&mut small, FIRST, &short).is_ok());
-    // Another model, the same model with other key formats, and the same model on another target.
+    // The state is refused by another model, by the same model with other formats of keys, and by
+    // the same model on another target.
     let mut foreign = load(plan(hybrid, CompileOptions::default()), None);
     assert!(matches!(refused(&mut foreign, &bytes), SavedError::OtherPlan { .. }));
     let target = Some(Target::PORTABLE);
@@ -296,7 +300,7 @@ fn invalid_saved_states_are_refused() {
     let mut portable = load(compiled.plan, None);
     assert!(matches!(refused(&mut portable, &bytes), SavedError::OtherPlan { .. }));
     let mut weights = std::fs::read(&golden.model).unwrap();
-    // Changes the last bytes of the file, which are weights.
+    // The last bytes of the file are changed, which are weights.
     let end = weights.len();
     weights[end - 60_000..].iter_mut().for_each(|byte| *byte ^= 1);
     let path = scratch("saved-other").join("other.gguf");
@@ -312,7 +316,7 @@ fn invalid_saved_states_are_refused() {
     );
 }
 
-/// Impossible numbers with correct checksums are refused.
+/// Checks that impossible numbers with correct checksums are refused.
 #[test]
 fn forged_numbers_are_refused() {
     let golden = &golden("gemma2");
@@ -333,8 +337,8 @@ fn forged_numbers_are_refused() {
     let numbers = [(64, "from"), (68, "to"), (72, "tokens"), (76, "states"), (80, "copies"), (84, "recent")];
     let inside = [(HEADER_BYTES, "a token"), (firsts, "a first place")];
     for (at, what) in numbers.into_iter().chain(inside) {
-        // Other numbers that need the same number of blocks are valid, for example 33 positions and
-        // 17 following tokens. The test avoids these.
+        // Other numbers are valid if they need the same number of blocks, for example 33 positions
+        // and 17 following tokens. The test avoids such numbers.
         for number in [1, 32, 64, 1000, 1 << 20, 1 << 24, 1 << 31, u32::MAX - 1, u32::MAX] {
             let forged = forge(at, number);
             if forged == bytes || what == "a token" && number < engine.vocabulary() {
@@ -353,9 +357,9 @@ fn facts_end(bytes: &[u8]) -> usize {
     HEADER_BYTES + 4 * (word(72) + word(76) + word(80))
 }
 
-/// Prompts that share their first three quarters. The second prompt continues from the cached part
-/// of the first, up to the last position that the states can restore. The cache is in memory, and
-/// then in a folder.
+/// Checks the prompt cache with prompts that share their first three quarters. The second prompt
+/// continues from the cached part of the first, up to the last position that the states can
+/// restore. The cache is in memory, and then in a folder.
 #[test]
 fn cached_prompts_are_reused_to_the_last_restorable_position() {
     let mut found_points = 0;
@@ -396,15 +400,15 @@ fn cached_prompts_are_reused_to_the_last_restorable_position() {
         assert_eq!(engine.copy_sequence(FIRST, third, expected).unwrap(), expected);
         let rest = &second[expected as usize..];
         assert!(go_on(&mut engine, other, rest) == go_on(&mut engine, third, rest), "{name}: other bits");
-        // A second text shares the cached pages of the first, but has separate points.
+        // The second text shares the cached pages of the first one, but has its own points.
         again.store(&engine, other, &second);
         assert!(engine.needs_points() || again.tally().memory < 2 * tally.memory, "{name}");
     }
     assert!(found_points > 0);
 }
 
-/// Without a folder, if the memory of the cache is full, the least recently used text is dropped,
-/// the end of it before its beginning.
+/// Checks the limit of the prompt cache without a folder. If its memory is full, the least recently
+/// used text is dropped, beginning with its end.
 #[test]
 fn memory_for_prompts_has_a_limit() {
     let golden = &golden("granite");

@@ -1,5 +1,5 @@
-//! Scales of weights: results of `X.weight` are multiplied with `X.scale`, one factor for the
-//! tensor or for each expert.
+//! Scales of weights: the results of `X.weight` are multiplied by `X.scale`, one factor for the
+//! whole tensor or one for each expert.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use ixc_testing::nmse::nmse;
 /// Models of the repository with dense layers, experts, shared experts, experts whose router
 /// already has a factor, and latent experts.
 const MODELS: [&str; 6] = ["dots1", "gemma4-moe", "granitehybrid-moe", "nemotron_h_moe", "phi3", "qwen3vlmoe"];
-/// Factors for weights, used in turn. Weights are multiplied by them, and results divided. This is
-/// exact, since they are powers of two, and no weight here comes near the largest half-precision
-/// number.
+/// Factors that are used in turn. Weights are multiplied by a factor, and the stored scale divides
+/// the results by it. This is exact, since the factors are powers of two, and no weight is near the
+/// largest half-precision number.
 const FACTORS: [f32; 3] = [4.0, 8.0, 2.0];
 
-/// Returns a model with the same products: matrices are multiplied by powers of two, and the
-/// inverses are stored as scales.
+/// Returns a model with the same results. Its matrices are multiplied by powers of two, and the
+/// inverse powers are stored as scales.
 fn rescaled(model: &Gguf) -> (GgufWriter, usize) {
     let keys =
         |writer: GgufWriter, (key, value): (&str, &ixc::model_files::gguf::Value)| writer.key(key, value.clone());
@@ -62,7 +62,7 @@ fn scale_tensors_undo_the_scaling_of_weights() {
         assert!(scaled >= 8, "{name}: {scaled}");
         model.model = folder.join(format!("{name}.gguf"));
         std::fs::write(&model.model, writer.finish()).unwrap();
-        // Powers of two cause no rounding, except of subnormal numbers.
+        // Powers of two cause no rounding, unless numbers are subnormal.
         let found = model.logits(&folder, &["--engine", "interpreter"]);
         let error = nmse(&found, &before);
         assert!(error <= 1e-13, "{name}: {error:e}");

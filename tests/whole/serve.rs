@@ -1,4 +1,4 @@
-//! `ixc serve`: a model over HTTP: refusals, keys, metrics, disconnects and the end.
+//! `ixc serve`, a model over HTTP: refusals, keys, metrics, clients that disconnect, and shutdown.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
@@ -100,7 +100,7 @@ fn invalid_requests_are_refused_by_field_name() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(error["message"].as_str().unwrap().contains(says), "{answer}");
     }
-    // Texts with too many tokens for the context, and texts that are refused for their number of
+    // Some texts have too many tokens for the context. Others are refused for their number of
     // bytes, without tokenising.
     for (long, least) in [(long, 65), ("word ".repeat(10_000), 65)] {
         let messages = json!([{"role": "user", "content": long}]);
@@ -138,7 +138,7 @@ fn invalid_requests_are_refused_by_field_name() {
         assert_eq!(status, expected, "{method} {path}: {text}");
         assert!(serde_json::from_str::<Value>(&text).unwrap()["error"]["message"].is_string(), "{text}");
     }
-    // Values at the edge of a range, and values beyond it with a special meaning.
+    // The values are at the edge of a range, or outside of it with a special meaning.
     for field in ["repeat_penalty", "top_k", "temperature", "typ_p", "n"] {
         let value =
             json!({"repeat_penalty": 0.01, "top_k": -1, "temperature": -0.5, "typ_p": 1, "n": 2})[field].clone();
@@ -186,7 +186,8 @@ fn server_answers_health_models_props_and_token_requests() {
     assert_eq!(serde_json::from_str::<Value>(&server.get("/props").1).unwrap()["total_slots"], 4);
 }
 
-/// Metrics match the work that was done, also if the model's name has special characters.
+/// Checks that metrics match the work that was done, also if the model's name has special
+/// characters.
 #[test]
 fn metrics_match_the_work_done() {
     let server = Server::start(&["--alias", "a \"b\" \\c", "--parallel", "2"]);
@@ -242,7 +243,7 @@ fn requests_without_a_key_are_refused() {
         assert_eq!(server.ask("GET", "/v1/models", headers, "").0, expected, "{headers}");
     }
     assert_eq!(server.get("/metrics").0, 401);
-    // The answer comes before the server has read the body, and the client sends the body first.
+    // The server answers before it has read the body, and the client sends the whole body first.
     let (status, text) = server.ask("POST", "/v1/completions", "", &"x".repeat(900_000));
     assert!(status == 401 && text.contains("invalid_api_key"), "{status}: {text}");
     assert_eq!(server.get("/health").0, 200);
@@ -252,8 +253,8 @@ fn requests_without_a_key_are_refused() {
     }
 }
 
-/// Without API keys, the server refuses host names that are not its own (DNS rebinding), and pages
-/// of other origins. With keys, any host name is accepted.
+/// Checks a server without API keys: it refuses host names that are not its own (DNS rebinding),
+/// and pages of other origins. With keys, any host name is accepted.
 #[test]
 fn foreign_host_names_and_origins_are_refused() {
     let ask = |server: &Server, host: &str, more: &str| {
@@ -281,8 +282,8 @@ fn foreign_host_names_and_origins_are_refused() {
     assert_eq!(ask(&server, "any.example", "x-api-key: one\r\n").0, 200);
 }
 
-/// A client that disconnects during its answer frees its slot, and a client that disconnects while
-/// it waits frees its place in the queue. If the queue is full, requests are refused.
+/// Checks clients that disconnect. During an answer, this frees their slot; while they wait, it
+/// frees their place in the queue. If the queue is full, requests are refused.
 #[test]
 fn clients_that_go_away_free_their_places() {
     let server = Server::start(&["--parallel", "1", "--queue", "1"]);
@@ -303,7 +304,7 @@ fn clients_that_go_away_free_their_places() {
     assert_eq!(server.post("/v1/completions", &completion("Hi", 1)).0, 200);
 }
 
-/// After SIGTERM, running answers are completed.
+/// Checks that running answers are completed after SIGTERM.
 #[cfg(unix)]
 #[test]
 fn running_answers_complete_after_sigterm() {
@@ -320,8 +321,8 @@ fn running_answers_complete_after_sigterm() {
     assert!(TcpStream::connect(server.address()).is_err());
 }
 
-/// With `--drain-delay`, `/health` is 503 after SIGTERM, and requests are answered until the delay
-/// is over. Their connections close.
+/// Checks `--drain-delay`: after SIGTERM, `/health` is 503, but requests are answered until the
+/// delay is over. Their connections are closed.
 #[cfg(unix)]
 #[test]
 fn requests_are_answered_during_the_drain_delay() {
@@ -340,12 +341,12 @@ fn requests_are_answered_during_the_drain_delay() {
     assert!(text.starts_with("HTTP/1.1 200") && text.contains("\r\nconnection: close\r\n"), "{text}");
 }
 
-/// After `--drain-delay` the server ends.
+/// Checks that the server ends after the time of `--drain-delay`.
 #[cfg(unix)]
 #[test]
 fn server_ends_after_the_drain_delay() {
     let server = Server::start(&["--drain-delay", "1"]);
-    // After an answer, the server handles signals.
+    // The server handles signals by the time of its first answer.
     assert_eq!(server.get("/health").0, 200);
     let address = server.address().to_owned();
     end(server);

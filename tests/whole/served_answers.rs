@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::server::{PROMPTS, Server, completion, events, found_again};
 use crate::support::{ixc, stdout};
 
-/// Greedy texts of many simultaneous requests equal the texts of `ixc run`.
+/// Checks that greedy texts of many simultaneous requests equal the texts of `ixc run`.
 #[test]
 fn concurrent_texts_equal_single_runs() {
     let server = Server::start(&["--parallel", "3"]);
@@ -34,7 +34,7 @@ fn concurrent_texts_equal_single_runs() {
         });
     }
     assert_eq!(server.metric("requests_ended_total"), 2.0 * PROMPTS.len() as f64);
-    // At the second request, a slot holds the whole prompt.
+    // From the second request on, a slot holds the whole prompt.
     let before = [0; 2].map(|_| {
         let before = server.metric("prompt_tokens_cached_total");
         server.post("/v1/completions", &completion(&PROMPTS[2].repeat(8), 1));
@@ -64,7 +64,7 @@ fn streamed_answer_equals_the_whole_one() {
     let usage = events.pop().unwrap();
     assert_eq!(usage["choices"], json!([]));
     assert_eq!(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
-    // The same prompt was already in a slot.
+    // An earlier request has left the same prompt in a slot.
     let prompt = usage["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!(usage["usage"]["prompt_tokens_details"]["cached_tokens"], found_again(prompt));
     assert_eq!(events.first().unwrap()["choices"][0]["delta"], json!({"role": "assistant", "content": null}));
@@ -74,7 +74,8 @@ fn streamed_answer_equals_the_whole_one() {
     assert_eq!(parts, content);
 }
 
-/// A conversation has the same answer by Anthropic's and by OpenAI's interface, whole and streamed.
+/// Checks that a conversation has the same answer by Anthropic's and by OpenAI's interface, whole
+/// and streamed.
 #[test]
 fn messages_are_answered_as_chat_completions_are() {
     let server = Server::start(&["--chat-template", "chatml", "--api-key", "one"]);
@@ -132,7 +133,7 @@ fn messages_are_answered_as_chat_completions_are() {
     let reason = if chat["choices"][0]["finish_reason"] == "length" { "max_tokens" } else { "end_turn" };
     assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &Value::Null));
     let prompt = chat["usage"]["prompt_tokens"].as_u64().unwrap();
-    // The same prompt was already in a slot.
+    // An earlier request has left the same prompt in a slot.
     let found = found_again(prompt);
     assert_eq!(
         (&whole["usage"]["input_tokens"], &whole["usage"]["cache_read_input_tokens"]),
@@ -213,8 +214,8 @@ fn stop_text_is_excluded_from_the_answer() {
     assert_eq!((&stopped["stop_type"], &stopped["stopping_word"]), (&json!("word"), &json!(word)));
 }
 
-/// Answers follow a schema, a grammar, or the format of tool calls, whatever the model's logits
-/// are.
+/// Checks that answers follow a schema, a grammar, or the format of tool calls, whatever the
+/// model's logits are.
 #[test]
 fn answers_follow_the_requested_format() {
     let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve_template.jinja");
@@ -324,7 +325,7 @@ fn log_probabilities_are_returned() {
         first["top_logprobs"].as_array().unwrap().iter().map(|one| one["logprob"].as_f64().unwrap().exp()).sum();
     assert!(sum > 0.5 && sum < 1.0 + 1e-5, "{sum}");
     assert_eq!((&first["token"], &first["id"]), (&first["top_logprobs"][0]["token"], &first["top_logprobs"][0]["id"]));
-    // With `post_sampling_probs`, the probabilities after the samplers are returned. Only some
+    // With `post_sampling_probs`, the answer has the probabilities after the samplers. Only some
     // tokens remain, and their probabilities add up to 1.
     let left = json!({
         "prompt": PROMPTS[0], "n_predict": 4, "temperature": 1.5, "seed": 3, "top_k": 6, "n_probs": 100, "post_sampling_probs": true,
@@ -339,12 +340,12 @@ fn log_probabilities_are_returned() {
         assert!((2..=6).contains(&all.len()) && (sum - 1.0).abs() < 1e-5, "{token}");
         assert!(all.iter().any(|one| one["id"] == token["id"] && one["prob"] == token["prob"]), "{token}");
     }
-    // The same in a chat, whole and streamed.
+    // The probabilities are the same in a chat, whole and streamed.
     let mut chat = json!({
         "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0, "logprobs": true, "top_logprobs": 2,
     });
-    // Each request runs twice. If a prompt is already in a slot, only the last token is computed,
-    // and rounding differs, so the second answers are compared.
+    // Each request runs twice, and the second answers are compared. If a prompt is already in a
+    // slot, only its last token is computed, and rounding differs.
     let [_, (_, whole)] = [0; 2].map(|_| server.post("/v1/chat/completions", &chat));
     let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len() as u64, whole["usage"]["completion_tokens"].as_u64().unwrap());
@@ -361,7 +362,8 @@ fn log_probabilities_are_returned() {
     assert_eq!(parts.cloned().collect::<Vec<_>>(), *content);
 }
 
-/// With several answers to a request, each has the text of a separate request with its seed.
+/// Checks that several answers to one request have the texts of separate requests with the same
+/// seeds.
 #[test]
 fn several_answers_equal_separate_requests() {
     let server = Server::start(&["--parallel", "3"]);
@@ -387,8 +389,8 @@ fn several_answers_equal_separate_requests() {
     assert_eq!(parts, texts);
 }
 
-/// A request can have several prompts, as texts, as tokens and mixed, each with several answers.
-/// These equal the answers to separate requests.
+/// Checks requests with several prompts, as texts, as tokens and mixed, each with several answers.
+/// The answers equal those to separate requests.
 #[test]
 fn several_prompts_equal_separate_requests() {
     let server = Server::start(&["--parallel", "3"]);
@@ -402,7 +404,7 @@ fn several_prompts_equal_separate_requests() {
         .map(|answer| (answer["content"].clone(), answer["tokens_evaluated"].clone()))
         .collect();
     assert!(alone.iter().any(|one| one.0 != alone[0].0));
-    // llama-server's interface, whole and streamed.
+    // Tests llama-server's interface, whole and streamed.
     let (_, answers) = server.post("/completion", &request(&all, 2, 7, false));
     let answers = answers.as_array().unwrap();
     assert!(answers.iter().enumerate().all(|(i, answer)| answer["index"] == i), "{answers:?}");
@@ -424,8 +426,8 @@ fn several_prompts_equal_separate_requests() {
     assert_eq!(answer["usage"]["prompt_tokens"], prompts, "{answer}");
 }
 
-/// Additional fields of llama-server's answers: the prompt, settings, tokens, and a selection of
-/// fields.
+/// Checks the additional fields of llama-server's answers: the prompt, settings, tokens, and a
+/// selection of fields.
 #[test]
 fn completions_return_requested_additional_fields() {
     let server =
@@ -438,7 +440,7 @@ fn completions_return_requested_additional_fields() {
     assert_eq!(found, [json!(5), json!(4), json!(0.5), json!(["zzz"])]);
     let (_, text) = server.post("/detokenize", &json!({"tokens": whole["tokens"]}));
     assert_eq!(text["content"], whole["content"]);
-    // Settings of the server are defaults for requests that do not set them.
+    // Settings of the server are defaults for fields that a request does not set.
     let other = Server::start(&[]);
     let said = json!({"prompt": PROMPTS[0], "temperature": 0.5, "seed": 5, "max_tokens": 4});
     assert_eq!(other.post("/completion", &said).1["content"], whole["content"]);
@@ -462,8 +464,8 @@ fn completions_return_requested_additional_fields() {
     }
 }
 
-/// A conversation has the same answer at /v1/responses and at /v1/chat/completions, whole and
-/// streamed.
+/// Checks that a conversation has the same answer at /v1/responses and at /v1/chat/completions,
+/// whole and streamed.
 #[test]
 fn responses_are_answered_as_chat_completions_are() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -522,7 +524,8 @@ fn responses_are_answered_as_chat_completions_are() {
     assert!(["\"yes\"", "\"no\""].contains(&answer["output"][0]["content"][0]["text"].as_str().unwrap()), "{answer}");
 }
 
-/// With every sampler, a request has the same text alone and together with other requests.
+/// Checks that with every sampler, a request has the same text alone and together with other
+/// requests.
 #[test]
 fn draws_are_the_same_alone_and_among_others() {
     let server = Server::start(&["--parallel", "4"]);

@@ -1,5 +1,5 @@
-//! Values of options from environment variables and the configuration file, and the output of `ixc
-//! doctor`, which shows these values.
+//! Values of options from environment variables and the configuration file. `ixc doctor` shows
+//! these values, and its output is tested, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ impl Home {
         fs::write(self.file(), text).unwrap();
     }
 
-    /// Returns a command of this user.
+    /// Returns a command that runs with this user's home folder.
     fn ixc(&self, arguments: &[&str]) -> Command {
         let mut command = ixc(arguments);
         command
@@ -114,8 +114,8 @@ fn repeated_option_has_four_sources() {
         home.stdout(&[&run[..], arguments].concat(), variables)
     };
     let whole = text(&[], &[]);
-    // Three words that occur once in the text, used as stop texts. The text ends at the first stop
-    // text of the source that takes precedence.
+    // These three words occur once in the text, and are used as stop texts. The text ends at the
+    // stop text from the source that takes precedence.
     let words: Vec<&str> = whole.split_whitespace().collect();
     let unique = |word: &&&str| whole.matches(**word).count() == 1;
     let ends: Vec<&str> = words.iter().filter(unique).copied().collect();
@@ -132,7 +132,7 @@ fn repeated_option_has_four_sources() {
     assert_eq!(text(&[], &[]), whole);
 }
 
-/// If two options conflict, the one from the source with higher precedence counts: the command
+/// Checks options that conflict. The one from the source with higher precedence counts: the command
 /// line, then the environment, then the file.
 #[test]
 fn conflicting_values_give_way() {
@@ -147,9 +147,9 @@ fn conflicting_values_give_way() {
         ("", &["-p", "x", "--raw"], &[("IXC_CHAT", "1"), ("IXC_SYSTEM", "Brief.")]),
         ("raw = true\n[run]\nchat = true", &["-p", "x"], &[]),
         ("[run]\nprompt = \"x\"\nraw = true", &["demo", "y"], &[]),
-        // Options in the file whose required options are missing have no effect.
+        // An option in the file has no effect if it requires another option that is missing.
         ("parallel = 8\noutput = \"o.jsonl\"\nkeep = 4", &["-p", "x"], &[("IXC_PIN_PERCENT", "7")]),
-        // Conflicts that the program checks, and not clap.
+        // These conflicts are checked by the program, not by clap.
         ("model = \"missing.gguf\"", &["demo", "x"], &[]),
         ("memory = \"1GiB\"", &["-p", "x", "--experts", "map"], &[]),
         ("[run]\nexperts = \"map\"", &["-p", "x"], &[("IXC_MEMORY", "1GiB")]),
@@ -158,12 +158,12 @@ fn conflicting_values_give_way() {
         let (status, said) = run(arguments, variables);
         assert_eq!(status, Some(0), "{file:?} {arguments:?} {variables:?}: {said}");
     }
-    // A required option may come from the file.
+    // A required option may be set in the file.
     let tokens = home.folder.join("logits.npy");
     home.write(format!("[logits]\ntokens = \"1,2\"\noutput = {:?}", tokens.to_str().unwrap()));
     home.stdout(&["logits", "demo"], &[]);
     assert!(tokens.exists());
-    // For conflicts within a source, and conflicts of values, the error names the sources.
+    // If options within a source conflict, or values conflict, the error names the sources.
     home.write("[run]\nraw = true\nchat = true");
     let (status, said) = run(&["-p", "x"], &[]);
     assert_eq!(status, Some(2));
@@ -223,7 +223,7 @@ fn malformed_files_are_refused() {
     refuse("a.".repeat(30_000).as_bytes(), 65);
     refuse("#".repeat(65_537).as_bytes(), 65);
     insta::assert_snapshot!("malformed_files", page);
-    // A refused value affects neither other commands nor help.
+    // A value that one command refuses affects neither other commands nor help.
     home.write("[serve]\nport = \"x\"");
     home.stdout(&["kernel", "cost", "rms_norm_f32"], &[]);
     home.write("thread = 4");
@@ -293,7 +293,7 @@ fn doctor_shows_values_with_their_sources() {
     assert_eq!((&row("memory")["value"], &row("memory")["variable"]), (&json!("6GiB"), &json!("IXC_MEMORY")));
     assert_eq!(row("no-bandwidth")["source"], "command line");
     assert_eq!(row("api-key")["value"], "(hidden)");
-    // Without a file, its path is shown.
+    // If there is no configuration file, its path is shown.
     let missing = Home::new("settings_doctor_missing");
     let text = missing.stdout(&["doctor", "--no-bandwidth"], &[]);
     let path = missing.file();

@@ -1,5 +1,5 @@
-//! Sequences that share the pages of a common prefix have the same bits as sequences that share
-//! nothing.
+//! Sequences that share the pages of a common prefix. They have the same bits as sequences that
+//! share no pages.
 
 use std::path::Path;
 
@@ -33,7 +33,8 @@ fn load(plan: Plan<Kernel>, sharing: Sharing) -> Engine {
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
-/// Two engines of a plan, one with sharing and one without, and the tokens of their sequences.
+/// Two engines of a plan, one that shares pages and one that does not, and the tokens of their
+/// sequences.
 struct Pair {
     name: String,
     engines: [Engine; 2],
@@ -54,7 +55,7 @@ impl Pair {
         Pair { name, engines, ids, held: vec![Vec::new(); SEQUENCES], prompt }
     }
 
-    /// Runs a step with some tokens of some sequences.
+    /// Runs a step that has some tokens of some of the sequences.
     fn step(&mut self, random: &mut Random) {
         let longest = LONGEST.min(self.engines[0].context() as usize);
         let most = self.engines[0].max_tokens() as usize / SEQUENCES;
@@ -126,13 +127,13 @@ impl Pair {
     }
 
     /// Compares the saved states of both engines. If all cache blocks are full, the states contain
-    /// only results of steps, so their bytes must be equal.
+    /// nothing but results of steps, so their bytes must be equal.
     fn compare(&self) {
         for (id, tokens) in self.ids.iter().zip(&self.held).filter(|(_, tokens)| !tokens.is_empty()) {
             let positions = self.engines.each_ref().map(|engine| engine.sequence(*id).unwrap().position() as usize);
             assert_eq!(positions, [tokens.len(); 2], "{}", self.name);
-            // For states in which several positions share an entry, a block is longer than these
-            // sequences, so they are skipped.
+            // If several positions of a state share an entry, a block has more positions than these
+            // sequences, so the state is skipped.
             let (states, _) = self.engines[0].states();
             if tokens.len().is_multiple_of(32) && states.iter().all(|state| state.every == 1) {
                 let saved = |engine: &Engine| {
@@ -148,7 +149,7 @@ impl Pair {
 }
 
 /// Runs steps, truncations, copies, saving and restoring in random order. Returns the number of
-/// copies that shared pages.
+/// copies that shared pages with their original.
 fn random_steps(name: String, plan: Plan<Kernel>, prompt: Vec<u32>, random: &mut Random) -> u64 {
     let mut pair = Pair::new(name, plan, prompt);
     for _ in 0..40 {
@@ -164,8 +165,8 @@ fn random_steps(name: String, plan: Plan<Kernel>, prompt: Vec<u32>, random: &mut
     found.copies - found.whole_copies
 }
 
-/// Sequences with shared pages give the same bits as sequences with separate memory. The models
-/// cover all kinds of states; every second model has a quantised KV cache.
+/// Checks that sequences with shared pages give the same bits as sequences with separate memory.
+/// The models cover all kinds of states; every second model has a quantised KV cache.
 #[test]
 fn sharing_sequences_have_the_bits_of_separate_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -174,8 +175,8 @@ fn sharing_sequences_have_the_bits_of_separate_ones() {
     let folders = [Some(own), shared("golden")].into_iter().flatten();
     let goldens: Vec<Golden> = folders.flat_map(|folder| Golden::all(&folder)).collect();
     for (number, golden) in cover(&goldens, Target::native()).into_iter().enumerate() {
-        // Models alternate between the two formats; running all models with both would take another
-        // minute.
+        // Models alternate between two pairs of formats. Running all models with both would take
+        // another minute.
         let formats = [[Format::F16; 2], [Format::Q8_0, Format::Q4_0]][number % 2];
         let mut passes = OptionSet::default();
         for (field, format) in ["keys", "values"].into_iter().zip(formats) {
@@ -192,8 +193,8 @@ fn sharing_sequences_have_the_bits_of_separate_ones() {
     assert!(shares * 2 > models, "{shares} of {models} shared something");
 }
 
-/// Returns the number of bytes of this process's shared pages that the system copied because they
-/// were written to.
+/// Returns the number of bytes of shared pages that the system copied for this process, because
+/// they were written to.
 fn copied_by_the_system() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut inside, mut bytes) = (false, 0);

@@ -11,7 +11,7 @@ fn shells_accept_their_completions() {
     let folder = scratch("completions");
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = stdout(ixc(["completions", shell]));
-        // Commands, subcommands, and options of both.
+        // The words are commands, subcommands, and options of both.
         for word in ["explain", "start-from", "kernel", "diff"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
@@ -33,7 +33,7 @@ fn shells_accept_their_completions() {
         let output = Command::new(found.program).args(arguments).arg(folder.join(shell)).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {}", stderr(&output));
     }
-    // bash offers exactly the existing words.
+    // Bash offers exactly the words that exist.
     let Some(bash) = BASH.find("bash completes commands and options") else { return };
     let offered = |words: &[&str]| {
         let program = "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
@@ -81,7 +81,7 @@ fn manual_pages_are_of_every_command_and_groff_reads_them() {
     let Some(groff) = GROFF.find("manual pages are read") else { return };
     for name in &names {
         let mut command = Command::new(&groff.program);
-        // Without overstriking, which prints bold characters.
+        // Turns off overstriking, which prints bold characters as several characters.
         command.args(["-man", "-Tutf8", "-ww", "-P-cbou"]);
         let output = piped(command, &fs::read_to_string(folder.join(name)).unwrap());
         assert!(output.status.success() && output.stderr.is_empty(), "{name}: {}", stderr(&output));

@@ -1,4 +1,5 @@
-//! Models on dataflow machines: the simulator gives the bits of the CPU's engine for the same plan.
+//! Models on dataflow machines. For the same plan, the simulator gives the same bits as the CPU's
+//! engine.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,7 +21,7 @@ use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::load::BuiltIn;
 use ixc::simulate::{ModelWeights, WeightError};
 
-/// Simulates tokens in steps of these lengths, and compares each with the engine's.
+/// Simulates tokens in steps of these lengths, and compares each step's logits with the engine's.
 fn same_bits(name: &str, model: &Model, grid: &Grid, context: u32, steps: &[&[u32]], runner: Runner) {
     let placed = place(model, grid, &PlaceOptions { context: Some(context) });
     let placed = placed.unwrap_or_else(|error| panic!("{name} on {}: {error}", grid.name));
@@ -53,7 +54,7 @@ fn same_bits(name: &str, model: &Model, grid: &Grid, context: u32, steps: &[&[u3
         assert!(summary.cycles > 0 && summary.firings > 0 && summary.messages > 0);
         let path = summary.critical.unwrap();
         assert_eq!(path.compute + path.link + path.contention + path.wait + path.host, summary.cycles, "{name}");
-        // The number of cycles is not below the bounds.
+        // The number of cycles is not below the report's lower bounds.
         assert!(summary.cycles as f64 >= summary.roofline.busiest.max(summary.roofline.busiest_link), "{name}");
     }
     let waves = machine.descriptor.waves.len();
@@ -114,7 +115,7 @@ fn simulated_batches_print_a_table_and_draw_a_page() {
         .map(|line| line.split_whitespace().map(|word| word.trim_end_matches('%').parse().unwrap()).collect())
         .collect();
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [1.0, 4.0, 16.0]);
-    // The cycles of a token decrease as the pipeline fills.
+    // The cycles per token decrease with more tokens, because the pipeline fills.
     assert!(rows[0][2] > rows[1][2] && rows[1][2] > rows[2][2], "{table}");
     assert!(std::fs::read_to_string(&page).unwrap().contains("id=\"data\""));
 }
@@ -154,7 +155,8 @@ fn random_model(random: &mut Random, number: u64) -> Model {
         Some(ExpertParameters { count: 4, used: 1, inner: 512 }),
     ]);
     let formats = random.pick(FORMATS);
-    // Some rows are normalised in pieces; some of these have a shorter last piece.
+    // Some models have rows that are normalised in pieces; in some of these, the last piece is
+    // shorter.
     let in_blocks = formats.iter().any(|(_, format)| matches!(format, Q4K | Q6K));
     let width = random.pick(if in_blocks { &[256, 512, 768] } else { &[256, 512, 544] });
     let made = ModelParameters {
@@ -227,8 +229,8 @@ fn faults_planted_in_a_placed_model_are_detected() {
     let error = Machine::new(full).unwrap_err().to_string();
     assert!(error.contains(&format!("needs {most} bytes, but has {}", most - 1)), "{error}");
 
-    // If any stream is removed from a descriptor, the simulator reports it: no other stream
-    // delivers the same bytes.
+    // Removes single streams of a descriptor. The check reports every removal, because no other
+    // stream delivers the same bytes.
     let mut faults = HashSet::new();
     for stream in (0..sound.streams.len()).step_by(7) {
         let mut cut = sound.clone();
@@ -242,7 +244,7 @@ fn faults_planted_in_a_placed_model_are_detected() {
     }
     assert!(faults.contains("port"), "{faults:?}");
 
-    // A wrong descriptor, in which all columns send the first column's bytes.
+    // In this wrong descriptor, all columns send the bytes of the first column.
     let mut changed = 0;
     for (number, label) in sound.programs.iter().map(|program| program.label.clone()).enumerate() {
         let mut same = sound.clone();
@@ -265,7 +267,7 @@ fn faults_planted_in_a_placed_model_are_detected() {
     }
     assert!(changed > 10, "{changed}");
 
-    // Without room for a second row in the receiver, rows still arrive, but later.
+    // If the receiver has memory for only one row, rows still arrive, but later.
     let mut narrow = sound;
     for program in &mut narrow.programs {
         for port in &mut program.ports {

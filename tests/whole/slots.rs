@@ -1,5 +1,5 @@
 //! State of sequences in a server: saved and restored slots, the prompt cache across restarts, and
-//! shifts of full contexts.
+//! context shifts.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::server::{Server, end, found_again};
 use crate::support::{ixc, scratch, stderr, stdout};
 
-/// Returns a prompt longer than two pages of the prompt cache.
+/// Returns a prompt that is longer than two pages of the prompt cache.
 fn long(topic: &str) -> String {
     format!("{topic} {}", "A borrow checker looks at each reference, and at what it refers to. ".repeat(60))
 }
@@ -43,7 +43,7 @@ fn restored_slot_has_the_saved_contents() {
     assert_eq!(erased["n_erased"], saved["n_saved"]);
     let (_, restored) = save(1 - number, "restore", "one.ixs");
     assert_eq!((&restored["n_restored"], &restored["n_read"]), (&saved["n_saved"], &saved["n_written"]), "{restored}");
-    // All of the prompt except its last tokens was restored.
+    // The state of all tokens of the prompt except the last ones was restored.
     let again = ask(&server, &long("One."), 8);
     assert_eq!(again["content"], first["content"]);
     let tokens = again["tokens_evaluated"].as_u64().unwrap();
@@ -82,13 +82,13 @@ fn cached_prompt_prefix_survives_requests_and_restart() {
     let first = ask(&server, &long("One."), 8);
     let tokens = first["tokens_evaluated"].as_u64().unwrap();
     assert!(tokens > 600, "{tokens}");
-    // Another prompt takes the only sequence.
+    // Another prompt uses the server's only sequence.
     ask(&server, &long("Two."), 1);
     assert!(cached(&server) < 32);
     let again = ask(&server, &long("One."), 8);
     assert_eq!(again["content"], first["content"]);
     assert_eq!(again["tokens_cached"].as_u64(), Some(found_again(tokens)), "{again}");
-    // For a prompt with another end, the common part is not computed again.
+    // If a prompt has another end, its common part is not computed again.
     let other = ask(&server, &(long("One.") + "Why?"), 1);
     assert!(other["tokens_cached"].as_u64().unwrap() >= found_again(tokens), "{other}");
     end(server);
@@ -185,8 +185,8 @@ fn oldest_turns_are_dropped_on_request() {
     assert!(prompt.contains("Be brief.") && prompt.matches("user").count() < 9, "{prompt}");
 }
 
-/// A text generated in two runs, with a saved state, equals the text of one run: the sampler
-/// continues with the same random numbers.
+/// Checks that a text generated in two runs, with a saved state between them, equals the text of
+/// one run. The sampler continues with the same random numbers.
 #[test]
 fn saved_run_continues_like_one_run() {
     let folder = scratch("slots-run");

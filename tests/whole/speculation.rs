@@ -1,4 +1,4 @@
-//! Speculative decoding changes no text, only the time.
+//! Speculative decoding, which changes no text, only the time.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -42,12 +42,12 @@ fn golden(name: &str) -> Golden {
     Golden::read(&own().join("expect").join(name).with_extension("json"))
 }
 
-/// Models of each kind of state that can be truncated, with and without experts, and with float
+/// Models for each kind of state that can be truncated, with and without experts, and with float
 /// weights.
 const KINDS: [&str; 6] = ["granite", "gemma2", "gpt-oss", "llama4", "deepseek2-kv_b", "qwen3vlmoe"];
 
-/// A draft source that knows the expected text, and sometimes drafts wrong tokens, so that every
-/// case of accepted and rejected drafts occurs.
+/// A draft source that knows the expected text, and sometimes drafts wrong tokens. Every case of
+/// accepted and rejected drafts thus occurs.
 #[derive(Debug)]
 struct Knows {
     texts: Vec<Vec<u32>>,
@@ -78,8 +78,8 @@ pub fn always(max: usize) -> speculate::SpeculationOptions {
     speculate::SpeculationOptions { max, min: 1, always: true }
 }
 
-/// Checks that the logits of rows with draft tokens have the same bits as the logits of steps with
-/// one token.
+/// Checks that the logits of draft tokens, computed as rows of one step, have the same bits as in
+/// steps of one token.
 fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
     let plan = compile(
         &Model::open(&golden.model).unwrap(),
@@ -104,13 +104,15 @@ fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
     let mut at = from;
     while at < prompt.len() {
         let right = (1 + random.index(7)).min(prompt.len() - at);
-        // Wrong tokens follow, as in a rejected draft, and the sequence is truncated again.
+        // Wrong tokens follow the right ones, as in a rejected draft. The sequence is truncated
+        // afterwards.
         let wrong = if engine.cuts_steps() { random.index(8 - right + 1) } else { 0 };
         let tokens = [&prompt[at..at + right], &prompt[..wrong]].concat();
         let tokens = &tokens[..tokens.len().min((engine.context() as usize).saturating_sub(at))];
         let mut additions: Vec<Addition<'_>> =
             tokens.chunks(1).map(|tokens| Addition { sequence: FIRST, tokens, outputs: &[0] }).collect();
-        // Some steps also have tokens of another sequence, which begins anew each time.
+        // Some steps also have tokens of another sequence, which starts from the beginning each
+        // time.
         let beside = random.once_in(2);
         if beside {
             engine.truncate_sequence(other, 0).unwrap();
@@ -146,8 +148,8 @@ fn draft_rows_match_the_bits_of_single_steps() {
     rows_are_steps(&golden("granite"), Target::PORTABLE, &mut random);
 }
 
-/// On targets with tiles, the rows of an addition are rounded together. With the option for exact
-/// batches, the rows of drafts still have the bits of single steps.
+/// Checks targets with tiles, on which the rows that are added together are rounded together. With
+/// the option for exact batches, the rows of drafts still have the bits of single steps.
 #[test]
 fn draft_rows_match_single_step_bits_with_tiles() {
     println!("amx: {}", if Target::AMX.missing().is_empty() { "native" } else { "emulated" });
@@ -203,7 +205,8 @@ pub fn generate(session: &mut Session, request: &Request) -> Generation {
     session.generate(request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap()
 }
 
-/// Returns greedy settings, sampled ones, and sampled ones with all penalties on earlier tokens.
+/// Returns greedy settings, settings with random sampling, and settings with random sampling and
+/// all penalties on earlier tokens.
 pub fn settings() -> [SamplerSettings; 3] {
     let drawn = SamplerSettings { seed: 11, temperature: 1.2, ..SamplerSettings::default() };
     let remembers = SamplerSettings {
@@ -217,8 +220,8 @@ pub fn settings() -> [SamplerSettings; 3] {
     [SamplerSettings::greedy(), drawn, remembers]
 }
 
-/// Checks that the text and the session's position are those without drafts. Returns the numbers of
-/// accepted and of drafted tokens.
+/// Checks that the text and the session's position are the same as without drafts. Returns the
+/// number of accepted and of drafted tokens.
 #[track_caller]
 pub fn same(session: &mut Session, request: &Request, expected: &Generation, what: &str) -> (u64, u64) {
     let found = generate(session, request);
@@ -300,8 +303,8 @@ fn json_matcher(model: &LoadedModel) -> Matcher {
     Vocabulary::new(model.tokenizer().unwrap()).unwrap().matcher(&source).unwrap()
 }
 
-/// Draft tokens that a grammar forbids are rejected. After a rejection, the grammar's state is that
-/// after the last sampled token.
+/// Checks that draft tokens that a grammar forbids are rejected. After a rejection, the grammar's
+/// state is the one after the last sampled token.
 #[test]
 fn drafts_change_no_grammar_constrained_answers() {
     let mut plain = session(None, 0);
@@ -327,8 +330,8 @@ fn drafts_change_no_grammar_constrained_answers() {
     assert!(accepted > 20 && accepted < drafted, "{accepted} of {drafted}");
 }
 
-/// If the caller stops a text within a draft, later tokens are dropped, and the next request reuses
-/// the remaining tokens.
+/// Checks a text that the caller stops within a draft. Later tokens are dropped, and the next
+/// request reuses the remaining tokens.
 #[test]
 fn stopping_during_a_draft_keeps_only_returned_tokens() {
     let mut plain = session(None, 9);
@@ -352,7 +355,8 @@ fn stopping_during_a_draft_keeps_only_returned_tokens() {
     assert_eq!(generate(&mut plain, &request).tokens, expected.tokens);
 }
 
-/// If a context becomes full during a draft, the text ends or continues as it does without drafts.
+/// Checks that a text ends or continues as it does without drafts, if the context becomes full
+/// during a draft.
 #[test]
 fn drafts_change_no_context_end() {
     let open = |max: usize| {
@@ -383,8 +387,8 @@ fn drafts_change_no_context_end() {
 /// The tokens of a request, and the reason for its end.
 pub type Ended = (Vec<u32>, Option<End>);
 
-/// Runs requests. Returns all tokens of each with the reason for its end, and the max number of
-/// rows of a step.
+/// Runs requests. Returns the tokens of each request with the reason for its end, and the max
+/// number of rows in a step.
 pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> (Vec<Ended>, usize) {
     let mut waiting: Vec<usize> = (0..jobs.len()).collect();
     let mut ids: Vec<Option<RequestId>> = vec![None; jobs.len()];
@@ -413,7 +417,7 @@ pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> 
     (all, most)
 }
 
-/// Requests of all kinds run together, in random combinations.
+/// Checks requests of all kinds that run together, in random combinations.
 #[test]
 fn drafts_change_no_concurrent_requests() {
     let open = |more: u32| {
@@ -467,13 +471,13 @@ fn models_without_state_truncation_refuse_drafts() {
         assert!(matches!(refused, Err(ixc::GenerationError::NoSpeculation)), "{name}");
     }
     let model = golden("mamba2").model;
-    // This model has no vocabulary; the error about that follows the warning.
+    // This model has no vocabulary, so an error about that follows the warning.
     let output = ixc(["run", "-m"]).arg(&model).args(["--spec", "ngram", "-p", "a"]).output().unwrap();
     assert!(stderr(&output).contains("--spec has no effect"), "{}", stderr(&output));
 }
 
-/// A draft model with the same weights drafts every likely token. Its state stays in step with the
-/// large model's.
+/// Checks a draft model with the same weights as the large model. It drafts every likely token, and
+/// its state follows the large model's.
 #[test]
 fn draft_model_predicts_for_a_large_model() {
     let mut plain = session(None, 0);
@@ -525,7 +529,7 @@ fn draft_model_serves_concurrent_requests() {
     let (found, _) = run(&mut guessing, &jobs, &mut random);
     assert_eq!(found, expected);
     let tally = guessing.speculation_tally();
-    // Some drafts are rejected, because both models read the prompt in different parts, which
+    // Some drafts are rejected, because the two models read the prompt in different parts, which
     // changes the rounding.
     assert!(tally.accepted > 10 && tally.accepted * 2 > tally.drafted, "{tally:?}");
 }
@@ -544,7 +548,7 @@ fn draft_model_of_another_vocabulary_is_refused() {
     assert!(!output.status.success() && stderr(&output).contains("vocabulary"), "{}", stderr(&output));
 }
 
-/// The program: the text, the lines of `--stats`, and refused options.
+/// Checks the program: the text, the lines of `--stats`, and refused options.
 #[test]
 fn drafts_work_on_the_command_line() {
     let folder = scratch("speculation");
@@ -584,7 +588,7 @@ fn drafts_work_on_the_command_line() {
     }
 }
 
-/// The server reports drafts to each client and to Prometheus.
+/// Checks that the server reports draft statistics to each client and to Prometheus.
 #[test]
 fn server_reports_draft_statistics() {
     let body = json!({
@@ -603,7 +607,7 @@ fn server_reports_draft_statistics() {
     assert!(server.metric("spec_decode_num_draft_tokens_total") as u64 == drafted);
     assert!(server.metric("spec_decode_num_accepted_tokens_total") as u64 == accepted);
     assert!(server.metric("spec_decode_num_drafts_total") > 0.0);
-    // A stop text within a draft ends the answer there.
+    // If a stop text is within a draft, the answer ends at the stop text.
     let text = expected["content"].as_str().unwrap();
     let stop: String = text.chars().skip(text.chars().count() / 2).take(3).collect();
     let mut stopped = body.clone();

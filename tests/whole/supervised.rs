@@ -1,4 +1,4 @@
-//! `ixc serve` under a service manager: an inherited socket, and messages about readiness.
+//! `ixc serve` under a service manager: it uses an inherited socket, and reports when it is ready.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use crate::support::{ixc, stderr};
 
 /// Returns a shell command that starts a server with the socket as descriptor 3. The shell sets
-/// `LISTEN_PID`, because a process id is known only in the process itself.
+/// `LISTEN_PID`, because only the process itself knows its id before it starts the server.
 fn supervised(socket: impl Into<OwnedFd>, variables: &str, arguments: &[&str]) -> Command {
     let program = ixc(["serve", "demo", "-q", "-t", "2"]);
     let mut shell = Command::new("sh");
@@ -33,7 +33,7 @@ fn terminate(child: &Child) {
 
 #[test]
 fn requests_before_readiness_are_answered() {
-    // A short path is needed, because paths of sockets have at most 107 bytes.
+    // The folder's path must be short, because the path of a socket has at most 107 bytes.
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("notify");
     let manager = UnixDatagram::bind(&place).unwrap();

@@ -1,5 +1,5 @@
-//! Untrusted text never reaches a terminal with control characters: names, labels and texts in
-//! models, descriptors and file names. Tested on a pseudo-terminal.
+//! Untrusted text at a terminal: names, labels and texts in models, descriptors and file names.
+//! Control characters in them never reach the terminal, which the tests check on a pseudo-terminal.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,11 +13,11 @@ use ixc::model_files::gguf::write::GgufWriter;
 use ixc::model_files::gguf::{Gguf, StringArray};
 use serde_json::Value as Json;
 
-/// Sets a title, clears the screen, rings the bell, and reverses the writing direction.
+/// Text that sets a title, clears the screen, rings the bell, and reverses the writing direction.
 const EVIL: &str = "\u{1b}]0;pwned\u{7}\u{1b}[2J\u{202e}\u{9b}31mEVIL";
 
 /// Runs a command on a new terminal, and returns its output there. Standard error is on the
-/// terminal, and standard output too, unless `out` is set.
+/// terminal. Standard output is on the terminal too, unless `out` is set.
 fn on_terminal(mut command: Command, out: Option<Stdio>) -> String {
     let (mut ours, mut theirs) = (-1, -1);
     // SAFETY: both pointers are valid, and the other pointers are null, which the call allows.
@@ -27,11 +27,11 @@ fn on_terminal(mut command: Command, out: Option<Stdio>) -> String {
     assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: both were opened just now, and have no other owner.
     let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-    // Without colours, which are escape sequences of ixc itself.
+    // Turns off colours, which are escape sequences of `ixc` itself.
     command.env("NO_COLOR", "1").env("TERM", "xterm");
     let mut child =
         command.stdout(out.unwrap_or_else(|| theirs.try_clone().unwrap().into())).stderr(theirs).spawn().unwrap();
-    // The command object would keep the terminal open.
+    // The command object would keep the terminal open, so it is dropped.
     drop(command);
     let (mut shown, mut part) = (Vec::new(), [0; 4096]);
     let mut ours = File::from(ours);
@@ -40,7 +40,7 @@ fn on_terminal(mut command: Command, out: Option<Stdio>) -> String {
         shown.extend(&part[..count]);
     }
     child.wait().unwrap();
-    // The progress line's escape sequence belongs to ixc.
+    // Removes the escape sequence of the progress line, which belongs to `ixc`.
     String::from_utf8_lossy(&shown).replace("\r\u{1b}[K", "")
 }
 
@@ -51,8 +51,8 @@ fn is_terminal_control(shown: &str) -> bool {
 /// Writes the demo model with an escape sequence in every token of ordinary text, and in its name.
 fn hostile_model(path: &Path) {
     let demo = Gguf::open(&demo_model()).unwrap();
-    // `ě` is GPT-2's letter for the byte 0x1b; the following letters are the rest of the escape
-    // sequence.
+    // `ě` is the character with which GPT-2's vocabularies represent the byte 0x1b. The following
+    // letters are the remaining part of the escape sequence.
     let tokens = demo.metadata().read::<&StringArray>("tokenizer.ggml.tokens").unwrap();
     let evil = tokens.iter().enumerate().map(|(i, text)| if i < 300 { text.to_owned() } else { format!("ě[2J{i}") });
     let tokens: StringArray = evil.collect();
@@ -99,7 +99,7 @@ fn hostile_names_send_no_terminal_escapes() {
     let named = folder.join(format!("{}.gguf", EVIL.replace('/', "")));
     fs::write(&named, "GGUF").unwrap();
 
-    // In a pipe text is unchanged, so this test would see escape sequences.
+    // In a pipe, text is unchanged. This test thus also shows that it would see escape sequences.
     let mut raw = ixc(["detokenize"]);
     raw.arg(&model).arg("300,301");
     assert!(stdout(raw).contains("\u{1b}[2J"));
@@ -132,7 +132,7 @@ fn hostile_names_send_no_terminal_escapes() {
         ixc(["kernel", "run", EVIL]),
         ixc(["simulate", "--target", &format!("dataflow:{EVIL}")]),
     ];
-    // Commands that print texts on standard error, while standard output is a file.
+    // These commands print texts on standard error, while standard output is a file.
     let beside = [
         with(&["simulate", "--target", "dataflow:small", "--html", "-"], &model, &text),
         with(&["compile", "--target", "dataflow:small", "-o", "-"], &model, &[]),
@@ -148,8 +148,8 @@ fn hostile_names_send_no_terminal_escapes() {
     }
 }
 
-/// Lines are no wider than the terminal or `COLUMNS`, and are not wrapped in a pipe. Words are
-/// wrapped without losing any.
+/// Checks that lines are no wider than the terminal or `COLUMNS`, and are not wrapped in a pipe.
+/// Wrapping loses no words.
 #[test]
 fn lines_fit_the_terminal() {
     let commands: [&[&str]; 7] = [
@@ -175,7 +175,7 @@ fn lines_fit_the_terminal() {
         let text = on(words, 80, "");
         assert!(!text.is_empty(), "{words:?}");
         for line in text.lines() {
-            // A word that fits no line stays whole.
+            // A word that is wider than a line stays whole.
             let is_long_word = line.split_whitespace().any(|word| word.chars().count() > 40);
             assert!(line.chars().count() <= 80 || is_long_word, "{words:?}: {} columns: {line}", line.chars().count());
         }

@@ -1,4 +1,4 @@
-//! `ixc run --trace`: a timeline of the whole program.
+//! `ixc run --trace`, which writes a timeline of the whole program.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ fn a_run_writes_its_timeline_and_the_same_text() {
     let path = folder.join("out.json");
     let expected = stdout(ixc(GREEDY));
     for (memory, streamed) in [(None, false), (Some("8MiB"), true)] {
-        // The error for a small budget names the memory that the process needs in addition to
+        // The error for a small budget states how much memory the process needs in addition to
         // experts.
         let needed = memory.map(|memory| {
             let refused =
@@ -28,7 +28,8 @@ fn a_run_writes_its_timeline_and_the_same_text() {
         command.args(needed.iter().flat_map(|needed| ["--memory", needed])).arg("--trace").arg(&path).arg(demo_model());
         assert_eq!(stdout(command), expected, "{memory:?}");
         let trace = Timeline::read(&fs::read_to_string(&path).unwrap());
-        // The prompt, and all tokens except the last, which no step follows.
+        // There are steps for the prompt and for all tokens except the last, because no step
+        // follows the last token.
         let steps = trace.spans("tokens");
         assert_eq!(steps.len(), 12);
         assert!(steps[0].name.starts_with("prefill of "), "{}", steps[0].name);

@@ -1,5 +1,5 @@
-//! Agents that take turns: each agent's text remains in a slot, and the common prefix is computed
-//! once.
+//! Agents that take turns. Each agent's text remains in a slot, and the common prefix of the texts
+//! is computed once.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use ixc::loaded_model::LoadedModel;
 use ixc::runtime::engine;
 use ixc::runtime::sample::SamplerSettings;
 
-/// Tokens of the agents' common prefix.
+/// Number of tokens in the agents' common prefix.
 const SHARED: usize = 304;
-/// Number of tokens that an agent gets in a turn, and number of tokens of its answer.
+/// Number of new tokens that an agent gets in a turn, and number of tokens of its answer.
 const TOLD: usize = 48;
 const ANSWER: usize = 50;
 
@@ -23,13 +23,13 @@ fn generator(sequences: u32) -> Generator {
 
 /// An agent's text so far.
 struct Agent {
-    /// Number of the agent, which makes its tokens different from other agents' tokens.
+    /// Number of the agent. It makes the agent's tokens different from those of other agents.
     number: u32,
     text: Vec<u32>,
 }
 
-/// Results of a turn: tokens of the prompt, tokens that were not computed again, and the id and the
-/// log-probability's bits of each generated token.
+/// Results of a turn: the number of prompt tokens, the number of them that were not computed again,
+/// and the generated tokens. Each generated token has its id and the bits of its log-probability.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Turn {
     prompt: usize,
@@ -42,7 +42,7 @@ impl Agent {
         Agent { number, text: (0..SHARED as u32).map(|i| 300 + i % 91).collect() }
     }
 
-    /// Adds new tokens to the text.
+    /// Adds new tokens to the agent's text.
     fn tell(&mut self) {
         let begin = 1000 * (1 + self.number) + self.text.len() as u32;
         self.text.extend(begin..begin + TOLD as u32);
@@ -78,8 +78,8 @@ impl Agent {
     }
 }
 
-/// Returns the number of the prompt's tokens that the slot holds from earlier turns. The slot does
-/// not hold the last token of the answer, which was never computed, and the new tokens.
+/// Returns the number of prompt tokens that the slot holds from earlier turns. The slot holds
+/// neither the new tokens, nor the last token of the previous answer, which was never computed.
 fn held_before(turn: &Turn) -> usize {
     turn.prompt - TOLD - 1
 }
@@ -101,16 +101,16 @@ fn alternating_agents_compute_only_their_new_tokens() {
                 };
                 let how = format!("{agents} agents, round {round}, agent {}", agent.number);
                 assert_eq!((turn.prompt, turn.reused), (same.text.len() + TOLD, expected), "{how}");
-                // If an agent is alone, it continues in the only slot, and its whole first prompt
-                // is computed.
+                // Another agent runs alone with the same tokens. It always continues in the only
+                // slot, and its first prompt is computed completely.
                 assert!(same.turn(alone).made == turn.made, "{how}: other bits");
             }
         }
     }
 }
 
-/// If there are more texts than slots, the least recently used text is dropped, except for the
-/// parts that other slots share.
+/// Checks that the least recently used text is dropped if there are more texts than slots. Parts
+/// that other slots share are kept.
 #[test]
 fn least_recently_used_slot_is_reused_first() {
     let mut generator = generator(2);
@@ -128,14 +128,14 @@ fn least_recently_used_slot_is_reused_first() {
         assert_eq!(reused, held);
     }
     assert_eq!(reused(&mut a, &mut generator).0, SHARED);
-    // The previous turn of `a` took the slot of `b`.
+    // In its previous turn, `a` took the slot of `b`.
     let (found, held) = reused(&mut c, &mut generator);
     assert_eq!(found, held);
     assert_eq!(reused(&mut b, &mut generator).0, SHARED);
 }
 
-/// If only a short end of a text changes, the slot is truncated. If more changes, the common part
-/// is copied to another slot, and the slot is kept.
+/// Checks changes at the end of a text. If a short part changes, the slot is truncated. If more
+/// changes, the common part is copied to another slot, and the slot is kept.
 #[test]
 fn short_changes_truncate_and_large_ones_copy_the_slot() {
     let mut generator = generator(3);
@@ -154,7 +154,7 @@ fn short_changes_truncate_and_large_ones_copy_the_slot() {
     assert_eq!(second.reused, whole - 10);
     let second = second.prompt + ANSWER - 1;
     assert_eq!(held(&generator), [0, 0, second]);
-    // Other tokens replace the whole answer: the slot with the earlier text stays.
+    // Other tokens replace the whole answer, so the slot with the earlier text is kept.
     a.text.truncate(first.prompt);
     let third = a.turn(&mut generator);
     assert_eq!(third.reused, first.prompt);
@@ -176,8 +176,8 @@ fn short_changes_truncate_and_large_ones_copy_the_slot() {
     }
 }
 
-/// While another request decodes, a step reads at most the set number of prompt rows. The texts are
-/// the same.
+/// Checks that a step reads at most the set number of prompt rows while another request decodes.
+/// The texts are the same.
 #[test]
 fn prompt_rows_per_step_are_limited_while_decoding() {
     let run = |rows: Option<usize>| {

@@ -1,5 +1,5 @@
-//! Wrong usage: exit status 2 for every mistake, and a message with the correct usage. Also other
-//! messages of the program.
+//! Wrong usage: every mistake gives exit status 2 and a message with the correct usage. Other
+//! messages of the program are tested, too.
 
 use std::fs;
 
@@ -54,12 +54,12 @@ fn help_is_a_command_and_foreign_commands_are_explained() {
         assert!(output.status.code() == Some(2) && said.contains(says), "{said}");
         assert!(!said.contains("similar"), "{said}");
     }
-    // A tip appears only if the word is similar.
+    // A tip appears only if a command has a similar name.
     assert!(stderr(&ixc(["inspec"]).output().unwrap()).contains("'inspect'"));
     assert!(!stderr(&ixc(["sernel"]).output().unwrap()).contains("'kernel'"));
     let said = stderr(&ixc(["kernel", "nosuch"]).output().unwrap());
     assert!(said.contains("unrecognized subcommand 'nosuch'") && !said.contains("tip:"), "{said}");
-    // `ls` is a command of other programs only as the first word.
+    // A hint about `ls` as a command of other programs appears only if `ls` is the first word.
     let said = stderr(&ixc(["kernel", "ls"]).output().unwrap());
     assert!(said.contains("unrecognized subcommand 'ls'") && !said.contains("keeps no models"), "{said}");
 }
@@ -137,7 +137,7 @@ fn log_file_is_appended_and_other_files_are_refused() {
     assert!(text.starts_with("20") && text.contains("kernels ready") && !text.contains('\u{1b}'), "{text}");
     run(&log);
     assert!(fs::read_to_string(&log).unwrap().starts_with(&text), "the second is appended");
-    // Any other file remains unchanged.
+    // A file of any other kind remains unchanged.
     let model = folder.join("model.gguf");
     fs::copy(demo_model(), &model).unwrap();
     for (other, status) in [(&model, 74), (&folder, 66)] {
@@ -147,11 +147,11 @@ fn log_file_is_appended_and_other_files_are_refused() {
     assert_eq!(fs::read(&model).unwrap(), fs::read(demo_model()).unwrap());
 }
 
-/// Without memory the program prints one line and ends with a status: no signal, no backtrace, no
-/// hang.
+/// Checks that the program prints one line and ends with a status if it gets no memory. There is no
+/// signal, backtrace or hang.
 #[test]
 fn memory_exhaustion_is_an_error() {
-    // The address space must also hold the program and the C library.
+    // The address space must have room for the program and the C library, too.
     let program = fs::metadata(env!("CARGO_BIN_EXE_ixc")).unwrap().len() >> 20;
     for mebibytes in [10, 20, 40, 50, 60, 90, 120, 160].map(|more| program + more) {
         let taken = measured(
@@ -169,7 +169,8 @@ fn memory_exhaustion_is_an_error() {
     }
 }
 
-/// The error for a misspelled file or option names the right one, and no unlike name.
+/// Checks that the error for a misspelled file or option suggests the right name, and no names that
+/// are not similar.
 #[test]
 fn misspelled_names_get_suggestions() {
     let folder = scratch("misspelled");
@@ -197,7 +198,8 @@ fn misspelled_names_get_suggestions() {
     assert!(status == Some(2) && !text.contains("similar"), "{text}");
 }
 
-/// Errors of clap and of this program have the same form, and one option controls their colours.
+/// Checks that errors of clap and of this program have the same form, and that one option controls
+/// their colours.
 #[test]
 fn error_colours_follow_one_option() {
     let red = |text: &str| text.contains("\u{1b}[") && text.contains("error:");
@@ -216,8 +218,8 @@ fn error_colours_follow_one_option() {
     assert_eq!(ixc(["run", "--color", "mauve"]).output().unwrap().status.code(), Some(2));
 }
 
-/// The error for a weight's name in place of a kernel's name suggests the right options, and few
-/// kernels.
+/// Checks the error for a weight's name in place of a kernel's name. It suggests the right options,
+/// and only a few kernels.
 #[test]
 fn weight_name_given_as_kernel_suggests_op_options() {
     let output = ixc(["dump", "demo", "--stage", "asm", "--kernel", "blk.1.ffn_down"]).output().unwrap();

@@ -1,5 +1,5 @@
 //! The workflow of a kernel developer: inspect every compilation step, change a kernel, and run the
-//! model with the change.
+//! model with the changed kernel.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,8 @@ fn compiling_resumes_after_each_pass_with_equal_plan() {
             let resumed = plan(&folder, "resumed.ixp", &[memory, &["--start-from", start.to_str().unwrap()]].concat());
             assert!(resumed == whole, "after {file}");
         }
-        // The output at an early stop is that of the same pass in a whole compilation.
+        // If compilation stops early, the last output is the same as that of this pass in a whole
+        // compilation.
         let short = folder.join(format!("short{}", memory.len()));
         let command = [&["compile", "--target", "avx2", "--stop-after", "tile"], memory, &["--dump-dir"]].concat();
         stdout(ixc(arguments(&command, &[&short])));
@@ -78,7 +79,7 @@ fn dump_names_the_kernels_of_ops_without_weights() {
     named.sort_unstable();
     named.dedup();
     assert!(down["kernels"].as_array().unwrap().len() > 1, "{down}");
-    // The manifest counts further kernels, which pack weights.
+    // The manifest also counts kernels that pack weights, which the index does not name.
     assert!(manifest["kernels"].as_u64().unwrap() >= named.len() as u64, "{manifest:#}");
     for name in named {
         let kernel = |ending: &str| folder.join("kernels").join(format!("{name}.{ending}"));
@@ -91,7 +92,7 @@ fn dump_names_the_kernels_of_ops_without_weights() {
     }
     let bytes: u64 = walk(&folder).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     assert!(bytes < fs::metadata(demo_model()).unwrap().len(), "{bytes}");
-    // The command does not write into a folder with files.
+    // The command does not write into a folder that already has files.
     let again = ixc(arguments(&compile, &[&folder])).output().unwrap();
     assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
 }
@@ -133,7 +134,8 @@ fn dump_without_resume_point_is_refused() {
     assert!(output.status.code() == Some(2) && stderr(&output).contains("a plan already fixes"), "{}", stderr(&output));
 }
 
-/// The loop of a kernel developer: dump, edit a kernel, compare it, run the model with it.
+/// Checks the work of a kernel developer: dump the kernels, edit one, compare it with the original,
+/// and run the model with it.
 #[test]
 fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     let folder = scratch("workbench-kernel");
@@ -163,10 +165,10 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     let diff = |more: &[&str]| {
         stdout(ixc(arguments(&[&["kernel", "diff", "--target", "portable", "-r", "3"], more].concat(), &[&edited])))
     };
-    // The kernel as it was dumped.
+    // The file has the kernel as it was dumped.
     fs::write(&edited, &text).unwrap();
     assert!(diff(&[]).contains("of the same IR") && diff(&[]).contains("equal, bit for bit"), "{}", diff(&[]));
-    // Another constant is added to the mean of squares.
+    // In this edit, another constant is added to the mean of squares.
     let wrong = text.replacen(" 1e-6", " 4.0", 1);
     assert_ne!(wrong, text);
     fs::write(&edited, &wrong).unwrap();
@@ -182,15 +184,15 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
         let output = ixc(arguments(words, more)).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output))
     };
-    // The interpreter computes the same wrong result as the kernel; the formula of the spec gives
-    // another.
+    // The interpreter computes the same wrong result as the edited kernel, but the formula of the
+    // spec gives another result.
     let (status, said, error) = exit(&["kernel", "run", "--target", "portable"], &[&edited]);
     assert!(said.contains("equal to the interpreter's, bit for bit") && said.contains("by spec  wrong: "), "{said}");
     assert!(status == Some(1) && error.contains("computes wrong results"), "{error}");
     let differs = ["kernel", "diff", "--target", "portable", "-r", "0", "--exit-code"];
     assert_eq!(exit(&differs, &[&edited]).0, Some(1));
     assert_eq!(exit(&[&differs[..], &["--json"]].concat(), &[&edited]).0, Some(1));
-    // It runs in the model only with --no-override-check.
+    // The edited kernel runs in the model only with --no-override-check.
     for command in [&["run", "-p", "a", "-n", "1"][..], &["bench", "-p", "0", "-n", "1"], &["compile", "--no-weights"]]
     {
         let words = [command, &["--target", "portable"]].concat();
@@ -207,14 +209,14 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
         ["run", plan.to_str().unwrap(), "--raw", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--override"];
     assert_eq!(exit(&words, &[&edited]).0, Some(1));
     assert_eq!(ixc(arguments(&words, &[&edited, unchecked])).output().unwrap().stdout, other.stdout);
-    // A change as small as that of another order of sums is accepted.
+    // A change is accepted if it is as small as that of summing in another order.
     let close = text.replacen(" 1e-6", " 1.1e-6", 1);
     fs::write(&edited, &close).unwrap();
     let (status, said, error) = exit(&["kernel", "run", "--target", "portable"], &[&edited]);
     assert!(status == Some(0) && said.contains("by spec  "), "{said} {error}");
     let (status, _, error) = exit(&words, &[&edited]);
     assert!(status == Some(0), "{error}");
-    // A kernel that breaks a rule is shown with the position.
+    // If the kernel breaks a rule, the error shows the position.
     let store = text.lines().find(|line| line.contains("  store ")).unwrap();
     let outside = store.replacen('[', "[1048576 + ", 1);
     fs::write(&edited, text.replacen(store, &outside, 1)).unwrap();

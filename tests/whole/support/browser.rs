@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::scratch;
 
-/// Max time for an expected event.
+/// Max time to wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A browser with one page, which ends when this is dropped.
@@ -19,7 +19,8 @@ pub struct Browser {
     child: Child,
     socket: TcpStream,
     calls: u64,
-    /// Messages of the browser about the page: script errors, and content that its policy refused.
+    /// Error messages of the browser about the page: script errors, and content that the page's
+    /// policy refused.
     pub complaints: Vec<String>,
 }
 
@@ -54,7 +55,8 @@ impl Browser {
         let path = page["webSocketDebuggerUrl"].as_str().unwrap().split_once(&address).unwrap().1.to_owned();
         let mut socket = TcpStream::connect(&address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The WebSocket key can be constant, since there is no proxy in between.
+        // The WebSocket key can be constant, since there is no proxy between this client and the
+        // browser.
         let upgrade = format!(
             "GET {path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -87,8 +89,8 @@ impl Browser {
             let said = &message["params"];
             match message["method"].as_str() {
                 Some("Runtime.exceptionThrown") => self.complaints.push(said["exceptionDetails"].to_string()),
-                // Log entries about requests that the server refused, and advice, are not errors of
-                // the page.
+                // Log entries about requests that the server refused, and entries with advice, are
+                // not errors of the page.
                 Some("Log.entryAdded") if said["entry"]["source"] != "network" && said["entry"]["level"] == "error" => {
                     self.complaints.push(said["entry"].to_string());
                 }
@@ -118,7 +120,8 @@ impl Browser {
     }
 
     /// Opens a page, or reloads the current one. In about one of fifty cases, the browser ignores a
-    /// navigation from an anchor of a page to the same page without it. The call then repeats it.
+    /// navigation from a URL with an anchor to the same URL without it. This function then repeats
+    /// the navigation.
     #[track_caller]
     pub fn open(&mut self, address: &str) {
         let begin = Instant::now();
@@ -148,7 +151,7 @@ impl Browser {
         }
     }
 
-    /// Sets the window's size, and light or dark colours.
+    /// Sets the size of the window, and light or dark colours.
     pub fn resize(&mut self, width: u32, height: u32, scheme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -162,7 +165,7 @@ impl Browser {
         fs::write(path, of_base64(picture["data"].as_str().unwrap())).unwrap();
     }
 
-    /// Sends a text in one frame (RFC 6455) with a zero mask.
+    /// Sends a text as one WebSocket frame (RFC 6455), with a mask of zeros.
     fn send(&mut self, text: &str) {
         let mut frame = vec![0x81];
         match text.len() {

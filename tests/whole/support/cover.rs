@@ -1,11 +1,11 @@
-//! Cover of golden models: a few models whose plans have all features of all plans. `IXC_ALL=1`
-//! selects all models, as a release does.
+//! Cover of golden models: a few models whose plans together have all features of all plans.
+//! `IXC_ALL=1` selects all models instead, as for a release.
 //!
-//! Features of a model on a target:
-//! - each kernel spec, with its numbers by their kind: none, 0, 1 or more;
+//! The features of a model on a target are:
+//! - each kernel spec, in which each number is replaced by its kind: none, 0, 1 or more;
 //! - each source of an argument of a task, and each kind of step;
-//! - each op of the graph after all passes, with its attributes, whose numbers are treated in the
-//!   same way.
+//! - each op of the graph after all passes, with its attributes; numbers in them are replaced in
+//!   the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,12 +23,12 @@ use super::Golden;
 
 type Features = Arc<BTreeSet<String>>;
 
-/// Returns whether tests run all models. They also do so if tables of checksums are rewritten.
+/// Returns whether tests run all models. This is also so if tables of checksums are rewritten.
 pub fn runs_all() -> bool {
     std::env::var_os("IXC_ALL").is_some() || bless::is_asked_for()
 }
 
-/// Returns the models that cover `models` on a target, in their order.
+/// Returns the models of a cover of `models` on a target, in the order of `models`.
 ///
 /// # Panics
 /// If a model does not compile.
@@ -36,16 +36,16 @@ pub fn cover(models: &[Golden], target: Target) -> Vec<&Golden> {
     cover_on(models, &[target]).into_iter().map(|(model, _)| model).collect()
 }
 
-/// Returns pairs of model and target. A feature that several targets have is covered on one of
-/// them, and models alternate between targets. This is for tests of code that is the same for all
-/// targets.
+/// Returns pairs of a model and a target that cover all features. A feature that occurs on several
+/// targets is covered on one of them, and models alternate between targets. This is for tests of
+/// code that is the same for all targets.
 ///
 /// # Panics
 /// If a model does not compile.
 pub fn cover_on<'m>(models: &'m [Golden], targets: &[Target]) -> Vec<(&'m Golden, Target)> {
     let count = targets.len();
     let pairs = models.iter().enumerate().flat_map(|(number, model)| {
-        // Each model begins with the target after the first target of the previous model.
+        // The targets of a model begin one after the first target of the previous model.
         (0..count).map(move |turn| (model, targets[(number + turn) % count]))
     });
     let pairs: Vec<_> = pairs.collect();
@@ -58,7 +58,7 @@ pub fn cover_on<'m>(models: &'m [Golden], targets: &[Target]) -> Vec<(&'m Golden
     let mut selected = BTreeSet::new();
     while !missing.is_empty() {
         let gain = |number: &usize| features[*number].iter().filter(|feature| missing.contains(feature)).count();
-        // If several pairs have the same gain, the first one is taken.
+        // If several pairs add the same number of features, the first of these pairs is taken.
         let best = (0..pairs.len()).rev().max_by_key(gain).unwrap();
         missing.retain(|feature| !features[best].contains(*feature));
         assert!(selected.insert(best), "a model that adds nothing");
@@ -73,7 +73,7 @@ pub fn cover_on<'m>(models: &'m [Golden], targets: &[Target]) -> Vec<(&'m Golden
     selected.into_iter().map(|number| pairs[number]).collect()
 }
 
-/// Returns the features of a model's plan, found once for all tests.
+/// Returns the features of a model's plan. They are computed once for all tests.
 fn features_of(golden: &Golden, target: Target) -> Features {
     type Known = BTreeMap<(PathBuf, &'static str), Arc<OnceLock<Features>>>;
     static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());

@@ -1,4 +1,4 @@
-//! Plans in engines: native if this machine supports the target, else emulated.
+//! Engines that run plans: natively if this machine supports the target, otherwise emulated.
 
 use std::path::Path;
 
@@ -11,19 +11,20 @@ use ixc::runtime::streaming::predict::{PredictionSettings, StrategyChoice};
 use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 
-/// Returns the backend that runs a target's kernels on this machine. From now on, engines of this
-/// process share code: it takes most of the time of a test, and most tests load the same models.
+/// Returns the backend that runs a target's kernels on this machine. From then on, all engines of
+/// this process share code, because generating it takes most of a test's time, and most tests load
+/// the same models.
 pub fn native(target: Target) -> BackendKind {
     share_artifacts();
     if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
 }
 
-/// Loads an engine of two threads, with `budget` bytes for experts; 0 keeps them all in memory.
+/// Loads an engine of two threads, with `budget` bytes for experts; 0 keeps all experts in memory.
 pub fn load(plan: Plan<Kernel>, target: Target, budget: u64) -> Result<Engine, LoadError> {
     load_reading_ahead(plan, target, budget, StrategyChoice::Off)
 }
 
-/// Loads an engine like [`load`], which reads experts ahead.
+/// Loads an engine like [`load`] that also reads experts ahead.
 pub fn load_reading_ahead(
     plan: Plan<Kernel>,
     target: Target,
@@ -37,7 +38,7 @@ pub fn load_reading_ahead(
     Engine::load(plan, Path::new(""), &options)
 }
 
-/// Returns logits of all tokens, from the start, in steps of `step` tokens.
+/// Returns the logits of all tokens, computed from the start, in steps of `step` tokens.
 pub fn logits(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
     engine.reset();
     let parts = tokens.chunks(step).map(|part| (part, (0..part.len() as u32).collect::<Vec<_>>()));

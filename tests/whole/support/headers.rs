@@ -1,5 +1,5 @@
-//! Models of real shapes without their weights: GGUF files with all keys and tensors, and holes in
-//! place of the weights. A model of 200 GB takes only the space of its vocabulary.
+//! Model files with real shapes but without weights: GGUF files with all keys and tensors, and
+//! holes in place of the weights. A model of 200 GB takes only the space of its vocabulary.
 //!
 //! Shapes are those of the published `config.json` files. Formats are those of llama.cpp's
 //! `Q4_K_M`.
@@ -11,7 +11,7 @@ use ixc::ir::format::Format;
 use ixc::model_files::gguf::write::GgufWriter;
 use ixc::model_files::gguf::{Array, StringArray, TensorType, Value};
 
-/// Experts of every layer.
+/// Parameters of the experts in each layer.
 #[derive(Clone, Copy, Debug)]
 pub struct ShapeExperts {
     pub count: u64,
@@ -20,7 +20,7 @@ pub struct ShapeExperts {
     pub inner: u64,
 }
 
-/// A model's shape.
+/// Shape of a real model.
 #[derive(Clone, Copy, Debug)]
 pub struct RealShape {
     pub name: &'static str,
@@ -44,7 +44,7 @@ pub struct RealShape {
 pub enum Words {
     /// SentencePiece, with scores.
     Pieces,
-    /// Byte pairs with merges, and the name of the pre-tokenizer.
+    /// Byte pairs with merges. The text is the name of the pre-tokenizer.
     Pairs(&'static str),
 }
 
@@ -96,7 +96,7 @@ const QWEN3_30B: RealShape = RealShape {
     tokenizer: Words::Pairs("qwen2"),
 };
 
-/// The models, the smallest first.
+/// The real shapes, the smallest first.
 pub const REAL_SHAPES: [RealShape; 5] = [
     LLAMA_8B,
     QWEN3_30B,
@@ -114,15 +114,16 @@ pub const REAL_SHAPES: [RealShape; 5] = [
 ];
 
 impl RealShape {
-    /// Returns whether the layer's value and down projections take more bits: the first and last
-    /// eighth of the layers, and every third between (llama.cpp `use_more_bits`).
+    /// Returns whether the layer's value and down projections have more bits. This is so in the
+    /// first and last eighth of the layers, and in every third layer between them (llama.cpp
+    /// `use_more_bits`).
     fn more_bits(&self, layer: u64) -> bool {
         let n = self.layers;
         layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2
     }
 
-    /// Writes the file. Its size on the drive is that of the header. For Llama 3.1 there is also a
-    /// page of weights, whose rotation factors a plan contains.
+    /// Writes the model file. On the drive, it takes only the space of its header. For Llama 3.1, a
+    /// page of weights is also written, because a plan contains the rotation factors in it.
     pub fn write(&self, path: &Path) {
         let writer = self.tensors(self.keys());
         let mut file = File::create_new(path).unwrap();
@@ -171,7 +172,7 @@ impl RealShape {
             Words::Pairs(pre) => writer
                 .key("tokenizer.ggml.model", "gpt2")
                 .key("tokenizer.ggml.pre", pre)
-                // The number of merges is about that of the words.
+                // There are about as many merges as words.
                 .key("tokenizer.ggml.merges", words(self.vocabulary, |i| format!("wo rd{i}"))),
         }
     }

@@ -1,5 +1,5 @@
-//! A model file that is almost empty on the disk: a header, and holes in place of the tensors'
-//! data.
+//! A model file that is almost empty on the drive. It has a header, and holes in place of the
+//! tensors' data.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// Writes the file.
+/// Writes the model file.
 pub fn write(path: &Path) {
     let (width, inner, layers) = SIZES;
     let mut out = b"GGUF\x03\0\0\0".to_vec();

@@ -1,33 +1,34 @@
 //! Generated models for tests: GGUF files with random weights, of any size, architecture and
 //! formats.
 //!
-//! Weights have mean 0 and rows with a Euclidean norm of about 1, so that no part of the result
-//! dominates another; norms are near 1. Every bit of a block is random, and scales have both signs
-//! if quantisers write both.
+//! Weights have mean 0, and their rows have a Euclidean norm of about 1, so that no part of the
+//! result dominates the others. Weights of norms are near 1. Every bit of a quantised block is
+//! random, and scales have both signs if quantisers write both.
 //!
-//! Routers of models with experts choose with a clear margin. Otherwise a rounded activation could
-//! choose another expert than an exact one, and no bound on the error would hold. The router's rows
-//! are random signs, and the embedding of a token is the sum of its experts' router rows.
+//! In models with experts, routers choose with a clear margin. Otherwise, rounded activations could
+//! select other experts than exact ones, and no bound on the error would hold. The router's rows
+//! are random signs, and the embedding of a token is the sum of the router's rows of its experts.
 
 use half::{bf16, f16};
 use ixc::ir::format::Format;
 use ixc::ir::random::Random;
 use ixc::model_files::gguf::write::GgufWriter;
 
-/// Scale of the router rows in embeddings, relative to the random part of the residual, which is
+/// Scale of the router's rows in embeddings, relative to the random part of the residual, which is
 /// about 1.
 const CODE: f32 = 2.0;
-/// Formats of random models' weights. [`ModelParameters::formats`] can set any other format.
+/// Formats that random models use for weights. [`ModelParameters::formats`] can set any other
+/// format.
 const WEIGHTS: [Format; 8] =
     [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
-/// Formats for weights whose numbers are given: the quantiser of each is in this file.
+/// Formats for weights with given numbers. This file has a quantiser for each of these formats.
 const VALUES: [Format; 4] = [Format::F32, Format::F16, Format::Bf16, Format::Q8_0];
-/// Factor of experts' results, so that they have a visible effect in addition to the embeddings.
+/// Factor of the experts' results, so that they have a visible effect compared with the embeddings.
 const LOUD: f32 = 6.0;
-/// Router logits of a token's experts; the others' are near 0.
+/// Router logit of each of a token's experts. The logits of all other experts are near 0.
 const ROUTED: f32 = 4.0;
 
-/// Experts of every layer.
+/// Parameters of the experts in each layer.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertParameters {
     pub count: u64,
@@ -41,7 +42,7 @@ pub struct ExpertParameters {
 pub struct ModelParameters {
     pub seed: u64,
     pub architecture: &'static str,
-    /// Positions of the KV cache.
+    /// Number of positions of the KV cache.
     pub context: u64,
     pub layers: u64,
     pub width: u64,
@@ -55,18 +56,18 @@ pub struct ModelParameters {
     pub vocabulary: u64,
     /// Whether the output matrix is the embedding table.
     pub tied: bool,
-    /// Whether some rows of an F32 embedding table are 0, tiny or huge.
+    /// Whether some rows of an F32 embedding table are 0, tiny or very large.
     pub extreme: bool,
-    /// Whether there is a `rope_freqs.weight`.
+    /// Whether the file has a tensor `rope_freqs.weight`.
     pub rope_factors: bool,
-    /// Formats by prefix of the matrix's name; the first match counts. Without a match, any format
-    /// that the rows allow.
+    /// Formats of matrices, by prefix of the name; the first match counts. A matrix without a match
+    /// has any format that its row length allows.
     pub formats: &'static [(&'static str, Format)],
     /// Additional keys, without the architecture's prefix.
     pub keys: Vec<(&'static str, Key)>,
 }
 
-/// A llama of one layer, as a base for other models.
+/// Parameters of a llama model with one layer, as a base for other models.
 pub const BASE: ModelParameters = ModelParameters {
     seed: 0x0dd,
     context: 75,
@@ -87,7 +88,7 @@ pub const BASE: ModelParameters = ModelParameters {
     keys: Vec::new(),
 };
 
-/// The value of a key.
+/// Value of a metadata key.
 #[derive(Clone, Copy, Debug)]
 pub enum Key {
     U32(u32),
@@ -97,7 +98,7 @@ pub enum Key {
 }
 
 impl ModelParameters {
-    /// Returns the file, which is always the same.
+    /// Returns the bytes of the model's file. Equal parameters give equal bytes.
     pub fn file(&self) -> Vec<u8> {
         let mut maker = Maker { made: self, writer: GgufWriter::new(), rng: Random::new(self.seed), codes: Vec::new() };
         maker.keys();
@@ -121,8 +122,8 @@ impl ModelParameters {
         let experts = routed.then(|| {
             let count = rng.pick(&[1, 2, 3, 5, 7, 8, 9, 16, 17, 33]);
             let used = 1 + rng.below(count.min(6));
-            // Random signs over few elements do not distinguish experts well, so all experts are
-            // used then.
+            // If rows have few elements, random signs do not distinguish experts well, so each
+            // token uses all experts.
             let used = if width < 64 * used { count } else { used };
             ExpertParameters { count, used, inner: rng.pick(&inner) }
         });
@@ -157,11 +158,11 @@ impl ModelParameters {
         }
     }
 
-    /// Returns the format of a matrix with rows of `row` elements, among `allowed`.
+    /// Returns a format from `allowed` for a matrix whose rows have `row` elements.
     fn format(&self, rng: &mut Random, name: &str, row: u64, allowed: &[Format]) -> Format {
         let fits: Vec<Format> = allowed.iter().copied().filter(|format| format.row_bytes(row).is_some()).collect();
         let format = match self.formats {
-            // Rows of any length can be floats; block formats should be as frequent.
+            // Rows of any length can be floats, but block formats should be as frequent as floats.
             [] => {
                 let blocks: Vec<Format> = fits.iter().copied().filter(|format| format.is_quantised()).collect();
                 let any = blocks.is_empty() || rng.once_in(4);
@@ -180,7 +181,7 @@ struct Maker<'m> {
     made: &'m ModelParameters,
     writer: GgufWriter,
     rng: Random,
-    /// For each token, the sum of the router's rows of its experts.
+    /// For each token, the sum of the router's rows of the token's experts.
     codes: Vec<Vec<f32>>,
 }
 
@@ -263,7 +264,7 @@ impl Maker<'_> {
         let table = [made.vocabulary, made.width];
         match made.experts {
             None if made.extreme => {
-                // 1e-38 is close to the least normal number, and its square is 0.
+                // 1e-38 is close to the least normal number, and its square becomes 0.
                 let sizes = [0.0, 1e-38, 1e-20, 1e5, 1.0];
                 let row = |id: u64| sizes[id as usize % sizes.len()];
                 let values: Vec<f32> =
@@ -289,8 +290,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Adds an embedding that determines each token's experts. The router's rows are random signs,
-    /// the same in all layers but in another order.
+    /// Adds an embedding that determines each token's experts. The router's rows are random signs.
+    /// All layers have the same rows, in different orders.
     fn embedding_that_routes(&mut self, experts: ExpertParameters) {
         let made = self.made;
         let width = made.width as usize;
@@ -350,7 +351,7 @@ impl Maker<'_> {
     }
 }
 
-/// Returns random blocks of elements with mean 0 and about this deviation.
+/// Returns random blocks whose elements have mean 0 and about this standard deviation.
 fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
@@ -374,7 +375,8 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
                 let values = if format == Format::Q4K { 16.0 } else { 32.0 };
                 let d = size * 12f32.sqrt() / values / SCALE_MEAN_SQUARE.sqrt();
                 half(block, "d", d);
-                // Minimums of about the scale times the mean quant make the mean 0.
+                // With minimums of about the scale times the mean quantised value, the elements
+                // have mean 0.
                 half(block, "dmin", d * (values - 1.0) / 2.0);
                 let at = format.field("scales");
                 put_scales(rng, &mut block[at..at + 12]);
@@ -383,7 +385,8 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
                 let codec = format.quants().unwrap_or_else(|| panic!("no model file has weights in {format}"));
                 let names: Vec<&str> = codec.numbers().iter().map(|(name, ..)| *name).collect();
                 let put = |block: &mut [u8], field: &str, x: f32| format.put(field, x, block);
-                // Measures the block's mean: the given scale is 1, and the other one 0.
+                // Measures the mean of the block's elements if one of its scales is 1 and the other
+                // is 0.
                 let mut measured = |ones: &str| -> (f32, f32) {
                     names.iter().for_each(|name| put(block, name, if *name == ones { 1.0 } else { 0.0 }));
                     let mut x = vec![0.0; format.block_len()];
@@ -396,7 +399,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
                 let d = if names.len() > 1 { size } else { signed } / deviates;
                 put(block, "d", d);
                 if names.len() > 1 {
-                    // Minimums make the mean 0.
+                    // The minimum is set so that the elements have mean 0.
                     put(block, names[1], -d * mean / minimum);
                 }
             }
@@ -405,13 +408,13 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
     bytes
 }
 
-/// Factor from a uniform number in -1..1 to a number with standard deviation 1.
+/// Factor that turns a uniform number in -1..1 into a number with standard deviation 1.
 const UNIFORM: f32 = 1.732_050_8;
 /// Mean square of 6-bit scales.
 const SCALE_MEAN_SQUARE: f32 = 63.0 * 127.0 / 6.0;
 
-/// Writes eight 6-bit scales, and minimums close to the scales: the inverse of ggml's
-/// `get_scale_min_k4`.
+/// Writes eight 6-bit scales, and minimums that are close to the scales. This is the inverse of
+/// ggml's `get_scale_min_k4`.
 fn put_scales(rng: &mut Random, out: &mut [u8]) {
     out.fill(0);
     for s in 0..8 {
@@ -428,7 +431,7 @@ fn put_scales(rng: &mut Random, out: &mut [u8]) {
     }
 }
 
-/// Quantises 32 numbers as ggml's `quantize_row_q8_0`.
+/// Quantises 32 numbers like ggml's `quantize_row_q8_0`.
 fn q8_0(x: &[f32; 32]) -> Vec<u8> {
     let d = x.iter().fold(0f32, |amax, x| amax.max(x.abs())) / 127.0;
     let mut block = f16::from_f32(d).to_le_bytes().to_vec();

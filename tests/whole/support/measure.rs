@@ -1,7 +1,8 @@
 //! Processor time and peak memory of a command, as the system reports them.
 //!
-//! The system's peak of a child starts with the memory of its parent, so the parent must be small.
-//! It is this test program, started again only for that ([`measuring_program`]).
+//! The system's peak memory of a child includes the memory of its parent, so the parent must be
+//! small. The parent is this test program, started again only for measuring
+//! ([`measuring_program`]).
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ pub struct Measured {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: String,
-    /// Processor time of all threads of the command, and of its children.
+    /// Processor time of all threads of the command and of its child processes.
     pub processor: Duration,
     /// Peak memory in KiB, including mapped files.
     pub peak_kib: u64,
@@ -39,7 +40,7 @@ struct Task {
     folder: PathBuf,
 }
 
-/// Resources of a program, as the measuring program writes them.
+/// Resources that a program used, as the measuring program writes them.
 #[derive(Serialize, Deserialize)]
 struct Taken {
     code: Option<i32>,
@@ -47,13 +48,14 @@ struct Taken {
     peak_kib: u64,
 }
 
-/// Environment variable with a [`Task`] for the measuring program.
+/// Environment variable that contains a [`Task`] for the measuring program.
 const TASK: &str = "IXC_TEST_MEASURE";
-/// Name of the test function that measures.
+/// Name of the test function that measures a command.
 const NAME: &str = "support::measure::measuring_program";
 
-/// Runs a command's program and arguments with empty standard input. The system ends it after
-/// `seconds` of processor time, and allocations beyond `address_space` bytes fail.
+/// Runs a command's program and arguments with empty standard input, and measures it. The system
+/// ends the program after `seconds` of processor time. Allocations beyond `address_space` bytes
+/// fail.
 pub fn measured(command: &Command, seconds: u64, address_space: Option<u64>) -> Measured {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -78,7 +80,7 @@ pub fn measured(command: &Command, seconds: u64, address_space: Option<u64>) -> 
     Measured { code, stdout, stderr, processor, peak_kib }
 }
 
-/// Measures the command that [`TASK`] describes; does nothing without one.
+/// Measures the command that [`TASK`] describes. Does nothing if the variable is not set.
 #[test]
 fn measuring_program() {
     use std::os::unix::process::CommandExt;

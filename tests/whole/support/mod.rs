@@ -30,12 +30,13 @@ use serde_json::Value as Json;
 pub fn ixc(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ixc"));
     command.args(arguments).stdin(Stdio::null());
-    // Options of the person who runs the tests must not affect them.
+    // Removes options that the person who runs the tests has set by variables, because they must
+    // not affect the tests.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IXC_")) {
         command.env_remove(name);
     }
     command.env("IXC_CONFIG", "none");
-    // Plans in the user's cache folder would hide errors of compiling.
+    // If plans in the user's cache folder were used, errors of compiling would stay hidden.
     command.env("IXC_NO_CACHE", "true");
     command
 }
@@ -64,8 +65,8 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns the folder `name` in `../shared`. Prints a line and returns `None` if the checkout has
-/// none.
+/// Returns the folder `name` in `../shared`. If it does not exist, prints a line and returns
+/// `None`.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(name);
     if path.exists() {
@@ -94,7 +95,7 @@ pub fn session_without_tiles(run: ixc::runtime::engine::EngineOptions) -> ixc::l
     ixc::loaded_model::LoadOptions { run, compile, ..Default::default() }
 }
 
-/// Makes an empty folder for a test.
+/// Creates an empty folder for a test.
 pub fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
@@ -122,8 +123,8 @@ impl Golden {
         Golden { model: folder.join(expect["model"].as_str().unwrap()), expect, exact }
     }
 
-    /// Returns all supported models of the folder `golden`; `inspect` decides which are supported.
-    /// A folder is read once, since many tests need its models.
+    /// Returns all supported models of the folder `golden`. `ixc inspect` decides which models are
+    /// supported. A folder is read once, since many tests need its models.
     pub fn all(golden: &Path) -> Vec<Golden> {
         static KNOWN: Mutex<BTreeMap<PathBuf, Vec<Golden>>> = Mutex::new(BTreeMap::new());
         // If one test fails to read the folder, the next test tries again.
@@ -149,23 +150,23 @@ impl Golden {
             .collect()
     }
 
-    /// Returns the token ids under `key`.
+    /// Returns the token ids under `key` in the expectations.
     pub fn tokens(&self, key: &str) -> Vec<u32> {
         self.expect[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
     }
 
-    /// Returns the number under `key`.
+    /// Returns the number under `key` in the expectations.
     pub fn number(&self, key: &str) -> f64 {
         self.expect[key].as_f64().unwrap()
     }
 
-    /// Returns the name, for messages.
+    /// Returns the name of the model, for messages.
     pub fn name(&self) -> &str {
         self.expect["model"].as_str().unwrap()
     }
 
-    /// Returns the interpreter's logits, `[tokens, vocabulary]`. They are computed once, since many
-    /// tests compare with them.
+    /// Returns the interpreter's logits, `[tokens, vocabulary]`. They are computed only once, since
+    /// many tests compare with them.
     pub fn interpreted(&self, folder: &Path) -> Arc<Vec<f32>> {
         type Known = BTreeMap<PathBuf, Arc<OnceLock<Arc<Vec<f32>>>>>;
         static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
@@ -189,7 +190,7 @@ impl Golden {
         data
     }
 
-    /// Returns the last rows of `logits`: as many as have exact values.
+    /// Returns the last rows of `logits`: those for which there are exact logits.
     pub fn last<'l>(&self, logits: &'l [f32]) -> &'l [f32] {
         &logits[logits.len() - self.exact.len()..]
     }
@@ -200,7 +201,8 @@ pub fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Returns shape and data of a little-endian f32 `.npy` file of version 1 in row-major order.
+/// Reads an `.npy` file of version 1 with little-endian f32 in row-major order. Returns its shape
+/// and data.
 pub fn read_npy(path: &Path) -> (Vec<usize>, Vec<f32>) {
     let bytes = fs::read(path).unwrap();
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");

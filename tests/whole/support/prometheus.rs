@@ -15,7 +15,8 @@ pub struct Page {
 pub struct Family {
     /// `counter`, `gauge` or `histogram`.
     pub kind: String,
-    /// Name, labels and value. Samples of a histogram have the names of its parts.
+    /// Samples of the metric: name, labels and value. Samples of a histogram have the metric's name
+    /// with a suffix.
     pub samples: Vec<(String, Labels, f64)>,
 }
 
@@ -33,7 +34,7 @@ impl Page {
         found.iter().sum()
     }
 
-    /// Reads a page. The error names the first broken rule.
+    /// Reads a page of metrics. The error names the first rule that is broken.
     pub fn read(text: &str) -> Result<Page, String> {
         if !text.is_empty() && !text.ends_with('\n') {
             return Err("the last line has no end".into());
@@ -92,11 +93,11 @@ impl Page {
     }
 }
 
-/// A line of a histogram: the end of its name, the bound of its bucket, and its value.
+/// A sample of a histogram: the suffix of its name, the upper bound of its bucket, and its value.
 type Part<'a> = (&'a str, Option<f64>, f64);
 
-/// Checks for each set of labels that the buckets' values do not decrease, and that the bucket
-/// `+Inf` equals the count.
+/// Checks a histogram for each set of labels: the values of the buckets do not decrease, and the
+/// bucket `+Inf` equals the count.
 fn is_histogram(name: &str, family: &Family) -> Result<(), String> {
     let mut by_labels: BTreeMap<Labels, Vec<Part>> = BTreeMap::new();
     for (part, labels, value) in &family.samples {
@@ -125,7 +126,7 @@ fn is_name(name: &str) -> bool {
     name.chars().next().is_some_and(is_first) && name.chars().all(|c| is_first(c) || c.is_ascii_digit())
 }
 
-/// Returns name, labels and value of a line.
+/// Returns the name, labels and value in a line.
 fn sample(line: &str) -> Option<(String, Labels, f64)> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);
@@ -164,7 +165,7 @@ fn sample(line: &str) -> Option<(String, Labels, f64)> {
         rest = rest.strip_prefix('}')?;
     }
     let value = rest.strip_prefix(' ')?;
-    // No timestamp follows the value, and the value has no spelling that only Rust's parser
+    // No timestamp may follow the value. The value must not have a form that only Rust's parser
     // accepts.
     let is_number = !value.is_empty() && value.chars().all(|c| c.is_ascii_digit() || "+-.e".contains(c));
     let value = if value == "+Inf" { f64::INFINITY } else { value.parse().ok().filter(|_| is_number)? };

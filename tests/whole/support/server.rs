@@ -11,13 +11,13 @@ use super::prometheus::Page;
 use super::{ixc, target_without_tiles};
 
 /// Returns the number of a prompt's tokens that a second request reuses from the demo model's
-/// cache: whole chunks of 16 rows. At least the last 6 rows are computed again
+/// cache. These are whole chunks of 16 rows. At least the last 6 rows are computed again
 /// (`Engine::min_rows`).
 pub fn found_again(prompt: u64) -> u64 {
     prompt.saturating_sub(6) / 16 * 16
 }
 
-/// A server that ends when this is dropped.
+/// A server process, which is ended when this value is dropped.
 pub struct Server {
     pub child: Child,
     address: String,
@@ -37,7 +37,7 @@ impl Server {
     /// Starts a server with these arguments.
     pub fn start_with(arguments: &[&str]) -> Server {
         let mut serve = ixc(["serve", "--port", "0", "-t", "2"]);
-        // With tiles, rows of a step are rounded together, and less of a prompt can be reused.
+        // With tiles, rows of a step are rounded together, so less of a prompt could be reused.
         serve.env("IXC_TARGET", target_without_tiles().name());
         serve.args(arguments);
         Server::spawn(serve).expect("the server has ended")
@@ -61,7 +61,7 @@ impl Server {
         Some(Server { child, address })
     }
 
-    /// Starts a server for the demo model without output, on a port that was free just before.
+    /// Starts a server for the demo model that prints nothing. Its port was free just before.
     pub fn start_quietly(arguments: &[&str]) -> Server {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = ixc(["serve", "demo", "-q", "-t", "2", "--port", &port.to_string()]);
@@ -73,14 +73,14 @@ impl Server {
         server
     }
 
-    /// Sends bytes, and returns the connection.
+    /// Sends bytes on a new connection, and returns the connection.
     pub fn send(&self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.write_all(bytes).unwrap();
         stream
     }
 
-    /// Begins a request.
+    /// Sends a request, and returns the connection without reading the answer.
     pub fn begin(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let length = body.len();
         let head = format!(
@@ -89,7 +89,7 @@ impl Server {
         self.send(&[head.as_bytes(), body.as_bytes()].concat())
     }
 
-    /// Returns the status and the body of an answer.
+    /// Sends a request, and returns the status and the body of the answer.
     pub fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
         answer(self.begin(method, path, headers, body))
     }
@@ -99,7 +99,7 @@ impl Server {
         &self.address
     }
 
-    /// Returns the whole answer, with its head, as text.
+    /// Sends a request, and returns the whole answer with its head, as text.
     pub fn raw(&self, method: &str, path: &str) -> String {
         let mut text = String::new();
         self.begin(method, path, "", "").read_to_string(&mut text).unwrap();
@@ -115,7 +115,7 @@ impl Server {
         (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
     }
 
-    /// Returns one of the server's metrics.
+    /// Returns the value of one of the server's metrics.
     pub fn metric(&self, name: &str) -> f64 {
         self.metrics().sum(&format!("ixc:{name}"), &[])
     }
@@ -127,7 +127,7 @@ impl Server {
         Page::read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
-    /// Waits until a condition holds.
+    /// Waits until a condition holds. `what` names the condition.
     pub fn until(&self, what: &str, is_so: impl Fn(&Server) -> bool) {
         let begin = Instant::now();
         while !is_so(self) {
@@ -152,7 +152,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns the status and the body of an answer, with its chunks joined.
+/// Reads an answer from a connection. Returns its status and its body, with chunks joined.
 pub fn answer(mut stream: TcpStream) -> (u16, String) {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
@@ -171,17 +171,17 @@ pub fn answer(mut stream: TcpStream) -> (u16, String) {
     (status, whole)
 }
 
-/// Returns the objects of a stream of events, which must end correctly.
+/// Returns the JSON objects in a stream of events. The stream must end correctly.
 pub fn events(text: &str) -> Vec<Value> {
     let mut data: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
     assert_eq!(data.pop(), Some("[DONE]"), "{text}");
     data.into_iter().map(|object| serde_json::from_str(object).unwrap()).collect()
 }
 
-/// Returns a greedy request of this many tokens.
+/// Returns the body of a greedy completion request for this many tokens.
 pub fn completion(prompt: &str, tokens: usize) -> Value {
     json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0})
 }
 
-/// Beginnings of texts.
+/// Prompts for tests: beginnings of texts.
 pub const PROMPTS: [&str; 4] = ["The borrow checker", "A trait is", "Once upon a time there was", "fn main() {"];

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use ixc::model_files::gguf::Gguf;
 use ixc::model_files::gguf::write::GgufWriter;
 
-/// Splits a model into two files, `PATH-00001-of-00002.gguf` and the second, with half of the
-/// tensors in each.
+/// Splits a model into two files with half of the tensors each. Returns their paths; the first is
+/// `PATH-00001-of-00002.gguf`.
 pub fn split(path: &Path, model: &Gguf) -> [PathBuf; 2] {
     let tensors: Vec<_> = model.tensors().collect();
     let halves = tensors.split_at(tensors.len() / 2);

@@ -1,9 +1,9 @@
-//! Logits of an engine's steps, and their comparison.
+//! Logits of steps of an engine, and their comparison.
 
 use ixc::runtime::engine::Engine;
 
-/// Returns logits of tokens that follow the engine's position, in steps of the lengths that
-/// `length` gives.
+/// Returns the logits of tokens that follow the engine's current position. `length` returns the
+/// length of each step.
 pub fn feed(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize) -> Vec<f32> {
     let (mut logits, mut rest) = (Vec::new(), tokens);
     for step in 0.. {
@@ -18,7 +18,8 @@ pub fn feed(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize
     logits
 }
 
-/// Returns logits at all positions from the first on, in steps of the lengths that `length` gives.
+/// Returns the logits of tokens from the first position on. `length` returns the length of each
+/// step.
 pub fn run(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize) -> Vec<f32> {
     engine.reset();
     feed(engine, tokens, length)

@@ -1,4 +1,5 @@
-//! The program at a pseudo-terminal: tests type as a person would, and read the screen's output.
+//! The program at a pseudo-terminal. Tests type as a person would, and read the output on the
+//! screen.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -6,11 +7,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// Output at the start of line editing: the escape sequence that turns on bracketed paste.
+/// Escape sequence that the program prints when it starts to read a line: it turns on bracketed
+/// paste.
 pub const ASKS: &str = "\x1b[?2004h";
 /// Text that a terminal sends before and after pasted text.
 pub const PASTE: [&str; 2] = ["\x1b[200~", "\x1b[201~"];
-/// Ctrl-C and Ctrl-D.
+/// Characters that Ctrl-C and Ctrl-D send.
 pub const CTRL_C: &str = "\x03";
 pub const CTRL_D: &str = "\x04";
 
@@ -18,7 +20,7 @@ pub const CTRL_D: &str = "\x04";
 pub struct Terminal {
     master: File,
     child: Child,
-    /// All output so far, and the number of bytes that were read of it.
+    /// All output so far, and the number of its bytes that the test has already read.
     seen: Vec<u8>,
     read: usize,
 }
@@ -41,8 +43,8 @@ impl Terminal {
         assert_eq!(opened, 0, "{}", io::Error::last_os_error());
         // SAFETY: both descriptors were opened just now, and have no other owner.
         let (master, terminal) = unsafe { (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(terminal)) };
-        // A program that another test starts at the same time would inherit this terminal and keep
-        // it open.
+        // A program that another test starts at the same time would otherwise inherit this terminal
+        // and keep it open.
         for end in [&master, &terminal] {
             // SAFETY: the call sets a flag of an open descriptor.
             assert_eq!(unsafe { libc::fcntl(end.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
@@ -60,7 +62,7 @@ impl Terminal {
             });
         }
         let child = command.spawn().unwrap();
-        // The command object also holds the terminal, and reading ends only when all holders have
+        // The command object also holds the terminal open. Reading ends only when all holders have
         // closed it.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Terminal { master: File::from(master), child, seen: Vec::new(), read: 0 }
@@ -72,7 +74,7 @@ impl Terminal {
     }
 
     /// Returns the output since the last call, up to and including `end`. The test fails if the
-    /// program ends without it.
+    /// program ends before it prints `end`.
     #[track_caller]
     pub fn until(&mut self, end: &str) -> String {
         loop {
@@ -86,13 +88,13 @@ impl Terminal {
         }
     }
 
-    /// Returns the output since the last call, up to the next prompt for a line.
+    /// Returns the output since the last call, up to the next prompt for input.
     #[track_caller]
     pub fn asked(&mut self) -> String {
         self.until(ASKS)
     }
 
-    /// Types a line, and returns the output up to the next prompt.
+    /// Types a line, and returns the output up to the next prompt for input.
     #[track_caller]
     pub fn say(&mut self, line: &str) -> String {
         self.send(format!("{line}\r"));
@@ -106,7 +108,7 @@ impl Terminal {
         (String::from_utf8_lossy(&self.seen[self.read..]).into_owned(), status)
     }
 
-    /// Reads available output, and returns whether there was any. Reading fails after all other
+    /// Reads the available output, and returns whether there was any. Reading fails once all other
     /// holders have closed the terminal.
     fn more(&mut self) -> bool {
         let mut buffer = [0; 4096];
@@ -116,7 +118,7 @@ impl Terminal {
     }
 }
 
-/// Ends the program if a test fails: it would wait for input forever.
+/// Ends the program when a test fails, because the program would wait for input forever.
 impl Drop for Terminal {
     fn drop(&mut self) {
         let _ = self.child.kill();

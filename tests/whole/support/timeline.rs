@@ -1,5 +1,5 @@
-//! A strict reader of traces, as a viewer might be: every event is complete, every lane has a name,
-//! and spans of a lane nest.
+//! A strict reader of traces, which accepts only what every viewer accepts: all events are
+//! complete, all lanes have a name, and spans of a lane nest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,15 +8,15 @@ use serde_json::Value as Json;
 /// A span of time.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// The process's name.
+    /// Name of the process to which the span belongs.
     pub process: String,
-    /// The lane's number.
+    /// Number of the lane.
     pub lane: u64,
     /// Name of the span.
     pub name: String,
-    /// Start and end in nanoseconds.
+    /// Start of the span in nanoseconds.
     pub start: u64,
-    /// End in nanoseconds.
+    /// End of the span in nanoseconds.
     pub end: u64,
     /// Number of spans of the same lane that contain it.
     pub depth: usize,
@@ -31,9 +31,9 @@ pub struct Timeline {
     pub spans: Vec<Span>,
     /// Values of each counter, in the order of time.
     pub counters: BTreeMap<String, Vec<Json>>,
-    /// Start and end spans of arrows.
+    /// Arrows, each as the span where it starts and the span where it ends.
     pub arrows: Vec<[Span; 2]>,
-    /// Number of events that the recorder had no space for.
+    /// Number of events that the recorder dropped because it had no space.
     pub dropped: u64,
 }
 
@@ -70,7 +70,8 @@ impl Timeline {
                     let start = nanoseconds("ts");
                     let end = start + nanoseconds("dur");
                     let around = open.entry(lane).or_default();
-                    // Spans are sorted by time, outer spans first: viewers nest them in this order.
+                    // Events are sorted by time, and outer spans come before inner ones, because
+                    // viewers nest spans in this order.
                     assert!(around.last().is_none_or(|last| last.0 <= start), "out of order: {event}");
                     while around.last().is_some_and(|last| last.1 <= start) && !around.is_empty() {
                         around.pop();
@@ -81,7 +82,7 @@ impl Timeline {
                     spans.push(Span { process, lane: lane.1, name, start, end, depth, args });
                     around.push((start, end));
                 }
-                // Each arrow begins and ends once, within spans.
+                // Each arrow has one start and one end, and both are within spans.
                 ph @ ("s" | "f") => {
                     assert!(lanes.contains_key(&(pid, number("tid"))), "{event}");
                     let end: &mut [Option<(String, u64, u64)>; 2] = arrows.entry(number("id")).or_default();
@@ -115,7 +116,7 @@ impl Timeline {
         Timeline { spans, counters, arrows, dropped }
     }
 
-    /// Returns the spans of a process.
+    /// Returns the spans of the process with this name.
     pub fn spans(&self, process: &str) -> Vec<&Span> {
         self.spans.iter().filter(|span| span.process == process).collect()
     }
