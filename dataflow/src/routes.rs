@@ -2,8 +2,8 @@
 //! to one tensor from one sender.
 //!
 //! A colour is a virtual channel. All instances of a program use the same channel. Their messages
-//! carry their destination, so they can split at any router. Unlike in some machines, a router may
-//! have several routes for one colour, because placed descriptors need them.
+//! carry their destination, so they can split at any router. A router may have several routes for
+//! one colour, because placed descriptors need them.
 //!
 //! The check walks all links that a stream can use, including those to experts that no token
 //! selects. Machines whose messages are packets have no such conflicts.

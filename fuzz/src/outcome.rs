@@ -37,7 +37,7 @@ impl Outcome {
     /// Returns the outcome of a refused input, from an error with a class.
     ///
     /// # Panics
-    /// If the class says that the error is a bug.
+    /// If the class is the one for bugs.
     pub fn refused_as(error: impl Display, class: Class) -> Outcome {
         let outcome = Outcome::refused(error);
         assert!(class != Class::Failed, "a malformed input gives an error of the class {class:?}: {outcome:?}");

@@ -34,7 +34,8 @@ impl Table {
     }
 
     /// Returns the names of results that need not be computed. If `IXC_NEW` is set, these are all
-    /// names in the file, so that only new results are computed. Otherwise, there are none.
+    /// names in the file, so that only new results are computed. If it is not set, the list is
+    /// empty.
     pub fn not_run(&self) -> BTreeSet<String> {
         let known =
             std::env::var_os("IXC_NEW").and_then(|_| std::fs::read_to_string(&self.path).ok()).unwrap_or_default();
