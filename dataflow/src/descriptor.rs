@@ -49,10 +49,10 @@
 //! A message to programs over a routing leaves when its sender knows the expert ids of its token.
 //! The ids reach the sender with the latency of the links and no other cost.
 //!
-//! Streams with the same tensor, sending program, route and colour share messages if their
-//! receivers are all over the same routing, or all over no routing. Other streams, and each stream
-//! from the host, have separate messages. A message from the host waits at its edge PE until the
-//! receivers have memory for it.
+//! Streams with the same tensor, sending program, route and colour can share messages. They do so
+//! if all their receivers are over the same routing, or no receiver is over a routing. Other
+//! streams, and each stream from the host, have separate messages. A message from the host waits at
+//! its edge PE until the receivers have memory for it.
 //!
 //! **Waves.** Programs of a wave are on the grid together. If there are several waves, all rows of
 //! a step go through one wave before the next wave's weights are loaded over the edges. Tensors

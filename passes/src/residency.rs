@@ -27,11 +27,11 @@
 //! ```
 //!
 //! **Prediction** ([`ResidencyOptions::predict`]): a layer's router is applied one layer early, to
-//! the residual between the attention and the experts of the layer before (Eliseev and Mazur 2023,
-//! section 3.2). The experts that it selects are prefetched as `predicted`, after the experts of
-//! the layer before. The early router runs in parallel with that layer's own router. Both are
-//! equally long chains of ops, so the early router adds no barrier. Reads for the next layer thus
-//! begin before this layer's experts have been multiplied.
+//! the residual between the attention and the experts of the layer before. This is the method of
+//! Eliseev and Mazur 2023, section 3.2. The experts that it selects are prefetched as `predicted`,
+//! after the experts of the layer before. The early router runs in parallel with that layer's own
+//! router. Both are equally long chains of ops, so the early router adds no barrier. Reads for the
+//! next layer thus begin before this layer's experts have been multiplied.
 //!
 //! The pass finds the ops of a router by walking from its logits back to the residual of the
 //! layer's `expert.down`. A layer is not predicted if this walk reaches anything except pure ops

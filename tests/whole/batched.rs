@@ -86,8 +86,8 @@ fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, h
     ids.into_iter().for_each(|id| engine.remove_sequence(id));
 }
 
-/// Checks that the work of a plan stays far below the runtime's limit for any context, so that
-/// models with other sizes do not reach the limit.
+/// Checks that the work of a plan stays far below the runtime's limit for any context. Models with
+/// other sizes thus do not reach the limit.
 fn check_work(plan: &Plan<Kernel>, how: &str) {
     for context in [1, 512, plan.context_length, MAX_CONTEXT] {
         let TokenWork { statements, limit } = work::check(plan, context).unwrap();

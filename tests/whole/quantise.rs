@@ -51,9 +51,9 @@ type Four = [&'static str; 4];
 /// For dense models, ik_llama.cpp's llama-quantize uses the same rules. For models with eight or
 /// more experts, it uses other rules.
 const MIXES: [(&str, [Four; 3]); 19] = [
-    // The demo model has four layers. Rules for the first eighth of the layers apply to no layer,
-    // rules for the last eighth to layer 3, and rules for every third layer between them to layer
-    // 2.
+    // The demo model has four layers. Rules for the first eighth of the layers apply to no layer.
+    // Rules for the last eighth apply to layer 3. Rules for every third layer between them apply to
+    // layer 2.
     ("Q4_K_M", [["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q4_K_S", [["Q5_K", "Q5_K", "Q5_K", "Q5_K"], ["Q4_K"; 4], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q5_K_M", [["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q6_K", "Q5_K", "Q5_K", "Q5_K"]]),

@@ -30,7 +30,7 @@ use ixc_testing::nmse::nmse;
 const STEPS: [usize; 3] = [5, 1, 2];
 
 /// Bound of the error if sums have another order. An f32 sum of a few parts has a relative error of
-/// 2^-24, and a few layers of norms amplify the error by less than 1000.
+/// 2^-24. A few layers of norms amplify the error by less than 1000.
 const BOUND: f64 = 1e-10;
 
 /// Bound of the error after `fuse`, which rounds activations to 8 bits. If a sum has another order,

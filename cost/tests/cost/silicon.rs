@@ -183,7 +183,7 @@ pub fn cost(kernel: &Kernel, dims: &[i64]) -> Levels {
     levels(&report, kernel, target.row().memory(), dims, &[]).unwrap()
 }
 
-/// Returns the time of a tile product relative to a bare one, in a product of all columns of 64
+/// Returns the time of a tile product relative to a bare one. The product has all columns of 64
 /// weight rows, in blocks of 32 rows.
 fn ratio(order: Order, layout: X, rows: i64) -> f64 {
     let levels = cost(&product(order, layout), &[rows / 32]);

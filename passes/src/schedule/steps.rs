@@ -15,8 +15,8 @@
 //! step 5: run                          linear attn_output        all threads
 //! ```
 //!
-//! If no work up to the end of the next shared step waits for a task that one thread would run, the
-//! task joins that step.
+//! A task that one thread would run joins the next shared step, if no work up to that step's end
+//! waits for the task.
 //!
 //! Layers that run separately do not share steps ([`Draft::layers`]). Each layer has the same steps
 //! as it would have alone.

@@ -12,8 +12,8 @@ use ixc::runtime::streaming::store::Config;
 use ixc::targets::Target;
 
 /// Returns the backend that runs a target's kernels on this machine. From then on, all engines of
-/// this process share code, because generating it takes most of a test's time, and most tests load
-/// the same models.
+/// this process share code. Most tests load the same models, and generating their code takes most
+/// of a test's time.
 pub fn native(target: Target) -> BackendKind {
     share_artifacts();
     if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
