@@ -41,7 +41,7 @@ pub enum CodegenError {
     /// This machine can't run the target's code.
     #[error("target {} cannot run here: this machine lacks {}", target.name(), cpu::list(missing))]
     MissingFeatures {
-        /// The target.
+        /// Target of the code.
         target: Target,
         /// CPU or system features that the target needs and this machine lacks.
         missing: Vec<cpu::Missing>,
@@ -51,7 +51,7 @@ pub enum CodegenError {
     Verify {
         /// Name of the kernel.
         kernel: String,
-        /// The violated rule, and its place.
+        /// The violated rule, and its place in the kernel.
         source: VerifyError,
     },
     /// The x86-64 lowering rejected a kernel.
@@ -59,7 +59,7 @@ pub enum CodegenError {
     X64 {
         /// Name of the kernel.
         kernel: String,
-        /// The reason.
+        /// Reason of the rejection.
         source: X64Error,
     },
     /// The `portable` lowering rejected a kernel.
@@ -71,7 +71,7 @@ pub enum CodegenError {
          MemoryDenyWriteExecute=yes and some SELinux policies forbid"
     )]
     ExecutableMemory {
-        /// The system's error.
+        /// The system's error for the mapping.
         source: io::Error,
     },
 }
@@ -81,7 +81,7 @@ impl CodegenError {
     pub fn class(&self) -> Class {
         match self {
             CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. } => Class::Unavailable,
-            // IR from a file is verified before, so this is a bug.
+            // IR from a file is verified when the file is read, so this is a bug.
             CodegenError::Verify { .. } | CodegenError::X64 { .. } | CodegenError::Portable(_) => Class::Failed,
         }
     }

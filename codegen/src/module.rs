@@ -40,7 +40,7 @@ use ixc_targets::Target;
 /// Alignment of every kernel in the mapping: the size of a cache line, which is also enough for
 /// vector constants.
 const ALIGNMENT: usize = 64;
-/// `int3`, which fills the gaps between kernels. Execution never reaches it.
+/// `int3`, the padding between kernels. Execution never reaches it.
 const PADDING: u8 = 0xcc;
 
 #[cfg(target_arch = "x86_64")]
@@ -79,7 +79,7 @@ pub enum ArgumentError {
         name: String,
         /// Byte offset of the value.
         offset: usize,
-        /// The index that is too large.
+        /// The value, which is too large.
         value: u32,
         /// Exclusive upper bound of the indices.
         below: i64,
@@ -295,7 +295,7 @@ pub fn check_arguments(
 
 /// Copies code into memory, then makes the memory executable and no longer writable.
 pub(crate) fn executable(code: &[u8]) -> io::Result<Mmap> {
-    // A mapping without bytes is an error.
+    // `mmap` rejects a length of 0, so at least one byte is mapped.
     let mut memory = MmapMut::map_anon(code.len().max(1))?;
     memory[..code.len()].copy_from_slice(code);
     memory.make_exec()

@@ -21,7 +21,8 @@ use crate::checksum::{add_checksum, remove_checksum};
 
 /// Max bytes of a file with measurements.
 const MAX_BYTES: u64 = 64 << 10;
-/// Time for which a measurement is valid, since drives get slower and machines change.
+/// Time for which a measurement is valid. Drives get slower with time, and users change their
+/// machines.
 const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Returns a time as seconds since 1970.

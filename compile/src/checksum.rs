@@ -18,7 +18,7 @@ const DIGITS: usize = 8;
 /// Error of a text that was changed after it was written, or that has no checksum.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
-    /// The text has no checksum.
+    /// The text should end with a checksum, but has none.
     #[error("has no checksum at its end")]
     Missing,
     /// The text's checksum differs from the stored one: the file is damaged or edited.

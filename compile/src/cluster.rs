@@ -56,7 +56,7 @@ pub struct ClusterRequest {
     pub ranks: u32,
     /// Division of the model. `None` takes the fastest one.
     pub division: Option<Division>,
-    /// Tokens before the decoded token.
+    /// Number of tokens before the decoded token.
     pub position: u64,
 }
 

@@ -7,10 +7,10 @@ use ixc_ir::graph::ranks::RanksError;
 /// Reason why there is no forecast for several ranks.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The text is neither a name nor a path.
+    /// The text is neither a built-in name of machines nor a path of a file.
     #[error("there are no machines `{name}`; expected one of {names}, or a path that ends in .toml")]
     UnknownMachines {
-        /// The requested name.
+        /// The requested name or path.
         name: String,
         /// Names of the known machines.
         names: String,
@@ -21,7 +21,7 @@ pub enum ClusterError {
     /// The text is not a description of machines.
     #[error("machines {name}: {message}")]
     Toml {
-        /// Name or path.
+        /// Name or path of the description.
         name: String,
         /// The problem, and its location.
         message: String,
@@ -33,7 +33,7 @@ pub enum ClusterError {
         name: String,
         /// Name of the field.
         field: &'static str,
-        /// Value of the field.
+        /// Value of the invalid field.
         found: f64,
         /// The valid values.
         expected: &'static str,
@@ -55,7 +55,7 @@ pub enum ClusterError {
         name: String,
         /// Number of machines.
         machines: u32,
-        /// Sockets of a machine.
+        /// Number of sockets of one machine.
         sockets: u32,
     },
     /// There are no ranks.

@@ -47,7 +47,7 @@ use crate::tuned::{self, TunedFile};
 /// Options of the compiler.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
-    /// Target of the kernels; the default is the best one that this machine runs.
+    /// Target of the kernels. The default is the best target that this machine can run.
     pub target: Option<Target>,
     /// Sizes of the caches for tiling. By default, these are the sizes in the target's row, or this
     /// machine's if no target is given. A named target therefore gives the same plan on every
@@ -522,7 +522,7 @@ pub fn decode_tokenizer(bytes: &[u8]) -> Result<TokenizerSpec, Error> {
 /// Target of `compile`: a processor, or a grid of processing elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompileTarget {
-    /// A processor.
+    /// A processor, by the name of its target.
     Processor(TargetName),
     /// A grid of processing elements, by its name or its file.
     Dataflow(String),

@@ -56,7 +56,7 @@ pub enum Error {
     /// The tokenizer in a plan cannot be read.
     #[error("the plan's tokenizer is malformed: {source}; compile the model again")]
     PlanTokenizer {
-        /// The reason.
+        /// Reason why the tokenizer cannot be read.
         source: DecodeError,
     },
     /// The graph interpreter failed.
@@ -78,10 +78,10 @@ pub enum Error {
     Stop {
         /// File to continue from.
         path: PathBuf,
-        /// The problem.
+        /// The problem of this file.
         source: Box<StopError>,
     },
-    /// An invalid graph to continue from, with the line.
+    /// An invalid graph in the file to continue from. The excerpt shows the line of the error.
     #[error("{0}")]
     StopText(Box<Excerpt>),
     /// A pattern or a list of layers selects no part of the model.
@@ -167,14 +167,14 @@ pub enum Error {
     /// An output cannot or must not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// A file other than a model could not be read or written.
+    /// A file that is not a model could not be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// File that could not be read or written.
         path: PathBuf,
-        /// The attempted action.
+        /// The action that failed, as text.
         action: &'static str,
-        /// The system's reason.
+        /// The system's error for this action.
         source: io::Error,
     },
 }

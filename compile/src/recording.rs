@@ -19,9 +19,9 @@ pub struct Recording(Mutex<Vec<RecordedPass>>);
 pub struct RecordedPass {
     /// Name of the pass.
     pub name: &'static str,
-    /// Text of the output; `None` if it equals the input.
+    /// Text of the pass's output; `None` if the output equals the input.
     pub text: Option<String>,
-    /// Specs of the kernels, if the output is a plan.
+    /// Specs of the plan's kernels, if the pass's output is a plan.
     pub specs: Option<Vec<KernelSpec>>,
 }
 

@@ -39,7 +39,7 @@ pub enum WeightError {
     Files {
         /// Number of files of the model.
         found: usize,
-        /// Expected number of files.
+        /// Number of files that the descriptor names.
         expected: usize,
     },
     /// A file is not the expected one.

@@ -15,7 +15,8 @@ use ixc_text::chat;
 use ixc_text::tokenizer::supported_pre_tokenizers;
 use serde::Serialize;
 
-/// Rows and columns of the weight for which kernels are listed. Every format supports this size.
+/// Number of rows and of columns of the weight for which kernels are listed. Every format supports
+/// this size.
 const ROWS: u64 = 4096;
 const COLUMNS: u64 = 4096;
 /// Weight rows in an item of the listed kernels.

@@ -64,9 +64,9 @@ struct StoredTuning {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MeasurementSource {
-    /// This CPU, by its name.
+    /// Measurements on the CPU with this name.
     Cpu(String),
-    /// The cost model of a CPU.
+    /// Predictions of the cost model of the CPU with this name.
     Model(String),
 }
 

@@ -15,25 +15,25 @@ pub const TILE_DOT_CYCLES: f64 = 16.0;
 /// that it fits. `reads` and `writes` count instructions a second time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Mix {
-    /// Products of tiles.
+    /// Number of tile products.
     pub tile_dot: u32,
-    /// Other tile instructions.
+    /// Number of other tile instructions.
     pub tile_other: u32,
     /// Integer products and integer dot products of vectors.
     pub dot: u32,
-    /// Float products and fused multiply-adds.
+    /// Number of float products and fused multiply-adds.
     pub fma: u32,
-    /// Other vector and mask instructions.
+    /// Number of other vector and mask instructions.
     pub vector: u32,
-    /// Loads without other work.
+    /// Number of instructions that only load.
     pub load: u32,
-    /// Stores.
+    /// Number of stores.
     pub store: u32,
-    /// Integer instructions and branches.
+    /// Number of integer instructions and branches.
     pub scalar: u32,
-    /// Instructions of any of these kinds that read memory.
+    /// Number of instructions of any of these kinds that read memory.
     pub reads: u32,
-    /// Instructions of any of these kinds that write memory.
+    /// Number of instructions of any of these kinds that write memory.
     pub writes: u32,
 }
 
@@ -82,7 +82,7 @@ pub struct Block {
     pub port_cycles: f64,
     /// Names of the busiest ports.
     pub busiest: String,
-    /// All ports with work.
+    /// All ports that execute µops of the block.
     pub ports: Vec<PortCycles>,
     /// Cycles that the tile unit takes.
     pub tile: f64,

@@ -147,7 +147,7 @@ classes! {
 /// The widest register of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Width {
-    /// No vector register.
+    /// The instruction has no vector register.
     Scalar,
     /// Registers of 16 bytes, or less.
     X,
@@ -162,11 +162,11 @@ pub enum Width {
 pub enum Memory {
     /// No access, or only an access that is part of the class.
     None,
-    /// Reads memory before the work.
+    /// The instruction reads memory before its work.
     Read,
     /// Writes the result to memory after the work.
     Write,
-    /// Reads memory, works, and writes memory.
+    /// The instruction reads memory, works, and writes memory.
     Update,
 }
 

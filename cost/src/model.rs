@@ -72,9 +72,9 @@ pub struct Row {
     pub wide: Wide,
     /// Latency of the 64-byte form in cycles.
     pub wide_latency: u32,
-    /// Source of the numbers.
+    /// Source of this row's numbers.
     pub source: CostSource,
-    /// Source of the 64-byte numbers.
+    /// Source of this row's numbers for 64 bytes.
     pub wide_source: CostSource,
 }
 

@@ -38,7 +38,7 @@ pub struct Report {
 /// An instruction that belongs to no class, or to a class without a row in the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnknownInstruction {
-    /// Offset in the code.
+    /// Offset of the instruction in the code.
     pub offset: u32,
     /// The instruction as text.
     pub text: String,
@@ -321,7 +321,7 @@ impl Block {
     }
 }
 
-/// Min width of labels.
+/// Minimum width of the column of labels.
 const LABEL: usize = 34;
 /// Max number of ports on one line of the report.
 const PORTS: usize = 8;

@@ -43,13 +43,13 @@ pub fn code_bytes(kernel: &Kernel) -> u64 {
 /// Bytes of an instance, by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstanceBytes {
-    /// Slices of weights.
+    /// Bytes of slices of weights.
     pub weights: u64,
-    /// Received rows.
+    /// Bytes of the buffers for received rows.
     pub receives: u64,
-    /// Rows that the instance computes.
+    /// Bytes of the buffers for rows that the instance computes.
     pub sends: u64,
-    /// Working memory, positions and slot numbers.
+    /// Bytes of working memory, positions and slot numbers.
     pub scratch: u64,
 }
 

@@ -28,9 +28,9 @@ pub struct Cost {
     pub f32: u64,
     /// Number of conversions, divisions and square roots.
     pub special: u64,
-    /// Bytes loaded.
+    /// Bytes that the kernel loads.
     pub read: u64,
-    /// Bytes stored.
+    /// Bytes that the kernel stores.
     pub written: u64,
     /// Number of instructions and loop iterations, including instructions that take no cycles. It
     /// measures the work of simulating the call.

@@ -27,9 +27,9 @@ pub trait WeightBytes {
 /// Engine that runs the kernels of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runner {
-    /// Portable machine code.
+    /// Portable machine code computes the rows.
     Compiled,
-    /// The reference interpreter: slow, but it defines the results.
+    /// The reference interpreter computes the rows. It is slow, but it defines the results.
     Interpreter,
 }
 
@@ -41,7 +41,7 @@ pub enum DataError {
     Weight {
         /// Name of the weight.
         name: String,
-        /// Reason, as text.
+        /// Reason why the weight cannot be read, as text.
         problem: String,
     },
     /// Kernels cannot be compiled.
@@ -52,7 +52,7 @@ pub enum DataError {
     Argument {
         /// Name of the kernel.
         kernel: String,
-        /// The reason.
+        /// Reason why the kernel cannot be called.
         source: ArgumentError,
     },
     /// The interpreter refuses a kernel.
@@ -60,7 +60,7 @@ pub enum DataError {
     Interpret {
         /// Name of the kernel.
         kernel: String,
-        /// The reason.
+        /// Reason why the interpreter refuses the kernel.
         source: InterpretError,
     },
 }
@@ -126,7 +126,7 @@ pub(super) struct Data<'w> {
     /// Buffers of rotary tables, by port. They are zero between firings: each firing fills only the
     /// row at its own position.
     ropes: HashMap<usize, Vec<u8>>,
-    /// The embedding's buffers.
+    /// Buffers of the embedding kernel.
     embedding: Vec<Vec<u8>>,
 }
 

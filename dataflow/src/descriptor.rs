@@ -83,7 +83,7 @@ pub struct Descriptor {
     pub version: u32,
     /// Description of the model.
     pub model: String,
-    /// The machine.
+    /// The grid, with the properties of its PEs and links.
     pub grid: Grid,
     /// Number of positions of the KV cache.
     pub context: u32,
@@ -134,7 +134,7 @@ pub struct WeightInfo {
     pub file: u32,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Length in bytes, as kernels read it.
+    /// Length in bytes, in the format that kernels read.
     pub bytes: u64,
 }
 
@@ -173,7 +173,7 @@ pub struct Tensor {
     pub name: String,
     /// Bytes of a row.
     pub row_bytes: u64,
-    /// Meaning of the rows.
+    /// Axis of the rows: the meaning of a row number.
     pub axis: Axis,
     /// Producer of the tensor.
     pub source: TensorSource,
@@ -213,7 +213,7 @@ pub struct Embedding {
 pub struct Routing {
     /// Index of the tensor of ids: i32 `[top_k]`, each below `experts`.
     pub ids: u32,
-    /// Experts of a token.
+    /// Number of experts of each token.
     pub top_k: u32,
     /// Number of experts.
     pub experts: u32,
@@ -227,11 +227,11 @@ pub struct Routing {
 pub struct State {
     /// Number of key and value heads.
     pub heads: u32,
-    /// Elements of a key head.
+    /// Number of elements of a key head.
     pub key_len: u32,
-    /// Elements of a value head.
+    /// Number of elements of a value head.
     pub value_len: u32,
-    /// Division of the positions.
+    /// Division of the positions into parts.
     pub parts: Parts,
 }
 
@@ -306,9 +306,9 @@ pub struct Lattice {
     pub share: u32,
     /// Number of PEs in a line, at least 1.
     pub per_line: u32,
-    /// Distance to the next PE in its line.
+    /// Distance along x from one PE of a line to the next, in PEs.
     pub pitch_x: u32,
-    /// Distance to the next line.
+    /// Distance along y from one line to the next, in PEs.
     pub pitch_y: u32,
 }
 
@@ -430,13 +430,13 @@ pub enum End {
 pub struct Stream {
     /// Index of the tensor.
     pub tensor: u32,
-    /// Sender.
+    /// Sender of the messages.
     pub from: End,
-    /// Receiver.
+    /// Receiver of the messages.
     pub to: End,
-    /// Route.
+    /// Route of the messages.
     pub route: Route,
-    /// Colour on the links; 0 if messages are packets.
+    /// Colour that the messages have on links; 0 if they are packets.
     pub colour: u32,
 }
 
@@ -445,9 +445,9 @@ pub struct Stream {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
-    /// Along x, then along y.
+    /// Messages travel along x first, then along y.
     XThenY,
-    /// Along y, then along x.
+    /// Messages travel along y first, then along x.
     YThenX,
 }
 

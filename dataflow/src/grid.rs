@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A machine.
+/// A dataflow machine: a grid of PEs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -64,7 +64,7 @@ pub struct Operations {
     pub int8: f64,
     /// Other integer operations of up to 32 bits: unpacking of nibbles, shifts, additions.
     pub int: f64,
-    /// f32 multiply-adds, multiplications, additions.
+    /// f32 multiply-adds, multiplications and additions per cycle.
     pub f32: f64,
     /// Conversions, divisions and square roots.
     pub special: f64,
@@ -75,9 +75,9 @@ pub struct Operations {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Bytes per cycle.
+    /// Bytes that the link transfers per cycle.
     pub bytes: u32,
-    /// Cycles from one PE's router to the next one's.
+    /// Cycles from one PE's router to the next PE's router.
     pub hop_cycles: u32,
     /// Method of sharing a link among streams.
     pub routing: Routing,
@@ -115,13 +115,13 @@ pub struct Io {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Edge {
-    /// x = 0.
+    /// The PEs with x = 0.
     West,
-    /// x = width - 1.
+    /// The PEs with x = width - 1.
     East,
-    /// y = 0.
+    /// The PEs with y = 0.
     North,
-    /// y = height - 1.
+    /// The PEs with y = height - 1.
     South,
 }
 
@@ -135,7 +135,7 @@ pub struct GridError {
     pub field: String,
     /// Value of the field.
     pub found: String,
-    /// The expected value.
+    /// Description of valid values.
     pub expected: String,
 }
 

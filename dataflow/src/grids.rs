@@ -14,7 +14,7 @@ use ixc_failure::Class;
 
 use crate::grid::{Grid, GridError};
 
-/// Built-in files, with their names.
+/// Built-in grid files, with their names.
 pub const GRIDS: &[(&str, &str)] = &[
     ("wse3", include_str!("grids/wse3.toml")),
     ("wse2", include_str!("grids/wse2.toml")),
@@ -31,10 +31,10 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Reasons why a grid could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum GridFileError {
-    /// The text is neither a name nor a path.
+    /// The text is neither the name of a built-in grid nor a path of a file.
     #[error("there is no grid `{name}`; expected one of {names}, or a path that ends in .toml")]
     Unknown {
-        /// The requested name.
+        /// The requested name or path.
         name: String,
         /// Names of the known grids.
         names: String,
@@ -45,7 +45,7 @@ pub enum GridFileError {
     /// The text is not a valid grid.
     #[error("grid {name}: {message}")]
     Toml {
-        /// Name or path.
+        /// Name or path of the grid file.
         name: String,
         /// The problem, and its location.
         message: String,

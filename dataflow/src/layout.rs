@@ -21,12 +21,12 @@ pub enum Kind {
     Row,
     /// One row for each expert slot of a token.
     Slots {
-        /// Experts of a token.
+        /// Number of experts of each token.
         top_k: u32,
     },
     /// The slices of all parts that the row sees.
     Parts {
-        /// Positions of a part.
+        /// Number of positions of a part.
         positions: u32,
         /// Number of parts.
         count: u32,
@@ -40,7 +40,7 @@ pub enum Kind {
 pub struct Receive {
     /// Number of the port.
     pub port: u32,
-    /// Received slice.
+    /// Slice of the row that the port receives.
     pub slice: Slice,
     /// Composition of the slice.
     pub kind: Kind,
@@ -62,7 +62,7 @@ pub struct Outlet {
     pub slice: Slice,
     /// Axis of the tensor's rows.
     pub axis: Axis,
-    /// Route of the messages.
+    /// Route of the outlet's messages.
     pub route: Route,
     /// Number of the colour.
     pub colour: u32,
@@ -100,7 +100,7 @@ pub struct Unit {
     pub wave: u32,
     /// Index of the program's kernel.
     pub kernel: u32,
-    /// Received slices.
+    /// Slices that the program's ports receive.
     pub receives: Vec<Receive>,
     /// Bytes of a row that all ports of the program receive together, except ports that receive
     /// parts of a state.
@@ -154,9 +154,9 @@ pub struct Layout {
     pub pe: Vec<u32>,
     /// Program of each instance.
     pub program: Vec<u32>,
-    /// Instance of each outlet. The host's outlets come last and have no instance.
+    /// Instance that each outlet belongs to. The host's outlets come last and have no instance.
     pub owner: Vec<u32>,
-    /// Streams from the host.
+    /// Outlets of the host, one for each of its streams.
     pub host: Vec<HostOutlet>,
     /// Number of the first outlet of the host.
     pub first_host_outlet: u32,
@@ -174,9 +174,9 @@ struct Index {
     receives: Vec<Vec<Receive>>,
     /// Indices in `receives` of the slices of a tensor, by program and tensor.
     consumers: HashMap<(u32, u32), Vec<u32>>,
-    /// Streams, by sending program and tensor.
+    /// Streams by their sending program and tensor.
     sent: HashMap<(u32, u32), Vec<u32>>,
-    /// Routings, by the tensor of their ids.
+    /// Routings by the tensor that has their ids.
     routings: HashMap<u32, Vec<u32>>,
     /// Programs that work on a state in a wave, by state and wave.
     sharers: HashMap<(u32, u32), Vec<u32>>,

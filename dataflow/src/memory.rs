@@ -28,7 +28,7 @@ pub struct MemoryError {
     pub y: u32,
     /// Bytes of the contents.
     pub found: u64,
-    /// Bytes that the PE has.
+    /// Bytes of memory that the PE has.
     pub available: u64,
     /// Largest memory items of the PE, the largest first.
     pub items: Vec<MemoryUse<String>>,

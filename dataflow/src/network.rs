@@ -77,7 +77,7 @@ pub struct Network {
     hop: u64,
     read: u64,
     write: u64,
-    /// Use of each link, by PE and direction.
+    /// Occupation of each link, by PE and direction.
     links: Vec<LinkUse>,
     /// Ramps of each PE: the one from the PE to its router, and the one to the PE.
     ramps: Vec<[LinkUse; 2]>,

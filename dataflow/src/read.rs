@@ -33,7 +33,7 @@ pub enum ReadError {
     Json {
         /// File that was expected to be a descriptor.
         path: PathBuf,
-        /// The problem, and its place.
+        /// The problem, and its place in the text.
         source: serde_json::Error,
     },
 }

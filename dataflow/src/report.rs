@@ -12,7 +12,7 @@ use crate::routes::Direction;
 /// Max programs that the report's text names.
 const MAX_PROGRAMS: usize = 6;
 
-/// Times of a program.
+/// Times of the firings of a program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ProgramTime {
     /// The program's label.
@@ -54,7 +54,7 @@ pub struct CriticalPath {
     pub compute: u64,
     /// Cycles that messages took, without waiting for other messages.
     pub link: u64,
-    /// Cycles in which messages waited for links.
+    /// Cycles in which messages of the critical path waited for links.
     pub contention: u64,
     /// Cycles of waiting for a PE, for room at a receiver, or for a routing.
     pub wait: u64,
@@ -199,7 +199,7 @@ pub struct Summary {
     pub events: u64,
     /// Lower bounds of the step's cycles.
     pub roofline: Roofline,
-    /// The critical path.
+    /// Critical path of the step.
     pub critical: Option<CriticalPath>,
 }
 

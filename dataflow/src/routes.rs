@@ -32,16 +32,16 @@ pub struct RouteConflict {
     pub second: String,
 }
 
-/// A direction of a link.
+/// Direction of a link on the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Direction of larger x.
+    /// To the next larger x.
     East,
-    /// Direction of smaller x.
+    /// To the next smaller x.
     West,
-    /// Direction of smaller y.
+    /// To the next smaller y.
     North,
-    /// Direction of larger y.
+    /// To the next larger y.
     South,
 }
 

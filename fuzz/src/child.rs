@@ -46,7 +46,7 @@ static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
 /// between cases.
 static CASE_BEGIN: AtomicU64 = AtomicU64::new(0);
 
-/// Counts of cases.
+/// Numbers of cases, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of cases.

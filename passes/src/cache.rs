@@ -43,7 +43,7 @@ pass_options! {
     }
 }
 
-/// A format of keys or values; `None` keeps the graph's format.
+/// Format for keys or values. `None` keeps the graph's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheFormat(pub Option<Format>);
 

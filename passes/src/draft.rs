@@ -110,7 +110,7 @@ pub enum Resource {
     State(u32),
     /// A group of experts in memory.
     Group(u32),
-    /// The memory into which experts are loaded.
+    /// The memory into which streamed experts are loaded.
     Slots,
     /// The connection to other ranks, which fixes the order of exchanges.
     Ranks,
@@ -119,7 +119,7 @@ pub enum Resource {
 /// A task or other work of a step, with the resources that it reads and writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// The kind of work, and its data.
+    /// Kind of the work, with its data.
     pub what: WorkItem,
     /// Resources that the work reads. The work waits for their writers.
     pub reads: Vec<Resource>,

@@ -20,7 +20,7 @@ pub enum PassError {
     /// No pass has this name.
     #[error("there is no pass {name:?}; the passes are {}", known.join(", "))]
     Unknown {
-        /// Unknown name.
+        /// The unknown name.
         name: String,
         /// Names of all passes.
         known: Vec<&'static str>,
@@ -84,9 +84,9 @@ pub enum PassError {
     Head {
         /// Name of the state.
         state: String,
-        /// Keys or values.
+        /// Word for the field: keys or values.
         field: &'static str,
-        /// Elements of a head.
+        /// Number of elements of a head.
         width: u64,
         /// Format of the field.
         format: Format,
@@ -102,7 +102,7 @@ pub enum PassError {
     Deferred {
         /// Number of experts to defer.
         deferred: u32,
-        /// Experts of a token.
+        /// Number of experts of each token.
         top_k: u64,
     },
     /// A value is used before an op defines it.
@@ -203,7 +203,7 @@ pub enum ScheduleError {
     /// Tasks read from text that `lower` does not write.
     #[error("the tasks have {problem}")]
     Draft {
-        /// Description of the problem.
+        /// Description of the problem with the tasks.
         problem: String,
     },
     /// A number of the plan is too large.
@@ -229,9 +229,9 @@ pub enum ScheduleError {
         name: String,
         /// Number of the file.
         file: u32,
-        /// Byte offset.
+        /// Byte offset of the weight in the file.
         offset: u64,
-        /// Length in bytes.
+        /// Length of the weight in bytes.
         bytes: u64,
         /// Bytes of the file; 0 if the file does not exist.
         available: u64,
@@ -279,7 +279,7 @@ pub enum TileError {
     NoWeight {
         /// Pattern without a match.
         pattern: String,
-        /// Some of the existing names.
+        /// Some of the existing weight names.
         known: String,
     },
     /// A tuned choice that is not among the weight's candidates.
@@ -299,7 +299,7 @@ pub enum TileError {
     NoCandidate {
         /// Name of the weight.
         name: String,
-        /// The requested tiling.
+        /// The requested tiling, as text.
         asked: String,
         /// The candidates of the weight.
         candidates: String,

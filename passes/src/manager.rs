@@ -214,9 +214,9 @@ pub enum StopError {
     Other {
         /// Name of the pass.
         after: String,
-        /// Kind of IR that the pass returns.
+        /// Kind of IR that the named pass returns.
         expected: &'static str,
-        /// Kind of this IR.
+        /// Kind of the given IR.
         found: &'static str,
     },
 }
@@ -252,7 +252,7 @@ pub enum TextError {
     /// The text is not a graph.
     #[error(transparent)]
     Graph(#[from] ParseError),
-    /// The text is not tasks or a plan.
+    /// The text is neither a draft with tasks nor a plan.
     #[error("not a text of tasks or a plan: {0}")]
     Json(#[from] serde_json::Error),
     /// Numbers in the text name missing items.

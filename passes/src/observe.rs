@@ -111,7 +111,7 @@ fn state_name(weight: &Weight) -> String {
 
 /// A weight of a product, and the rows that are multiplied with it.
 struct Factor {
-    /// Position of the product.
+    /// Position of the product in the function.
     at: usize,
     weight: WeightId,
     x: ValueId,

@@ -25,7 +25,7 @@ pub struct OptionRow {
     pub doc: &'static str,
     /// Default value, as text.
     pub default: fn() -> String,
-    /// Description of valid text.
+    /// Description of valid values, as text for users.
     pub expected: &'static str,
     /// Whether text is a valid value.
     pub check: fn(&str) -> bool,
@@ -119,7 +119,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 /// Reason why an option cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// Text without `=`.
+    /// The text has no `=`, so it is not an option with a value.
     #[error("{found:?} is not an option of a pass; expected PASS.KEY=VALUE, such as {example}")]
     Form {
         /// Text of the whole option.
@@ -132,7 +132,7 @@ pub enum OptionError {
     Unknown {
         /// The unknown key.
         found: String,
-        /// All options.
+        /// All options of all passes.
         known: Vec<String>,
     },
     /// A value that the option cannot have.

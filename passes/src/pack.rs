@@ -130,17 +130,17 @@ pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
 enum Unpacked {
     /// An option turns packing off.
     Off,
-    /// The format has no packed form.
+    /// The weight's format has no packed form.
     NoForm,
     /// The weight is not a matrix.
     NoMatrix,
-    /// The rows are not whole strips.
+    /// The number of rows is not a multiple of a strip's rows.
     Rows(u64),
     /// The weight is a part of a tensor that begins or ends within a strip.
     Part,
-    /// The columns are not whole packed blocks.
+    /// A row's columns are not a multiple of the packed format's block length.
     Columns(u64, Format),
-    /// The columns are not whole blocks of the activation format.
+    /// A row's columns are not a multiple of the activation format's block length.
     Activations(u64, Format),
     /// One kernel reads this weight together with another weight that is packed differently or not
     /// at all.

@@ -231,7 +231,7 @@ struct Layer {
     /// Position of the op that returns the ids: a `route`, or the op that removes identity experts
     /// from its result.
     route: usize,
-    /// Weights: gate (if present), up, down.
+    /// Weights of the layer's experts: gate (if present), up, down.
     weights: Vec<WeightId>,
     /// Parts of the routing in the order of the ops that read their experts. Either the whole
     /// routing is one part, or there are the slots of this layer and the deferred slots.

@@ -82,7 +82,7 @@ pass_options! {
     }
 }
 
-/// Minimum items of a product of one row, so that a few threads have work.
+/// Minimum number of items of a product with one row, so that several threads have work.
 const MIN_ITEMS: u64 = 16;
 /// Items of a product of few rows: 8 for each of 32 threads. One more item then makes a thread at
 /// most an eighth slower. With 64 items, 15 threads would take as long as 13.
@@ -98,7 +98,7 @@ const BANDED: MatmulStrategy = MatmulStrategy::Gemv;
 struct Limits {
     /// Number of items below which items are divided.
     items: u64,
-    /// Min bytes of a band.
+    /// Minimum number of bytes of a band.
     band_bytes: u64,
 }
 

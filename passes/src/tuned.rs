@@ -38,7 +38,7 @@ pub struct TunedChoice {
     pub strategy: MatmulStrategy,
     /// Max rows of activations of an item, if chosen.
     pub row_chunk: Option<u32>,
-    /// Weight rows of a band, if chosen.
+    /// Number of weight rows of a band, if the choice has bands.
     pub band: Option<u32>,
     /// Prefetch distance and unrolling of the kernel.
     pub pace: Pace,

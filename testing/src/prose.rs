@@ -32,7 +32,7 @@ pub enum Kind {
 pub struct Text {
     /// Number of the text's first line, from 1.
     pub line: usize,
-    /// The text, joined to one line.
+    /// The text's words, joined to one line.
     pub words: String,
     /// Kind of the text.
     pub kind: Kind,

@@ -48,7 +48,7 @@ pub const ROWS: usize = 2;
 /// [`arguments`] are less than this number.
 const IDS: u64 = 4;
 
-/// Formats of the weights.
+/// Set of formats that random weights may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Formats {
     /// Only f32. Fused and unfused graphs then give the same bits, except for the order of sums.

@@ -19,7 +19,7 @@ pub struct Tool {
     pub variable: Option<&'static str>,
     /// Arguments that make the program print its version.
     pub version_arguments: &'static [&'static str],
-    /// Text before the version in the program's output.
+    /// Text that precedes the version in the program's output.
     pub before: &'static str,
     /// Text that describes the needed version.
     pub needed_version: &'static str,

@@ -18,11 +18,11 @@ use crate::source::{code, words};
 /// Kind of unsafe code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A block.
+    /// An unsafe block.
     Block,
-    /// A function.
+    /// An unsafe function.
     Function,
-    /// A trait.
+    /// An unsafe trait.
     Trait,
     /// An implementation of an unsafe trait.
     Implementation,
@@ -47,9 +47,9 @@ pub struct Entry {
     pub kind: Kind,
     /// Name of the function that contains the block, or name of the item.
     pub place: String,
-    /// Line, from 1.
+    /// Line in the file, from 1.
     pub line: usize,
-    /// First sentence of the invariant, or an empty text.
+    /// First sentence of the invariant's text; empty if there is no text.
     pub invariant: String,
 }
 

@@ -173,7 +173,7 @@ fn batch_resumes_after_its_complete_answers() {
         assert!(fs::read_to_string(&out).unwrap().starts_with(&kept));
         assert_eq!(texts(&answers(&folder)), texts(&expected));
     }
-    // All requests are answered already.
+    // All requests have answers in the output already, so the next run changes nothing.
     let before = fs::read(&out).unwrap();
     assert!(batch(&folder, &[]).output().unwrap().status.success());
     assert_eq!(fs::read(&out).unwrap(), before);
@@ -200,7 +200,7 @@ fn batch_resumes_after_its_complete_answers() {
         assert!(output.status.code() == Some(status) && said.contains(says), "{said}");
         assert_eq!(fs::read_to_string(&out).unwrap(), there);
     }
-    // An input file is refused as the output.
+    // The input file is refused as the output.
     let same = folder.join("in.jsonl");
     let output = ixc(["run", "demo", "--batch"]).arg(&same).arg("-o").arg(&same).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));

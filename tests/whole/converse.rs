@@ -149,7 +149,7 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     assert!(terminal.say("/system").contains("no system message"));
     terminal.say("/system Be brief.");
     let first = terminal.say("What is a trait?");
-    // At temperature 0, the answer is the same again.
+    // At temperature 0, the repeated answer is the same.
     let again = terminal.say("/regen");
     let answer = |said: &str| {
         said.lines().rev().find(|line| !line.contains('\x1b') && !line.trim().is_empty()).map(str::to_owned)

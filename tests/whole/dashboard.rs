@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Files of a release that name metrics.
 const FILES: [&str; 2] = ["release/pack/dashboard.py", "release/kubernetes/adapter.yaml"];
-/// Suffixes of the names of a histogram's samples.
+/// Suffixes of the sample names of a histogram.
 const PARTS: [&str; 3] = ["_bucket", "_sum", "_count"];
 
 fn read(path: &str) -> String {

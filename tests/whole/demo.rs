@@ -28,7 +28,7 @@ fn every_command_accepts_demo_or_no_model() {
         let arguments: &[&str] = if command == "bench" { &["-p", "8", "-n", "0", "-r", "1"] } else { &[] };
         assert!(both(&[command], arguments).iter().all(|text| !text.is_empty()), "{command}");
     }
-    // The file of the demo model gives the same output.
+    // The demo model gives the same output if its file is named.
     let mut command = ixc(["tokenize"]);
     command.arg(demo_model()).arg("The borrow checker");
     assert_eq!(stdout(command), both(&["tokenize"], &["-p", "The borrow checker"])[1]);

@@ -27,12 +27,12 @@ const LEAST_RUN: usize = 50;
 /// Max number of commands that are not run. If there are more, some are skipped that could run.
 const MOST_LEFT_OUT: usize = 20;
 
-/// A command of a page.
+/// A command that a page shows.
 #[derive(Debug, PartialEq)]
 struct Shown {
     line: usize,
     command: String,
-    /// The output, if the page shows it.
+    /// The command's output, if the page shows it.
     output: Option<Vec<String>>,
     /// Reason why the command is not run, if it is not.
     left_out: Option<String>,

@@ -145,7 +145,7 @@ fn engine(name: &str, nextn: Nextn, target: Target) -> Engine {
 fn plans_match_recorded_draft_layer_results() {
     for target in [Target::AVX2, Target::PORTABLE, Target::AVX512, Target::AMX] {
         for name in NAMES {
-            // Emulated code is slow.
+            // Emulated code is slow, so this model is skipped.
             if native(target) != native(Target::PORTABLE) && name == "shared" {
                 continue;
             }

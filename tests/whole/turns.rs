@@ -148,7 +148,7 @@ fn short_changes_truncate_and_large_ones_copy_the_slot() {
     let first = a.turn(&mut generator);
     let whole = first.prompt + ANSWER - 1;
     assert_eq!(held(&generator), [0, 0, whole]);
-    // Other tokens replace the last ones of the answer.
+    // Other tokens replace the last tokens of the answer.
     a.text.truncate(whole - 10);
     let second = a.turn(&mut generator);
     assert_eq!(second.reused, whole - 10);
@@ -159,7 +159,7 @@ fn short_changes_truncate_and_large_ones_copy_the_slot() {
     let third = a.turn(&mut generator);
     assert_eq!(third.reused, first.prompt);
     assert_eq!(held(&generator), [0, third.prompt + ANSWER - 1, second]);
-    // The slot with the prefix is in use by another request.
+    // Another request uses the slot with the prefix.
     let mut b = Agent::new(1);
     let mut c = Agent::new(2);
     b.submit(&mut generator);

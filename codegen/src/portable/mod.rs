@@ -74,7 +74,7 @@ pub struct Code {
     pub lines: Vec<Line>,
     /// Required alignment of the first byte: constants are read as aligned vectors.
     pub alignment: usize,
-    /// Listings, if requested: writing them takes longer than everything else.
+    /// Listings, if requested, because writing them takes longer than the rest of the compilation.
     pub text: Option<Text>,
 }
 
@@ -105,7 +105,7 @@ pub enum PortableError {
         kernel: String,
         /// Mnemonic of the op, or the part of the kernel that was read.
         op: &'static str,
-        /// The missing element.
+        /// Element that the op or this part of the kernel lacks.
         expected: &'static str,
     },
     /// An op that exists only on some machines.
@@ -115,7 +115,7 @@ pub enum PortableError {
         kernel: String,
         /// Mnemonic of the op.
         op: &'static str,
-        /// Type of the result.
+        /// Type of the op's result.
         ty: Type,
     },
     /// The kernel exceeds a limit.

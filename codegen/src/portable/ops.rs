@@ -77,7 +77,7 @@ impl Lowering<'_> {
         PortableError::Unsupported { kernel, op: inst.op.row().mnemonic, ty: inst.ty }
     }
 
-    /// Lowers an op without operands.
+    /// Lowers an op without operands, such as a constant.
     pub(super) fn constant_op(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let ty = inst.ty;
         let lane = inst.ty.elem.bytes() as usize;

@@ -91,7 +91,7 @@ pub(super) fn sections(kernels: &[NamedKernel<'_>], folder: &Path) -> Result<Vec
     Ok(written)
 }
 
-/// Sets the code range of an entry.
+/// Sets the range of code addresses of a debug entry.
 fn range(unit: &mut DwarfUnit, entry: UnitEntryId, begin: u64, bytes: u64) {
     let entry = unit.unit.get_mut(entry);
     entry.set(DW_AT_low_pc, AttributeValue::Address(Address::Constant(begin)));

@@ -103,12 +103,12 @@ pub(super) fn elf_file(kernels: &[NamedKernel<'_>], more: &[dwarf::DebugSection]
     sections.push(of(shstrtab, STRTAB, heads));
     let table = (HEADER_BYTES + body.len()).next_multiple_of(8);
     body.resize(table - HEADER_BYTES, 0);
-    // 64 bits, little-endian, version 1, System V.
+    // ELF identification: 64 bits, little-endian, version 1, System V.
     let mut out = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     out.extend(EXECUTABLE.to_le_bytes());
     out.extend(X86_64.to_le_bytes());
     out.extend(1_u32.to_le_bytes());
-    // Entry, program headers, sections.
+    // Addresses or offsets in the header: entry point, program headers, section headers.
     [0, 0, table as u64].iter().for_each(|value| out.extend(value.to_le_bytes()));
     out.extend(0_u32.to_le_bytes());
     [HEADER_BYTES as u16, 56, 0, SECTION_BYTES as u16, sections.len() as u16, sections.len() as u16 - 1]

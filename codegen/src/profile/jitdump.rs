@@ -33,7 +33,7 @@ const X86_64: u32 = 62;
 /// Bytes of a record's header.
 const PREFIX_BYTES: usize = 16;
 
-/// Types of records.
+/// Types of jitdump records.
 const CODE_LOAD: u32 = 0;
 const DEBUG_INFO: u32 = 2;
 const CODE_CLOSE: u32 = 3;

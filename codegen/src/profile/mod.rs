@@ -58,9 +58,9 @@ pub enum ProfileError {
     Io {
         /// Profile that was read or written.
         path: PathBuf,
-        /// The attempted action.
+        /// The action that failed, as text.
         action: &'static str,
-        /// The system's error.
+        /// The system's error for this action.
         source: io::Error,
     },
     /// Profiles are already enabled with other settings.

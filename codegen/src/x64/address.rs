@@ -60,7 +60,7 @@ pub struct Addresses {
     entry: Vec<Key>,
     at: HashMap<VarId, Vec<Key>>,
     registers: HashMap<Key, Option<Vreg>>,
-    /// Terms of all keys together.
+    /// Number of terms of all keys together.
     pub terms: usize,
 }
 

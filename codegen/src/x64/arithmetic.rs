@@ -68,7 +68,7 @@ impl Selector<'_> {
         {
             return Some(sum);
         }
-        // Memory operands that the instruction accepts.
+        // Memory operands that the op's instruction accepts.
         let read = if scalar {
             Read::plain(4)
         } else {

@@ -123,14 +123,14 @@ pub enum Bitwise {
     Xor,
 }
 
-/// A comparison of two operands.
+/// An op that compares two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// Equal integers.
+    /// `a = b` for integers.
     Equal,
-    /// Greater, of signed integers.
+    /// `a > b` for signed integers.
     Greater,
-    /// Less, of floats; false for NaN.
+    /// `a < b` for floats; false for NaN.
     LessFloat,
 }
 

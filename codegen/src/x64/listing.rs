@@ -35,7 +35,7 @@ use crate::line::Line;
 pub struct FinishedCode<'c> {
     /// The kernel's name.
     pub name: &'c str,
-    /// Instructions only.
+    /// Bytes of the instructions, without the constants.
     pub code: &'c [u8],
     /// Constants, which follow the instructions.
     pub constants: &'c [u8],
@@ -63,7 +63,7 @@ pub struct ListedInstruction {
     pub origin: Option<u32>,
 }
 
-/// Column of comments.
+/// Column in which comments begin.
 const COMMENT: usize = 60;
 
 /// Labels of jump targets and constants.

@@ -30,7 +30,7 @@ pub struct Pending {
     pub mem: Mem,
     /// Whether one element is broadcast to every lane.
     pub splat: bool,
-    /// Remaining uses.
+    /// Number of uses that remain.
     pub uses: u32,
     /// Number of the IR statement.
     pub origin: u32,
@@ -102,7 +102,7 @@ pub struct DeferredValue {
     pub ty: Type,
     /// The two operand values.
     pub operands: [ValueId; 2],
-    /// Remaining uses.
+    /// Number of uses that remain.
     pub uses: u32,
     /// Number of the IR statement.
     pub origin: u32,

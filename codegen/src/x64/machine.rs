@@ -111,9 +111,9 @@ impl Class {
 /// Part of a register that an operand names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// 16-bit general register; only read.
+    /// 16-bit part of a general register; instructions only read it.
     R16,
-    /// 32-bit general register; writing it clears the upper half.
+    /// 32-bit part of a general register. A write of it clears the upper half.
     R32,
     /// 64-bit general register.
     R64,
@@ -231,7 +231,7 @@ impl BlockId {
 /// Operation of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// Exactly this encoding.
+    /// An instruction with exactly this encoding.
     Code(Code),
     /// `op0 = op1 * op2 + op3`. The 132, 213 or 231 form is chosen after allocation. At most one
     /// source is memory.
@@ -412,7 +412,7 @@ impl Inst {
 pub struct Block {
     /// Instructions; branches come last.
     pub insts: Vec<Inst>,
-    /// Possible next blocks.
+    /// Blocks to which control can go from this block.
     pub successors: Vec<BlockId>,
     /// Number of loops around the block.
     pub depth: u32,

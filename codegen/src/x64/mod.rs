@@ -115,9 +115,9 @@ pub enum X64Error {
     /// Too many values are live at once, or too many vectors are read element by element.
     #[error("values in memory need a frame of {bytes} bytes; at most {max} are allowed")]
     FrameTooLarge {
-        /// Bytes needed.
+        /// Bytes that the frame would need.
         bytes: u32,
-        /// Bytes allowed.
+        /// Max bytes of a frame.
         max: u32,
     },
     /// The kernel exceeds a limit.
@@ -157,9 +157,9 @@ pub struct Stats {
     pub gpr_spills: usize,
     /// Constants that are read from memory at each use.
     pub rematerialised: usize,
-    /// Moves between registers.
+    /// Number of moves between registers.
     pub moves: usize,
-    /// Moves in innermost loops.
+    /// Number of moves between registers in innermost loops.
     pub moves_in_innermost_loops: usize,
     /// Number of instructions.
     pub instructions: usize,

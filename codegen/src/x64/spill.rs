@@ -17,9 +17,9 @@ use super::machine::{Base, Class, Function, Inst, LoopId, Mem, Opcode, Operand, 
 /// New location of a spilled value.
 #[derive(Clone, Copy, Debug)]
 pub enum Eviction {
-    /// This slot of the frame.
+    /// The value is in this slot of the frame.
     Slot(u32),
-    /// A constant of the pool.
+    /// The value is a constant of the pool.
     Constant {
         /// Number of the constant in the pool.
         id: u32,

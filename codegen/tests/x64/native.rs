@@ -82,7 +82,7 @@ pub fn has_lowering(op: Op) -> bool {
     !op.takes_tiles()
 }
 
-/// Compiled kernels that can run here.
+/// Compiled kernels that this machine can run.
 pub enum Engine {
     /// Code that runs on this CPU.
     Native(Module),

@@ -46,17 +46,17 @@ const MAX_COUNT: u32 = 1 << 16;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machines {
-    /// Name in reports.
+    /// Name of the machines in reports.
     pub name: String,
     /// One line of description.
     pub description: String,
-    /// Sources of the numbers.
+    /// Sources of the numbers of this description.
     pub sources: Vec<String>,
     /// Fields whose values have no source.
     pub assumed: Vec<String>,
     /// Number of machines. `None` means as many as the ranks need.
     pub machines: Option<u32>,
-    /// Sockets of a machine.
+    /// Number of sockets of one machine.
     pub sockets: u32,
     /// Properties of one socket.
     pub socket: Socket,
@@ -92,7 +92,7 @@ pub struct Socket {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drive {
-    /// Bytes per second of reads.
+    /// Bytes that the drive reads per second.
     pub bytes_per_second: f64,
 }
 

@@ -132,26 +132,26 @@ pub struct RankForecast {
     pub weights: u64,
     /// Bytes of weights and states that the step reads.
     pub read: f64,
-    /// Operations of the step.
+    /// Number of operations of the rank in the step.
     pub operations: f64,
-    /// Seconds by cause.
+    /// Predicted seconds of the rank, by cause.
     pub seconds: RankSeconds,
 }
 
 /// Number and bytes of the exchanges of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ExchangeCounts {
-    /// Sums over ranks.
+    /// Number of all-reduces, which sum values over ranks.
     pub all_reduce: u64,
-    /// Concatenations over ranks.
+    /// Number of all-gathers, which concatenate values of all ranks.
     pub all_gather: u64,
-    /// Messages from rank to rank.
+    /// Number of messages from one rank to another.
     pub send: u64,
     /// Number of messages of all exchanges.
     pub messages: u64,
-    /// Bytes that stay on a machine.
+    /// Bytes sent between ranks of one machine.
     pub bytes_inside: f64,
-    /// Bytes that travel between machines.
+    /// Bytes sent between machines.
     pub bytes_between: f64,
 }
 
@@ -171,9 +171,9 @@ impl ExchangeCounts {
 /// Forecast of one step on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepForecast {
-    /// Tokens of the step.
+    /// Number of tokens of the step.
     pub tokens: u64,
-    /// Tokens before the step.
+    /// Number of tokens before the step.
     pub position: u64,
     /// Seconds of the step.
     pub seconds: f64,

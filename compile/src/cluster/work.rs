@@ -24,9 +24,9 @@ const APPEND_STAGES: u32 = 2;
 /// Size of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepSize {
-    /// Tokens of the step.
+    /// Number of tokens of the step.
     pub tokens: u64,
-    /// Tokens before the step.
+    /// Number of tokens before the step.
     pub position: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct OpWork {
     pub bytes: f64,
     /// Mean bytes of experts that the op reads.
     pub expert_bytes: f64,
-    /// Operations, two for each multiply-add.
+    /// Number of operations; a multiply-add counts as two.
     pub operations: f64,
     /// Whether the operations are products of floats.
     pub floats: bool,

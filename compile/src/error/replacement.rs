@@ -21,9 +21,9 @@ pub enum ReplacementError {
     /// Two files for the same kernel.
     #[error("{} replaces the same kernel as {}; name only one of them", path.display(), other.display())]
     Twice {
-        /// One of the two files.
+        /// Path of one of the files for the kernel.
         path: PathBuf,
-        /// The other of the two files.
+        /// Path of the other file for the kernel.
         other: PathBuf,
     },
     /// A file with a kernel that the plan does not have.
@@ -74,7 +74,7 @@ pub enum ReplacementError {
         path: Option<PathBuf>,
         /// Name of the edited kernel.
         kernel: String,
-        /// Dims with their values.
+        /// Dims of the kernel with their values, as text.
         dims: Vec<String>,
         /// Position and size of the difference between the results.
         departure: Box<Departure>,

@@ -80,7 +80,7 @@ fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
 /// Buffer of words in large pages, if the system has some.
 enum Large {
     Mapped(MmapMut),
-    /// Ordinary memory, if mapping fails.
+    /// Memory from the Rust allocator, if `mmap` fails.
     Plain(Vec<u64>),
 }
 
@@ -182,7 +182,7 @@ fn sum_avx2(words: &[u64]) -> u64 {
     lanes.iter().chain(rest).fold(0, |total, word| total.wrapping_add(*word))
 }
 
-/// Sums with 64-byte loads.
+/// Sums of the read data with 64-byte loads.
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::x86_64::{

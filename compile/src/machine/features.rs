@@ -11,7 +11,7 @@ pub struct Feature {
     pub name: &'static str,
     /// Whether this CPU has the feature and the system saves its registers.
     pub present: bool,
-    /// Benefit for kernels.
+    /// Benefit of the feature for kernels.
     pub gives: &'static str,
 }
 

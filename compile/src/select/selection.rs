@@ -12,13 +12,13 @@ use similar::{Algorithm, capture_diff_slices, get_diff_ratio};
 /// Selection by pattern and layers. If neither is set, it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// A pattern of names.
+    /// Pattern of names; `None` selects all names.
     pub op: Option<String>,
-    /// Layers; empty means all.
+    /// Ranges of layers; an empty list selects all layers.
     pub layers: Vec<LayerRange>,
 }
 
-/// Inclusive range of layers: `3`, `0-5`.
+/// Inclusive range of layers, such as `3` or `0-5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerRange {
     /// Number of the first layer.
@@ -69,17 +69,17 @@ pub enum SelectError {
     /// A requested layer does not exist.
     #[error("no item is in layer {asked}; layers are {}", some(layers))]
     NoLayer {
-        /// The requested layers.
+        /// Layers that the selection requests.
         asked: String,
-        /// The existing layers.
+        /// Layers that exist.
         layers: String,
     },
-    /// Items with a matching name are in other layers.
+    /// All items with a matching name are in layers that the selection does not include.
     #[error("{pattern:?} is not in layer {asked}; it is in {layers}")]
     Elsewhere {
         /// Requested pattern.
         pattern: String,
-        /// The requested layers.
+        /// Layers that the selection requests.
         asked: String,
         /// Layers of the matching items.
         layers: String,
@@ -190,7 +190,7 @@ pub fn ranges(layers: &BTreeSet<u64>) -> String {
     ranges.iter().map(LayerRange::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Min similarity of suggested names, 0 to 1.
+/// Minimum similarity of a suggested name to the pattern, from 0 to 1.
 const ALIKE: f32 = 0.6;
 /// Max number of similar names that an error suggests.
 const NEAR: usize = 5;

@@ -25,11 +25,11 @@ const EMPTY: u64 = u64::MAX;
 /// Source of the index of a line's set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
-    /// The address within its page.
+    /// The address within its page selects the set.
     InPage,
-    /// The physical address.
+    /// The physical address selects the set.
     Physical,
-    /// A hash of the line.
+    /// A hash of the line's address selects the set.
     Hashed,
 }
 

@@ -21,15 +21,15 @@ pub const MAX_TOUCHES: u64 = 1 << 28;
 /// Reasons why a kernel has no cost with caches.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelsError {
-    /// The whole kernel has no cost.
+    /// The whole kernel has no static cost.
     #[error(transparent)]
     Whole(#[from] KernelCostError),
     /// The kernel has no buffer of a given name.
     #[error("the kernel has no buffer {name:?}; it has {}", expected.join(", "))]
     Buffer {
-        /// The named buffer.
+        /// The buffer's name.
         name: String,
-        /// Buffers of the kernel.
+        /// Names of the kernel's buffers.
         expected: Vec<String>,
     },
     /// The simulation would take too long.

@@ -20,13 +20,13 @@ pub enum StartError {
     /// The text has no `=`.
     #[error("{found:?} is not BUFFER=LEVEL; expected for example w=memory")]
     Form {
-        /// The text without `=`.
+        /// The text that has no `=`.
         found: String,
     },
     /// The level does not exist.
     #[error("there is no level {found:?}; the levels are l1, l2, l3 and memory")]
     Level {
-        /// The text after the `=`.
+        /// The unknown level, as text.
         found: String,
     },
 }

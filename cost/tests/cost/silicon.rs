@@ -30,7 +30,7 @@ const TOLERANCE: f64 = 0.30;
 const SUM: Type = Type::tile(Elem::F32, 16, 16);
 const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
 
-/// Layout of the activations.
+/// Layout of the activations in a product.
 #[derive(Clone, Copy, PartialEq)]
 enum X {
     /// Row after row; rows are `row` bytes apart, and the chunks of a row's columns `chunk` bytes.

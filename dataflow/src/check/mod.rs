@@ -63,7 +63,7 @@ pub enum CheckError {
     /// The version is not supported.
     #[error("the descriptor has version {found}; this program reads {VERSION}")]
     Version {
-        /// Version of the descriptor.
+        /// Version that the descriptor states.
         found: u32,
     },
     /// The grid is invalid.
@@ -82,7 +82,7 @@ pub enum CheckError {
     Kernel {
         /// Name of the kernel.
         name: String,
-        /// The reason.
+        /// The error of parsing or verifying.
         source: Box<ParseError>,
     },
     /// An instance is outside of the grid.
@@ -150,7 +150,7 @@ pub enum CheckError {
     /// Bytes of a row are not sent exactly once.
     #[error("{receiver}: bytes {from}..{to} of {tensor} {fault}")]
     Coverage {
-        /// Receiver, as text.
+        /// Receiver of the bytes, as text.
         receiver: String,
         /// Name of the tensor.
         tensor: String,
@@ -158,7 +158,7 @@ pub enum CheckError {
         from: u64,
         /// End of the affected bytes, exclusive.
         to: u64,
-        /// The fault of these bytes.
+        /// Fault of the bytes.
         fault: Fault,
     },
     /// The contents of a PE exceed its memory.

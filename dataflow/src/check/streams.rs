@@ -16,14 +16,14 @@ struct TensorUse {
     tensor: u32,
 }
 
-/// The ends of all streams.
+/// Tensors at the ends of all streams.
 #[derive(Default)]
 struct Ends {
     /// Tensors that streams bring to programs.
     brought: HashSet<TensorUse>,
     /// Tensors that streams take from programs.
     taken: HashSet<TensorUse>,
-    /// The first wave that stores a tensor at the host.
+    /// First wave that stores a tensor at the host, by tensor.
     stored: HashMap<u32, u32>,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Block {
     pub(super) inner: u32,
     /// Number of lines: experts, or heads.
     pub(super) outer: u32,
-    /// State that is divided among the lanes; `None` without one.
+    /// State that is divided among the lanes; `None` if the block has no state.
     pub(super) state: Option<u32>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Block {
 pub(super) struct Needs {
     /// Bytes that each lane needs, without code.
     pub(super) lane: u64,
-    /// Kernels whose code is needed.
+    /// Kernels whose code the cell needs.
     pub(super) kernels: Vec<u32>,
 }
 

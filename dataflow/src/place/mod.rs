@@ -62,7 +62,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// All methods, the fastest first.
+    /// All methods of placement, the fastest first.
     const ALL: [Placement; 3] = [Placement::OnePerPe, Placement::Shared, Placement::TimeMultiplexed];
 
     /// Returns a description of the method, as text for users.
@@ -78,7 +78,7 @@ impl Placement {
 /// Inputs of placement in addition to the plan and the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementOptions {
-    /// Description of the model.
+    /// Description of the model for the descriptor.
     pub model: String,
     /// Positions of the KV cache, for which the plan was cut into pieces.
     pub context: u32,
@@ -119,7 +119,7 @@ pub enum PlaceError {
         scratch: u64,
         /// The grid's name.
         grid: String,
-        /// Available bytes.
+        /// Bytes that a PE of the grid has.
         available: u64,
     },
     /// The grid has no room for all programs.

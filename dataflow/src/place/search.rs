@@ -21,11 +21,11 @@ use crate::pieces::{Partition, Reduction};
 pub struct PlacedPlan {
     /// The plan.
     pub plan: Plan<Kernel>,
-    /// Placement, as a descriptor.
+    /// Placement of the plan, as a descriptor.
     pub descriptor: Descriptor,
 }
 
-/// Reasons why nothing fits.
+/// Reasons why no plan was placed on the grid.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError<E> {
     /// No plan could be made.

@@ -44,13 +44,13 @@ pub const MAX_CONTEXT: u32 = 1 << 31;
 struct Facts {
     /// Bytes of keys and values of one position of a head.
     position: u64,
-    /// Elements of a value head.
+    /// Number of elements of a value head.
     value: u64,
-    /// Query heads of a key head.
+    /// Number of query heads that share a key head.
     group: u64,
-    /// Experts of a token; 0 without experts.
+    /// Number of experts of each token; 0 without experts.
     top_k: u64,
-    /// Elements of the longest normed row; 0 without norms.
+    /// Number of elements of the longest row that a norm reads; 0 without norms.
     row: u64,
 }
 

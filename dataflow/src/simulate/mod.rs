@@ -65,7 +65,7 @@ pub enum SimulateError {
     /// The tokens are not a valid step.
     #[error("{problem}")]
     Tokens {
-        /// Description of the problem.
+        /// Description of the problem with the tokens.
         problem: String,
     },
     /// A deadlock: there is work left, but no event.
@@ -95,9 +95,9 @@ pub enum SimulateError {
         expert: u32,
         /// Number of the part.
         part: u32,
-        /// Row of the firing.
+        /// Row whose bytes the instance received.
         row: u32,
-        /// Received bytes.
+        /// Number of received bytes.
         found: u64,
         /// Expected bytes: the sum of the bytes of its slices.
         expected: u64,
@@ -119,9 +119,9 @@ pub enum SimulateError {
     Logits {
         /// Index of the requested output.
         output: usize,
-        /// Received bytes.
+        /// Number of received bytes.
         found: u64,
-        /// Expected bytes.
+        /// Number of expected bytes.
         expected: u64,
     },
     /// The step takes too many cycles to count.

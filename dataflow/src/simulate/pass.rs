@@ -104,7 +104,7 @@ pub(super) struct WaveTime {
 /// Rows of a tensor that are stored at the host.
 #[derive(Debug, Default)]
 pub(super) struct HostTensor {
-    /// Received bytes of each row.
+    /// Bytes received so far of each row.
     pub came: Vec<u64>,
     pub rows: Vec<Vec<u8>>,
 }
@@ -116,7 +116,7 @@ pub(super) struct Duration {
     pub cost: Cost,
 }
 
-/// State of one step.
+/// State of the simulation of one step.
 pub(super) struct Pass<'a, 'w> {
     pub machine: &'a Machine,
     pub data: Option<&'a mut Data<'w>>,
@@ -151,13 +151,13 @@ pub(super) struct Pass<'a, 'w> {
     pub queue: Queue<Event>,
     /// First cycle in which the host's links are free.
     pub io: f64,
-    /// Arrival times at the grid's edge of the rows from the host, by stream.
+    /// Times at which rows from the host arrive at the grid's edge, by stream.
     pub host_ready: Vec<Vec<u64>>,
     pub io_bytes: u64,
     pub host: Vec<HostTensor>,
     /// Time of the wave's last event (bytes at the host or the end of a firing), with its cause.
     pub finish: (u64, Cause),
-    /// Times of finished waves.
+    /// Times of the waves that have finished.
     pub waves: Vec<WaveTime>,
     pub durations: Vec<Option<Duration>>,
     pub by_dims: HashMap<(u32, Vec<i64>), Duration>,

@@ -27,7 +27,7 @@ pub(super) struct Routed {
     pub known: u32,
     /// Number of bytes of expert ids that were computed so far, by token.
     pub made: Vec<u64>,
-    /// Time when each token's ids were complete.
+    /// Time when all ids of each token were computed.
     pub at: Vec<u64>,
     /// PE that computed the last ids.
     pub source: u32,

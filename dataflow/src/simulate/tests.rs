@@ -44,7 +44,7 @@ const EMBED: &str = "kernel embed {
 /// Cycles of a firing of `add8` or `copy8` on the tiny grid: 10 to start, then 4 to write 32 bytes
 /// through a port of 8 bytes.
 const FIRING: u64 = 14;
-/// Cycles of a message of 32 bytes without hops.
+/// Cycles that a message of 32 bytes occupies a link.
 const FLITS: u64 = 8;
 
 pub(crate) fn slice(tensor: u32, rows: u32) -> Slice {

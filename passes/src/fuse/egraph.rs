@@ -32,11 +32,11 @@ const GROWTH: usize = 16;
 /// Statistics of a run of egg.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
-    /// Nodes before the first rule.
+    /// Number of nodes before the first rule was applied.
     pub(crate) nodes_before: usize,
     /// Nodes at the end of the run.
     pub(crate) nodes: usize,
-    /// Rounds of rewriting.
+    /// Number of rounds in which rules were applied.
     pub(crate) rounds: usize,
     /// Reason why the run ended.
     pub(crate) reason: StopReason,

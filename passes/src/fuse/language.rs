@@ -60,7 +60,7 @@ pub(crate) enum Head {
     Op(OpKind),
     /// One result of an op with several results.
     Result(usize),
-    /// The activation format of a weight.
+    /// The format to which activations are quantised for products with a weight.
     Activation,
     /// Marker for an attention; children are queries, keys and values.
     Attend,

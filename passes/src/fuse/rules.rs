@@ -20,11 +20,11 @@ use super::language::{Class, Graph, Head, Node, Types};
 
 /// One rewriting rule.
 pub(crate) struct Rule {
-    /// Name in the log.
+    /// Name of the rule in the log.
     pub(crate) name: &'static str,
     /// Pattern to find; `ROPE` stands for the attributes of a rotation.
     pub(crate) from: &'static str,
-    /// Equivalent form.
+    /// Form that is equivalent to the pattern.
     pub(crate) to: &'static str,
     /// Condition in addition to the types.
     when: fn(&Graph, &Subst) -> bool,

@@ -33,9 +33,9 @@ const CALL_BYTES: u64 = 2 << 10;
 /// Bytes that tasks access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// Bytes for each row of a step.
+    /// Bytes that tasks access for each row of a step.
     row: u64,
-    /// Bytes for the whole step, for any number of rows.
+    /// Bytes that tasks access once in a step, for any number of rows.
     once: u64,
     /// Bytes of the item that accesses the most.
     item: u64,

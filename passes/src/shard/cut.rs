@@ -17,9 +17,9 @@ use super::emit::{DimCut, Emitter};
 /// Part of an operand that a cut op reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Take {
-    /// The whole operand.
+    /// The op reads the whole operand.
     Whole,
-    /// A cut of a value, or of a weight.
+    /// The op reads a cut of a value or of a weight.
     Cut(DimCut),
     /// The token of a state. The state's fields are cut at this dimension; `None` leaves them
     /// whole.

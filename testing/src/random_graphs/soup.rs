@@ -40,13 +40,13 @@ const WIDTHS: [u64; 3] = [32, 64, 256];
 /// Random sizes for the operands of an op.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Columns of a weight, and width of its input.
+    /// Number of columns of a weight, which is the width of its input.
     k: u64,
-    /// Rows of a weight, and width of its result.
+    /// Number of rows of a weight, which is the width of its result.
     n: u64,
     /// Number of heads.
     heads: u64,
-    /// Elements of a head.
+    /// Number of elements of a head.
     d: u64,
 }
 

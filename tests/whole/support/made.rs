@@ -33,7 +33,7 @@ const ROUTED: f32 = 4.0;
 pub struct ExpertParameters {
     pub count: u64,
     pub used: u64,
-    /// Width inside an expert.
+    /// Width of the hidden layer of an expert.
     pub inner: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct ModelParameters {
     pub kv_heads: u64,
     pub key_length: u64,
     pub value_length: u64,
-    /// Width inside the dense network.
+    /// Width of the hidden layer of the dense network.
     pub inner: u64,
     pub experts: Option<ExpertParameters>,
     pub vocabulary: u64,

@@ -15,15 +15,15 @@ use serde::{Deserialize, Serialize};
 /// Results and resources of a command.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Exit status, or `None` after a signal.
+    /// Exit status of the command, or `None` after a signal.
     pub code: Option<i32>,
-    /// Standard output.
+    /// Standard output of the command.
     pub stdout: Vec<u8>,
-    /// Standard error.
+    /// Standard error of the command.
     pub stderr: String,
     /// Processor time of all threads of the command and of its child processes.
     pub processor: Duration,
-    /// Peak memory in KiB, including mapped files.
+    /// Peak memory of the command in KiB, including mapped files.
     pub peak_kib: u64,
 }
 

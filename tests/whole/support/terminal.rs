@@ -68,7 +68,7 @@ impl Terminal {
         Terminal { master: File::from(master), child, seen: Vec::new(), read: 0 }
     }
 
-    /// Types a text.
+    /// Types a text at the terminal.
     pub fn send(&mut self, text: impl AsRef<[u8]>) {
         self.master.write_all(text.as_ref()).unwrap();
     }

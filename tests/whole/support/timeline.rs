@@ -20,7 +20,7 @@ pub struct Span {
     pub end: u64,
     /// Number of spans of the same lane that contain it.
     pub depth: usize,
-    /// Other properties of the span.
+    /// Additional properties of the span (`args` in the trace).
     pub args: Json,
 }
 

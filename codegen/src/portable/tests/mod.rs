@@ -21,7 +21,7 @@ const CANARY: u8 = 0xc5;
 /// Target machine of a test compilation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Machine {
-    /// This machine with all its instructions.
+    /// This machine, with all its instructions.
     Native,
     /// This machine restricted to the instructions of the first CPUs of its architecture.
     Baseline,
@@ -82,10 +82,10 @@ fn op_kernel(op: Op, imm: Imm, operands: &[Type], ty: Type) -> Kernel {
     b.finish()
 }
 
-/// Comparison of buffers.
+/// Method for comparing two buffers.
 #[derive(Clone, Copy, PartialEq)]
 enum Compare {
-    /// Byte by byte.
+    /// All bytes must be equal.
     Bytes,
     /// Floats: any NaN equals any NaN. The bits of a NaN are unspecified, because the Rust compiler
     /// may exchange operands in the interpreter.

@@ -6,7 +6,7 @@ use ixc_ir::kernel::{Elem, Imm, Op, Type};
 use super::values::floats;
 use super::*;
 
-/// Vectors per operand.
+/// Number of vectors of test values for each operand.
 const VECTORS: usize = 24;
 
 fn types() -> impl Iterator<Item = Type> {

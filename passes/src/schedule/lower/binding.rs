@@ -41,7 +41,7 @@ impl Rows {
 pub(in crate::schedule) struct ArenaRows {
     pub(in crate::schedule) buffer: BufferId,
     pub(in crate::schedule) rows: Rows,
-    /// Elements of a row.
+    /// Number of elements of a row.
     pub(in crate::schedule) width: u64,
     /// Element format; `f32` for ids, which have the same size.
     pub(in crate::schedule) format: Format,
@@ -58,7 +58,7 @@ impl ArenaRows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slots {
     pub(super) of: ArenaRows,
-    /// First slot.
+    /// Number of the first slot.
     pub(super) first: u64,
     /// Number of slots.
     pub(super) count: u64,

@@ -41,7 +41,7 @@ pub(super) struct Swiglu {
     pub(super) x: ArenaRows,
     pub(super) gate: WeightId,
     pub(super) up: WeightId,
-    /// Biases of gate and up.
+    /// Biases of the gate and the up projection.
     pub(super) biases: [Option<WeightId>; 2],
     /// Format of the result.
     pub(super) out: Format,
@@ -71,7 +71,7 @@ pub(super) struct Matrix {
     row: u64,
     /// Offset of the weight in its tensor, or in the tensor of each expert, in bytes.
     begin: u64,
-    /// Bytes from an expert's tensor to the next, 0 without experts.
+    /// Bytes from one expert's matrix to the next; 0 without experts.
     pub(super) expert: u64,
 }
 
