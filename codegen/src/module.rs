@@ -56,7 +56,7 @@ pub enum ArgumentError {
     Kernel {
         /// The requested number of a kernel.
         kernel: usize,
-        /// Number of kernels in the module.
+        /// Number of kernels that the module has.
         kernels: usize,
     },
     /// A wrong number of dims or buffers, or a dim outside its range.

@@ -24,9 +24,9 @@ pub enum ChecksumError {
     /// The text's checksum differs from the stored one: the file is damaged or edited.
     #[error("is damaged or was edited: the checksum of its text is {found}, expected {expected}")]
     Differs {
-        /// Checksum of the text.
+        /// Checksum computed from the text.
         found: String,
-        /// Checksum in the text.
+        /// Checksum that the text states.
         expected: String,
     },
 }

@@ -55,8 +55,8 @@ pub struct CompileOptions {
     pub caches: Option<CoreCaches>,
     /// Options of passes; they override the fields below.
     pub passes: OptionSet,
-    /// Max number of tokens in a step; longer prompts take several steps. The default is
-    /// [`step_tokens`] of the model.
+    /// Max number of tokens in a step. Longer prompts take several steps. The default is the result
+    /// of [`step_tokens`] for the model.
     pub max_tokens: Option<u32>,
     /// Whether weights are packed; by default, the target's kernels decide.
     pub pack: Option<bool>,

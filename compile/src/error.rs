@@ -156,7 +156,7 @@ pub enum Error {
     Context {
         /// Number of tokens.
         tokens: usize,
-        /// Max number of tokens.
+        /// Max number of tokens of the context.
         context: usize,
         /// Context length of the model's training.
         model: usize,

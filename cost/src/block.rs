@@ -68,7 +68,7 @@ pub struct PortCycles {
 /// Cost of one iteration, or of code that runs once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Block {
-    /// Number of instructions.
+    /// Number of instructions of the block.
     pub instructions: u32,
     /// Instructions by kind of work.
     pub mix: Mix,

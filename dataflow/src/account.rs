@@ -40,7 +40,7 @@ pub fn code_bytes(kernel: &Kernel) -> u64 {
     bytes
 }
 
-/// Bytes of an instance, by use.
+/// Bytes that an instance takes on its PE, by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstanceBytes {
     /// Bytes of slices of weights.
@@ -54,7 +54,7 @@ pub struct InstanceBytes {
 }
 
 impl InstanceBytes {
-    /// Returns the sum of all uses.
+    /// Returns the sum of these bytes over all uses.
     pub fn total(&self) -> u64 {
         [self.weights, self.receives, self.sends, self.scratch].into_iter().fold(0, u64::saturating_add)
     }

@@ -76,7 +76,7 @@ impl DataError {
     }
 }
 
-/// Bytes of a message.
+/// Bytes that a message carries.
 pub(super) type Payload = Rc<[u8]>;
 
 /// A part of a row for one firing of an instance. It has arrived, or is in a message on its way.
@@ -90,7 +90,7 @@ pub(super) struct Pending {
     pub from: u64,
     /// Number of bytes of this part.
     pub bytes: u64,
-    /// Bytes of the whole message.
+    /// Bytes that the whole message carries.
     pub payload: Payload,
 }
 

@@ -26,7 +26,7 @@ pub struct MemoryError {
     pub x: u32,
     /// Row of the PE.
     pub y: u32,
-    /// Bytes of the contents.
+    /// Bytes that the contents of the PE take.
     pub found: u64,
     /// Bytes of memory that the PE has.
     pub available: u64,

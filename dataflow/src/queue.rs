@@ -82,12 +82,12 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E: Copy> Queue<E> {
-    /// Returns the time of the last event that came out.
+    /// Returns the time of the last removed event.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Returns the number of events added so far.
+    /// Returns the number of events that were added so far.
     pub fn push_count(&self) -> u64 {
         self.pushed
     }

@@ -60,13 +60,13 @@ pub struct CriticalPath {
     pub wait: u64,
     /// Cycles of transfers from and to the host.
     pub host: u64,
-    /// Number of firings.
+    /// Number of firings on the path.
     pub firings: u64,
-    /// Number of firings that waited for their PE.
+    /// Number of firings on the path that waited for their PE.
     pub busy: u64,
     /// Number of firings that waited for room at a receiver.
     pub room: u64,
-    /// Number of firings that waited for a routing.
+    /// Number of firings on the path that waited for a routing.
     pub routing: u64,
     /// Cycles of kernels by program, the largest first.
     pub programs: Vec<(String, u64)>,
@@ -127,11 +127,11 @@ pub struct Report {
     pub waited: u64,
     /// Number of links that messages used, over all messages.
     pub hops: u64,
-    /// Number of messages.
+    /// Number of messages of the step.
     pub messages: u64,
     /// Number of slices that messages brought to instances.
     pub deliveries: u64,
-    /// Number of firings.
+    /// Number of firings of the step.
     pub firings: u64,
     /// Number of events in the simulation.
     pub events: u64,
@@ -154,7 +154,7 @@ pub struct Summary {
     pub rows: u64,
     /// Number of tokens before the step.
     pub position: u32,
-    /// Number of cycles.
+    /// Number of cycles of the step.
     pub cycles: u64,
     /// Time of the step, in seconds.
     pub seconds: f64,
@@ -167,7 +167,7 @@ pub struct Summary {
     /// Int8 products and f32 operations (multiply-adds, additions, minima and so on), as a share of
     /// the peak rate of all PEs.
     pub arithmetic_utilisation: f64,
-    /// Number of PEs.
+    /// Number of PEs of the grid.
     pub pes: u64,
     /// Number of PEs that worked.
     pub working_pes: u64,
@@ -187,13 +187,13 @@ pub struct Summary {
     pub io_bytes: u64,
     /// Cycles in which weights and states of waves were loaded or stored.
     pub wave_io_cycles: u64,
-    /// Number of messages.
+    /// Number of messages of the step.
     pub messages: u64,
     /// Number of links that messages used, over all messages.
     pub hops: u64,
     /// Sum of the cycles that messages waited for links.
     pub waited_cycles: u64,
-    /// Number of firings.
+    /// Number of firings of the step.
     pub firings: u64,
     /// Number of events in the simulation.
     pub events: u64,

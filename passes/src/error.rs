@@ -213,7 +213,7 @@ pub enum ScheduleError {
         what: String,
         /// Value of the number, as text because it may exceed 64 bits.
         value: String,
-        /// Max value of the number.
+        /// Max value that the number may have.
         limit: u64,
     },
     /// The module's text gives no location in a file for a weight.
@@ -246,7 +246,7 @@ pub enum ScheduleError {
     },
 }
 
-/// Returns refusals as one text for a message.
+/// Joins refusals into one text for a message.
 fn join_refusals(refusals: &[Refusal]) -> String {
     refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
 }

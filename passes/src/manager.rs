@@ -274,18 +274,18 @@ impl TextError {
     }
 }
 
-/// Returns the names of all passes, in their order.
+/// Returns the names of all passes, in the order in which they run.
 pub fn names() -> Vec<&'static str> {
     PASSES.iter().map(|pass| pass.name).collect()
 }
 
-/// Returns the names of the passes from graph to graph, in their order.
+/// Returns the names of the passes that take and return a graph, in the order in which they run.
 pub fn graph_passes() -> Vec<&'static str> {
     let graph = PASSES.iter().filter(|pass| matches!(pass.run, Run::Graph(_)));
     graph.map(|pass| pass.name).collect()
 }
 
-/// Returns the names of the passes from a graph to a plan, in their order.
+/// Returns the names of the passes from a graph to a plan, in the order in which they run.
 pub fn plan_passes() -> Vec<&'static str> {
     let graph = graph_passes();
     names().into_iter().filter(|name| !graph.contains(name)).collect()

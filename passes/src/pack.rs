@@ -53,7 +53,7 @@ pass_options! {
 /// Kinds of matrix-product kernels that a target has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MatrixTarget {
-    /// Whether weights are packed.
+    /// Whether weights are packed for this target.
     packed: bool,
     /// Whether there are tile products for many rows of packed weights. Activations then also
     /// contain bf16. Requires `packed`.

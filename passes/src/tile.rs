@@ -96,7 +96,7 @@ const BANDED: MatmulStrategy = MatmulStrategy::Gemv;
 /// Limits for the division of items into bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
-    /// Number of items below which items are divided.
+    /// Number of items below which items are divided into bands.
     items: u64,
     /// Minimum number of bytes of a band.
     band_bytes: u64,

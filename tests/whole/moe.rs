@@ -78,7 +78,7 @@ impl Call {
         Call { rows, weights, ids: Moe::own_ids(&self.ids, first, count) }
     }
 
-    /// Returns the interpreter's result.
+    /// Returns the interpreter's result for the call.
     fn exact(&self, module: &Module, model: &Model, layer: &Layer) -> Vec<f32> {
         let weights = FileWeights::new(&model.gguf, module);
         let mut interpreter = Interpreter::new(module, &weights).unwrap();

@@ -65,7 +65,8 @@ fn load(file: PlanFile, numa: Numa, topology: Option<Topology>, budget: u64) -> 
     Engine::load_file(file, Path::new(""), &options(numa, topology, budget))
 }
 
-/// Returns the bits of the logits of a prompt and of a token after it, in two sequences.
+/// Returns the bits of logits: of a prompt and a token after it, and of a prompt in a second
+/// sequence.
 fn bits(engine: &mut Engine) -> Vec<u32> {
     let mut logits = engine.step(&[1, 5, 9, 3, 7], &[0, 4]).unwrap().to_vec();
     logits.extend(engine.step(&[11], &[0]).unwrap());

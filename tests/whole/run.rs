@@ -13,7 +13,7 @@ use ixc::runtime::file;
 use ixc::targets::Target;
 use serde_json::Value as Json;
 
-/// Returns the text of ids.
+/// Returns the text that `ixc detokenize` prints for token ids.
 fn text(ids: &[u32]) -> String {
     let mut command = ixc(["detokenize", "--json"]);
     command.arg(demo_model()).arg(list(ids));

@@ -29,7 +29,8 @@ struct Descriptor {
     first: *mut Entry,
 }
 
-/// Head of the list; gdb finds it by this symbol. Only this module accesses it, under [`LIST`].
+/// Head of gdb's list of files. gdb finds it by this symbol. Only this module accesses it, under
+/// [`LIST`].
 #[unsafe(no_mangle)]
 static mut __jit_debug_descriptor: Descriptor =
     Descriptor { version: 1, action: NOTHING, relevant: ptr::null_mut(), first: ptr::null_mut() };

@@ -46,7 +46,7 @@ pub struct JitDump {
     file: File,
     /// Executable mapping of the file. `perf record` records the mapping with the file's path.
     _marker: Mmap,
-    /// Number of kernels so far.
+    /// Number of kernels written so far.
     count: u64,
 }
 

@@ -139,7 +139,7 @@ impl Addresses {
         &self.entry
     }
 
-    /// Returns the keys computed where this variable is defined.
+    /// Returns the keys that are computed where this variable is defined.
     pub fn at(&self, var: VarId) -> &[Key] {
         self.at.get(&var).map_or(&[], Vec::as_slice)
     }

@@ -48,9 +48,9 @@ pub enum Class {
     /// A tile register. All its values in a kernel have one shape. Tile registers are never copied
     /// or spilled.
     Tile {
-        /// Number of rows.
+        /// Number of rows of the tile.
         rows: u8,
-        /// Bytes of a row.
+        /// Bytes of a row of the tile.
         bytes: u8,
     },
     /// A mask register, with a bit per lane. It is used next to its definition, so it is never

@@ -161,9 +161,9 @@ pub struct Stats {
     pub moves: usize,
     /// Number of moves between registers in innermost loops.
     pub moves_in_innermost_loops: usize,
-    /// Number of instructions.
+    /// Number of instructions of the kernel.
     pub instructions: usize,
-    /// Bytes of code.
+    /// Bytes of the kernel's code.
     pub bytes: usize,
 }
 

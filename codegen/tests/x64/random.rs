@@ -10,7 +10,7 @@ use super::native::{Engine, has_lowering, targets};
 
 /// Seed of the first random kernel.
 const SEED: u64 = 0x71e5;
-/// Number of seeds.
+/// Number of seeds; each seed gives one kernel.
 const KERNELS: u64 = 300;
 #[test]
 fn random_x64_kernels_match_the_interpreter() {

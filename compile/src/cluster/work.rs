@@ -47,12 +47,12 @@ pub struct OpWork {
     pub stages: u32,
 }
 
-/// Bytes of a rank's weights.
+/// Bytes of a rank's weights, by kind of weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightBytes {
     /// Bytes of all weights that are not experts.
     pub dense: u64,
-    /// Bytes of experts.
+    /// Bytes of the weights of experts.
     pub experts: u64,
 }
 

@@ -49,7 +49,7 @@ pub enum TunedError {
         /// Description of a valid row.
         expected: &'static str,
     },
-    /// The user's folder holds choices for this machine's target only. Choices for another target
+    /// The user's folder has choices only for this machine's target. Choices for another target
     /// need a named file.
     #[error(
         "the user's folder only holds choices for the target of this machine; name a file for the choices for {target}"

@@ -111,7 +111,7 @@ pub struct Item {
 }
 
 impl Selection {
-    /// Whether everything is selected.
+    /// Whether the selection includes all items.
     pub fn is_all(&self) -> bool {
         self.op.is_none() && self.layers.is_empty()
     }

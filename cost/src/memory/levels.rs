@@ -37,7 +37,7 @@ pub enum LevelsError {
     TooLong {
         /// Min number of lines that the kernel accesses.
         touches: u64,
-        /// Max number of lines for which caches are simulated.
+        /// Max number of touched lines for which the caches are simulated.
         most: u64,
     },
 }

@@ -43,7 +43,7 @@ const MAX_ARRIVALS: u64 = 1 << 29;
 const MAX_ITEMS: usize = 1 << 20;
 /// Max bytes of a row.
 const MAX_ROW: u64 = 1 << 26;
-/// Max experts of a token.
+/// Max number of experts for each token.
 const MAX_TOP_K: u32 = 4096;
 /// Maximum number of experts of all routings together, and of parts of all heads and states
 /// together. The simulator has a list for each of them.

@@ -24,7 +24,7 @@ pub(super) struct Block {
     pub(super) cells: Vec<Vec<u32>>,
     /// Number of lanes in a line: columns, or parts of a head.
     pub(super) inner: u32,
-    /// Number of lines: experts, or heads.
+    /// Number of lines of lanes: one for each expert, or for each head.
     pub(super) outer: u32,
     /// State that is divided among the lanes; `None` if the block has no state.
     pub(super) state: Option<u32>,

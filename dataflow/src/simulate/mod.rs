@@ -71,11 +71,11 @@ pub enum SimulateError {
     /// A deadlock: there is work left, but no event.
     #[error("deadlock in wave {wave} at cycle {cycle}: {waiting} instances wait: {}", chain.join("; "))]
     Deadlock {
-        /// Number of the wave.
+        /// Number of the wave that stopped.
         wave: u32,
         /// Cycle at which the wave stopped.
         cycle: u64,
-        /// Number of instances with work left.
+        /// Number of instances that still have work.
         waiting: u64,
         /// Chain of waits: a circle, or a path to an instance whose input never comes.
         chain: Vec<String>,

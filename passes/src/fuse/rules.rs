@@ -32,8 +32,8 @@ pub(crate) struct Rule {
 
 #[rustfmt::skip]
 pub(crate) static RULES: &[Rule] = &[
-    // A dot product reads the weight's blocks as stored: dequantising them first would move 4 to 8
-    // times the bytes. The rows must be integers too, so they are quantised: this is the rounding
+    // A dot product reads the weight's blocks as stored. To dequantise them first would move 4 to 8
+    // times the bytes. The rows must also be integers, so they are quantised. This is the rounding
     // that `fuse` adds.
     rule("linear",               "(matmul ?x (dequantise ?w))",                                "(linear (quantise ?x (activation ?w)) ?w _ _)", always),
     // Rows for float weights are not quantised.
@@ -70,7 +70,7 @@ pub(crate) static RULES: &[Rule] = &[
     rule("expert_down_biased",   "(expert.combine (expert.add_bias (expert.matmul ?y ?ids (dequantise ?w)) ?ids ?b) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w ?b _)", always),
     rule("expert_residual_left", "(add ?r (expert.down ?x ?ids ?p ?w ?b _))",                  "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
     rule("expert_residual_right", "(add (expert.down ?x ?ids ?p ?w ?b _) ?r)",                 "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
-    // A head is 64 to 256 elements: it stays in registers from its norm to its rotation.
+    // A head has 64 to 256 elements, so it stays in registers from its norm to its rotation.
     rule("rope_heads",           "(rope (split_heads ?x ?h) ?pos ?f ?l ROPE)",                 "(rope.heads ?x ?pos _ ?f ?l ?h 0.0 ROPE)", always),
     rule("rope_heads_norm",      "(rope (rms_norm (split_heads ?x ?h) ?n ?eps) ?pos ?f ?l ROPE)", "(rope.heads ?x ?pos ?n ?f ?l ?h ?eps ROPE)", weighted),
 ];

@@ -17,7 +17,7 @@ use crate::error::ShardError;
 /// A cut of one dimension of a weight or a value: the ranges that a rank has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DimCut {
-    /// Number of the dimension.
+    /// Number of the dimension that is cut.
     pub(super) dim: usize,
     /// Ranges in rising order. Adjacent ranges are merged.
     pub(super) ranges: Vec<Range<u64>>,

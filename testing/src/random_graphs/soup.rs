@@ -44,7 +44,7 @@ struct Sizes {
     k: u64,
     /// Number of rows of a weight, which is the width of its result.
     n: u64,
-    /// Number of heads.
+    /// Number of heads of an operand.
     heads: u64,
     /// Number of elements of a head.
     d: u64,

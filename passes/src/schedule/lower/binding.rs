@@ -60,7 +60,7 @@ pub(super) struct Slots {
     pub(super) of: ArenaRows,
     /// Number of the first slot.
     pub(super) first: u64,
-    /// Number of slots.
+    /// Number of slots in the range.
     pub(super) count: u64,
 }
 

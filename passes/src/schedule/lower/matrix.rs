@@ -67,7 +67,7 @@ pub(super) struct Matrix {
     pub(super) format: Format,
     pub(super) n: u64,
     pub(super) k: u64,
-    /// Bytes of a row.
+    /// Bytes of a row of the matrix.
     row: u64,
     /// Offset of the weight in its tensor, or in the tensor of each expert, in bytes.
     begin: u64,
