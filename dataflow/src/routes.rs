@@ -35,13 +35,13 @@ pub struct RouteConflict {
 /// Direction of a link on the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the next larger x.
+    /// Direction towards larger x.
     East,
-    /// To the next smaller x.
+    /// Direction towards smaller x.
     West,
-    /// To the next smaller y.
+    /// Direction towards smaller y.
     North,
-    /// To the next larger y.
+    /// Direction towards larger y.
     South,
 }
 
