@@ -1,8 +1,8 @@
-//! Keys and values in blocks: their rounding and their memory layout.
+//! Keys and values of a KV cache in a quantised block format: rounding and memory layout.
 //!
 //! A head's key or value is cut into blocks of the format along the head. Each block has a half `d`
-//! and integers from `least` to `most` ([`Codes`]). The number of largest magnitude becomes
-//! `least`:
+//! and integers from `least` to `most` ([`Codes`]). The element with the largest magnitude gets the
+//! integer `least`:
 //!
 //! ```text
 //! d = half(x of largest magnitude / least), at most the largest finite half
@@ -10,12 +10,12 @@
 //!     q8_0: -127..=127, q4_0: -8..=7
 //! ```
 //!
-//! This is ggml's rounding of these formats, with two differences: `q` is computed with the stored
-//! `d`, and `d` is always finite. A cache therefore holds no infinity and no NaN: stale bytes of a
-//! dropped position times an attention weight of 0 are 0.
+//! ggml rounds these formats in the same way, with two differences: `q` is computed with the stored
+//! `d`, and `d` is always finite. A cache therefore holds no infinity and no NaN. Stale bytes of a
+//! dropped position thus contribute 0 if their attention weight is 0.
 //!
-//! In memory [`KEY_LANES`] positions lie together, with a *panel* for each block of the head. A
-//! panel has as many bytes as its blocks have in a file:
+//! In memory, [`KEY_LANES`] positions lie together, with a *panel* for each block of the head. A
+//! panel has as many bytes as the same blocks have in a file:
 //!
 //! ```text
 //! panel     16 halves d, one of each position; then the codes
@@ -24,9 +24,9 @@
 //! values    all codes of position 0, then of position 1, ..: a vector lane is an element
 //! ```
 //!
-//! The format's plane gives the place of codes in their dwords and bytes. Codes of keys are
-//! unsigned: the number less `least_byte` ([`Quants::byte`]), because products of bytes need one
-//! unsigned factor. Codes of values are those of the block format.
+//! The format's [`Plane`] gives the place of codes in their dwords and bytes. Codes of keys are
+//! unsigned: the integer minus `least`, because products of bytes need one unsigned factor. Codes
+//! of values are those of the block format.
 
 use half::f16;
 
@@ -56,8 +56,9 @@ pub struct Codes {
 }
 
 impl Codes {
-    /// Returns the codes of a format. Returns `None` for a format without blocks, and for one whose
-    /// blocks have more fields than an f16 scale and one plane of consecutive integers.
+    /// Returns the codes of a format. Returns `None` for a format without blocks. Also returns
+    /// `None` if the format's blocks have more fields than an f16 scale and one plane of
+    /// consecutive integers.
     pub fn from_format(format: Format) -> Option<Codes> {
         let quants = format.quants()?;
         let Quants { low: plane, values, .. } = *quants;
@@ -83,7 +84,7 @@ impl Codes {
         LANES * (HALF + self.bytes())
     }
 
-    /// Returns the byte offset of the codes in a panel.
+    /// Returns the byte offset of the first code in a panel: the bytes of the scales before it.
     pub fn first(&self) -> usize {
         LANES * HALF
     }
@@ -105,7 +106,7 @@ impl Codes {
         x.iter().map(move |x| ((x * inverse).round_ties_even() as i32).clamp(least, most))
     }
 
-    /// Returns the integer of element `i` of a block's codes, of keys or values.
+    /// Returns the integer of element `i`, from the codes of a block of keys or values.
     fn integer(&self, codes: impl Fn(usize) -> u8, i: usize, keys: bool) -> i32 {
         let (byte, shift) = self.plane.place(i);
         let code = (codes(byte) >> shift) & (u8::MAX >> (8 - self.plane.bits));
@@ -129,21 +130,21 @@ pub fn round(format: Format, row: &mut [f32]) {
     }
 }
 
-/// A field of one head in memory, for reading: keys or values of `width` elements.
+/// Keys or values of one head in memory, for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedHead<'a> {
     /// Format of the elements.
     pub format: Format,
-    /// Elements of a position.
+    /// Elements of the head's key or value at one position.
     pub width: usize,
-    /// Whether the field has keys.
+    /// Whether the bytes hold keys; otherwise they hold values.
     pub keys: bool,
-    /// Bytes from the first position of a block of [`KEY_LANES`] on.
+    /// Bytes of the head, from the first position of a group of [`KEY_LANES`] positions on.
     pub bytes: &'a [u8],
 }
 
 impl CachedHead<'_> {
-    /// Returns an element of a position. Both must exist.
+    /// Returns an element of a position. The position and the element must exist.
     pub fn at(&self, position: usize, element: usize) -> f32 {
         let (strip, lane) = (position / LANES, position % LANES);
         let half = |at: usize| f16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]).to_f32();
@@ -189,8 +190,9 @@ mod tests {
                     let mut decoded = vec![0.0; codes.len];
                     format.dequantise(&bytes, &mut decoded);
                     assert_eq!(decoded, rounded);
-                    // The error is at most half a step, or a whole step at the end of the range
-                    // that lacks the largest magnitude. The rounding of the scale is added.
+                    // The error is at most half a step between codes, plus the rounding of the
+                    // scale. At the end of the range that lacks the largest magnitude, it is a
+                    // whole step.
                     let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
                     let step = largest / -codes.least as f32;
                     let close = |(x, y): (&f32, &f32)| {

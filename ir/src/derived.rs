@@ -1,11 +1,11 @@
 //! Derived tensors: weights of a graph that files store in another form. They are computed from
 //! bytes of files when they are read, a few rows at a time.
 //!
-//! Checkpoints of Hugging Face differ from graphs. They keep each expert's matrix separately, and
-//! rotate halves of heads where a graph rotates neighbours. They also store numbers in formats that
-//! no kernel packs. A derived tensor gives the source of each of its elements. Its rows are those
-//! of *pieces*, one after another. A piece is a strided view of one stored tensor, with a
-//! conversion of its elements.
+//! Hugging Face checkpoints store some weights in a form that a graph cannot use. They keep each
+//! expert's matrix separately, and RoPE rotates the two halves of a head where a graph rotates
+//! neighbours. They also use number formats that no kernel packs. A derived tensor gives the source
+//! of each of its elements. Its rows are the rows of its *pieces*, one piece after another. A piece
+//! is a strided view of one stored tensor, with a conversion of its elements.
 //!
 //! ```text
 //! rows of Q with adjacent pairs, from 8 heads of 64 with pairs half a head apart, 512 columns:
@@ -49,13 +49,13 @@ pub use tiles::Tiles;
 /// Maximum rows of a transposed matrix that are read together. With bf16, a column of this many
 /// rows fills two cache lines.
 const TILE_ROWS: u64 = 64;
-/// Maximum distance of rows of a transposed matrix that are read together, in elements. Rows of
-/// interleaved gate and up matrices are two apart.
+/// Maximum distance, in elements, of neighbouring rows of a transposed matrix that are read
+/// together. Rows of interleaved gate and up matrices are two elements apart.
 const MAX_STEP: u64 = 4;
-/// Maximum axes of a view: twice as many as any checkpoint needs.
+/// Maximum number of axes of a view. Known checkpoints need at most half as many.
 const MAX_AXES: usize = 8;
 
-/// Conversion of each number.
+/// Conversion of each number of a piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum Change {
     /// No change.
@@ -63,22 +63,22 @@ pub enum Change {
     Keep,
     /// `x + 1`: the weight of a norm that multiplies by `1 + w`.
     PlusOne,
-    /// `-exp(x)`: the decay of a state whose logarithm is stored.
+    /// `-exp(x)`: the decay of a recurrent state, from its stored logarithm.
     MinusExp,
     /// `x` times the first number, then times the second.
     Times([f32; 2]),
-    /// `exp(x)`: the rate of a decay whose logarithm is stored.
+    /// `exp(x)`: the rate of a decay, from its stored logarithm.
     Exp,
     /// This constant, for any stored number.
     Number(f32),
     /// `x` plus this number: the weight of a norm that multiplies by `w` plus a number other
     /// than 1.
     Plus(f32),
-    /// `exp(-x)`: the divisor of a frequency, from the stored logarithm of a factor.
+    /// `exp(-x)`: the divisor of a RoPE frequency, from the stored logarithm of a factor.
     ExpMinus,
     /// `1 / x`: a factor, from a stored divisor.
     Inverse,
-    /// `x / |row|`: rows of length 1. Rows of zeros stay.
+    /// `x / |row|`: each row is scaled to length 1. Rows of zeros stay zero.
     Unit,
 }
 
@@ -105,14 +105,14 @@ impl Change {
 pub struct Axis {
     /// Number of values of the digit.
     pub len: u64,
-    /// Elements from one value to the next.
+    /// Distance, in elements, from one value of the digit to the next.
     pub stride: u64,
 }
 
 /// A range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// Number of the file.
+    /// Index of the file in the list of the model's files.
     pub file: u32,
     /// Offset of the first byte.
     pub offset: u64,
@@ -132,17 +132,17 @@ impl Extent {
 pub struct Piece {
     /// The stored tensor.
     pub extent: Extent,
-    /// Storage of its elements.
+    /// Storage of the tensor's elements.
     pub element: Element,
     /// Index of the element at row 0 and column 0.
     pub first: u64,
-    /// Digits of a row's number, the slowest first.
+    /// Digits of a row's number in a mixed base, the slowest digit first.
     pub rows: Vec<Axis>,
     /// Digits of a column's number in a mixed base, the slowest digit first.
     pub columns: Vec<Axis>,
-    /// Scales of the elements; `None` without scales.
+    /// Scales of the elements. `None` if the elements have none.
     pub scales: Option<Scales>,
-    /// Scales of integers.
+    /// Scales, and optional zero points, of integers.
     pub groups: Option<Box<Groups>>,
     /// Change of each number, after scaling.
     pub change: Change,
@@ -162,7 +162,7 @@ fn at(axes: &[Axis], mut number: u64) -> u64 {
     element
 }
 
-/// Returns the largest element index of a view. Returns `None` if an axis has no length, or on
+/// Returns the largest element index of a view. Returns `None` if an axis has length 0, or on
 /// overflow.
 fn last(first: u64, rows: &[Axis], columns: &[Axis]) -> Option<u64> {
     rows.iter()
@@ -182,9 +182,9 @@ impl Piece {
         len(&self.columns)?.checked_mul(self.element.columns())
     }
 
-    /// Returns rows from `row` on, at most `whole`, that are read together. They are rows of a
-    /// matrix that is stored transposed: neighbouring rows lie a few elements apart, and columns do
-    /// not.
+    /// Returns the rows from `row` on that are read together, at most `whole` of them. Returns
+    /// `None` unless the stored matrix is transposed: neighbouring rows lie a few elements apart,
+    /// and neighbouring columns lie farther apart.
     fn tile(&self, row: u64, whole: u64) -> Option<Tile> {
         let (rows, columns) = (self.rows.last()?, self.columns.last()?);
         if !self.element.is_number()
@@ -201,7 +201,7 @@ impl Piece {
         (count > 1).then_some(Tile { first: row, rows: count, step: rows.stride })
     }
 
-    /// Returns the number of contiguous elements from `column` on.
+    /// Returns the number of contiguous stored elements of a row, from `column` on.
     fn run(&self, column: u64) -> u64 {
         match self.columns.last() {
             Some(axis) if axis.stride == 1 => axis.len - column % axis.len,
@@ -222,25 +222,27 @@ struct Tile {
 pub struct Derivation {
     /// Format of the tensor's rows.
     pub format: Format,
-    /// Numbers of a row.
+    /// Number of elements of a row.
     pub columns: u64,
     /// Number of neighbouring pieces that together have all columns of a row.
     pub pieces_per_row: u32,
-    /// Pieces in order of rows. Of neighbouring pieces, the leftmost comes first.
+    /// Pieces in the order of their rows. If several pieces form a row together, the leftmost comes
+    /// first.
     pub pieces: Vec<Piece>,
 }
 
-/// A rectangle of a piece, for a format that takes the integers unchanged.
+/// Some rows and columns of a piece, whose integers are copied unchanged to the derived format.
 pub(super) struct Part {
-    /// Rows of the piece, at most those that are read together.
+    /// Rows of the piece. At most as many as are read together.
     pub rows: Range<u64>,
-    /// Columns: whole blocks of the format.
+    /// Columns of the piece: whole blocks of the derived format.
     pub columns: Range<u64>,
-    /// Whether the part includes the ends of its rows, so their tails are read too.
+    /// Whether the columns include the ends of the rows. If so, the tails of the rows are written
+    /// too.
     pub ends: bool,
 }
 
-/// Place to write the rows of a part.
+/// Place in the output for the rows of a [`Part`].
 pub(super) struct Slots<'o> {
     pub out: &'o mut [u8],
     /// Bytes from one output row to the next.
@@ -254,8 +256,8 @@ pub(super) struct Slots<'o> {
 pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 
 impl Derivation {
-    /// Returns a vector of numbers that no file stores. Each element names the first four bytes of
-    /// the first file as its source, and ignores their content.
+    /// Returns a vector of numbers that no file stores. Each element is a piece whose source is the
+    /// first four bytes of the first file. Its conversion ignores these bytes.
     pub fn of_numbers(numbers: &[f32]) -> Derivation {
         let one = || vec![Axis { len: 1, stride: 0 }];
         let piece = |&number: &f32| Piece {
@@ -272,14 +274,15 @@ impl Derivation {
         Derivation { format: Format::F32, columns: pieces.len() as u64, pieces_per_row: pieces.len() as u32, pieces }
     }
 
-    /// Returns the number of bytes of all rows, or `None` on overflow.
+    /// Returns the number of bytes of all rows of the derived tensor, or `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let mut leftmost = self.pieces.iter().step_by((self.pieces_per_row as usize).max(1));
         let rows = leftmost.try_fold(0u64, |rows, piece| rows.checked_add(len(&piece.rows)?))?;
         rows.checked_mul(self.format.row_bytes(self.columns)?)
     }
 
-    /// Returns the number of bytes of the stored elements, without scales, or `None` on overflow.
+    /// Returns the number of bytes of the stored elements without their scales, or `None` on
+    /// overflow.
     pub fn stored_bytes(&self) -> Option<u64> {
         self.pieces.iter().try_fold(0u64, |sum, piece| {
             let elements = len(&piece.rows)?.checked_mul(len(&piece.columns)?)?;
@@ -287,8 +290,8 @@ impl Derivation {
         })
     }
 
-    /// Adds the number of the last row of each piece, so that a row's piece is found by binary
-    /// search.
+    /// Returns the tensor with the number of the last row of each piece. Reads then find a row's
+    /// piece by binary search.
     pub fn with_index(self) -> Indexed {
         let mut rows = 0u64;
         let end = |piece: &Piece| {
@@ -300,7 +303,8 @@ impl Derivation {
     }
 }
 
-/// Writes a number in a float format. Returns false for any other format, which `check` rejects.
+/// Writes a number in a float format. Returns false for other formats, which [`Derivation::check`]
+/// rejects.
 fn store(format: Format, x: f32, out: &mut [u8]) -> bool {
     match format {
         Format::F32 => out.copy_from_slice(&x.to_le_bytes()),

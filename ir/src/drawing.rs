@@ -1,4 +1,4 @@
-//! Graphs as text for other programs: the DOT language of Graphviz, or a flowchart of Mermaid.
+//! Graphs as text for other programs: DOT for Graphviz, or a Mermaid flowchart.
 //!
 //! ```text
 //! digraph {                                  flowchart TD
@@ -7,8 +7,8 @@
 //!     1 -> 0 [ label = "%x : f32[T, 4]" ]      n1 -->|"%x : f32[T, 4]"| n0
 //! }
 //! ```
-//! Labels may hold any text, since names of tensors come from hostile files. They never end a
-//! string, never begin markup, and have no control characters.
+//! Labels may hold any text, since names of tensors come from hostile files. Escaping ensures that
+//! a label cannot end its string or begin markup, and has no control characters.
 
 use std::fmt::{self, Write};
 
@@ -19,14 +19,14 @@ use petgraph::visit::EdgeRef;
 /// Language of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// Language of Graphviz.
+    /// DOT, the language of Graphviz.
     Dot,
-    /// Mermaid, which many hosts support in Markdown.
+    /// Mermaid, which many websites render in Markdown.
     Mermaid,
 }
 
 impl Language {
-    /// All languages, with their names and purposes.
+    /// Each language with its option name and its purpose.
     pub const ALL: [(&'static str, &'static str, Language); 2] = [
         ("dot", "A drawing for Graphviz", Language::Dot),
         ("mermaid", "A Mermaid flowchart for Markdown", Language::Mermaid),
@@ -58,7 +58,7 @@ struct Edge {
     dashed: bool,
 }
 
-/// Writes the label for DOT, where HTML entities stand for characters.
+/// Writes the label for DOT. Special characters become HTML entities.
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.label.replace('&', "&amp;"))
@@ -71,7 +71,7 @@ impl fmt::Display for Edge {
     }
 }
 
-/// A graph of a drawing.
+/// A graph with labelled nodes and edges.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     graph: DiGraph<Node, Edge>,
@@ -103,7 +103,7 @@ impl Graph {
         Dot::with_attr_getters(&self.graph, &[], &style, &shape).to_string()
     }
 
-    /// Writes lines of nodes and edges. Nodes have numbers from `first` on.
+    /// Writes lines of nodes and edges in Mermaid's language. Nodes are numbered from `first` on.
     fn mermaid(&self, first: usize, indent: &str, text: &mut String) -> fmt::Result {
         for (at, node) in self.graph.node_indices().zip(self.graph.node_weights()) {
             let (open, close) = match node.shape {
@@ -127,7 +127,7 @@ impl Graph {
     }
 }
 
-/// Graphs with their names.
+/// Graphs that are drawn in one text, with their names.
 #[derive(Clone, Debug, Default)]
 pub struct Drawing {
     /// Graphs, each with the name of its subject.
@@ -135,8 +135,8 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// Returns the drawing as text. In DOT each graph is separate. A Mermaid text has one graph, so
-    /// several graphs become its parts.
+    /// Returns the drawing as text. In DOT, each graph is separate. A Mermaid text is a single
+    /// graph, so several graphs become its subgraphs.
     pub fn text(&self, language: Language) -> String {
         match language {
             Language::Dot => self.graphs.iter().map(|(_, graph)| graph.dot()).collect(),
@@ -161,7 +161,7 @@ impl Drawing {
     }
 }
 
-/// Escapes control characters of a label, except line ends.
+/// Escapes the control characters of a label, but keeps line ends.
 fn plain(label: &str) -> String {
     let mut plain = String::with_capacity(label.len());
     for c in label.chars() {

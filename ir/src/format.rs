@@ -4,25 +4,25 @@
 //! are independent: a row of `n` elements takes `n / block_len` blocks, and `n` must be a multiple
 //! of `block_len`. Scalars (`f32`, `f16`, `bf16`) are formats with blocks of one element.
 //!
-//! All code that depends on a format reads its row of [`FORMATS`]. The GGUF reader takes ids and
-//! sizes, and the passes take [`Format::activation`]. Code that computes with blocks takes the
+//! All code that depends on a format reads its row of [`FORMATS`]. The GGUF reader uses ids and
+//! sizes, and the passes use [`Format::activation`]. Code that computes with blocks uses the
 //! [`Codec`], which gives the meaning of the bytes. No code compares formats by name.
 //!
-//! Data that all elements of a row share (`i8_row`: its scale) follows the row's blocks; in packed
-//! formats, it follows the strip's blocks. This part is the *tail*. The tail also contains padding
-//! between rows (`pad`).
+//! Data that all elements of a row share (the scale of `i8_row`) follow the row's blocks. In packed
+//! formats, they follow the blocks of the strip of 16 rows. These data are the *tail*. The tail
+//! also contains padding between rows (`pad`).
 //!
-//! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row ([`packed`]).
-//! It follows from the codec of its unpacked format and needs no hand-written row. Its sizes count
-//! one row's share, so `n` rows take `n * row_bytes`, for whole strips. Its fields describe a
-//! strip's block, which has 16 shares.
+//! A *packed* format interleaves 16 rows of a weight, a *strip*, so that each vector lane is a row
+//! ([`packed`]). It is computed from the codec of its unpacked format and needs no hand-written
+//! table row. Its sizes are per row, so `n` rows take `n * row_bytes`, for whole strips. Its fields
+//! describe a strip's block, which has 16 times as many bytes.
 //!
 //! ```text
 //! weight @blk.0.ffn_gate_exps.weight : q4_k[16, 256, 256]     // 16 experts, 256 rows, 256 columns
 //! ```
 //!
-//! To add a weight format, add a row to the table below. A test of the table or of the kernels
-//! reports each missing part.
+//! To add a weight format, add a row to the table below. Tests of the table and of the kernels
+//! report what is missing.
 
 pub mod codec;
 mod decode;
@@ -45,26 +45,27 @@ use grids::{HighBits, Index, Signs};
 
 /// Elements in a K-quant super-block (ggml `QK_K`).
 pub const K_BLOCK: usize = 256;
-/// Columns of a sub-block: a packed block and a grid's indices are stored by sub-blocks.
+/// Columns of a sub-block. Packed blocks, and the indices of a grid, are stored sub-block by
+/// sub-block.
 pub const SUB: usize = 32;
-/// Numbers of `iq4_nl`'s codes (ggml `kvalues_iq4nl`).
+/// Numbers that the codes of `iq4_nl` stand for (ggml `kvalues_iq4nl`).
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-/// Twice the numbers of E2M1 (OCP microscaling formats, 5.3.3), to make them integers. The sign is
-/// the highest bit.
+/// Numbers of E2M1 (OCP microscaling formats, 5.3.3), doubled to make them integers. The sign is
+/// the highest bit of the code.
 const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-/// Numbers of a one-bit code.
+/// Numbers that a one-bit code stands for.
 const SIGNS: [i8; 16] = [-1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Magnitudes of the grid, then the same numbers negated.
+/// Magnitudes of the `iq3_xxs` grid, then the same numbers negated.
 const IQ3_XXS: [i8; 16] = [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
 const IQ3_S: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
 const IQ2: [i8; 16] = [8, 25, 43, 0, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Eight times the numbers -1, 0 and 1 of a grid, plus 1 or minus 1.
+/// Eight times the grid numbers -1, 0 and 1, plus the addend 1 or minus 1.
 const IQ1: [i8; 16] = [-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// A named field of a block, or in packed formats of a strip's block.
+/// A named field of a block. In packed formats, a field of a strip's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Name in the format's public description.
+    /// Name in the documentation of the format's source.
     pub name: &'static str,
     /// Byte offset from the start of the block.
     pub offset: usize,
@@ -125,31 +126,31 @@ pub struct FormatRow {
     pub format: Format,
     /// Name in IR text.
     pub name: &'static str,
-    /// Tensor type id in a GGUF file. `None` for packed formats, and for formats that only
-    /// activations take.
+    /// Tensor type id in a GGUF file. `None` for formats that do not appear in GGUF files: packed
+    /// formats and formats of activations.
     pub gguf_id: Option<u32>,
     /// Elements in a block.
     pub block_len: usize,
-    /// Bytes in a block. In packed formats, a row's share of them.
+    /// Bytes in a block. In packed formats, the block's bytes divided by its number of rows.
     pub block_bytes: usize,
-    /// Number of rows with elements in a block: 1, or 16 in packed formats.
+    /// Number of rows that have elements in a block: 1, or 16 in packed formats.
     pub rows: usize,
     /// The block's fields.
     pub fields: Fields,
-    /// Fields that a row has once, after its blocks. In packed formats, those of a strip of rows.
+    /// Fields that a row has once, after its blocks. In packed formats, fields of a strip of rows.
     pub tail: Fields,
-    /// Meaning of the bytes of a block. In packed formats, that of their unpacked format.
+    /// Meaning of the bytes of a block. A packed format has the codec of its unpacked format.
     pub codec: Codec,
-    /// Activation format of a dot product with rows of this format.
+    /// Activation format for dot products with rows of this format.
     pub activation: Format,
-    /// Form of an activation format for tile products. It begins with the same fields, or replaces
-    /// them.
+    /// Activation format that tile products use instead of this one. It has additional fields after
+    /// the same first fields, or different fields.
     pub tiles: Option<Format>,
-    /// Form of an activation format for products of bf16 pairs.
+    /// Activation format that products of bf16 pairs use instead of this one.
     pub pairs: Option<Format>,
-    /// Packed form of a weight format.
+    /// Packed form of a weight format. `None` if it has none.
     pub packed: Option<Format>,
-    /// Unpacked form of a packed format.
+    /// Unpacked form of a packed format. `None` for other formats.
     pub unpacked: Option<Format>,
 }
 
@@ -196,7 +197,7 @@ macro_rules! format_table {
     (@id $id:literal) => { Some($id) };
     (@option) => { None };
     (@option $format:ident) => { Some(Format::$format) };
-    // F32 is the one weight format that is also an activation format.
+    // F32 is the only weight format that is also an activation format.
     (@tiles F32) => { Some(Format::Bf16x2) };
     (@tiles $format:ident) => { None };
     (@pairs F32) => { Some(Format::Bf16x1) };
@@ -222,7 +223,7 @@ format_table! {
         /// scales and minimums.
         Q4K "q4_k" gguf 12, 256 => 144, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; quants @ 16, 128 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 0 }).scales(Scales::SixBits)), activation A8Super, packed Q4KR16 "q4_k_r16";
-        /// ggml `block_q5_K`: as `q4_k` with a fifth bit of every element in `high`.
+        /// ggml `block_q5_K`: like `q4_k`, with the fifth bit of every element in `high`.
         Q5K "q5_k" gguf 13, 256 => 176, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; high @ 16, 32; quants @ 48, 128 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 0 }).high(Plane::new("high", 1, 32)).scales(Scales::SixBits)), activation A8Super, packed Q5KR16 "q5_k_r16";
         /// ggml `block_q6_K`: sixteen sub-blocks of 16, `x = d * scale * (q - 32)`, signed 8-bit
@@ -239,8 +240,8 @@ format_table! {
         /// ggml `block_q5_1`: `x = d * q + m`, with fifth bits as in `q5_0`.
         Q5_1 "q5_1" gguf 7, 32 => 24, { d @ 0, 2; m @ 2, 2; high @ 4, 4; quants @ 8, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 0 }).high(Plane::new("high", 1, 1)).plus_m()), activation A8Small, packed Q5_1R16 "q5_1_r16";
-        /// ggml `block_q8_1`: `q8_0` and `s`, which is `d` times the sum of all `q`. Products of
-        /// llama.cpp take activations in it, and files may contain it.
+        /// ggml `block_q8_1`: `q8_0` with `s`, which is `d` times the sum of all `q`. llama.cpp
+        /// uses it for activations. Files may contain it.
         Q8_1 "q8_1" gguf 9, 32 => 36, { d @ 0, 2; s @ 2, 2; quants @ 4, 32 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 32), Values::Signed)), activation A8Small, packed Q8_1R16 "q8_1_r16";
         /// ggml `block_iq4_nl`: `x = d * table[q]`.
@@ -250,8 +251,8 @@ format_table! {
         /// power of two in a byte.
         Mxfp4 "mxfp4" gguf 39, 32 => 17, { d @ 0, 1; quants @ 1, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&E2M1_TWICE)).d(Number::HalfOfPower)), activation A8Small, packed Mxfp4R16 "mxfp4_r16";
-        /// ggml `block_nvfp4`: `x = d * table[q]`. `d` is a byte for 16 elements. Half of their
-        /// nibbles are the low ones of eight bytes.
+        /// ggml `block_nvfp4`: `x = d * table[q]`. `d` is a byte for 16 elements, which are stored
+        /// in eight bytes. The first eight of them are in the low nibbles.
         Nvfp4 "nvfp4" gguf 40, 64 => 36, { d @ 0, 4; quants @ 4, 32 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 8), Values::Codebook(&E2M1_TWICE)).d(Number::HalfOfE4m3).d_of(16)), activation A8Halves, packed Nvfp4R16 "nvfp4_r16";
         /// ggml `block_q1_0`: `x = d * (2 q - 1)`, one bit.
@@ -277,7 +278,7 @@ format_table! {
                 columns: 16, bits: ScaleBits::Planes(Plane::new("scales_low", 4, 8), Plane::new("scales_high", 2, 4)), number: ScaleNumber::Less(32),
             }))), activation A8Super, packed Q3KR16 "q3_k_r16";
         /// ggml `block_iq3_xxs`: `x = d / 4 * (2 scale + 1) * (grid, with signs)`. Eight 4-bit
-        /// scales stand above the signs.
+        /// scales are in the high bits of the words of signs.
         Iq3Xxs "iq3_xxs" gguf 18, 256 => 98, { d @ 0, 2; quants @ 2, 64; words @ 66, 32 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 0, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: None }, signs: Signs::Words { field: "words", stride: 4, at: 0 },
@@ -293,7 +294,7 @@ format_table! {
                 columns: 32, bits: ScaleBits::Plane(Plane::new("scales", 4, 1)), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq3SR16 "iq3_s_r16";
         /// ggml `block_iq2_xxs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`. Eight 4-bit
-        /// scales stand above the signs.
+        /// scales are in the high bits of the words of signs.
         Iq2Xxs "iq2_xxs" gguf 16, 256 => 66, { d @ 0, 2; words @ 2, 64 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 2, len: 8, bits: 2, index: Index::Bytes { field: "words", stride: 8, high: None }, signs: Signs::Words { field: "words", stride: 8, at: 4 },
@@ -316,8 +317,9 @@ format_table! {
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 16, bits: ScaleBits::Plane(Plane::new("scales", 4, 1)), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2SR16 "iq2_s_r16";
-        /// ggml `block_iq1_s`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`. Eight 3-bit
-        /// scales stand above the indices' high bits and below their sign.
+        /// ggml `block_iq1_s`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`. In each word of
+        /// `high`, a 3-bit scale is above the high bits of the indices and below the sign of the
+        /// addend.
         Iq1S "iq1_s" gguf 19, 256 => 50, { d @ 0, 2; quants @ 2, 32; high @ 34, 16 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 5, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: Some(HighBits { bytes: 2, width: 3, apart: 3 }) },
@@ -326,7 +328,7 @@ format_table! {
                 columns: 32, bits: ScaleBits::Words { field: "high", each: 1, width: 3, first: 12 }, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq1SR16 "iq1_s_r16";
         /// ggml `block_iq1_m`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`. Sixteen 3-bit
-        /// scales are in words that have `d` on top.
+        /// scales are in words whose top bits hold `d`.
         Iq1M "iq1_m" gguf 29, 256 => 56, { quants @ 0, 32; high @ 32, 16; d @ 48, 8 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 5, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: Some(HighBits { bytes: 2, width: 3, apart: 4 }) },
@@ -334,7 +336,7 @@ format_table! {
             }, Values::Codebook(&IQ1)).d(Number::TopsOfWords { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 16, bits: ScaleBits::Words { field: "d", each: 4, width: 3, first: 0 }, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq1MR16 "iq1_m_r16";
-        /// ggml `block_tq1_0`: `x = d * (q - 1)`. Codes of three values are digits, five to a byte.
+        /// ggml `block_tq1_0`: `x = d * (q - 1)`. Codes are digits of base 3, five to a byte.
         Tq1_0 "tq1_0" gguf 34, 256 => 54, { quants @ 0, 48; high @ 48, 4; d @ 52, 2 },
             Codec::Quants(Quants::by_digits(&[
                 Digits { field: "quants", at: 0, run: 32, each: 5 }, Digits { field: "quants", at: 32, run: 16, each: 5 }, Digits { field: "high", at: 0, run: 4, each: 4 },
@@ -342,26 +344,27 @@ format_table! {
         /// ggml `block_tq2_0`: `x = d * (q - 1)`, two bits.
         Tq2_0 "tq2_0" gguf 35, 256 => 66, { quants @ 0, 64; d @ 64, 2 },
             Codec::Quants(Quants::new(Plane::new("quants", 2, 32), Values::Linear { zero: 1 })), activation A8Super, packed Tq2_0R16 "tq2_0_r16";
-        /// Requantised: bytes with a scale for the whole row, `x = d * q` (KTransformers' AMXINT8).
+        /// Requantised weights: signed bytes with a scale for the whole row, `x = d * q`
+        /// (KTransformers' AMXINT8).
         I8Row "i8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).scales(Scales::Row)), activation A8Row, packed I8RowR16 "i8_row_r16";
-        /// Requantised: four bits with a scale for the whole row, `x = d * (q - 8)` (KTransformers'
-        /// AMXINT4).
+        /// Requantised weights: four bits with a scale for the whole row, `x = d * (q - 8)`
+        /// (KTransformers' AMXINT4).
         I4Row "i4_row", 64 => 32, { quants @ 0, 32 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Row)), activation A8Row, packed I4RowR16 "i4_row_r16";
-        /// Requantised: four bits, with an integer scale for 128 columns that multiplies the row's
-        /// scale: `x = d * (scale * (q - 8))`. AWQ, GPTQ and KTransformers' AMXINT4_KGroup have a
-        /// float scale instead. A float reduces the error by 2 %, but integer sums then end every
-        /// 128 columns.
+        /// Requantised weights: four bits, with an integer scale for 128 columns that multiplies
+        /// the row's scale: `x = d * (scale * (q - 8))`. AWQ, GPTQ and KTransformers'
+        /// AMXINT4_KGroup have a float scale instead. A float scale has 2 % less error, but
+        /// products then need a float operation every 128 columns.
         I4G128 "i4_g128", 128 => 65, { quants @ 0, 64; scales @ 64, 1 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Multiples { columns: 128 })), activation A8Row, packed I4G128R16 "i4_g128_r16";
-        /// Format of checkpoints: bytes with an f32 scale for 64 columns, `x = d * q`.
-        /// KTransformers' AMXINT8 has it if a row's columns are cut into parts with scales of their
-        /// own.
+        /// Checkpoint weights: signed bytes with an f32 scale for 64 columns, `x = d * q`.
+        /// KTransformers' AMXINT8 needs this format if the columns of a row are cut into parts with
+        /// separate scales.
         I8D64 "i8_d64", 64 => 68, { d @ 0, 4; quants @ 4, 64 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).d(Number::Single)), activation A8Small, packed I8D64R16 "i8_d64_r16";
-        /// Format of checkpoints: four bits with an f32 scale for 128 columns, `x = d * (q - 8)`.
-        /// KTransformers' AMXINT4 has it in the same case.
+        /// Checkpoint weights: four bits with an f32 scale for 128 columns, `x = d * (q - 8)`.
+        /// KTransformers' AMXINT4 needs this format if the columns of a row are cut into parts.
         I4D128 "i4_d128", 128 => 68, { d @ 0, 4; quants @ 4, 64 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).d(Number::Single)), activation A8Small, packed I4D128R16 "i4_d128_r16";
     }
@@ -371,34 +374,35 @@ format_table! {
         /// times their scale. ggml's `block_q8_K` has one scale for 256 elements and twice the
         /// error.
         A8Super "a8_super", 256 => 352, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32 }, Codec::Bytes { scaled: 32 }, tiles A8SuperTile;
-        /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each
-        /// 16 of them, and the sum of the elements as f32. One scale for all 32, as in ggml's
+        /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for
+        /// every 16 bytes, and the sum of the elements as f32. One scale for all 32, as in ggml's
         /// `block_q8_0`, has a third more error.
         A8Small "a8_small", 32 => 44, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4 }, Codec::Bytes { scaled: 16 }, tiles A8SmallTile;
-        /// `a8_small` with the sums of 16 bytes as i16, for formats with a float scale for 16
-        /// elements.
+        /// `a8_small` with the sums of 16 bytes as i16, for weight formats with a float scale for
+        /// 16 elements.
         A8Halves "a8_halves", 32 => 48, { quants @ 0, 32; sums16 @ 32, 4; d @ 36, 8; sums @ 44, 4 }, Codec::Bytes { scaled: 16 }, tiles A8HalvesTile;
-        /// `a8_super`, and the same elements as bf16 for tile products. In all formats for tile
-        /// products, rows are an odd number of cache lines apart. A tile's 16 rows are then in 16
-        /// sets of a cache. No product reads the padding line between two rows.
+        /// `a8_super` with the same elements as bf16 for tile products. In all formats for tile
+        /// products, rows are an odd number of cache lines apart. The 16 rows of a tile are then in
+        /// 16 different sets of a cache. No product reads the padding line between two rows.
         A8SuperTile "a8_super_tile", 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 32 };
-        /// `a8_small`, and the same elements as bf16 for tile products.
+        /// `a8_small` with the same elements as bf16 for tile products.
         A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 16 };
-        /// `a8_halves`, and the same elements as bf16 for tile products.
+        /// `a8_halves` with the same elements as bf16 for tile products.
         A8HalvesTile "a8_halves_tile", 32 => 128, { quants @ 0, 32; sums16 @ 32, 4; d @ 36, 8; sums @ 44, 4; pad @ 48, 16; bf16 @ 64, 64 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 16 };
-        /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
+        /// Activations for float weights in tile products: `x = high + low`, both bf16, accurate to
+        /// 16 bits.
         Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 } row { pad @ 0, 64 }, Codec::Bf16 { parts: 2 };
         /// Activations for bf16 weights in products of pairs, rounded to bf16.
         Bf16x1 "bf16x1", 32 => 64, { high @ 0, 64 }, Codec::Bf16 { parts: 1 };
         /// Activations for weights with a scale for each row: signed bytes in -127..=127, then an
-        /// f32 scale and the sum of the bytes as i32. If a row has a multiple of 128 columns, rows
-        /// are an odd number of cache lines apart and no power of two.
+        /// f32 scale and the sum of the bytes as i32. If the number of columns is a multiple of
+        /// 128, the distance between rows is an odd number of cache lines and no power of two.
         A8Row "a8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4; sum @ 4, 4; pad @ 8, 56 }, Codec::Row, tiles A8Row;
     }
 }
 
 impl Format {
-    /// Returns this format's row of the table.
+    /// Returns the format's row of [`FORMATS`].
     pub fn row(self) -> &'static FormatRow {
         &FORMATS[self as usize]
     }
@@ -423,27 +427,28 @@ impl Format {
         self.row().block_len
     }
 
-    /// Returns the number of elements of a quantised weight's row that share a float `d` and an
-    /// addend: the block of its file format, or fewer.
+    /// Returns the number of elements of a quantised weight's row that share the floats `d` and
+    /// addend: a block of the file format, or less.
     pub fn d_columns(self) -> usize {
         let own = self.quants().and_then(|quants| quants.columns_of_d);
         own.map_or_else(|| self.unpacked_format().unwrap_or(self).block_len(), usize::from)
     }
 
-    /// Sets each float `name` of a file's block to a number near `x`. Tests use it to generate
-    /// blocks.
+    /// Sets every float with the field name `name` in a file's block to a number near `x`. Tests
+    /// use it to generate blocks.
     pub fn put(self, name: &str, x: f32, block: &mut [u8]) {
         let number = self.quants().map_or(Number::Half, |quants| quants.number(name));
         let floats = block[self.field(name)..].chunks_exact_mut(number.bytes());
         floats.take(self.block_len() / self.d_columns()).for_each(|float| number.put(x, float));
     }
 
-    /// Returns the number of bytes in a block. In packed formats, returns a row's share of them.
+    /// Returns the number of bytes in a block. In packed formats, returns the block's bytes divided
+    /// by its number of rows.
     pub fn block_bytes(self) -> usize {
         self.row().block_bytes
     }
 
-    /// Returns the number of rows with elements in a block: 1, or 16 in packed formats.
+    /// Returns the number of rows that have elements in a block: 1, or 16 in packed formats.
     pub fn rows(self) -> usize {
         self.row().rows
     }
@@ -453,8 +458,8 @@ impl Format {
         self.row().activation
     }
 
-    /// Returns the activation format of a dot product on tiles with this weight format, or `None`
-    /// if there are no tile products.
+    /// Returns the activation format of tile products with this weight format, or `None` if the
+    /// format has no tile products.
     pub fn tile_activation(self) -> Option<Format> {
         let parts = match self.codec() {
             Codec::Float(float) => float.bf16_parts(),
@@ -464,8 +469,8 @@ impl Format {
         parts.filter(|_| self.rows() > 1).and_then(|_| self.activation().row().tiles)
     }
 
-    /// Returns the activation format of a dot product of bf16 pairs with this weight format, or
-    /// `None` if its numbers are not bf16.
+    /// Returns the activation format of products of bf16 pairs with this weight format, or `None`
+    /// if its numbers are not bf16.
     pub fn pair_activation(self) -> Option<Format> {
         let exact = match self.codec() {
             Codec::Float(float) => float.bf16_parts() == Some(1),
@@ -479,23 +484,23 @@ impl Format {
         self.row().packed
     }
 
-    /// Returns the unpacked form of a packed format.
+    /// Returns the unpacked form of a packed format, or `None` for any other format.
     pub fn unpacked_format(self) -> Option<Format> {
         self.row().unpacked
     }
 
-    /// Whether tensors of a file have this format.
+    /// Whether files can store tensors in this format.
     pub fn is_in_files(self) -> bool {
         self.row().gguf_id.is_some()
     }
 
-    /// Whether weights have this format: a format of files, a target of requantisation, or the
-    /// packed form of either.
+    /// Whether weights can have this format: a format of files, a target of requantisation, or the
+    /// packed form of such a format.
     pub fn is_weight(self) -> bool {
         self.packed_format().is_some() || self.unpacked_format().is_some()
     }
 
-    /// Whether all elements of a row share a scale, so a row must be quantised as a whole.
+    /// Whether all elements of a row share a scale. If so, a row must be quantised as a whole.
     pub fn has_row_scale(self) -> bool {
         match self.codec() {
             Codec::Quants(quants) => match quants.scales {
@@ -507,13 +512,13 @@ impl Format {
         }
     }
 
-    /// Returns the weight formats that others can be requantised to.
+    /// Returns the weight formats that can be a target of requantisation.
     pub fn requantisation_formats() -> impl Iterator<Item = Format> {
         let by_rows = FORMATS.iter().filter(|row| row.packed.is_some()).map(|row| row.format);
         by_rows.filter(|format| format.has_row_scale())
     }
 
-    /// Whether values of a graph or a plan have this format.
+    /// Whether values of a graph or a plan can have this format.
     pub fn is_activation(self) -> bool {
         self.activation() == self
     }
@@ -523,7 +528,7 @@ impl Format {
         &self.row().codec
     }
 
-    /// Returns the integers of a quantised weight format.
+    /// Returns the integer codec of a quantised weight format, or `None` for any other format.
     pub fn quants(self) -> Option<&'static Quants> {
         match self.codec() {
             Codec::Quants(quants) => Some(quants),
@@ -541,8 +546,8 @@ impl Format {
         self.block_len() > 1
     }
 
-    /// Returns the number of elements that share scales and sums with each other but not with the
-    /// rest of their block. Each such sub-block of activations can be quantised separately.
+    /// Returns the number of elements of the smallest part of a block with its own scales and sums.
+    /// Each such sub-block of activations can be quantised separately.
     pub fn sub_block_len(self) -> usize {
         match self.codec() {
             Codec::Bytes { .. } => SUB.min(self.block_len()),
@@ -556,8 +561,8 @@ impl Format {
         codec::offset(&self.row().tail, name)
     }
 
-    /// Returns the number of bytes of a row's tail. In packed formats, returns a row's share of
-    /// them.
+    /// Returns the number of bytes of a row's tail. In packed formats, returns the bytes of a
+    /// strip's tail divided by its number of rows.
     pub fn tail_bytes(self) -> usize {
         self.row().tail.bytes() / self.rows()
     }
@@ -583,8 +588,8 @@ impl Format {
         len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
     }
 
-    /// Returns the number of bytes of `len` written elements: a whole row if it has a scale of its
-    /// own, otherwise blocks. Blocks may be part of a row.
+    /// Returns the number of bytes that `len` elements take when they are written. Formats with a
+    /// scale for each row write whole rows. Other formats write blocks, which may be a part of a row.
     pub fn written_bytes(self, len: u64) -> Option<u64> {
         if self.has_row_scale() { self.row_bytes(len) } else { self.blocks_bytes(len) }
     }
@@ -613,7 +618,7 @@ impl Format {
         );
         let all = out.len() / row.block_len * row.block_bytes;
         let whole = all + row.tail.bytes();
-        // Padding between rows may be missing.
+        // The padding after the last row may be missing.
         assert!(
             bytes.len() == whole || bytes.len() == all && !self.has_row_scale(),
             "{} bytes of {}",
@@ -634,7 +639,7 @@ impl Format {
         }
     }
 
-    /// Dequantises rows of `row_len` elements, or strips of them.
+    /// Dequantises rows of `row_len` elements. In packed formats, dequantises strips of such rows.
     ///
     /// # Panics
     /// The bytes are not whole rows or strips. Callers have checked shapes before.
@@ -662,8 +667,8 @@ impl std::fmt::Display for Format {
 mod tests {
     use super::*;
 
-    /// The first-level cache has 64 sets and takes the set from the line's number. An even distance
-    /// puts a tile's rows into fewer than 16 sets.
+    /// The L1 cache has 64 sets and selects the set by the line's number. An even distance between
+    /// rows would put a tile's 16 rows into fewer than 16 sets.
     #[test]
     fn tile_row_strides_are_odd_in_cache_lines() {
         let read: Vec<Format> = FORMATS.iter().filter_map(|row| row.tiles).collect();

@@ -6,22 +6,22 @@ use crate::format::Format;
 /// Reason why a derived tensor is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DerivedError {
-    /// A file that does not exist.
+    /// A piece in a file that does not exist.
     #[error("piece {piece} is in file {file}; the model has {files} files")]
     File {
-        /// Number of the piece.
+        /// Index of the piece.
         piece: usize,
-        /// Number of the missing file.
+        /// Index of the missing file.
         file: u32,
         /// Number of files.
         files: usize,
     },
-    /// Bytes or elements outside their file or tensor.
+    /// A view or scales that extend beyond their file or tensor.
     #[error("piece {piece}: the end of {what} is after the {available} available bytes")]
     Outside {
-        /// Number of the piece.
+        /// Index of the piece.
         piece: usize,
-        /// Name of the bytes, for the message.
+        /// Name of the bytes that are outside, for the message.
         what: &'static str,
         /// Number of bytes in the file or tensor.
         available: u64,
@@ -29,16 +29,16 @@ pub enum DerivedError {
     /// Properties of a piece that contradict each other.
     #[error("piece {piece}: {what}")]
     Shape {
-        /// Number of the piece.
+        /// Index of the piece.
         piece: usize,
-        /// The problem.
+        /// Description of the contradiction.
         what: &'static str,
     },
 }
 
 impl Derivation {
-    /// Checks that every element lies inside files with these lengths, and that properties of
-    /// pieces agree.
+    /// Checks that every element lies inside the files, whose lengths are `files`. Also checks that
+    /// the properties of each piece agree.
     ///
     /// # Errors
     /// The first problem.
@@ -56,7 +56,8 @@ impl Derivation {
         Ok(())
     }
 
-    /// Checks that pieces side by side have equal numbers of rows, and together a row's columns.
+    /// Checks that pieces that form rows together have equal numbers of rows. Their columns
+    /// together must be the columns of the tensor.
     fn check_beside(&self) -> Result<(), DerivedError> {
         let pieces_per_row = self.pieces_per_row as usize;
         let wrong = |piece, what| Err(DerivedError::Shape { piece, what });
@@ -86,7 +87,7 @@ impl Derivation {
 /// Check of one piece of a derived tensor.
 struct Check<'a> {
     derived: &'a Derivation,
-    /// Number of the piece.
+    /// Index of the piece.
     number: usize,
     piece: &'a Piece,
 }
@@ -191,7 +192,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks tiles of integers, with an f32 scale for each row.
+    /// Checks integers in tiles, which need one f32 scale for each row.
     fn tiles(&self, tiles: Tiles, scales: Option<&Scales>) -> Result<(), DerivedError> {
         if !tiles::fits(self.piece, tiles, self.derived.format) {
             return self.wrong("tiles must be whole, read row by row, and in a format with the same integers");
@@ -212,7 +213,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks blocks whose scales are in `extent`.
+    /// Checks blocks of codes whose scales are stored separately, in `extent`.
     fn blocks(&self, elements: u64, extent: &Extent) -> Result<(), DerivedError> {
         let element = self.piece.element;
         if self.derived.format != element.scaled_format() || self.piece.change != Change::Keep {

@@ -17,26 +17,26 @@ pub enum Element {
     Bf16,
     /// `float8_e4m3fn`: no infinities, one NaN for each sign.
     F8E4m3,
-    /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower
-    /// half. Views count blocks. Scales are stored separately.
+    /// A block of 32 four-bit numbers (OCP MXFP4). A byte has two neighbours, the first in its low
+    /// nibble. Views count blocks. Scales are stored separately.
     Mxfp4,
-    /// Blocks of 64 four-bit numbers (NVFP4), two neighbours in a byte, the first in its lower
-    /// half. Views count blocks. Each block has four scales, stored separately, for 16 numbers
-    /// each, as bytes (E4M3).
+    /// A block of 64 four-bit numbers (NVFP4). A byte has two neighbours, the first in its low
+    /// nibble. Views count blocks. Each block has four scales, one E4M3 byte for 16 numbers, stored
+    /// separately.
     Nvfp4,
-    /// A number in contiguous blocks of a file format. Views count numbers.
+    /// A number in contiguous blocks of a file's block format. Views count numbers.
     Block(Format),
-    /// A block of a file format, which is copied. Views count blocks.
+    /// A whole block of a file's block format, which is copied unchanged. Views count blocks.
     Stored(Format),
-    /// An integer of a matrix in tiles, with a scale for each row. Views count integers and consist
-    /// of whole rows.
+    /// An integer of a matrix in tiles, with a scale for each row. Views count integers, and
+    /// contain whole rows only.
     Tiled(Tiles),
     /// An integer of a matrix with scales by [groups](super::Groups) of columns. Views count
     /// integers.
     Integer(Integers),
-    /// One of the 16 numbers of [`Element::codebook`], two neighbours in a byte, the first in its
-    /// upper half. This is bitsandbytes' NF4: its numbers divide a normal distribution into equal
-    /// parts.
+    /// A code of bitsandbytes' NF4, for one of the 16 numbers of [`Element::codebook`]. A byte has
+    /// two neighbours, the first in its high nibble. The numbers divide a normal distribution into
+    /// equal parts.
     Nf4,
     /// A code of bitsandbytes' FP4, stored like NF4: a sign, an exponent of two bits and a mantissa
     /// of one bit. The largest number is 1.
@@ -62,15 +62,16 @@ const NF4: [f32; 16] = [
     0.72295684,
     1.0,
 ];
-/// Numbers of FP4's codes without the sign: those of bitsandbytes, divided by the largest.
+/// Numbers of FP4's codes without their sign. These are bitsandbytes' numbers, divided by the
+/// largest.
 const FP4: [f32; 8] = [0.0, 0.0625 / 12.0, 8.0 / 12.0, 1.0, 4.0 / 12.0, 6.0 / 12.0, 2.0 / 12.0, 3.0 / 12.0];
 
-/// A block of codes with scales of one byte that are stored separately.
+/// Size of a block of codes whose one-byte scales are stored separately.
 #[derive(Clone, Copy)]
 pub(super) struct CodesApart {
-    /// Number of scales.
+    /// Number of the block's scales.
     pub scales: u64,
-    /// Numbers that share a scale.
+    /// Number of the block's elements that share a scale.
     pub shared: u64,
 }
 
@@ -100,7 +101,7 @@ impl Element {
         }
     }
 
-    /// Returns the numbers of four-bit codes, before scaling.
+    /// Returns the numbers that the 16 four-bit codes stand for, before scaling.
     pub fn codebook(self) -> Option<[f32; 16]> {
         match self {
             Element::Nf4 => Some(NF4),
@@ -118,14 +119,14 @@ impl Element {
         }
     }
 
-    /// Returns the storage of a format's numbers in files.
+    /// Returns the element type that reads numbers stored in `format`.
     pub fn from_format(format: Format) -> Element {
         let plain = [Element::F32, Element::F16, Element::Bf16];
         plain.into_iter().find(|element| element.format() == Some(format)).unwrap_or(Element::Block(format))
     }
 
-    /// Returns the number of elements of a block, and its bytes. Plain numbers and MX blocks are
-    /// blocks of one element.
+    /// Returns the number of elements and the number of bytes of a block. Plain numbers and MX
+    /// blocks count as blocks of one element.
     pub(super) fn block(self) -> (u64, u64) {
         match self {
             Element::F32 => (1, 4),
@@ -140,8 +141,8 @@ impl Element {
         }
     }
 
-    /// Returns the location of `count` elements from `first` on: the first byte of their blocks,
-    /// and the number of bytes.
+    /// Returns the location of `count` elements from `first` on in the stored tensor: the offset of
+    /// the first byte of their blocks, and the number of bytes.
     pub(super) fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
         if let Element::Tiled(tiles) = self {
             return tiles.span(first, count);
@@ -156,7 +157,8 @@ impl Element {
         self.span(0, count).map(|(_, bytes)| bytes)
     }
 
-    /// Returns the number of columns that one element stands for.
+    /// Returns the number of matrix columns that one element holds: more than one if an element is
+    /// a block.
     pub fn columns(self) -> u64 {
         match self {
             Element::Stored(format) => format.block_len() as u64,
@@ -165,8 +167,9 @@ impl Element {
     }
 
     /// Returns the format of elements after scaling. FP8, NF4 and FP4 numbers become the nearest
-    /// bf16, and a block's numbers stay exact. A matrix in tiles keeps its integers, with a scale
-    /// for each row. Integers in groups become blocks with the nearest f16 as their scale.
+    /// bf16, and the numbers of a block stay exact. A matrix in tiles keeps its integers, with a
+    /// scale for each row. Integers with scales by groups become blocks with the nearest f16 as
+    /// their scale.
     pub fn scaled_format(self) -> Format {
         match self {
             Element::F32 | Element::Block(_) => Format::F32,
@@ -181,8 +184,8 @@ impl Element {
         }
     }
 
-    /// Returns the format of rows that are divided by their length: `scaled_format` for plain
-    /// floats, `f16` for all others.
+    /// Returns the format of rows that are scaled to length 1: `scaled_format` for plain floats,
+    /// and `f16` for all other elements.
     pub fn unit_format(self) -> Format {
         match self {
             Element::F32 | Element::F16 | Element::Bf16 => self.scaled_format(),
@@ -198,7 +201,7 @@ impl Element {
         }
     }
 
-    /// Returns the format with the same numbers in the same bytes, if there is one.
+    /// Returns the block format that stores the same numbers in the same bytes, or `None`.
     pub fn format(self) -> Option<Format> {
         match self {
             Element::F32 => Some(Format::F32),
@@ -216,8 +219,8 @@ impl Element {
         }
     }
 
-    /// Whether an element is a number without a scale, which conversions can read. Other elements
-    /// are copied unchanged, with their scales.
+    /// Whether an element is a number without a separate scale, which conversions can read.
+    /// Conversions cannot read other elements; their codes and scales are copied.
     pub fn is_number(self) -> bool {
         match self {
             Element::F32
@@ -231,7 +234,7 @@ impl Element {
         }
     }
 
-    /// Converts stored bytes to numbers, from the first byte on.
+    /// Converts stored bytes to numbers. The first byte is the start of an element.
     pub(super) fn floats(self, bytes: &[u8], out: &mut [f32]) {
         let pairs = || bytes.as_chunks::<2>().0.iter();
         match self {
@@ -248,7 +251,7 @@ impl Element {
                 let codes = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
                 out.iter_mut().zip(codes).for_each(|(x, code)| *x = numbers[usize::from(code)]);
             }
-            // Unreachable: blocks are moved or converted as a whole, and integers are moved.
+            // Unreachable: callers copy or convert these elements as whole blocks or as integers.
             Element::Mxfp4
             | Element::Nvfp4
             | Element::Block(_)
@@ -259,8 +262,8 @@ impl Element {
     }
 }
 
-/// Returns the number of a byte of `float8_e4m3fn`. Exponents have the bias 7, and the largest
-/// exponent with all mantissa bits set is NaN.
+/// Returns the number that a byte of `float8_e4m3fn` stands for. The exponent's bias is 7. The
+/// largest exponent with all mantissa bits set is NaN.
 pub(super) fn f8_e4m3(byte: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
     let size = match (exponent, byte & 7) {

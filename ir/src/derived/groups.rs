@@ -1,14 +1,14 @@
-//! Matrices of integers with a scale for each group of columns of a row, and an optional zero point
-//! for each. GPTQ, AWQ and compressed-tensors store their results in this form.
+//! Matrices of integers in which each group of columns of a row has a scale and an optional zero
+//! point. GPTQ, AWQ and compressed-tensors store their results in this form.
 //!
 //! ```text
 //! x[row, column] = scale[row, column] * (integer[row, column] - zero[row, column])
 //! ```
 //!
-//! Integers, scales and zeros are each a [view](View) of a stored tensor, which may lie in any
-//! order, often with columns before rows. Columns that share a scale are a digit of its view with a
-//! stride of 0. If these groups are whole blocks, integers are moved into blocks of a format that
-//! has the same numbers:
+//! Integers, scales and zero points are each a [view](View) of a stored tensor. Its axes may have
+//! any order; columns often come before rows. In the view of scales, columns that share a scale are
+//! an axis with the stride 0. If these groups are whole blocks, integers are moved into blocks of a
+//! format that has the same numbers:
 //!
 //! | integers | format |
 //! | --- | --- |
@@ -17,12 +17,12 @@
 //! | eight bits | `q8_0`: `d * q` |
 //! | two bits, of three values | `tq2_0`: `d * (q - 1)` |
 //!
-//! A scale that is not an f16 becomes the nearest f16. Nothing else is rounded. If groups are not
-//! whole blocks, integers become the nearest numbers of a float format. This happens if a matrix is
-//! transposed, or if columns of a group are not neighbours.
+//! A scale that is not an f16 becomes the nearest f16. All other values stay exact. If groups are
+//! not whole blocks, each integer times its scale becomes the nearest number of a float format.
+//! This happens if a matrix is transposed, or if columns of a group are not neighbours.
 //!
-//! The group of a column may also be stored for each column ([`Order`]). Quantisers that group
-//! columns by importance (GPTQ's `desc_act`) do not reorder the stored columns.
+//! A file may also store a group number for each column ([`Order`]). Quantisers that group columns
+//! by importance (GPTQ's `desc_act`) do not reorder the stored columns.
 
 use std::ops::{Add, Range};
 
@@ -34,11 +34,11 @@ use crate::format::Format;
 
 /// Number of columns that are read at a time.
 const COLUMNS: u64 = 512;
-/// Maximum rows that are read together.
+/// Maximum number of rows that are read together.
 const ROWS: u64 = 64;
-/// Maximum distance between the first and the last integer that are read together.
+/// Maximum distance, in elements, between the first and the last integer that are read together.
 const SPAN: u64 = 1 << 20;
-/// Maximum number of groups in an order: the reader holds a scale for each of them.
+/// Maximum number of groups in an [`Order`]: the reader keeps a scale for each group in memory.
 const MAX_GROUPS: u64 = 1 << 20;
 
 /// A strided view of a stored tensor: scales or zeros, with an element for each row and column of
@@ -47,45 +47,47 @@ const MAX_GROUPS: u64 = 1 << 20;
 pub struct View {
     /// The stored tensor.
     pub extent: Extent,
-    /// Storage of its elements.
+    /// Storage of the tensor's elements.
     pub element: Element,
     /// Index of the element at row 0 and column 0.
     pub first: u64,
-    /// Digits of a row's number, the slowest first.
+    /// Digits of a row's number in a mixed base, the slowest digit first.
     pub rows: Vec<Axis>,
-    /// Digits of a column's number, the slowest first.
+    /// Digits of a column's number in a mixed base, the slowest digit first.
     pub columns: Vec<Axis>,
 }
 
 /// Scales and zero points of a matrix of integers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Groups {
-    /// Scales: numbers of two or four bytes.
+    /// Scales, stored as numbers of two or four bytes.
     pub scales: View,
     /// Zero points, if each group has one.
     pub zeros: Option<Zeros>,
-    /// Group of each column, if it is stored. Scales and zeros are then views of the first group.
+    /// Group of each column, if the file stores it. The views of scales and zero points then locate
+    /// those of group 0.
     pub order: Option<Order>,
 }
 
-/// The group of each row and column of a matrix.
+/// Group of each row and column of a matrix, as stored in a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Order {
-    /// Integers of four bytes, in views of [`Element::F32`].
+    /// Group numbers: integers of four bytes. The view's element type is [`Element::F32`], because
+    /// it has the same size.
     pub view: View,
-    /// Number of groups. The group of each column is below this number.
+    /// Number of groups. Each stored group number must be less.
     pub groups: u64,
-    /// Strides of scales, and of zeros, from one group to the next, in elements.
+    /// Distances from one group to the next, in elements: of scales, then of zero points.
     pub steps: [u64; 2],
 }
 
-/// Zero points, which are subtracted from integers.
+/// Zero points, which are subtracted from the stored integers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Zeros {
-    /// Location of the zero points, which are stored as integers of four bits.
+    /// Location of the zero points, which are stored as four-bit integers.
     pub view: View,
-    /// Difference between a zero point and its stored number, modulo 16. Early GPTQ files store
-    /// each zero point minus one.
+    /// Number that is added to a stored zero point, modulo 16. Early GPTQ files store each zero
+    /// point minus one.
     pub more: u8,
 }
 
@@ -97,14 +99,15 @@ impl View {
         fetch(self.extent.file, place, out.get_mut(..bytes as usize)?).then_some(())
     }
 
-    /// Returns the length of aligned runs of columns that share an element.
+    /// Returns the length of aligned sequences of columns that share an element of the view.
     fn run_length(&self) -> u64 {
         let same = self.columns.iter().rev().take_while(|axis| axis.stride == 0);
         same.fold(1, |product: u64, axis| product.saturating_mul(axis.len))
     }
 
-    /// Returns the problem of a view of a matrix of `rows` and `columns`, if there is one. The view
-    /// may extend by `beyond` more elements.
+    /// Returns the problem of a view for a matrix of `rows` and `columns`, or `None`. The last
+    /// group of an [`Order`] lies `beyond` elements after the view's last element; it must be
+    /// inside the tensor too.
     fn wrong(&self, rows: u64, columns: u64, beyond: Option<u64>) -> Option<&'static str> {
         if self.rows.len().max(self.columns.len()) > super::MAX_AXES {
             return Some("too many axes of its groups");
@@ -125,7 +128,7 @@ impl View {
 }
 
 impl Groups {
-    /// Returns the stored tensors that the groups use.
+    /// Returns the extents of the stored tensors: scales, zero points and group numbers.
     pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
         self.views().into_iter().flatten().map(|view| view.extent)
     }
@@ -135,7 +138,7 @@ impl Groups {
         [Some(&self.scales), self.zeros.as_ref().map(|zeros| &zeros.view), self.order.as_ref().map(|order| &order.view)]
     }
 
-    /// Returns the length of aligned runs of columns that share a scale and a zero point.
+    /// Returns the length of aligned sequences of columns that share a scale and a zero point.
     pub fn run_length(&self) -> u64 {
         if self.order.is_some() {
             return 1;
@@ -144,7 +147,7 @@ impl Groups {
         self.scales.run_length().min(of_zeros)
     }
 
-    /// Reads the scale and the zero point at these element indices.
+    /// Reads a scale and a zero point, given by their element indices.
     fn numbers(&self, elements: GroupElements, fetch: &Fetch<'_>) -> Option<(f32, Option<u8>)> {
         let GroupElements { scale, zero } = elements;
         let (mut stored, mut number) = ([0; 4], [0f32]);
@@ -155,17 +158,18 @@ impl Groups {
         Some((number[0], Some(nibble(stored[0], zero).wrapping_add(*more) & 15)))
     }
 
-    /// Applies `of` to the views of scales and zeros, and returns both element indices.
+    /// Applies `of` to the view of scales and to the view of zero points, and returns the two
+    /// element indices.
     fn elements(&self, of: impl Fn(&View) -> u64) -> GroupElements {
         GroupElements { scale: of(&self.scales), zero: self.zeros.as_ref().map_or(0, |zeros| of(&zeros.view)) }
     }
 }
 
-/// Indices of the elements with the scale and the zero point of a group, each in its view.
+/// Element indices of the scale and the zero point of a group, each in its own view.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct GroupElements {
     scale: u64,
-    /// Index of the zero point. It is not used if the groups have no zero points.
+    /// Index of the zero point; unused if the groups have no zero points.
     zero: u64,
 }
 
@@ -177,8 +181,8 @@ impl Add for GroupElements {
     }
 }
 
-/// Returns the problem of a piece of integers with groups, if there is one. The caller checks the
-/// end of the integers, as for other elements.
+/// Returns the problem of a piece of integers with groups, or `None`. The caller checks that the
+/// integers end inside their tensor, as for other elements.
 pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option<&'static str> {
     let Some(groups) = &piece.groups else { return Some("integers lack group scales") };
     let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&format);
@@ -198,7 +202,7 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
     if order.is_some_and(|order| order.view.element != Element::F32 || !(1..=MAX_GROUPS).contains(&order.groups)) {
         return Some("an order without groups, with too many groups, or without four-byte integers");
     }
-    // Distance of the last group, in elements.
+    // Distance from group 0 to the last group, in elements.
     let beyond = |of: usize| order.map_or(Some(0), |order| (order.groups - 1).checked_mul(order.steps[of]));
     let views = groups.views().into_iter().zip([beyond(0), beyond(1), Some(0)]);
     let view = views.filter_map(|(view, beyond)| view?.wrong(piece.row_count(), columns, beyond)).next();
@@ -206,14 +210,15 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
     view.or((!whole).then_some("groups must be whole blocks"))
 }
 
-/// Returns the number of rows from `row` on that are read together: several, unless each row is
-/// contiguous.
+/// Returns the number of rows from `row` on that are read together: one if the stored integers of a
+/// row are contiguous, otherwise several.
 pub(super) fn together(piece: &Piece, row: u64) -> u64 {
     let left = piece.row_count().saturating_sub(row);
     if by_rows(piece) { 1 } else { left.min(ROWS) }
 }
 
-/// Whether columns of a row lie nearer to each other than rows of a column.
+/// Whether neighbouring columns of a row are stored closer together than neighbouring rows of a
+/// column.
 fn by_rows(piece: &Piece) -> bool {
     // Distance from the first to the last of `count` integers.
     let spread = |axes: &[Axis], count: u64| {
@@ -228,7 +233,8 @@ fn by_rows(piece: &Piece) -> bool {
     of_row.saturating_mul(ROWS) <= of_column.saturating_mul(COLUMNS)
 }
 
-/// Reads a part. Each row gets the bytes that fit its slot.
+/// Reads some rows and columns of a piece and writes them to `slots`. Each row gets the bytes that
+/// fit its slot.
 pub(super) fn read(
     piece: &Piece,
     integers: Integers,
@@ -298,10 +304,11 @@ pub(super) fn read(
 /// A column order, with a cache of the groups that were read last.
 struct Ordered<'o> {
     order: &'o Order,
-    /// Cache key of `of_columns`: the row's first element in the order, and the first column.
+    /// Key of the cache `of_columns`: the element index of the row's first group number, and the
+    /// first column.
     there: Option<(u64, u64)>,
     of_columns: Vec<u64>,
-    /// Cache of scales and zero points by group, and its key: the elements of group 0.
+    /// Cache of scales and zero points by group. Its key is the element indices for group 0.
     known: Vec<Option<(f32, Option<u8>)>>,
     of: Option<GroupElements>,
 }
@@ -311,11 +318,12 @@ impl<'o> Ordered<'o> {
         Ordered { order, there: None, of_columns: Vec::new(), known: vec![None; order.groups as usize], of: None }
     }
 
-    /// Reads the groups of some columns of a row. Returns false if one does not exist.
+    /// Reads the group numbers of some columns of a row. Returns false if a number cannot be read
+    /// or is too large.
     fn read(&mut self, row: u64, columns: &Range<u64>, fetch: &Fetch<'_>) -> bool {
         let Order { view, groups, .. } = self.order;
         let base = view.first + at(&view.rows, row);
-        // Most rows have the groups of the row before.
+        // Most rows have the same groups as the row before.
         if self.there == Some((base, columns.start)) {
             return true;
         }
@@ -330,7 +338,7 @@ impl<'o> Ordered<'o> {
         self.of_columns.len() as u64 == columns.end - columns.start
     }
 
-    /// Returns the scale and zero point of a group. `first` are the elements of group 0.
+    /// Returns the scale and zero point of a group. `first` are the element indices for group 0.
     fn numbers(
         &mut self,
         groups: &Groups,
@@ -351,7 +359,7 @@ impl<'o> Ordered<'o> {
     }
 }
 
-/// Reads codes of some columns of some rows, a byte each, row by row.
+/// Reads the codes of some columns of some rows, row by row. Each code takes one byte.
 fn read_codes(
     piece: &Piece,
     integers: Integers,
@@ -372,7 +380,7 @@ fn read_codes(
     let (mut there, mut stored) = (None, Vec::new());
     for (line, outer) in outer.iter().enumerate() {
         let base = piece.first + outer + least;
-        // Reads the bytes of `count` elements, and returns the place of the first element in its
+        // Reads the bytes of `count` elements. Returns the index of the first element within its
         // byte.
         let mut read = |first: u64, count: u64, stored: &mut Vec<u8>| -> Option<u64> {
             let (from, bytes) = element.span(first, count)?;

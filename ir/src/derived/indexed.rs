@@ -1,10 +1,11 @@
-//! Reads of a derived tensor: the pieces of its rows, and the locations of their bytes.
+//! Reads of a derived tensor: finding the pieces of its rows, and the locations of their bytes.
 
 use std::ops::Range;
 
 use super::{Axis, Change, Derivation, Element, Extent, Fetch, Piece, at, groups, tiles};
 
-/// A derived tensor, with the end of the rows of each piece, or of each set of pieces side by side.
+/// A derived tensor, with the number of the last row of each piece or of each set of pieces that
+/// form rows together.
 #[derive(Clone, Debug)]
 pub struct Indexed {
     pub(super) derived: Derivation,
@@ -20,7 +21,8 @@ impl std::ops::Deref for Indexed {
 }
 
 impl Indexed {
-    /// Returns the pieces side by side that contain a row, and the first row of these pieces.
+    /// Returns the pieces that form a row together, and the number of the first row of these
+    /// pieces.
     fn adjacent_pieces(&self, row: u64) -> Option<(&[Piece], u64)> {
         let number = self.ends.partition_point(|end| *end <= row);
         let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -28,8 +30,8 @@ impl Indexed {
         Some((self.pieces.get(number.checked_mul(pieces_per_row)?..)?.get(..pieces_per_row)?, first))
     }
 
-    /// Reads the bytes from `offset` on, which must be whole blocks of rows. Returns false if they
-    /// are not, or if `fetch` fails.
+    /// Reads the bytes from `offset` on. Returns false if the range is not whole blocks of rows, or
+    /// if `fetch` fails.
     #[must_use]
     pub fn read(&self, offset: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
@@ -37,7 +39,7 @@ impl Indexed {
         while !out.is_empty() {
             let within = offset % row_bytes;
             let whole = if within == 0 { out.len() as u64 / row_bytes } else { 0 };
-            // Whole rows, or the requested part of one.
+            // Number of bytes per row: whole rows, or the requested part of one row.
             let each = if whole > 0 { row_bytes } else { (row_bytes - within).min(out.len() as u64) };
             let bytes = each * whole.max(1);
             let (part, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
@@ -49,9 +51,9 @@ impl Indexed {
         true
     }
 
-    /// Reads `each` bytes of several rows, as many as `out` has room for. Each row gives the same
-    /// part, which must be whole blocks. `offset` is the place of the part in the first row.
-    /// Returns false in the same cases as [`Indexed::read`].
+    /// Reads `each` bytes of several rows, as many rows as `out` has room for. The same range of
+    /// bytes is read from each row; it must be whole blocks. `offset` is the start of this range in
+    /// the first row. Returns false in the same cases as [`Indexed::read`].
     #[must_use]
     pub fn read_rows(&self, offset: u64, each: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
@@ -105,8 +107,8 @@ impl Indexed {
         true
     }
 
-    /// Returns the approximate source of bytes: for each piece that provides some of them, the
-    /// range from the first byte to the last.
+    /// Returns the approximate sources of a range of bytes. Each piece that provides some of these
+    /// bytes gives the extent from its first byte to its last.
     pub fn spans(&self, offset: u64, bytes: u64) -> Vec<Extent> {
         let mut spans = Vec::new();
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
@@ -131,8 +133,8 @@ impl Indexed {
         spans
     }
 
-    /// Returns file number and offset of bytes that a file stores unchanged, or `None` if they need
-    /// a conversion.
+    /// Returns the file and the offset of bytes that a file stores unchanged. Returns `None` if the
+    /// bytes need a conversion.
     pub fn place(&self, offset: u64, bytes: u64) -> Option<(u32, u64)> {
         let row_bytes = self.format.row_bytes(self.columns).filter(|&row| row > 0)?;
         if !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
@@ -155,8 +157,8 @@ impl Indexed {
     }
 }
 
-/// Whether the elements of a range of an index follow one another, `step` apart. Axes that have one
-/// digit in the whole range do not matter.
+/// Whether neighbouring indices of a range are elements `step` apart. An axis whose digit is the
+/// same in the whole range does not matter.
 fn follow(axes: &[Axis], step: u64, range: Range<u64>) -> bool {
     let (mut step, mut inner) = (step, 1u64);
     for axis in axes.iter().rev() {
@@ -171,7 +173,8 @@ fn follow(axes: &[Axis], step: u64, range: Range<u64>) -> bool {
     true
 }
 
-/// Returns the number of rows from `row` on that are read at a time from pieces side by side.
+/// Returns the number of rows from `row` on that are read together from pieces that form rows
+/// together.
 fn together(pieces: &[Piece], row: u64) -> u64 {
     let each = pieces.iter().map(|piece| match piece.element {
         Element::Tiled(tiles) => tiles::together(piece, tiles, row),

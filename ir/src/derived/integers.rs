@@ -1,10 +1,10 @@
-//! Integers of stored matrices: their bits, and the formats that have the same numbers.
+//! Integers of stored matrices: their bits, and the block formats that have the same numbers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 
-/// Storage of a matrix's integers. If a byte has several, the first is in its lowest bits.
+/// Storage of a matrix's integers. If a byte has several integers, the first is in the lowest bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Integers {
     /// Four bits with the zero point 8.
@@ -22,7 +22,7 @@ pub enum Integers {
 }
 
 impl Integers {
-    /// Returns the bits of an integer.
+    /// Returns the number of bits of an integer.
     pub fn bits(self) -> u8 {
         match self {
             Integers::Four | Integers::FourFromZeros => 4,
@@ -31,7 +31,7 @@ impl Integers {
         }
     }
 
-    /// Returns the format whose blocks have the same numbers.
+    /// Returns the block format whose blocks have the same numbers.
     pub(super) fn format(self) -> Format {
         match self {
             Integers::Four => Format::Q4_0,
@@ -41,7 +41,7 @@ impl Integers {
         }
     }
 
-    /// Returns the divisor of a stored scale: the integer that the scale stands for.
+    /// Returns the divisor of a stored scale: the integer whose number equals the stored scale.
     pub(super) fn of_scale(self) -> f32 {
         match self {
             Integers::EightOfLargest => 127.0,
@@ -56,7 +56,7 @@ impl Integers {
         8 / u64::from(self.bits())
     }
 
-    /// Returns the format's code of an element of a byte.
+    /// Returns the block format's code of the integer number `element` of a byte.
     pub(super) fn code(self, byte: u8, element: u64) -> u8 {
         match self {
             Integers::Four | Integers::FourFromZeros => nibble(byte, element),
@@ -66,7 +66,7 @@ impl Integers {
         }
     }
 
-    /// Returns the integer of a code, minus its zero point.
+    /// Returns the integer that a code stands for, minus its zero point.
     pub(super) fn number(self, code: u8, zero: Option<u8>) -> f32 {
         match self {
             Integers::Four | Integers::FourFromZeros => f32::from(code) - f32::from(zero.unwrap_or(8)),
@@ -76,7 +76,7 @@ impl Integers {
     }
 }
 
-/// Returns the four-bit integer of an element of a byte.
+/// Returns the four-bit integer at index `element` of a byte.
 pub(super) fn nibble(byte: u8, element: u64) -> u8 {
     byte >> (element % 2 * 4) & 15
 }

@@ -8,12 +8,13 @@ use crate::format::Format;
 
 /// Number of elements that are converted at a time.
 pub(super) const CHUNK: u64 = 2048;
-/// Columns of a transposed matrix that are read at once. Their elements are then written to the
+/// Number of columns of a transposed matrix that are read before their elements are written to the
 /// derived rows. In each row, 32 columns of bf16 fill one cache line of 64 bytes.
 const TILE_COLUMNS: usize = 32;
 
 impl Derivation {
-    /// Reads a part of a piece's row, from an element's column on.
+    /// Reads columns of one row of a piece, from `column` on, which must be the start of an
+    /// element.
     pub(super) fn row(&self, piece: &Piece, row: u64, mut column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         if piece.change == Change::Unit {
             return match self.with_unit_length(piece, row, fetch) {
@@ -22,7 +23,8 @@ impl Derivation {
             };
         }
         let base = piece.first + at(&piece.rows, row);
-        // An element is a block of the format: a number, or the content of an MX block.
+        // An element is what one block of the derived format holds: a number, or the content of an
+        // MX block.
         let each = self.format.block_bytes() as u64;
         let mut out = out;
         while !out.is_empty() {
@@ -39,8 +41,8 @@ impl Derivation {
         true
     }
 
-    /// Returns the piece with a factor that scales one row to length 1, or `None` if the row cannot
-    /// be read.
+    /// Returns the piece with a factor that scales this row to length 1, or `None` if the row
+    /// cannot be read.
     fn with_unit_length(&self, piece: &Piece, row: u64, fetch: &Fetch<'_>) -> Option<Piece> {
         let plain = Piece { change: Change::Keep, ..piece.clone() };
         let numbers = Derivation { format: Format::F32, columns: self.columns, pieces_per_row: 1, pieces: Vec::new() };
@@ -57,8 +59,8 @@ impl Derivation {
         Some(Piece { change: Change::Times([factor as f32, 1.0]), ..plain })
     }
 
-    /// Reads the same columns of several rows of pieces side by side. With `ends` there is also
-    /// room for the rows' tails.
+    /// Reads the same columns of several rows from pieces that form rows together. With `ends`,
+    /// `out` also has room for the tails of the rows.
     pub(super) fn rows_beside(
         &self,
         pieces: &[Piece],
@@ -102,19 +104,19 @@ impl Derivation {
         true
     }
 
-    /// Reads rows of a matrix that is stored transposed, from a column on.
+    /// Reads some rows of a matrix that is stored transposed, from `column` on.
     pub(super) fn tile(&self, piece: &Piece, tile: &Tile, column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         match self.format.block_bytes() {
             2 => self.tile_of::<2>(piece, tile, column, out, fetch),
             4 => self.tile_of::<4>(piece, tile, column, out, fetch),
-            // All other formats consist of blocks.
+            // All other formats consist of blocks, which this function does not write.
             _ => false,
         }
     }
 
-    /// Reads rows of a transposed matrix with elements of `BYTES` bytes. It reads some columns at a
-    /// time, which are contiguous, and then writes them row by row. Neither reads nor writes then
-    /// jump from cache line to cache line.
+    /// Reads rows of a transposed matrix with elements of `BYTES` bytes. It reads a few stored
+    /// columns at a time, which are contiguous, and then writes them row by row. This way, neither
+    /// reads nor writes access a new cache line for each element.
     fn tile_of<const BYTES: usize>(
         &self,
         piece: &Piece,
@@ -125,7 +127,8 @@ impl Derivation {
     ) -> bool {
         let base = piece.first + at(&piece.rows, tile.first);
         let (rows, step) = (tile.rows as usize, tile.step as usize);
-        // Number of elements of a column, including those between the rows.
+        // Number of stored elements from the first to the last row, including elements between
+        // them.
         let count = (rows - 1) * step + 1;
         let row_bytes = out.len() / rows;
         let mut columns = vec![0u8; TILE_COLUMNS * count * BYTES];
@@ -148,7 +151,7 @@ impl Derivation {
         true
     }
 
-    /// Reads contiguous elements.
+    /// Reads `count` contiguous elements and converts them to the derived format.
     fn run(&self, piece: &Piece, first: u64, out: &mut [u8], count: u64, fetch: &Fetch<'_>) -> bool {
         let Piece { element, extent, scales, .. } = piece;
         if let Element::Block(format) = *element {
@@ -185,7 +188,7 @@ impl Derivation {
             }
             return true;
         }
-        // Elements of the first byte before the requested ones.
+        // Number of elements in the first byte before the requested ones.
         let skipped = (first % element.block().0) as usize;
         let mut x = vec![0f32; skipped + count as usize];
         element.floats(&stored, &mut x);
@@ -200,7 +203,7 @@ impl Derivation {
     }
 }
 
-/// Reads numbers of contiguous blocks, from an element on.
+/// Reads `count` numbers of contiguous blocks, from the number `first` on.
 fn numbers(extent: &Extent, format: Format, first: u64, count: u64, fetch: &Fetch<'_>) -> Option<Vec<f32>> {
     let (from, bytes) = Element::Block(format).span(first, count)?;
     let mut stored = vec![0u8; bytes as usize];
@@ -214,8 +217,8 @@ fn numbers(extent: &Extent, format: Format, first: u64, count: u64, fetch: &Fetc
     Some(x.get(skipped..skipped + count as usize)?.to_vec())
 }
 
-/// Reorders codes that share a scale. Input has neighbours in a byte. Output pairs each code of the
-/// first half with one of the second half, as ggml does.
+/// Reorders codes that share a scale. In the input, a byte has two neighbours. In the output, it
+/// has one code of the first half and one of the second half, as in ggml's formats.
 fn halves_apart(codes: &[u8], out: &mut [u8]) {
     let code = |element: usize| codes[element / 2] >> (element % 2 * 4) & 15;
     let half = out.len();

@@ -7,9 +7,9 @@ use super::{Element, Extent, Fetch};
 /// Factors of the numbers of a stored matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scales {
-    /// Bytes of the scales, row by row.
+    /// Location of the scales, stored row by row.
     pub extent: Extent,
-    /// Storage of the scales.
+    /// Storage of each scale.
     pub kind: ScaleKind,
     /// Rows of the stored matrix that share a scale.
     pub block_rows: u64,
@@ -22,19 +22,19 @@ pub struct Scales {
 /// Storage of scales.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ScaleKind {
-    /// Numbers, which are factors.
+    /// Scales are numbers in this element type, and factors of the matrix's numbers.
     Number(Element),
-    /// Powers of two in a byte, biased by 127 (E8M0), which are factors.
+    /// Scales are powers of two in a byte, biased by 127 (E8M0).
     Power,
-    /// Bytes of blocks of codes ([`Element::Mxfp4`], [`Element::Nvfp4`]), which are moved together
-    /// with the codes.
+    /// Scales are bytes that belong to blocks of codes ([`Element::Mxfp4`], [`Element::Nvfp4`]).
+    /// They are copied into the derived blocks together with the codes.
     OfBlock,
-    /// Codes of one byte, for scales that are quantised themselves.
+    /// Scales are quantised themselves, to codes of one byte.
     Coded(Box<CodedScales>),
 }
 
-/// Quantised scales: each code stands for a number, which is multiplied by the scale of its block
-/// and then shifted (bitsandbytes' `nested_*`).
+/// Quantised scales (bitsandbytes' `nested_*`). The number of each code is multiplied by an outer
+/// scale, and then `more` is added.
 ///
 /// ```text
 /// scale[i] = numbers[code[i]] * scales[i / block] + more
@@ -43,26 +43,27 @@ pub enum ScaleKind {
 pub struct CodedScales {
     /// The 256 numbers of the codes, `f32`.
     pub numbers: Extent,
-    /// The scales of scales, `f32`.
+    /// The outer scales, `f32`: one for every `block` scales.
     pub scales: Extent,
     /// Number of scales that share one outer scale.
     pub block: u64,
-    /// Number that is added to each scale.
+    /// Number that is added to each scale after the multiplication.
     pub more: f32,
 }
 
-/// Number of codes of a byte.
+/// Number of different codes of one byte.
 const CODES: u64 = 256;
 
 impl CodedScales {
-    /// Whether all codes have numbers, and `count` codes have scales.
+    /// Whether the tensors have a number for every code, and an outer scale for each of `count`
+    /// scales.
     fn is_whole(&self, count: u64) -> bool {
         let scales = count.checked_div(self.block).map(|_| count.div_ceil(self.block));
         let enough = |count: u64, extent: &Extent| count.checked_mul(4).is_some_and(|bytes| bytes <= extent.bytes);
         enough(CODES, &self.numbers) && scales.is_some_and(|scales| enough(scales, &self.scales))
     }
 
-    /// Returns scale `number`, which has this code.
+    /// Returns the scale at index `number`, which is stored as `code`.
     fn scale(&self, number: u64, code: u8, fetch: &Fetch<'_>) -> Option<f32> {
         let read = |extent: &Extent, at: u64| {
             let mut bytes = [0; 4];
@@ -102,7 +103,7 @@ impl ScaleKind {
     }
 }
 
-/// Multiplies numbers of a stored matrix, from an element on, by their scales.
+/// Multiplies numbers of a stored matrix by their scales. `first` is the element index of `x[0]`.
 pub(super) fn scale(scales: &Scales, first: u64, x: &mut [f32], fetch: &Fetch<'_>) -> bool {
     let each = scales.columns.div_ceil(scales.block_columns);
     let (mut element, mut left) = (first, x);

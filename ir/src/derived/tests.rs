@@ -24,7 +24,7 @@ fn piece(element: Element, extent: Extent, rows: &[(u64, u64)], columns: &[(u64,
     }
 }
 
-/// Reads all bytes, `step` at a time.
+/// Reads all bytes of the tensor, `step` bytes at a time.
 fn read(derived: &Derivation, file: &[u8], step: usize) -> Vec<u8> {
     derived.check(&[file.len() as u64]).unwrap();
     let fetch = |_: u32, offset: u64, out: &mut [u8]| {
@@ -52,8 +52,8 @@ fn constant_numbers_need_no_file() {
     }
 }
 
-/// Transposed parts of two heads' matrices, with rows of blocks. The numbers of a derived row come
-/// from as many blocks.
+/// Transposes rows from two matrices of heads that are stored in blocks. Each number of a derived
+/// row then comes from a different block.
 #[test]
 fn transposed_block_parts_keep_their_numbers() {
     let (rows, columns, kept) = (10u64, 64u64, 3u64);
@@ -66,7 +66,7 @@ fn transposed_block_parts_keep_their_numbers() {
     let stored = Format::Q8_0.dequantise_rows(&file, columns as usize);
     let extent = Extent { file: 0, offset: 0, bytes: file.len() as u64 };
     let axis = |len, stride| Axis { len, stride };
-    // Rows 2 to 4 and 7 to 9, transposed.
+    // Source rows 2 to 4 and 7 to 9, transposed.
     let piece = Piece {
         extent,
         element: Element::Block(Format::Q8_0),
@@ -96,7 +96,7 @@ fn transposed_block_parts_keep_their_numbers() {
         assert!(indexed.read(from as u64, &mut out, &fetch));
         assert_eq!(out, expected[from..from + bytes]);
     }
-    // A part of a row.
+    // Reads a part of a row.
     let mut out = [0; 4];
     assert!(indexed.read(8, &mut out, &fetch) && out == expected[8..12]);
     let wrong = Derivation { format: Format::Q8_0, ..derived.clone() };
@@ -106,8 +106,8 @@ fn transposed_block_parts_keep_their_numbers() {
 
 #[test]
 fn rows_are_reordered_and_concatenated() {
-    // 8 rows of 3 columns, 2 heads of 4: halves become neighbours, plus one. Then row 7 again, six
-    // times as large, from a view that begins there.
+    // 8 rows of 3 columns, in 2 heads of 4 rows. The halves of a head become neighbours, and 1 is
+    // added. A second piece repeats row 7, times six, from a view that begins there.
     let file: Vec<u8> = (0..24u16).flat_map(|i| f16::from_f32(i.into()).to_le_bytes()).collect();
     let turned = piece(Element::F16, extent(0, 48), &[(2, 12), (2, 3), (2, 6)], &[(3, 1)]);
     let turned = Piece { change: Change::PlusOne, ..turned };
@@ -124,7 +124,7 @@ fn rows_are_reordered_and_concatenated() {
         assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
     }
     assert_eq!(derived.with_index().place(0, 12), None);
-    // The rows as stored, from row 2 on.
+    // The rows in their stored order, from row 2 on.
     let plain = Derivation {
         format: Format::F16,
         columns: 3,
@@ -136,8 +136,8 @@ fn rows_are_reordered_and_concatenated() {
     assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
 }
 
-/// A row is divided by its length, which is computed from the whole row even if only a part of it
-/// is read. A row of zeros stays unchanged.
+/// Checks that a row is divided by its length. The length is computed from the whole row even if
+/// only a part of it is read. A row of zeros stays unchanged.
 #[test]
 fn derived_rows_are_normalised_to_length_one() {
     let columns = 2 * CHUNK + 3;
@@ -185,11 +185,12 @@ fn columns_are_transposed() {
     assert_eq!(derived.with_index().spans(0, 12), [extent(0, 12)]);
 }
 
-/// Compares with reads of single elements. Covers every kind of element, interleaved gates and ups,
-/// and reads that begin and end within tiles.
+/// Compares reads of tiles with reads of single elements. Covers every element type, interleaved
+/// gate and up matrices, and reads that begin and end within tiles.
 #[test]
 fn transposed_tile_reads_match_single_elements() {
-    // Two experts of 6 stored rows of 150: columns 0, 2, 4, ... are rows of gates.
+    // Two experts of 6 stored rows of 150 elements. Columns 0, 2, 4, ... become rows of the gate
+    // matrix.
     let numbers: Vec<f32> = (0..1800u32).map(|i| (i * 7919 % 251) as f32 - 120.0).collect();
     for (element, format) in [
         (Element::F32, Format::F32),
@@ -220,7 +221,7 @@ fn transposed_tile_reads_match_single_elements() {
             let pieces = vec![transposed];
             let derived = Derivation { format, columns: 6, pieces_per_row: 1, pieces };
             let each = format.block_bytes();
-            // A read of one row's part never uses a tile.
+            // A read of a part of one row never uses a tile, so its result is the reference.
             let right = read(&derived, &file, each);
             for bytes in [6 * each, 7 * each, 12 * each, 100 * each, 6 * 64 * each, right.len()] {
                 assert_eq!(read(&derived, &file, bytes), right, "{element:?}, step {step}: {bytes} bytes at a time");
@@ -230,7 +231,7 @@ fn transposed_tile_reads_match_single_elements() {
                 out.copy_from_slice(&file[offset as usize..][..out.len()]);
                 true
             };
-            // Columns 2 to 4 of rows on both sides of an expert's end.
+            // Columns 2 to 4 of rows on both sides of the border between two experts.
             let (row, count) = (rows as usize - 20, 40);
             let mut parts = vec![0; count * 3 * each];
             assert!(indexed.read_rows((row * 6 + 2) as u64 * each as u64, 3 * each as u64, &mut parts, &fetch));
@@ -259,7 +260,7 @@ fn transposed_tile_reads_match_single_elements() {
     }
 }
 
-/// The row of any piece is found without a scan of the pieces before it.
+/// Checks that the piece of any row is found without a scan of all earlier pieces.
 #[test]
 fn rows_of_many_pieces_are_found_without_a_scan() {
     let count = 1u64 << 20;
@@ -270,7 +271,7 @@ fn rows_of_many_pieces_are_found_without_a_scan() {
         out.fill(7);
         true
     };
-    // Scans would take 10^12 steps.
+    // With a scan for each row, this loop would take 10^12 steps.
     for row in 0..count {
         let mut out = [0; 4];
         assert!(derived.read(4 * row, &mut out, &fetch) && out == [7; 4]);
@@ -295,8 +296,8 @@ fn e4m3_bytes_decode_exactly() {
 
 #[test]
 fn scales_follow_the_stored_position() {
-    // 3 rows of 5 columns of 1.0, with scales of 2 rows and 3 columns. Rows are read from the last
-    // to the first, columns from 1 on.
+    // 3 rows of 5 columns of 1.0. Each scale holds for 2 rows and 3 columns. Rows are read from the
+    // last to the first, and columns from column 1 on.
     let mut file = vec![0x38u8; 15];
     file.push(0);
     file.extend([1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()));
@@ -327,7 +328,7 @@ fn adjacent_block_scales_are_separated() {
         [(Element::Mxfp4, Format::Mxfp4, &[121u8][..], 32), (Element::Nvfp4, Format::Nvfp4, &[0x38, 0x40, 1, 0x7e], 16)]
     {
         let len = scales.len() * shared;
-        // Two blocks of the same codes. The second's scales are one larger.
+        // Two blocks with the same codes. The scales of the second block are larger by one.
         let codes: Vec<u8> =
             (0..len).step_by(2).map(|i| ((i % shared) & 15 | ((i % shared + 1) & 15) << 4) as u8).collect();
         let all_scales: Vec<u8> = [0, 1].iter().flat_map(|more| scales.iter().map(move |scale| scale + more)).collect();
@@ -395,8 +396,8 @@ fn pieces_outside_the_file_are_refused() {
     piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 2))).unwrap();
 }
 
-/// Codes of four bits with a scale for every 64 consecutive numbers, across rows. Scales are
-/// quantised themselves or not.
+/// Tests four-bit codes with a scale for every 64 consecutive numbers, also across row ends. Scales
+/// are stored as numbers or quantised.
 #[test]
 fn four_bit_codes_decode_exactly() {
     const ROWS: u64 = 7;
@@ -476,7 +477,8 @@ fn four_bit_codes_decode_exactly() {
     }
 }
 
-/// A rank's columns of a matrix in `q8_0`: one block of each row, and its place in the file.
+/// Tests the columns of one rank in a `q8_0` matrix: one block of each row, and its offset in the
+/// file.
 #[test]
 fn stored_blocks_are_copied() {
     let (block, rows) = (Format::Q8_0.block_bytes(), 3);
@@ -492,7 +494,8 @@ fn stored_blocks_are_copied() {
     let indexed = derived(second.clone()).with_index();
     assert_eq!(indexed.place(block as u64, block as u64), Some((0, 3 * block as u64)));
     assert_eq!(indexed.place(0, 2 * block as u64), None);
-    // Rows 2 and 3 of two matrices of four rows each: the rows of one matrix are contiguous.
+    // Rows 2 and 3 of each of two matrices of four rows. Only rows of the same matrix are
+    // contiguous.
     let file = vec![0; 8 * block];
     let halves = piece(stored, extent(0, file.len() as u64), &[(2, 4), (2, 1)], &[(1, 1)]);
     let halves = derived(Piece { first: 2, ..halves }).with_index();

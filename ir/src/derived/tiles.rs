@@ -1,5 +1,5 @@
-//! Matrices of integers in tiles, as AMX multiplies them: kt-kernel (KTransformers) writes experts
-//! in this form. It is the `BufferB` of its kernels for 8 and 4 bits.
+//! Matrices of integers in tiles, in the layout of AMX operands. kt-kernel (KTransformers) writes
+//! experts in this form: the `BufferB` of its kernels for 8 and 4 bits.
 //!
 //! A matrix of `n` rows and `k` columns is cut into blocks of `block_rows` rows, and each of those
 //! into blocks of `block_columns` columns. The last block in each direction has the remainder. The
@@ -29,7 +29,7 @@ use super::{Change, Extent, Fetch, Piece};
 use crate::format::Format;
 pub(super) use read::read;
 
-/// Rows of a band.
+/// Rows of a band of a block.
 const BAND: u64 = 32;
 /// Rows of half a tile, which are read together.
 pub(super) const HALF_ROWS: u64 = 16;
@@ -37,7 +37,7 @@ pub(super) const HALF_ROWS: u64 = 16;
 const ROW_BYTES: u64 = 64;
 /// Bytes of half a tile.
 const HALF_BYTES: usize = (HALF_ROWS * ROW_BYTES) as usize;
-/// Bytes of a row's dword.
+/// Bytes of one dword of a row.
 const DWORD: usize = 4;
 
 /// Layout of a matrix of integers in tiles. Views of the matrix count its integers row by row.
@@ -56,7 +56,7 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// Returns the integers of a byte.
+    /// Returns the number of integers in a byte.
     pub(super) fn per_byte(self) -> u64 {
         if self.bits == 4 { 2 } else { 1 }
     }
@@ -79,7 +79,8 @@ impl Tiles {
         Some(self.rows.checked_mul(self.columns)? / self.per_byte()).filter(|_| is_whole)
     }
 
-    /// Returns the byte range of the blocks of rows that contain `count` integers from `first` on.
+    /// Returns the byte range of the blocks of rows that contain `count` integers from `first` on:
+    /// the offset and the number of bytes.
     pub(super) fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
         self.bytes()?;
         let end = first.checked_add(count)?.div_ceil(self.columns);
@@ -92,7 +93,7 @@ impl Tiles {
         Some((bytes(begin), bytes(end.saturating_sub(begin))))
     }
 
-    /// Returns the first byte of the half tile of a row and a column.
+    /// Returns the offset of the half tile that contains a row and a column.
     fn half(self, row: u64, column: u64) -> u64 {
         let (in_rows, in_columns) = (row % self.block_rows, column % self.block_columns);
         let (block_row, block_column) = (row - in_rows, column - in_columns);
@@ -106,8 +107,8 @@ impl Tiles {
         integers / self.per_byte() + in_rows % BAND / HALF_ROWS * HALF_BYTES as u64
     }
 
-    /// Reads integers of rows of one half tile, from `column` on, for the columns of whole tiles.
-    /// `out` gets their bits, a byte each, row by row.
+    /// Reads the integers of some rows of one half tile, from `column` on, for the columns of whole
+    /// tiles. `out` gets the bits of each integer in one byte, row by row.
     fn read(self, extent: &Extent, rows: Range<u64>, column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         const NIBBLES: u32 = 0x0f0f_0f0f;
         let tile = self.tile_columns() as usize;
@@ -138,14 +139,14 @@ impl Tiles {
     }
 }
 
-/// Returns the number of rows from `row` on in the same half tile.
+/// Returns the number of rows from `row` on that lie in the same half tile.
 pub(super) fn together(piece: &Piece, tiles: Tiles, row: u64) -> u64 {
     let stored = piece.first / tiles.columns + row;
     (HALF_ROWS - stored % HALF_ROWS).min(piece.row_count().saturating_sub(row))
 }
 
-/// Whether a piece consists of some rows of a matrix with a scale for each row, and the format can
-/// hold their integers.
+/// Whether a piece consists of whole rows of a matrix with one scale for each row, and the format
+/// can hold the integers.
 pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
     let changes = match piece.change {
         Change::Keep | Change::Times(_) => true,
@@ -158,10 +159,10 @@ pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
         | Change::Inverse
         | Change::Unit => false,
     };
-    // An axis of one row is absent.
+    // A view of one row has no axis of rows.
     let rows = piece.rows.iter().all(|axis| axis.stride == tiles.columns) && piece.rows.len() <= 1;
     let columns = piece.columns.iter().all(|axis| axis.stride == 1) && piece.columns.len() == 1;
-    // A view may begin at any row, but has all columns.
+    // A view may begin at any row, but must have all columns.
     let columns = columns && piece.first.is_multiple_of(tiles.columns) && piece.columns[0].len == tiles.columns;
     changes && rows && columns && tiles.bytes().is_some() && format.takes_integers(tiles.bits.into())
 }
@@ -171,8 +172,8 @@ mod tests {
     use super::super::{Axis, Derivation, Element, ScaleKind, Scales};
     use super::*;
 
-    /// Packs a matrix as kt-kernel does: block by block, band by band, tile by tile. Each row's
-    /// bytes go where a transposition of dwords puts them.
+    /// Packs a matrix as kt-kernel does: block by block, band by band, tile by tile. In each half
+    /// tile, rows are transposed by dwords.
     fn pack(integers: &[i8], tiles: Tiles) -> Vec<u8> {
         let Tiles { bits, rows, columns, block_rows, block_columns } = tiles;
         let each = if bits == 4 { 128 } else { 64 };
@@ -216,7 +217,7 @@ mod tests {
         Matrix { tiles, integers, scales: (0..rows).map(|_| random.signed()).collect() }
     }
 
-    /// Appends the matrix to a file.
+    /// Appends the matrix and its scales to a file, and returns a piece of all rows.
     fn piece(matrix: &Matrix, file: &mut Vec<u8>) -> Piece {
         let mut add = |bytes: &[u8]| {
             let offset = file.len() as u64;
@@ -259,8 +260,8 @@ mod tests {
         all
     }
 
-    /// Tests whole and partial blocks, parts of both matrices, and reads that begin and end
-    /// anywhere.
+    /// Tests whole and partial blocks, rows of two matrices, and reads that begin and end at
+    /// arbitrary offsets.
     #[test]
     fn ktransformers_tiles_become_rows() {
         for (bits, format) in [(8, Format::I8Row), (4, Format::I4Row)] {
@@ -280,7 +281,7 @@ mod tests {
             for step in [5 * row_bytes, 16 * row_bytes, 33 * row_bytes, all.len()] {
                 assert!(read(&derived, &file, step) == all, "{step} bytes at a time");
             }
-            // Blocks of a row, and its tail.
+            // Reads a row's blocks, and its tail.
             let fetch = |_: u32, offset: u64, out: &mut [u8]| {
                 out.copy_from_slice(&file[offset as usize..][..out.len()]);
                 true
@@ -294,14 +295,15 @@ mod tests {
             }
             assert!(!indexed.read(0, &mut vec![0; block + 1], &fetch) && !indexed.read(1, &mut vec![0; block], &fetch));
             assert_eq!(indexed.place(0, row_bytes as u64), None);
-            // Rows 32 to 95 lie in two blocks of rows of the first matrix.
+            // Rows 32 to 95 of the tensor lie in two blocks of rows of the first matrix.
             let bytes = |rows: u64| rows * columns * u64::from(bits) / 8;
             let spans = indexed.spans(32 * row_bytes as u64, 64 * row_bytes as u64);
             assert_eq!(spans, [Extent { file: 0, offset: 3, bytes: bytes(128) }]);
         }
     }
 
-    /// Tests a matrix whose columns are divided between several NUMA nodes.
+    /// Tests a matrix whose columns are divided between several NUMA nodes, each with its own
+    /// scales.
     #[test]
     fn adjacent_parts_keep_their_scales() {
         for (bits, format) in [(8, Format::I8D64), (4, Format::I4D128)] {
@@ -321,7 +323,7 @@ mod tests {
             for step in [format.block_bytes(), 3 * format.block_bytes(), row_bytes, 17 * row_bytes] {
                 assert!(read(&derived, &file, step) == all, "{step} bytes at a time");
             }
-            // The middle of some rows, of both parts.
+            // The middle columns of some rows, from both pieces.
             let each = 4 * format.block_bytes();
             let within = (3 * format.block_bytes()) as u64;
             let fetch = |_: u32, offset: u64, out: &mut [u8]| {
@@ -363,7 +365,7 @@ mod tests {
             derived.check(&[file.len() as u64]).map_err(|error| error.to_string())
         };
         with(&|_, _| ()).unwrap();
-        // Some of the rows.
+        // A piece with only some of the matrix's rows is valid.
         with(&|piece, _| (piece.first, piece.rows[0].len) = (128 * 5, 20)).unwrap();
         let says = |change: &dyn Fn(&mut Piece, &mut Tiles), says: &str| {
             let found = with(change);

@@ -1,19 +1,18 @@
 //! Codecs: the meaning of a block's bytes, as data.
 //!
-//! A quantised weight consists of scales and small integers, *codes*. The bits of codes lie in one
-//! or two *planes*:
+//! A quantised weight consists of scales and small integers, its *codes*. The bits of codes are
+//! stored in one or two *bit planes*:
 //!
 //! ```text
 //! x = d [* scale] * (value - zero) [+ m | - dmin * min]
 //! ```
+//! The fields for `d`, `dmin` and `m` have these names. `dmin` and `m` are half-precision numbers.
+//! `d` is one too unless the codec has another [`Number`]. The encoder writes a field `s`, the sum
+//! of the numbers, and the decoder ignores it. A scale `d` of a whole row is an f32 after the row's
+//! blocks. It multiplies the integer `scale * (value - zero)`.
 //!
-//! The fields `d`, `dmin` and `m` have these names. `dmin` and `m` are half-precision numbers, and
-//! so is `d` unless the codec has another [`Number`]. The encoder writes a field `s`, the sum of
-//! the numbers, and the decoder ignores it. A scale `d` of a whole row is an f32 after its blocks.
-//! It multiplies the integer `scale * (value - zero)`.
-//!
-//! All other code that computes with a block follows from these data: packing, kernels, bounds of
-//! sums and registers.
+//! All other code that computes with a block derives its behaviour from these data: packing,
+//! kernels, and the bounds of sums.
 //!
 //! ```text
 //! plane of 4 bits, run 16: byte j holds elements j (low bits) and j + 16          q4_0
@@ -22,8 +21,8 @@
 //! plane of 2 bits, run 32: byte j holds elements j, j + 32, j + 64 and j + 96     q2_k
 //! ```
 //!
-//! A block can also have another source of codes ([`Codes`]). Digits become planes in the packed
-//! form. Indices of a grid stay indices.
+//! Codes can also be stored as base-3 digits or as indices of a grid ([`Codes`]). Digits become bit
+//! planes in the packed form. Indices of a grid stay indices.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -40,14 +39,14 @@ pub enum Codec {
     /// Weights as small integers.
     Quants(Quants),
     /// Activations: signed bytes in -127..=127 in `quants`, with an f32 scale in `d` for each
-    /// `scaled` elements. `sums` are those of 32 elements. The optional `sums16` are the integer
-    /// sums of 16 elements, and the optional `bf16` repeats the elements as bf16.
+    /// `scaled` elements. `sums` has the sum of each 32 elements. The optional `sums16` has integer
+    /// sums of each 16 elements, and the optional `bf16` repeats the elements as bf16.
     Bytes {
         /// Number of elements that share a scale: 16 or 32.
         scaled: usize,
     },
-    /// Activations: signed bytes in -127..=127 in `quants`. After a row's blocks come their f32
-    /// scale `d` and their integer `sum`.
+    /// Activations: signed bytes in -127..=127 in `quants`. The f32 scale `d` and the integer `sum`
+    /// of the bytes follow the row's blocks.
     Row,
     /// Activations as a bf16 `high`, or as the sum of two bf16, `high` and `low`.
     Bf16 {
@@ -76,8 +75,8 @@ impl Float {
         }
     }
 
-    /// Returns the number of bf16 parts that sum to the float exactly, or `None` if it needs more
-    /// than two.
+    /// Returns the number of bf16 numbers whose sum is exactly the float, or `None` if it needs
+    /// more than two.
     pub const fn bf16_parts(self) -> Option<usize> {
         match self {
             Float::F32 => None,
@@ -86,7 +85,8 @@ impl Float {
         }
     }
 
-    /// Converts numbers to f32, all in one call: processors convert several together.
+    /// Converts numbers to f32. One call converts all of them, so that the processor's vector
+    /// instructions can be used.
     pub(super) fn widen(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Float::F32 => {
@@ -110,16 +110,16 @@ impl Float {
 }
 
 /// One or more bits of every code of a block.
-///
-/// A byte holds the bits of `8 / bits` elements that lie `run` apart. Of `run * 8 / bits` elements,
-/// the first `run` have the lowest bits of `run` bytes, and the next `run` the bits above them.
+/// A byte holds the bits of `8 / bits` elements that lie `run` elements apart. In `run` consecutive
+/// bytes, the first `run` elements have the lowest bits, and the next `run` elements the bits above
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plane {
     /// Field that holds the plane.
     pub field: &'static str,
     /// Bits per element: 1, 2, 4 or 8.
     pub bits: usize,
-    /// Number of consecutive elements in consecutive bytes.
+    /// Number of consecutive elements that are in consecutive bytes.
     pub run: usize,
 }
 
@@ -129,28 +129,29 @@ impl Plane {
         Plane { field, bits, run }
     }
 
-    /// Returns the first bit of element `i`: the byte of the field, and the bit in that byte.
+    /// Returns the place of the first bit of element `i`: a byte of the field, and a bit in that
+    /// byte.
     pub const fn place(&self, i: usize) -> (usize, usize) {
         let shared = 8 / self.bits;
         (i / (self.run * shared) * self.run + i % self.run, i / self.run % shared * self.bits)
     }
 }
 
-/// Number that a code stands for.
+/// Conversion of a code to its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// The code less the zero point.
+    /// The code minus the zero point.
     Linear {
         /// Code of the number 0.
         zero: u8,
     },
     /// A byte in two's complement.
     Signed,
-    /// An entry of a table.
+    /// The number at index `code` of a table.
     Codebook(&'static [i8; 16]),
 }
 
-/// Storage of a block's float.
+/// Storage of a block's float `d`, `m` or `dmin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     /// IEEE half.
@@ -160,24 +161,25 @@ pub enum Number {
         /// Number of divisions by 2.
         halved: u8,
     },
-    /// An IEEE half in the highest four bits of four 16-bit words, the lowest bits first. The
-    /// number is divided by `2^halved`. The other bits of the words belong to other fields.
+    /// An IEEE half in the highest four bits of four 16-bit words, its lowest bits in the first
+    /// word. The number is divided by `2^halved`. The other bits of the words belong to other
+    /// fields.
     TopsOfWords {
         /// Number of divisions by 2.
         halved: u8,
     },
-    /// A byte `e` that stands for `2^(e - 128)`. This is half of the number in E8M0 of the OCP
-    /// microscaling formats, because the codebook has doubled values. `e = 255` is NaN there; here,
-    /// as in ggml, it is the next power.
+    /// A byte `e` that stands for `2^(e - 128)`. This is half of E8M0 (OCP microscaling formats),
+    /// because the codebook has doubled values. In E8M0, `e = 255` is NaN; here, as in ggml, it is
+    /// the next power.
     HalfOfPower,
     /// A byte of E4M3 without its sign (OCP 8-bit floating point, 5.1; ggml's UE4M3). It stands for
-    /// half of that number, because the codebook has doubled values. NaN becomes 0, as in ggml.
+    /// half of the E4M3 number, because the codebook has doubled values. NaN becomes 0, as in ggml.
     HalfOfE4m3,
     /// IEEE single.
     Single,
 }
 
-/// The byte of E4M3 that is NaN.
+/// The byte that is NaN in E4M3 without its sign.
 const E4M3_NAN: u8 = 0x7f;
 
 impl Number {
@@ -191,7 +193,7 @@ impl Number {
         }
     }
 
-    /// Returns the storage in packed blocks, where no other bits are in between.
+    /// Returns the storage of the same number in packed blocks, where all its bits are adjacent.
     pub const fn packed_storage(self) -> Number {
         match self {
             Number::TopsOfWords { halved } => Number::PartOfHalf { halved },
@@ -201,7 +203,7 @@ impl Number {
         }
     }
 
-    /// Returns the same number's bytes in [`Number::packed_storage`].
+    /// Converts the bytes of a number to its [`Number::packed_storage`].
     pub(super) fn pack(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Number::TopsOfWords { .. } => {
@@ -219,14 +221,14 @@ impl Number {
         f32::from(1u16 << halved).recip()
     }
 
-    /// Returns the number that the bytes stand for.
+    /// Returns the number that is stored at offset `at` of `bytes`.
     pub(super) fn at(self, bytes: &[u8], at: usize) -> f32 {
         match self {
             Number::Half => f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
             Number::PartOfHalf { halved } => Number::Half.at(bytes, at) * Number::part(halved),
             Number::TopsOfWords { .. } => self.packed_storage().at(&self.pack(&bytes[at..]), 0),
             Number::HalfOfPower => f32::from_bits(match bytes[at] {
-                // Denormal numbers.
+                // Denormal f32 numbers.
                 e @ 0..2 => 0x0020_0000 << e,
                 e => u32::from(e - 1) << 23,
             }),
@@ -239,8 +241,8 @@ impl Number {
         }
     }
 
-    /// Writes a number near `x` to its bytes in a block, with its sign if the format has signs.
-    /// Encoders use it.
+    /// Stores a number near `x` in a block, with its sign if the storage has signs. Encoders use
+    /// it.
     pub fn put(self, x: f32, bytes: &mut [u8]) {
         match self {
             Number::Half => bytes[..2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
@@ -254,7 +256,7 @@ impl Number {
             }
             Number::HalfOfPower => bytes[0] = (x.abs().log2().floor() + 128.0).clamp(0.0, 254.0) as u8,
             Number::HalfOfE4m3 => {
-                // Rounds to the nearest number with three bits of mantissa.
+                // Rounds to the nearest number with three mantissa bits.
                 let x = (x.abs() / HALF_OF_E4M3).min(2.0);
                 let half = f16::from_f32(x).to_bits() & 0x7fff;
                 bytes[0] = ((half + (1 << 6)) >> 7).min(u16::from(E4M3_NAN - 1)) as u8;
@@ -263,77 +265,77 @@ impl Number {
         }
     }
 
-    /// Returns the stored number near `x`.
+    /// Returns the number nearest to `x` that can be stored.
     pub(super) fn near(self, x: f32) -> f32 {
         let mut bytes = [0; 8];
         self.put(x, &mut bytes);
         self.at(&bytes, 0)
     }
 
-    /// Changes arbitrary bytes into those of a small number, which is neither infinite nor NaN.
-    /// Code that makes random blocks uses it.
+    /// Changes arbitrary bytes into the bytes of a small number, which is neither infinite nor NaN.
+    /// Generators of random blocks use it.
     pub fn tame(self, bytes: &mut [u8]) {
         match self {
             Number::Half | Number::PartOfHalf { .. } => bytes[1] &= 0xbb,
             Number::TopsOfWords { .. } => bytes[7] &= 0xbf,
             Number::HalfOfPower => {}
             Number::HalfOfE4m3 => bytes[0] &= E4M3_NAN,
-            // Between 2^-7 and 2^-5, with either sign.
+            // The result is between 2^-7 and 2^-5, with either sign.
             Number::Single => bytes[3] = bytes[3] & 0x80 | 0x3c,
         }
     }
 }
 
-/// Factor that turns a half-precision number with the bits of E4M3 into [`Number::HalfOfE4m3`].
+/// Factor from the half-precision number that has the bits of E4M3 to [`Number::HalfOfE4m3`].
 pub const HALF_OF_E4M3: f32 = 128.0;
 
 /// Integer scales of sub-blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scales {
-    /// No scales: `d` is the scale.
+    /// No integer scales: `d` is the scale of the block.
     None,
-    /// Six-bit scales of 32 elements, and minimums in the same way: twelve bytes `scales` for eight
-    /// of both (ggml `get_scale_min_k4`).
+    /// Six-bit scales and six-bit minimums, one of each for 32 elements. The twelve bytes `scales`
+    /// have eight of each (ggml `get_scale_min_k4`).
     SixBits,
-    /// Signed bytes `scales`, one for 16 elements.
+    /// Signed bytes `scales`, one for each 16 elements.
     Signed16,
     /// Four-bit scales of 16 elements in the low bits of the bytes `scales`, with minimums in the
     /// high bits.
     Nibbles16,
-    /// Codes in planes, like those of elements.
+    /// Scales are codes in bit planes, like the codes of elements.
     Coded(ScaleCodes),
-    /// No scales, and `d` is one f32 for the whole row, after its blocks.
+    /// No integer scales. `d` is one f32 for the whole row, after its blocks.
     Row,
-    /// Signed bytes `scales` in -[`MOST_MULTIPLE`]..=[`MOST_MULTIPLE`], one for `columns` elements:
-    /// multiples of `d`, one f32 for the whole row, after its blocks. A number times its scale is a
-    /// byte, so sums of a whole row stay integers.
+    /// Signed bytes `scales` in -[`MOST_MULTIPLE`]..=[`MOST_MULTIPLE`], one for each `columns`
+    /// elements. They are multiples of `d`, one f32 for the whole row, after its blocks. An
+    /// element's integer times its scale fits in a byte, so sums of a whole row stay integers.
     Multiples {
         /// Number of elements that share a scale: whole sub-blocks of 32.
         columns: usize,
     },
 }
 
-/// Integer scales with their bits in planes. Scale `i` is for the elements from `i * columns` on.
+/// Integer scales whose bits are in planes. Scale `i` is for the elements from `i * columns` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleCodes {
     /// Number of elements that share a scale: 16 or 32.
     pub columns: usize,
     /// Place of the codes' bits.
     pub bits: ScaleBits,
-    /// Scale that a code stands for.
+    /// Conversion of a code to its scale.
     pub number: ScaleNumber,
 }
 
 /// Place of the bits of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleBits {
-    /// One bit plane has all bits.
+    /// One bit plane has all bits of the scales.
     Plane(Plane),
-    /// One bit plane has the bits, with other codes or other bits between them.
+    /// One bit plane has all bits of the scales, with other bits between them.
     Spread(Plane, Spread),
-    /// Two bit planes have the bits, the low ones first.
+    /// Two bit planes have the bits of the scales; the first plane has the low bits.
     Planes(Plane, Plane),
-    /// Words of 16 bits have the bits, one field above the other.
+    /// Words of 16 bits have the bits of several scales, one scale above the other.
     Words {
         /// Field that holds the words.
         field: &'static str,
@@ -341,7 +343,7 @@ pub enum ScaleBits {
         each: usize,
         /// Bits of a code.
         width: usize,
-        /// Lowest bit of the first code.
+        /// Lowest bit of the first code in a word.
         first: usize,
     },
 }
@@ -356,8 +358,9 @@ impl ScaleBits {
         }
     }
 
-    /// Returns the parts of code `i`, its low bits first. A part has a field, a byte of it, the
-    /// lowest bit in that byte, and the number of bits. The bits may continue in the next byte.
+    /// Returns the places of the bits of code `i`, its low bits first. A place has a field, a byte
+    /// of the field, the lowest bit in that byte, and the number of bits. The bits may continue in
+    /// the next byte.
     pub(super) fn parts(&self, i: usize) -> impl Iterator<Item = (&'static str, usize, usize, usize)> {
         let of = |plane: &Plane, i: usize| {
             let (byte, shift) = plane.place(i);
@@ -376,33 +379,34 @@ impl ScaleBits {
     }
 }
 
-/// Places of codes in a plane with others: code `i` is number `first + i * each` of the plane.
+/// Positions of codes in a plane that also has other codes: code `i` is the plane's element `first
+/// + i * each`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// Distance from one code to the next.
+    /// Distance from one code to the next, in elements of the plane.
     pub each: usize,
-    /// Number of the first code.
+    /// Position of the first code in the plane.
     pub first: usize,
 }
 
 impl Spread {
-    /// Returns the place of code `i`.
+    /// Returns the position of code `i` in the plane.
     pub const fn place(&self, i: usize) -> usize {
         self.first + i * self.each
     }
 }
 
-/// Scale that a code stands for.
+/// Conversion of a code to its scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleNumber {
     /// The code minus this number.
     Less(u8),
-    /// Twice the code plus one.
+    /// Twice the code, plus one.
     Odd,
 }
 
 impl ScaleCodes {
-    /// Returns the scale of a code, a signed byte.
+    /// Returns the scale that a code stands for, as a signed byte.
     pub(super) const fn number(&self, code: u8) -> i8 {
         match self.number {
             ScaleNumber::Less(zero) => code.wrapping_sub(zero) as i8,
@@ -418,31 +422,31 @@ impl ScaleCodes {
     }
 }
 
-/// Largest scale. Four-bit numbers (-8..=7) times it, plus [`ZERO`], are unsigned bytes. With -16
-/// as scale, `-8 * -16 + 128` would be 256.
+/// Largest magnitude of a [`Scales::Multiples`] scale. Four-bit numbers (-8..=7) times it, plus
+/// [`ZERO`], are unsigned bytes. With the scale -16, `-8 * -16 + 128` would be 256.
 pub const MOST_MULTIPLE: i8 = 15;
-/// Zero point of signed bytes that are multiplied as unsigned ones.
+/// Number that is added to signed bytes to make them unsigned for products.
 const ZERO: u8 = 128;
 
-/// Addend of all elements with a common scale.
+/// Addend of all elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Minimum {
     /// Elements have no addend.
     None,
-    /// The number in the field `m`.
+    /// The half-precision number in the field `m`.
     Half,
     /// Minus `dmin` times the integer minimum that is stored with the scale.
     Scaled,
 }
 
-/// Storage of codes in a file's block.
+/// Storage of element codes in a file's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
     /// Codes are in bit planes.
     Planes,
-    /// Indices of a grid.
+    /// Codes are stored as indices of a grid.
     Grid(&'static Grid),
-    /// Digits of bytes.
+    /// Codes are base-3 digits of bytes.
     Digits(&'static [Digits]),
 }
 
@@ -459,7 +463,7 @@ pub struct Quants {
     pub codes: Codes,
     /// Storage of `d`.
     pub d: Number,
-    /// Number of elements that share a `d`, if a file's block has several.
+    /// Number of elements that share a `d`, if a file's block has several `d`.
     pub columns_of_d: Option<u8>,
     /// Integer scales.
     pub scales: Scales,
@@ -468,19 +472,19 @@ pub struct Quants {
 }
 
 impl Quants {
-    /// Returns codes in one plane, with one scale for all elements of a block.
+    /// Returns a codec of one plane of codes, with one scale for all elements of a block.
     pub const fn new(low: Plane, values: Values) -> Quants {
         let (d, scales, minimum) = (Number::Half, Scales::None, Minimum::None);
         Quants { low, high: None, values, codes: Codes::Planes, d, columns_of_d: None, scales, minimum }
     }
 
-    /// Returns codes that are digits of base 3, two bits each.
+    /// Returns a codec whose codes are stored as digits of base 3. A code has two bits.
     pub const fn by_digits(digits: &'static [Digits], values: Values) -> Quants {
         Quants { codes: Codes::Digits(digits), ..Quants::new(Plane::new("", 2, 1), values) }
     }
 
-    /// Returns codes by a grid. A code is the place of a magnitude with a sign above it: three or
-    /// four bits.
+    /// Returns a codec whose codes are stored as indices of a grid. A code has three or four bits:
+    /// the index of a magnitude, with the sign above it.
     pub const fn by_grid(grid: &'static Grid, values: Values) -> Quants {
         let bits = grid.bits + 1;
         let low = if bits == 4 { 4 } else { 2 };
@@ -488,7 +492,7 @@ impl Quants {
         Quants { high, codes: Codes::Grid(grid), ..Quants::new(Plane::new("", low, 1), values) }
     }
 
-    /// Returns the codec of packed blocks.
+    /// Returns the codec of the packed form: `d` is in its [`Number::packed_storage`].
     pub const fn packed_codec(self) -> Quants {
         Quants { d: self.d.packed_storage(), ..self }
     }
@@ -524,7 +528,7 @@ impl Quants {
         Quants { minimum: Minimum::Half, ..self }
     }
 
-    /// Returns the number of codes.
+    /// Returns the number of different codes.
     pub const fn count(&self) -> usize {
         match self.codes {
             Codes::Planes | Codes::Grid(_) => 1 << (self.low.bits + self.high_bits()),
@@ -551,8 +555,8 @@ impl Quants {
         }
     }
 
-    /// Returns the number of elements that share a scale, for scales that are multiplied with codes
-    /// before any other product.
+    /// Returns the number of elements that share a scale, if kernels multiply scales with codes
+    /// before any other product. Returns `None` for other codecs.
     pub const fn multiples(&self) -> Option<usize> {
         match self.scales {
             Scales::Multiples { columns } => Some(columns),
@@ -562,8 +566,8 @@ impl Quants {
         }
     }
 
-    /// Returns the unsigned byte of a code: the number plus [`Quants::zero`]. Kernels multiply with
-    /// it, or with the byte of its [multiple](Quants::multiples).
+    /// Returns the unsigned byte of a code: its number plus [`Quants::zero`]. Kernels multiply this
+    /// byte with activations, or the byte of the number's [multiple](Quants::multiples).
     pub const fn byte(&self, code: u8) -> u8 {
         match self.values {
             Values::Linear { .. } => code,
@@ -572,13 +576,13 @@ impl Quants {
         }
     }
 
-    /// Returns the difference between [`Quants::byte`] and the number.
+    /// Returns the difference between [`Quants::byte`] and the code's number.
     pub const fn zero(&self) -> u8 {
         match self.values {
             Values::Linear { zero } => zero,
             Values::Signed => ZERO,
-            // The smallest power of two that leaves no entry below 0. With small bytes, more
-            // products fit a 16-bit word.
+            // The smallest power of two for which no number of the table is below 0. With small
+            // bytes, more products fit in a 16-bit word.
             Values::Codebook(table) => {
                 let (mut least, mut i) = (0, 0);
                 while i < table.len() {
@@ -590,8 +594,9 @@ impl Quants {
         }
     }
 
-    /// Returns the difference between the bytes that kernels multiply with and the numbers, or
-    /// their multiples.
+    /// Returns the difference between the bytes that kernels multiply and the numbers that these
+    /// bytes stand for. If the codec has [multiples](Quants::multiples), these are numbers times
+    /// their scale.
     pub const fn zero_of_products(&self) -> u8 {
         match self.scales {
             Scales::Multiples { .. } => ZERO,
@@ -614,8 +619,8 @@ impl Quants {
         max
     }
 
-    /// Returns how many sums of two products of a byte and an activation fit a signed 16-bit word:
-    /// a power of two, or 0.
+    /// Returns how many pairs of products of a byte and an activation can be added in a signed
+    /// 16-bit word: a power of two, or 0.
     ///
     /// ```
     /// # use ixc_ir::format::Format;
@@ -628,8 +633,8 @@ impl Quants {
         if fit == 0 { 0 } else { 1 << fit.ilog2() }
     }
 
-    /// Returns the floats of a block: their fields, their storage, and the largest magnitude that
-    /// each is multiplied with.
+    /// Returns the floats of a block. For each: its field, its storage, and the largest magnitude
+    /// of the integers that it is multiplied with.
     pub fn numbers(&self) -> Vec<(&'static str, Number, f32)> {
         let largest = f32::from(self.max() - self.zero().min(self.max())).max(f32::from(self.zero()));
         let (scale, minimum) = match self.scales {
@@ -656,8 +661,8 @@ impl Quants {
 }
 
 /// Returns the 6-bit scale and minimum of sub-block `s` (ggml `get_scale_min_k4`). The first four
-/// pairs are whole. Each of the last four is split between a nibble and the two top bits of an
-/// earlier byte.
+/// scales and minimums are each in one byte. The last four are each split between a nibble and the
+/// two top bits of an earlier byte.
 pub(super) fn six_bits(scales: &[u8], s: usize) -> (u8, u8) {
     if s < 4 {
         (scales[s] & 63, scales[s + 4] & 63)
@@ -666,12 +671,12 @@ pub(super) fn six_bits(scales: &[u8], s: usize) -> (u8, u8) {
     }
 }
 
-/// Returns a four-bit scale, and the minimum above it.
+/// Returns the scale in the low four bits of a byte, and the minimum in the high four bits.
 pub(super) fn nibbles(byte: u8) -> (f32, f32) {
     (f32::from(byte & 15), f32::from(byte >> 4))
 }
 
-/// Returns the byte offset of the field `name`. The row must have the field; the tests of each
+/// Returns the byte offset of the field `name`. The fields must include it; the tests of each
 /// format check the table.
 pub(super) fn offset(fields: &[Field], name: &str) -> usize {
     match fields.iter().find(|field| field.name == name) {
@@ -680,7 +685,7 @@ pub(super) fn offset(fields: &[Field], name: &str) -> usize {
     }
 }
 
-/// Reads an f32.
+/// Reads a little-endian f32 at offset `at`.
 pub(super) fn f32_at(bytes: &[u8], at: usize) -> f32 {
     f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

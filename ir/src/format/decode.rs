@@ -1,6 +1,7 @@
-//! Decoding: a block's bytes become numbers.
+//! Decoding of a block's bytes into numbers.
 //!
-//! Numbers are made run by run. A *run* is consecutive elements of a block that share all scales:
+//! Numbers are decoded run by run. A *run* is consecutive elements of a block that share all
+//! scales:
 //!
 //! ```text
 //! q4_k, a block of 256   ->   8 runs of 32: d * scale and dmin * minimum are computed once a run
@@ -16,7 +17,7 @@ use super::{FormatRow, packed};
 /// Maximum elements of a run.
 const MOST_OF_RUN: usize = 256;
 
-/// One row of a block, with the tail of the row or strip.
+/// One row of a block, with the tail of its row or strip.
 pub(super) struct Place<'a> {
     pub row: &'a FormatRow,
     pub offsets: &'a Offsets,
@@ -26,7 +27,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Returns the row's scale.
+    /// Returns the scale of the whole row, from its tail.
     fn row_scale(&self) -> f32 {
         f32_at(self.tail, offset(&self.row.tail, "d") + 4 * self.r)
     }
@@ -80,7 +81,7 @@ impl Codec {
 }
 
 impl Quants {
-    /// Returns how many elements of a block of `len` share all scales.
+    /// Returns the number of consecutive elements, in a block of `len`, that share all scales.
     fn run_len(&self, row: &FormatRow, len: usize) -> usize {
         let shared = if row.format.has_row_scale() { len } else { row.format.d_columns() };
         shared.min(self.scale_group_len().unwrap_or(len)).min(MOST_OF_RUN)

@@ -1,19 +1,19 @@
 //! Digits: codes of base 3, five to a byte.
 //!
-//! A byte is a fraction of 256. Each multiplication by 3 moves its next digit to the top, so no
-//! byte is divided. Digit `n` of byte `b` is the whole part of `3 (3^n b mod 256) / 256`. Five
-//! digits with the value `v`, the first highest, are the byte `v * 256 / 243`, rounded up. If there
-//! are fewer digits, the last ones are 0.
+//! A byte is read as a fraction of 256. Each multiplication by 3 moves its next digit above the
+//! byte, so no division is needed. Digit `n` of byte `b` is the whole part of `3 (3^n b mod 256) /
+//! 256`. Five digits with the value `v`, the first digit highest, are stored as the byte `v * 256 /
+//! 243`, rounded up. If a byte has fewer digits, the last ones are 0.
 //!
 //! ```text
 //! tq1_0, digits of bytes 0..32 : element 32 n + j is digit n of byte j      n in 0..5, j in 0..32
 //! ```
 
-/// Values of a digit.
+/// Number of values of a digit.
 pub const BASE: u8 = 3;
 
-/// Elements with codes that are digits of a run of bytes. As in planes, neighbours are in
-/// neighbouring bytes.
+/// Consecutive elements whose codes are digits of consecutive bytes. As in planes, neighbouring
+/// elements are in neighbouring bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digits {
     /// The field that holds the bytes.
@@ -22,13 +22,13 @@ pub struct Digits {
     pub at: usize,
     /// Number of bytes.
     pub run: usize,
-    /// Digits of each byte: at most 5.
+    /// Number of digits of each byte: at most 5.
     pub each: usize,
 }
 
 impl Digits {
-    /// Returns the place of element `i` of a block: the run, the byte of its field, and the digit
-    /// in that byte.
+    /// Returns the place of element `i` of a block: the [`Digits`] that contain it, the byte of
+    /// their field, and the digit in that byte.
     pub fn place(all: &'static [Digits], i: usize) -> (&'static Digits, usize, usize) {
         let mut rest = i;
         for digits in all {
@@ -40,17 +40,17 @@ impl Digits {
         unreachable!("element {i} is in none of {all:?}")
     }
 
-    /// Returns the factor that brings digit `n` to the top.
+    /// Returns the factor that moves digit `n` to the top of its byte.
     pub const fn power(n: usize) -> u8 {
         BASE.pow(n as u32)
     }
 }
 
-/// Maximum digits of a byte.
+/// Maximum number of digits of a byte.
 const DIGITS: usize = 5;
 
-/// Writes the bytes of a run with these digits: the first digits of all bytes, then the second
-/// ones, and so on.
+/// Writes the bytes of consecutive digits: `digits` has the first digits of all bytes, then all
+/// second digits, and so on.
 pub(super) fn put(digits: &[u8], out: &mut [u8]) {
     const RUN: usize = 16;
     let run = out.len();

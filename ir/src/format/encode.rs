@@ -1,23 +1,24 @@
-//! Encoding: search for the blocks nearest to given numbers, in any format whose codec is
-//! [`Quants`] without a scale for a row.
+//! Encoding: search for the blocks nearest to given numbers. It covers every format whose codec is
+//! [`Quants`] without a scale for the whole row.
 //!
 //! ```text
 //! 32 numbers x with weights w   ->   d and codes with the least sum of w (x - d * number)^2
 //! ```
 //!
-//! The search follows ggml's quantisers, in one form for every format:
-//! - Scales around the one that fits the extreme number are tried, in steps of a tenth of the
-//!   distance between two codes.
-//! - Each scale gives codes. Least squares then give the best scale for them, and the best minimum
-//!   if there is one.
-//! - If scales are integers themselves, they are rounded. `d` and `dmin` are then fitted again to
-//!   the codes of the whole block, and the better of both versions is kept.
-//! - If codes are those of a grid, the search takes a table's nearest entries instead of each
-//!   element's nearest code ([`entries`]).
+//! The search follows ggml's quantisers, with the same code for every format:
+//! - The encoder tries scales around the one that maps the extreme number to the extreme code.
+//!   Trials are a tenth of the distance between two codes apart.
+//! - Each scale gives codes. Least squares then give the best scale for these codes, and the best
+//!   minimum if the format has one.
+//! - If scales are integers, they are rounded. `d` and `dmin` are then fitted again to the codes of
+//!   the whole block, and the better of the old and the new values is kept.
+//! - If codes are indices of a grid, the search takes the nearest entries of the grid's table
+//!   instead of each element's nearest code ([`entries`]).
 //!
-//! At the end, `d` of a grid block is raised until the block has the norm of its numbers. The
-//! squared error is least for a smaller norm, but predictions suffer from it. With `ixc eval
-//! --against` on a model with experts, the mean divergence falls:
+//! At the end, `d` of a grid block is raised until the decoded block has the norm of the original
+//! numbers. The squared error would be least with a smaller norm, but the model's predictions
+//! suffer from that. With `ixc eval --against` on a model with experts, this step reduces the mean
+//! KL divergence:
 //!
 //! | format | before | after |
 //! | --- | --- | --- |
@@ -27,8 +28,8 @@
 //! | IQ3_S | 0.0188 | 0.0187 |
 //!
 //! The weight of a number's error is `importance * sqrt(2 mean(x^2) + x^2)`. The importance is the
-//! mean square of the activations of its column (an importance matrix), or 1. Large weights matter
-//! more than their square alone suggests, which ggml found by experiment.
+//! mean square of the activations of its column (an importance matrix), or 1. The term with `x^2`
+//! gives large weights more influence; ggml found this formula by experiment.
 
 mod entries;
 mod lanes;
@@ -52,18 +53,18 @@ use numbers::Numbers;
 use search::Parts;
 use write::Layout;
 
-/// Maximum elements of a block, and maximum groups of a block that have scales of their own.
+/// Maximum number of elements of a block, and of groups of a block that have their own scales.
 const MAX_ELEMENTS: usize = K_BLOCK;
 const MAX_GROUPS: usize = K_BLOCK / 16;
 
 impl Format {
-    /// Returns all formats that [`Format::encode_row`] makes.
+    /// Returns all formats that [`Format::encode_row`] can write.
     pub fn encoded_formats() -> impl Iterator<Item = Format> {
         FORMATS.iter().map(|row| row.format).filter(|format| format.encodes())
     }
 
-    /// Whether [`Format::encode_row`] makes this format: a format of files that its codec describes
-    /// completely.
+    /// Whether [`Format::encode_row`] can write this format: a format of files that its codec
+    /// describes completely.
     pub fn encodes(self) -> bool {
         let whole = match self.codec() {
             Codec::Float(_) => true,
@@ -100,7 +101,8 @@ fn floats<const N: usize>(x: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8;
     out.iter_mut().zip(x).for_each(|(out, x)| *out = bytes(*x));
 }
 
-/// Converts numbers in large pieces: processors convert several together.
+/// Converts numbers to f16. Each call converts up to 64 numbers, so that the processor's vector
+/// instructions can be used.
 fn halves(x: &[f32], out: &mut [u8]) {
     let mut halves = [f16::ZERO; 64];
     for (out, x) in out.chunks_mut(2 * halves.len()).zip(x.chunks(halves.len())) {
@@ -112,7 +114,7 @@ fn halves(x: &[f32], out: &mut [u8]) {
 }
 
 impl ScaleCodes {
-    /// Returns the code of a scale, which must be representable.
+    /// Returns the code of a scale. The scale must have a code.
     fn code(&self, scale: f32) -> u16 {
         match self.number {
             ScaleNumber::Less(zero) => (scale as i16 + i16::from(zero)) as u16,
@@ -120,7 +122,7 @@ impl ScaleCodes {
         }
     }
 
-    /// Returns all scales: the least, the largest, and the distance from one to the next.
+    /// Returns the range of scales: the least, the largest, and the distance from one to the next.
     fn range(&self) -> ScaleRange {
         let codes = (1u32 << self.bits.width()) as f32;
         match self.number {
@@ -132,7 +134,7 @@ impl ScaleCodes {
     }
 }
 
-/// Integers that a scale can be.
+/// Range of the integers that a scale can be.
 #[derive(Clone, Copy)]
 struct ScaleRange {
     least: f32,
@@ -148,7 +150,7 @@ impl ScaleRange {
     /// Returns the nearest integer in the range.
     #[inline(always)]
     fn near(&self, scale: f32) -> f32 {
-        // With steps of 2, these are the odd integers.
+        // With steps of 2, only odd integers are scales.
         let odd = self.step - 1.0;
         (((scale - odd) / self.step).round_ties_even() * self.step + odd).clamp(self.least, self.most)
     }
@@ -158,7 +160,7 @@ impl Quants {
     fn encodes(&self) -> bool {
         match self.scales {
             Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => true,
-            // Scales of rows, not of blocks: `requantise` makes them.
+            // Scales of whole rows: `requantise` writes these formats.
             Scales::Row | Scales::Multiples { .. } => false,
         }
     }
@@ -176,18 +178,18 @@ impl Quants {
     }
 }
 
-/// Encoder for rows of a format: all data that does not depend on the row.
+/// Encoder for rows of a format, with tables that do not depend on the row.
 struct Encoder {
     format: Format,
     quants: &'static Quants,
-    /// Number of elements of a part (a part has its own `d`) and of a group (a group has its own
-    /// scale).
+    /// Number of elements of a part (elements that share `d`), and of a group (elements that share
+    /// an integer scale).
     columns: usize,
     group: usize,
-    /// Integers that scales can be.
+    /// Integers that scales can be, or `None` if `d` is the scale.
     range: Option<ScaleRange>,
     numbers: Numbers,
-    /// Entries of the grid, if codes are those of a grid.
+    /// Entries of the grid, or `None` if codes are not indices of a grid.
     entries: Option<Entries>,
     layout: Layout,
 }
@@ -209,15 +211,15 @@ impl Encoder {
         }
     }
 
-    /// Returns the format's encoder, which is made once.
+    /// Returns the encoder of a format, which is computed once and kept.
     fn for_format(format: Format, quants: &'static Quants) -> &'static Encoder {
         static ALL: LazyLock<Vec<OnceLock<Encoder>>> =
             LazyLock::new(|| FORMATS.iter().map(|_| OnceLock::new()).collect());
         ALL[format as usize].get_or_init(|| Encoder::new(format, quants))
     }
 
-    /// Runs [`row`](Encoder::row), compiled for the widest vectors of this processor. Compilation
-    /// keeps the order and rounding of all sums, so the bytes are the same.
+    /// Runs [`row`](Encoder::row), compiled for the widest vectors of this processor. All versions
+    /// add and round in the same order, so their bytes are equal.
     fn row_by_widest(&self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -230,14 +232,14 @@ impl Encoder {
                 return unsafe { self.row_by_avx2(x, importance, out) };
             }
         }
-        // A register has four numbers here. More lanes would only repeat the code.
+        // SSE registers hold four numbers. More lanes would only repeat the code.
         self.row::<Any<4>>(x, importance, out);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn row_by_avx512(&self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-        // The last parts use narrower vectors if wide ones would leave many lanes idle.
+        // The last parts of the row use narrower vectors if wide ones would have many unused lanes.
         let left = x.len() / self.columns % Avx512::COUNT;
         let wide = if left > Avx2::COUNT { x.len() } else { x.len() - left * self.columns };
         let (x, x_left) = x.split_at(wide);
@@ -259,12 +261,13 @@ impl Encoder {
         self.row::<Avx2>(x, importance, out);
     }
 
-    /// Encodes the blocks of a row, with one part in each lane of a vector. Functions that it calls
-    /// for each number are inlined, so that they are compiled for the same vectors.
+    /// Encodes the blocks of a row, with one part in each lane of a vector. All functions that it
+    /// calls for each number are inlined, so that they are compiled for the same processor
+    /// features.
     #[inline(always)]
     fn row<V: Vector>(&self, x: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
         let (length, bytes) = (self.format.block_len(), self.format.block_bytes());
-        // Parts of a block are also in separate lanes.
+        // Several parts of the same block are in separate lanes too.
         let blocks = V::COUNT * self.columns / length;
         let mut parts = Parts::<V>::new(self);
         let (mut numbers, mut codes) = ([0f32; MAX_ELEMENTS], [0u8; MAX_ELEMENTS]);

@@ -8,15 +8,16 @@ const COLUMNS_OF_ALL: u64 = 640;
 const OF_GROUP: u64 = 64;
 const GROUPS: u64 = COLUMNS_OF_ALL / OF_GROUP;
 
-/// Packs integers in words of four bytes. A word has neighbours along rows or columns.
+/// Packer of integers into words of four bytes. A word holds neighbours along rows or along
+/// columns.
 struct Packer {
     bits: u32,
-    /// Integers of a word, the lowest bits first.
+    /// Position in the matrix of each integer of a word, the lowest bits first.
     order: &'static [u64],
 }
 
 impl Packer {
-    /// Returns a matrix `[lines, len]` in words `[lines, len / order]`.
+    /// Packs a matrix of shape `[lines, len]` into words of shape `[lines, len / order.len()]`.
     fn words(&self, lines: u64, len: u64, integer: &dyn Fn(u64, u64) -> u8) -> Vec<u8> {
         let each = self.order.len() as u64;
         let word = |line: u64, word: u64| {
@@ -33,10 +34,10 @@ impl Packer {
 
 static IN_ORDER: Packer = Packer { bits: 4, order: &[0, 1, 2, 3, 4, 5, 6, 7] };
 static BYTES: Packer = Packer { bits: 8, order: &[0, 1, 2, 3] };
-/// AWQ's words, for kernels that separate even and odd integers.
+/// Order of integers in AWQ's words: its kernels separate even from odd integers.
 static AWQ: Packer = Packer { bits: 4, order: &[0, 2, 4, 6, 1, 3, 5, 7] };
 
-/// Adds the columns of a group after the digits of groups.
+/// Moves the columns of a group after the digits of groups.
 fn by_columns([rows, mut groups]: [Vec<Axis>; 2]) -> [Vec<Axis>; 2] {
     groups.push(Axis { len: OF_GROUP, stride: 0 });
     [rows, groups]
@@ -68,11 +69,11 @@ struct Case {
     middle: f32,
 }
 
-/// Conversion of a scale to bytes.
+/// Conversion of a scale to its stored bytes.
 type Write<'p> = &'p dyn Fn(f32) -> Vec<u8>;
 
-/// Layout of a case's tensors: integers and their view, scales by group or by row, zeros and their
-/// view.
+/// Layout of a case's tensors: integers with their view, scales by group or by row, zero points
+/// with their view.
 struct Laid<'p> {
     integers: (Integers, Vec<u8>, [Vec<Axis>; 2]),
     scales: (Element, [Vec<Axis>; 2], Write<'p>, bool),
@@ -258,7 +259,8 @@ fn packed_integer_layouts_give_their_numbers() {
             };
             assert_eq!(*x, right, "{name}: row {row}, column {column}");
         }
-        // Blocks, rows, and reads across the limit of rows that are read together.
+        // Reads of single blocks, of rows, and across the maximum number of rows that are read
+        // together.
         let block = derived.format.block_bytes();
         for (from, bytes) in
             [(0, block), (row_bytes - block, block), (63 * row_bytes, 3 * row_bytes), (5 * block, 4 * block)]
@@ -279,7 +281,8 @@ fn packed_integer_layouts_give_their_numbers() {
     }
 }
 
-/// Numbers of three values with one scale. Four rows share a byte, a quarter of all rows apart.
+/// Tests ternary numbers with one scale. Each byte has four rows that are a quarter of all rows
+/// apart.
 #[test]
 fn ternary_values_become_two_bit_blocks() {
     const ROWS: u64 = 8;
@@ -316,7 +319,8 @@ fn ternary_values_become_two_bit_blocks() {
     }
 }
 
-/// A transposed matrix with a scale for each column gives the same numbers as the matrix itself.
+/// Checks that a transposed matrix with a scale for each column gives the same numbers as the
+/// matrix itself.
 #[test]
 fn transposed_integers_become_the_same_numbers() {
     for Case { name, file, derived, .. } in cases() {
@@ -337,7 +341,7 @@ fn transposed_integers_become_the_same_numbers() {
         for (at, x) in out.as_chunks().0.iter().enumerate() {
             let (row, column) = (at / ROWS_OF_ALL as usize, at % ROWS_OF_ALL as usize);
             let (x, right) = (f32::from_le_bytes(*x), right[column * COLUMNS_OF_ALL as usize + row]);
-            // Blocks have the nearest halves as scales.
+            // The block's scale is rounded to the nearest half.
             assert!((x - right).abs() <= right.abs().max(0.01) / 512.0, "{name}: {row}, {column}: {x}, {right}");
         }
         let blocks = Derivation { format: derived.format, ..turned };
@@ -421,7 +425,7 @@ fn reordered_columns_use_their_stated_groups() {
         assert!(said(&|order| order.steps[0] = u64::MAX).contains("outside of their tensor"), "{name}");
         assert!(said(&|order| order.view.element = Element::F16).contains("four-byte integers"), "{name}");
         assert!(said(&|order| order.view.first = 1).contains("outside of their tensor"), "{name}");
-        // A group that does not exist must not take another's scale.
+        // A column with an invalid group must fail, and not take the scale of another group.
         let last = file.len() - 4;
         file[last..].copy_from_slice(&(GROUPS as u32).to_le_bytes());
         assert!(!read(&derived, &file, 0, &mut out), "{name}");

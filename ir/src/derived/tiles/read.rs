@@ -5,7 +5,8 @@ use crate::derived::scales::scale;
 use crate::derived::{Fetch, Part, Piece, Slots};
 use crate::format::Format;
 
-/// Reads a part. Each row gets the bytes that fit its slot.
+/// Reads some rows and columns of a piece and writes them to `slots`. Each row gets the bytes that
+/// fit its slot.
 pub(in crate::derived) fn read(
     piece: &Piece,
     tiles: Tiles,
@@ -18,7 +19,7 @@ pub(in crate::derived) fn read(
     let before = piece.first / tiles.columns;
     let rows = before + rows.start..before + rows.end;
     let tile = tiles.tile_columns();
-    // Reads whole tiles, also if only a part of one is requested.
+    // Integers are read in whole tiles, even if only some columns of a tile are requested.
     let first = columns.start / tile * tile;
     let width = (columns.end.next_multiple_of(tile) - first) as usize;
     let mut integers = vec![0u8; (rows.end - rows.start) as usize * width];
