@@ -589,7 +589,8 @@ impl Format {
     }
 
     /// Returns the number of bytes that `len` elements take when they are written. Formats with a
-    /// scale for each row write whole rows. Other formats write blocks, which may be a part of a row.
+    /// scale for each row write whole rows. Other formats write blocks, which may be a part of a
+    /// row.
     pub fn written_bytes(self, len: u64) -> Option<u64> {
         if self.has_row_scale() { self.row_bytes(len) } else { self.blocks_bytes(len) }
     }

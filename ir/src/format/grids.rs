@@ -1,8 +1,9 @@
-//! Grids: tables of several codes at once, for formats with indices instead of codes.
+//! Grids: tables whose entries are the codes of several elements, for formats that store indices of
+//! entries.
 //!
-//! A table keeps the best points of a lattice, and a block has indices of its entries: 8 to 10 bits
-//! for four or eight elements. Each element also has a sign of its own. [`super::Values`] gives the
-//! number of a code, as for other formats.
+//! A table has selected points of a lattice. A block stores the index of an entry in 8 to 11 bits,
+//! for four or eight elements. Signs are stored separately. [`super::Values`] gives the number of a
+//! code, as for other formats.
 //!
 //! ```text
 //! iq3_s     9 bits for 4 magnitudes of 8, 4 signs     code = place of the magnitude | sign << 3
@@ -13,17 +14,17 @@
 //! ```
 //!
 //! Packed strips also have indices and signs, interleaved for 16 rows ([`super::packed`]). A packed
-//! weight therefore takes the bytes that it has in its file. Kernels look indices up as they read a
-//! strip: eight elements at a time, or, if the processor can permute bytes of whole vectors, bytes
-//! of 64 indices at once.
+//! weight therefore takes as many bytes as in its file. Kernels look indices up while they read a
+//! strip. They look up one entry of eight elements at a time. If the processor can permute bytes of
+//! whole vectors, they look up one byte of 64 entries at once.
 
 mod data;
 
 use super::SUB;
 
-/// Tables of grids, for kernels (`lookup`). An entry has 32 bits. Its four bytes have the codes of
-/// four elements. For entries of eight elements, the low nibbles have the first four codes and the
-/// high nibbles the others.
+/// Tables of grids for the kernel op `lookup`. An entry has 32 bits, whose four bytes have the
+/// codes of four elements. In entries of eight elements, the low nibbles have the first four codes
+/// and the high nibbles the last four.
 pub static TABLES: [&[u32]; 6] = [
     &expand::<256>(&data::IQ3_XXS, 3, 4),
     &expand::<512>(&data::IQ3_S, 3, 4),
@@ -51,7 +52,8 @@ pub static BYTE_TABLES: [&[u8]; 13] = [
     &bytes::<2048>(&data::IQ1_S, 8),
     &even_signs(),
 ];
-/// Number of the byte table that adds the eighth sign to seven, so that an even number is negative.
+/// Index in [`BYTE_TABLES`] of the table that extends seven signs by the eighth, so that an even
+/// number is negative.
 pub const SIGNS: usize = 12;
 
 /// Expands entries of `len` codes of `bits` bits to the layout of [`TABLES`].
@@ -68,12 +70,12 @@ const fn expand<const N: usize>(packed: &[u16; N], bits: usize, len: usize) -> [
     all
 }
 
-/// Returns the first bit of element `place` in an entry of [`TABLES`].
+/// Returns the first bit of the code of element `place` in an entry of [`TABLES`].
 const fn at(place: usize) -> usize {
     place % 4 * 8 + place / 4 * 4
 }
 
-/// Returns the byte of each entry from bit `from` on.
+/// Returns the byte from bit `from` on of each packed entry.
 const fn bytes<const N: usize>(packed: &[u16; N], from: u32) -> [u8; N] {
     let (mut all, mut i) = ([0; N], 0);
     while i < N {
@@ -83,7 +85,7 @@ const fn bytes<const N: usize>(packed: &[u16; N], from: u32) -> [u8; N] {
     all
 }
 
-/// Returns the table [`SIGNS`].
+/// Returns the byte table at index [`SIGNS`].
 const fn even_signs() -> [u8; 128] {
     let (mut all, mut i) = ([0; 128], 0);
     while i < 128 {
@@ -93,120 +95,125 @@ const fn even_signs() -> [u8; 128] {
     all
 }
 
-/// Returns seven signs, and the eighth that makes the number of negative ones even.
+/// Returns seven signs with the eighth, which makes the number of negative signs even.
 const fn even(seven: u8) -> u8 {
     seven | (seven.count_ones() as u8 & 1) << 7
 }
 
-/// Codes of a block of 256 elements, stored as indices of a table.
+/// Storage of the codes of a block of 256 elements as indices of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Number of the table in [`TABLES`].
+    /// Index of the grid's table in [`TABLES`].
     pub table: usize,
-    /// Elements of an entry: 4 or 8.
+    /// Number of elements of an entry: 4 or 8.
     pub len: usize,
-    /// Bits of a magnitude's index. The sign is the next bit.
+    /// Number of bits of a magnitude in a code. The sign is the next bit.
     pub bits: usize,
-    /// Place of the indices.
+    /// Place of the indices in a block.
     pub index: Index,
-    /// Place of the signs.
+    /// Place of the signs in a block.
     pub signs: Signs,
 }
 
-/// Place of the indices of a sub-block of 32 elements.
+/// Place of the indices of entries of a sub-block of 32 elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// Bytes of a field, `stride` from one sub-block's first byte to the next one's.
+    /// Indices are bytes of a field. The bytes of a sub-block begin `stride` bytes after those of
+    /// the sub-block before.
     Bytes {
         /// Field with the bytes.
         field: &'static str,
         /// Bytes of the field for each sub-block.
         stride: usize,
-        /// Bits above the bytes, if any.
+        /// Place of additional high bits of each index, if it has more than eight bits.
         high: Option<HighBits>,
     },
-    /// The low nine bits of the words of a field.
+    /// Indices are the low nine bits of the 16-bit words of a field.
     Words {
         /// Field with the words.
         field: &'static str,
     },
 }
 
-/// Maximum vectors of a packed sub-block: two of indices of four elements, and one of signs.
+/// Maximum number of vectors of a packed sub-block: two of indices for four elements each, and one
+/// of signs.
 const MOST_VECTORS: usize = 3;
 
-/// Bits of indices above their bytes. The field `high` has a byte or a 16-bit word for each
-/// sub-block, the first index's bits lowest.
+/// Place of the bits of indices above their low bytes. The field `high` has a byte or a 16-bit word
+/// for each sub-block, with the bits of the first index lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HighBits {
-    /// Bytes for each sub-block: 1 or 2.
+    /// Number of bytes for each sub-block: 1 or 2.
     pub bytes: usize,
-    /// Bits of an index.
+    /// Number of high bits of an index.
     pub width: usize,
     /// Distance in bits from one index to the next.
     pub apart: usize,
 }
 
-/// Place of the signs of a sub-block: a bit for each element, set for negative ones.
+/// Place of the signs of a sub-block. A sign is a bit for each element, set if the element is
+/// negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signs {
-    /// Bits of a field.
+    /// Signs are the bits of a field, one for each element.
     Bits {
         /// Field with the bits.
         field: &'static str,
     },
-    /// Seven bits for eight elements; the last sign is the parity of the others. They are the low
-    /// 28 bits of a 32-bit word for each sub-block.
+    /// Seven bits give the signs of eight elements: an even number of signs is negative. The signs
+    /// of a sub-block are the low 28 bits of a 32-bit word.
     Words {
         /// Field with the words.
         field: &'static str,
         /// Bytes of the field for each sub-block.
         stride: usize,
-        /// Offset of the word in these bytes.
+        /// Offset of the 32-bit word in these bytes.
         at: usize,
     },
-    /// Seven bits for eight elements, with parity, in the high seven bits of each index's word.
+    /// Seven bits give the signs of eight elements: an even number of signs is negative. They are
+    /// the high seven bits of each index's word.
     AboveIndex,
-    /// One sign for all elements of an index: a bit among the [`HighBits`].
+    /// All elements of an entry have the same sign, which is a bit of the field `high`
+    /// ([`HighBits`]).
     Common {
         /// Bit of the first index's sign.
         first: usize,
-        /// Distance in bits from one index's sign to the next.
+        /// Distance in bits from the sign of one index to the sign of the next.
         apart: usize,
     },
 }
 
-/// Location of four bytes of each sub-block in a file's block, which form a dword of the packed
-/// block.
+/// Place of four bytes of each sub-block in a file's block. They form a dword of the packed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourBytes {
     /// Field with the bytes.
     pub field: &'static str,
-    /// Bytes of the field from one sub-block to the next.
+    /// Distance from the bytes of one sub-block to those of the next, in bytes of the field.
     pub stride: usize,
-    /// Offset of the first byte.
+    /// Offset of the first of the four bytes.
     pub first: usize,
-    /// Distance from one byte to the next: 2 for the low or the high bytes of 16-bit words, else 1.
+    /// Distance from one of the four bytes to the next: 2 for the low or the high bytes of 16-bit
+    /// words, else 1.
     pub step: usize,
 }
 
 impl Grid {
-    /// Returns the number of indices of a sub-block.
+    /// Returns the number of indices in a sub-block.
     pub const fn each(&self) -> usize {
         SUB / self.len
     }
 
-    /// Returns the number of bytes of a sub-block in a field of words with indices.
+    /// Returns the number of bytes per sub-block of a field of 16-bit words with indices.
     pub const fn words_stride(&self) -> usize {
         2 * self.each()
     }
 
-    /// Returns the number of vectors of a packed sub-block for indices.
+    /// Returns the number of vectors with indices in a packed sub-block.
     pub const fn index_vectors(&self) -> usize {
         self.each() / 4
     }
 
-    /// Returns the number of vectors of a packed sub-block: of indices, then of signs.
+    /// Returns the number of vectors in a packed sub-block: vectors of indices, then of signs.
     pub const fn vectors(&self) -> usize {
         match self.signs {
             Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => self.index_vectors() + 1,
@@ -214,7 +221,8 @@ impl Grid {
         }
     }
 
-    /// Returns the source of a row's dwords in vector `vector` of a packed block's sub-blocks.
+    /// Returns the place in a file's block of the dwords that vector `vector` of a packed sub-block
+    /// contains.
     pub const fn vector(&self, vector: usize) -> FourBytes {
         let (is_signs, words) = (vector == self.index_vectors(), self.words_stride());
         match (is_signs, self.signs, self.index) {
@@ -226,7 +234,7 @@ impl Grid {
         }
     }
 
-    /// Returns the bits of indices above their bytes, which are in the field `high`.
+    /// Returns the place of the high bits of indices, or `None` if the format has no field `high`.
     pub const fn high(&self) -> Option<HighBits> {
         match self.index {
             Index::Bytes { high, .. } => high,
@@ -234,13 +242,15 @@ impl Grid {
         }
     }
 
-    /// Returns the indices of the magnitudes in each entry, the first lowest.
+    /// Returns the entries. Each has the indices of its magnitudes, the first index in the lowest
+    /// bits.
     pub(super) fn entries(&self) -> impl Iterator<Item = u16> {
         let [low, high] = [0, 1].map(|half| BYTE_TABLES[2 * self.table + half]);
         low.iter().zip(high).map(|(low, high)| u16::from_le_bytes([*low, *high]))
     }
 
-    /// Returns the number of neighbours with dependent signs. 1 means independent signs.
+    /// Returns the number of neighbouring elements whose signs depend on each other, or 1 if signs
+    /// are independent.
     pub(super) const fn span(&self) -> usize {
         match self.signs {
             Signs::Bits { .. } => 1,
@@ -250,9 +260,10 @@ impl Grid {
         }
     }
 
-    /// Returns the patterns of signs to try for the elements of a [span](Grid::span), with a bit
-    /// for each negative element. If the number of negative signs must be even and that of `x` is
-    /// odd, each pattern flips one sign. The `flipped` elements that matter least are tried.
+    /// Returns the patterns of signs to try for a [span](Grid::span) of elements. A pattern has a
+    /// bit for each negative element. If the number of negative signs must be even but is odd in
+    /// `x`, each pattern flips one sign. The candidates are the `flipped` elements with the least
+    /// weighted cost of a flip.
     pub(super) fn patterns(&self, x: &[f32], w: &[f32], flipped: usize) -> Vec<u32> {
         let negative = x.iter().rev().fold(0u32, |all, x| all << 1 | u32::from(*x < 0.0));
         match self.signs {
@@ -300,8 +311,8 @@ impl Grid {
         }
     }
 
-    /// Writes the codes of consecutive elements of a sub-block, from `first` on. `field` returns
-    /// the fields of the block.
+    /// Writes the codes of consecutive elements of a block, from `first` on. `field` returns the
+    /// bytes of a field of the block.
     pub(super) fn codes<'a>(&self, field: impl Fn(&str) -> &'a [u8], first: usize, codes: &mut [u8]) {
         let sub = first / SUB;
         let mut dwords = [[0; 4]; MOST_VECTORS];
@@ -319,8 +330,8 @@ impl Grid {
         }
     }
 
-    /// Returns the code of element `i` of a sub-block. `dword` returns a row's bytes of each
-    /// vector, and `high` are the sub-block's bits of the field `high`.
+    /// Returns the code of element `i` of a packed sub-block. `dword(v)` returns the row's bytes of
+    /// vector `v`. `high` are the sub-block's bits of the field `high`.
     pub(super) fn code_of(&self, dword: impl Fn(usize) -> [u8; 4], high: u16, i: usize) -> u8 {
         let number = i / self.len;
         let low = dword(number / 4)[number % 4];
@@ -342,7 +353,7 @@ impl Grid {
     }
 }
 
-/// Writes bits of the field `high` of a sub-block.
+/// Passes the bits of a sub-block in the field `high` to `put`, byte by byte.
 fn put_high(sub: usize, bytes: usize, bits: usize, put: &mut impl FnMut(&str, usize, u8)) {
     (0..bytes).for_each(|byte| put("high", sub * bytes + byte, (bits >> (8 * byte)) as u8));
 }

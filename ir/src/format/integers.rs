@@ -1,4 +1,4 @@
-//! Rows of integers with a scale that another program quantised, in formats that keep the integers
+//! Copying of integers that another program quantised into block formats that keep the integers
 //! unchanged.
 
 use half::f16;
@@ -31,8 +31,9 @@ impl Format {
         (1..=8).contains(&bits) && self.rows() == 1 && self.quants().is_some_and(takes)
     }
 
-    /// Writes whole blocks of integers with the factor `d`, and with `ends` also the row's tail.
-    /// Each byte of `integers` has the bits of one integer, which become its code.
+    /// Writes whole blocks of integers with the factor `d`. With `ends`, also writes the row's
+    /// tail. Each byte of `integers` has the bits of one integer in two's complement, and is
+    /// changed into its code.
     ///
     /// # Panics
     /// The lengths do not fit together, or the format does not [take](Format::takes_integers) such
@@ -44,7 +45,8 @@ impl Format {
             Values::Linear { zero } => zero,
             Values::Signed | Values::Codebook(_) => 0,
         };
-        // The code of 0 is the highest bit, or 0. Adding it flips that bit.
+        // The code of 0 is the highest bit of a code, or 0. Adding the code of 0 thus flips that
+        // bit.
         integers.iter_mut().for_each(|bits| *bits ^= zero);
         blocks.fill(0);
         requantise::put_codes(self, quants, integers, blocks);
@@ -59,8 +61,8 @@ impl Format {
         }
     }
 
-    /// Writes a block of codes with their scale, rounded to the nearest f16. `zero` is the code of
-    /// 0, if the block stores one; it becomes the addend of all elements.
+    /// Writes a block of codes. The scale `d` is rounded to the nearest f16. If the format has an
+    /// addend, `zero` is the code of the number 0, and the addend becomes `-d * zero`.
     ///
     /// # Panics
     /// The format does not have codes in planes with an f16 scale.

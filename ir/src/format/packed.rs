@@ -1,43 +1,44 @@
-//! Packed formats: 16 interleaved rows of a weight, so that a vector lane is a row and no
-//! horizontal sum remains.
+//! Packed formats interleave 16 rows of a weight. A vector lane is then a row, and kernels need no
+//! horizontal sum.
 //!
-//! A *strip* is 16 rows. Its blocks follow each other along the columns. In a block, columns come
-//! in *groups* of four. A dword of a row holds four neighbouring columns, as `dot4_u8s8` takes
-//! them, and 16 rows make 64 bytes.
+//! A *strip* is 16 rows. Its blocks follow each other along the columns. In a block, columns are in
+//! *groups* of four. A dword holds four neighbouring columns of a row, as operands of `dot4_u8s8`.
+//! The dwords of 16 rows make a vector of 64 bytes.
 //!
-//! If quantised codes have four bits (or four low bits), a vector holds two groups. Group `2j` of a
-//! sub-block of 32 is in the low nibbles, `2j + 1` in the high ones. With two bits, a vector holds
-//! four groups.
+//! If codes have four bits, or a low plane of four bits, a vector holds two groups. Group `2j` of a
+//! sub-block of 32 columns is in the low nibbles, group `2j + 1` in the high nibbles. With two
+//! bits, a vector holds four groups.
 //!
 //! ```text
 //! q4_k_r16, sub-block s, vector j, for r in 0..16 and i in 0..4:
 //!     byte 4r + i = q[r][32s + 8j + i] | q[r][32s + 8j + 4 + i] << 4
 //! ```
 //!
-//! A block begins with its scales, which kernels read first. The high bits of a sub-block's quants
+//! A block begins with its scales, which kernels read first. The high bits of a sub-block's codes
 //! stand just before their low bits. Kernels then read memory strictly forwards, which suits
-//! prefetchers. A separate field of high bits would be a second stream. For products of one row, it
-//! would cost 40 % of the memory bandwidth of a Zen 4 core.
+//! prefetchers. A separate field of high bits would be a second stream of reads. In products with
+//! one activation row, it would cost 40 % of the memory bandwidth of a Zen 4 core.
 //!
-//! Scales are stored per sub-block, interleaved for 16 rows, a byte each:
-//! - A byte with a six-bit scale has the two high bits of the minimum on top. The other bits of
-//!   minimums are nibbles: rows 0 to 7 have the low ones of eight bytes, rows 8 to 15 the high
-//!   ones.
+//! Scales are stored for each sub-block, interleaved for 16 rows, one byte for each scale:
+//! - A byte with a six-bit scale has the two high bits of the minimum on top. The low four bits of
+//!   minimums are nibbles of eight other bytes: rows 0 to 7 have the low nibbles, rows 8 to 15 the
+//!   high ones.
 //! - A byte with a four-bit scale has the four-bit minimum on top.
 //! - Other scales are signed bytes.
 //!
-//! A packed weight takes at least the bytes of its file, in memory and in reads for each token.
-//! Some take more: `q6_k` 1 %, `iq4_xs` 3 %, `q3_k` 5 %. The causes are bytes for six-bit scales,
-//! and half a cache line of padding after a block's `d`.
+//! A packed weight takes at least as many bytes as in its file, both in memory and in the reads for
+//! each token. Some formats take more: `q6_k` 1 %, `iq4_xs` 3 %, `q3_k` 5 %. The causes are whole
+//! bytes for six-bit scales, and half a cache line of padding after a block's `d`.
 //!
-//! If a file has indices of a [grid](super::grids), so has the packed block. In the vectors of a
-//! sub-block, byte `i` of a row's dword is the low byte of index `i`. A vector of signs follows,
-//! with a row's bits of 32 columns as in the file. The field `high` has a byte or a word for each
-//! row, with the high bits of indices and the other bits of the file's field.
+//! If a file has indices of a [grid](super::grids), the packed block has them too. In the vectors
+//! of a sub-block, byte `i` of a row's dword is the low byte of index `i`. A vector of signs
+//! follows. In it, each row has the bits of 32 columns as in the file. The field `high` has a byte
+//! or a word for each row, with the high bits of indices and the other bits of the file's field.
 //!
-//! Codes of scales stay in the words of `high`, or on top of the signs. Otherwise they are nibbles:
-//! rows 0 to 7 have the low ones of eight bytes, rows 8 to 15 the high ones. These formats take the
-//! bytes of their files (`iq1_m` takes 4 % more, because scales of three bits take four).
+//! Codes of scales stay in the words of `high`, or in the top bits of the signs. Otherwise they are
+//! nibbles of eight bytes: rows 0 to 7 have the low nibbles, rows 8 to 15 the high ones. These
+//! formats take as many bytes as in their files, except `iq1_m`: it takes 4 % more, because
+//! three-bit scales take four bits.
 //!
 //! ```text
 //! iq3_s_r16, sub-block s, row r, for v in 0..2 and i in 0..4:
@@ -46,11 +47,12 @@
 //!     high[16 s + r] = bit 8 of 8 indices
 //! ```
 //!
-//! Digits of base 3 take two bits each (`tq1_0` takes 26 % more).
+//! Base-3 digits become codes of two bits, so `tq1_0` takes 26 % more bytes.
 //!
-//! [`pack`] changes only the storage of codes. Both forms dequantise to the same numbers.
+//! [`pack`] changes only the storage of codes. File blocks and packed blocks dequantise to the same
+//! numbers.
 //!
-//! Invariant: kernels for one row and for many read the same packed bytes.
+//! Invariant: kernels for one activation row and kernels for many read the same packed bytes.
 
 pub use super::SUB;
 use super::codec::{self, Codec, Codes, Minimum, Number, Quants, ScaleBits, Scales};
@@ -63,24 +65,26 @@ pub const STRIP: usize = 16;
 /// Bytes of a vector of a strip: a dword for each row.
 pub const VECTOR: usize = 4 * STRIP;
 
-/// Returns the number of columns of a packed block: those of a block in the file. Blocks of 32 are
-/// packed in pairs, with their scales together, so that vectors stay on cache lines.
+/// Returns the number of columns of a packed block: as many as in a block of the file, but at least
+/// two file blocks of 32. The scales of such a pair are together, so that vectors stay on cache
+/// lines.
 const fn columns(len: usize) -> usize {
     if len == SUB { 2 * SUB } else { len }
 }
 
-/// Place of the codes of [`Scales::Coded`] in a packed block.
+/// Place of the codes of scales ([`Scales::Coded`]) in a packed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodesOfScales {
-    /// No codes: the block has the scales themselves, a byte each.
+    /// The block has no codes of scales, but the scales themselves, a byte each.
     Bytes,
-    /// Nibbles of the field `scales`, eight bytes for 16 rows. Rows 0 to 7 have the low ones.
+    /// Codes are nibbles of the field `scales`, eight bytes for 16 rows. Rows 0 to 7 have the low
+    /// nibbles.
     Nibbles,
-    /// The highest four bits of the dwords of signs.
+    /// Codes are the highest four bits of the dwords of signs.
     AboveSigns,
-    /// Bits of the words `high`.
+    /// Codes are bits of the words of the field `high`.
     High {
-        /// The lowest bit.
+        /// Lowest bit of a code in its word.
         first: usize,
         /// Number of bits.
         width: usize,
@@ -88,8 +92,8 @@ pub enum CodesOfScales {
 }
 
 impl Quants {
-    /// Returns the vectors of the quants of a packed sub-block: those of high bits, which come
-    /// first, and all.
+    /// Returns the number of vectors of codes in a packed sub-block: the vectors of high bits,
+    /// which come first, and all vectors.
     pub const fn vectors(&self) -> (usize, usize) {
         match self.codes {
             Codes::Grid(grid) => (0, grid.vectors()),
@@ -97,7 +101,7 @@ impl Quants {
         }
     }
 
-    /// Returns the grid of a packed block's indices, if it has indices.
+    /// Returns the grid if the packed block has grid indices, otherwise `None`.
     pub const fn grid(&self) -> Option<&'static Grid> {
         match self.codes {
             Codes::Grid(grid) => Some(grid),
@@ -117,7 +121,8 @@ impl Quants {
         }
     }
 
-    /// Returns the fields of a packed block of `columns`, with a scale `d` for each `len` of them.
+    /// Returns the fields of a packed block of `columns` columns. Each `len` of these columns share
+    /// a `d`.
     const fn packed_fields(&self, columns: usize, len: usize) -> Fields {
         let (numbers, subs) = (STRIP * (columns / len), columns / SUB);
         let halves = Number::Half.bytes() * numbers;
@@ -146,8 +151,8 @@ impl Quants {
             (Some(scaled), CodesOfScales::Nibbles) => STRIP / 2 * (columns / scaled),
             _ => 0,
         };
-        // The next field begins on a cache line. No padding if it would exceed a hundredth of the
-        // block, or if the block has few vectors.
+        // Pads `d` so that the next field begins on a cache line. Adds no padding if it would
+        // exceed a hundredth of the block, or if the block has few vectors.
         let pads = columns == K_BLOCK && self.grid().is_none();
         let pad = if pads { fields.bytes().next_multiple_of(VECTOR) - fields.bytes() } else { 0 };
         let high = match self.grid() {
@@ -162,7 +167,7 @@ impl Quants {
     }
 }
 
-/// Returns the table row of a packed format.
+/// Returns the row of the format table for a packed format.
 pub(super) const fn row(
     format: Format,
     name: &'static str,
@@ -214,18 +219,19 @@ pub(super) const fn row(
     }
 }
 
-/// Place of a code's bits in a packed block's quants: the byte, and the bit in that byte.
+/// Places of a code's bits in the field `quants` of a packed block: each is a byte, and a bit in
+/// that byte.
 struct Places {
     low: (usize, usize),
     high: (usize, usize),
 }
 
 impl Quants {
-    /// Returns the places of row `r`, column `c`.
+    /// Returns the places of the code of row `r`, column `c`.
     const fn places(&self, r: usize, c: usize) -> Places {
         let (high, all) = self.vectors();
         let (first, group, byte) = (c / SUB * all, c % SUB / 4, 4 * r + c % 4);
-        // Number of groups in a vector.
+        // Numbers of groups of columns in a vector of low bits, and in a vector of high bits.
         let (low, each_high) = (8 / self.low.bits, 8 / if high > 0 { high } else { 8 });
         Places {
             low: ((first + high + group / low) * VECTOR + byte, group % low * self.low.bits),
@@ -251,7 +257,7 @@ impl Strip<'_> {
         })
     }
 
-    /// Returns the scale of element `i`, a signed byte.
+    /// Returns the code of the scale of element `i`.
     fn scale_code(&self, codes: &codec::ScaleCodes, i: usize) -> u8 {
         let (at, quants) = (i / codes.columns, self.row.format.quants());
         let scales = &self.block[self.offsets.scales..];
@@ -291,7 +297,7 @@ impl Reader for Strip<'_> {
             let places = quants.places(self.r, i);
             let low = bits(places.low, quants.low.bits);
             *code = match quants.high {
-                // Whole bytes are stored in the form that kernels multiply.
+                // Codes of eight bits are stored as the bytes that kernels multiply.
                 None if quants.low.bits == 8 => low ^ quants.byte(0),
                 None => low,
                 Some(high) => low | bits(places.high, high.bits) << quants.low.bits,
@@ -325,8 +331,9 @@ impl Reader for Strip<'_> {
     }
 }
 
-/// Packs one strip, bit by bit as the codec describes. This is the definition of packing. `rows`
-/// are 16 rows of `to.unpacked_format()`, each of whole blocks of `to`; `out` gets as many blocks.
+/// Packs one strip, bit by bit, as the codec describes. This function is the definition of packing.
+/// `rows` are 16 rows of `to.unpacked_format()`, each of whole blocks of `to`. `out` gets the same
+/// number of blocks.
 ///
 /// # Panics
 /// `to` is not a packed format, or the lengths do not fit together.
@@ -336,7 +343,7 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
     let blocks = (out.len() - to.row().tail.bytes()) / block_bytes;
     let (out, tail) = out.split_at_mut(blocks * block_bytes);
     assert_eq!(tail.len(), to.row().tail.bytes(), "whole blocks of {to}");
-    // Number of a file row's blocks in a packed block.
+    // Number of blocks of a file's row in one packed block.
     let each = to.block_len() / from.block_len();
     let row_bytes = blocks * each * from.block_bytes() + from.tail_bytes();
     assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
@@ -351,12 +358,12 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
             }
         }
     }
-    // Scales of whole rows, interleaved.
+    // Scales of whole rows, interleaved: the tails of 16 rows form the tail of the strip.
     let tails = rows.chunks_exact(row_bytes).map(|row| &row[row_bytes - from.tail_bytes()..]);
     tail.copy_from_slice(&tails.collect::<Vec<_>>().concat());
 }
 
-/// Packs block `number` of row `r`. Both are counted within the packed block.
+/// Packs block `number` of row `r` of a strip. Both numbers are relative to the packed block.
 fn pack_block(to: &FormatRow, r: usize, number: usize, reader: &Block<'_>, out: &mut [u8]) {
     let &Block { row: from, block, .. } = reader;
     let at = |name: &str| codec::offset(&to.fields, name);
@@ -432,7 +439,8 @@ fn pack_block(to: &FormatRow, r: usize, number: usize, reader: &Block<'_>, out: 
                         let code = reader.scale_code(&codes, s) << (r / 8 * 4);
                         out[at("scales") + STRIP / 2 * s + r % 8] |= code;
                     }
-                    // The words or signs, which contain the scales, are already packed.
+                    // These scales are in the words of `high` or in the signs, which are already
+                    // packed.
                     CodesOfScales::AboveSigns | CodesOfScales::High { .. } => {}
                 }
             }
@@ -450,7 +458,7 @@ fn pack_block(to: &FormatRow, r: usize, number: usize, reader: &Block<'_>, out: 
 mod tests {
     use super::*;
 
-    /// Tests random bit patterns of every field. Scales are kept finite.
+    /// Tests random bit patterns of every field, with finite scales.
     #[test]
     fn packed_rows_decode_to_the_same_numbers() {
         let mut state = 1u64;
@@ -468,7 +476,7 @@ mod tests {
             }
             for block in rows.chunks_exact_mut(from.block_bytes()).filter(|_| !from.has_row_scale()) {
                 let Some(quants) = from.quants() else {
-                    // Keeps the exponent below the top: no infinity, no NaN.
+                    // Clears exponent bits, so that the number is neither infinite nor NaN.
                     block[from.field("value") + 1] &= 0xbb;
                     continue;
                 };
@@ -483,7 +491,8 @@ mod tests {
             let mut found = vec![f32::NAN; STRIP * k];
             to.dequantise(&packed, &mut found);
             assert_eq!(found, right, "{to}");
-            // `pack` writes every byte: earlier contents make no difference.
+            // `pack` must write every byte, so the earlier contents of the output make no
+            // difference.
             let mut again = vec![0; packed.len()];
             pack(to, &rows, &mut again);
             assert!(packed == again, "{to}");

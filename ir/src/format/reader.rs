@@ -1,25 +1,24 @@
-//! Readers of the terms of an element's formula: codes, floats and scales.
+//! Readers of an element's code, floats and scale, which the codec's formula needs.
 //!
-//! Names of fields are looked up once for each row ([`Offsets`]), since a comparison of names takes
+//! Field names are looked up once for each format ([`Offsets`]), since a comparison of names takes
 //! longer than decoding a number.
 
 use super::codec::{Codes, Number, Plane, Quants, ScaleCodes, Scales, nibbles, offset, six_bits};
 use super::{FormatRow, digits};
 
-/// Byte offsets of the fields that numbers are made from. A missing field has offset 0, which is
-/// never read.
+/// Byte offsets of the fields that decoding reads. A missing field has offset 0, which is not used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offsets {
-    /// Offsets of the planes of codes.
+    /// Offset of the low bit plane of codes.
     pub low_plane: usize,
     pub high_plane: usize,
-    /// Offsets of the float fields.
+    /// Offset of the float field `d`.
     pub d: usize,
     pub m: usize,
     pub dmin: usize,
     /// Offset of integer scales.
     pub scales: usize,
-    /// Offsets of fields that only packed blocks have.
+    /// Offset of the nibbles of minimums, a field that only packed blocks have.
     pub mins: usize,
     pub high: usize,
     pub quants: usize,
@@ -47,11 +46,12 @@ impl Offsets {
     }
 }
 
-/// Access to the terms of an element's formula, in a block of a file or of a strip.
+/// Access to the code, floats and scale of an element, in a file's block or a packed block.
 pub(super) trait Reader {
     /// Writes the codes of consecutive elements, from `first` on.
     fn codes(&self, quants: &Quants, first: usize, codes: &mut [u8]);
-    /// Reads the float at a field's offset that holds for element `i`.
+    /// Reads the float field at offset `field`, which may have different values for different
+    /// elements `i`.
     fn float(&self, number: Number, field: usize, i: usize) -> f32;
     /// Reads the scale and minimum of element `i`.
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32);
@@ -67,14 +67,14 @@ pub(super) struct Block<'a> {
 }
 
 impl Plane {
-    /// Adds the bits of consecutive elements to their codes, `above` bits higher; `bytes` begin
-    /// with the plane's field.
+    /// Adds the plane's bits to the codes of consecutive elements, shifted left by `above`. `bytes`
+    /// begin with the plane's field.
     fn add_bits(&self, bytes: &[u8], above: usize, first: usize, codes: &mut [u8]) {
         let mask = ((1u16 << self.bits) - 1) as u8;
         let (mut at, end) = (0, codes.len());
         while at < end {
             let (byte, shift) = self.place(first + at);
-            // Within the plane's run, neighbours are in neighbouring bytes.
+            // Within a run of the plane, neighbouring elements are in neighbouring bytes.
             let count = (self.run - (first + at) % self.run).min(end - at);
             for (code, byte) in codes[at..at + count].iter_mut().zip(&bytes[byte..]) {
                 *code |= (byte >> shift & mask) << above;

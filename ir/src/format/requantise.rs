@@ -1,5 +1,5 @@
 //! Requantisation of rows of any weight format to a format with a scale for the whole row. This
-//! code defines the results.
+//! code is the reference for the results.
 //!
 //! ```text
 //! q4_k row: 8 scales and minimums for every 256 columns
@@ -9,32 +9,33 @@
 //! ```
 //!
 //! With eight bits, the largest magnitude becomes 127. With four bits, a scale that fits the
-//! largest magnitude would give most of a long row only a few codes. The search therefore also
-//! tries scales that clip. It takes the scale whose row has the least squared error, with the
-//! factor that reduces the error further: `d = sum(x q) / sum(q q)`.
+//! largest magnitude would give most elements of a long row only a few codes. The search therefore
+//! also tries smaller scales, which clip large elements. It takes the codes with the least squared
+//! error, and then the scale that is best for these codes: `d = sum(x q) / sum(q q)`.
 //!
-//! The error is smooth in the scale's logarithm and has one minimum, except with a few outliers. A
-//! few coarse steps, then finer ones around the best scale, are therefore enough. For rows of a few
-//! hundred numbers and more, the error is within 1 % of that of 600 tries (a test).
+//! Except with a few outliers, the error is a smooth function of the scale's logarithm with one
+//! minimum. A few coarse steps, and then finer ones around the best scale, are therefore enough. A
+//! test checks that the error of rows of a few hundred numbers is within 1 % of the best of 600
+//! scales.
 //!
-//! In `i4_g128`, the search first finds a scale for each group. It needs fewer trials, since the
-//! largest of 128 numbers is seldom an outlier. The largest of these scales becomes the largest
-//! multiple. Each group takes the better of the two multiples next to its own scale. At the end
-//! comes the factor with the least error for the whole row.
+//! In `i4_g128`, the search first finds a scale for each group of 128 columns. It needs fewer
+//! trials, since the largest of 128 numbers is seldom an outlier. The largest group scale becomes
+//! the largest multiple. Each group takes the better of the two multiples next to its own scale.
+//! Finally, `d` becomes the factor with the least error for the whole row.
 //!
 //! Functions are `inline`, so that the optimisations of the calling crate apply.
 
 use super::codec::{MOST_MULTIPLE, Quants, Values};
 use super::{Codec, Format};
 
-/// First trials, as fractions of the scale that fits the largest magnitude: powers of two with
-/// steps of one half in the exponent.
+/// First scales that are tried, as fractions of the scale that fits the largest magnitude: powers
+/// of `sqrt(1/2)`.
 const COARSE: [f32; 5] = [1.0, std::f32::consts::FRAC_1_SQRT_2, 0.5, 0.353_553_38, 0.25];
-/// Factors on the best scale that are tried next, in both directions: roots of 2 of degree 4, 8
-/// and 16.
+/// Factors on the best scale so far. The search tries each factor and its inverse: the 4th, 8th and
+/// 16th root of 2.
 const FINE: [f32; 3] = [1.189_207_1, 1.090_507_7, 1.044_273_8];
-/// Trials for a group's scale, as fractions of the scale that fits. Only about four bits of a
-/// group's scale are stored.
+/// Scales that are tried for a group, as fractions of the scale that fits its largest magnitude.
+/// Only about four bits of a group's scale are stored, so few trials are enough.
 const OF_GROUPS: [f32; 3] = [1.0, 0.875, 0.75];
 
 /// Converts rows of `row_len` elements in `from` to rows in `to`, one of
@@ -62,7 +63,7 @@ pub fn of_floats(to: Format, x: &[f32], row_len: usize) -> Vec<u8> {
     out
 }
 
-/// Converts a row.
+/// Converts one row of numbers.
 #[inline]
 fn row(to: Format, quants: &Quants, x: &[f32], out: &mut [u8]) {
     let range = Range::from_quants(quants);
@@ -90,13 +91,13 @@ fn row(to: Format, quants: &Quants, x: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Writes codes into a plane of blocks. The bits there must be zero.
+/// Writes codes into the plane of blocks. The plane's bits must be zero.
 #[inline]
 pub(super) fn put_codes(to: Format, quants: &Quants, codes: &[u8], blocks: &mut [u8]) {
     let at = to.field(quants.low.field);
     let (bits, run) = (quants.low.bits, quants.low.run);
     for (codes, block) in codes.chunks_exact(to.block_len()).zip(blocks.chunks_exact_mut(to.block_bytes())) {
-        // Follows `Plane::place`, byte after byte.
+        // Places are those of [`Plane::place`], byte after byte.
         for (codes, bytes) in codes.chunks_exact(run * 8 / bits).zip(block[at..].chunks_exact_mut(run)) {
             for (i, codes) in codes.chunks_exact(run).enumerate() {
                 bytes.iter_mut().zip(codes).for_each(|(byte, code)| *byte |= code << (i * bits));
@@ -105,20 +106,21 @@ pub(super) fn put_codes(to: Format, quants: &Quants, codes: &[u8], blocks: &mut 
     }
 }
 
-/// A scale, and the factor that turns elements into codes: the inverse, except for rounding.
+/// A scale with its inverse, the factor that turns elements into codes. The inverse is rounded.
 #[derive(Clone, Copy)]
 struct Scale {
     d: f32,
     inverse: f32,
 }
 
-/// Elements with a common scale.
+/// Scale of a group of columns: its multiple of the row's scale, and the inverse.
 struct Group {
     multiple: i8,
     inverse: f32,
 }
 
-/// Sum of elements times their codes' numbers, and sum of squares of the numbers.
+/// Sums over the elements: of each element times its code's number, and of the squares of these
+/// numbers.
 #[derive(Clone, Copy)]
 struct Sums {
     with_x: f64,
@@ -126,13 +128,13 @@ struct Sums {
 }
 
 impl Sums {
-    /// Returns the gain: with the best scale for these codes, the squared error is that of x minus
-    /// this.
+    /// Returns the reduction of the squared error with the best scale for these codes. The squared
+    /// error is the sum of squares of x minus this reduction.
     fn error_reduction(self) -> f64 {
         self.with_x * self.with_x / self.squares
     }
 
-    /// Returns the gain with any scale.
+    /// Returns the reduction of the squared error with this scale.
     fn gained_with(self, scale: f64) -> f64 {
         scale * (2.0 * self.with_x - scale * self.squares)
     }
@@ -146,12 +148,12 @@ struct Best {
 }
 
 impl Best {
-    /// Tries a scale. Returns whether the scale is better than all earlier ones.
+    /// Tries a scale, and keeps it if it is better than all earlier ones. Returns whether it is.
     #[inline]
     fn takes(&mut self, range: &Range, x: &[f32], tried: f32) -> bool {
         let inverse = tried.recip();
         let sums = range.sums(x, inverse);
-        // False for a NaN, which a scale that is not finite gives.
+        // The comparison is false for NaN, which comes from a scale that is not finite.
         let better = sums.error_reduction() > self.gained;
         if better {
             let d = (sums.with_x / sums.squares) as f32;
@@ -161,25 +163,26 @@ impl Best {
     }
 }
 
-/// Numbers that codes can be.
+/// Range of the numbers that codes stand for.
 struct Range {
     least: f32,
     most: f32,
 }
 
-/// Adding this constant rounds to the nearest integer, halves to even. The lowest bits of the sum
-/// are then the integer's. Not every x86-64 has an instruction for this.
+/// Constant that rounds to the nearest integer, halves to even, when it is added. The lowest bits
+/// of the sum are then those of the integer. Some x86-64 processors have no rounding instruction.
 const ROUNDS: f32 = 12_582_912.0;
-/// Number of parallel sums. Their order is the same on every machine, and compilers turn them into
-/// vectors.
+/// Number of parallel partial sums. The order of additions is then the same on every machine, and
+/// compilers use vectors.
 const LANES: usize = 16;
-/// Number of elements after which sums of f32 are added to one of f64.
+/// Number of elements after which the f32 partial sums are added to an f64 sum.
 const EXACT: usize = 1024;
 
 impl Range {
     fn from_quants(quants: &Quants) -> Range {
         match quants.values {
-            // The limit of activations: two products of -128 would exceed a 16-bit word.
+            // Activations have the same limit: the sum of two products of -128 would exceed a
+            // 16-bit word.
             Values::Signed => Range { least: -127.0, most: 127.0 },
             Values::Linear { zero } => {
                 Range { least: -f32::from(zero), most: f32::from(quants.max()) - f32::from(zero) }
@@ -188,7 +191,7 @@ impl Range {
         }
     }
 
-    /// Returns an element's number plus [`ROUNDS`].
+    /// Returns the number of an element's code plus [`ROUNDS`].
     #[inline]
     fn rounded_code(&self, x: f32, inverse: f32) -> f32 {
         (x * inverse).clamp(self.least, self.most) + ROUNDS
@@ -202,7 +205,7 @@ impl Range {
             Values::Linear { zero } => zero,
             Values::Codebook(_) => unreachable!("a requantised format has no codebook"),
         };
-        // The mask also limits the bits of a NaN to those of a code.
+        // The mask also limits NaN to the bits of a code.
         let mask = ((1u16 << quants.low.bits) - 1) as u8;
         for (x, code) in x.iter().zip(codes) {
             *code = (self.rounded_code(*x, inverse).to_bits() as u8).wrapping_add(zero) & mask;
@@ -231,8 +234,8 @@ impl Range {
         sums
     }
 
-    /// Returns the scale that fits all elements. The extreme element gets the number whose negative
-    /// is not representable, if there is one.
+    /// Returns the scale with which no element is clipped. The range may have a number whose
+    /// negative is outside the range; the extreme element gets this number.
     #[inline]
     fn fits(&self, x: &[f32]) -> Scale {
         let extreme = x.iter().fold(0f32, |extreme, &x| if x.abs() > extreme.abs() { x } else { extreme });
@@ -261,8 +264,8 @@ impl Range {
         best.scale
     }
 
-    /// Returns the best of these fractions of the scale `fits`. Tries them in descending order,
-    /// until two are worse.
+    /// Returns the best scale among `parts`, which are fractions of the scale `fits`. Tries them in
+    /// descending order, until two in a row are worse than the best.
     #[inline]
     fn best(&self, x: &[f32], fits: Scale, parts: &[f32]) -> Best {
         let mut best = Best { scale: fits, gained: f64::NEG_INFINITY, tried: fits.d };
@@ -276,7 +279,7 @@ impl Range {
         best
     }
 
-    /// Returns the scale of a row, and for each group of `columns` elements its multiple.
+    /// Returns the scale of a row, and the multiple of each group of `columns` elements.
     #[inline]
     fn multiples(&self, x: &[f32], columns: usize) -> (f32, Vec<Group>) {
         let own = |x: &[f32]| match self.fits(x) {
@@ -335,18 +338,20 @@ mod tests {
             let lost: f64 = x.iter().zip(back(to, &x)).map(|(x, y)| square(x - y)).sum();
             lost / x.iter().map(|x| square(*x)).sum::<f64>()
         };
-        // A uniform error of one step gives (amax / 127)^2 / 12. With 16 codes, the error is a
-        // hundredth of a normal row's energy.
+        // With a step of amax / 127, a uniform rounding error gives (amax / 127)^2 / 12. With 16
+        // codes, the error is a hundredth of the energy of a row of normally distributed numbers.
         let amax = x.iter().fold(0f32, |m, x| m.max(x.abs()));
         let mean_square = x.iter().map(|x| f64::from(x * x)).sum::<f64>() / x.len() as f64;
         let uniform = f64::from(amax / 127.0).powi(2) / 12.0 / mean_square;
         assert!(error(Format::I8Row) < uniform * 1.1 && error(Format::I8Row) > uniform * 0.8);
         assert!((0.008..0.014).contains(&error(Format::I4Row)), "{}", error(Format::I4Row));
-        // The largest of 128 numbers is smaller than the largest of a row, so steps are smaller.
+        // The largest of 128 numbers is smaller than the largest of a row, so the steps of groups
+        // are smaller.
         assert!((0.006..0.0105).contains(&error(Format::I4G128)), "{}", error(Format::I4G128));
     }
 
-    /// Rows with outliers, or with columns of different sizes, need scales by groups.
+    /// Rows with outliers, or with columns of different sizes, have a smaller error with scales by
+    /// groups.
     #[test]
     fn an_outlier_costs_its_group_alone() {
         let mut random = Random::new(9);
@@ -357,7 +362,7 @@ mod tests {
         let before = lost(Format::I4G128, &x);
         x[700] = 12.0;
         let [by_row, by_groups] = [Format::I4Row, Format::I4G128].map(|to| lost(to, &x));
-        // Most of the error is in the 127 other elements of its group.
+        // Error of the 127 other elements in the outlier's group, which have most of the error.
         let beside: f64 = x[640..768].iter().map(|x| square(*x)).sum::<f64>() - square(x[700]);
         assert!(
             by_groups < beside + 3.0 * before && by_groups < by_row / 5.0,
@@ -375,7 +380,7 @@ mod tests {
         let mut random = Random::new(11);
         let square = |x: f32| f64::from(x) * f64::from(x);
         for len in [128, 512, 2048] {
-            // Uniform numbers, and numbers with ever longer tails.
+            // Uniformly distributed numbers, then distributions with ever longer tails.
             for power in [1, 3, 5] {
                 let (mut lost, mut least) = (0.0, 0.0);
                 for _ in 0..ROWS {
@@ -400,8 +405,8 @@ mod tests {
         assert_eq!(back(Format::I4Row, &[0.0; 64]), [0.0; 64]);
         assert_eq!(back(Format::I8Row, &[0.0; 64]), [0.0; 64]);
         assert_eq!(back(Format::I4G128, &[0.0; 128]), [0.0; 128]);
-        // Groups with scales that are multiples of one, of both signs, and a group of zeros. Only
-        // the rounding of a scale remains.
+        // Groups whose scales are multiples of one number, of both signs, and a group of zeros. The
+        // only error is the rounding of a scale.
         let scales = [7.5, 4.0, -0.5, 0.0, -7.5];
         let x: Vec<f32> =
             (0..scales.len() * 128).map(|i| (i % 16) as f32 * scales[i / 128] - 8.0 * scales[i / 128]).collect();

@@ -1,4 +1,4 @@
-//! Values of attributes.
+//! Values of the attributes of ops.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,12 @@ use crate::format::Format;
 pub enum Attr {
     /// An integer.
     Int(i64),
-    /// A float of 32 bits, as model files store them and kernels take them. IR text has the fewest
-    /// digits that read back to the same bits.
+    /// A 32-bit float, as in model files and kernels. IR text has the fewest digits that read back
+    /// to the same bits.
     Float(f32),
     /// `true` or `false`.
     Bool(bool),
-    /// A word that the op table lists.
+    /// One of the words that the op table lists for the attribute.
     Word(String),
     /// A block format.
     Format(Format),

@@ -1,5 +1,5 @@
-//! Attributes that several ops share, as structs: [`super::builder`] takes them, and the
-//! interpreter and passes read them back.
+//! Groups of attributes that several ops share, as structs. The methods of [`super::builder`] take
+//! these structs. The interpreter and passes read them from ops.
 //!
 //! ```text
 //! %q = rope %h, %pos, _, _ {base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0,
@@ -7,7 +7,7 @@
 //!                           attn_factor = 1.0} : f32[T, 8, 64]
 //! ```
 //!
-//! Invariant: `from_op(op).attrs()` equals the op's attributes of these names, in the op table's
+//! Invariant: `from_op(op).attrs()` equals the op's attributes with these names, in the op table's
 //! order.
 
 use serde::{Deserialize, Serialize};
@@ -24,14 +24,14 @@ pub enum RopeScaling {
     None,
     /// Angles are divided by `factor`.
     Linear,
-    /// Low frequencies are divided by `factor` and high ones stay, with a ramp between them from
-    /// one whole pair to another (YaRN).
+    /// Low frequencies are divided by `factor` and high ones stay. Between them is a linear ramp
+    /// from one pair of elements to another (YaRN).
     Yarn,
-    /// YaRN with a ramp whose ends may lie between pairs (`truncate: false` in configurations).
+    /// YaRN with a ramp whose ends may lie between two pairs (`truncate: false` in configurations).
     YarnUntruncated,
 }
 
-/// Function that turns a router's logits into weights.
+/// Function that turns a router's logits into expert weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteScore {
     /// Softmax over all experts.
@@ -42,16 +42,16 @@ pub enum RouteScore {
     Chosen,
     /// The square root of `ln(1 + exp(logit))`.
     RootSoftplus,
-    /// A softmax for each chosen expert, over the experts that remain at that point and have logits
-    /// near the highest remaining one. Inference of models trained with SparseMixer (Phi-3.5-MoE)
-    /// does this. "Near" means a distance of at most [`SPARSE_MIXER_NEAR`] times the larger of both
+    /// A softmax for each chosen expert, over the experts that are not yet chosen and have logits
+    /// near the highest of them. Inference of models trained with SparseMixer (Phi-3.5-MoE) does
+    /// this. "Near" means a distance of at most [`SPARSE_MIXER_NEAR`] times the larger of the two
     /// magnitudes.
     SparseMixer,
 }
 
 impl RouteScore {
-    /// Whether an expert's weight depends on the experts that remain when it is chosen. If so,
-    /// logits alone choose, among all experts.
+    /// Whether an expert's weight depends on which experts are not yet chosen at its turn. Such
+    /// routers choose by logits alone, among all experts.
     pub fn weighs_by_those_left(self) -> bool {
         match self {
             RouteScore::Softmax | RouteScore::Sigmoid | RouteScore::Chosen | RouteScore::RootSoftplus => false,
@@ -60,8 +60,8 @@ impl RouteScore {
     }
 }
 
-/// Maximum distance of a logit from the highest remaining one, relative to the larger of both
-/// magnitudes: twice `router_jitter_noise`.
+/// Maximum distance of a logit from the highest remaining one, relative to the larger of the two
+/// magnitudes. The value is twice `router_jitter_noise`.
 pub const SPARSE_MIXER_NEAR: f64 = 0.02;
 
 /// Activation function of the gate in a gated linear unit.
@@ -74,11 +74,11 @@ pub enum Activation {
     Gelu,
     /// `x / (1 + exp(-1.702 x))`.
     QuickGelu,
-    /// `min(silu(x), limit)`: the limit applies to the function's result, and the gate itself has
-    /// none (Step-3.5).
+    /// `min(silu(x), limit)`. The limit applies to the function's result; its argument is not
+    /// limited (Step-3.5).
     LimitedSilu,
-    /// `bend * tanh(x / bend) / (1 + exp(-x))`: bounded smoothly instead of clamped. The limit
-    /// bounds up in the same way (SiTU, Kimi K3).
+    /// `bend * tanh(x / bend) / (1 + exp(-x))`: the gate is bounded smoothly instead of clamped.
+    /// The attribute `limit` bounds the up projection in the same way (SiTU, Kimi K3).
     BentSilu,
     /// `max(x, 0)`: ReGLU.
     Relu,
@@ -103,7 +103,7 @@ impl Activation {
         }
     }
 
-    /// Whether gate and up are bounded smoothly (by `tanh`) instead of clamped.
+    /// Whether gate and up projections are bounded smoothly (by `tanh`) instead of clamped.
     pub fn bends(self) -> bool {
         match self {
             Activation::Silu
@@ -118,7 +118,7 @@ impl Activation {
     }
 }
 
-/// Mapping from value heads to key heads, if there are fewer key heads.
+/// Mapping from value heads to key heads, for layers with fewer key heads than value heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyHeads {
     /// Adjacent value heads share a key head.
@@ -127,27 +127,27 @@ pub enum KeyHeads {
     Interleaved,
 }
 
-/// Reason to load experts.
+/// Reason to load experts before their use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetch {
-    /// A router chose the experts, and an op will wait for them.
+    /// A router chose these experts, and a later op will wait for them.
     Routed,
-    /// The experts are a prediction of a router's choice.
+    /// A prediction of a router's choice names these experts.
     Predicted,
 }
 
 macro_rules! words {
     ($ty:ident { $($variant:ident $word:literal),* }) => {
         impl $ty {
-            /// The words in IR text.
+            /// Words of all variants in IR text.
             pub const WORDS: &'static [&'static str] = &[$($word),*];
 
-            /// The word in IR text.
+            /// Returns the word of this variant in IR text.
             pub fn word(self) -> &'static str {
                 match self { $($ty::$variant => $word),* }
             }
 
-            /// The variant with this word.
+            /// Returns the variant with this word, or `None`.
             pub fn from_word(word: &str) -> Option<$ty> {
                 match word { $($word => Some($ty::$variant),)* _ => None }
             }
@@ -162,27 +162,30 @@ words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSil
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 
-/// The attributes of `rope`, also part of `rope.heads` and `rope.append`. [`super::interpret`]
-/// defines each of them.
+/// Attributes of `rope`, which `rope.heads` and `rope.append` also have. [`super::interpret`]
+/// defines their meaning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeAttrs {
     /// Base of the angles: pair `i` at position `p` turns by `p * base^(-2i / dims)`.
     pub base: f64,
-    /// Number of leading elements of a head that are rotated, an even number. The rest stay.
+    /// Number of leading elements of a head that are rotated, an even number. The other elements
+    /// stay.
     pub dims: u64,
-    /// Elements that form a pair.
+    /// Choice of the two elements that form a pair.
     pub style: RopeStyle,
-    /// Context extension.
+    /// Method of scaling to longer contexts.
     pub scaling: RopeScaling,
-    /// Context extension factor, at least 1 if it is used.
+    /// Ratio of the extended context to the original one, at least 1 if the scaling uses it.
     pub factor: f64,
-    /// Context length in training (yarn).
+    /// Context length in training. Only YaRN uses it.
     pub original_context: u64,
-    /// Rotations over the original context above which a frequency stays (yarn; usually 32).
+    /// Number of rotations over the original context above which a frequency stays. Only YaRN uses
+    /// it; usually 32.
     pub beta_fast: f64,
-    /// Rotations below which a frequency is divided by `factor` (yarn; usually 1).
+    /// Number of rotations over the original context below which a frequency is divided by
+    /// `factor`. Only YaRN uses it; usually 1.
     pub beta_slow: f64,
-    /// Factor on the rotated elements. Yarn also multiplies them by `1 + 0.1 ln(factor)`.
+    /// Factor on the rotated elements. YaRN also multiplies them by `1 + 0.1 ln(factor)`.
     pub attn_factor: f64,
 }
 
@@ -202,7 +205,7 @@ impl RopeAttrs {
         }
     }
 
-    /// Returns the attributes in the op table's order.
+    /// Returns the attributes in the order of the op table.
     pub fn attrs(&self) -> Vec<Attr> {
         vec![
             Attr::rounded(self.base),
@@ -217,8 +220,8 @@ impl RopeAttrs {
         ]
     }
 
-    /// Reads the attributes of an op that has them. Any other op, or one that does not verify, is a
-    /// bug here.
+    /// Reads the attributes of an op that has them. Panics on any other op, and on an op that the
+    /// verifier would reject.
     pub fn from_op(op: &Op) -> RopeAttrs {
         let style = op.attr("style").word();
         let scaling = op.attr("scaling").word();
@@ -236,46 +239,46 @@ impl RopeAttrs {
     }
 }
 
-/// The attributes of `attention`: changes to the scores, which are products of queries and keys.
+/// Attributes of `attention`: changes to the scores, the products of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreAttrs {
-    /// Factor on products.
+    /// Factor on the products.
     pub scale: f64,
-    /// Soft cap of the scores (`cap * tanh(score / cap)`); 0 for none.
+    /// Soft cap of the scores (`cap * tanh(score / cap)`); 0 for no cap.
     pub cap: f64,
     /// Maximum bias (ALiBi), which determines the slopes of the heads; 0 for no slopes. A slope
-    /// lowers scores with distance.
+    /// lowers the scores of distant positions.
     pub max_bias: f64,
-    /// Factor on the slopes; 0 for none.
+    /// Factor on all slopes.
     pub slope: f64,
-    /// Number of positions that a row sees before and after its own, if it sees both; 0 if it sees
-    /// all positions up to `pos`.
+    /// Number of positions that a query sees before, and also after, its own position. 0 means that
+    /// a query sees all positions up to its own.
     pub reach: u64,
 }
 
 impl ScoreAttrs {
-    /// Returns attributes for products times a factor.
+    /// Returns attributes that only multiply products by a factor.
     pub fn plain(scale: f64) -> ScoreAttrs {
         ScoreAttrs { scale, cap: 0.0, max_bias: 0.0, slope: 0.0, reach: 0 }
     }
 
-    /// Returns the attributes in the op table's order.
+    /// Returns the attributes in the order of the op table.
     pub fn attrs(&self) -> Vec<Attr> {
         let scores = [self.scale, self.cap, self.max_bias, self.slope].map(Attr::rounded);
         scores.into_iter().chain([Attr::Int(self.reach.cast_signed())]).collect()
     }
 
-    /// Reads the attributes of an `attention`. Any other op, or one that does not verify, is a bug
-    /// here.
+    /// Reads the attributes of an `attention`. Panics on any other op, and on an op that the
+    /// verifier would reject.
     pub fn from_op(op: &Op) -> ScoreAttrs {
         let [scale, cap, max_bias, slope] = ["scale", "cap", "max_bias", "slope"].map(|name| op.attr(name).float());
         ScoreAttrs { scale, cap, max_bias, slope, reach: op.attr("reach").int().unsigned_abs() }
     }
 
-    /// Returns the slope of a head: the decrease of its scores for each position before the row's
-    /// position. 0 means no decrease. The source is "Train Short, Test Long" (arXiv 2108.12409).
-    /// The number of heads may not be a power of two. Then heads beyond the largest power of two
-    /// below it take every other slope of twice that power. The result is multiplied by `slope`.
+    /// Returns the slope of a head: the decrease of its scores for each position of distance. 0
+    /// means no decrease. The source is "Train Short, Test Long" (arXiv 2108.12409). If the number
+    /// of heads is not a power of two, let `n` be the largest power of two below it. Heads from `n`
+    /// on have every other slope of `2 n` heads. The result includes the factor `slope`.
     ///
     /// ```
     /// use ixc_ir::graph::attrs::ScoreAttrs;
@@ -300,26 +303,27 @@ impl ScoreAttrs {
     }
 }
 
-/// The attributes of `temperature`: rows are multiplied by
-/// `1 + scale * ln(1 + floor((position + offset) / length))`.
+/// Attributes of `temperature`: each row is multiplied by `1 + scale * ln(1 + floor((position +
+/// offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TemperatureAttrs {
     /// Factor on the logarithm.
     pub scale: f64,
-    /// Number of positions that share a factor.
+    /// Number of consecutive positions that share a factor.
     pub length: u64,
-    /// Number of positions that the first range has less than the others.
+    /// Number that is added to positions: the first positions with a common factor are fewer by
+    /// this number.
     pub offset: u64,
 }
 
 impl TemperatureAttrs {
-    /// Returns the attributes in the op table's order.
+    /// Returns the attributes in the order of the op table.
     pub fn attrs(&self) -> Vec<Attr> {
         vec![Attr::rounded(self.scale), int(self.length), int(self.offset)]
     }
 
-    /// Reads the attributes of a `temperature`. Any other op, or one that does not verify, is a bug
-    /// here.
+    /// Reads the attributes of a `temperature`. Panics on any other op, and on an op that the
+    /// verifier would reject.
     pub fn from_op(op: &Op) -> TemperatureAttrs {
         TemperatureAttrs {
             scale: op.attr("scale").float(),
@@ -328,35 +332,36 @@ impl TemperatureAttrs {
         }
     }
 
-    /// Returns the factor at a position.
+    /// Returns the factor for rows at a position.
     pub fn factor(&self, position: u64) -> f64 {
         1.0 + self.scale * (((position + self.offset) / self.length) as f64).ln_1p()
     }
 }
 
-/// The attributes of `route`.
+/// Attributes of `route`, the choice of experts by a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouteAttrs {
-    /// Number of experts for each row.
+    /// Number of experts for each token.
     pub top_k: u64,
     /// Function from logits to weights.
     pub score: RouteScore,
-    /// Number of equal groups of adjacent experts.
+    /// Number of equal groups that adjacent experts form.
     pub groups: u64,
-    /// Number of groups whose experts can be chosen: those with the largest sum of their two
-    /// highest scores, bias included.
+    /// Number of groups whose experts can be chosen. These are the groups with the largest sum of
+    /// their two highest scores, bias included.
     pub groups_kept: u64,
-    /// Number of a group's highest scores that are summed to choose groups, if it is not two: 1, or
-    /// 0 for two.
+    /// Number of a group's highest scores whose sum is compared when groups are chosen: 1, or 0 for
+    /// two.
     pub group_best: u64,
-    /// Whether the chosen weights are divided by their sum.
+    /// Whether the weights of the chosen experts are divided by their sum.
     pub normalise: bool,
-    /// Factor on the weights, applied last.
+    /// Factor on the weights, applied after all other steps.
     pub scale: f64,
 }
 
 impl RouteAttrs {
-    /// Returns attributes for the `top_k` of all experts, by a softmax over all.
+    /// Returns attributes for the `top_k` of all experts, with weights from a softmax over all
+    /// experts.
     pub fn softmax(top_k: u64, normalise: bool) -> RouteAttrs {
         RouteAttrs {
             top_k,
@@ -369,7 +374,7 @@ impl RouteAttrs {
         }
     }
 
-    /// Returns the attributes in the op table's order.
+    /// Returns the attributes in the order of the op table.
     pub fn attrs(&self) -> Vec<Attr> {
         vec![
             int(self.top_k),
@@ -382,7 +387,8 @@ impl RouteAttrs {
         ]
     }
 
-    /// Reads the attributes of a `route`. Any other op, or one that does not verify, is a bug here.
+    /// Reads the attributes of a `route`. Panics on any other op, and on an op that the verifier
+    /// would reject.
     pub fn from_op(op: &Op) -> RouteAttrs {
         let score = op.attr("score").word();
         RouteAttrs {
@@ -397,18 +403,17 @@ impl RouteAttrs {
     }
 }
 
-/// The attributes of a gated linear unit:
-/// `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`. Some activations take
-/// `min(act(gate), limit)` instead ([`Activation::limits_result`]).
+/// Attributes of a gated linear unit: `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`.
+/// Some activations compute `min(act(gate), limit)` instead ([`Activation::limits_result`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateAttrs {
     /// Activation function of the gate.
     pub act: Activation,
-    /// Maximum of gate and up; 0 for no limit.
+    /// Maximum of the gate projection, and of the magnitude of the up projection; 0 for no limit.
     pub limit: f64,
-    /// Number that is added to up.
+    /// Number that is added to the up projection.
     pub shift: f64,
-    /// Bound of a smoothly bounded gate; 0 if the gate is clamped.
+    /// Bound of a smoothly bounded gate; 0 for activations that do not bend.
     pub bend: f64,
 }
 
@@ -418,14 +423,14 @@ impl GateAttrs {
         GateAttrs { act, limit: 0.0, shift: 0.0, bend: 0.0 }
     }
 
-    /// Returns the attributes in the op table's order.
+    /// Returns the attributes in the order of the op table.
     pub fn attrs(&self) -> Vec<Attr> {
         let numbers = [self.limit, self.shift, self.bend].map(Attr::rounded);
         [Attr::Word(self.act.word().to_string())].into_iter().chain(numbers).collect()
     }
 
-    /// Reads the attributes of an op that has them. Any other op, or one that does not verify, is a
-    /// bug here.
+    /// Reads the attributes of an op that has them. Panics on any other op, and on an op that the
+    /// verifier would reject.
     pub fn from_op(op: &Op) -> GateAttrs {
         let act = op.attr("act").word();
         GateAttrs {
@@ -443,7 +448,8 @@ pub fn ngram_attrs(hash: &Hash) -> Vec<Attr> {
     vec![int(hash.end.into()), m0, m1, m2, m3, int(hash.modulus.into()), int(hash.offset.into())]
 }
 
-/// Reads the hash of an `ngram`. Any other op, or one that does not verify, is a bug here.
+/// Reads the hash of an `ngram`. Panics on any other op, and on an op that the verifier would
+/// reject.
 pub fn ngram_hash(op: &Op) -> Hash {
     let number = |name: &str| op.attr(name).int().unsigned_abs();
     Hash {
@@ -454,8 +460,8 @@ pub fn ngram_hash(op: &Op) -> Hash {
     }
 }
 
-/// Returns an integer attribute. A value beyond `i64` becomes `i64::MAX`, which no type rule
-/// accepts: the value stays an error.
+/// Returns an integer attribute. A value beyond `i64` becomes `i64::MAX`. No type rule accepts this
+/// number, so the value stays an error.
 pub(super) fn int(value: u64) -> Attr {
     Attr::Int(i64::try_from(value).unwrap_or(i64::MAX))
 }

@@ -1,5 +1,5 @@
-//! Construction of a graph. Each op has a method, which returns the defined values, or the reason
-//! why the op has no type.
+//! Construction of a graph. Each op has a method that returns the values the op defines. If the
+//! type rule rejects the op, it returns the reason.
 //!
 //! ```
 //! use ixc_ir::format::Format;
@@ -21,8 +21,9 @@
 //! # }
 //! ```
 //!
-//! Result: every op fits its type rule and is defined before it is used. The builder does not see a
-//! token used twice or a name given twice; [`super::verify`] does.
+//! Result: every op fits its type rule, and every value is defined before its use. The builder does
+//! not detect a state token that is used twice or a name that is given twice; [`super::verify`]
+//! does.
 
 use std::collections::HashMap;
 
@@ -36,7 +37,7 @@ use super::{
 use crate::format::Format;
 use crate::ngram::Hash;
 
-/// A module under construction, with one open function.
+/// A module under construction, with one unfinished function.
 #[derive(Clone, Debug, Default)]
 pub struct GraphBuilder {
     module: Module,
@@ -45,7 +46,7 @@ pub struct GraphBuilder {
     states: HashMap<String, StateId>,
 }
 
-/// The parameters of `@step`, in order.
+/// Parameters of the function `@step`, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct StepParams {
     /// Token ids, `i32[T]`.
@@ -56,24 +57,24 @@ pub struct StepParams {
     pub rows: ValueId,
 }
 
-/// Divisors of the frequencies of a rotation.
+/// Weights with divisors of RoPE's frequencies.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RopeFactors {
-    /// Divisors for contexts up to the length before scaling, or for all contexts if `long` is
-    /// `None`.
+    /// Divisors for contexts up to the original length. If `long` is `None`, they are for all
+    /// contexts.
     pub short: Option<WeightId>,
-    /// Divisors for longer contexts.
+    /// Divisors for contexts longer than the original length.
     pub long: Option<WeightId>,
 }
 
-/// Operands of `linear.qkv` for one of query, key and value.
+/// Operands of `linear.qkv` for one of its three products: query, key or value.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearPart {
-    /// The rows in the activation format of `w`.
+    /// Input rows, in the activation format of `w`.
     pub x: ValueId,
-    /// Weight that the rows are multiplied by.
+    /// Weight matrix of the product.
     pub w: WeightId,
-    /// Bias of the result; `None` without one.
+    /// Bias that is added to the product, or `None`.
     pub bias: Option<WeightId>,
 }
 
@@ -86,7 +87,7 @@ fn opt_value(value: Option<ValueId>) -> Operand {
 }
 
 impl GraphBuilder {
-    /// Starts a new module with one open function of this name.
+    /// Starts a new module with an unfinished function of this name.
     pub fn new(function: &str) -> GraphBuilder {
         GraphBuilder {
             function: Function { name: function.to_string(), ..Function::default() },
@@ -94,7 +95,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Starts a new function of this name in an existing module.
+    /// Starts a new function in an existing module.
     pub fn extend(module: Module, function: &str) -> GraphBuilder {
         let ids = (0..).map(WeightId);
         let names = module.weights.iter().map(|weight| weight.name.clone()).zip(ids).collect();
@@ -102,32 +103,31 @@ impl GraphBuilder {
         GraphBuilder { module, names, states, ..GraphBuilder::new(function) }
     }
 
-    /// Returns the module so far, without the open function.
+    /// Returns the module so far, without the unfinished function.
     pub fn module(&self) -> &Module {
         &self.module
     }
 
-    /// Returns the open function.
+    /// Returns the unfinished function.
     pub fn function(&self) -> &Function {
         &self.function
     }
 
-    /// Returns the type of a value of the open function.
+    /// Returns the type of a value of the unfinished function.
     pub fn ty(&self, value: ValueId) -> &Type {
         self.function.ty(value)
     }
 
-    /// Closes the function with these results and returns the module.
+    /// Ends the function with these results and returns the module.
     pub fn finish(mut self, results: &[ValueId]) -> Module {
         self.function.results = results.to_vec();
         self.module.functions.push(self.function);
         self.module
     }
 
-    /// Declares a weight.
+    /// Declares a weight that is a whole tensor.
     ///
-    /// # Errors
-    /// The name is taken, or the shape does not divide into whole blocks.
+    /// Fails if the name is taken, or if the rows are not whole blocks of the format.
     pub fn weight(
         &mut self,
         name: &str,
@@ -138,11 +138,11 @@ impl GraphBuilder {
         self.weight_part(name, format, shape, place, None)
     }
 
-    /// Declares a weight that is a part of a tensor.
+    /// Declares a weight that is a range of rows of a tensor.
     ///
     /// # Errors
-    /// The name is taken, the shape does not divide into whole blocks, or the tensor has no such
-    /// rows.
+    /// Fails if the name is taken, if the rows are not whole blocks of the format, or if the tensor
+    /// does not have these rows.
     pub fn weight_part(
         &mut self,
         name: &str,
@@ -168,7 +168,7 @@ impl GraphBuilder {
         Ok(id)
     }
 
-    /// Returns the weight of this name.
+    /// Returns the weight of this name, or `None`.
     pub fn find_weight(&self, name: &str) -> Option<WeightId> {
         self.names.get(name).copied()
     }
@@ -176,7 +176,7 @@ impl GraphBuilder {
     /// Declares a state.
     ///
     /// # Errors
-    /// The name is taken, or the state does not fit its kind.
+    /// Fails if the name is taken, or if the state's shape does not fit its kind.
     pub fn state(&mut self, state: State) -> Result<StateId, TypeError> {
         check_state(&state)?;
         let id = StateId(self.module.states.len() as u32);
@@ -187,12 +187,12 @@ impl GraphBuilder {
         Ok(id)
     }
 
-    /// Adds a parameter.
+    /// Adds a parameter to the function.
     pub fn param(&mut self, name: &str, ty: Type) -> ValueId {
         self.function.add_param(name, ty)
     }
 
-    /// Adds the parameters of `@step`.
+    /// Adds the parameters of the function `@step`.
     pub fn step_params(&mut self) -> StepParams {
         StepParams {
             ids: self.param("ids", Type::i32([Dim::symbol("T")])),
@@ -201,15 +201,15 @@ impl GraphBuilder {
         }
     }
 
-    /// Names a value, for readers of the text. Names must be unique in a function.
+    /// Names a value in the IR text. Names must be unique in a function.
     pub fn name(&mut self, value: ValueId, name: &str) {
         self.function.values[value.index()].name = Some(name.to_string());
     }
 
-    /// Adds an op.
+    /// Adds an op with these operands and attributes.
     ///
     /// # Errors
-    /// The type rule rejects it.
+    /// Fails if the type rule rejects the op.
     pub fn op(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>) -> Result<Vec<ValueId>, TypeError> {
         let types = result_types(&self.module, &self.function, kind, &operands, &attrs)?;
         Ok(self.function.push(kind, operands, attrs, types))
@@ -227,8 +227,8 @@ impl GraphBuilder {
 
 use Operand::{Value as V, Weight as W};
 
-/// One method per op of the table, except those of ranks, which a pass adds. Each returns a
-/// [`TypeError`] if the type rule rejects the op.
+/// Methods for the ops of the op table, except the ops of ranks, which only a pass adds. Each
+/// returns a [`TypeError`] if the type rule rejects the op.
 #[allow(clippy::missing_errors_doc)] // the comment on the `impl` states the errors
 impl GraphBuilder {
     /// Adds op `embed`.
@@ -261,7 +261,7 @@ impl GraphBuilder {
         self.one(OpKind::Mul, vec![V(a), V(b)], vec![])
     }
 
-    /// A function of every element.
+    /// Adds an elementwise op, which applies `function` to every element.
     pub fn unary(&mut self, function: Unary, x: ValueId, attrs: Vec<Attr>) -> Result<ValueId, TypeError> {
         self.one(OpKind::Unary(function), vec![V(x)], attrs)
     }
@@ -343,12 +343,12 @@ impl GraphBuilder {
         self.one(OpKind::Centre, vec![V(x)], vec![])
     }
 
-    /// Adds op `state.begin`: the first token of a state.
+    /// Adds op `state.begin`, which returns the first token of a state.
     pub fn state_begin(&mut self, state: StateId) -> Result<ValueId, TypeError> {
         self.one(OpKind::StateBegin, vec![Operand::State(state)], vec![])
     }
 
-    /// Adds op `kv.append`: the next token.
+    /// Adds op `kv.append`, which returns the state's next token.
     pub fn kv_append(&mut self, kv: ValueId, k: ValueId, v: ValueId, pos: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![])
     }
@@ -358,13 +358,13 @@ impl GraphBuilder {
         self.one(OpKind::HeadsSum, vec![V(x)], vec![])
     }
 
-    /// Adds op `ngram`: rows and the next token.
+    /// Adds op `ngram`. Returns its rows and the state's next token.
     pub fn ngram(&mut self, tokens: ValueId, ids: ValueId, hash: &Hash) -> Result<(ValueId, ValueId), TypeError> {
         self.two(OpKind::Ngram, vec![V(tokens), V(ids)], ngram_attrs(hash))
     }
 
-    /// Adds op `index.top_k`: positions and the next token. With `entries` it returns entries.
-    /// Several positions share an entry.
+    /// Adds op `index.top_k`. Returns the chosen positions and the state's next token. With
+    /// `entries`, it chooses compressed entries, each of several positions.
     pub fn index_top_k(
         &mut self,
         q: ValueId,
@@ -378,9 +378,9 @@ impl GraphBuilder {
         self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], attrs)
     }
 
-    /// Adds op `index.top_k` without weights: the chosen positions of each head, and the next
-    /// token. It chooses `top_k` positions in blocks of `block`. The `local` last blocks are always
-    /// chosen.
+    /// Adds op `index.top_k` without weights. Returns the chosen positions of each head and the
+    /// state's next token. The op chooses `top_k` positions in blocks of `block` positions. The
+    /// last `local` blocks are always chosen.
     pub fn index_blocks(
         &mut self,
         q: ValueId,
@@ -395,7 +395,7 @@ impl GraphBuilder {
         self.two(OpKind::IndexTopK, vec![V(q), Operand::Absent, V(kv), V(pos)], attrs)
     }
 
-    /// Adds op `attention`: the result and the next token.
+    /// Adds op `attention`. Returns its rows and the state's next token.
     pub fn attention(
         &mut self,
         q: ValueId,
@@ -414,7 +414,7 @@ impl GraphBuilder {
         self.one(OpKind::HeadsMatmul, vec![V(x), V(w)], vec![])
     }
 
-    /// Adds op `route`: expert ids and weights.
+    /// Adds op `route`. Returns the ids of the chosen experts and their weights.
     pub fn route(
         &mut self,
         logits: ValueId,
@@ -455,14 +455,14 @@ impl GraphBuilder {
         self.one(OpKind::Ends, vec![V(pos)], vec![])
     }
 
-    /// Adds op `attention.entries` with the tokens of both states, over all entries, or those in
-    /// `chosen`: the result and the next tokens.
+    /// Adds op `attention.entries` over all compressed entries, or over the entries in `chosen`.
+    /// Returns its rows and the next tokens of both states.
     pub fn attention_entries(&mut self, op: &AttentionEntries) -> Result<(ValueId, [ValueId; 2]), TypeError> {
         let results = self.op(OpKind::AttentionEntries, op.operands(), op.attrs())?;
         Ok((results[0], [results[1], results[2]]))
     }
 
-    /// Adds op `route.listed`: ids and weights.
+    /// Adds op `route.listed`. Returns the ids of the experts and their weights.
     pub fn route_listed(
         &mut self,
         logits: ValueId,
@@ -476,13 +476,13 @@ impl GraphBuilder {
         self.two(OpKind::RouteListed, vec![V(logits), V(ids), W(table)], attrs)
     }
 
-    /// Adds op `route.given`: ids and weights.
+    /// Adds op `route.given`. Returns the ids of the experts and their weights.
     pub fn route_given(&mut self, ids: ValueId, p: ValueId, experts: u64) -> Result<(ValueId, ValueId), TypeError> {
         self.two(OpKind::RouteGiven, vec![V(ids), V(p)], vec![int(experts)])
     }
 
-    /// Adds op `route.identities`: ids and weights of the experts that have matrices, and the sum
-    /// of the weights of the others.
+    /// Adds op `route.identities`. Returns ids and weights of the experts that have matrices, and
+    /// the sum of the weights of the identity experts.
     pub fn route_identities(
         &mut self,
         ids: ValueId,
@@ -550,7 +550,7 @@ impl GraphBuilder {
         self.one(OpKind::Linear, vec![V(x), W(w), opt_weight(bias), opt_value(residual)], vec![])
     }
 
-    /// Adds op `linear.qkv`: queries, keys and values.
+    /// Adds op `linear.qkv`. Returns queries, keys and values.
     pub fn linear_qkv(
         &mut self,
         q: LinearPart,
@@ -565,7 +565,7 @@ impl GraphBuilder {
         Ok((results[0], results[1], results[2]))
     }
 
-    /// Adds op `rope.heads`. `eps` belongs to `norm`.
+    /// Adds op `rope.heads`. `eps` is the epsilon of `norm`.
     #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
     pub fn rope_heads(
         &mut self,
@@ -583,7 +583,7 @@ impl GraphBuilder {
         self.one(OpKind::RopeHeads, operands, attrs)
     }
 
-    /// Adds op `rope.append`: the next token. `eps` belongs to `norm`.
+    /// Adds op `rope.append`, which returns the state's next token. `eps` is the epsilon of `norm`.
     #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
     pub fn rope_append(
         &mut self,
@@ -604,28 +604,29 @@ impl GraphBuilder {
         self.one(OpKind::RopeAppend, operands, attrs)
     }
 
-    /// Adds op `expert.split`: ids and weights of the first `now` slots, then of the others.
+    /// Adds op `expert.split`. Returns ids and weights of the first `now` slots, then of the other
+    /// slots.
     pub fn expert_split(&mut self, ids: ValueId, p: ValueId, now: u64) -> Result<[(ValueId, ValueId); 2], TypeError> {
         let results = self.op(OpKind::ExpertSplit, vec![V(ids), V(p)], vec![int(now)])?;
         Ok([(results[0], results[1]), (results[2], results[3])])
     }
 
-    /// Adds op `expert.slots`: the first token.
+    /// Adds op `expert.slots`, which returns the first token of the expert slots.
     pub fn expert_slots(&mut self) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertSlots, vec![], vec![])
     }
 
-    /// Adds op `expert.prefetch`: the next token.
+    /// Adds op `expert.prefetch`, which returns the next token of the expert slots.
     pub fn expert_prefetch(&mut self, op: &ExpertPrefetch) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertPrefetch, op.operands(), op.attrs())
     }
 
-    /// Adds op `expert.wait`: the ids, and the next token.
+    /// Adds op `expert.wait`. Returns the expert ids and the next token of the expert slots.
     pub fn expert_wait(&mut self, slots: ValueId, ids: ValueId, layer: u64) -> Result<(ValueId, ValueId), TypeError> {
         self.two(OpKind::ExpertWait, vec![V(slots), V(ids)], vec![int(layer)])
     }
 
-    /// Adds op `expert.evict`: the next token.
+    /// Adds op `expert.evict`, which returns the next token of the expert slots.
     pub fn expert_evict(&mut self, slots: ValueId, after: ValueId, layer: u64) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertEvict, vec![V(slots), V(after)], vec![int(layer)])
     }

@@ -7,11 +7,11 @@
 //!   return %b
 //! }
 //! ```
-//! is `param -%x.0-> op 0 -%a.0-> op 1 -%b.0-> return`, and a second edge `-%a.1->` from op 0 to
-//! op 1.
+//! This function has the edges `param -%x.0-> op 0 -%a.0-> op 1 -%b.0-> return`, and a second edge
+//! `-%a.1->` from op 0 to op 1.
 //!
-//! The input is any function, also one that does not verify. A value without definition has no
-//! edges. If a value has two definitions, the first counts. Positions of ops are indices of
+//! The input is any function, also one that the verifier rejects. A value without a definition has
+//! no edges. If a value has two definitions, the first counts. Positions of ops are indices of
 //! [`Function::ops`] at the time of construction. Construction takes time in proportion to the
 //! number of ops and operands.
 
@@ -23,10 +23,10 @@ use super::op::Effect;
 use super::view::OpView;
 use super::{Function, ValueId};
 
-/// A place that defines or uses values.
+/// A node of the graph: it defines or uses values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// An op, by its position.
+    /// An op, by its position in the function.
     Op(usize),
     /// A parameter of the function.
     Param(ValueId),
@@ -39,15 +39,15 @@ pub enum Node {
 pub struct Use {
     /// Value that the node uses.
     pub value: ValueId,
-    /// Number of the op's operand, or of the function's result.
+    /// Index of the op's operand, or of the function's result.
     pub operand: usize,
 }
 
 /// Definitions and uses of a function's values.
 #[derive(Clone, Debug)]
 pub struct DefUse {
-    /// Ops in their order, then parameters, then the return. Each use is an edge from the
-    /// definition of the value.
+    /// Nodes in this order: ops in the function's order, parameters, the return. Each use is an
+    /// edge from the definition of the value.
     graph: DiGraph<Node, Use>,
     definitions: Vec<Option<NodeIndex>>,
     end: NodeIndex,
@@ -89,13 +89,14 @@ impl DefUse {
         self.definitions.get(value.index()).copied().flatten()
     }
 
-    /// Returns the graph. Each use is an edge from the definition of a value to its user.
+    /// Returns the graph. Each use is an edge from the definition of a value to the node that uses
+    /// it.
     pub fn graph(&self) -> &DiGraph<Node, Use> {
         &self.graph
     }
 
-    /// Returns the op that defines a value. Returns `None` for a parameter, and for a value without
-    /// definition.
+    /// Returns the position of the op that defines a value. Returns `None` for a parameter, and for
+    /// a value without a definition.
     pub fn definition(&self, value: ValueId) -> Option<usize> {
         match self.graph[self.node(value)?] {
             Node::Op(at) => Some(at),
@@ -103,12 +104,13 @@ impl DefUse {
         }
     }
 
-    /// Returns the view of the op that defines a value, if the op is of this kind.
+    /// Returns the typed view of the op that defines a value, or `None` if the op is of another
+    /// kind.
     pub fn defining<V: OpView>(&self, function: &Function, value: ValueId) -> Option<V> {
         V::from_op(function.ops.get(self.definition(value)?)?)
     }
 
-    /// Whether an op at a position below `at`, or the function's parameters, define a value.
+    /// Whether a value is a parameter of the function, or is defined by an op before position `at`.
     pub fn is_defined_before(&self, value: ValueId, at: usize) -> bool {
         match self.node(value).map(|node| self.graph[node]) {
             Some(Node::Op(definition)) => definition < at,
@@ -117,8 +119,8 @@ impl DefUse {
         }
     }
 
-    /// Returns the users of a value, in order, with the number of the operand. A node that uses the
-    /// value twice appears twice.
+    /// Returns the nodes that use a value, in order, each with the index of the operand. A node
+    /// that uses the value twice appears twice.
     pub fn uses(&self, value: ValueId) -> Vec<(Node, usize)> {
         let edges = self.node(value).into_iter().flat_map(|node| self.graph.edges(node));
         let uses = edges.filter(|edge| edge.weight().value == value);
@@ -127,8 +129,8 @@ impl DefUse {
         uses.into_iter().map(|(node, operand)| (self.graph[node], operand)).collect()
     }
 
-    /// Returns the ops that use a value, in order, each once. Returns `None` if the function's
-    /// return uses it too.
+    /// Returns the positions of ops that use a value, in order, each once. Returns `None` if the
+    /// function's return uses it too.
     pub fn users(&self, value: ValueId) -> Option<Vec<usize>> {
         let uses = self.uses(value).into_iter().map(|(node, _)| match node {
             Node::Op(at) => Some(at),
@@ -139,8 +141,8 @@ impl DefUse {
         Some(users)
     }
 
-    /// Returns for each op whether it is needed: it has an effect, or the return or a needed op
-    /// uses its results.
+    /// Returns for each op whether it is live. An op is live if it has an effect, or if the return
+    /// or a live op uses one of its results.
     pub fn live(&self, function: &Function) -> Vec<bool> {
         let effects = function.ops.iter().enumerate().filter(|(_, op)| op.kind.row().effect == Effect::State);
         let graph = Reversed(&self.graph);
@@ -155,8 +157,8 @@ impl DefUse {
         live
     }
 
-    /// Returns the ops, in order, that compute `to` from `from` alone. Returns `None` if `to` does
-    /// not depend on `from`, or depends on another parameter.
+    /// Returns the positions, in order, of the ops that compute `to` from `from` alone. Returns
+    /// `None` if `to` does not depend on `from`, or also depends on a parameter.
     pub fn between(&self, from: ValueId, to: ValueId) -> Option<Vec<usize>> {
         if from == to {
             return Some(Vec::new());
@@ -168,8 +170,8 @@ impl DefUse {
         let (mut ops, mut met) = (Vec::new(), false);
         while let Some(node) = walk.next(graph) {
             let Node::Op(at) = self.graph[node] else { return None };
-            // Walking back from an op with operands before the definition of `from` ends at a
-            // parameter, so the walk can stop here.
+            // If an op before the definition of `from` has operands, the walk back from it would
+            // end at a parameter. The search can therefore stop at this op.
             let takes = || self.graph.edges_directed(node, Direction::Incoming).next().is_some();
             if defined.is_some_and(|defined| at < defined) && takes() {
                 return None;
@@ -219,7 +221,7 @@ mod tests {
     fn only_needed_ops_are_live() {
         let mut function = function();
         assert_eq!(DefUse::from_function(&function).live(&function), [true, true, false, true]);
-        // An op with an effect is needed, even if its results are not used.
+        // An op with an effect is live, even if its results are not used.
         function.ops[2].kind = OpKind::ExpertEvict;
         assert_eq!(DefUse::from_function(&function).live(&function), [true; 4]);
     }
@@ -231,8 +233,8 @@ mod tests {
         assert_eq!(def_use.between(x, d), Some(vec![0, 1, 3]));
         assert_eq!(def_use.between(a, d), Some(vec![1, 3]));
         assert_eq!(def_use.between(a, a), Some(vec![]));
-        // `y` is another parameter, `c` does not depend on `d`, and `d` takes `a` in addition to
-        // `b`.
+        // `y` depends on another parameter, `c` does not depend on `d`, and `d` uses `a` in
+        // addition to `b`.
         assert!([(x, c), (d, c), (b, d)].iter().all(|&(from, to)| def_use.between(from, to).is_none()));
         assert_eq!(def_use.between(y, x), None);
     }
@@ -247,8 +249,8 @@ mod tests {
             attrs: Vec::new(),
             results: vec![ValueId(result)],
         };
-        // An op that takes its own result, a value with two definitions, and values that do not
-        // exist.
+        // The function has an op that uses its own result, a value with two definitions, and uses
+        // of values that do not exist.
         function.ops = vec![op(0, 0), op(7, 0), op(0, 9)];
         function.results = vec![x, ValueId(9)];
         let def_use = DefUse::from_function(&function);

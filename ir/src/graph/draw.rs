@@ -1,4 +1,4 @@
-//! A function as a drawing: ops are nodes, values with their types are edges.
+//! Drawing of a function: ops are nodes, and values with their types are edges.
 //!
 //! ```text
 //! %a = silu %x : f32[T, 4]

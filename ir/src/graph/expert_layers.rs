@@ -1,8 +1,9 @@
-//! Functions that compute the routed experts of one layer each.
+//! Extraction of the routed experts of each layer into a function of their own.
 //!
-//! The router is not part of them: rows come with the ids and weights of their experts. The input
-//! is `@step` as a frontend writes it. The search for a layer's experts begins at their sum,
-//! `expert.combine`. It walks back as long as values have slots.
+//! The router is not part of these functions: their parameters are rows, and the ids and weights of
+//! each row's experts. The input is `@step` as a frontend writes it. The search for a layer's
+//! experts begins at the sum of their results, `expert.combine`. It walks back through all ops
+//! whose values have one row for each slot.
 //!
 //! ```text
 //! func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L]) -> (f32[L, 4096]) {
@@ -24,7 +25,8 @@
 //! }
 //! ```
 //!
-//! Result: weights keep their numbers, and the module has no states and no other functions.
+//! Result: weights keep their numbers (`WeightId`). The module has no states and no other
+//! functions.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -35,7 +37,7 @@ use super::op::Effect;
 use super::types::TypeError;
 use super::{DefUse, Dim, Element, Function, Module, OpView, ValueId, view};
 
-/// Prefix of a layer's function name, before the layer's number.
+/// Prefix of the name of a layer's function, followed by the layer's number.
 pub const PREFIX: &str = "experts.";
 
 /// Reason why a model's experts cannot become functions.
@@ -47,23 +49,23 @@ pub enum CutError {
     /// The model has no routed experts.
     #[error("the model has no routed experts")]
     NoExperts,
-    /// Experts with other inputs than rows and one routing.
+    /// A layer whose experts have inputs other than one tensor of rows and one routing.
     #[error(
         "layer {layer}: experts must take one input of rows and one routing, through ops without effects; they {problem}"
     )]
     Layer {
         /// Number of the layer.
         layer: u64,
-        /// Values that the experts take.
+        /// Description of the values that the experts take.
         problem: String,
     },
-    /// Two layers with the same number.
+    /// Two groups of experts with the same layer number.
     #[error("layer {layer} has experts twice; each layer has one function")]
     Twice {
         /// Number of the layer.
         layer: u64,
     },
-    /// An op that has no type in the new function: a bug.
+    /// An op that the type rule rejects in the new function. This is a bug of the extraction.
     #[error(transparent)]
     Type(#[from] TypeError),
 }
@@ -86,17 +88,17 @@ pub fn function_name(layer: u64) -> String {
     format!("{PREFIX}{layer}")
 }
 
-/// Returns the layer in a function's name.
+/// Returns the layer number in a function's name, or `None` for other names.
 pub fn layer_of_function(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Returns a module with a function for the experts of each layer. `layer_of` returns the layer in
-/// a weight's name. If it returns `None` for all weights of a layer, the layer gets the next
-/// number.
+/// Returns a module with one function for the experts of each layer. `layer_of` returns the layer
+/// number in a weight's name. If it returns `None` for all weights of a layer, the layer gets the
+/// next number.
 ///
 /// # Errors
-/// [`CutError`].
+/// See [`CutError`].
 pub fn cut(module: &Module, layer_of: &dyn Fn(&str) -> Option<u64>) -> Result<Module, CutError> {
     let function = module.functions.iter().find(|function| function.name == "step").ok_or(CutError::NoStep)?;
     let def_use = DefUse::from_function(function);
@@ -124,19 +126,19 @@ pub fn cut(module: &Module, layer_of: &dyn Fn(&str) -> Option<u64>) -> Result<Mo
 /// Ops between the input rows and the sum over the experts, and their inputs.
 #[derive(Default)]
 struct Part {
-    /// Positions of the ops in the function.
+    /// Positions of the ops in `@step`.
     ops: BTreeSet<usize>,
-    /// Rows that the ops take.
+    /// Input rows of the ops.
     rows: BTreeSet<ValueId>,
-    /// Ids that the ops take.
+    /// Expert ids that the ops use.
     ids: BTreeSet<ValueId>,
-    /// Numbers of experts of the matrices.
+    /// Numbers of experts that the weight matrices have.
     experts: BTreeSet<u64>,
 }
 
 impl Part {
-    /// Walks back from a value with slots. Fails at an op that cannot be moved, and returns the
-    /// reason.
+    /// Walks back from a value that has one row for each slot. If an op cannot be moved to another
+    /// function, fails with the reason.
     fn walk(&mut self, function: &Function, def_use: &DefUse, value: ValueId) -> Result<(), String> {
         let mut open = vec![value];
         while let Some(value) = open.pop() {
@@ -170,7 +172,7 @@ impl Part {
         Ok(())
     }
 
-    /// Returns the problem of the ops' inputs, if there is one.
+    /// Returns the problem with the inputs of the ops, or `None`.
     fn problem(&self) -> Option<String> {
         let counts =
             [("rows", self.rows.len()), ("routings", self.ids.len()), ("numbers of experts", self.experts.len())];
@@ -178,7 +180,7 @@ impl Part {
         Some(format!("take {count} {what}"))
     }
 
-    /// Builds the function. `y` are the rows that are summed with the weights `p`.
+    /// Builds the function. Its result is the sum of the rows `y` with the weights `p`.
     fn build(
         &self,
         module: Module,

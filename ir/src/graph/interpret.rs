@@ -1,13 +1,13 @@
 //! The reference interpreter: the definition of every op.
 //!
-//! Values are f32. Within an op, all sums are in f64 and rounded once, at the result. The format
-//! table dequantises weights. A fused op is defined as the ops that it replaces, rounding included.
-//! Its activations are dequantised and multiplied exactly, so a kernel may differ only in the order
-//! of its sums.
+//! Values are f32. Within an op, all sums are in f64 and are rounded once, in the op's result.
+//! Weights are dequantised with the format table. A fused op is defined as the sequence of ops that
+//! it replaces, rounding included. Its quantised activations are dequantised and multiplied
+//! exactly, so a kernel may differ only in the order of its sums.
 //!
 //! Each family of ops has a file of definitions. RoPE, routing and attention are in [`math`],
-//! quantisation in [`super::quantise`]. State is f32. If a state is declared in a format with
-//! blocks, each appended row is rounded to that format ([`crate::cache`]).
+//! quantisation is in [`super::quantise`]. States are f32. If a state is declared in a quantised
+//! block format, each appended row is rounded to that format ([`crate::cache`]).
 //!
 //! ```
 //! use ixc_ir::graph::builder::GraphBuilder;
@@ -57,12 +57,12 @@ use super::{Dim, Element, Field, Module, Op, State, Type, WeightId};
 use crate::format::Format;
 use crate::format::requantise::requantise;
 
-/// An interpreter with the states of its module.
+/// Interpreter of a module, with the current contents of its states.
 pub struct Interpreter<'a> {
     module: &'a Module,
     weights: &'a dyn WeightSource,
-    /// Elements of each field, by state. Fields with positions are `[position][column][element]`,
-    /// for the positions so far.
+    /// Elements of each field of each state. Fields with positions are stored as
+    /// `[position][column][element]`, for the positions so far.
     states: Vec<Vec<Vec<f32>>>,
     /// Maximum number of positions of a sequence.
     context: u64,
@@ -85,14 +85,14 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Sets the maximum number of positions of a sequence. The default is no maximum. The
-    /// interpreter does not check it; it only selects the frequencies of rotations that have two
-    /// sets.
+    /// interpreter does not check the maximum; it only uses it to select between the two sets of
+    /// RoPE divisors that some models have.
     #[must_use]
     pub fn with_context(self, context: u64) -> Interpreter<'a> {
         Interpreter { context, ..self }
     }
 
-    /// Goes back to the start of a sequence.
+    /// Empties all states, so that the next step starts a new sequence.
     pub fn reset(&mut self) {
         self.states = self.module.states.iter().map(empty).collect();
     }
@@ -112,7 +112,8 @@ impl<'a> Interpreter<'a> {
     /// Evaluates a function.
     ///
     /// # Errors
-    /// Arguments do not fit, a weight cannot be read, or an id, row or position is out of range.
+    /// Fails if arguments do not fit the parameters, a weight cannot be read, or an id, row or
+    /// position is out of range.
     pub fn run(&mut self, function: &str, args: Vec<Value>) -> Result<Vec<Value>, InterpretError> {
         let module = self.module;
         let function = module
@@ -129,7 +130,7 @@ impl<'a> Interpreter<'a> {
         self.results(&env)
     }
 
-    /// Returns the results of a function whose ops were all evaluated.
+    /// Returns the results of a function after all its ops were evaluated.
     fn results(&self, env: &Env<'_>) -> Result<Vec<Value>, InterpretError> {
         let function = env.function;
         let mut results = Vec::with_capacity(function.results.len());
@@ -204,7 +205,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Returns the results of an op, by its definition.
+    /// Evaluates one op and returns its results.
     fn eval(&mut self, op: &Op, env: &Env<'_>) -> Result<Vec<Value>, InterpretError> {
         let call = &mut Call { interpreter: self, op, env };
         match op.kind {
@@ -262,7 +263,7 @@ impl<'a> Interpreter<'a> {
             OpKind::ExpertSwiglu => experts::expert_swiglu(call),
             OpKind::ExpertDown => experts::expert_down(call),
             OpKind::ExpertSplit => routes::expert_split(call),
-            // The time at which weights are loaded does not change their values.
+            // These ops compute nothing: when weights are loaded does not change their values.
             OpKind::StateBegin | OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertEvict => {
                 Ok(vec![Value::Token])
             }
@@ -273,7 +274,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Returns a tensor's elements as f32, with blocks and weights dequantised.
+    /// Returns a tensor's elements as f32. Quantised activations and weights are dequantised.
     fn floats<'v>(&self, value: &'v Value) -> Result<Cow<'v, [f32]>, InterpretError> {
         match value {
             Value::F32 { data, .. } => Ok(Cow::Borrowed(data)),
@@ -297,7 +298,7 @@ impl<'a> Interpreter<'a> {
         self.module.weights[weight.index()].shape.iter().map(|&n| n as usize).collect()
     }
 
-    /// Returns a weight's bytes, which must have the length of its shape.
+    /// Returns a weight's bytes. Fails if their number does not match the weight's shape.
     fn bytes(&self, weight: WeightId) -> Result<Cow<'a, [u8]>, InterpretError> {
         let declared = &self.module.weights[weight.index()];
         let bytes = self
@@ -347,18 +348,18 @@ fn index(op: &'static str, what: &'static str, found: i32, bound: usize) -> Resu
     }
 }
 
-/// Returns the results of an op with one f32 result.
+/// Returns the result list of an op with a single f32 tensor.
 fn one(dims: Vec<usize>, data: Vec<f32>) -> Result<Vec<Value>, InterpretError> {
     Ok(vec![Value::F32 { dims, data }])
 }
 
-/// Returns `dims` with another last dimension.
+/// Returns `dims` with the last dimension replaced.
 fn with(dims: &[usize], last: usize) -> Vec<usize> {
     let lead = dims.len().saturating_sub(1);
     with_new(&dims[..lead], last)
 }
 
-/// Returns `dims` with one more dimension.
+/// Returns `dims` with one more dimension at the end.
 fn with_new(dims: &[usize], last: usize) -> Vec<usize> {
     dims.iter().copied().chain([last]).collect()
 }

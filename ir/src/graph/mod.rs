@@ -6,10 +6,10 @@
 //! `i32[T]` and the output rows `i32[L]`. Its result is the logits `f32[L, vocab]` of the output
 //! rows.
 //!
-//! Only ops that take and return a state's token touch the state. Order is therefore an edge and
-//! never a convention: `state.begin @kv.0` returns the first `token<@kv.0>` of a step. If experts
-//! are loaded on demand, their memory is also an object with a token, a plain `token` that
-//! `expert.slots` returns. This object exists for one step.
+//! Only ops that take and return the token of a state may access the state. The order of these ops
+//! is thus an edge of the graph: `state.begin @kv.0` returns the first `token<@kv.0>` of a step.
+//! The memory for experts that are loaded on demand also has a token, a plain `token` that
+//! `expert.slots` returns. This memory object exists for one step.
 //!
 //! ```text
 //! weight @output_norm.weight : f32[256] {file = 0, offset = 0x1a000}
@@ -30,7 +30,7 @@
 //! Shapes are row-major, with the last dimension contiguous: a GGUF tensor with `ne = [256, 4096]`
 //! is `[4096, 256]` here.
 //!
-//! Invariant: nothing here knows a model's architecture by name. Ops and attributes describe the
+//! Invariant: this crate knows no model architecture by name. Ops and attributes describe the
 //! model.
 
 mod attr;
@@ -78,7 +78,7 @@ pub enum Dim {
 pub enum Element {
     /// 32-bit signed integer: ids and positions.
     I32,
-    /// A block format; blocks lie along the last dimension.
+    /// Block format. Blocks are along the last dimension.
     Format(Format),
 }
 
@@ -92,28 +92,28 @@ pub enum Type {
         /// Dimensions, outermost first.
         dims: Vec<Dim>,
     },
-    /// A token of a state, of experts' memory or of a group of ranks. An op that touches the object
-    /// takes a token and returns the next one.
+    /// A token of a state, of the experts' memory or of a group of ranks. An op that accesses this
+    /// object takes the token and returns the next one.
     Token(TokenOwner),
 }
 
-/// Object that a token stands for.
+/// Object whose accesses a token puts in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TokenOwner {
-    /// A state of the module: `token<@kv.0>`.
+    /// State of the module: `token<@kv.0>`.
     State(StateId),
-    /// The memory that experts are loaded into: `token`.
+    /// Memory for experts that are loaded on demand: `token`.
     Experts,
-    /// The group of ranks that share a model, as one of them sees it: `token[0, 2]`.
+    /// Group of ranks that compute a model together, and the rank of this graph: `token[0, 2]`.
     Ranks(Group),
 }
 
-/// A rank and its group. Each rank has a graph of its own ([`ranks`]).
+/// Number of a rank and size of its group. Each rank has its own graph ([`ranks`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Group {
     /// Number of this rank, below `ranks`.
     pub rank: u32,
-    /// Number of ranks.
+    /// Number of ranks in the group.
     pub ranks: u32,
 }
 
@@ -121,29 +121,30 @@ impl Group {
     /// Maximum number of ranks.
     pub const MAX_RANKS: u32 = 4096;
 
-    /// Whether the group is not too large and has the rank.
+    /// Whether the number of ranks is at most [`MAX_RANKS`](Group::MAX_RANKS) and the rank is below
+    /// it.
     pub fn is_valid(self) -> bool {
         self.rank < self.ranks && self.ranks <= Group::MAX_RANKS
     }
 }
 
 impl Type {
-    /// `f32[dims]`.
+    /// Returns the type `f32[dims]`.
     pub fn f32(dims: impl Into<Vec<Dim>>) -> Type {
         Type::Tensor { element: Element::Format(Format::F32), dims: dims.into() }
     }
 
-    /// `i32[dims]`.
+    /// Returns the type `i32[dims]`.
     pub fn i32(dims: impl Into<Vec<Dim>>) -> Type {
         Type::Tensor { element: Element::I32, dims: dims.into() }
     }
 
-    /// `format[dims]`.
+    /// Returns the type `format[dims]`.
     pub fn new(format: Format, dims: impl Into<Vec<Dim>>) -> Type {
         Type::Tensor { element: Element::Format(format), dims: dims.into() }
     }
 
-    /// The dimensions; empty for a token.
+    /// Returns the dimensions of a tensor. They are empty for a token.
     pub fn dims(&self) -> &[Dim] {
         match self {
             Type::Tensor { dims, .. } => dims,
@@ -151,7 +152,7 @@ impl Type {
         }
     }
 
-    /// The element type, if this is a tensor.
+    /// Returns the element type, or `None` for a token.
     pub fn element(&self) -> Option<Element> {
         match self {
             Type::Tensor { element, .. } => Some(*element),
@@ -159,19 +160,19 @@ impl Type {
         }
     }
 
-    /// Whether this is a token.
+    /// Whether this is the type of a token.
     pub fn is_token(&self) -> bool {
         matches!(self, Type::Token(_))
     }
 }
 
 impl Dim {
-    /// A symbol.
+    /// Returns a symbolic dimension.
     pub fn symbol(name: &str) -> Dim {
         Dim::Symbol(name.to_string())
     }
 
-    /// Returns the number, if the dimension is fixed.
+    /// Returns the number of a fixed dimension, or `None` for a symbol.
     pub fn fixed(&self) -> Option<u64> {
         match self {
             Dim::Fixed(n) => Some(*n),
@@ -186,34 +187,34 @@ impl From<u64> for Dim {
     }
 }
 
-/// A value of a function. [`Function::values`] has its type and name.
+/// Index of a value of a function. [`Function::values`] has the value's type and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ValueId(pub u32);
 
-/// A weight of a module.
+/// Index of a weight of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WeightId(pub u32);
 
-/// A state of a module.
+/// Index of a state of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StateId(pub u32);
 
 impl StateId {
-    /// Position in [`Module::states`].
+    /// Returns the index in [`Module::states`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl ValueId {
-    /// Position in [`Function::values`].
+    /// Returns the index in [`Function::values`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl WeightId {
-    /// Position in [`Module::weights`].
+    /// Returns the index in [`Module::weights`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -222,14 +223,14 @@ impl WeightId {
 /// Location of a weight's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// Number of the model file.
+    /// Index of the model file.
     pub file: u32,
     /// Byte offset in the file.
     pub offset: u64,
 }
 
-/// A slice of a tensor's rows that is a weight. If the tensor has a matrix for each expert, the
-/// slice applies to every matrix.
+/// A range of rows of a tensor that is a weight of its own. If the tensor has a matrix for each
+/// expert, the range applies to every expert's matrix.
 ///
 /// ```text
 /// weight @gate : q4_k[8, 512, 256] {file = 0, offset = 0x0, tensor = "gate_up", rows = 1024, from = 0}
@@ -239,32 +240,32 @@ pub struct Place {
 pub struct Part {
     /// The tensor's name in the model file.
     pub tensor: String,
-    /// Rows of the tensor's matrix, or of each expert's matrix.
+    /// Number of rows of the tensor's matrix, or of each expert's matrix.
     pub rows: u64,
     /// First row that belongs to the weight.
     pub from: u64,
 }
 
-/// A weight: a symbol with its format, shape and place.
+/// A weight: a symbol with its format, its shape and the location of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weight {
-    /// The tensor's name in the model file, or a name for a part of one.
+    /// Name of the tensor in the model file, or another name if the weight is a part of a tensor.
     pub name: String,
-    /// Storage format.
+    /// Storage format that the graph uses.
     pub format: Format,
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
     /// Location of the bytes. `None` in hand-written text.
     pub place: Option<Place>,
-    /// Slice of a tensor that this weight is, or `None` for a whole tensor. `place` is the location
-    /// of the whole tensor.
+    /// Range of rows of a tensor that this weight is, or `None` for a whole tensor. `place` is the
+    /// location of the whole tensor.
     pub part: Option<Part>,
-    /// Decisions of passes about the weight.
+    /// Decisions of passes about storage and products of the weight.
     pub choice: WeightChoices,
 }
 
 impl Weight {
-    /// Returns the shape before a slice for this rank.
+    /// Returns the shape of the whole weight. The rank's weight may be a slice of it.
     pub fn whole_shape(&self) -> Vec<u64> {
         let mut shape = self.shape.clone();
         if let Some(shard) = &self.choice.shard
@@ -275,7 +276,7 @@ impl Weight {
         shape
     }
 
-    /// Returns the shape of the tensor in the file.
+    /// Returns the shape of the tensor in the model file.
     pub fn tensor_shape(&self) -> Vec<u64> {
         let mut shape = self.whole_shape();
         if let (Some(part), [.., rows, _]) = (&self.part, &mut shape[..]) {
@@ -284,38 +285,38 @@ impl Weight {
         shape
     }
 
-    /// Returns the name of the tensor in the file.
+    /// Returns the name of the tensor in the model file.
     pub fn tensor(&self) -> &str {
         let whole = self.choice.shard.as_ref().map_or(&self.name, |shard| &shard.weight);
         self.part.as_ref().map_or(whole, |part| &part.tensor)
     }
 
-    /// Returns the format of the tensor in the file.
+    /// Returns the format of the tensor in the model file.
     pub fn stored_format(&self) -> Format {
         self.choice.stored.unwrap_or(self.format)
     }
 }
 
-/// Decisions of passes about a weight. A frontend leaves them empty. Only the kernels know the
-/// meaning of a tiling.
+/// Decisions of passes about a weight. A frontend makes none. Only kernels interpret the text of a
+/// tiling.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightChoices {
-    /// Format of the tensor in the file, if the weight is requantised from it.
+    /// Format of the tensor in the model file, if the weight is requantised from it.
     pub stored: Option<Format>,
-    /// Format that products read, if it differs from the file's format.
+    /// Packed format that products read, if it differs from the weight's format.
     pub layout: Option<Format>,
-    /// Format of the activations in products with the weight.
+    /// Format of the activations in products with this weight.
     pub activations: Option<Format>,
-    /// Tiling of the weight's products.
+    /// Tiling of products with this weight, as text for the kernels.
     pub tile: Option<String>,
-    /// Reason for the tiling.
+    /// Reason for the tiling, for readers of the graph.
     pub why: Option<String>,
-    /// Slice that this rank has of the weight, or `None` for all of it. The shape is the slice's.
-    /// `place` and `part` are those of the whole weight.
+    /// Slice of the weight that this rank has, or `None` for the whole weight. The weight's shape
+    /// is that of the slice. `place` and `part` belong to the whole weight.
     pub shard: Option<Shard>,
 }
 
-/// A field of a state: `f16[8, S, 128]`.
+/// A field of a state, such as `f16[8, S, 128]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Field {
     /// Element format.
@@ -324,25 +325,25 @@ pub struct Field {
     pub dims: Vec<Dim>,
 }
 
-/// A state: a symbol with its kind, its fields and its rollback.
+/// A state: a symbol with its kind, its fields and its rollback method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Name of the state.
     pub name: String,
     /// Kind of the state.
     pub kind: StateKind,
-    /// Fields, as the kind lists them.
+    /// Fields of the state, in the order that its kind defines.
     pub fields: Vec<Field>,
-    /// Method of returning to an earlier position.
+    /// Method of returning the state to an earlier position.
     pub rollback: Rollback,
-    /// Number of positions that a token needs, including the token's position. `None` means all
-    /// positions up to and including it.
+    /// Number of positions that a token sees, including its own position. `None` means its own and
+    /// all earlier positions.
     pub window: Option<u64>,
     /// Number of positions that share one entry of the state. The last of these positions writes
-    /// the entry. With 1, each position has its own.
+    /// the entry. With 1, each position has its own entry.
     pub every: u64,
-    /// Whether the window is a chunk: a token needs the positions from the last multiple of
-    /// `window` on, and none before them.
+    /// Whether the window is a chunk. A token then sees the positions from the last multiple of
+    /// `window` on, and no earlier ones.
     pub chunked: bool,
 }
 
@@ -365,7 +366,7 @@ impl State {
         }
     }
 
-    /// Returns a state with one value of these dimensions, which every token updates.
+    /// Returns a state that is one tensor of these dimensions. Every token updates the tensor.
     pub fn recurrent(name: &str, dims: &[u64], rollback: Rollback) -> State {
         let fields = StateKind::Recurrent.row().fields.iter();
         let dims: Vec<Dim> = dims.iter().map(|&n| n.into()).collect();
@@ -388,14 +389,14 @@ pub enum Operand {
     Value(ValueId),
     /// A weight.
     Weight(WeightId),
-    /// A state, of `state.begin`.
+    /// A state, operand of `state.begin`.
     State(StateId),
-    /// An optional operand that is absent, `_` in text.
+    /// An optional operand that is absent. IR text has `_` for it.
     Absent,
 }
 
 impl Operand {
-    /// Returns the value, if the operand is one.
+    /// Returns the value, or `None` if the operand is no value.
     pub fn value(self) -> Option<ValueId> {
         match self {
             Operand::Value(value) => Some(value),
@@ -403,7 +404,7 @@ impl Operand {
         }
     }
 
-    /// Applies `change` to the operand's value, if the operand is a value.
+    /// Returns the operand with `change` applied to its value. Other operands stay unchanged.
     pub fn map_value(self, change: impl FnOnce(ValueId) -> ValueId) -> Operand {
         match self {
             Operand::Value(value) => Operand::Value(change(value)),
@@ -411,7 +412,7 @@ impl Operand {
         }
     }
 
-    /// Returns the weight, if the operand is one.
+    /// Returns the weight, or `None` if the operand is no weight.
     pub fn weight(self) -> Option<WeightId> {
         match self {
             Operand::Weight(weight) => Some(weight),
@@ -423,7 +424,7 @@ impl Operand {
 /// An op of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Op {
-    /// The computation.
+    /// Kind of the op: its row in the op table.
     pub kind: OpKind,
     /// Operands, in the order of the op table.
     pub operands: Vec<Operand>,
@@ -434,17 +435,17 @@ pub struct Op {
 }
 
 impl Op {
-    /// Returns the values that the op takes, each with its position among the operands.
+    /// Returns the values that the op uses, each with the index of its operand.
     pub fn values(&self) -> impl Iterator<Item = (usize, ValueId)> + '_ {
         self.operands.iter().enumerate().filter_map(|(i, operand)| Some((i, operand.value()?)))
     }
 
-    /// Returns the weights that the op takes.
+    /// Returns the weights that the op uses.
     pub fn weights(&self) -> impl Iterator<Item = WeightId> + '_ {
         self.operands.iter().filter_map(|operand| operand.weight())
     }
 
-    /// Returns the attribute `name`, which the op table must list.
+    /// Returns the attribute `name`. The op table must list it for this op.
     pub fn attr(&self, name: &str) -> &Attr {
         match self.kind.row().attrs.iter().position(|a| a.name == name) {
             Some(i) => &self.attrs[i],
@@ -452,8 +453,8 @@ impl Op {
         }
     }
 
-    /// Whether this op reads data of other tokens of the sequence from a state. Every layer has
-    /// such an op.
+    /// Whether this op reads data of other tokens of the sequence from a state. Every layer of a
+    /// model has such an op.
     pub fn mixes(&self, function: &Function) -> bool {
         let mut types = self.results.iter().map(|&result| function.ty(result));
         let (mut data, mut state) = (false, false);
@@ -465,7 +466,7 @@ impl Op {
         data && state
     }
 
-    /// Returns the operand `name`, which the op table must list.
+    /// Returns the operand `name`. The op table must list it for this op.
     pub fn operand(&self, name: &str) -> Operand {
         match self.kind.row().operands.iter().position(|o| o.name == name) {
             Some(i) => self.operands[i],
@@ -477,7 +478,7 @@ impl Op {
 /// A value's type and name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValueData {
-    /// Name without the sigil. Numbered values have none.
+    /// Name without `%`, or `None` for numbered values.
     pub name: Option<String>,
     /// Type of the value.
     pub ty: Type,
@@ -486,15 +487,15 @@ pub struct ValueData {
 /// A function.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Function {
-    /// Name without the sigil.
+    /// Name without `@`.
     pub name: String,
-    /// Parameters of the function.
+    /// Parameters of the function, in order.
     pub params: Vec<ValueId>,
-    /// Ops in order.
+    /// Ops, in the order of evaluation.
     pub ops: Vec<Op>,
     /// Results of the function.
     pub results: Vec<ValueId>,
-    /// All values.
+    /// All values of the function. A [`ValueId`] is an index into this list.
     pub values: Vec<ValueData>,
 }
 
@@ -504,7 +505,7 @@ impl Function {
         &self.values[value.index()].ty
     }
 
-    /// Returns the value's label in messages: `%name`, or `%` and its number.
+    /// Returns the label of a value for messages: `%name`, or `%` and its number.
     pub fn label(&self, value: ValueId) -> String {
         match self.values.get(value.index()).and_then(|value| value.name.as_ref()) {
             Some(name) => format!("%{name}"),
@@ -512,20 +513,20 @@ impl Function {
         }
     }
 
-    /// Adds a value.
+    /// Adds a value, and returns its id. The caller must add its definition.
     pub fn add_value(&mut self, name: Option<&str>, ty: Type) -> ValueId {
         self.values.push(ValueData { name: name.map(str::to_string), ty });
         ValueId(self.values.len() as u32 - 1)
     }
 
-    /// Adds a parameter.
+    /// Adds a parameter, and returns its value.
     pub fn add_param(&mut self, name: &str, ty: Type) -> ValueId {
         let value = self.add_value(Some(name), ty);
         self.params.push(value);
         value
     }
 
-    /// Appends an op with results of these types.
+    /// Appends an op with results of these types, and returns the results.
     pub fn push(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>, types: Vec<Type>) -> Vec<ValueId> {
         let results: Vec<ValueId> = types.into_iter().map(|ty| self.add_value(None, ty)).collect();
         self.ops.push(Op { kind, operands, attrs, results: results.clone() });
@@ -536,10 +537,10 @@ impl Function {
 /// A module: weights, states and functions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Module {
-    /// Weights.
+    /// Weights; a [`WeightId`] is an index into this list.
     pub weights: Vec<Weight>,
-    /// States.
+    /// States; a [`StateId`] is an index into this list.
     pub states: Vec<State>,
-    /// Functions; a model has one, `step`.
+    /// Functions. A model has one, `@step`.
     pub functions: Vec<Function>,
 }

@@ -1,5 +1,5 @@
 //! Canonical numbering: values are numbered in the order of their definitions, parameters first.
-//! Values without definition are dropped.
+//! Values without a definition are dropped.
 //!
 //! Passes that delete and insert ops leave gaps in the numbers. Printed text has consecutive
 //! numbers. `parse(print(m)) == canonical(m)` for every module that verifies, and
@@ -11,13 +11,14 @@
 
 use super::{Function, Module, Operand, ValueId};
 
-/// Returns the module with every function in canonical numbering. The module must verify.
+/// Returns the module with every function in canonical numbering. The verifier must accept the
+/// module.
 pub fn canonical(module: &Module) -> Module {
     let functions = module.functions.iter().map(canonical_function).collect();
     Module { weights: module.weights.clone(), states: module.states.clone(), functions }
 }
 
-/// The function in canonical numbering. It must verify.
+/// Returns the function in canonical numbering. The verifier must accept the function.
 pub fn canonical_function(function: &Function) -> Function {
     let order = definition_order(function);
     let mut numbers = vec![ValueId(u32::MAX); function.values.len()];
@@ -40,7 +41,7 @@ pub fn canonical_function(function: &Function) -> Function {
     out
 }
 
-/// All values in the order of their definitions.
+/// Returns all values in the order of their definitions, parameters first.
 pub fn definition_order(function: &Function) -> Vec<ValueId> {
     function.params.iter().chain(function.ops.iter().flat_map(|op| &op.results)).copied().collect()
 }

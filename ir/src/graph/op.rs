@@ -1,16 +1,17 @@
 //! The graph op table, which declares every op once. The enum, parser, printer, operand and
-//! attribute checks, typed views ([`super::view`]) and the op reference come from it. The type
-//! rules (`types.rs`) and the interpreter (`interpret.rs`, the definition of every op) match on
-//! [`OpKind`] without a `_` arm. Both have a file for each family of ops, under the same name.
+//! attribute checks, typed views ([`super::view`]) and the op reference are derived from it. The
+//! type rules (`types.rs`) and the interpreter (`interpret.rs`, the definition of every op) match
+//! on [`OpKind`] without a `_` arm. The folders `types/` and `interpret/` each have a file for each
+//! family of ops.
 //!
-//! To add an op: add a row here, its type rule in a file of `types/` and its meaning in the file of
-//! `interpret/` with the same name. Then add its lowering in the `schedule` pass, or a rewrite that
-//! removes it before.
+//! To add an op, add its row here, its type rule in a file of `types/`, and its definition in the
+//! file of `interpret/` with the same name. Then add its lowering in the `schedule` pass, or a
+//! rewrite that removes the op before this pass.
 //!
-//! An elementwise function of one operand needs only a row here, among the [`Unary`] ops. These ops
-//! share type rule, interpreter, random graphs and costs; each needs only a kernel of its own
-//! (`passes/src/schedule/lower/rows.rs`). An op that changes a state token by token has its row
-//! among the [`Recurrent`] ops, and a file ([`super::recurrent`]).
+//! An elementwise function of one operand needs only a row here, among the [`Unary`] ops, and a
+//! kernel (`passes/src/schedule/lower/rows.rs`). All [`Unary`] ops share the type rule,
+//! interpreter, random graphs and costs. An op that changes a state token by token has its row
+//! among the [`Recurrent`] ops, and its own file in [`super::recurrent`].
 
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +29,9 @@ pub enum OperandKind {
     Weight,
     /// A state.
     State,
-    /// A value, or absent.
+    /// A value, or [`Absent`](super::Operand::Absent).
     OptValue,
-    /// A weight, or absent.
+    /// A weight, or [`Absent`](super::Operand::Absent).
     OptWeight,
 }
 
@@ -47,7 +48,7 @@ pub enum AttrKind {
     OptFloat,
     /// `true` or `false`.
     Bool,
-    /// One of these words.
+    /// One of the listed words.
     Word(&'static [&'static str]),
     /// A block format's name.
     Format,
@@ -58,7 +59,7 @@ pub enum AttrKind {
 pub struct OperandRow {
     /// Name, for documentation and [`super::Op::operand`].
     pub name: &'static str,
-    /// Kind of the operand.
+    /// Kind of operand that the op accepts.
     pub kind: OperandKind,
 }
 
@@ -67,12 +68,12 @@ pub struct OperandRow {
 pub struct AttrRow {
     /// Name in IR text.
     pub name: &'static str,
-    /// Kind of the attribute.
+    /// Kind of value that the attribute has.
     pub kind: AttrKind,
 }
 
 impl AttrRow {
-    /// Returns the value of an attribute that IR text omits.
+    /// Returns the value of the attribute if IR text omits it, or `None` if text must have it.
     pub fn absent(&self) -> Option<Attr> {
         match self.kind {
             AttrKind::OptInt => Some(Attr::Int(0)),
@@ -82,31 +83,33 @@ impl AttrRow {
     }
 }
 
-/// Whether an op touches state.
+/// Effect of an op, which limits what passes may do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A function of its operands, which passes may rewrite, merge and drop.
+    /// No effect: the results depend only on the operands. Passes may rewrite, merge and drop the
+    /// op.
     Pure,
-    /// Takes and returns a token, so passes must not move or drop it.
+    /// Access to the object of a token, which the op takes and returns. Passes must not move or
+    /// drop the op.
     State,
 }
 
 /// One row of the op table.
 #[derive(Clone, Copy, Debug)]
 pub struct OpRow {
-    /// The op.
+    /// The op that this row declares.
     pub kind: OpKind,
     /// Mnemonic in IR text.
     pub mnemonic: &'static str,
     /// Operands of the op, in order.
     pub operands: &'static [OperandRow],
-    /// Attributes of the op.
+    /// Attributes of the op, in order.
     pub attrs: &'static [AttrRow],
     /// Number of results.
     pub results: usize,
-    /// Effects of the op.
+    /// Effect of the op.
     pub effect: Effect,
-    /// One line of documentation.
+    /// Documentation of the op in one line.
     pub doc: &'static str,
 }
 
@@ -122,25 +125,25 @@ macro_rules! op_table {
         $($later:ident $later_mnemonic:literal ($($later_operand:ident: $later_okind:ident),*) {$($later_attr:ident: $later_akind:ident),*} -> $later_results:literal $later_effect:ident, $later_doc:literal;)*
     ) => {
         /// A graph op.
-        // Shapes such as `[T]` in the table's lines are no links.
+        // Texts in the table contain shapes such as `[T]`, which are not links.
         #[allow(rustdoc::broken_intra_doc_links)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum OpKind {
             $(#[doc = $doc] $variant,)*
-            /// A function of each element of `x`.
+            /// An elementwise function of one operand `x`.
             Unary(Unary),
             /// An op that changes a `recurrent` state token by token.
             Recurrent(Recurrent),
             $(#[doc = $later_doc] $later,)*
         }
 
-        /// A function that is applied to every element of f32 `x`, of any shape.
+        /// A function that is applied to every element of an f32 tensor `x` of any shape.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Unary { $(#[doc = $unary_doc] $unary),* }
 
-        /// An op that takes the token of a `recurrent` state first, and gives rows and the next
-        /// token: [`super::recurrent`].
-        // Shapes such as `[T]` in the table's lines are no links.
+        /// An op whose first operand is the token of a `recurrent` state. It returns rows and the
+        /// next token. See [`super::recurrent`].
+        // Texts in the table contain shapes such as `[T]`, which are not links.
         #[allow(rustdoc::broken_intra_doc_links)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Recurrent { $(#[doc = $recurrent_doc] $recurrent),* }
@@ -177,7 +180,7 @@ macro_rules! op_table {
         ];
 
         impl OpKind {
-            /// Position in [`OPS`].
+            /// Returns the index of the op's row in [`OPS`].
             fn place(self) -> usize {
                 enum Place { $($variant,)* $($unary,)* $($recurrent,)* $($later,)* }
                 match self {
@@ -190,8 +193,8 @@ macro_rules! op_table {
         }
 
         impl Unary {
-            /// Applies the function to an element, in f64, and rounds once. `attrs` are the
-            /// attributes of the op.
+            /// Applies the function to an element in f64, and rounds the result to f32. `attrs` are
+            /// the attributes of the op.
             pub fn apply(self, x: f32, attrs: &[Attr]) -> f32 {
                 match self {
                     $(Unary::$unary => {
@@ -218,11 +221,12 @@ const ACT: AttrKind = AttrKind::Word(Activation::WORDS);
 const KEYS: AttrKind = AttrKind::Word(KeyHeads::WORDS);
 const WHEN: AttrKind = AttrKind::Word(Prefetch::WORDS);
 
-/// The rows of the table, given to the macro `$build`: here, and for views of ops.
+/// Rows of the op table, as the argument of the macro `$build`. This file and `view.rs` use the
+/// macro.
 macro_rules! graph_ops {
     ($build:ident) => {
         $build! {
-            // As a frontend writes them. `T` below is any row count; k, n, d are numbers.
+            // Ops that frontends write. `T` is any number of rows; k, n and d are fixed numbers.
             Embed "embed" (ids: Value, table: Weight) {} -> 1 Pure, "Looks up the rows of `table` [n, d] with the numbers ids i32[T]: f32[T, d].";
             Dequantise "dequantise" (w: Weight) {} -> 1 Pure, "Converts a weight to f32 of the same shape.";
             Matmul "matmul" (x: Value, w: Value) {} -> 1 Pure, "Multiplies x f32[..., k] by the transpose of w f32[n, k]: f32[..., n].";
@@ -246,8 +250,8 @@ macro_rules! graph_ops {
                 GeluErf "gelu_erf" {} |x| x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2)), "x / 2 * (1 + erf(x / sqrt(2))), elementwise: the exact GELU, which `gelu` approximates.";
                 Exp "exp" {} |x| x.exp(), "exp(x), elementwise. Kernels clamp x to -87.3..88.";
             }
-            // Each takes its state's token before these operands, and returns rows and the next
-            // token.
+            // The first operand of each recurrent op is the token of its state, which the table
+            // omits. Its results are rows and the next token.
             @recurrent {
                 DeltaNet "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT, bound: FLOAT, rate: OPT_FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], result f32[T, h, dv]. The state is f32[h, dk, dv]. The decay is exp(a * softplus(alpha + dt)), or exp(bound * sigmoid(|a| * (alpha + dt))) if bound is not 0, with a [h]. It is one number for each head (alpha f32[T, h], dt [h]) or for each element of a key (alpha f32[T, h, dk], dt [h * dk]). The rate of an update is sigmoid(beta), with beta f32[T, h], times `rate` if that is not 0. Value head i uses key head i / (h / g) (grouped) or i mod g (interleaved).";
                 ShortConv "short_conv" (x: Value, w: Weight) {dilation: INT} "Causal convolution of each channel of x f32[T, c] with its k taps w [c, k]: f32[T, c]. The last tap is for the token's own row; each tap before it is for a row `dilation` tokens earlier. The state f32[(k - 1) * dilation, c] holds the previous rows.";
@@ -288,8 +292,8 @@ macro_rules! graph_ops {
             StreamMix "stream.mix" (x: Value, y: Value, w: Value) {} -> 1 Pure, "Streams after a block with output y f32[T, d], from the streams x f32[T, n, d] before it: f32[T, n, d]. With w f32[T, (2 + n) * n] from `stream.weights`, stream k is w[n + k] * y plus the sum over j of w[(2 + j) * n + k] * x[j]. With w f32[T, 2 * n] it is w[n + k] * y + x[k].";
             StreamAttend "stream.attend" (x: Value, y: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "Attention residuals: the weighted sum of streams x f32[T, n, d] and y f32[T, d]: f32[T, d]. The weights are a softmax over the dot products of w [d] with the `rms_norm` of each stream and of y.";
             TakeRows "take_rows" (x: Value, rows: Value) {} -> 1 Pure, "Takes the rows of x f32[T, d] with the numbers i32[L]: f32[L, d].";
-            // As the `fuse` pass leaves them: weights are read quantised, activations are quantised
-            // once.
+            // Ops that the `fuse` pass creates. They read weights in their quantised format, and
+            // activations are quantised once for several products.
             Quantise "quantise" (x: Value) {format: FORMAT} -> 1 Pure, "Converts f32[..., d] to an activation format; the format f32 changes nothing.";
             RmsNormQuantise "rms_norm.quantise" (x: Value, w: OptWeight) {eps: FLOAT, format: FORMAT} -> 1 Pure, "`rms_norm`, then `quantise`.";
             Linear "linear" (x: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "Multiplies x[T, k], in the activation format of w, by the transpose of w [n, k]; adds bias [n] and residual f32[T, n] if given: f32[T, n].";
@@ -300,17 +304,17 @@ macro_rules! graph_ops {
             RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight, long: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k f32[T, heads * d], then `kv.append` of the result and v f32[T, heads * dv].";
             ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight, gate_bias: OptWeight, up_bias: OptWeight) {act: ACT, limit: FLOAT, shift: FLOAT, bend: OPT_FLOAT, format: FORMAT} -> 1 Pure, "`linear.swiglu` with the matrices and biases [e, n] of the experts ids [T, s]: format[T, s, n].";
             ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "Multiplies x[T, s, k] by the transposed matrices of the experts ids [T, s] in w [e, n, k] and adds their bias [e, n] if given. Then sums the slots with weights p [T, s] and adds residual f32[T, n] if given: f32[T, n].";
-            // As the `observe` pass leaves them.
+            // Ops that the `observe` pass creates.
             ColumnSquares "column.squares" (sums: Value, x: Value, ids: OptValue) {} -> 1 State, "Adds the squares of each column of x[T, k] (f32 or an activation format) to a `recurrent` state f32[1, k + 1], whose last column counts rows. With ids i32[T, s] of e experts the state is f32[e, k + 1]. Row t of x[T, k], or row [t, j] of x[T, s, k], then counts for the experts ids[t, j].";
-            // As the `defer` pass leaves them.
+            // Ops that the `defer` pass creates.
             ExpertSplit "expert.split" (ids: Value, p: Value) {now: INT} -> 4 Pure, "Splits a routing, ids i32[T, s] and weights f32[T, s], after the first `now` slots. The results are i32[T, now], f32[T, now], i32[T, s - now] and f32[T, s - now]. If the routing is from `route`, the latter slots have the lowest weights.";
-            // As the `residency` pass makes loading explicit, where experts do not all fit in
-            // memory: they compute nothing.
+            // Ops that the `residency` pass creates if the experts do not all fit in memory. They
+            // load experts and compute nothing.
             ExpertSlots "expert.slots" () {} -> 1 State, "First token of the memory for loaded experts in a step. A function has at most one.";
             ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: OptWeight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Starts to load the experts ids [T, s] of a layer: their matrices up [e, n, k], down [e, d, n] and, if given, gate. They are needed (routed), or probably needed soon (predicted).";
             ExpertWait "expert.wait" (slots: Value, ids: Value) {layer: INT} -> 2 State, "Waits until the experts of the layer's routed prefetch are in memory, and returns ids [T, s] unchanged. Ops that read these experts use the returned ids.";
             ExpertEvict "expert.evict" (slots: Value, after: Value) {layer: INT} -> 1 State, "Allows eviction of a layer's experts once `after`, an f32 value computed with them, is complete.";
-            // As the `shard` pass divides a model among ranks.
+            // Ops that the `shard` pass creates when it divides a model among ranks.
             RanksBegin "ranks.begin" () {rank: INT, ranks: INT} -> 1 State, "First token of a group of `ranks` ranks in a step; this graph is of rank `rank`, from 0. A function has at most one. The type token[rank, ranks] has both numbers. Tokens give the order of the group's collectives, which must match on all ranks.";
             AllReduce "all_reduce" (group: Value, x: Value) {} -> 2 State, "Sums x f32[...] over all ranks, on every rank: f32[...]. Element by element, the sum begins with the element of rank 0 and adds those of ranks 1, 2, ... in this order. Each sum is rounded to f32, so all transports give the same bits.";
             AllGather "all_gather" (group: Value, x: Value) {} -> 2 State, "Concatenates each row of x f32[..., d] of all ranks, in their order, on every rank: f32[..., ranks * d].";
@@ -326,12 +330,12 @@ pub(super) use graph_ops;
 graph_ops!(op_table);
 
 impl OpKind {
-    /// This op's row of the table.
+    /// Returns the row of the op table that declares this op.
     pub fn row(self) -> &'static OpRow {
         &OPS[self.place()]
     }
 
-    /// The op with this mnemonic.
+    /// Returns the op with this mnemonic, or `None`.
     pub fn from_mnemonic(mnemonic: &str) -> Option<OpKind> {
         OPS.iter().find(|row| row.mnemonic == mnemonic).map(|row| row.kind)
     }

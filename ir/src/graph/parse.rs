@@ -1,4 +1,4 @@
-//! Reads the text form that [`super::print`] writes.
+//! Parser of the text form that [`super::print`] writes.
 //!
 //! ```text
 //! weight @w : f32[2, 4]
@@ -10,8 +10,9 @@
 //! }
 //! ```
 //!
-//! The text may be hostile. Every error has a line, a column and the expectation, and the text's
-//! length bounds the memory. The returned module verifies and is in canonical numbering.
+//! The text may be hostile. Every error has a line, a column and the expectation. Memory use is
+//! bounded by the length of the text. The returned module passes the verifier and is in canonical
+//! numbering.
 
 mod lex;
 
@@ -29,13 +30,13 @@ use crate::format::Format;
 use crate::state::{Rollback, STATES, StateKind};
 use lex::{Token, clip, expected_error};
 
-/// An error in the text, and its location.
+/// An error in the text, with its location.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct ParseError {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// Column number in characters, from 1.
     pub column: usize,
     /// The problem.
     #[source]
@@ -45,38 +46,38 @@ pub struct ParseError {
 /// A problem in the text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParseProblem {
-    /// An unexpected token.
+    /// An unexpected lexical token.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// Expected token.
+        /// Description of the expected token.
         expected: String,
-        /// Token in the text.
+        /// Actual token, shortened.
         found: String,
     },
-    /// A name without definition.
+    /// A name that has no definition.
     #[error("there is no {what} {name}")]
     Unknown {
-        /// `op`, `format`, `value` or `weight`.
+        /// Kind of the name: `op`, `format`, `value` or `weight`.
         what: &'static str,
-        /// Name without a definition.
+        /// The name.
         name: String,
     },
     /// A name that is already used.
     #[error("there is a {what} {name} already; names must be unique")]
     Duplicate {
-        /// `value`, `weight`, `attribute`.
+        /// Kind of the name: `value`, `weight` or `attribute`.
         what: &'static str,
-        /// Name that is used twice.
+        /// The name.
         name: String,
     },
-    /// A missing attribute.
+    /// An op without one of its attributes.
     #[error("{op} needs the attribute {attr}; it has {known}")]
     MissingAttr {
         /// Mnemonic of the op.
         op: &'static str,
         /// Name of the attribute.
         attr: &'static str,
-        /// All attributes of this op.
+        /// Names of all attributes of this op.
         known: String,
     },
     /// An attribute that an op does not have.
@@ -86,7 +87,7 @@ pub enum ParseProblem {
         op: &'static str,
         /// Name of the attribute.
         attr: String,
-        /// All attributes of this op.
+        /// Names of all attributes of this op.
         known: String,
     },
     /// Too many values left of `=`, or too few.
@@ -94,17 +95,17 @@ pub enum ParseProblem {
     ResultCount {
         /// Mnemonic of the op.
         op: &'static str,
-        /// Number in the op table.
+        /// Number of results in the op table.
         expected: usize,
-        /// Number in the text.
+        /// Number of values in the text.
         found: usize,
     },
-    /// Types after ` : ` or `->` that differ from those of the values.
+    /// Types after ` : ` or `->` that differ from the actual types of the values.
     #[error("the types are {found}; they must be {expected}")]
     Types {
         /// Types in the text.
         found: String,
-        /// The types of the values.
+        /// Actual types of the values.
         expected: String,
     },
     /// An error of a type rule.
@@ -115,10 +116,10 @@ pub enum ParseProblem {
     Verify(#[from] Problem),
 }
 
-/// Reads a module and verifies it.
+/// Parses a module and verifies it.
 ///
 /// # Errors
-/// The first problem, with its line and column.
+/// Returns the first problem, with its line and column.
 pub fn parse(text: &str) -> Result<Module, ParseError> {
     let mut parser = Parser {
         text,
@@ -148,7 +149,7 @@ pub fn parse(text: &str) -> Result<Module, ParseError> {
     }
 }
 
-/// A problem at a byte of the text.
+/// A problem with its byte offset in the text.
 struct Failure {
     at: usize,
     problem: ParseProblem,
@@ -160,11 +161,11 @@ struct Parser<'t> {
     module: Module,
     weights: HashMap<String, WeightId>,
     states: HashMap<String, StateId>,
-    /// Location of each part of the module in the text, for the verifier's errors.
+    /// Byte offset of each weight, state, function and op in the text, for the verifier's errors.
     sites: Vec<(Site, usize)>,
 }
 
-/// The function that the parser reads.
+/// The function that is being parsed, and the labels of its values.
 #[derive(Default)]
 struct Open<'t> {
     function: Function,
@@ -452,7 +453,7 @@ impl<'t> Parser<'t> {
             let (at, token) = self.next()?;
             operands.push(match token {
                 Token::Value(label) => Operand::Value(open.find(label, at)?),
-                // The operand is a state if the op table lists a state here.
+                // The symbol is a state if the op table lists a state as this operand.
                 Token::Symbol(name)
                     if row.operands.get(operands.len()).is_some_and(|operand| operand.kind == OperandKind::State) =>
                 {
@@ -576,7 +577,7 @@ impl<'t> Parser<'t> {
         Ok(ty)
     }
 
-    /// Reads `0, 2]`, after `token[`: a rank and the number of ranks.
+    /// Parses `0, 2]`, which follows `token[`: the number of the rank and the number of ranks.
     fn group(&mut self) -> Result<Type, Failure> {
         let (at, rank) = self.next()?;
         let narrow = |this: &Self, at: usize, token: &Token<'_>| {

@@ -1,8 +1,9 @@
-//! The text form of a module, by `Display`. [`super::parse`] reads it back.
+//! Printer of modules as text, by `Display`. [`super::parse`] parses the text.
 //!
-//! Values without a name are `%N`, numbered by definition (parameters count). Absent operands are
-//! `_`. Every op line ends with the types of its results. Weights are printed as symbols, never as
-//! bytes. Tensor names that are not plain names are quoted.
+//! A value without a name is `%N`, where N is its number in the order of definitions, parameters
+//! included. Absent operands are `_`. Every op line ends with the types of the op's results.
+//! Weights are printed as symbols, never as bytes. Tensor names with characters other than those of
+//! plain names are quoted.
 //!
 //! ```text
 //! weight @"blk.0 attn" : q4_k[512, 256] {file = 0, offset = 0x1a000}
@@ -14,7 +15,8 @@
 //! }
 //! ```
 //!
-//! The input is any module, also one that does not verify. A value without a number is `%?`.
+//! The input is any module, also one that the verifier rejects. A value without a definition is
+//! `%?`.
 
 use std::fmt::{self, Display, Formatter, Write};
 use std::ops::Range;
@@ -66,7 +68,7 @@ impl Display for Weight {
 }
 
 impl Display for State {
-    /// Writes only the attributes that differ from the kind's defaults.
+    /// Writes the state. Attributes that equal the defaults of the state's kind are omitted.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let row = self.kind.row();
         f.write_str("state ")?;
@@ -85,7 +87,7 @@ impl Display for State {
 }
 
 impl Type {
-    /// Returns the type as text, with the names of the module's states.
+    /// Returns the type as text. States have the names that the module gives them.
     pub fn text(&self, module: &Module) -> String {
         let Type::Token(TokenOwner::State(state)) = self else { return self.to_string() };
         match module.states.get(state.index()) {
@@ -95,7 +97,7 @@ impl Type {
     }
 }
 
-/// `@name`, quoted if it is not a plain name.
+/// A symbol as text: `@name`, quoted if it is not a plain name.
 struct Symbol<'a>(&'a str);
 
 impl Display for Symbol<'_> {
@@ -108,7 +110,7 @@ impl Display for Attr {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Attr::Int(v) => write!(f, "{v}"),
-            // Debug is the shortest text that reads back to the same bits.
+            // `Debug` writes the shortest text that reads back to the same bits.
             Attr::Float(v) => write!(f, "{v:?}"),
             Attr::Bool(v) => write!(f, "{v}"),
             Attr::Word(v) => f.write_str(v),
@@ -141,7 +143,7 @@ impl Display for Shard {
     }
 }
 
-/// Text in quotes, on one line.
+/// A string as text in quotes, on one line.
 pub(super) struct Quoted<'a>(pub(super) &'a str);
 
 impl Display for Quoted<'_> {
@@ -158,11 +160,11 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// A function as text.
+/// A function, for printing as text.
 pub(super) struct Text<'a> {
     module: &'a Module,
     function: &'a Function,
-    /// Numbers of the values.
+    /// Printed number of each value. `None` if the value has a name or no definition.
     numbers: Vec<Option<usize>>,
 }
 
@@ -219,7 +221,7 @@ impl<'a> Text<'a> {
         f.write_str("\n")
     }
 
-    /// Writes an op without its results and its `=`.
+    /// Writes an op without its results and the `=` after them.
     pub(super) fn write_computation(&self, f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
         let row = op.kind.row();
         f.write_str(row.mnemonic)?;

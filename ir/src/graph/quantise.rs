@@ -1,7 +1,7 @@
-//! Conversion of f32 to activation formats. Kernels match this definition bit for bit.
+//! Conversion of f32 to activation formats. Kernels give the same bits as this definition.
 //!
-//! Per 32 elements (`a8_super`), 16 (`a8_small`) or row (`a8_row`), all in f32, each operation
-//! rounded to nearest even:
+//! The steps below apply to each group of 32 elements (`a8_super`), of 16 elements (`a8_small`), or
+//! to a whole row (`a8_row`). All operations are f32, and each is rounded to nearest even:
 //!
 //! ```text
 //! amax = max |x|
@@ -16,8 +16,8 @@
 //!        of x, then of the remainder (bf16x2)
 //! ```
 //!
-//! The definition covers finite x with amax = 0 or amax >= 2^-120. Below that, 127 / amax leaves
-//! f32's range and no kernel needs to match.
+//! The definition holds for finite x with amax = 0 or amax >= 2^-120. With smaller amax, 127 / amax
+//! overflows f32, and kernels may give other results.
 
 use half::bf16;
 
@@ -27,12 +27,12 @@ use crate::format::{Codec, Format};
 /// `1 / 127` in f32.
 pub const INV_127: f32 = 1.0 / 127.0;
 
-/// Returns rows of `row_len` elements in an activation format. For `f32`, returns the bytes of the
-/// values.
+/// Converts rows of `row_len` elements to an activation format. For the format `f32`, returns the
+/// bytes of the numbers.
 ///
 /// # Panics
-/// `format` is not an activation format, or `x` does not divide into rows of whole blocks. The type
-/// rules have checked both.
+/// Panics if `format` is not an activation format, or if `x` does not divide into rows of whole
+/// blocks. The type rules have checked both conditions.
 pub fn quantise_rows(format: Format, x: &[f32], row_len: usize) -> Vec<u8> {
     assert!(row_len > 0 && x.len().is_multiple_of(row_len), "{} elements are not whole rows of {row_len}", x.len());
     let apart = format.row_bytes(row_len as u64).unwrap_or(0) as usize;
@@ -44,11 +44,11 @@ pub fn quantise_rows(format: Format, x: &[f32], row_len: usize) -> Vec<u8> {
     x.chunks_exact(row_len).flat_map(row).collect()
 }
 
-/// Returns `x` in an activation format: blocks, or one row if the format has a scale for each row.
+/// Converts `x` to an activation format: blocks, or one row if the format has a scale for each row.
 ///
 /// # Panics
-/// `format` is not an activation format, or `x` does not divide into whole blocks. The type rules
-/// have checked both.
+/// Panics if `format` is not an activation format, or if `x` does not divide into whole blocks. The
+/// type rules have checked both conditions.
 pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
     assert_eq!(format.activation(), format, "{format} is not an activation format");
     assert!(x.len().is_multiple_of(format.block_len()), "{} elements are not whole blocks of {format}", x.len());
@@ -74,7 +74,7 @@ pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a row of signed bytes with one scale.
+/// Converts one row to signed bytes with a single scale.
 fn row_of(format: Format, x: &[f32]) -> Vec<u8> {
     let (d, quants) = quantise_block(x);
     let mut bytes: Vec<u8> = quants.iter().map(|&q| q as u8).collect();
@@ -86,7 +86,7 @@ fn row_of(format: Format, x: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Writes a block of signed bytes, with every field that the format has.
+/// Writes a block of signed bytes, with all other fields that the format has.
 fn bytes_of(format: Format, scaled: usize, x: &[f32], block: &mut [u8]) {
     for (s, x) in x.chunks_exact(SUB).enumerate() {
         let mut total = 0.0;
@@ -108,7 +108,8 @@ fn bytes_of(format: Format, scaled: usize, x: &[f32], block: &mut [u8]) {
     }
 }
 
-/// Rounds to nearest even, and denormal numbers to zero, as the kernel op `to_bf16` does.
+/// Rounds to the nearest bf16, halves to even, and denormal numbers to zero, as the kernel op
+/// `to_bf16` does.
 fn to_bf16(x: f32) -> bf16 {
     bf16::from_f32(if x.is_subnormal() { 0.0f32.copysign(x) } else { x })
 }
@@ -119,16 +120,16 @@ fn put_bf16(out: &mut [u8], x: &[f32]) {
     }
 }
 
-/// Returns scale and quants of one block.
+/// Returns the scale and the codes of elements that share a scale.
 fn quantise_block(x: &[f32]) -> (f32, Vec<i8>) {
     let amax = x.iter().fold(0f32, |amax, x| amax.max(x.abs()));
     let inv = if amax > 0.0 { 127.0 / amax } else { 0.0 };
-    // Values outside the defined range can give NaN, which `as` turns into 0.
+    // Numbers outside the defined range can give NaN, which `as` converts to 0.
     let quants = x.iter().map(|x| (x * inv).round_ties_even().clamp(-127.0, 127.0) as i8).collect();
     (amax * INV_127, quants)
 }
 
-/// Sums at most 32 quants of 127 each, which fits.
+/// Sums at most 32 codes, each at most 127, so the sum fits in an i16.
 fn sum(quants: &[i8]) -> i16 {
     quants.iter().map(|&q| i16::from(q)).sum()
 }
@@ -163,7 +164,8 @@ mod tests {
 
     #[test]
     fn a8_super_sums_match_the_format_table() {
-        // Each 32 elements end with 127, so every scale is 1 and the quants are the values.
+        // The last of each 32 elements is 127, so every scale is 1 and the codes equal the
+        // elements.
         let x: Vec<f32> = (0..256).map(|i| if i % 32 == 31 { 127.0 } else { (i % 100) as f32 }).collect();
         let bytes = quantise(Format::A8Super, &x);
         let float = |at: usize| f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());

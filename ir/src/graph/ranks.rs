@@ -1,17 +1,17 @@
-//! Ranks: processes that compute a model together. Each rank has a graph of its own, and
-//! collectives exchange data between the graphs.
+//! Ranks: processes that compute a model together. Each rank has its own graph. Collective ops
+//! exchange data between the ranks.
 //!
 //! ```text
 //! %g = ranks.begin {rank = 0, ranks = 2} : token[0, 2]          // in the graph of rank 0
 //! %y, %g1 = all_reduce %g, %x : f32[T, 256], token[0, 2]
 //! ```
 //!
-//! Collectives take and return the group's token, as ops on a state do. Passes therefore neither
-//! move nor drop them, and a graph has one order of its collectives.
+//! A collective takes the group's token and returns the next one, like an op on a state. Passes
+//! therefore neither move nor drop collectives, and the collectives of a graph have a fixed order.
 //!
-//! [`verify_ranks`] checks that the orders of all ranks match: no rank waits for an exchange that
-//! another rank does not take part in. `send` waits for its `recv`, so a group that verifies also
-//! ends if messages are not buffered.
+//! [`verify_ranks`] checks that the collectives of all ranks match in order. No rank then waits for
+//! an exchange that another rank does not take part in. `send` is treated as if it waited for its
+//! `recv`. A group that passes the check therefore also ends if messages are not buffered.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -25,27 +25,27 @@ use super::{Function, Group, Module, Op, Operand, TokenOwner, Type};
 /// Kind of an exchange between ranks, as one rank sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveKind {
-    /// A sum over all ranks.
+    /// Sum of the operands of all ranks.
     AllReduce,
-    /// A concatenation over all ranks.
+    /// Concatenation of the operands of all ranks.
     AllGather,
-    /// A message to a rank.
+    /// Message to the rank of this number.
     Send(u32),
-    /// A message from a rank.
+    /// Message from the rank of this number.
     Recv(u32),
 }
 
-/// A collective of a rank's graph.
+/// A collective op of one rank's graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
     /// Kind of the exchange.
     pub kind: CollectiveKind,
-    /// Type of the data that the rank gives, or that it receives by `recv`.
+    /// Type of the operand, or of the result for `recv`.
     pub ty: Type,
 }
 
 impl Collective {
-    /// Returns the collective that an op is, or `None` for any other op. The op must verify.
+    /// Returns the collective of an op, or `None` for other ops. The verifier must accept the op.
     pub fn from_op(function: &Function, op: &Op) -> Option<Collective> {
         let rank = |rank: i64| rank as u32;
         let collective = |kind, value| Some(Collective { kind, ty: function.ty(value).clone() });
@@ -61,8 +61,8 @@ impl Collective {
         }
     }
 
-    /// Returns the collective of rank `peer` that matches this one of rank `own`. Sums and
-    /// concatenations match on all ranks.
+    /// Returns the collective that rank `peer` must have if rank `own` has this one. For sums and
+    /// concatenations, this is the same collective.
     fn matching(&self, own: u32) -> Collective {
         let kind = match self.kind {
             CollectiveKind::Send(_) => CollectiveKind::Recv(own),
@@ -91,7 +91,7 @@ pub enum RanksError {
     /// The list of graphs is empty.
     #[error("there are no graphs of ranks; expected one for each rank")]
     Empty,
-    /// A graph that does not verify.
+    /// A graph that the verifier rejects.
     #[error("rank {rank}: {error}")]
     Module {
         /// Number of the rank.
@@ -100,7 +100,7 @@ pub enum RanksError {
         #[source]
         error: Box<VerifyError>,
     },
-    /// A graph without a function that another rank's graph has.
+    /// A graph that lacks a function of another rank's graph.
     #[error("rank {rank}: the functions are {found}; expected {expected}, as rank 0 has")]
     Functions {
         /// Number of the rank.
@@ -110,16 +110,16 @@ pub enum RanksError {
         /// Names of the functions in the graph of rank 0.
         expected: String,
     },
-    /// A function with other parameters than that of rank 0.
+    /// A function whose parameters differ from those on rank 0.
     #[error("rank {rank}: @{function} takes ({found}); expected ({expected}), as on rank 0")]
     Parameters {
         /// Number of the rank.
         rank: usize,
         /// Name of the function.
         function: String,
-        /// Types of its parameters.
+        /// Types of the function's parameters on this rank.
         found: String,
-        /// Types on rank 0.
+        /// Types of the function's parameters on rank 0.
         expected: String,
     },
     /// A graph that was made for another rank, or for another number of ranks.
@@ -129,7 +129,7 @@ pub enum RanksError {
         rank: usize,
         /// Name of the function.
         function: String,
-        /// Rank and group in the graph.
+        /// Rank and number of ranks in the graph.
         found: Group,
         /// Number of graphs.
         ranks: usize,
@@ -149,15 +149,15 @@ pub struct UnmatchedCollective {
     pub rank: usize,
     /// Name of the function.
     pub function: String,
-    /// Number of the collective in the function, from 0.
+    /// Index of the collective in the function, from 0.
     pub at: usize,
-    /// Collective of this rank, or the end of its function.
+    /// Collective of this rank at that index, or the end of its function.
     pub found: String,
-    /// Expected collective.
+    /// Collective that the peer needs.
     pub expected: String,
     /// Rank that waits for the expected collective.
     pub peer: usize,
-    /// Collective of that rank.
+    /// Collective that the peer waits for.
     pub theirs: String,
 }
 
@@ -175,32 +175,33 @@ impl RanksError {
     }
 }
 
-/// Next exchange of a group.
+/// Next exchange of data in a group of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exchange {
     /// All ranks take part.
     All(CollectiveKind),
-    /// A message between two ranks.
+    /// Two ranks exchange a message.
     Message {
         /// Rank that sends.
         from: usize,
         /// Rank that receives.
         to: usize,
     },
-    /// All ranks have ended.
+    /// All ranks have reached the end of the function.
     End,
 }
 
 /// Two ranks whose next collectives do not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Conflict {
-    /// Rank that waits.
+    /// Rank that waits for an exchange.
     waiting: usize,
-    /// Rank that does not take part.
+    /// Rank whose next collective does not match.
     other: usize,
 }
 
-/// Returns the next exchange, if each rank is at the given collective; `None` is the end.
+/// Returns the next exchange, given the next collective of each rank. `None` is the end of a
+/// function.
 fn next_exchange(heads: &[Option<Collective>]) -> Result<Exchange, Conflict> {
     let Some(waiting) = heads.iter().position(Option::is_some) else { return Ok(Exchange::End) };
     let message = heads.iter().enumerate().find_map(|(from, head)| {
@@ -212,7 +213,8 @@ fn next_exchange(heads: &[Option<Collective>]) -> Result<Exchange, Conflict> {
     if let Some(message) = message {
         return Ok(message);
     }
-    // No message can pass, so a rank that waits for one waits for ever.
+    // If no message can pass between two ranks, a rank that waits for a message would wait for
+    // ever.
     let alone = |(rank, head): (usize, &Option<Collective>)| match head.as_ref()?.kind {
         CollectiveKind::Send(peer) | CollectiveKind::Recv(peer) => {
             Some(Conflict { waiting: rank, other: peer as usize })
@@ -229,16 +231,16 @@ fn next_exchange(heads: &[Option<Collective>]) -> Result<Exchange, Conflict> {
     }
 }
 
-/// Collectives of one function on all ranks, with the next one of each.
+/// Collectives of one function on all ranks, with the index of the next collective of each rank.
 pub(super) struct Schedule {
     function: String,
     collectives: Vec<Vec<Collective>>,
-    /// Number of the next collective of each rank.
+    /// Index of each rank's next collective.
     next: Vec<usize>,
 }
 
 impl Schedule {
-    /// Returns the schedule of a function, which each module must have.
+    /// Returns the schedule of the function `function`, which each module must have.
     pub(super) fn new(modules: &[&Module], function: &str) -> Schedule {
         let of_rank = |module: &&Module| -> Vec<Collective> {
             let own = module.functions.iter().filter(|own| own.name == function);
@@ -276,10 +278,10 @@ impl Schedule {
     }
 }
 
-/// Verifies the graphs of all ranks: each on its own, and that their collectives match.
+/// Verifies the graph of each rank, and then that the collectives of all ranks match.
 ///
 /// # Errors
-/// The first problem, by function and then in the order of the exchanges.
+/// Returns the first problem: functions in order, and in each function exchanges in order.
 pub fn verify_ranks(modules: &[&Module]) -> Result<(), RanksError> {
     let Some(first) = modules.first() else { return Err(RanksError::Empty) };
     for (rank, module) in modules.iter().enumerate() {
@@ -302,9 +304,10 @@ pub fn verify_ranks(modules: &[&Module]) -> Result<(), RanksError> {
     Ok(())
 }
 
-/// Checks the parameters of a function, and that its group is the group of the graphs.
+/// Checks the parameters of a function, and that its `ranks.begin` has this rank and this number of
+/// ranks.
 fn check_function(rank: usize, ranks: usize, function: &Function, first: &Function) -> Result<(), RanksError> {
-    // A group's token differs from rank to rank.
+    // Tokens of a group are omitted, since they differ from rank to rank.
     let types = |function: &Function| -> Vec<String> {
         let types = function.params.iter().map(|&param| function.ty(param));
         types.filter(|ty| !matches!(ty, Type::Token(_))).map(Type::to_string).collect()

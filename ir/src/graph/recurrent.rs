@@ -1,9 +1,10 @@
-//! Recurrent ops: the code that they share, and a map of their files.
+//! Recurrent ops: code that all of them share, and a list of their files.
 //!
-//! A recurrent op takes the token of a `recurrent` state, rows of f32 for the tokens of a step, and
-//! weights. Token by token it changes the state and gives a row. Each op has one file with its
-//! [`Definition`]: the shapes of its state and result, the computation for a token, and operands
-//! for random graphs. All recurrent ops share type rule, interpreter and random modules.
+//! A recurrent op takes the token of a `recurrent` state, f32 rows for the tokens of a step, and
+//! weights. It goes through the tokens in order; each token changes the state and gives a row of
+//! the result. Each op has one file with its [`Definition`]: the shapes of its state and result,
+//! the computation for one token, and operands for random graphs. All recurrent ops share one type
+//! rule, the interpreter and random modules.
 //!
 //! ```text
 //! state @conv.0 : recurrent f32[3, 256]
@@ -12,7 +13,7 @@
 //! %y, %s1 = short_conv %s0, %x, @w {dilation = 1} : f32[T, 256], token<@conv.0>
 //! ```
 //!
-//! To add an op: add its row to the [`Recurrent`] rows of `op.rs`, its file here with an arm of
+//! To add an op, add its row to the [`Recurrent`] rows of `op.rs`, its file here with an arm of
 //! `definition`, and its kernel (`passes/src/schedule/lower/recurrent.rs`).
 
 mod compress;
@@ -27,12 +28,12 @@ use super::types::rule::Rule;
 use super::{Dim, Op, OpKind, Operand, Type};
 use crate::state::StateKind;
 
-/// The parts of a recurrent op that its own file defines.
+/// Type rule and computation of a recurrent op, from its own file.
 pub struct Definition {
-    /// Returns the shapes that follow from operands and attributes.
+    /// Returns the shapes that operands and attributes determine.
     pub(super) shape: fn(&Rule<'_>) -> Result<Shape, TypeError>,
-    /// Updates the state (first slice) for a token and writes its row of the result (second slice).
-    /// It computes in f64 and rounds each number when it is stored.
+    /// Updates the state (second argument) for one token, and writes the token's row of the result
+    /// (third argument). It computes in f64 and rounds each number when it is stored.
     pub(super) step: fn(&Token<'_>, &mut [f32], &mut [f32]),
 }
 
@@ -51,26 +52,26 @@ impl Recurrent {
 
 /// Shapes of a recurrent op.
 pub struct Shape {
-    /// Rows of the op's operands and of its result.
+    /// Number of rows of the op's operands and of its result.
     pub rows: Dim,
-    /// Dimensions of the state.
+    /// Dimensions of the state's field.
     pub state: Vec<u64>,
-    /// Dimensions of the result, after the rows.
+    /// Dimensions of the result, without the number of rows.
     pub result: Vec<u64>,
 }
 
-/// Data of one token: the row of each operand, or the weight.
+/// Operands of one token: its row of each value, and the weights.
 pub struct Token<'a> {
     /// The op.
     pub op: &'a Op,
-    /// Rows and weights, by operand. Empty for state tokens and absent operands.
+    /// Row or weight of each operand. Empty for state tokens and absent operands.
     pub operands: Vec<&'a [f32]>,
     /// Position of the token, or 0 if the op takes no positions.
     pub position: i32,
 }
 
 impl Token<'_> {
-    /// Returns the row or weight of the operand of this name, which the op table must list.
+    /// Returns the row or weight of the operand `name`, which the op table must list.
     pub fn operand(&self, name: &str) -> &[f32] {
         match self.op.kind.row().operands.iter().position(|operand| operand.name == name) {
             Some(i) => self.operands[i],
@@ -94,7 +95,8 @@ pub(super) fn types(rule: &Rule<'_>, op: Recurrent) -> Result<Vec<Type>, TypeErr
 }
 
 /// Computes the rows of an op's result for consecutive tokens. `operands` has all rows of each
-/// operand, or a weight. `operands` has no entry for positions, which are a separate argument.
+/// value, and the weights. The operand with positions is not in `operands`, but a separate
+/// argument.
 pub(super) fn run(
     op: &Op,
     kind: Recurrent,

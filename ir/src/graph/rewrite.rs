@@ -1,28 +1,29 @@
-//! [`Rewriter`]: changes to a function, made by a pass.
+//! [`Rewriter`]: changes that a pass makes to a function.
 //!
 //! ```text
 //! %a = silu %x : f32[T, 4]         op 0
 //! %b = mul %a, %x : f32[T, 4]      op 1
 //! ```
-//! with `replace_uses(%x, %a)` but for op 0, and
-//! `insert(Position::After(1), view::Silu { x: %b })`, is
+//! after `replace_uses(%x, %a)` except in op 0, and after `insert(Position::After(1), view::Silu {
+//! x: %b })`, is
 //! ```text
 //! %a = silu %x : f32[T, 4]
 //! %b = mul %a, %a : f32[T, 4]
 //! %2 = silu %b : f32[T, 4]
 //! ```
 //!
-//! Positions always count the ops of the original function, without inserted or erased ops. An
-//! analysis of the original ([`super::DefUse`]) therefore stays valid until the end.
+//! Positions are indices of ops in the original function; inserted and erased ops do not change
+//! them. An analysis of the original function ([`super::DefUse`]) therefore stays valid until the
+//! end.
 //!
 //! [`Rewriter::finish`] applies all changes and returns a function with these properties:
 //! - Every value is defined before it is used.
-//! - Every op has the results that its type rule gives. A changed type changes the types that
-//!   depend on it.
-//! - No pure op is unused.
+//! - Every op has the result types that its type rule gives. If a type changes, all types that
+//!   depend on it change too.
+//! - The results of every pure op are used.
 //! - Values are numbered in the order of their definitions.
 //!
-//! The original may be any function. A fault in it, or in a change, is a [`RewriteError`].
+//! The original function may be invalid. An error in it, or in a change, is a [`RewriteError`].
 
 use std::collections::HashMap;
 
@@ -30,30 +31,30 @@ use super::types::{TypeError, result_types};
 use super::view::OpView;
 use super::{Attr, DefUse, Function, Module, Op, OpKind, Operand, ValueId};
 
-/// Location of a new op. Ops inserted at the same location keep the order of insertion.
+/// Location of a new op. Ops that are inserted at the same location keep the order of insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Place before the op at this position. A position equal to the number of ops means the
-    /// function's end.
+    /// Location before the op at this position. A position equal to the number of ops means the end
+    /// of the function.
     Before(usize),
-    /// Place after the op at this position.
+    /// Location after the op at this position.
     After(usize),
 }
 
 /// Reason why a change is impossible.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RewriteError {
-    /// A position beyond the ops.
+    /// A position at which the original function has no op.
     #[error("function @{function}: there is no op {at}; expected one below {ops}")]
     NoOp {
         /// Name of the function.
         function: String,
-        /// Position beyond the ops.
+        /// The position.
         at: usize,
-        /// Number of ops.
+        /// Number of ops in the original function.
         ops: usize,
     },
-    /// A value that no earlier op defines.
+    /// Use of a value that no earlier op defines.
     #[error("function @{function}: value {value} is used before it is defined")]
     Undefined {
         /// Name of the function.
@@ -61,22 +62,22 @@ pub enum RewriteError {
         /// Number of the value.
         value: u32,
     },
-    /// A replacement with another type.
+    /// Replacement of a value by a value of another type.
     #[error("function @{function}: the replacement has type {found}; expected {expected}")]
     Replaced {
         /// Name of the function.
         function: String,
-        /// Type of the value.
+        /// Type of the new value.
         found: String,
         /// Type of the replaced value.
         expected: String,
     },
-    /// A replacement op with another number of results.
+    /// Replacement of an op by an op with another number of results.
     #[error("function @{function}: {op} gives {found} values; expected {expected}")]
     Results {
         /// Name of the function.
         function: String,
-        /// Mnemonic of the op.
+        /// Mnemonic of the new op.
         op: &'static str,
         /// Number of results of the new op.
         found: usize,
@@ -94,16 +95,16 @@ pub enum RewriteError {
     },
 }
 
-/// A function under change.
+/// A function that is being changed.
 #[derive(Clone, Debug)]
 pub struct Rewriter<'m> {
     module: &'m Module,
-    /// The function with its original ops. It also has the values of inserted ops.
+    /// The function with its original ops. Its list of values also has the results of inserted ops.
     function: Function,
     /// Ops inserted before and after each original op, by position.
     inserted: HashMap<usize, [Vec<Op>; 2]>,
     erased: Vec<bool>,
-    /// Replacement of each value, or the value itself.
+    /// Replacement of each value. A value without a replacement maps to itself.
     replaced: Vec<ValueId>,
 }
 
@@ -115,8 +116,8 @@ impl<'m> Rewriter<'m> {
         Rewriter { module, function: function.clone(), inserted: HashMap::new(), erased, replaced }
     }
 
-    /// Returns the function with its original ops, with the changes made to them so far. Operands
-    /// still name replaced values.
+    /// Returns the function with its original ops, after the changes made to these ops so far.
+    /// Operands may still be values that have replacements.
     pub fn function(&self) -> &Function {
         &self.function
     }
@@ -138,8 +139,8 @@ impl<'m> Rewriter<'m> {
         RewriteError::Type { function: self.name(), error }
     }
 
-    /// Returns the current replacement of a value, followed through all replacements, or the value
-    /// itself.
+    /// Returns the replacement of a value, after following all chained replacements. A value
+    /// without a replacement is returned unchanged.
     pub fn resolve(&self, mut value: ValueId) -> ValueId {
         while let Some(&by) = self.replaced.get(value.index())
             && by != value
@@ -149,10 +150,10 @@ impl<'m> Rewriter<'m> {
         value
     }
 
-    /// Returns the op at a position, with replaced operands substituted.
+    /// Returns the op at a position. Operands that have replacements are replaced.
     ///
     /// # Errors
-    /// [`RewriteError::NoOp`].
+    /// Fails with [`RewriteError::NoOp`].
     pub fn op(&mut self, at: usize) -> Result<&Op, RewriteError> {
         self.check(at, self.function.ops.len())?;
         let operands = self.function.ops[at].operands.iter();
@@ -161,21 +162,22 @@ impl<'m> Rewriter<'m> {
         Ok(&self.function.ops[at])
     }
 
-    /// Inserts an op and returns its results. Its operands stay as given, even if those values have
+    /// Inserts an op and returns its results. Its operands are not changed, even if they have
     /// replacements.
     ///
     /// # Errors
-    /// The position does not exist, or the type rule rejects the op.
+    /// Fails if the position does not exist, or if the type rule rejects the op.
     pub fn insert<V: OpView>(&mut self, place: Position, op: V) -> Result<V::Results, RewriteError> {
         let results = self.insert_op(place, V::KIND, op.operands(), op.attrs())?;
         V::Results::try_from(&results)
             .map_err(|_| unreachable!("{:?}: {} results, as its row says", V::KIND, results.len()))
     }
 
-    /// Inserts an op of any kind, such as a copy. Otherwise it equals [`Rewriter::insert`].
+    /// Inserts an op of any kind, such as a copy of another op. Operands are treated as in
+    /// [`Rewriter::insert`].
     ///
     /// # Errors
-    /// [`RewriteError::NoOp`], [`RewriteError::Type`].
+    /// Fails with [`RewriteError::NoOp`] or [`RewriteError::Type`].
     pub fn insert_op(
         &mut self,
         place: Position,
@@ -198,10 +200,10 @@ impl<'m> Rewriter<'m> {
         Ok(results)
     }
 
-    /// Replaces the op at a position. The new op takes over its results.
+    /// Replaces the op at a position. The new op defines the results of the old op.
     ///
     /// # Errors
-    /// [`RewriteError::NoOp`], [`RewriteError::Results`].
+    /// Fails with [`RewriteError::NoOp`] or [`RewriteError::Results`].
     pub fn replace<V: OpView>(&mut self, at: usize, op: V) -> Result<(), RewriteError> {
         self.check(at, self.function.ops.len())?;
         let (row, expected) = (V::KIND.row(), self.function.ops[at].results.len());
@@ -214,10 +216,10 @@ impl<'m> Rewriter<'m> {
         Ok(())
     }
 
-    /// Replaces a value by another in the operands of the op at a position.
+    /// Replaces the value `value` by `by` in the operands of the op at position `at`.
     ///
     /// # Errors
-    /// [`RewriteError::NoOp`].
+    /// Fails with [`RewriteError::NoOp`].
     pub fn replace_uses_in(&mut self, at: usize, value: ValueId, by: ValueId) -> Result<(), RewriteError> {
         self.check(at, self.function.ops.len())?;
         let operands = self.function.ops[at].operands.iter_mut();
@@ -225,11 +227,12 @@ impl<'m> Rewriter<'m> {
         Ok(())
     }
 
-    /// Replaces a value by another in all ops of the function and in its return. Inserted ops keep
-    /// their operands. If the new value has no name, it takes the name of the replaced one.
+    /// Replaces the value `value` by `by` in all original ops and in the function's return.
+    /// Inserted ops keep their operands. If the new value has no name, it takes the name of the old
+    /// one.
     ///
     /// # Errors
-    /// The types differ ([`RewriteError::Replaced`]), or a value does not exist
+    /// Fails if the types differ ([`RewriteError::Replaced`]), or if a value does not exist
     /// ([`RewriteError::Undefined`]).
     pub fn replace_uses(&mut self, value: ValueId, by: ValueId) -> Result<(), RewriteError> {
         self.check_value(value)?;
@@ -249,20 +252,22 @@ impl<'m> Rewriter<'m> {
         Ok(())
     }
 
-    /// Erases an op. Unused pure ops need no call; [`Rewriter::finish`] drops them.
+    /// Erases the op at a position. Pure ops without uses need no call, because
+    /// [`Rewriter::finish`] drops them.
     ///
     /// # Errors
-    /// [`RewriteError::NoOp`]. If an op still uses its results, [`Rewriter::finish`] fails.
+    /// Fails with [`RewriteError::NoOp`]. If another op still uses the erased op's results,
+    /// [`Rewriter::finish`] fails.
     pub fn erase(&mut self, at: usize) -> Result<(), RewriteError> {
         self.check(at, self.function.ops.len())?;
         self.erased[at] = true;
         Ok(())
     }
 
-    /// Returns the function with all changes.
+    /// Applies all changes and returns the function.
     ///
     /// # Errors
-    /// [`RewriteError::Undefined`], [`RewriteError::Type`].
+    /// Fails with [`RewriteError::Undefined`] or [`RewriteError::Type`].
     pub fn finish(mut self) -> Result<Function, RewriteError> {
         let own = self.function.ops.len();
         let mut ops = Vec::with_capacity(own + self.inserted.len());
@@ -280,8 +285,8 @@ impl<'m> Rewriter<'m> {
     }
 }
 
-/// Returns a function with these ops. Checks that values are defined before use, and gives them the
-/// types of the type rules.
+/// Returns a function with these ops. Checks that values are defined before their use, and sets the
+/// types that the type rules give.
 fn checked_function(module: &Module, mut function: Function, ops: Vec<Op>) -> Result<Function, RewriteError> {
     let name = function.name.clone();
     let undefined = |value: ValueId| RewriteError::Undefined { function: name.clone(), value: value.0 };
@@ -308,7 +313,7 @@ fn checked_function(module: &Module, mut function: Function, ops: Vec<Op>) -> Re
     Ok(function)
 }
 
-/// Drops unused pure ops and undefined values, and numbers values in the order of their
+/// Drops unused pure ops and undefined values. Numbers the values in the order of their
 /// definitions.
 fn compact(function: &Function) -> Function {
     let mut out = Function { name: function.name.clone(), ..Function::default() };
@@ -355,7 +360,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
     const B: ValueId = ValueId(3);
     const C: ValueId = ValueId(4);
 
-    /// Applies a change to the example and returns the new text.
+    /// Applies a change to the example function and returns the new text.
     fn apply_change(
         change: impl FnOnce(&mut Rewriter<'_>) -> Result<(), RewriteError>,
     ) -> Result<String, RewriteError> {
@@ -368,7 +373,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
         Ok(changed.to_string().lines().skip(3).map(|line| line.to_owned() + "\n").collect())
     }
 
-    /// Applies a change that must fail and returns the error.
+    /// Applies a change that must fail, and returns the error message.
     fn wrong(change: impl FnOnce(&mut Rewriter<'_>) -> Result<(), RewriteError>) -> String {
         apply_change(change).unwrap_err().to_string()
     }

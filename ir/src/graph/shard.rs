@@ -1,14 +1,14 @@
-//! Slices of weights that a rank has of a model ([`super::ranks`]).
+//! Slices of weights: a rank ([`super::ranks`]) may have only a part of each weight.
 //!
 //! ```text
 //! weight @down : q4_k[256, 512]
 //! ```
-//! cut by columns for the second of two ranks is
+//! split by columns for two ranks, is on the second rank:
 //! ```text
 //! weight @down : q4_k[256, 256] {shard = "down", dim = 1, of = 512, ranges = "256..512"}
 //! ```
 //!
-//! The text may be hostile: [`Shard::check`] runs before any other use.
+//! IR text may be hostile, so [`Shard::check`] must run before any other use of a slice.
 
 use std::ops::Range;
 
@@ -16,27 +16,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 
-/// Slice of a weight along one dimension.
+/// A rank's slice of a weight along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shard {
     /// Name of the whole weight.
     pub weight: String,
-    /// Number of the dimension that is cut, from 0.
+    /// Index of the dimension that is split, from 0.
     pub dim: u32,
     /// Size of the dimension in the whole weight.
     pub of: u64,
-    /// Parts of the dimension that the slice has, in rising order.
+    /// Ranges of the dimension that the slice contains, in rising order.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Max number of ranges, which bounds the memory for hostile text.
+/// Maximum number of ranges. It bounds the memory that hostile text can use.
 const MAX_RANGES: usize = 1 << 12;
 
 impl Shard {
-    /// Checks that a weight of this shape and these formats can be the slice.
+    /// Checks that a weight with this shape and these formats can be this slice.
     ///
     /// # Errors
-    /// The problem, and the expectation.
+    /// Returns the problem, and the expectation.
     pub(super) fn check(&self, shape: &[u64], format: Format, stored: Format) -> Result<(), String> {
         let Shard { dim, of, ranges, .. } = self;
         let Some(&own) = shape.get(*dim as usize) else {
@@ -73,12 +73,12 @@ impl Shard {
         }
     }
 
-    /// Returns the bytes of the slice. `shape` and `stored` are the slice's, `bytes` are those of
-    /// the whole weight. Returns `None` if there are too few bytes.
+    /// Returns the bytes of the slice. `shape` and `stored` describe the slice, and `bytes` are
+    /// those of the whole weight. Returns `None` if there are too few bytes.
     pub fn cut(&self, shape: &[u64], stored: Format, bytes: &[u8]) -> Option<Vec<u8>> {
         let dim = self.dim as usize;
         let (last, lead) = shape.split_last()?;
-        // Bytes of the first `n` numbers of the dimension.
+        // Number of bytes of the first `n` indices of the split dimension.
         let bytes_of = |n: u64| match dim < lead.len() {
             true => lead[dim + 1..]
                 .iter()
@@ -100,7 +100,7 @@ impl Shard {
     }
 }
 
-/// Reads the ranges of a slice: `0..64 128..192`.
+/// Parses the ranges of a slice, such as `0..64 128..192`. Returns `None` if the text is invalid.
 pub(super) fn ranges_from(text: &str) -> Option<Vec<Range<u64>>> {
     let range = |text: &str| {
         let (start, end) = text.split_once("..")?;
@@ -119,7 +119,7 @@ mod tests {
             let ranges = ranges.iter().map(|&(start, end)| start..end).collect();
             Shard { weight: "w".to_string(), dim, of, ranges }
         };
-        // Elements of f32[2, 3, 2]: the first byte of each is its number.
+        // Elements of f32[2, 3, 2]. The first byte of each element is its index.
         let bytes: Vec<u8> = (0..12).flat_map(|i| [i, 0, 0, 0]).collect();
         let first = |shard: Shard, shape: &[u64]| -> Vec<u8> {
             shard.check(shape, Format::F32, Format::F32).unwrap();

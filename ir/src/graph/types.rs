@@ -1,5 +1,5 @@
-//! The type rule of every op. A rule turns operands and attributes into the types of the results,
-//! or into an error with the reason. [`result_types`] selects the rule; each family of ops has a
+//! The type rule of every op. A rule takes operands and attributes, and returns the types of the
+//! results or an error with the reason. [`result_types`] selects the rule. Each family of ops has a
 //! file of rules.
 //!
 //! The builder, the verifier and the parser all call [`result_types`], so they always agree.
@@ -9,12 +9,12 @@
 //! %8 = matmul %7, @w : f32[L, 4096]     // %7 : f32[L, 256], %w : f32[4096, 256]
 //! ```
 //!
-//! Input: any op. Ids of values may be out of range, and attributes may have any kind and value.
-//! This module rejects hostile ones.
+//! The input is any op. Ids of values may be out of range, and attributes may have any kind and
+//! value. The rules reject such ops.
 //!
-//! Result: an op that passes can be read with [`super::Op::attr`], [`super::Op::operand`] and
-//! [`super::attrs`]. Its divisions have no remainder, and every product of dimensions in its
-//! results fits `u64`.
+//! Result: if the rule accepts an op, [`super::Op::attr`], [`super::Op::operand`] and
+//! [`super::attrs`] can read it. Divisions of dimensions have no remainder, and every product of
+//! the dimensions of a result fits in `u64`.
 
 mod attention;
 mod elementwise;
@@ -40,7 +40,7 @@ pub use results::result_types;
 pub use state::check_state;
 pub use weight::check_weight;
 
-/// Reason why an op has no type.
+/// Reason why the type rule rejects an op, a weight, a state or a type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TypeError {
     /// Too many operands, or too few.
@@ -48,7 +48,7 @@ pub enum TypeError {
     OperandCount {
         /// Mnemonic of the op.
         op: &'static str,
-        /// Number in the op table.
+        /// Number of operands in the op table.
         expected: usize,
         /// Number of operands that the op has.
         found: usize,
@@ -58,7 +58,7 @@ pub enum TypeError {
     AttrCount {
         /// Mnemonic of the op.
         op: &'static str,
-        /// Number in the op table.
+        /// Number of attributes in the op table.
         expected: usize,
         /// Number of attributes that the op has.
         found: usize,
@@ -68,11 +68,11 @@ pub enum TypeError {
     Operand {
         /// Mnemonic of the op.
         op: &'static str,
-        /// Name in the op table.
+        /// Name of the operand in the op table.
         operand: &'static str,
-        /// Actual operand.
+        /// Description of the actual operand.
         found: String,
-        /// Expected operand.
+        /// Description of the expected operand.
         expected: String,
     },
     /// An attribute that the type rule rejects.
@@ -82,12 +82,12 @@ pub enum TypeError {
         op: &'static str,
         /// Name of the attribute.
         attr: &'static str,
-        /// Actual attribute.
+        /// Text of the actual attribute.
         found: String,
-        /// Expected attribute.
+        /// Description of the expected attribute.
         expected: String,
     },
-    /// A weight with a shape that cannot be stored.
+    /// A weight whose shape its format cannot store.
     #[error("weight @{name}: {format}{shape:?} {problem}")]
     Weight {
         /// Name of the weight.
@@ -105,7 +105,7 @@ pub enum TypeError {
         /// Name that both weights have.
         name: String,
     },
-    /// A state that does not fit its kind.
+    /// A state that its kind does not allow.
     #[error("state @{name} {problem}")]
     State {
         /// Name of the state.
@@ -129,19 +129,19 @@ pub enum TypeError {
     },
 }
 
-/// Heads and sizes of a `paged` state.
+/// Number of heads and sizes of a `paged` state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
-    /// Key heads.
+    /// Number of key heads.
     pub heads: u64,
-    /// Elements of a key.
+    /// Elements of one head's key.
     pub key: u64,
-    /// Elements of a value.
+    /// Elements of one head's value.
     pub value: u64,
 }
 
 impl CacheShape {
-    /// Returns the shape of a state, or `None` for a state of another kind.
+    /// Returns the shape of a `paged` state, or `None` for other kinds of state.
     pub fn from_state(state: &State) -> Option<CacheShape> {
         if state.kind != StateKind::Paged {
             return None;
@@ -153,11 +153,12 @@ impl CacheShape {
     }
 }
 
-/// Checks that a value may have this type: `i32`, `f32` or an activation format in whole blocks, no
-/// dimension of 0, and valid symbols. A token of a group must have one of its ranks.
+/// Checks that a value may have this type. Its element type must be `i32`, `f32` or an activation
+/// format in whole blocks. No dimension may be 0, and symbols must be valid. A group's token must
+/// have a rank of the group.
 ///
 /// # Errors
-/// [`TypeError::Type`].
+/// Fails with [`TypeError::Type`].
 pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     let error = |problem: String| TypeError::Type { ty: ty.to_string(), problem };
     if let Type::Token(TokenOwner::Ranks(group)) = ty
@@ -169,7 +170,7 @@ pub fn check_type(ty: &Type) -> Result<(), TypeError> {
         )));
     }
     let Type::Tensor { element, dims } = ty else { return Ok(()) };
-    // The limit bounds the memory for copies of a long type from the text.
+    // The limit bounds the memory for copies of a type with many dimensions in hostile text.
     if dims.len() > 4 {
         return Err(TypeError::Type {
             ty: format!("a tensor of {} dimensions", dims.len()),
@@ -204,7 +205,8 @@ pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     Ok(())
 }
 
-/// Whether text is a valid symbol: a letter, then letters, digits and `_`, at most 32 characters.
+/// Whether the text is a valid symbol: a letter, then letters, digits and `_`, at most 32
+/// characters.
 pub fn is_symbol(name: &str) -> bool {
     name.len() <= 32
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -221,7 +223,7 @@ impl std::fmt::Display for Dim {
 }
 
 impl std::fmt::Display for Type {
-    /// Writes states by number. [`Type::text`] writes their names.
+    /// Writes states by their index. [`Type::text`] writes their names.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Type::Token(TokenOwner::Experts) => f.write_str("token"),
@@ -247,12 +249,12 @@ fn write_dims(f: &mut std::fmt::Formatter<'_>, element: &str, dims: &[Dim]) -> s
     f.write_str("]")
 }
 
-/// Returns the types of an op with one result.
+/// Returns the type list of an op with one result.
 fn one(ty: Type) -> Result<Vec<Type>, TypeError> {
     Ok(vec![ty])
 }
 
-/// Returns `lead`, then `last`.
+/// Returns the dimensions `lead`, followed by `last`.
 fn with(lead: &[Dim], last: Dim) -> Vec<Dim> {
     lead.iter().cloned().chain([last]).collect()
 }

@@ -1,9 +1,9 @@
 //! Search for the grid entries nearest to given numbers, and for the scale with the least error.
 //!
-//! An entry gives the *places* (indices) of four or eight magnitudes. Signs are not always
-//! independent: an even number of eight is negative, or all signs of an entry are the same. If
-//! signs depend on each other, a few patterns are tried. For each pattern, the search for the
-//! nearest entry is exact:
+//! A grid entry gives the *places* (indices) of four or eight magnitudes. Signs are not always
+//! independent: an even number of eight signs is negative, or all signs of an entry are equal. If
+//! signs depend on each other, the search tries a few patterns of signs. For each pattern, the
+//! search for the nearest entry is exact:
 //!
 //! ```text
 //! // The cost of place p for element j, compared with the best place:
@@ -11,9 +11,9 @@
 //! an entry     = a lower and an upper half, each with a sum of excesses
 //! ```
 //!
-//! If the best places form an entry, it is the nearest. Otherwise entries are grouped by their
-//! lower halves. The search skips groups whose lower half alone costs more than the best entry so
-//! far, which are nearly all.
+//! If the best place of every element together form an entry, it is the nearest. Otherwise entries
+//! are grouped by the lower half of their places. The search skips groups whose lower half alone
+//! costs more than the best entry so far. It skips nearly all groups.
 
 use std::sync::OnceLock;
 
@@ -21,26 +21,26 @@ use super::super::SUB;
 use super::super::grids::{Grid, TABLES};
 use super::numbers::Numbers;
 
-/// Maximum number of magnitudes of a grid.
+/// Maximum number of different magnitudes of a grid.
 const PLACES: usize = 8;
-/// Maximum number of different halves of entries.
+/// Maximum number of different lower, or upper, halves of entries.
 const HALVES: usize = 256;
-/// Mark of a pattern of places that is not an entry.
+/// Index of the entry for patterns of places that are not an entry.
 const NONE: u16 = u16::MAX;
 
-/// First trial scale, as the ratio of the largest element to the grid's largest number.
+/// First scale that is tried, as the ratio of the largest element to the grid's largest number.
 const FIRST_RATIO: f32 = 1.6;
-/// Ratio of one tried scale to the next.
+/// Ratio of each tried scale to the next.
 const RATIO_STEP: f32 = 1.11;
 /// Number of tried scales. Twice as many would reduce the error by a third of a percent.
 const SCALE_COUNT: usize = 7;
-/// Number of rounds that fit the scale to entries, and entries to the scale.
+/// Number of rounds. Each fits the scale to the entries, and then the entries to the scale.
 const ROUNDS: usize = 3;
-/// Number of elements whose sign is flipped for a try, if the number of negative signs must be
-/// even.
+/// Number of elements that are candidates for a flipped sign, if the number of negative signs must
+/// be even.
 const FLIP_COUNT: usize = 3;
 
-/// Best scale of a group.
+/// Best scale of the elements that share it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fit {
     pub scale: f32,
@@ -49,11 +49,11 @@ pub(super) struct Fit {
     pub squares: f32,
 }
 
-/// Entries of a grid by their halves.
+/// Entries of a grid, grouped by the lower half of their places.
 struct Lattice {
-    /// Number of the entry with each pattern of places.
+    /// Index of the entry with each pattern of places, or [`NONE`].
     index: Vec<u16>,
-    /// Lower halves, each with the start of its upper halves.
+    /// Lower halves. Each has the index of its first upper half in `upper`.
     lower: Vec<(u8, usize)>,
     upper: Vec<u8>,
 }
@@ -81,19 +81,19 @@ impl Lattice {
     }
 }
 
-/// Search for the entries of a grid.
+/// Search for the nearest entries of a grid.
 pub(super) struct Entries {
     grid: &'static Grid,
     lattice: &'static Lattice,
-    /// Number of each place: positive, then negative.
+    /// Number that each place stands for: with a positive sign, then with a negative sign.
     numbers: [[f32; PLACES]; 2],
-    /// The largest number of a place.
+    /// The largest number of any place.
     most: f32,
-    /// Number of elements whose signs are chosen together.
+    /// Number of neighbouring elements whose signs depend on each other.
     span: usize,
 }
 
-/// An entry, by its places, and its error.
+/// The nearest entry to some elements, as its places, and its error.
 #[derive(Clone, Copy)]
 struct Nearest {
     places: u16,
@@ -110,8 +110,8 @@ impl Entries {
         Entries { grid, lattice: Lattice::for_grid(grid), numbers: of_places, most, span: grid.span().max(grid.len) }
     }
 
-    /// Returns the scale that brings entries nearest to `x`, each squared difference weighted by
-    /// `w`.
+    /// Returns the scale with the least sum of squared differences between `x` and its nearest
+    /// entries. The weights of the squares are `w`.
     #[inline(always)]
     pub fn fit(&self, x: &[f32], w: &[f32]) -> Fit {
         let largest = x.iter().fold(0f32, |a, b| a.max(b.abs()));
@@ -140,7 +140,7 @@ impl Entries {
         best
     }
 
-    /// Returns the codes of elements with a common scale.
+    /// Returns the nearest codes of elements that share this scale.
     #[inline(always)]
     pub fn codes(&self, scale: f32, x: &[f32], w: &[f32]) -> Vec<u8> {
         let mut group = Group::new(self, x, w, FLIP_COUNT);
@@ -148,7 +148,7 @@ impl Entries {
         group.codes[..x.len()].to_vec()
     }
 
-    /// Writes a block's codes, as [`Grid::put_index`] does.
+    /// Writes a block's codes as indices and signs, as [`Grid::put_index`] does.
     pub fn write(&self, codes: &[u8], mut put: impl FnMut(&str, usize, u8)) {
         let Grid { len, bits, .. } = *self.grid;
         for (sub, codes) in codes.chunks_exact(SUB).enumerate() {
@@ -165,7 +165,8 @@ impl Entries {
         }
     }
 
-    /// Returns the nearest entry to elements with these signs. The search begins with `start`.
+    /// Returns the entry nearest to elements with these signs. The search begins with the entry
+    /// `start`.
     #[inline(always)]
     fn nearest(&self, numbers: &[[f32; PLACES]; 2], x: &[f32], w: &[f32], signs: u32, start: u16) -> Nearest {
         match self.grid.bits {
@@ -225,7 +226,7 @@ impl Entries {
     }
 }
 
-/// Returns the sums of the excesses of each half.
+/// Returns, for each half entry, the sum of the excesses of its places.
 #[inline(always)]
 fn sums<const BITS: usize>(excess: &[[f32; PLACES]]) -> [f32; HALVES] {
     let mut sums = [0f32; HALVES];
@@ -241,15 +242,16 @@ fn sums<const BITS: usize>(excess: &[[f32; PLACES]]) -> [f32; HALVES] {
     sums
 }
 
-/// Elements with a common scale, and their nearest entries.
+/// Elements that share a scale, and their nearest entries.
 struct Group<'g> {
     entries: &'g Entries,
     x: &'g [f32],
     w: &'g [f32],
-    /// Patterns of signs of each span, with a bit for each negative element.
+    /// Patterns of signs to try for each span of elements. A pattern has a bit for each negative
+    /// element.
     patterns: Vec<Vec<u32>>,
     codes: [u8; SUB],
-    /// Entries of the last search.
+    /// Nearest entries at the last tried scale, where the next search starts.
     starts: [u16; SUB / 4],
 }
 
@@ -261,7 +263,7 @@ impl<'g> Group<'g> {
         Group { entries, x, w, patterns, codes: [0; SUB], starts }
     }
 
-    /// Finds the nearest entries at a scale.
+    /// Finds the nearest entries at this scale.
     #[inline(always)]
     fn take(&mut self, scale: f32) {
         let entries = self.entries;
@@ -293,7 +295,7 @@ impl<'g> Group<'g> {
         }
     }
 
-    /// Returns the best scale for the entries, and the squared error that it saves.
+    /// Returns the best scale for the current entries, and the squared error that it saves.
     #[inline(always)]
     fn fit(&self) -> (Fit, f32) {
         let (mut with_x, mut squares) = (0f32, 0f32);
@@ -316,7 +318,7 @@ mod tests {
     use crate::format::FORMATS;
     use crate::random::Random;
 
-    /// Compares with every entry and every pattern of signs that the grid allows.
+    /// Compares with a search of every entry and every pattern of signs that the grid allows.
     #[test]
     fn the_nearest_entry_is_found() {
         let mut random = Random::new(7);
@@ -341,7 +343,7 @@ mod tests {
                 };
                 let least = all.iter().map(|places| lost(*places)).fold(f32::INFINITY, f32::min);
                 assert!(all.contains(&found.places), "{grid:?}");
-                // The sums are in another order.
+                // The two sums add their terms in different orders.
                 let near = |a: f32, b: f32| (a - b).abs() <= 1e-5 * least;
                 assert!(near(lost(found.places), least) && near(found.lost, least), "{grid:?} {round}: {least}");
             }
@@ -349,7 +351,7 @@ mod tests {
         assert_eq!(grids, 7);
     }
 
-    /// Codes have signs that the grid can store.
+    /// Checks that the signs of the codes are a pattern that the grid can store.
     #[test]
     fn encoded_signs_are_representable() {
         let mut random = Random::new(8);

@@ -1,21 +1,21 @@
-//! Vectors with one number for each of several parts of a row, which are encoded in parallel.
+//! Vectors for the parallel encoding of several parts of a row. Each part has one lane.
 //!
-//! A part has its own `d`. Each sum over a part waits for the last element, and the next sum waits
-//! for the first. One part alone would spend most of the time on these latencies. Parallel parts
-//! hide them, and no sum runs across a vector.
+//! A part is the elements that share `d`. Each sum over a part waits for its last element, and the
+//! next sum waits for this sum. The encoding of a single part would spend most of its time on these
+//! latencies. Parallel parts hide them, and no sum is across lanes.
 //!
-//! Every operation is one of IEEE 754 on each number, or a choice between two. Results thus have
-//! the same bits on vectors of all kinds.
+//! Every operation is an IEEE 754 operation on each number, or a choice between two numbers.
+//! Results thus have the same bits on vectors of every width.
 
 use std::ops::{Add, Div, Mul, Sub};
 
-/// Maximum numbers of a vector.
+/// Maximum number of lanes of a vector.
 pub(super) const MOST_LANES: usize = 16;
 
-/// A vector of numbers of a processor.
+/// A vector of f32 numbers, in an array or in a register of the processor.
 ///
-/// Vectors that only some processors have may be made only in functions that are compiled for these
-/// processors.
+/// Vectors that only some processors have may be created only in functions that are compiled for
+/// these processors.
 ///
 /// # Safety
 /// The type must consist of [`Vector::COUNT`] numbers, and nothing else.
@@ -33,7 +33,7 @@ pub(super) unsafe trait Vector: Copy {
     fn mul(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
     fn sqrt(self) -> Self;
-    /// Returns the absolute values.
+    /// Returns the absolute value in each lane.
     fn size(self) -> Self;
     /// `if self > other { self } else { other }`
     fn greatest(self, other: Self) -> Self;
@@ -45,7 +45,7 @@ pub(super) unsafe trait Vector: Copy {
     fn greater_or_zero(self, other: Self, then: Self) -> Self;
 }
 
-/// A vector for an unknown processor. The compiler uses the instructions that all processors have.
+/// A vector for any processor. The compiler uses only instructions that all processors have.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Any<const L: usize>([f32; L]);
@@ -143,12 +143,12 @@ mod x86 {
 
     use super::Vector;
 
-    /// A vector of AVX.
+    /// A vector in an AVX register.
     #[derive(Clone, Copy)]
     #[repr(transparent)]
     pub struct Avx2(__m256);
 
-    /// A vector of AVX-512.
+    /// A vector in an AVX-512 register.
     #[derive(Clone, Copy)]
     #[repr(transparent)]
     pub struct Avx512(__m512);
@@ -156,28 +156,30 @@ mod x86 {
     macro_rules! vector {
         ($vector:ident $count:literal $load:ident $store:ident $of:ident $add:ident $sub:ident $mul:ident $div:ident $sqrt:ident $max:ident $min:ident
             size |$x:ident| $size:expr, greater |$a:ident, $b:ident, $then:ident, $otherwise:ident| $greater:expr, or_zero |$c:ident, $d:ident, $value:ident| $or_zero:expr) => {
-            // SAFETY: the type is a vector of `$count` numbers.
+            // SAFETY: the type is a register of `$count` numbers, and nothing else.
             unsafe impl Vector for $vector {
                 const COUNT: usize = $count;
 
                 #[inline(always)]
                 fn load(x: &[f32]) -> Self {
                     let x = &x[..$count];
-                    // SAFETY: only functions compiled for processors with such vectors make one,
-                    // and the slice has `$count` numbers.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector, and the slice has `$count` numbers.
                     unsafe { $vector($load(x.as_ptr())) }
                 }
 
                 #[inline(always)]
                 fn store(self, out: &mut [f32]) {
                     let out = &mut out[..$count];
-                    // SAFETY: see `load`.
+                    // SAFETY: `self` is a vector, so the processor has the instruction; the slice
+                    // has `$count` numbers.
                     unsafe { $store(out.as_mut_ptr(), self.0) }
                 }
 
                 #[inline(always)]
                 fn splat(number: f32) -> Self {
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($of(number)) }
                 }
 
@@ -264,7 +266,7 @@ mod x86 {
     }
 }
 
-/// A number for each of several parts of a row, one part in each lane.
+/// A vector with one number for each of several parts of a row. Each part has one lane.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Lanes<V>(V);
@@ -312,7 +314,8 @@ impl<V: Vector> Lanes<V> {
         self.0.store(out);
     }
 
-    /// Returns all numbers, followed by zeros if the vector has fewer lanes.
+    /// Returns the numbers of all lanes, followed by zeros if the vector has fewer than
+    /// [`MOST_LANES`].
     #[inline(always)]
     pub fn all(self) -> [f32; MOST_LANES] {
         let mut all = [0.0; MOST_LANES];
@@ -320,13 +323,13 @@ impl<V: Vector> Lanes<V> {
         all
     }
 
-    /// Returns the number of a lane.
+    /// Returns the number in lane `l`.
     #[inline(always)]
     pub fn of_lane(self, l: usize) -> f32 {
         self.all()[l]
     }
 
-    /// Replaces the number of a lane.
+    /// Replaces the number in lane `l`.
     #[inline(always)]
     pub fn with(self, l: usize, x: f32) -> Lanes<V> {
         let mut all = self.all();
@@ -334,7 +337,7 @@ impl<V: Vector> Lanes<V> {
         Lanes::load(&all)
     }
 
-    /// Applies a function to one lane after another.
+    /// Applies a function to the number of each lane, one lane after another.
     #[inline(always)]
     pub fn map(self, of: impl Fn(f32) -> f32) -> Lanes<V> {
         let mut all = self.all();
@@ -347,70 +350,72 @@ impl<V: Vector> Lanes<V> {
         Lanes(self.0.sqrt())
     }
 
-    /// Returns the absolute values.
+    /// Returns the absolute value in each lane.
     #[inline(always)]
     pub fn size(self) -> Lanes<V> {
         Lanes(self.0.size())
     }
 
-    /// Returns the numbers with the opposite sign.
+    /// Returns the number with the opposite sign in each lane.
     #[inline(always)]
     pub fn negative(self) -> Lanes<V> {
         Lanes::splat(-0.0) - self
     }
 
-    /// Returns the larger of the two numbers in each lane; `others` in place of NaN.
+    /// Returns the larger of the two numbers in each lane. If one is NaN, returns the number of
+    /// `others`.
     #[inline(always)]
     pub fn greatest(self, others: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greatest(others.0))
     }
 
-    /// Returns the smaller of the two numbers in each lane; `others` in place of NaN.
+    /// Returns the smaller of the two numbers in each lane. If one is NaN, returns the number of
+    /// `others`.
     #[inline(always)]
     pub fn least(self, others: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.least(others.0))
     }
 
-    /// Returns `then` in lanes where the number is greater than that of `others`, else `otherwise`.
-    /// NaN is never greater.
+    /// Returns `then` in lanes whose number is greater than that of `others`, else `otherwise`. NaN
+    /// is never greater.
     #[inline(always)]
     pub fn greater(self, others: Lanes<V>, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greater(others.0, then.0, otherwise.0))
     }
 
-    /// Returns `then` in lanes where the number is greater than that of `others`, else 0.
+    /// Returns `then` in lanes whose number is greater than that of `others`, else 0.
     #[inline(always)]
     pub fn greater_or_zero(self, others: Lanes<V>, then: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greater_or_zero(others.0, then.0))
     }
 
-    /// Returns `then` in lanes where the number is 0, else `otherwise`.
+    /// Returns `then` in lanes whose number is 0, else `otherwise`.
     #[inline(always)]
     pub fn nothing(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         let not_above = self.size().greater(Lanes::zero(), otherwise, then);
-        // The first comparison does not count NaN as 0.
+        // The outer comparison ensures that NaN does not count as 0.
         self.greatest(Lanes::splat(f32::NEG_INFINITY)).greater(Lanes::splat(f32::NEG_INFINITY), not_above, otherwise)
     }
 
-    /// Returns `then` in lanes where the number is finite, else `otherwise`.
+    /// Returns `then` in lanes whose number is finite, else `otherwise`.
     #[inline(always)]
     pub fn finite(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         Lanes::splat(f32::INFINITY).greater(self.size(), then, otherwise)
     }
 }
 
-/// Returns all numbers of vectors as one slice.
+/// Returns the numbers of all lanes of all vectors as one slice.
 #[inline(always)]
 pub(super) fn flat<V: Vector>(all: &mut [Lanes<V>]) -> &mut [f32] {
     // SAFETY: a vector consists of `V::COUNT` numbers, and nothing else.
     unsafe { std::slice::from_raw_parts_mut(all.as_mut_ptr().cast(), all.len() * V::COUNT) }
 }
 
-/// Number of partial sums. Elements whose indices differ by a multiple of this share one, so the
-/// order of sums is that of vectors with this many elements.
+/// Number of partial sums. Elements whose indices differ by a multiple of this number share a
+/// partial sum. Sums are thus added in the order of vectors along the row with this many lanes.
 pub(super) const POSITIONS: usize = 8;
 
-/// Returns the total of the partial sums.
+/// Returns the total of the partial sums, separately for each lane.
 #[inline(always)]
 pub(super) fn total<V: Vector>(sums: [Lanes<V>; POSITIONS]) -> Lanes<V> {
     let [a, b, c, d, e, f, g, h] = sums;

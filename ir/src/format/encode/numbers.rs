@@ -1,42 +1,46 @@
-//! Search for the nearest codes of elements with independent codes, and for the scale with the
-//! least error.
+//! Search for the scale with the least error, in formats where each element has its own code. Each
+//! scale gives the nearest code of every element.
 //!
-//! The search handles several groups in parallel, one in each lane ([`Lanes`]).
+//! The search handles several groups of elements in parallel, with one group in each lane
+//! ([`Lanes`]).
 
 use super::super::codec::{Quants, Values};
 use super::lanes::{Any, Lanes, POSITIONS, Vector, positions, total};
 
-/// Number of steps tried below and above the scale that fits.
+/// Number of scales that are tried below, and above, the scale that fits the extreme element.
 const STEPS: i32 = 9;
-/// Steps tried around the scale that fits, if there is a minimum.
+/// Steps to the scales that are tried around the one that fits, in formats with a minimum.
 const STEPS_WITH_MINIMUM: std::ops::RangeInclusive<i32> = -5..=15;
-/// Size of a step, in distances of two codes.
+/// Distance between two tried scales, in distances between two codes.
 const STEP: f32 = 0.1;
-/// Number of codes above which a search gains nothing: with 256 codes, the largest element
-/// determines a scale that least squares then correct.
+/// Number of codes from which a search has no benefit. With 256 codes, the largest element
+/// determines a scale, and least squares then correct it.
 const BYTES: usize = 256;
-/// Distance between consecutive trials. Of equally good scales, the first trial wins.
+/// Distance between consecutively tried scales. If scales are equally good, the first one tried is
+/// kept.
 const TRIAL_STRIDE: usize = 8;
-/// Number of scales that are tried at once, as many as fit in registers.
+/// Number of scales that are tried at once. Their sums must fit in registers.
 const TRIAL_LANES: usize = 2;
 
 /// The numbers that codes stand for.
 pub(super) struct Numbers {
-    /// Number that each code stands for.
+    /// Number that each code stands for, in the order of codes.
     pub of: Vec<f32>,
-    /// Least and largest number.
+    /// Least and largest of these numbers.
     integers: Integers,
     /// Table of the numbers, if they are not consecutive integers.
     table: Option<Table>,
-    /// Numbers that the extreme element of a group may become. Each gives a trial scale. Of equally
-    /// good scales, the first wins.
+    /// Numbers that the extreme element of a group may be mapped to. Each gives a scale to try. Of
+    /// equally good scales, the first is kept.
     tried: Vec<f32>,
-    /// Numbers that the largest element may become in formats with a minimum, in the same order.
+    /// Numbers that the largest element may be mapped to in formats with a minimum, in the order of
+    /// trials.
     tried_with_minimum: Vec<f32>,
 }
 
-/// Orders trials: every [`TRIAL_STRIDE`]th from the first on, then from the second on, and so on.
-/// Pads them to a multiple of [`TRIAL_LANES`]; a repeated trial changes nothing.
+/// Puts trials in order: every [`TRIAL_STRIDE`]th from the first on, then from the second on, and
+/// so on. Repeats one trial until their number is a multiple of [`TRIAL_LANES`]; a repetition has
+/// no effect.
 fn in_order(tried: &[f32]) -> Vec<f32> {
     let first = |first: usize| tried.iter().skip(first).step_by(TRIAL_STRIDE).copied();
     let mut all: Vec<f32> = (0..TRIAL_STRIDE).flat_map(first).collect();
@@ -49,7 +53,7 @@ trait Nearest {
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V>;
 }
 
-/// All integers between two bounds.
+/// All integers from a least to a largest one.
 struct Integers {
     least: f32,
     most: f32,
@@ -59,19 +63,19 @@ impl Nearest for Integers {
     #[inline(always)]
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
         let (least, most) = (Lanes::splat(self.least), Lanes::splat(self.most));
-        // NaN becomes the least number, as in a table. The conversion by bits would give an
-        // arbitrary number.
+        // NaN becomes the least number, as in [`Table`]. The conversion by bits would turn it into
+        // an arbitrary number.
         let behind_the_point = Lanes::splat(BEHIND_THE_POINT);
         x.greatest(least).least(most) + behind_the_point - behind_the_point
     }
 }
 
-/// Numbers of a codebook.
+/// Numbers of a codebook, in ascending order.
 struct Table {
     least: f32,
     /// Midpoint between each number and the next, and their difference.
     steps: Vec<(f32, f32)>,
-    /// Code of each number, by the number as an integer, from -128 on.
+    /// Code of each number. The index is the number plus 128.
     codes: Box<[u8; BYTES]>,
 }
 
@@ -82,7 +86,7 @@ impl Table {
         sorted.dedup();
         let steps = sorted.windows(2).map(|two| ((two[0] + two[1]) / 2.0, two[1] - two[0])).collect();
         let mut codes = Box::new([0; BYTES]);
-        // If two codes have the same number, the first wins.
+        // If two codes have the same number, the table has the first of them.
         for (code, number) in numbers.iter().enumerate().rev() {
             codes[(number + 128.0) as usize] = code as u8;
         }
@@ -91,7 +95,7 @@ impl Table {
 }
 
 impl Nearest for Table {
-    /// Rounds to the nearest number; of two equally near ones, to the lesser.
+    /// Rounds to the nearest number. If two numbers are equally near, takes the lesser.
     #[inline(always)]
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
         let mut numbers = Lanes::splat(self.least);
@@ -107,7 +111,7 @@ impl Numbers {
         let codes = quants.count() as u16;
         let zero = f32::from(quants.zero());
         let of: Vec<f32> = (0..codes).map(|code| f32::from(quants.byte(code as u8)) - zero).collect();
-        // The byte -128 has no counterpart, and llama.cpp never writes it.
+        // The byte -128 has no positive counterpart, and llama.cpp never writes it.
         let signed = quants.values == Values::Signed;
         let least = if signed { -127.0 } else { of.iter().copied().fold(f32::INFINITY, f32::min) };
         let most = of.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -115,7 +119,7 @@ impl Numbers {
             Values::Linear { .. } | Values::Signed => None,
             Values::Codebook(_) => Some(Table::from_numbers(&of)),
         };
-        // Mean distance between two adjacent numbers.
+        // Mean distance between two adjacent numbers that codes stand for.
         let distance = (most - least) / f32::from(codes - 1);
         let bounds = if least == -most { &[most][..] } else { &[least, most] };
         let around = |bound: &f32| {
@@ -123,7 +127,7 @@ impl Numbers {
             (-STEPS..=STEPS).map(move |step| bound + step as f32 * STEP * distance)
         };
         let mut tried: Vec<f32> = if of.len() == BYTES { Vec::new() } else { bounds.iter().flat_map(around).collect() };
-        // A scale that turns all elements into the number nearest to 0.
+        // With a scale of 0, all elements get the number nearest to 0.
         let nothing = table.as_ref().map_or(0.0, |table| table.near(Lanes::<Any<1>>::zero()).all()[0]);
         if nothing != 0.0 && !tried.len().is_multiple_of(TRIAL_STRIDE) {
             tried.push(0.0);
@@ -138,21 +142,21 @@ impl Numbers {
         }
     }
 
-    /// Writes the codes of numbers, which must be numbers of codes.
+    /// Writes the codes of numbers. Each number must be one that a code stands for.
     #[inline(always)]
     pub fn codes(&self, numbers: &[f32], out: &mut [u8]) {
         let least = self.integers.least;
         let pairs = out.iter_mut().zip(numbers);
         match &self.table {
-            // Code 0 is the least number, also for bytes in two's complement.
+            // The code of the least number is 0, also for bytes in two's complement.
             None if self.of[0] == least => pairs.for_each(|(code, x)| *code = low_byte(x - least)),
             None => pairs.for_each(|(code, x)| *code = low_byte(*x)),
             Some(table) => pairs.for_each(|(code, x)| *code = table.codes[usize::from(low_byte(x + 128.0))]),
         }
     }
 
-    /// Writes the nearest numbers to `x` minus an addend, times the inverse of a scale, for whole
-    /// vectors.
+    /// Computes `(x - addend) * inverse` for whole vectors, and writes the nearest numbers that
+    /// codes stand for. `inverse` is the inverse of the scale.
     #[inline(always)]
     pub fn near<V: Vector>(&self, x: &[f32], addend: f32, inverse: f32, out: &mut [f32]) {
         let (addend, inverse) = (Lanes::<V>::splat(addend), Lanes::splat(inverse));
@@ -161,8 +165,8 @@ impl Numbers {
         }
     }
 
-    /// Returns the nearest numbers to `x` minus an addend, times the inverse of a scale, for one
-    /// vector.
+    /// Computes `(x - addend) * inverse` for one vector, and returns the nearest numbers that codes
+    /// stand for.
     #[inline(always)]
     pub fn near_lanes<V: Vector>(&self, x: Lanes<V>, addend: Lanes<V>, inverse: Lanes<V>) -> Lanes<V> {
         let scaled = (x - addend) * inverse;
@@ -172,20 +176,20 @@ impl Numbers {
         }
     }
 
-    /// Returns the scale that brings the numbers nearest to `x`, each squared difference weighted
-    /// by `w`.
+    /// Returns the scale with the least sum of squared errors of `x`. The weights of the squares
+    /// are `w`.
     #[inline(always)]
     pub fn fit<V: Vector>(&self, x: &[Lanes<V>], w: &[Lanes<V>]) -> Lanes<V> {
         let Integers { least, most } = self.integers;
         let extreme = extreme(x);
-        // Numerator and denominator of the scale.
+        // Numerator and denominator of the best scale so far.
         let (mut above, mut below) = (extreme, Lanes::splat(if least == -most { most } else { least }));
         let mut most_gained = Lanes::splat(f32::NEG_INFINITY);
         for tried in self.tried.as_chunks::<TRIAL_LANES>().0 {
             let inverses = tried.map(|number| Lanes::splat(number) / extreme);
             for Sums { squares, with_x, .. } in self.sums::<V, false>(x, w, Lanes::zero(), inverses) {
-                // The weighted squared error with the best scale for these codes is that of x minus
-                // this gain.
+                // With the best scale for these codes, the weighted squared error is the weighted
+                // sum of squares of x minus this gain.
                 let gained = with_x * with_x / squares;
                 above = gained.greater(most_gained, with_x, above);
                 below = gained.greater(most_gained, squares, below);
@@ -196,7 +200,7 @@ impl Numbers {
         extreme.size().greater_or_zero(zero, extreme.finite(above / below, zero))
     }
 
-    /// Returns the best scale and the best addend. With `negative` the addend is at most 0.
+    /// Returns the best scale and the best addend. With `negative`, the addend is at most 0.
     #[inline(always)]
     pub fn fit_with_minimum<V: Vector>(&self, x: &[Lanes<V>], w: &[Lanes<V>], negative: bool) -> (Lanes<V>, Lanes<V>) {
         let zero = Lanes::<V>::zero();
@@ -237,14 +241,14 @@ impl Numbers {
                 least_lost = least_lost.greater(lost, lost, least_lost);
             }
         }
-        // Equal elements, and elements that are not finite, have no scale.
+        // Equal elements have the scale 0. Elements that are not finite have the scale 0 too.
         let of_least = least.finite(least, zero);
         let (some, low) = (range.finite(scale, zero), range.finite(minimum, of_least));
         (most.greater(least, some, zero), most.greater(least, low, of_least))
     }
 
-    /// Returns the sums for some scales, given by their inverses, with the numbers nearest to `x`
-    /// minus `least`.
+    /// Returns the sums for several scales, given by their inverses. The quantised number is the
+    /// one nearest to `x - least` times the inverse.
     #[inline(always)]
     fn sums<V: Vector, const MINIMUM: bool>(
         &self,
@@ -295,7 +299,8 @@ fn sums<V: Vector, const MINIMUM: bool>(
     all
 }
 
-/// Returns the element farthest from 0, the first of several, or 0 if no element is a number.
+/// Returns the element farthest from 0. Of several such elements, returns the first. Returns 0 if
+/// all elements are NaN.
 #[inline(always)]
 fn extreme<V: Vector>(x: &[Lanes<V>]) -> Lanes<V> {
     let (mut extreme, mut most) = (Lanes::zero(), Lanes::zero());
@@ -307,12 +312,13 @@ fn extreme<V: Vector>(x: &[Lanes<V>]) -> Lanes<V> {
     extreme
 }
 
-/// Adding this constant to a number below 2^22 rounds it to the nearest integer, halves to even.
-/// The low bits of the sum are then the integer's. Not every x86-64 has an instruction for this,
-/// and a call for each number took most of the time.
+/// Constant that rounds a number below 2^22 to the nearest integer, halves to even, when it is
+/// added. The low bits of the sum are then those of the integer. Some x86-64 processors have no
+/// rounding instruction, and a function call for each number took most of the time.
 const BEHIND_THE_POINT: f32 = 12_582_912.0;
 
-/// Returns the low byte of an integer, without saturation, which the compiler would not vectorise.
+/// Returns the low byte of an integer. A cast with saturation would not be vectorised by the
+/// compiler.
 #[inline(always)]
 fn low_byte(x: f32) -> u8 {
     (x + BEHIND_THE_POINT).to_bits() as u8

@@ -1,4 +1,5 @@
-//! The search for scales. It handles several parts of a row in parallel, each with its own `d`.
+//! Search for the scales of a row's parts, each with its own `d`. Several parts are searched in
+//! parallel.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -8,61 +9,62 @@ use super::entries::{Entries, Fit};
 use super::lanes::{Lanes, MOST_LANES, POSITIONS, Vector, flat, positions, total};
 use super::{Encoder, MAX_ELEMENTS, MAX_GROUPS, ScaleRange};
 
-/// Number of rounds that fit `d` and `dmin` to codes, and codes to these.
+/// Number of rounds. Each fits `d` and `dmin` to the codes, and then the codes to `d` and `dmin`.
 const ROUNDS: usize = 2;
 
-/// Parts of a row in separate lanes, and the results for them.
+/// Parts of a row, one in each lane, and the results of the search.
 pub(super) struct Parts<V: Vector> {
-    /// Elements, and the weight of each.
+    /// Elements of the parts.
     x: Vec<Lanes<V>>,
     w: Vec<Lanes<V>>,
-    /// Scales and minimums of groups. They are integers in units of `d` and `minimum`, or all 1.
+    /// Scales and minimums of groups, as integers in units of `d` and `minimum`. If the format has
+    /// no integer scales, all are 1.
     pub scales: [Lanes<V>; MAX_GROUPS],
     pub minimums: [Lanes<V>; MAX_GROUPS],
     pub units: Units<V>,
-    /// Data of parts whose codes are those of a grid.
+    /// Additional data if codes are indices of a grid.
     pub grid: Option<GridParts<V>>,
 }
 
-/// Units of scales and minimums.
+/// Units of the integer scales and minimums of a part.
 #[derive(Clone, Copy)]
 pub(super) struct Units<V: Vector> {
     pub d: Lanes<V>,
-    /// Unit of minimums, or the addend if scales are not integers.
+    /// Unit of integer minimums. If scales are not integers, the addend.
     pub minimum: Lanes<V>,
 }
 
-/// Data of parts whose codes are those of a grid. The search for entries handles one part after
-/// another.
+/// Data of parts whose codes are indices of a grid. The search for grid entries handles one part
+/// after another.
 pub(super) struct GridParts<V: Vector> {
-    /// Number of parts.
+    /// Number of parts, at most one for each lane.
     count: usize,
-    /// Elements, and the weight of each, part after part.
+    /// Elements of the parts, part after part.
     x: Vec<f32>,
     w: Vec<f32>,
-    /// Nearest numbers for the trial units, and their codes.
+    /// Numbers that the nearest codes stand for, at the tried units.
     numbers: Vec<Lanes<V>>,
     codes: Vec<u8>,
-    /// Scales of groups that gave `numbers`. NaN before the first trial.
+    /// Group scales that gave `numbers`. NaN before the first trial.
     scales: [Lanes<V>; MAX_GROUPS],
-    /// Nearest codes with the best units so far.
+    /// Nearest codes at the best units so far.
     best: Vec<u8>,
 }
 
-/// Scale, minimum and related numbers of a group.
+/// Scale of a group of elements, with numbers derived from it.
 #[derive(Clone, Copy)]
 struct Group<V: Vector> {
     scale: Lanes<V>,
     inverse: Lanes<V>,
     addend: Lanes<V>,
-    /// Factor of a group's codes: x is close to `d * a - minimum * b`, where `a` is `unit` times
-    /// the code's number.
+    /// Factor of the numbers of the group's codes. Element x is approximately `d * a - minimum *
+    /// b`, where `a` is `unit` times the code's number.
     unit: Lanes<V>,
     b: Lanes<V>,
 }
 
-/// Error of one choice of codes, and the sums that give the best scale for it: x is close to `d * a
-/// - minimum * b`.
+/// Squared error of the current codes, and the sums for a least-squares fit of `x = d * a - minimum
+/// * b`.
 struct Passed<V: Vector> {
     lost: Lanes<V>,
     aa: Lanes<V>,
@@ -81,8 +83,8 @@ fn round_to_half<V: Vector>(x: Lanes<V>) -> Lanes<V> {
     Lanes::load(&all)
 }
 
-/// Returns the inverse of a scale. The inverse of a subnormal scale may overflow; the result is
-/// then 0.
+/// Returns the inverse of a scale, or 0 if the inverse overflows. This happens with subnormal
+/// scales.
 #[inline(always)]
 fn inverse(scale: f32) -> f32 {
     let inverse = scale.recip();
@@ -90,7 +92,7 @@ fn inverse(scale: f32) -> f32 {
 }
 
 impl<V: Vector> Parts<V> {
-    /// Returns empty parts for a format.
+    /// Returns an object for the parts of a format, without elements.
     pub fn new(encoder: &Encoder) -> Parts<V> {
         let none = vec![Lanes::zero(); encoder.columns];
         let grid = encoder.entries.as_ref().map(|_| GridParts {
@@ -112,8 +114,8 @@ impl<V: Vector> Parts<V> {
         }
     }
 
-    /// Takes elements of parts, at most one part for each lane, and their weights. Other lanes keep
-    /// their old contents, which are not read.
+    /// Loads the elements of parts, at most one part for each lane, and computes their weights.
+    /// Other lanes keep old contents, which are not used.
     #[inline(always)]
     fn take(&mut self, x: &[f32], importance: Option<&[f32]>) {
         let columns = self.x.len();
@@ -137,8 +139,8 @@ impl<V: Vector> Parts<V> {
             // A NaN weight counts as nonzero.
             matter = w.nothing(matter, one);
         }
-        // A part whose columns are never multiplied has no weights, but its block still needs a
-        // scale. All weights become 1.
+        // If all activations of a part's columns are zero, it has no weights, but its block still
+        // needs a scale. All its weights then become 1.
         if matter.all()[..V::COUNT].contains(&0.0) {
             self.w.iter_mut().for_each(|w| *w = matter.greater(zero, *w, one));
         }
@@ -153,7 +155,8 @@ impl<V: Vector> Parts<V> {
     }
 }
 
-/// Transposes parts: lane `l` of `out[column]` is the element of part `l` in that column.
+/// Transposes parts into lanes: lane `l` of `out[column]` is the element of part `l` in that
+/// column.
 #[inline(always)]
 fn transpose<V: Vector>(x: &[f32], out: &mut [Lanes<V>]) {
     let columns = out.len();
@@ -164,13 +167,14 @@ fn transpose<V: Vector>(x: &[f32], out: &mut [Lanes<V>]) {
 }
 
 impl<V: Vector> GridParts<V> {
-    /// Finds the nearest grid entries at the scales of these groups.
+    /// Finds the nearest grid entries of all parts, at the scales of these groups.
     #[inline(always)]
     fn look(&mut self, encoder: &Encoder, entries: &Entries, groups: &[Group<V>]) {
         let (columns, group) = (encoder.columns, encoder.group);
         for l in 0..self.count {
             for (index, of_group) in groups.iter().enumerate() {
-                // Parts with unchanged units need no new search while the units of others change.
+                // A part whose units did not change needs no new search, even if the units of other
+                // parts did.
                 let scale = of_group.scale.of_lane(l);
                 if self.scales[index].of_lane(l) == scale {
                     continue;
@@ -189,13 +193,14 @@ impl<V: Vector> GridParts<V> {
 }
 
 impl Encoder {
-    /// Finds scales and minimums of the parts of a row. The weights of the elements of `x` follow
-    /// from `importance`.
+    /// Finds the scales and minimums of the parts of a row. The weights of elements are computed
+    /// from `x` and `importance`.
     #[inline(always)]
     pub(super) fn search<V: Vector>(&self, x: &[f32], importance: Option<&[f32]>, parts: &mut Parts<V>) {
         parts.take(x, importance);
         self.fit(parts);
-        // If `d` is a power of two, both neighbours are tried, and least squares cannot improve it.
+        // If `d` is a power of two, the search tries both neighbours, and least squares cannot
+        // improve it.
         let fits_more = self.quants.d != Number::HalfOfPower;
         let minimum = round_to_half(parts.units.minimum);
         let near = self.near(parts.units.d);
@@ -215,7 +220,7 @@ impl Encoder {
                     break;
                 }
                 let next = self.fit_units(&passed, &units);
-                // Unchanged units cannot reduce the error.
+                // If the units of no part change, more rounds cannot reduce the error.
                 if next.d.all() == units.d.all() && next.minimum.all() == units.minimum.all() {
                     break;
                 }
@@ -225,10 +230,10 @@ impl Encoder {
         self.lengthen(parts);
     }
 
-    /// Raises `d` of parts with codes of a grid until the codes have the weighted norm of their
-    /// numbers. With the best scale, the norm of a part with the relative error `e` is too small by
-    /// a factor of the square root of `1 - e`. The coarsest grids lose 4 to 10 %, all in one
-    /// direction.
+    /// Raises `d` of grid parts until the decoded numbers have the weighted norm of the original
+    /// ones. With the scale of least error, the norm of a part with the relative error `e` is too
+    /// small by a factor of `sqrt(1 - e)`. The coarsest grids lose 4 to 10 % of the norm, always
+    /// downwards.
     #[inline(always)]
     fn lengthen<V: Vector>(&self, parts: &mut Parts<V>) {
         let Some(grid) = &parts.grid else { return };
@@ -250,8 +255,8 @@ impl Encoder {
         parts.units.d = self.near(d);
     }
 
-    /// Keeps units with a smaller error than the best ones so far. A NaN stays an error with any
-    /// units.
+    /// Keeps units that have a smaller error than the best units so far. A part with NaN elements
+    /// has a NaN error with any units.
     #[inline(always)]
     fn keep<V: Vector>(
         &self,
@@ -293,8 +298,8 @@ impl Encoder {
         }
     }
 
-    /// Finds scales and minimums of groups, with their units. Each group is fitted alone, and then
-    /// rounded if scales are integers.
+    /// Finds the scales and minimums of groups, and their units. Each group is fitted alone. If
+    /// scales are integers, they are then rounded to multiples of a unit.
     #[inline(always)]
     fn fit<V: Vector>(&self, parts: &mut Parts<V>) {
         let groups = self.columns / self.group;
@@ -319,8 +324,8 @@ impl Encoder {
                     extreme = scale.size().greater(extreme.size(), scale, extreme);
                     lowest = minimum.least(lowest);
                 }
-                // The extreme scale gets the integer whose negative is not representable, if there
-                // is one.
+                // The range of integers may have one whose negative is outside the range. The
+                // extreme scale gets this integer.
                 let d = extreme / Lanes::splat(range.of_extreme());
                 let minimum = lowest.negative() / Lanes::splat(range.most);
                 let of_minimums = ScaleRange::between(0.0, range.most);
@@ -333,7 +338,7 @@ impl Encoder {
         }
     }
 
-    /// Finds scales of parts with codes of a grid, one after another.
+    /// Finds the scales of parts whose codes are indices of a grid, one part after another.
     #[inline(always)]
     fn fit_entries<V: Vector>(
         &self,
@@ -346,7 +351,7 @@ impl Encoder {
         for (l, (x, w)) in all.take(grid.count).enumerate() {
             let mut fits = [Fit::default(); MAX_GROUPS];
             let groups = x.chunks_exact(self.group).zip(w.chunks_exact(self.group));
-            // A loop instead of a closure: a call that is not inlined would not use vectors.
+            // A loop, because a closure might not be inlined, and would then not use wide vectors.
             for (fit, (x, w)) in fits.iter_mut().zip(groups) {
                 *fit = entries.fit(x, w);
             }
@@ -364,7 +369,7 @@ impl Encoder {
         }
     }
 
-    /// Returns the scale and related numbers of a group with these units.
+    /// Returns the scale of group `index` with these units, and numbers derived from it.
     #[inline(always)]
     fn group<V: Vector>(&self, parts: &Parts<V>, units: &Units<V>, index: usize) -> Group<V> {
         let (unit, minimum) = (parts.scales[index], parts.minimums[index]);
@@ -378,8 +383,8 @@ impl Encoder {
         Group { scale, inverse: inverse.finite(inverse, Lanes::zero()), addend, unit, b }
     }
 
-    /// Returns the error of the nearest codes. `FIT` adds the sums for the best scale, and
-    /// `MINIMUM` those for the best minimum.
+    /// Returns the error of the nearest codes. With `FIT`, also computes the sums for the best
+    /// scale. With `MINIMUM`, also computes the sums for the best minimum.
     #[inline(always)]
     fn pass_codes<V: Vector, const FIT: bool, const MINIMUM: bool>(
         &self,
@@ -431,8 +436,8 @@ impl Encoder {
         Passed { lost, aa, ab, bb, xa, xb }
     }
 
-    /// Returns the best units for codes with these sums. Keeps the current units if all are equally
-    /// good, or if the equations have no solution.
+    /// Returns the units with the least error for the codes that gave these sums. Keeps the current
+    /// units if the least-squares equations have no solution.
     #[inline(always)]
     fn fit_units<V: Vector>(&self, sums: &Passed<V>, units: &Units<V>) -> Units<V> {
         let &Passed { aa, ab, bb, xa, xb, .. } = sums;
@@ -442,8 +447,8 @@ impl Encoder {
             minimum = minimum.greatest(Lanes::zero());
         }
         let (zero, least) = (Lanes::zero(), Lanes::splat(1e-6) * aa * bb);
-        // Conditions as numbers: 1 if the equations have a solution, and 1 if both units are
-        // finite.
+        // Conditions are numbers here: `both` is 1 if the equations have a unique solution, and
+        // `found` is 1 if both units are finite.
         let one = Lanes::splat(1.0);
         let both = bb.greater_or_zero(zero, determinant.greater_or_zero(least, one));
         let d = both.greater(zero, (xa + minimum * ab) / aa, xa / aa);
@@ -453,7 +458,8 @@ impl Encoder {
         Units { d: found.greater(zero, near_d, units.d), minimum: found.greater(zero, near_minimum, units.minimum) }
     }
 
-    /// Writes codes and numbers of part `l`, with elements `x`, from the results of the search.
+    /// Writes codes of part `l`, and the numbers that they stand for, from the results of the
+    /// search. `x` are the elements of the part.
     #[inline(always)]
     pub(super) fn codes<V: Vector>(
         &self,
@@ -489,19 +495,19 @@ impl Encoder {
 }
 
 impl ScaleRange {
-    /// Returns the integer of the scale with the largest magnitude: the least one if it is
+    /// Returns the integer for the scale with the largest magnitude: the least integer if it is
     /// negative, otherwise the largest.
     fn of_extreme(&self) -> f32 {
         if self.least < 0.0 { self.least } else { self.most }
     }
 
-    /// Returns the integer nearest to `value / unit`.
+    /// Returns the integer in the range nearest to `value / unit`.
     #[inline(always)]
     fn near_in(&self, value: f32, unit: f32) -> f32 {
         if unit == 0.0 { self.near(0.0) } else { self.near(value / unit) }
     }
 
-    /// Returns the integers nearest to values divided by their units.
+    /// Returns, in each lane, the integer in the range nearest to the value divided by its unit.
     #[inline(always)]
     fn nearest<V: Vector>(&self, values: Lanes<V>, units: Lanes<V>) -> Lanes<V> {
         let (mut all, units) = (values.all(), units.all());
@@ -510,15 +516,15 @@ impl ScaleRange {
     }
 }
 
-/// Returns the unit of scales with the least rounding error. The trials set the largest scale to
-/// each integer of the upper half of the range.
+/// Returns the unit with which the rounding of scales to integers costs the least error. It tries
+/// units that map the largest scale to each integer of the upper half of the range.
 fn unit(fits: &[Fit], range: ScaleRange, first: f32) -> f32 {
     let (mut best, mut least_lost) = (first, f32::INFINITY);
     let largest = fits.iter().fold(0f32, |a, b| a.max(b.scale));
     let mut top = range.most + range.step;
     while 2.0 * top > range.most {
         let tried = largest / top;
-        // The best unit for the integers that follow from the tried unit.
+        // The best unit for the integers that the tried unit gives.
         let (mut with_scale, mut squares) = (0f32, 0f32);
         for fit in fits {
             let integer = range.near(fit.scale / tried);

@@ -22,9 +22,10 @@ fn grid(format: Format) -> bool {
     format.quants().is_some_and(|quants| quants.grid().is_some())
 }
 
-/// Relative errors of grids on normal numbers, in blocks with the norm of the numbers. Blocks with
-/// the least error have 1 to 9 % less. ggml's search has 8 % (`iq2_xxs`) to 60 % (`iq3_s`) more
-/// error than the least. Rounding each element alone has far more.
+/// Relative errors of grid formats for normally distributed numbers, in blocks that keep the norm
+/// of the numbers. Blocks with the least squared error have 1 to 9 % less. ggml's search has 8 %
+/// (`iq2_xxs`) to 60 % (`iq3_s`) more error than the least. Rounding each element alone has a far
+/// larger error.
 const GRIDS: [(Format, f64); 7] = [
     (Format::Iq3Xxs, 0.03151),
     (Format::Iq3S, 0.01664),
@@ -42,18 +43,18 @@ fn encoded_formats() -> impl Iterator<Item = Format> {
 #[test]
 fn encoded_rows_are_close_in_every_format() {
     let mut random = Random::new(3);
-    // At this size, bytes of E4M3 use all their bits. Other formats are not affected.
+    // With numbers of this size, scales in E4M3 use all their bits. Other formats are not affected.
     let x: Vec<f32> = normal(&mut random, 1 << 14).iter().map(|x| 32.0 * x).collect();
     for format in encoded_formats() {
         let y = format.dequantise_rows(&encode(format, &x, None), x.len());
-        // Fields that follow from other fields carry no information.
+        // The field `s` can be computed from other fields, so its bits carry no information.
         let redundant = if format.has_field("s") { Number::Half.bytes() } else { 0 };
         let bits = (format.block_bytes() - redundant) as f64 * 8.0 / format.block_len() as f64;
         let found = lost(&x, &y, |_| 1.0);
         println!("{format} {bits:.3} bits: {found:.5}");
-        // Rate distortion theory gives 4^-bits as the least error of normal numbers. Blocks with
-        // scales come within a factor of 5, a little more than a bit. Blocks with powers of two as
-        // scales come within 6.
+        // By rate distortion theory, the least error for normally distributed numbers is 4^-bits.
+        // Block formats with float scales have at most 5 times that error, a little more than a
+        // bit. Formats whose scales are powers of two have at most 6 times that error.
         let of_grid = GRIDS.iter().find(|(of, _)| *of == format).map(|(_, found)| 1.02 * found);
         let most = of_grid.unwrap_or(6.0 * 4f64.powf(-bits));
         assert!(found < most || bits >= 16.0, "{format}: {found}");
@@ -62,8 +63,8 @@ fn encoded_rows_are_close_in_every_format() {
     assert!(encoded_formats().filter(|format| grid(*format)).count() == GRIDS.len() && encoded_formats().count() >= 29);
 }
 
-/// Blocks with codes of a grid have the weighted norm of their numbers. With the best scale alone,
-/// the norm would be smaller.
+/// Tests that decoded grid blocks have the weighted norm of the original numbers. With the scale of
+/// least error, the norm would be smaller.
 #[test]
 fn grid_blocks_keep_the_norm_of_their_numbers() {
     let x = normal(&mut Random::new(4), 1 << 13);
@@ -72,13 +73,13 @@ fn grid_blocks_keep_the_norm_of_their_numbers() {
         let length = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>();
         let ratio = length(&y) / length(&x);
         println!("{format}: {ratio:.4}");
-        // Rounding to f16 changes the norm, and importances differ. The best scale alone gives 0.83
-        // to 0.98.
+        // The bounds allow for the rounding of `d` to f16 and for different importances. The scale
+        // of least error alone would give 0.83 to 0.98.
         assert!((0.99..1.1).contains(&ratio), "{format}: {ratio}");
     }
 }
 
-/// Checks each element alone, if it has a code of its own.
+/// Checks the rounding of each element, in formats where each element has its own code.
 #[test]
 fn the_nearest_number_is_taken() {
     let mut random = Random::new(6);
@@ -93,14 +94,14 @@ fn the_nearest_number_is_taken() {
         for ((x, near), code) in x.iter().zip(&near).zip(&codes) {
             assert_eq!(numbers.of[usize::from(*code)], *near, "{format}");
             let least = numbers.of.iter().map(|number| (number - x).abs()).fold(f32::INFINITY, f32::min);
-            // The least byte has no positive counterpart, and the encoder does not write it.
+            // The least byte, -128, has no positive counterpart, and the encoder does not write it.
             let clamped = quants.count() == 256 && *x < -127.0;
             assert!(clamped || (near - x).abs() == least, "{format}: {x} is not next to {near}");
         }
     }
 }
 
-/// Runs on vectors of every width that this machine has.
+/// Compares the bytes from vectors of every width that this machine has.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn bytes_are_the_same_whatever_the_width_of_vectors() {
@@ -130,7 +131,8 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
                 assert_eq!(narrow, wide, "{format} with AVX2");
             }
             if avx512 {
-                // SAFETY: the processor has both features, since none has AVX-512 without AVX2.
+                // SAFETY: the processor has both features, because every processor with AVX-512 has
+                // AVX2.
                 unsafe { encoder.row_by_avx512(&x, importance, &mut wide) };
                 assert_eq!(narrow, wide, "{format} with AVX-512");
             }
@@ -138,13 +140,13 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
     }
 }
 
-/// Parts of a row are searched in parallel lanes and do not affect each other.
+/// Checks that parts of a row, which are searched in parallel lanes, do not affect each other.
 #[test]
 fn a_block_is_the_same_in_every_row() {
     let mut random = Random::new(10);
     for format in encoded_formats().filter(|format| format.is_quantised()) {
         let (length, bytes) = (format.block_len(), format.block_bytes());
-        // Searches of grids are slow.
+        // Searches of grids are slow, so grid formats use fewer blocks.
         let most = if grid(format) { 3 } else { 19 };
         let mut x = normal(&mut random, most * length);
         // A block with NaN among ordinary blocks.
@@ -163,7 +165,8 @@ fn a_block_is_the_same_in_every_row() {
     }
 }
 
-/// Compares packed words of codes with the bit positions that the codec gives.
+/// Compares the bits of codes that are written a word at a time with the positions that the codec
+/// gives.
 #[test]
 fn codes_are_stored_in_their_planes() {
     let mut random = Random::new(11);
@@ -187,7 +190,8 @@ fn codes_are_stored_in_their_planes() {
     }
 }
 
-/// Encoding the numbers of a block gives the same numbers, or equally near ones.
+/// Checks that encoding the decoded numbers of a block gives the same numbers, or equally near
+/// ones.
 #[test]
 fn representable_numbers_survive_encoding() {
     let mut random = Random::new(4);
@@ -209,8 +213,8 @@ fn important_columns_are_encoded_more_closely() {
         let of = |importance| format.dequantise_rows(&encode(format, &x, importance), x.len());
         let w = |i: usize| f64::from(importance[i]);
         let (with, without) = (lost(&x, &of(Some(&importance)), w), lost(&x, &of(None), w));
-        // With 256 codes the error is already small; powers of two and few codes leave little
-        // choice.
+        // These formats gain little from a search for the scale: 256 codes have a small error
+        // already, and powers of two and few codes leave few choices.
         let alike = [Format::Q8_0, Format::Mxfp4, Format::Tq1_0, Format::Q1_0];
         let gain = if alike.contains(&format) { 1.0 } else { 0.97 };
         assert!(with <= gain * without, "{format}: {with} with importance, {without} without");
@@ -231,12 +235,12 @@ fn degenerate_blocks_are_encoded() {
         ("no numbers with bits of their own", |i| if i % 3 == 0 { f32::from_bits(0x7fc0_00ff) } else { 1.0 }),
     ];
     for format in encoded_formats() {
-        // Formats with three codes have no number between 0 and the largest, and formats with two
-        // codes have no 0.
+        // Formats with three codes have no number between 0 and the largest. Formats with two codes
+        // cannot represent 0.
         let most = match format.quants().map(Quants::count) {
             Some(2) => 0.3,
             Some(3) => 0.2,
-            // Grids have three magnitudes.
+            // The coarse grids have three magnitudes.
             _ if grid(format) => 0.17,
             _ => 0.06,
         };
@@ -252,7 +256,7 @@ fn degenerate_blocks_are_encoded() {
                 _ => {}
             }
         }
-        // A column that is never multiplied.
+        // The importance of a column whose activations are all zero.
         let nothing = vec![0.0; 512];
         let x: Vec<f32> = (0..512).map(|i| i as f32).collect();
         let y = format.dequantise_rows(&encode(format, &x, Some(&nothing)), x.len());

@@ -1,4 +1,4 @@
-//! Writing of codes and scales to their places in a format's blocks.
+//! Writing of codes and scales into a format's blocks.
 
 use super::super::Format;
 use super::super::codec::{Codes, Minimum, Number, Plane, Quants, ScaleBits, Scales};
@@ -7,38 +7,38 @@ use super::lanes::Vector;
 use super::search::Parts;
 use super::{Encoder, MAX_GROUPS};
 
-/// Byte offsets of a block's parts, looked up once.
+/// Byte offsets of a block's fields, looked up once for each format.
 pub(super) struct Layout {
     d: usize,
-    /// Offset of the addend, or of the unit of minimums.
+    /// Offset of the addend `m`, or of `dmin`, the unit of minimums.
     minimum: Option<usize>,
-    /// Offset of the sum of the numbers.
+    /// Offset of `s`, the sum of the numbers.
     sum: Option<usize>,
     /// Offset of the integer scales.
     scales: Option<usize>,
     planes: Vec<Bits>,
-    /// Bits of each scale that is a code, lowest first.
+    /// Places of the bits of each scale that is stored as a code, the lowest bits first.
     scale_codes: Vec<Vec<ScaleCode>>,
     digits: Vec<DigitRun>,
 }
 
-/// Bits of a block's codes in a plane.
+/// Place of some bits of all codes of a block: a plane.
 struct Bits {
     at: usize,
     plane: Plane,
-    /// Bits of a code in earlier planes.
+    /// Number of bits of a code that are in earlier planes.
     below: usize,
 }
 
-/// Bits of a scale's code: a byte of the block, and the bits in it. They may continue in the next
-/// byte.
+/// Place of some bits of a scale's code: a byte of the block, and the bits in that byte. The bits
+/// may continue in the next byte.
 struct ScaleCode {
     at: usize,
     shift: usize,
     width: usize,
 }
 
-/// Bytes with digits.
+/// Bytes of base-3 digits.
 struct DigitRun {
     at: usize,
     digits: &'static Digits,
@@ -94,7 +94,7 @@ impl Layout {
 }
 
 impl Layout {
-    /// Writes codes into planes, which must be zero.
+    /// Writes codes into the block's planes, whose bytes must be zero.
     #[inline(always)]
     pub fn put_codes(&self, codes: &[u8], block: &mut [u8]) {
         for bits in &self.planes {
@@ -103,14 +103,14 @@ impl Layout {
     }
 }
 
-/// Number of codes in a word. A word is shifted as a whole, and the mask removes the bits of
-/// neighbours.
+/// Number of codes that are shifted together in one 64-bit word. A mask removes the bits that cross
+/// into neighbouring codes.
 const WORD: usize = 8;
-/// The lowest bit of each code in a word.
+/// The lowest bit of each byte, and thus of each code, in a word.
 const EACH: u64 = 0x0101_0101_0101_0101;
 
 impl Bits {
-    /// Writes the bits of all codes to their bytes, which must be zero.
+    /// Writes this plane's bits of all codes to the block, where they must be zero.
     #[inline(always)]
     fn put(&self, codes: &[u8], block: &mut [u8]) {
         let Plane { bits, run, .. } = self.plane;
@@ -119,8 +119,8 @@ impl Bits {
         let word = |codes: &[u8; WORD]| u64::from_le_bytes(*codes) >> self.below & mask;
         let (words, _) = codes.as_chunks();
         if run == 1 {
-            // Neighbours share a byte. Each step joins twice as many codes as the step before, at
-            // twice the distance.
+            // Codes of neighbouring elements share a byte. Each step joins twice as many codes as
+            // the step before, at twice the distance.
             for (codes, out) in words.iter().zip(out.chunks_exact_mut(bits)) {
                 let (mut word, mut width, mut apart) = (word(codes), bits, 8);
                 while width < 8 {
@@ -143,8 +143,8 @@ impl Bits {
 }
 
 impl Encoder {
-    /// Writes codes and scales of the parts from `first` on to a block, which must be zero.
-    /// `numbers` are those of the last part's codes.
+    /// Writes the codes and scales of a block, which must be zero. Its parts are those from lane
+    /// `first` on. `numbers` are the numbers of the last part's codes.
     #[inline(always)]
     pub(super) fn write<V: Vector>(
         &self,
@@ -170,7 +170,7 @@ impl Encoder {
         }
         let units = &parts.units;
         if let Some(at) = layout.sum {
-            // A sum of integers: its order does not matter.
+            // The terms are integers, so the order of addition does not matter.
             let sum: f32 = numbers.iter().sum();
             Number::Half.put(units.d.of_lane(first) * sum, &mut out[at..]);
         }
@@ -217,7 +217,8 @@ impl Encoder {
     }
 }
 
-/// Writes a scale and a minimum as [`six_bits`](super::super::codec::six_bits) reads them.
+/// Writes a scale and a minimum in the layout that [`six_bits`](super::super::codec::six_bits)
+/// reads.
 fn put_six_bits(scales: &mut [u8], s: usize, scale: u8, minimum: u8) {
     if s < 4 {
         scales[s] |= scale;

@@ -26,7 +26,7 @@ pub(super) fn index_top_k(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     let (length, top_k) = (keys.len() / dims[2].max(1), call.op.attr("top_k").int() as usize);
     let Operand::Value(w) = call.op.operand("w") else {
         let [block, local] = ["block", "local"].map(|name| call.op.attr(name).int() as usize);
-        // Limits the number of columns to the blocks that exist.
+        // The result needs at most as many columns as the existing blocks have positions.
         let top_k = top_k.min(length.next_multiple_of(block).max(local.saturating_mul(block)));
         let mut data = Vec::with_capacity(dims[0] * dims[1] * top_k);
         for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(call.ints("pos")) {
@@ -39,7 +39,7 @@ pub(super) fn index_top_k(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     let w = call.interpreter.floats(call.env.get(w))?;
     let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(call.ints("pos"));
     let entries = call.op.attr("entries").bool();
-    // There cannot be more choices than entries. Columns that contain only -1 are dropped.
+    // There cannot be more choices than entries. This omits columns that would contain only -1.
     let top_k = top_k.min(if entries { length } else { length.saturating_mul(every) });
     let chosen = if entries { top_k } else { top_k + every - 1 };
     let mut data = Vec::with_capacity(dims[0] * chosen);
@@ -68,8 +68,8 @@ pub(super) fn rope_append(call: &mut Call<'_, '_>) -> Result<Vec<Value>, Interpr
     Ok(vec![Value::Token])
 }
 
-/// Writes the keys `k` and the values of the op into a `paged` state. A row replaces the one at its
-/// position, or extends the state by one.
+/// Writes the keys `k` and the op's values into a `paged` state. A row replaces the row at its
+/// position, or extends the state by one position.
 fn append(call: &mut Call<'_, '_>, k: &[f32]) -> Result<(), InterpretError> {
     let (v, positions, state) = (call.f32s("v")?, call.ints("pos"), call.state("kv"));
     let (mnemonic, shape) = (call.mnemonic(), cache(call, state));
@@ -98,8 +98,8 @@ fn append(call: &mut Call<'_, '_>, k: &[f32]) -> Result<(), InterpretError> {
     Ok(())
 }
 
-/// Computes attention over the first state's positions and, if there is a second state, over its
-/// complete entries. A list of chosen entries restricts the last state.
+/// Computes attention over the positions of the first state and, if there is a second state, over
+/// its complete entries. If the op has a list of chosen entries, it restricts the last state.
 fn attend(call: &Call<'_, '_>, states: &[StateId]) -> Result<Value, InterpretError> {
     let (q, dims, chosen) = (call.f32s("q")?, call.dims("q"), call.choice());
     let cache = cache(call, states[0]);
@@ -113,8 +113,8 @@ fn attend(call: &Call<'_, '_>, states: &[StateId]) -> Result<Value, InterpretErr
     let sinks = call.dequantised_if_given("sinks")?;
     let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
     for (row, (q, &position)) in q.chunks_exact(dims[1] * dims[2]).zip(call.ints("pos")).enumerate() {
-        // `before` is the number of entries seen in earlier states, and `begin` the first entry
-        // seen in the last state.
+        // `seen` counts the entries that the query sees in the states so far, and `before` those of
+        // earlier states. `begin` is the first entry that it sees in the current state.
         let (mut keys, mut values, mut seen, mut before, mut begin) = (Vec::new(), Vec::new(), 0, 0, 0);
         for state in states {
             let [all_keys, all_values] = &call.interpreter.states[state.index()][..] else {
@@ -124,7 +124,8 @@ fn attend(call: &Call<'_, '_>, states: &[StateId]) -> Result<Value, InterpretErr
             let (window, every) = (declared.window, declared.every as usize);
             let length = all_keys.len() / (cache.heads * cache.key) as usize;
             let position = call.index("position", position, length.saturating_mul(every))?;
-            // In both directions: `reach` positions ahead, up to the last row of the step.
+            // With `reach`, a query also sees positions after its own, up to the last row of the
+            // step.
             let ahead = (position + scores.reach as usize).min(length.saturating_sub(1));
             let end = if scores.reach > 0 { ahead + 1 } else { (position + 1) / every };
             let first = match window.map(|window| window as usize) {
@@ -141,7 +142,7 @@ fn attend(call: &Call<'_, '_>, states: &[StateId]) -> Result<Value, InterpretErr
             values.extend_from_slice(&all_values[part(cache.value)]);
             (before, seen, begin) = (seen, seen + end - first, first);
         }
-        // The op has one list for all key heads, or one for each.
+        // The op has one list for all key heads, or one list for each key head.
         let sees = |head: usize, p: usize| {
             let Some(PlaceLists { dims, places }) = &chosen else { return true };
             let n = dims[dims.len() - 1];

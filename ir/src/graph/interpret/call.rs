@@ -1,4 +1,4 @@
-//! Access of an op's definition to its operands, by their names in the op table.
+//! Access to the operands of the op that is evaluated, by their names in the op table.
 
 use std::borrow::Cow;
 
@@ -7,15 +7,15 @@ use crate::format::Format;
 use crate::graph::quantise::quantise_rows;
 use crate::graph::{Function, Op, Operand, StateId, TokenOwner, Type, ValueId, WeightId};
 
-/// Result of an index op: lists of the numbers of positions or entries.
+/// Result of an index op: lists of chosen positions, or of chosen entries of a state.
 pub(super) struct PlaceLists<'a> {
     /// Dimensions; the last one is the length of a list.
     pub(super) dims: &'a [usize],
-    /// The lists, one after the other.
+    /// Elements of the lists, one list after the other.
     pub(super) places: &'a [i32],
 }
 
-/// Values of a function that are computed so far.
+/// Values of a function that were computed so far.
 pub(super) struct Env<'a> {
     pub(super) function: &'a Function,
     pub(super) values: Vec<Option<Value>>,
@@ -60,7 +60,7 @@ impl<'c> Call<'c, '_> {
         self.env.get(self.value_id(name))
     }
 
-    /// Returns the value of an operand that may be absent.
+    /// Returns the value of an optional operand, or `None` if the operand is absent.
     pub(super) fn value_if_given(&self, name: &str) -> Option<&'c Value> {
         match self.op.operand(name) {
             Operand::Value(value) => Some(self.env.get(value)),
@@ -72,7 +72,8 @@ impl<'c> Call<'c, '_> {
         self.interpreter.dims(self.value(name))
     }
 
-    /// Returns the elements of a value as f32, with blocks and weights dequantised.
+    /// Returns the elements of an operand as f32. Quantised activations and weights are
+    /// dequantised.
     pub(super) fn f32s(&self, name: &str) -> Result<Cow<'c, [f32]>, InterpretError> {
         self.interpreter.floats(self.value(name))
     }
@@ -88,12 +89,12 @@ impl<'c> Call<'c, '_> {
         }
     }
 
-    /// Returns the elements of a weight.
+    /// Returns the dequantised elements of a weight operand.
     pub(super) fn dequantise(&self, name: &str) -> Result<Vec<f32>, InterpretError> {
         self.interpreter.dequantise(self.weight(name))
     }
 
-    /// Returns the elements of a weight that may be absent.
+    /// Returns the dequantised elements of an optional weight operand, or `None` if it is absent.
     pub(super) fn dequantised_if_given(&self, name: &str) -> Result<Option<Vec<f32>>, InterpretError> {
         match self.op.operand(name) {
             Operand::Weight(weight) => self.interpreter.dequantise(weight).map(Some),
@@ -102,7 +103,7 @@ impl<'c> Call<'c, '_> {
         }
     }
 
-    /// Adds the operand `residual` to `y` if it is given.
+    /// Adds the operand `residual` to `y`, unless it is absent.
     pub(super) fn add_residual(&self, y: Vec<f32>) -> Result<Vec<f32>, InterpretError> {
         match self.value_if_given("residual") {
             Some(residual) => Ok(math::add(&y, &self.interpreter.floats(residual)?)),
@@ -110,7 +111,7 @@ impl<'c> Call<'c, '_> {
         }
     }
 
-    /// Returns the state of the op's token operand with this name.
+    /// Returns the state of the token operand with this name.
     pub(super) fn state(&self, token: &str) -> StateId {
         match self.env.function.ty(self.value_id(token)) {
             Type::Token(TokenOwner::State(state)) => *state,
@@ -118,7 +119,7 @@ impl<'c> Call<'c, '_> {
         }
     }
 
-    /// Returns the elements of the `recurrent` state of the op's token operand with this name.
+    /// Returns the elements of the `recurrent` state of the token operand with this name.
     pub(super) fn recurrent_state(&mut self, token: &str) -> &mut [f32] {
         let state = self.state(token);
         let [elements] = &mut self.interpreter.states[state.index()][..] else {
@@ -127,7 +128,7 @@ impl<'c> Call<'c, '_> {
         elements
     }
 
-    /// Returns the lists that restrict the op's rows, if there are any.
+    /// Returns the lists of the operand `chosen`, or `None` if it is absent.
     pub(super) fn choice(&self) -> Option<PlaceLists<'c>> {
         self.value_if_given("chosen").map(|chosen| match chosen {
             Value::I32 { dims, data } => PlaceLists { dims, places: data },
@@ -135,7 +136,7 @@ impl<'c> Call<'c, '_> {
         })
     }
 
-    /// Returns `x` in the format of the attribute `format`.
+    /// Returns `x` quantised to the format in the op's attribute `format`.
     pub(super) fn quantise(&self, dims: Vec<usize>, x: &[f32]) -> Value {
         match self.op.attr("format").format() {
             Format::F32 => Value::F32 { dims, data: x.to_vec() },
@@ -146,7 +147,7 @@ impl<'c> Call<'c, '_> {
         }
     }
 
-    /// Returns a number from the data as an index below `bound`.
+    /// Returns a number from the data as an index. Fails if it is not in `0..bound`.
     pub(super) fn index(&self, what: &'static str, found: i32, bound: usize) -> Result<usize, InterpretError> {
         index(self.mnemonic(), what, found, bound)
     }

@@ -1,4 +1,4 @@
-//! Definitions of ops that compute each element on its own.
+//! Definitions of elementwise ops.
 
 use super::call::Call;
 use super::{InterpretError, Value, math, one};

@@ -58,8 +58,8 @@ pub(super) fn expert_down(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     one(vec![dims[0], n], y)
 }
 
-/// Multiplies `x` by the experts' matrices of a weight, and adds their bias if it is given. Also
-/// returns the number of rows of an expert.
+/// Multiplies `x` by the matrices of the chosen experts, and adds their bias unless it is absent.
+/// Also returns the number of rows of one expert's matrix.
 fn product(call: &Call<'_, '_>, w: &str, bias: &str) -> Result<(Vec<f32>, usize), InterpretError> {
     let (y, n) = project_weight(call, call.weight(w), &call.f32s("x")?)?;
     match call.op.operand(bias) {
@@ -68,14 +68,14 @@ fn product(call: &Call<'_, '_>, w: &str, bias: &str) -> Result<(Vec<f32>, usize)
     }
 }
 
-/// Computes `expert.matmul` with a weight, and returns the number of rows of an expert.
+/// Computes `expert.matmul` with a weight. Also returns the number of rows of one expert's matrix.
 fn project_weight(call: &Call<'_, '_>, weight: WeightId, x: &[f32]) -> Result<(Vec<f32>, usize), InterpretError> {
     let bytes = call.interpreter.bytes(weight)?;
     let dims = call.interpreter.weight_dims(weight);
     Ok((project(call, &call.interpreter.matrix(weight, &bytes), dims[0], x)?, dims[1]))
 }
 
-/// Adds to each row of `y` the bias of its expert.
+/// Adds the bias of its expert to each row of `y`.
 fn add_bias(call: &Call<'_, '_>, y: &[f32], bias: WeightId) -> Result<Vec<f32>, InterpretError> {
     let (dims, bias) = (call.interpreter.weight_dims(bias), call.interpreter.dequantise(bias)?);
     let mut out = Vec::with_capacity(y.len());
@@ -86,9 +86,9 @@ fn add_bias(call: &Call<'_, '_>, y: &[f32], bias: WeightId) -> Result<Vec<f32>, 
     Ok(out)
 }
 
-/// Multiplies `x` by the transposed matrix of the expert of each row and slot. `x` has one row per
-/// row, or one per row and slot. The loop runs over experts, so that each routed expert is
-/// dequantised once and others are not.
+/// Multiplies `x` by the transposed matrix of the expert of each token and slot. `x` has one row
+/// for each token, or one for each token and slot. The loop runs over experts, so that each routed
+/// expert is dequantised once and other experts are not dequantised.
 fn project(call: &Call<'_, '_>, matrix: &Matrix<'_>, experts: usize, x: &[f32]) -> Result<Vec<f32>, InterpretError> {
     let (ids, slots) = (call.ints("ids"), call.dims("ids")[1]);
     let n = matrix.bytes.len() / matrix.row_bytes() / experts;
@@ -112,7 +112,8 @@ fn project(call: &Call<'_, '_>, matrix: &Matrix<'_>, experts: usize, x: &[f32]) 
     Ok(out)
 }
 
-/// Sums `p * y` over a row's slots. A slot of weight 0 adds nothing, even if `y` is NaN there.
+/// Sums `p * y` over the slots of each token. A slot of weight 0 adds nothing, even if its `y` is
+/// NaN.
 fn combine(y: &[f32], p: &[f32], slots: usize, n: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(y.len() / slots);
     for (y, p) in y.chunks_exact(slots * n).zip(p.chunks_exact(slots)) {

@@ -1,5 +1,5 @@
-//! Computations of the ops on plain slices: f32 in and out, f64 within an op. The type rules have
-//! checked the lengths.
+//! Computations of the ops on plain slices. Inputs and outputs are f32, and computations within an
+//! op are f64. The type rules have checked the lengths.
 
 use crate::erf::erf;
 use crate::format::Format;
@@ -22,7 +22,7 @@ pub(super) fn mul(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// Multiplies heads of `d` elements, each by its own number, and adds `residual`.
+/// Multiplies each head of `d` elements by its own number in `s`, and adds `residual`.
 pub(super) fn scale_heads(x: &[f32], s: &[f32], d: usize, residual: Option<&[f32]>) -> Vec<f32> {
     let scaled = x.iter().enumerate().map(|(i, &x)| f64::from(x) * f64::from(s[i / d]));
     match residual {
@@ -31,7 +31,8 @@ pub(super) fn scale_heads(x: &[f32], s: &[f32], d: usize, residual: Option<&[f32
     }
 }
 
-/// Minimum sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
+/// Lower bound of the sum that router weights are divided by: the smallest normal f16, as in
+/// llama.cpp.
 pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
 
 /// Computes `x * w / sqrt(mean(x^2) + eps)` of every row of `w.len()` elements.
@@ -54,10 +55,12 @@ pub fn centre(x: &[f32], n: usize) -> Vec<f32> {
     x.chunks_exact(n.max(1)).flat_map(row).collect()
 }
 
-/// Returns the angle per position of each pair, and the factor on the rotated elements.
+/// Returns the angle of each pair of elements for one position, and the factor on the rotated
+/// elements.
 ///
-/// Pair `i` of `dims / 2` turns by `p * base^(-2i / dims) / factors[i]`. `linear` divides that by
-/// `factor`. `yarn` does this (llama.cpp's `rope_yarn` with `ext_factor` 1):
+/// Pair `i` of `dims / 2` turns by `base^(-2i / dims) / factors[i]` for each position. With the
+/// scaling `linear`, that angle is divided by `factor`. The scaling `yarn` is as follows
+/// (llama.cpp's `rope_yarn` with `ext_factor` 1):
 ///
 /// ```text
 /// // The pair that turns b times over the context:
@@ -71,8 +74,8 @@ pub fn centre(x: &[f32], n: usize) -> Vec<f32> {
 /// With `yarn_untruncated` (transformers' `truncate: false`), `low` and `high` are not rounded to
 /// whole pairs.
 ///
-/// llama.cpp splits the magnitude between its context and its kernel. The factor here is the
-/// product of both.
+/// llama.cpp splits this magnitude into a factor of its context and a factor of its kernel. The
+/// factor returned here is their product.
 pub fn rope_angles(rope: &RopeAttrs, factors: Option<&[f32]>) -> (Vec<f64>, f64) {
     let dims = rope.dims as f64;
     let turns = |beta: f64| {
@@ -130,7 +133,8 @@ pub fn rope(
     y
 }
 
-/// Computes a gated linear unit. The gate's activation is rounded once, as in an op of its own.
+/// Computes a gated linear unit. The result of the activation function is rounded to f32, as if it
+/// were an op of its own.
 pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
     let limit = if attrs.limit == 0.0 { f32::INFINITY } else { attrs.limit as f32 };
     let act = |x: f64| match attrs.act {
@@ -159,11 +163,13 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
     gate.iter().zip(up).map(gated).collect()
 }
 
-/// Returns experts and weights of each row of `experts` logits, highest score first.
+/// Returns the chosen experts and their weights for each row of `experts` logits, the highest score
+/// first.
 ///
-/// All scores grow with the logit, so without a bias the f32 logits themselves decide. Of equal
-/// logits the lowest id comes first, and NaN comes last. Groups are chosen by the sum of their two
-/// highest scores, bias included (DeepSeek-V3), or by the highest one (DeepSeek-V2).
+/// All scores grow with the logit, so without a bias the f32 logits themselves determine the
+/// choice. If logits are equal, the lowest id comes first; NaN comes last. Groups are chosen by the
+/// sum of their two highest scores, bias included (DeepSeek-V3), or by their highest score
+/// (DeepSeek-V2).
 pub fn route(
     logits: &[f32],
     experts: usize,
@@ -203,8 +209,8 @@ pub fn route(
     (ids, weights)
 }
 
-/// Returns the listed experts of each row of `experts` logits, and their weights. A number outside
-/// the range of experts becomes the nearest expert.
+/// Returns, for each row of `experts` logits, the experts in the row's list and their weights. Ids
+/// outside the range of experts become the nearest valid id.
 pub fn route_listed(logits: &[f32], experts: usize, listed: &[&[i32]], route: &RouteAttrs) -> (Vec<i32>, Vec<f32>) {
     let (mut ids, mut weights) = (Vec::new(), Vec::new());
     for (row, listed) in logits.chunks_exact(experts).zip(listed) {
@@ -216,7 +222,7 @@ pub fn route_listed(logits: &[f32], experts: usize, listed: &[&[i32]], route: &R
     (ids, weights)
 }
 
-/// Returns a row of logits, with NaN as the lowest number, and their scores.
+/// Returns a row of logits, with NaN replaced by the lowest number, and the scores of these logits.
 fn scores(row: &[f32], score: RouteScore) -> (Vec<f64>, Vec<f64>) {
     let row: Vec<f64> = row.iter().map(|&x| if x.is_nan() { f64::NEG_INFINITY } else { x.into() }).collect();
     let all: Vec<usize> = (0..row.len()).collect();
@@ -230,7 +236,8 @@ fn scores(row: &[f32], score: RouteScore) -> (Vec<f64>, Vec<f64>) {
     (row, scores)
 }
 
-/// Returns the weights of the experts `order`, before the factors of the op and of experts.
+/// Returns the weights of the experts `order`, before they are multiplied by `scale` and by factors
+/// of experts.
 fn chosen_weights(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> Vec<f64> {
     let mut chosen: Vec<f64> = match route.score {
         RouteScore::Chosen => softmax(row, order),
@@ -249,15 +256,15 @@ fn chosen_weights(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAtt
     chosen
 }
 
-/// Returns the share of `best` in a softmax over the elements `of` of `row` that are near `best`.
-/// `best` must be the highest of them.
+/// Returns the probability of `best` in a softmax over those elements `of` of `row` that are near
+/// `row[best]`. `row[best]` must be the highest of these elements.
 fn share_of_near(row: &[f64], mut of: Vec<usize>, best: usize) -> f64 {
     let max = row[best];
     of.retain(|&i| max - row[i] <= SPARSE_MIXER_NEAR * row[i].abs().max(max));
     1.0 / of.iter().map(|&i| (row[i] - max).exp()).sum::<f64>()
 }
 
-/// Returns the softmax over the elements `of` of `row`.
+/// Returns the softmax over the elements of `row` whose indices are `of`.
 fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
     let top = of.iter().map(|&i| row[i]).fold(f64::NEG_INFINITY, f64::max);
     let exp: Vec<f64> = of.iter().map(|&i| (row[i] - top).exp()).collect();
@@ -265,10 +272,11 @@ fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
     exp.iter().map(|exp| exp / sum).collect()
 }
 
-/// Returns the `top_k` positions up to `position` with the highest scores, in ascending order, then
-/// -1. Keys lie as `[position][element]`. A key's score is the sum over heads of
-/// `w * max(q . k, 0)`, and of equal scores the first wins. If `every` positions share a key,
-/// complete runs of `every` positions are chosen, and all positions after the last complete run.
+/// Returns chosen positions up to `position` in ascending order, then -1. `keys` are stored as
+/// `[key][element]`, and each key belongs to `every` positions. Its score is the sum over heads of
+/// `w * max(q . k, 0)`. The positions of the `top_k / every` complete keys with the highest scores
+/// are chosen; of equal scores, the first key wins. All positions after the last complete key are
+/// chosen too.
 pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k: usize, every: usize) -> Vec<i32> {
     let whole = (position + 1) / every;
     let of_runs =
@@ -278,7 +286,8 @@ pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k: u
     chosen
 }
 
-/// Returns the `top_k` complete keys with the highest scores, as [`index_top_k`] scores them.
+/// Returns the indices of the `top_k` complete keys with the highest scores. Scores are those of
+/// [`index_top_k`].
 pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k: usize, every: usize) -> Vec<i32> {
     let best = best_keys(q, w, keys, (position + 1) / every, top_k);
     let mut chosen: Vec<i32> = best.into_iter().map(|key| key as i32).collect();
@@ -287,8 +296,9 @@ pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, top_k:
 }
 
 /// Returns positions up to `position` in chosen blocks of `block` positions, in ascending order,
-/// then -1. The `local` last blocks are always chosen. Earlier blocks fill up to `top_k` positions.
-/// The score of a block is the highest `q . k` of its keys, and of equal scores the first wins.
+/// then -1. The last `local` blocks are always chosen. The best earlier blocks are added until
+/// there are `top_k` positions. The score of a block is the highest `q . k` of its keys; of equal
+/// scores, the first block wins.
 pub fn index_blocks(q: &[f32], keys: &[f32], position: usize, top_k: usize, block: usize, local: usize) -> Vec<i32> {
     let d = q.len().max(1);
     let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
@@ -306,7 +316,8 @@ pub fn index_blocks(q: &[f32], keys: &[f32], position: usize, top_k: usize, bloc
     chosen
 }
 
-/// Returns the `top_k` of the first `count` keys with the highest scores, in ascending order.
+/// Returns, in ascending order, the indices of the `top_k` keys with the highest scores among the
+/// first `count` keys.
 fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> Vec<usize> {
     let d = q.len() / w.len().max(1);
     let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
@@ -315,7 +326,7 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
         let heads = q.chunks_exact(d.max(1)).zip(w);
         heads.map(|(q, &w)| f64::from(w) * dot(q, key).max(0.0)).sum::<f64>() as f32
     };
-    // Adding 0 turns -0 into +0.
+    // Adding 0 turns -0 into +0, so that the order of scores treats them as equal.
     let scores: Vec<f32> = (0..count).map(|key| score(key) + 0.0).collect();
     let mut best: Vec<usize> = (0..count).collect();
     best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
@@ -324,11 +335,12 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
     best
 }
 
-/// Computes causal attention of the queries of one row (`heads` heads) at `position`.
+/// Computes causal attention of the query heads of one row at `position`.
 ///
 /// A score is `scale * q . k`, soft-capped by `cap` if it is not 0, minus the head's slope times
-/// the distance. The softmax runs over positions 0 to the row's position, or over those that `sees`
-/// allows for the key head. A head's sink is one more score, without a value.
+/// the distance of the positions. The softmax runs over positions 0 to `position`, or over the
+/// positions for which `sees` is true for the key head. A head's sink is one more score in the
+/// softmax, without a value.
 pub fn attention(
     q: &[f32],
     cached: CachedRows<'_>,
@@ -393,8 +405,8 @@ pub struct AttentionShape {
     pub value: usize,
 }
 
-/// Computes `a . b` in f64, in four partial sums: one chain of additions would take four times as
-/// long.
+/// Computes `a . b` in f64. Four partial sums are independent of each other: a single chain of
+/// additions would take four times as long.
 pub fn dot(a: &[f64], b: &[f32]) -> f64 {
     let mut sums = [0f64; 4];
     let (a4, b4) = (a.chunks_exact(4), b.chunks_exact(4));
@@ -413,9 +425,9 @@ pub fn dot(a: &[f64], b: &[f32]) -> f64 {
 pub struct Matrix<'a> {
     /// Storage format.
     pub format: Format,
-    /// Whole rows.
+    /// Rows of the matrix in the storage format, without a partial row.
     pub bytes: &'a [u8],
-    /// Elements in a row.
+    /// Number of elements in a row.
     pub width: usize,
 }
 
@@ -425,7 +437,7 @@ impl<'a> Matrix<'a> {
         self.format.row_bytes(self.width as u64).map_or(0, |bytes| bytes as usize)
     }
 
-    /// Returns `count` rows from `first`.
+    /// Returns a matrix of `count` rows, from row `first` on.
     pub fn rows(&self, first: usize, count: usize) -> Matrix<'a> {
         Matrix { bytes: &self.bytes[first * self.row_bytes()..][..count * self.row_bytes()], ..*self }
     }
@@ -435,7 +447,7 @@ impl<'a> Matrix<'a> {
         self.format.dequantise_rows(self.bytes, self.width)
     }
 
-    /// Multiplies `x` (rows of `width`) by the transpose of the matrix.
+    /// Multiplies the rows of `x`, of `width` elements each, by the transpose of the matrix.
     pub fn project(&self, x: &[f32]) -> Vec<f32> {
         let n = self.bytes.len() / self.row_bytes();
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();

@@ -59,7 +59,7 @@ pub(super) fn rope_heads(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretErr
     one(vec![dims[0], heads, dims[1] / heads], rotated_heads(call, "x")?)
 }
 
-/// Computes `rope.heads` of an operand.
+/// Computes `rope.heads` of the operand `name`.
 pub(super) fn rotated_heads(call: &Call<'_, '_>, name: &str) -> Result<Vec<f32>, InterpretError> {
     let heads = call.op.attr("heads").int() as usize;
     let (x, size) = (call.f32s(name)?, call.dims(name)[1] / heads);
@@ -69,7 +69,7 @@ pub(super) fn rotated_heads(call: &Call<'_, '_>, name: &str) -> Result<Vec<f32>,
     Ok(math::rope(x, heads, size, call.ints("pos"), &RopeAttrs::from_op(call.op), factors.as_deref()))
 }
 
-/// Returns the divisors of a rotation's frequencies.
+/// Returns the divisors of RoPE's frequencies, or `None` if the op has none.
 fn rope_factors(call: &Call<'_, '_>) -> Result<Option<Vec<f32>>, InterpretError> {
     let has_long = call.op.operand("long") != Operand::Absent;
     match has_long && call.interpreter.context > RopeAttrs::from_op(call.op).original_context {

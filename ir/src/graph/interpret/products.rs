@@ -69,7 +69,7 @@ pub(super) fn linear_swiglu(call: &Call<'_, '_>) -> Result<Vec<Value>, Interpret
     Ok(vec![call.quantise(vec![gate.len() / n, n], &y)])
 }
 
-/// Multiplies rows by the transpose of a weight, and adds the bias if it is given.
+/// Multiplies rows by the transpose of a weight, and adds the bias unless it is absent.
 fn product(call: &Call<'_, '_>, x: &str, w: &str, bias: &str) -> Result<Vec<f32>, InterpretError> {
     let y = project(call, call.weight(w), &call.f32s(x)?)?;
     Ok(match call.dequantised_if_given(bias)? {
@@ -82,8 +82,8 @@ fn project(call: &Call<'_, '_>, weight: WeightId, x: &[f32]) -> Result<Vec<f32>,
     Ok(call.interpreter.matrix(weight, &call.interpreter.bytes(weight)?).project(x))
 }
 
-/// Multiplies heads of rows by their own matrices of `weight`, and returns the number of rows of a
-/// matrix.
+/// Multiplies each head of the rows by the head's own matrix of `weight`. Also returns the number
+/// of rows of one matrix.
 fn project_heads(
     call: &Call<'_, '_>,
     weight: WeightId,
@@ -95,7 +95,7 @@ fn project_heads(
     Ok((y, call.interpreter.weight_dims(weight)[1]))
 }
 
-/// Multiplies heads of rows by the transposes of their own parts of a matrix.
+/// Multiplies each head of the rows by the transpose of the head's own rows of a matrix.
 fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec<f32> {
     let (n, k) = (matrix.bytes.len() / matrix.row_bytes() / heads, matrix.width);
     let rows = x.len() / (heads * k);

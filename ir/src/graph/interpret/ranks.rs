@@ -1,5 +1,5 @@
 //! Interpretation of all ranks of a group in one process. Each rank's interpreter stops at a
-//! collective until its peers have come.
+//! collective until the other ranks have reached it.
 //!
 //! ```
 //! use ixc_ir::graph::interpret::{Value, ranks::RankInterpreter};
@@ -24,23 +24,24 @@ use crate::graph::op::OpKind;
 use crate::graph::ranks::{Collective, CollectiveKind, Exchange, Schedule, verify_ranks};
 use crate::graph::{Function, Module, TokenOwner, Type};
 
-/// The interpreters of all ranks, with the states of each.
+/// Interpreters of all ranks. Each has its own states.
 pub struct RankInterpreter<'a> {
     ranks: Vec<Interpreter<'a>>,
 }
 
-/// A rank in the middle of a function.
+/// State of one rank's evaluation: the values so far and the next op.
 struct Position<'m> {
     env: Env<'m>,
-    /// Number of the next op.
+    /// Index of the next op in the function.
     next: usize,
 }
 
 impl<'a> RankInterpreter<'a> {
-    /// Returns interpreters at the start of a sequence, for a graph and its weights of each rank.
+    /// Returns interpreters at the start of a sequence, from the graph and the weights of each
+    /// rank.
     ///
     /// # Errors
-    /// A graph does not verify, or the graphs do not match.
+    /// Fails if the verifier rejects a graph, or if the graphs of the ranks do not match.
     pub fn new(
         ranks: impl IntoIterator<Item = (&'a Module, &'a dyn WeightSource)>,
     ) -> Result<RankInterpreter<'a>, InterpretError> {
@@ -56,7 +57,7 @@ impl<'a> RankInterpreter<'a> {
         RankInterpreter { ranks: self.ranks.into_iter().map(|rank| rank.with_context(context)).collect() }
     }
 
-    /// Runs one step of a model on all ranks, and returns the results of `@step` on each.
+    /// Runs one step of a model on all ranks, and returns each rank's results of `@step`.
     ///
     /// # Errors
     /// See [`RankInterpreter::run`].
@@ -64,7 +65,7 @@ impl<'a> RankInterpreter<'a> {
         self.run("step", &step_arguments(tokens, positions, rows)?)
     }
 
-    /// Evaluates a function on all ranks with the same arguments, and returns the results of each.
+    /// Evaluates a function on all ranks with the same arguments, and returns each rank's results.
     ///
     /// # Errors
     /// See [`Interpreter::run`].
@@ -96,7 +97,7 @@ impl<'a> RankInterpreter<'a> {
         self.ranks.iter().zip(&positions).map(|(rank, position)| rank.results(&position.env)).collect()
     }
 
-    /// Computes a collective of all ranks.
+    /// Computes a collective of all ranks and sets its results on each rank.
     fn exchange(&self, kind: CollectiveKind, positions: &mut [Position<'_>]) -> Result<(), InterpretError> {
         let given = self.ranks.iter().zip(&*positions).map(|(rank, position)| rank.operand(position));
         let parts = given.collect::<Result<Vec<Value>, _>>()?;
@@ -110,7 +111,7 @@ impl<'a> RankInterpreter<'a> {
 }
 
 impl Position<'_> {
-    /// Sets the results of the collective at this position, and moves on.
+    /// Sets the results of the collective at this position, and moves to the next op.
     fn give(&mut self, results: Vec<Value>) {
         let function = self.env.function;
         self.env.set(&function.ops[self.next], results);
@@ -119,7 +120,7 @@ impl Position<'_> {
 }
 
 impl Interpreter<'_> {
-    /// Evaluates ops up to the next collective, or to the end.
+    /// Evaluates ops up to the next collective, or to the end of the function.
     fn run_to_collective(&mut self, position: &mut Position<'_>) -> Result<(), InterpretError> {
         let function = position.env.function;
         while let Some(op) = function.ops.get(position.next)
@@ -132,7 +133,7 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Returns the operand `x` of the collective at a position, in f32.
+    /// Returns the operand `x` of the collective at this position, as f32.
     fn operand(&self, Position { env, next }: &Position<'_>) -> Result<Value, InterpretError> {
         let value = match env.function.ops[*next].operand("x").value() {
             Some(value) => env.get(value),
@@ -142,7 +143,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// Evaluates a collective of a group with only one rank.
+/// Evaluates a collective of a group that has only one rank.
 pub(super) fn single_rank(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretError> {
     let group = call.op.operand("group").value().map(|group| call.env.function.ty(group));
     let Some(Type::Token(TokenOwner::Ranks(group))) = group else { unreachable!("verified: {group:?} is a group") };
@@ -154,7 +155,7 @@ pub(super) fn single_rank(call: &Call<'_, '_>) -> Result<Vec<Value>, InterpretEr
     Ok(vec![x, Value::Token])
 }
 
-/// Returns dimensions and elements of the ranks' parts.
+/// Returns the dimensions and the elements of a rank's operand.
 fn elements(part: &Value) -> (&[usize], &[f32]) {
     match part {
         Value::F32 { dims, data } => (dims, data),
@@ -162,7 +163,7 @@ fn elements(part: &Value) -> (&[usize], &[f32]) {
     }
 }
 
-/// Sums the parts of all ranks in their order.
+/// Sums the operands of all ranks, in the order of the ranks.
 fn reduce(parts: &[Value]) -> Value {
     let (dims, first) = elements(&parts[0]);
     let mut sum = first.to_vec();
@@ -172,7 +173,7 @@ fn reduce(parts: &[Value]) -> Value {
     Value::F32 { dims: dims.to_vec(), data: sum }
 }
 
-/// Concatenates the rows of the parts of all ranks in their order.
+/// Concatenates the rows of the operands of all ranks, in the order of the ranks.
 fn gather(parts: &[Value]) -> Value {
     let (dims, first) = elements(&parts[0]);
     let width = dims.last().copied().unwrap_or(1).max(1);

@@ -58,8 +58,8 @@ pub(super) fn column_squares(call: &mut Call<'_, '_>) -> Result<Vec<Value>, Inte
     Ok(vec![Value::Token])
 }
 
-/// Adds the squares of rows, `[T, k]` or `[T, s, k]`, to the sums of their experts, and 1 to their
-/// counts: `[e, k + 1]`.
+/// Adds the squares of the rows `x`, `[T, k]` or `[T, s, k]`, to `sums`, `[e, k + 1]`. The row of
+/// `sums` is that of the row's expert. Its last element counts the added rows.
 fn add_squares(sums: &mut [f32], x: &[f32], dims: &[usize], ids: Option<&[i32]>) -> Result<(), InterpretError> {
     let columns = dims[dims.len() - 1];
     let (width, rows) = (columns + 1, dims[0]);

@@ -7,7 +7,8 @@ use super::{InterpretError, Value, math};
 use crate::graph::attrs::{RouteAttrs, RouteScore};
 use crate::plan::NO_EXPERT;
 
-/// Returns the range of elements of each row of a matrix. A row without slots has an empty range.
+/// Returns the range of elements of each row of a matrix. If a row has no slots, its range is
+/// empty.
 fn row_ranges(dims: &[usize]) -> impl Iterator<Item = Range<usize>> {
     let (rows, slots) = (dims[0], dims[1]);
     (0..rows).map(move |row| row * slots..(row + 1) * slots)

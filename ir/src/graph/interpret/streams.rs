@@ -9,8 +9,8 @@
 //!           then rows and columns, iterations - 1 times
 //! ```
 //!
-//! Without a matrix, streams stay separate (independent hyper-connections), and `eps` is also added
-//! to the weights of the output.
+//! Without the matrix C, streams are not mixed with each other (independent hyper-connections).
+//! `eps` is then also added to the weights of the output.
 //!
 //! The module also has attention over the earlier streams of a row (Kimi Team, "Attention
 //! Residuals", 2026).
@@ -47,8 +47,8 @@ pub(super) fn stream_attend(call: &Call<'_, '_>) -> Result<Vec<Value>, Interpret
     one(vec![dims[0], dims[2]], attend(&x, &y, &w, dims[1], dims[2], call.op.attr("eps").float()))
 }
 
-/// Returns the mixing weights of each row of `x`: for the input, and, if rows are long enough, for
-/// the output and the matrix.
+/// Returns the mixing weights of each row of `x`: those of the input and, if rows are long enough,
+/// those of the output and the matrix.
 fn weights(x: &[f32], scale: &[f32], base: &[f32], n: usize, iterations: i64, eps: f64, magnitude: f64) -> Vec<f32> {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let mut out = Vec::with_capacity(x.len());
@@ -72,8 +72,8 @@ fn weights(x: &[f32], scale: &[f32], base: &[f32], n: usize, iterations: i64, ep
     out
 }
 
-/// Returns the softmax of each row of a matrix, then divides rows and columns by their sums in turn
-/// (Sinkhorn and Knopp).
+/// Computes the softmax of each row of a matrix. Then divides columns and rows by their sums in
+/// turn (Sinkhorn and Knopp), and returns the matrix.
 fn sinkhorn(x: &[f64], n: usize, iterations: i64, eps: f64) -> Vec<f64> {
     let mut matrix = Vec::with_capacity(n * n);
     for row in x.chunks_exact(n) {
@@ -96,8 +96,8 @@ fn sinkhorn(x: &[f64], n: usize, iterations: i64, eps: f64) -> Vec<f64> {
     matrix
 }
 
-/// Returns the weighted sum of the `n` streams of `d` elements of each row. The weights are the
-/// first `n` of the row's `of_row` numbers.
+/// Returns, for each row, the weighted sum of its `n` streams of `d` elements. A row has `of_row`
+/// weights, and the first `n` of them are used here.
 fn input(x: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Vec<f32> {
     let rows = x.chunks_exact(n * d).zip(w.chunks_exact(of_row));
     let sum = |(x, w): (&[f32], &[f32]), i: usize| -> f32 {
@@ -106,8 +106,8 @@ fn input(x: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Vec<f32> {
     rows.flat_map(|row| (0..d).map(move |i| sum(row, i))).collect()
 }
 
-/// Returns the `n` streams of `d` elements of each row after a block with the result `y`. Each row
-/// has `of_row` weights.
+/// Returns, for each row, the `n` streams of `d` elements after a block of layers with the result
+/// `y`. A row has `of_row` weights.
 fn mix(x: &[f32], y: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
     for ((x, y), w) in x.chunks_exact(n * d).zip(y.chunks_exact(d)).zip(w.chunks_exact(of_row)) {
@@ -125,8 +125,8 @@ fn mix(x: &[f32], y: &[f32], w: &[f32], n: usize, d: usize, of_row: usize) -> Ve
     out
 }
 
-/// Returns a weighted sum of the `n` streams of `d` elements of each row and of `y`. The weights
-/// are a softmax over the products of `w` with each normalised stream.
+/// Returns, for each row, a weighted sum of its `n` streams of `d` elements and of `y`. The weights
+/// are a softmax over the products of `w` with each normalised stream, and with normalised `y`.
 fn attend(x: &[f32], y: &[f32], w: &[f32], n: usize, d: usize, eps: f64) -> Vec<f32> {
     let mut out = Vec::with_capacity(y.len());
     for (i, y) in y.chunks_exact(d).enumerate() {

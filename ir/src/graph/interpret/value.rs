@@ -1,4 +1,4 @@
-//! Inputs and outputs of the interpreter: bytes of weights, values, errors.
+//! Inputs and outputs of the interpreter: weight bytes, values and errors.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub trait WeightSource {
     /// Returns all bytes of a weight, as its format stores them.
     ///
     /// # Errors
-    /// The weight cannot be read.
+    /// Fails if the weight cannot be read.
     fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError>;
 }
 
@@ -31,21 +31,21 @@ impl WeightSource for Vec<Vec<u8>> {
 /// Data of an IR value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Floats, row by row.
+    /// Tensor of f32.
     F32 {
         /// Dimensions, outermost first.
         dims: Vec<usize>,
         /// Elements, row-major.
         data: Vec<f32>,
     },
-    /// Integers, row by row.
+    /// Tensor of i32.
     I32 {
         /// Dimensions, outermost first.
         dims: Vec<usize>,
         /// Elements, row-major.
         data: Vec<i32>,
     },
-    /// Blocks of an activation format.
+    /// Tensor of blocks of an activation format.
     Blocks {
         /// Activation format of the blocks.
         format: Format,
@@ -54,17 +54,17 @@ pub enum Value {
         /// Blocks, row-major.
         bytes: Vec<u8>,
     },
-    /// A dequantised weight (f32), read only where it is used: of experts' matrices only the routed
-    /// ones.
+    /// A dequantised weight (f32). It is read only when an op uses it. Of experts' matrices, only
+    /// those of routed experts are read.
     Weight(WeightId),
-    /// A token.
+    /// A token of a state, of the experts' memory or of a group of ranks. It has no data.
     Token,
 }
 
 /// Reason why a function could not be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum InterpretError {
-    /// The module does not verify.
+    /// The verifier rejects the module.
     #[error("the module does not verify: {0}")]
     Verify(#[from] VerifyError),
     /// The module has no such function.
@@ -88,7 +88,7 @@ pub enum InterpretError {
     Argument {
         /// Name of the parameter.
         name: String,
-        /// Name of the argument.
+        /// Type of the argument.
         found: String,
         /// Type of the parameter, with the dimensions that earlier arguments determine.
         expected: String,
@@ -98,27 +98,27 @@ pub enum InterpretError {
     Weight {
         /// Name of the weight.
         name: String,
-        /// Reason why the source could not be read.
+        /// Reason why the weight could not be read.
         source: SourceError,
     },
-    /// A weight with too many bytes, or too few.
+    /// A weight whose source has too many bytes, or too few.
     #[error("weight @{name} has {found} bytes; its shape takes {expected}")]
     WeightBytes {
         /// Name of the weight.
         name: String,
         /// Number of bytes that the weight's shape needs.
         expected: u64,
-        /// Bytes from the source.
+        /// Number of bytes that the source has.
         found: usize,
     },
-    /// A collective in a graph that is interpreted without the other ranks.
+    /// A collective in a graph of several ranks that is interpreted without the other ranks.
     #[error("{op} needs the graphs of all {ranks} ranks; this is rank {rank} alone")]
     OtherRanks {
         /// Mnemonic of the collective.
         op: &'static str,
         /// Rank of the graph.
         rank: u32,
-        /// Number of ranks.
+        /// Number of ranks in the graph.
         ranks: u32,
     },
     /// The graphs of the ranks do not match.
@@ -129,7 +129,7 @@ pub enum InterpretError {
     Index {
         /// Mnemonic of the op.
         op: &'static str,
-        /// `id`, `row`, `expert` or `position`.
+        /// Meaning of the number: `id`, `row`, `expert` or `position`.
         what: &'static str,
         /// The number outside its range.
         found: i64,

@@ -1,8 +1,8 @@
-//! Tokens of the text form.
+//! Lexical tokens of graph IR text.
 
 use super::{Failure, ParseProblem, Parser};
 
-/// A token.
+/// A lexical token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token<'t> {
     /// A mnemonic, keyword, format, attribute name or `_`.
@@ -15,7 +15,7 @@ pub(super) enum Token<'t> {
     Symbol(String),
     /// `"text"`, unescaped.
     Text(String),
-    /// `->` or one character.
+    /// The arrow `->`, or a single character.
     Mark(&'t str),
     /// The end of the text.
     End,
@@ -164,7 +164,7 @@ impl<'t> Parser<'t> {
         Ok((at, token))
     }
 
-    /// Reads `"..."` at `at`. Returns its length in bytes and the text.
+    /// Reads `"..."` at byte `at`. Returns its length in the text and the unescaped string.
     fn read_quoted(&self, at: usize) -> Result<(usize, String), Failure> {
         let body = at + 1;
         let bad = |offset: usize, what: &str| {
@@ -191,7 +191,7 @@ impl<'t> Parser<'t> {
                             .and_then(|(length, n)| char::from_u32(n).map(|c| (length, c)));
                         let Some((length, c)) = c else { return Err(bad(j, "u{HEX} of a character")) };
                         name.push(c);
-                        // `{`, the digits and `}`.
+                        // Skips `{`, the digits and `}`.
                         for _ in 0..length + 2 {
                             chars.next();
                         }

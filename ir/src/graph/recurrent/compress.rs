@@ -1,6 +1,6 @@
-//! `compress`: one row for every `every` positions, a weighted mean in which each element has
-//! weights of its own. DeepSeek-V4 uses these rows as keys and values beyond the window
-//! (DeepSeek-AI, "DeepSeek-V4", 2026, 2.3).
+//! `compress` gives one row for every `every` positions: a weighted mean in which each element has
+//! its own weights. DeepSeek-V4 uses these rows as keys and values beyond the window (DeepSeek-AI,
+//! "DeepSeek-V4", 2026, 2.3).
 //!
 //! ```text
 //! each element:  weight of a position = softmax over positions (gate + ape[position mod every])
@@ -9,10 +9,10 @@
 //!     // maximum, sum of weights, weighted sum of the positions so far
 //! ```
 //!
-//! Each token has a row, which is complete at the last of its positions. With `overlap`, a token
-//! has two halves of keys, values and scores. The second half goes into the row of its own
-//! positions, the first half into the row of the next `every` positions. The state is then f32[6,
-//! d], for the current row and the next one.
+//! Each token has a row in the result. The row at the last of `every` positions is the complete
+//! mean. With `overlap`, a token has two halves of keys, values and scores. The second half
+//! contributes to the mean of its own positions, the first half to the mean of the next `every`
+//! positions. The state is then f32[6, d], for the current and the next mean.
 
 use super::{Definition, Shape, Token};
 use crate::graph::types::TypeError;
@@ -20,7 +20,7 @@ use crate::graph::types::rule::Rule;
 
 pub(super) const DEFINITION: Definition = Definition { shape, step };
 
-/// Numbers in the state for each element of an incomplete row.
+/// Number of state elements for each element of an incomplete mean.
 const NUMBERS: u64 = 3;
 
 fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
@@ -45,13 +45,13 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let series = kv.len() / d;
     let row = NUMBERS as usize * d;
     for (i, y) in y.iter_mut().enumerate() {
-        // The row of the token's own positions takes the second half.
+        // The mean of the token's own positions takes the second half.
         for (of, half) in (0..series).rev().enumerate() {
             let at = half * d + i;
             let made = &mut state[of * row..][..row];
             let score = f64::from(gate[at]) + f64::from(ape[phase * kv.len() + at]);
             let [max, sum, weighted] = [0, 1, 2].map(|number| f64::from(made[number * d + i]));
-            // A sum of 0 means that no position was added yet.
+            // If the sum of weights is 0, no position was added yet.
             let top = if sum > 0.0 { max.max(score) } else { score };
             let fall = if sum > 0.0 { (max - top).exp() } else { 0.0 };
             let weight = (score - top).exp();

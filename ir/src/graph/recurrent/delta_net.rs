@@ -11,19 +11,19 @@
 //! state @ssm : recurrent f32[value heads, dk, dv]    // M of each; zeros before the first token
 //! ```
 //!
-//! A bound, below 0, is the lower bound of the logarithm of a decay (`lower_bound` of
-//! flash-linear-attention's KDA gate). 0 means no bound.
+//! The attribute `bound`, if not 0, is negative: the lower bound of the logarithm of a decay
+//! (`lower_bound` of flash-linear-attention's KDA gate). 0 means no bound.
 //!
-//! With a rate of up to 2, an update can flip the sign of the state's value at a key. The source is
-//! Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues", 2024;
-//! OLMo Hybrid uses it. The attribute 0 stands for a factor of 1.
+//! The attribute `rate` is a factor on the rate; 0 stands for a factor of 1. With a rate of up to
+//! 2, an update can flip the sign of the state's value at a key (Grazzi et al., "Unlocking
+//! State-Tracking in Linear RNNs Through Negative Eigenvalues", 2024). OLMo Hybrid uses this.
 //!
-//! If alpha has a number for each element of a key, so has dt, and each row of `M` has its own
-//! decay. `a` still has one number for each head.
+//! `alpha` may have a number for each element of a key; `dt` then has too, and each row of `M` has
+//! its own decay. `a` still has one number for each head.
 //!
-//! With fewer key heads than value heads, value head `h` takes key head
-//! `h / (value heads / key heads)` (`grouped`: Qwen3-Next), or `h mod key heads` (`interleaved`:
-//! Qwen3.5 in its files).
+//! If there are fewer key heads than value heads, value head `h` uses key head `h / (value heads /
+//! key heads)` (`grouped`, Qwen3-Next). With `interleaved` it uses key head `h mod key heads` (the
+//! files of Qwen3.5).
 
 use super::{Definition, Shape, Token};
 use crate::graph::attrs::KeyHeads;
@@ -87,7 +87,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     for (h, (m, y)) in state.chunks_exact_mut(dk * dv).zip(y.chunks_exact_mut(dv)).enumerate() {
         let key = if grouped { h / (heads / key_heads) } else { h % key_heads };
         let (q, k) = (unit(&q[key * dk..][..dk]), unit(&k[key * dk..][..dk]));
-        // One decay for the head, or one for each element of its key.
+        // One decay for the whole head, or one for each element of its key.
         let decay: Vec<f64> = alpha
             .iter()
             .zip(dt)

@@ -18,7 +18,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [rows, channels] = rule.f32("x")?;
     let [own, taps] = rule.weight("w")?;
     rule.same_number("w", own, channels)?;
-    // The kernel keeps the earlier rows in registers.
+    // The number of taps is limited, since the kernel keeps the earlier rows in registers.
     if !(2..=MOST_TAPS).contains(&taps) {
         return Err(rule.operand("w", format!("one with 2 to {MOST_TAPS} taps")));
     }
@@ -30,9 +30,9 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     Ok(Shape { rows: rows.clone(), state: vec![before, own], result: vec![own] })
 }
 
-/// Maximum number of taps; models have 3 or 4.
+/// Maximum number of taps. Known models have 3 or 4.
 const MOST_TAPS: u64 = 8;
-/// Maximum number of earlier rows; models have 3 or 9.
+/// Maximum number of earlier rows in the state. Known models have 3 or 9.
 const MOST_BEFORE: u64 = 12;
 
 fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {

@@ -1,4 +1,4 @@
-//! `ssm_scan`: a selective state space with one decay for a whole head, as in Mamba-2 (Dao and Gu,
+//! `ssm_scan` is a selective state space with one decay for each head, as in Mamba-2 (Dao and Gu,
 //! "Transformers are SSMs", 2024).
 //!
 //! ```text
@@ -7,10 +7,10 @@
 //! state @ssm : recurrent f32[heads, s, p]          // M of each; zeros before the first token
 //! ```
 //!
-//! Heads form equal groups of adjacent heads. The heads of a group share `b` and `c`.
+//! Heads form equal groups of adjacent heads. The heads of a group share the operands `b` and `c`.
 //!
-//! If a head has one element, `a` may have a number for each element of `b`. Each element of the
-//! state then has its own decay, as in Mamba-1 (Gu and Dao, "Mamba", 2023).
+//! If heads have one element each, `a` may have a number for each element of `b`. Each element of
+//! the state then has its own decay, as in Mamba-1 (Gu and Dao, "Mamba", 2023).
 
 use super::{Definition, Shape, Token};
 use crate::graph::types::TypeError;
@@ -49,7 +49,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let heads = dt.len();
     let (p, s) = (x.len() / heads, state.len() / x.len());
     let of_group = heads / (b.len() / s);
-    // One rate for the head, or one for each element of its row of the state.
+    // One decay rate for the head, or one for each element of the head's row of the state.
     let rates = a.len() / heads;
     for (h, (m, y)) in state.chunks_exact_mut(s * p).zip(y.chunks_exact_mut(p)).enumerate() {
         let (b, c) = (&b[h / of_group * s..][..s], &c[h / of_group * s..][..s]);

@@ -10,11 +10,11 @@
 //! state @wkv : recurrent f32[heads, d, dv]          // M of each; zeros before the first token
 //! ```
 //!
-//! The op reads the state's value at the key `find` before the decay, and removes it along
-//! `remove`. This is a delta rule with two keys that differ from the written key.
+//! Before the decay, the op reads the state's value at the key `find`, and subtracts it at the key
+//! `remove`. This is a delta rule whose two keys differ from the written key `k`.
 //!
-//! If `k` and `v` have fewer heads than `q`, equal groups of adjacent heads of `q` share them. Each
-//! head has its own decays.
+//! If `k` and `v` have fewer heads than `q`, equal groups of adjacent heads of `q` share a head of
+//! `k` and `v`. Each head of `q` has its own decays.
 
 use super::{Definition, Shape, Token};
 use crate::graph::types::TypeError;
@@ -49,7 +49,8 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
 fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let [q, k, v, decay, find, remove] = ["q", "k", "v", "decay", "find", "remove"].map(|name| token.operand(name));
     let [before, filled] = ["before", "filled"].map(|name| token.op.attr(name).bool());
-    // The state has a matrix for each head, of q's length by y's length: d * dv * heads.
+    // The state has one matrix for each head, with dimensions of q's head and y's head: d * dv *
+    // heads.
     let d = state.len() / y.len();
     let heads = q.len() / d;
     let (dv, group) = (y.len() / heads, q.len() / k.len());

@@ -1,4 +1,4 @@
-//! Type rules of ops that compute each element on its own.
+//! Type rules of elementwise ops.
 
 use super::rule::Rule;
 use super::{TypeError, one, with};

@@ -11,7 +11,7 @@ use crate::graph::{Attr, Function, Module, Operand, TokenOwner, Type};
 /// Returns the types of an op's results.
 ///
 /// # Errors
-/// A [`TypeError`] if operands or attributes do not fit the op.
+/// Returns a [`TypeError`] if the operands or attributes do not fit the op.
 pub fn result_types(
     module: &Module,
     function: &Function,

@@ -1,5 +1,5 @@
-//! Queries of the type rules about operands and attributes. Each returns a value, or a
-//! [`TypeError`] with the expectation.
+//! Access to operands and attributes for the type rules. Each method returns the requested
+//! property, or a [`TypeError`] that states the expectation.
 //!
 //! ```text
 //! let [rows, k] = rule.f32("x")?;       // f32 of two dimensions
@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariant: after [`Rule::new`], operands and attributes have the kinds that the op table lists,
-//! and ids are in range. A query for a name in the table cannot fail; any other name panics.
+//! and ids are in range. Access by a name in the op table cannot fail; access by any other name
+//! panics.
 
 use super::{CacheShape, TypeError, check_type};
 use crate::format::Format;
@@ -16,8 +17,8 @@ use crate::graph::op::{AttrKind, OpKind, OpRow, OperandKind};
 use crate::graph::{Attr, Dim, Element, Function, Group, Module, Operand, State, StateId, TokenOwner, Type, Weight};
 use crate::state::StateKind;
 
-/// An op under its rule. Operands and attributes have the kinds that the table lists, and ids are
-/// in range.
+/// An op that a type rule checks. Operands and attributes have the kinds that the op table lists,
+/// and ids are in range.
 pub(in crate::graph) struct Rule<'a> {
     module: &'a Module,
     function: &'a Function,
@@ -145,18 +146,19 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Returns the shape of a weight of rank `N`.
+    /// Returns the shape of a weight. Fails if it does not have `N` dimensions.
     pub(in crate::graph) fn weight<const N: usize>(&self, name: &'static str) -> Result<[u64; N], TypeError> {
         let shape = &self.any_weight(name).shape;
         <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("one of {N} dimensions")))
     }
 
-    /// Returns the dimensions of a weight of any rank.
+    /// Returns the dimensions of a weight, of any number.
     pub(in crate::graph) fn weight_shape(&self, name: &'static str) -> &'a [u64] {
         &self.any_weight(name).shape
     }
 
-    /// Returns the dimensions of a value of this element type and rank.
+    /// Returns the dimensions of a value. Fails if the element type or the number of dimensions
+    /// differs.
     pub(in crate::graph) fn tensor<const N: usize>(
         &self,
         name: &'static str,
@@ -182,7 +184,8 @@ impl<'a> Rule<'a> {
         self.tensor(name, Element::I32)
     }
 
-    /// Returns the dimensions of activations for `weight`.
+    /// Returns the dimensions of a value, which must be in the activation format of the weight
+    /// `weight`.
     pub(in crate::graph) fn activation<const N: usize>(
         &self,
         name: &'static str,
@@ -209,7 +212,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Checks that a value is the token of experts' memory.
+    /// Checks that a value is the token of the experts' memory.
     pub(in crate::graph) fn experts(&self, name: &'static str) -> Result<(), TypeError> {
         match self.value(name) {
             Type::Token(TokenOwner::Experts) => Ok(()),
@@ -219,7 +222,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Returns the group of a collective.
+    /// Returns the group of ranks of a collective, from its token.
     pub(in crate::graph) fn group(&self) -> Result<Group, TypeError> {
         match self.value("group") {
             Type::Token(TokenOwner::Ranks(group)) => Ok(*group),
@@ -229,7 +232,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Checks an attribute with the number of another rank.
+    /// Checks that an attribute is the number of another rank of the group.
     pub(in crate::graph) fn peer(&self, name: &'static str, group: Group) -> Result<(), TypeError> {
         let Group { rank, ranks } = group;
         match self.not_negative(name)? {
@@ -238,7 +241,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Returns the state of `state.begin`.
+    /// Returns the state operand of `state.begin`.
     pub(in crate::graph) fn state_operand(&self, name: &'static str) -> StateId {
         match self.find(name) {
             Operand::State(state) => state,
@@ -246,7 +249,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Returns the state of a token, and checks that it has this kind.
+    /// Returns the state of a token operand. Fails if the state is not of this kind.
     pub(in crate::graph) fn state(&self, name: &'static str, kind: StateKind) -> Result<&'a State, TypeError> {
         let state = match self.value(name) {
             Type::Token(TokenOwner::State(state)) => self.module.states.get(state.index()),
@@ -256,7 +259,7 @@ impl<'a> Rule<'a> {
         state.filter(|state| state.kind == kind).ok_or_else(expected)
     }
 
-    /// Returns the shape of the `paged` state of a token.
+    /// Returns the shape of a token operand's state. Fails if the state is not `paged`.
     pub(in crate::graph) fn cache(&self, name: &'static str) -> Result<CacheShape, TypeError> {
         let state = self.state(name, StateKind::Paged)?;
         CacheShape::from_state(state).ok_or_else(|| self.operand(name, "the token of a paged state"))
@@ -289,7 +292,7 @@ impl<'a> Rule<'a> {
         dim.fixed().ok_or_else(|| self.operand(name, format!("one with a number in place of {dim}")))
     }
 
-    /// Returns `width / heads`.
+    /// Returns `width / heads`, the width of one head. Fails if the division has a remainder.
     pub(in crate::graph) fn head_width(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
         match self.number(name, width)? {
             width if width.is_multiple_of(heads) => Ok(width / heads),
@@ -299,18 +302,19 @@ impl<'a> Rule<'a> {
 
     pub(in crate::graph) fn positive(&self, name: &'static str) -> Result<u64, TypeError> {
         match u64::try_from(self.find_attr(name).int()) {
-            // A count below 2^32 keeps products of two counts below 2^64.
+            // The limit 2^32 on each count keeps the product of two counts below 2^64.
             Ok(value) if value > 0 && u32::try_from(value).is_ok() => Ok(value),
             Ok(_) | Err(_) => Err(self.attr(name, format!("in 1..={}", u32::MAX))),
         }
     }
 
-    /// Whether the word of `score` makes weights depend on the remaining experts.
+    /// Whether the attribute `score` is a function with which weights depend on the remaining
+    /// experts.
     pub(in crate::graph) fn weighs_by_those_left(&self) -> bool {
         RouteScore::from_word(self.find_attr("score").word()).is_some_and(RouteScore::weighs_by_those_left)
     }
 
-    /// Returns an attribute that is at least 0.
+    /// Returns an integer attribute. Fails if it is negative.
     pub(in crate::graph) fn not_negative(&self, name: &'static str) -> Result<u64, TypeError> {
         match u64::try_from(self.find_attr(name).int()) {
             Ok(value) if u32::try_from(value).is_ok() => Ok(value),
@@ -341,8 +345,8 @@ impl<'a> Rule<'a> {
         self.same_number(name, bias, &n.into())
     }
 
-    /// Checks the optional operand with the result of an index op, for each of `rows`: one list for
-    /// all heads, or one for each of `heads` key heads.
+    /// Checks an optional operand that is the result of an index op. For each of `rows` it must
+    /// have one list for all heads, or one list for each of `heads` key heads.
     pub(in crate::graph) fn choice(&self, name: &'static str, rows: &Dim, heads: Option<u64>) -> Result<(), TypeError> {
         if self.has(name) {
             let (of_rows, chosen) = match (heads, self.value(name).dims().len()) {
@@ -364,7 +368,7 @@ impl<'a> Rule<'a> {
     }
 
     /// Checks an index op without weights, which chooses blocks of positions for each head. `every`
-    /// is the number of positions that share an entry of the state.
+    /// is the number of positions that share an entry of the state; it must be 1.
     pub(in crate::graph) fn blocks_of_heads(&self, top_k: u64, every: u64) -> Result<(), TypeError> {
         if every != 1 {
             return Err(self.operand("kv", "the token of a state with a place for every position, without weights"));
@@ -383,7 +387,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Checks a bias for each expert.
+    /// Checks a weight with a bias vector of `n` elements for each expert.
     pub(in crate::graph) fn expert_bias(&self, name: &'static str, experts: u64, n: u64) -> Result<(), TypeError> {
         if self.find(name) == Operand::Absent || self.any_weight(name).shape == [experts, n] {
             return Ok(());
@@ -433,7 +437,8 @@ impl<'a> Rule<'a> {
         Ok((lead, d.clone()))
     }
 
-    /// Returns the result type of an op that quantises to its attribute `format`.
+    /// Returns the result type of an op that quantises its result to the format in its attribute
+    /// `format`.
     pub(in crate::graph) fn quantised_types(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
         let format = self.find_attr("format").format();
         if format.activation() != format {
@@ -444,8 +449,8 @@ impl<'a> Rule<'a> {
         Ok(vec![ty])
     }
 
-    /// Returns the result type of an op that quantises its result in blocks, so that each item can
-    /// write a part of a row.
+    /// Returns the result type of an op whose result is quantised in separate blocks. A scale for
+    /// the whole row is rejected, because each work item writes only a part of a row.
     pub(in crate::graph) fn quantised_in_blocks(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
         match self.find_attr("format").format().has_row_scale() {
             true => Err(self.attr("format", "one whose blocks have scales of their own, such as a8_super")),
@@ -453,8 +458,8 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Returns gate and up. They must have one shape and, since they share `x`, one activation
-    /// format.
+    /// Returns the gate and up weights. They must have the same shape. Since both are multiplied by
+    /// `x`, they must also have the same activation format.
     pub(in crate::graph) fn gate_up(&self) -> Result<(&'a Weight, &'a Weight), TypeError> {
         let (gate, up) = (self.any_weight("gate"), self.any_weight("up"));
         if gate.shape != up.shape {
@@ -484,7 +489,7 @@ impl<'a> Rule<'a> {
         }
         match self.find_attr("scaling").word() {
             "yarn" | "yarn_untruncated" => {
-                // The ramp divides by ln(base) and takes ln(original_context / beta).
+                // YaRN's ramp divides by ln(base) and takes ln(original_context / beta).
                 self.float_above("base", 1.0)?;
                 self.float_above("factor", 0.0)?;
                 self.float_above("beta_fast", 0.0)?;
@@ -502,7 +507,8 @@ impl<'a> Rule<'a> {
         Ok(())
     }
 
-    /// Returns rows, heads and head size of `rope.heads`, or of the keys of `rope.append`.
+    /// Returns the number of rows, the number of heads and the head size of `rope.heads`, or of the
+    /// keys of `rope.append`.
     pub(in crate::graph) fn rope_heads(&self, name: &'static str) -> Result<(&'a Dim, u64, u64), TypeError> {
         let [rows, width] = self.f32(name)?;
         let heads = self.positive("heads")?;
@@ -517,7 +523,7 @@ impl<'a> Rule<'a> {
         Ok((rows, heads, d))
     }
 
-    /// Checks that the state has a sum for each column and expert, and a count for each expert.
+    /// Checks the state of `column.squares`: for each expert, a sum for each column and a count.
     pub(in crate::graph) fn column_squares(&self) -> Result<(), TypeError> {
         let x = self.value("x");
         let expected = || self.operand("x", "f32 or an activation format, [rows, k], or [rows, slots, k] as ids are");
@@ -538,7 +544,7 @@ impl<'a> Rule<'a> {
                 if lead != [rows.clone()] && lead != [rows.clone(), slots.clone()] {
                     return Err(expected());
                 }
-                // The state has the number of experts.
+                // The number of experts is a dimension of the state.
                 held.first().copied().filter(|experts| *experts > 0)
             }
         };
@@ -551,7 +557,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Checks that an append's rows have the shape of its state.
+    /// Checks that the rows of an append op have the shape of its state.
     pub(in crate::graph) fn check_append(&self, kind: OpKind) -> Result<(), TypeError> {
         let cache = self.cache("kv")?;
         let held = |name: &'static str, found: u64, expected: u64, what: &str| match found == expected {

@@ -5,11 +5,11 @@ use crate::graph::{Dim, Field, State};
 use crate::plan::ATTENTION_BLOCK;
 use crate::state::POSITIONS;
 
-/// Checks that a state fits its kind: it must have the kind's fields, with valid sizes, and no
+/// Checks that a state fits its kind. It must have the fields of the kind, with valid sizes, and no
 /// attribute that the kind does not support.
 ///
 /// # Errors
-/// [`TypeError::State`].
+/// Fails with [`TypeError::State`].
 pub fn check_state(state: &State) -> Result<(), TypeError> {
     let row = state.kind.row();
     let error = |problem: String| Err(TypeError::State { name: state.name.clone(), problem });
@@ -44,8 +44,8 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
             return error(format!("has {field} as {}; each dimension must be at least 1", expected.name));
         }
         let numbers = field.dims.iter().filter_map(Dim::fixed);
-        // The interpreter and the runtime count elements in this way. In a plan, columns and widths
-        // are u32.
+        // The interpreter and the runtime count elements in `u64` with this product. In a plan,
+        // columns and widths are `u32`.
         let elements = numbers.clone().try_fold(4u64, |product, n| product.checked_mul(n));
         if elements.is_none_or(|n| i64::try_from(n).is_err()) || numbers.clone().any(|n| u32::try_from(n).is_err()) {
             return error(format!("has {field} as {}; it has more bytes than fit 63 bits", expected.name));
@@ -87,8 +87,8 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
         Some(window) if window == 0 || i32::try_from(window).is_err() => {
             error(format!("has a window of {window}; it must be in 1..={}", i32::MAX))
         }
-        // Memory then begins with a chunk, so the bits of a position select the positions
-        // before it in its chunk.
+        // The number of positions in memory is then a multiple of the chunk. The low bits of a
+        // position are the number of positions before it in its chunk.
         Some(window) if state.chunked && !(window.is_power_of_two() && window >= ATTENTION_BLOCK.into()) => {
             error(format!("has chunks of {window}; they must be a power of two, at least {ATTENTION_BLOCK}"))
         }

@@ -66,8 +66,8 @@ pub(super) fn stream_attend(rule: &Rule<'_>) -> Result<Vec<Type>, TypeError> {
     one(Type::f32([rows.clone(), d.clone()]))
 }
 
-/// Returns the possible widths of a row of weights for `n` streams: weights of a block's input and
-/// output alone, or with a matrix of `n` rows.
+/// Returns the possible numbers of weights in a row for `n` streams: weights of a block's input and
+/// output only, or with a matrix of `n` rows.
 fn stream_widths(n: u64) -> [Option<u64>; 2] {
     [n.checked_mul(2), n.checked_add(2).and_then(|parts| parts.checked_mul(n))]
 }
