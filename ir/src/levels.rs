@@ -1,4 +1,4 @@
-//! Longest paths through a sequence of items in topological order.
+//! Longest paths through a graph whose items arrive in topological order.
 //!
 //! ```
 //! use ixc_ir::levels::Levels;
@@ -10,13 +10,13 @@
 //! assert_eq!(written.longest(["c"]), None);
 //! ```
 //!
-//! The steps of a plan and the programs of a grid are both numbered in this way. The level of a
-//! task is one more than the highest level that it reads, and its outputs have its level.
+//! Both the steps of a plan and the programs of a dataflow grid are numbered in this way. The level
+//! of a task is one more than the highest level of its inputs, and its outputs have its level.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Length of the longest path to each key: a number of links, or another ordered measure.
+/// Length of the longest path to each key: a number of edges, or another ordered measure.
 #[derive(Clone, Debug)]
 pub struct Levels<K, L = usize>(HashMap<K, L>);
 
@@ -27,12 +27,12 @@ impl<K, L> Default for Levels<K, L> {
 }
 
 impl<K: Eq + Hash, L: Copy + Ord> Levels<K, L> {
-    /// Returns the longest of the paths to these keys, or `None` if no path leads to any of them.
+    /// Returns the longest of the paths to these keys, or `None` if no key has a path.
     pub fn longest(&self, keys: impl IntoIterator<Item = K>) -> Option<L> {
         keys.into_iter().filter_map(|key| self.0.get(&key)).max().copied()
     }
 
-    /// Records a path of this length to a key.
+    /// Records that a path of this length leads to a key.
     pub fn reach(&mut self, key: K, level: L) {
         let longest = self.0.entry(key).or_insert(level);
         *longest = level.max(*longest);

@@ -1,19 +1,19 @@
-//! Layer numbers in the names of weights, states and tasks, and the parts of a task's label.
+//! Layer numbers in the names of weights, states and tasks, and the structure of a task's label.
 //!
 //! ```text
 //! blk.12.attn_q.weight              layer 12
 //! linear blk.12.attn_q combine      op `linear`, of layer 12, names `blk.12.attn_q` and `combine`
 //! ```
 //!
-//! A layer's number follows a dot, and ends at the next dot or at the end of the word. The first
-//! such number in a word counts.
+//! In a word, a layer's number follows a dot, and ends at the next dot or at the end of the word.
+//! If a word has several such numbers, the first one counts.
 
 use std::ops::Range;
 
-/// Maximum digits of a layer's number. A longer number is not a layer number.
+/// Maximum number of digits of a layer's number. A longer number is not a layer number.
 const DIGITS: usize = 6;
 
-/// Returns the range of the layer's number in a word, and its value.
+/// Returns the layer's number in a word: its byte range and its value.
 fn number(word: &str) -> Option<(Range<usize>, u32)> {
     word.match_indices('.').find_map(|(dot, _)| {
         let begin = dot + 1;
@@ -24,13 +24,13 @@ fn number(word: &str) -> Option<(Range<usize>, u32)> {
     })
 }
 
-/// Returns the layer that a name or a label contains.
+/// Returns the layer number in a name or a label, or `None` if it has none.
 pub fn layer_of(text: &str) -> Option<u32> {
     text.split(' ').find_map(number).map(|(_, number)| number)
 }
 
-/// Replaces the layer's number in a name or a label by `mark`, so that the names of all layers are
-/// alike.
+/// Replaces the layer's number in a name or a label by `mark`, so that the same names in all layers
+/// become equal.
 pub fn in_layer(text: &str, mark: &str) -> String {
     let word = |word: &str| match number(word) {
         Some((place, _)) => [&word[..place.start], mark, &word[place.end..]].concat(),
@@ -39,7 +39,7 @@ pub fn in_layer(text: &str, mark: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// The parts of a task's label.
+/// A task's label, split into the op and the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label<'l> {
     /// Mnemonic of the op.
@@ -49,13 +49,14 @@ pub struct Label<'l> {
 }
 
 impl<'l> Label<'l> {
-    /// Splits a label.
+    /// Splits a label at its first space.
     pub fn parse(label: &'l str) -> Label<'l> {
         let (op, rest) = label.split_once(' ').unwrap_or((label, ""));
         Label { op, rest }
     }
 
-    /// Returns the names. The first is a weight's name without `.weight`, or a state's name.
+    /// Returns the names in the label. The first is a weight's name without `.weight`, or a state's
+    /// name.
     pub fn names(self) -> impl Iterator<Item = &'l str> {
         self.rest.split(' ').filter(|name| !name.is_empty())
     }

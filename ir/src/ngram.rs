@@ -5,48 +5,49 @@
 //! row = h mod modulus + offset
 //! ```
 //!
-//! At an end-of-text id the history stops: that id and all ids before it count as the end id. Ids
-//! before the first token also count as the end id. This does not apply to the token's own id.
+//! An end-of-text id ends the history: that id and all ids before it count as the end-of-text id.
+//! Positions before the first token also count as that id. The token's own id never counts as
+//! another id.
 //!
-//! The hash needs 64-bit arithmetic and gives a row number, which no kernel may compute. The
-//! runtime computes it, with the earlier ids from a state.
+//! The hash needs 64-bit arithmetic, and its result is a row number. Kernels cannot compute row
+//! numbers, so the runtime computes it. The earlier ids come from a state.
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of tokens that select a row.
+/// Maximum number of tokens that select a row together.
 pub const TOKENS: usize = 4;
-/// Number of earlier ids that the state remembers.
+/// Number of earlier ids that the state holds.
 pub const BEFORE: usize = TOKENS - 1;
-/// Maximum number of ids. The state holds each id plus 1 as a single-precision float, so 0 means no
-/// id.
+/// Maximum number of different ids. The state holds each id plus 1 as an f32, which must be exact.
+/// 0 means no id.
 pub const MAX_IDS: u64 = (1 << f32::MANTISSA_DIGITS) - 1;
 
-/// Hash from ids to a row.
+/// Hash function from token ids to a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hash {
-    /// The id that ends a text.
+    /// The end-of-text id.
     pub end: u32,
-    /// Multipliers of the token's own id, of the id before it, and so on. 0 for ids that do not
-    /// matter.
+    /// Multipliers of the token's own id, of the id before it, and so on. 0 for ids that the hash
+    /// does not use.
     pub multipliers: [u64; TOKENS],
-    /// Number of rows in the hash's part of the table, at least 1.
+    /// Number of rows that the hash selects from, at least 1.
     pub modulus: u32,
-    /// First row of that part.
+    /// First row of the table that the hash selects from.
     pub offset: u32,
 }
 
 impl Hash {
-    /// Returns the minimum number of rows of the table.
+    /// Returns the number of rows that the table must have at least.
     pub fn rows(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.modulus)
     }
 
-    /// Returns the row of token `id` after the ids of a state.
+    /// Returns the row for the token `id`, which follows the ids in the state `before`.
     pub fn row(&self, id: u32, before: &[f32; BEFORE]) -> u64 {
         let mut hash = u64::from(id).wrapping_mul(self.multipliers[0]);
         let mut ended = false;
         for (&remembered, multiplier) in before.iter().zip(&self.multipliers[1..]) {
-            // An unwritten entry counts as the end of a text.
+            // An entry without an id counts as the end-of-text id.
             let id = if remembered >= 1.0 { (remembered - 1.0) as u32 } else { self.end };
             ended |= id == self.end;
             let id = if ended { self.end } else { id };
@@ -56,7 +57,7 @@ impl Hash {
     }
 }
 
-/// Adds an id to a state. The newest id is first.
+/// Adds an id to the state. The newest id is first.
 pub fn remember(before: &mut [f32; BEFORE], id: u32) {
     before.rotate_right(1);
     before[0] = id as f32 + 1.0;

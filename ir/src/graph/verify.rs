@@ -7,9 +7,10 @@
 //! - Every id is in range.
 //! - A parameter or an op defines each value once, before its first use, with the type that the
 //!   type rule gives.
-//! - Each state, experts' memory, and the group of ranks have at most one first token in a
-//!   function: a parameter, or the result of `state.begin`, `expert.slots` or `ranks.begin`.
-//! - Every token is used at most once, by an op of its state. The ops of each state thus form one
+//! - In a function, each state, the experts' memory and the group of ranks have at most one first
+//!   token. A first token is a parameter, or the result of `state.begin`, `expert.slots` or
+//!   `ranks.begin`.
+//! - Every token is used at most once, by an op on its state. The ops on each state thus form one
 //!   chain.
 //! - Fields, windows and rollbacks of states fit their kinds, and attributes are valid for the op
 //!   table and the type rules.
@@ -29,20 +30,20 @@ use super::op::Effect;
 use super::types::{TypeError, check_state, check_type, check_weight, result_types};
 use super::{Function, Module, Operand, TokenOwner, Type, ValueId};
 
-/// Place in a module.
+/// Place of a problem in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
-    /// A weight, by its number.
+    /// A weight, by its index.
     Weight(usize),
-    /// A state, by its number.
+    /// A state, by its index.
     State(usize),
-    /// A function, by its number.
+    /// A function, by its index.
     Function(usize),
-    /// A parameter of a function.
+    /// A parameter: the index of the function, and the index of the parameter.
     Param(usize, usize),
-    /// An op of a function.
+    /// An op: the index of the function, and the position of the op.
     Op(usize, usize),
-    /// A result of a function.
+    /// A result of a function: the index of the function, and the index of the result.
     Result(usize, usize),
 }
 
@@ -73,7 +74,7 @@ pub struct VerifyError {
 /// A problem of a module.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
-    /// A weight, a value's type or an op breaks its rule.
+    /// A weight, a state, a value or an op that the type rules reject.
     #[error("{0}")]
     Type(#[from] TypeError),
     /// A name that is not allowed.
@@ -85,15 +86,15 @@ pub enum Problem {
     /// A name that is already used.
     #[error("there is a {what} {name} already; names must be unique")]
     Duplicate {
-        /// `function` or `value`.
+        /// Kind of the name: `function` or `value`.
         what: &'static str,
         /// Name that is used twice.
         name: String,
     },
-    /// A value that the function does not have.
+    /// A value id that the function does not have.
     #[error("value number {value} is not one of the function's {values}")]
     NoValue {
-        /// Number of the value.
+        /// The value id.
         value: u32,
         /// Number of values in the function.
         values: usize,
@@ -115,12 +116,12 @@ pub enum Problem {
     ResultCount {
         /// Mnemonic of the op.
         op: &'static str,
-        /// Number in the op table.
+        /// Number of results in the op table.
         expected: usize,
         /// Number of results that the op has.
         found: usize,
     },
-    /// A result with another type than the type rule gives.
+    /// A result whose type differs from the one that the type rule gives.
     #[error("{value} has the type {found}; {op} gives {expected}")]
     ResultType {
         /// Mnemonic of the op.
@@ -132,7 +133,7 @@ pub enum Problem {
         /// Type that the type rule gives.
         expected: String,
     },
-    /// A token that two ops take.
+    /// A token that is used twice.
     #[error("the token {value} is already used by {by}; use the token that {by} returns")]
     TokenReused {
         /// Name of the token.
@@ -140,28 +141,29 @@ pub enum Problem {
         /// Location of its first use.
         by: Site,
     },
-    /// More than one first token of one state.
+    /// A second first token of the same object: of a state, of the experts' memory, or of the group
+    /// of ranks.
     #[error("{value} starts a second chain of tokens for {held}; use the token that the previous op returned")]
     SecondToken {
-        /// Name of the second token.
+        /// Name of the second first token.
         value: String,
-        /// State of the token, experts' memory, or the group of ranks.
+        /// Description of the object that the token belongs to.
         held: String,
     },
-    /// A token of a state that the module does not have.
+    /// A token of a state id that the module does not have.
     #[error("the token is for state number {state}; the module has {states} states")]
     NoState {
-        /// Number of the state.
+        /// The state id.
         state: u32,
         /// Number of states in the module.
         states: usize,
     },
-    /// More states than any model has.
+    /// More states than [`verify`] accepts.
     #[error("the module has {states} states; the maximum is {max}")]
     ManyStates {
         /// Number of states that the module has.
         states: usize,
-        /// Maximum number.
+        /// Maximum number of states.
         max: usize,
     },
 }
@@ -169,7 +171,7 @@ pub enum Problem {
 /// Verifies a module.
 ///
 /// # Errors
-/// The first problem, in the order of the text.
+/// Returns the first problem, in the order of the module's text.
 pub fn verify(module: &Module) -> Result<(), VerifyError> {
     let mut names = HashSet::new();
     for (i, weight) in module.weights.iter().enumerate() {
@@ -205,16 +207,16 @@ pub fn verify(module: &Module) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Whether a function or a value may have this name.
+/// Checks that a function or a value may have this name.
 ///
 /// # Errors
-/// [`Problem::Name`].
+/// Fails with [`Problem::Name`].
 pub fn check_name(name: &str) -> Result<(), Problem> {
     if is_name(name) { Ok(()) } else { Err(Problem::Name { name: name.chars().take(64).collect() }) }
 }
 
-/// Whether a text is a letter or `_`, then letters, digits, `_`, `.`, `$` and `-`. `_` alone is an
-/// absent operand and not a name.
+/// Whether the text is a letter or `_`, followed by letters, digits, `_`, `.`, `$` and `-`. A
+/// single `_` is not a name; it stands for an absent operand.
 pub fn is_name(name: &str) -> bool {
     let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$' | '-');
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -227,15 +229,16 @@ struct Body<'a> {
     module: &'a Module,
     function: &'a Function,
     index: usize,
-    /// Values defined so far.
+    /// Whether each value is defined so far.
     defined: Vec<bool>,
-    /// Use of each token, by value number; empty before the first use.
+    /// First use of each token, by value id. `None` before the first use, and for other values.
     used: Vec<Option<Site>>,
-    /// Objects whose first token was seen.
+    /// Objects whose first token the function has defined so far.
     begun: HashSet<TokenOwner>,
 }
 
-/// Maximum number of states in a module: two for each of the maximum number of layers in a plan.
+/// Maximum number of states in a module: two for each layer of the largest model that a plan
+/// allows.
 const MAX_STATES: usize = 8192;
 
 impl Body<'_> {
@@ -284,11 +287,12 @@ impl Body<'_> {
                     return Err(fail(site, Problem::ResultType { op: row.mnemonic, value, found, expected }));
                 }
             }
-            // An op that touches an object without taking a token returns the object's first token.
+            // An op with the effect `State` but without a token operand returns the first token of
+            // an object.
             if !op.operands.iter().any(|operand| self.is_token(operand)) {
                 op.results.iter().try_for_each(|&result| self.begin(site, result))?;
             }
-            // Passes read only the table's effect column, so it must agree with the type rules.
+            // Passes read only the effect in the op table, so it must agree with the type rules.
             debug_assert_eq!(row.effect == Effect::State, types.iter().any(Type::is_token), "{}", row.mnemonic);
         }
         for (i, &value) in function.results.iter().enumerate() {
@@ -301,11 +305,12 @@ impl Body<'_> {
         matches!(operand, Operand::Value(value) if self.function.ty(*value).is_token())
     }
 
-    /// Records a first token.
+    /// Records the first token of an object. Fails if the object has one already.
     fn begin(&mut self, site: Site, value: ValueId) -> Result<(), VerifyError> {
         let Type::Token(held) = *self.function.ty(value) else { return Ok(()) };
         let grouped = |held: &TokenOwner| matches!(held, TokenOwner::Ranks(_));
-        // A function belongs to one group, whatever rank other tokens have.
+        // A function belongs to one group of ranks. A token for another rank is also a second token
+        // of the group.
         let second_group = grouped(&held) && self.begun.iter().any(grouped);
         if self.begun.insert(held) && !second_group {
             return Ok(());

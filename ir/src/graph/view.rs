@@ -1,5 +1,5 @@
-//! Typed views of ops. Each row of the op table has a struct; its fields are the row's operands and
-//! attributes.
+//! Typed views of ops. Each row of the op table has a struct, whose fields are the op's operands
+//! and attributes.
 //!
 //! ```text
 //! RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure     // the row
@@ -18,7 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! An op whose operands or attributes do not match its row has no view.
+//! If the operands or attributes of an op do not match its row of the op table, the op has no view.
 
 use super::attr::Attr;
 use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
@@ -26,31 +26,31 @@ use super::op::{OpKind, Recurrent, Unary, graph_ops};
 use super::{Op, Operand, StateId, ValueId, WeightId};
 use crate::format::Format;
 
-/// An op of one kind, with its operands and attributes by name.
+/// A typed view of an op: a struct with its operands and attributes as fields.
 pub trait OpView: Sized {
-    /// Kind of the op.
+    /// Kind of the op that this type is a view of.
     const KIND: OpKind;
-    /// Results of the op, in the order of its row.
+    /// Results of the op, in the order of the op table.
     type Results: for<'a> TryFrom<&'a [ValueId]>;
 
-    /// Returns the view of an op. Returns `None` for an op of another kind, and for one whose
-    /// operands or attributes differ from the table.
+    /// Returns the view of an op. Returns `None` for an op of another kind, and for an op whose
+    /// operands or attributes do not match the op table.
     fn from_op(op: &Op) -> Option<Self>;
 
-    /// Returns the op's operands, in the table's order.
+    /// Returns the op's operands, in the order of the op table.
     fn operands(&self) -> Vec<Operand>;
 
-    /// Returns the op's attributes, in the table's order.
+    /// Returns the op's attributes, in the order of the op table.
     fn attrs(&self) -> Vec<Attr>;
 
-    /// Returns the values that the op defines. Returns `None` for an op of another kind, or with
-    /// another number of results.
+    /// Returns the values that the op defines. Returns `None` for an op of another kind, and for an
+    /// op with a wrong number of results.
     fn results(op: &Op) -> Option<Self::Results> {
         (op.kind == Self::KIND).then(|| Self::Results::try_from(&op.results).ok()).flatten()
     }
 }
 
-/// Conversion between a view's field and an op's operand or attribute.
+/// Conversion between a field of a view and an operand or attribute of an op.
 trait Field<T>: Sized {
     fn read(from: &T) -> Option<Self>;
     fn write(&self) -> T;
@@ -125,7 +125,7 @@ macro_rules! word_fields {
 
 word_fields!(RopeStyle, RopeScaling, RouteScore, Activation, KeyHeads, Prefetch);
 
-/// Types of fields, by the table's words for operands and attributes.
+/// Type of a view's field for each kind of operand or attribute, by its word in the op table.
 macro_rules! field_type {
     (Value) => { ValueId };
     (Weight) => { WeightId };
@@ -198,7 +198,8 @@ macro_rules! views {
         );)*
         $(view!($later, OpKind::$later, $later_mnemonic ($($later_operand: $later_okind),*) {$($later_attr: $later_akind),*} -> $later_results);)*
 
-        /// Whether the view of an op gives the same op again, with the table's number of results.
+        /// Whether conversion of an op to its view and back gives the same op, with the number of
+        /// results in the op table.
         #[cfg(test)]
         fn reads_back(op: &Op) -> bool {
             fn same<V: OpView>(op: &Op) -> bool {
@@ -223,12 +224,13 @@ mod tests {
     use crate::graph::Module;
     use ixc_testing::random_graphs::{Formats, mutated_module, random_module};
 
-    /// Returns a module with the types of this crate: the generator has those of its library.
+    /// Returns the module converted to the types of this crate. The generator uses another build of
+    /// the library, with distinct types.
     fn convert_module(module: &impl serde::Serialize) -> Module {
         postcard::from_bytes(&postcard::to_allocvec(module).unwrap()).unwrap()
     }
 
-    /// Random modules contain every op of the table (`random_modules_cover_every_op`).
+    /// Tests random modules. They contain every op of the table (`random_modules_cover_every_op`).
     #[test]
     fn op_views_convert_back_to_the_op() {
         for seed in 0..20 {
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(quantise(&|op| op.attrs.clear()), None);
         assert_eq!(Quantise::results(&Op { results: Vec::new(), ..op.clone() }), None);
         assert_eq!(RmsNorm::from_op(&op), None);
-        // Any other damage gives another view or no view, but no panic.
+        // Other random changes must give a view or no view, but never a panic.
         for seed in 0..200 {
             let module = convert_module(&mutated_module(seed));
             module.functions.iter().flat_map(|function| &function.ops).for_each(|op| {

@@ -1,5 +1,5 @@
-//! Affine expressions: `constant + sum(coefficient * atom)`. Addresses, sizes and trip counts take
-//! only this form.
+//! Affine expressions: `constant + sum(coefficient * atom)`. All addresses, sizes and trip counts
+//! of kernels have this form.
 //!
 //! Terms are sorted by atom and have no zero coefficients, so equal expressions are equal values.
 
@@ -10,9 +10,9 @@ use super::{DimId, VarId};
 /// Variable part of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Atom {
-    /// A run-time size.
+    /// A run-time size of the kernel.
     Dim(DimId),
-    /// A loop variable or a checked index value.
+    /// A loop variable, or an index value that was checked when it was loaded.
     Var(VarId),
 }
 
@@ -21,22 +21,23 @@ pub enum Atom {
 pub struct Affine {
     /// The constant part.
     pub constant: i64,
-    /// Terms, sorted by atom, no coefficient zero.
+    /// Terms, sorted by atom. No coefficient is zero.
     pub terms: Vec<(Atom, i64)>,
 }
 
 impl Affine {
-    /// Maximum magnitude of a coefficient in a verified kernel: a TiB. It exceeds the stride of
-    /// rows, strips and experts of any matrix. An expert of 65536 rows of 65536 floats takes 2^34
-    /// bytes; 32 rows of logits over 2^24 words take 2^31.
+    /// Maximum magnitude of a coefficient in a verified kernel: a TiB. The distances between rows,
+    /// strips and experts of any matrix are smaller. For example, an expert of 65536 rows of 65536
+    /// floats has 2^34 bytes, and 32 rows of logits over a vocabulary of 2^24 have 2^31.
     ///
-    /// The proof needs this limit: it multiplies a coefficient by those of its variable's limit
-    /// ([`super::verify::bounds`]). Lowerings need no limit. They compute addresses in 64 bits,
-    /// which is enough for all expressions that the proof accepts
-    /// ([`super::verify::bounds::REACH_BITS`]). Constants that do not fit an instruction are first
-    /// loaded into a register.
+    /// The proof of bounds needs this limit: it multiplies a coefficient by the coefficients of its
+    /// variable's limit ([`super::verify::bounds`]). Lowerings do not need it. They compute
+    /// addresses in 64 bits, which is enough for all expressions that the proof accepts
+    /// ([`super::verify::bounds::REACH_BITS`]). They load constants that do not fit an instruction
+    /// into a register first.
     pub const MAX_COEFFICIENT: i64 = 1 << 40;
-    /// Maximum magnitude of the constant part in a verified kernel: the same as of a coefficient.
+    /// Maximum magnitude of the constant part in a verified kernel. It equals the limit for
+    /// coefficients.
     pub const MAX_CONSTANT: i64 = Affine::MAX_COEFFICIENT;
 
     /// Returns a constant expression.
@@ -44,12 +45,12 @@ impl Affine {
         Affine { constant, terms: Vec::new() }
     }
 
-    /// Whether the expression consists of dims and the constant alone.
+    /// Whether the expression contains only dims and a constant, and no variables.
     pub fn is_over_dims(&self) -> bool {
         self.terms.iter().all(|(atom, _)| matches!(atom, Atom::Dim(_)))
     }
 
-    /// Returns the value of an expression without variables.
+    /// Returns the constant part if the expression has no terms, otherwise `None`.
     pub fn as_constant(&self) -> Option<i64> {
         self.terms.is_empty().then_some(self.constant)
     }
@@ -59,10 +60,10 @@ impl Affine {
         self.terms.iter().find(|(a, _)| *a == atom).map_or(0, |(_, c)| *c)
     }
 
-    /// Computes the expression. `value` gives the value of each atom.
+    /// Computes the value of the expression. `value` returns the value of each atom.
     ///
     /// # Errors
-    /// `None` if the arithmetic overflows.
+    /// Returns `None` if the arithmetic overflows.
     pub fn evaluate(&self, mut value: impl FnMut(Atom) -> i64) -> Option<i64> {
         self.terms.iter().try_fold(self.constant, |sum, (atom, c)| sum.checked_add(c.checked_mul(value(*atom))?))
     }

@@ -1,17 +1,17 @@
 //! Construction of kernels in Rust, for the generators in `ixc-kernels`.
 //!
 //! The builder assigns ids and keeps the nesting of statements. It does not verify the kernel. Loop
-//! bodies are closures, so that Rust's scopes keep values from leaving their loop.
+//! bodies are closures, so that Rust's scopes prevent the use of values outside their loop.
 
 use super::*;
 
-/// Builds one kernel.
+/// Builder of one kernel.
 pub struct KernelBuilder {
     kernel: Kernel,
     open: Vec<Vec<Stmt>>,
 }
 
-/// Variable of a loop whose body is not finished, and the values that the loop carries.
+/// A loop whose body is not finished: its variable, and the values that it carries.
 struct OpenLoop {
     var: VarId,
     inner: Vec<ValueId>,
@@ -31,7 +31,7 @@ impl KernelBuilder {
         KernelBuilder { kernel, open: vec![Vec::new()] }
     }
 
-    /// Adds a run-time size in `lo..=hi`.
+    /// Adds a run-time size with the range `lo..=hi`.
     pub fn dim(&mut self, name: &str, lo: i64, hi: i64) -> DimId {
         self.kernel.dims.push(Dim { name: name.into(), lo, hi });
         DimId(self.kernel.dims.len() as u32 - 1)
@@ -72,7 +72,7 @@ impl KernelBuilder {
 
     fn var(&mut self, name: &str) -> VarId {
         let id = self.kernel.vars.len() as u32;
-        // With unique names, the text form needs no scopes.
+        // Variables get unique names, so that the text form needs no scopes.
         let taken = |name: &str| {
             self.kernel.vars.iter().any(|v| v == name) || self.kernel.dims.iter().any(|dim| dim.name == name)
         };
@@ -97,12 +97,12 @@ impl KernelBuilder {
         result
     }
 
-    /// Adds any op without immediate or address, with this result type.
+    /// Adds an op without an immediate or an address. `ty` is the type of its result.
     pub fn op(&mut self, op: Op, ty: Type, operands: &[ValueId]) -> ValueId {
         self.inst(op, ty, operands, Imm::None, None)
     }
 
-    /// Adds any op with an integer immediate, with this result type.
+    /// Adds an op with an integer immediate. `ty` is the type of its result.
     pub fn op_imm(&mut self, op: Op, ty: Type, operands: &[ValueId], imm: i64) -> ValueId {
         self.inst(op, ty, operands, Imm::Int(imm), None)
     }
@@ -113,22 +113,22 @@ impl KernelBuilder {
         self.op(op, ty, operands)
     }
 
-    /// Returns a float in every lane.
+    /// Returns a vector with the same float in every lane.
     pub fn splat_f32(&mut self, lanes: u16, value: f32) -> ValueId {
         self.inst(Op::Splat, Type::f32(lanes), &[], Imm::Float(value), None)
     }
 
-    /// Returns an integer in every lane.
+    /// Returns a vector with the same integer in every lane.
     pub fn splat_int(&mut self, ty: Type, value: i64) -> ValueId {
         self.inst(Op::Splat, ty, &[], Imm::Int(value), None)
     }
 
-    /// Returns a constant vector.
+    /// Returns a constant vector of these bytes.
     pub fn bytes(&mut self, ty: Type, bytes: Vec<u8>) -> ValueId {
         self.inst(Op::Bytes, ty, &[], Imm::Bytes(bytes), None)
     }
 
-    /// Returns an affine value as an `i32` scalar.
+    /// Returns the value of an affine expression as a scalar of type `i32`.
     pub fn index(&mut self, value: impl Into<Affine>) -> ValueId {
         let result = self.value(Type::i32(1));
         let inst = Inst {
@@ -144,17 +144,17 @@ impl KernelBuilder {
         result
     }
 
-    /// Loads a vector.
+    /// Loads a vector from a buffer.
     pub fn load(&mut self, ty: Type, buffer: BufferId, offset: impl Into<Affine>) -> ValueId {
         self.inst(Op::Load, ty, &[], Imm::None, Some(Address { buffer, offset: offset.into() }))
     }
 
-    /// Loads one element into every lane.
+    /// Loads one element from a buffer, and copies it to every lane.
     pub fn load_splat(&mut self, ty: Type, buffer: BufferId, offset: impl Into<Affine>) -> ValueId {
         self.inst(Op::LoadSplat, ty, &[], Imm::None, Some(Address { buffer, offset: offset.into() }))
     }
 
-    /// Stores a vector.
+    /// Stores a vector to a buffer.
     pub fn store(&mut self, buffer: BufferId, offset: impl Into<Affine>, value: ValueId) {
         let (ty, address) = (self.ty(value), Some(Address { buffer, offset: offset.into() }));
         let inst =
@@ -199,15 +199,15 @@ impl KernelBuilder {
         self.same(op, &[acc, a, b])
     }
 
-    /// Loads an index as a variable of address expressions.
+    /// Loads a `u32` from an index buffer. Returns it as a variable for address expressions.
     pub fn load_index(&mut self, name: &str, buffer: BufferId, offset: impl Into<Affine>) -> VarId {
         let var = self.var(name);
         self.push(Stmt::LoadIndex { var, address: Address { buffer, offset: offset.into() } });
         var
     }
 
-    /// Adds a loop that carries values. The body takes the variable and the carried values and
-    /// returns their next values. Returns the values after the loop.
+    /// Adds a loop that carries values between iterations. The body takes the loop variable and the
+    /// carried values, and returns their next values. The method returns the values after the loop.
     pub fn for_carry(
         &mut self,
         name: &str,
@@ -220,7 +220,8 @@ impl KernelBuilder {
         self.close_loop(opened, trip.into(), inits, &next)
     }
 
-    /// Begins a loop. Not generic: the code would be repeated for each of several hundred bodies.
+    /// Opens a loop. This part is not generic; otherwise its code would be compiled for each of
+    /// several hundred loop bodies.
     fn open_loop(&mut self, name: &str, inits: &[ValueId]) -> OpenLoop {
         let var = self.var(name);
         let inner = inits.iter().map(|&init| self.value(self.ty(init))).collect();
@@ -228,7 +229,8 @@ impl KernelBuilder {
         OpenLoop { var, inner }
     }
 
-    /// Adds an open loop with its trip count and next values. Returns the values after the loop.
+    /// Closes an open loop, given its trip count and the next values. Returns the values after the
+    /// loop.
     fn close_loop(&mut self, opened: OpenLoop, trip: Affine, inits: &[ValueId], next: &[ValueId]) -> Vec<ValueId> {
         let OpenLoop { var, inner } = opened;
         let statements = self.open.pop().unwrap_or_default();
@@ -248,7 +250,7 @@ impl KernelBuilder {
         });
     }
 
-    // Methods for the most frequent ops, so that generators read like formulas.
+    // The methods below add the most frequent ops, so that generators read like formulas.
 
     /// Computes `a + b` on floats.
     pub fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
@@ -275,23 +277,23 @@ impl KernelBuilder {
         self.same(Op::IAdd, &[a, b])
     }
 
-    /// Adds the products of four unsigned bytes of `u` and four signed bytes of `s` to `acc`, lane
-    /// by lane.
+    /// Adds four products to each lane of `acc`: those of unsigned bytes of `u` and signed bytes of
+    /// `s`.
     pub fn dot4_u8s8(&mut self, acc: ValueId, u: ValueId, s: ValueId) -> ValueId {
         self.same(Op::Dot4U8S8, &[acc, u, s])
     }
 
-    /// Adds the products of two bf16 of `a` and two of `b` to `acc`, lane by lane.
+    /// Adds two products to each lane of `acc`: those of bf16 numbers of `a` and `b`.
     pub fn dot2_bf16(&mut self, acc: ValueId, a: ValueId, b: ValueId) -> ValueId {
         self.same(Op::Dot2Bf16, &[acc, a, b])
     }
 
-    /// Interleaves the lower half's lanes with those of the upper half.
+    /// Returns alternating lanes of the lower and of the upper half of `a`.
     pub fn interleave(&mut self, a: ValueId) -> ValueId {
         self.same(Op::Interleave, &[a])
     }
 
-    /// Converts floats to bf16, nearest even.
+    /// Converts floats to the nearest bf16, halves to even.
     pub fn to_bf16(&mut self, a: ValueId) -> ValueId {
         let ty = Type::bf16(self.ty(a).lanes);
         self.op(Op::ToBf16, ty, &[a])
@@ -309,18 +311,18 @@ impl KernelBuilder {
         self.op(Op::ToBf16Pairs, ty, &[a, b])
     }
 
-    /// Reinterprets the bytes as another type.
+    /// Reinterprets the bytes of a vector as another type.
     pub fn bitcast(&mut self, ty: Type, a: ValueId) -> ValueId {
         self.op(Op::Bitcast, ty, &[a])
     }
 
-    /// Copies the scalar to `lanes` lanes.
+    /// Copies a scalar to `lanes` lanes.
     pub fn broadcast(&mut self, lanes: u16, a: ValueId) -> ValueId {
         let ty = Type::new(self.ty(a).elem, lanes);
         self.op(Op::Broadcast, ty, &[a])
     }
 
-    /// Shifts by an immediate.
+    /// Shifts each lane by the same constant number of bits.
     pub fn shift(&mut self, op: Op, a: ValueId, by: i64) -> ValueId {
         let ty = self.ty(a);
         self.op_imm(op, ty, &[a], by)

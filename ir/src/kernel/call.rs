@@ -1,5 +1,5 @@
-//! Checks of a call's arguments that need no bytes of buffers: numbers of dims and buffers, and
-//! ranges of dims.
+//! Checks of a call's arguments that do not depend on the contents of buffers: the numbers of dims
+//! and buffers, and the ranges of dims.
 //!
 //! ```
 //! use ixc_ir::kernel::Dim;
@@ -17,13 +17,13 @@ use ixc_failure::Class;
 
 use super::{Buffer, Dim};
 
-/// Errors in the arguments of a call.
+/// An error in the arguments of a call of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// A wrong number of dims.
     #[error("found {found} dims; the kernel has {}", name_list(expected))]
     DimCount {
-        /// Number from the caller.
+        /// Number of dims that the caller passed.
         found: usize,
         /// Names of the kernel's dims.
         expected: Vec<String>,
@@ -33,17 +33,17 @@ pub enum CallError {
     DimRange {
         /// Name of the dim.
         name: String,
-        /// Value from the caller.
+        /// Value that the caller passed.
         found: i64,
-        /// Smallest value.
+        /// Smallest allowed value.
         lo: i64,
-        /// Largest value.
+        /// Largest allowed value.
         hi: i64,
     },
     /// A wrong number of buffers.
     #[error("found {found} buffers; the kernel has {}", name_list(expected))]
     BufferCount {
-        /// Number from the caller.
+        /// Number of buffers that the caller passed.
         found: usize,
         /// Names of the kernel's buffers.
         expected: Vec<String>,
@@ -59,7 +59,7 @@ impl CallError {
     }
 }
 
-/// Returns the number of names, then the names.
+/// Returns the number of names, followed by the names.
 fn name_list(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("%{name}")).collect();
     if names.is_empty() { "0".to_owned() } else { format!("{}: {}", names.len(), names.join(", ")) }
@@ -68,7 +68,7 @@ fn name_list(names: &[String]) -> String {
 /// Checks the number and the ranges of a call's dims.
 ///
 /// # Errors
-/// The first error found.
+/// Returns the first error.
 pub fn check_dims(dims: &[Dim], values: &[i64]) -> Result<(), CallError> {
     if dims.len() != values.len() {
         let expected = dims.iter().map(|dim| dim.name.clone()).collect();
@@ -85,7 +85,7 @@ pub fn check_dims(dims: &[Dim], values: &[i64]) -> Result<(), CallError> {
 /// Checks the number of a call's buffers.
 ///
 /// # Errors
-/// If the number differs from the kernel's.
+/// Fails if the number differs from that of the kernel.
 pub fn check_buffer_count(buffers: &[Buffer], found: usize) -> Result<(), CallError> {
     if buffers.len() == found {
         return Ok(());

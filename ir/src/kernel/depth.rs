@@ -1,8 +1,8 @@
-//! A limit of recursion for the deserialisation of kernels.
+//! Limit of the recursion depth for the deserialisation of kernels.
 //!
-//! A loop's body holds statements, which may be loops. A few bytes of a hostile plan open each
-//! further level, and each level takes native stack. Each thread counts its current levels and
-//! rejects the first one beyond the limit, in every serde format.
+//! The body of a loop holds statements, which may be loops. In a hostile plan, each further level
+//! of nesting takes only a few bytes, but uses native stack. Each thread counts its current depth,
+//! and rejects a loop beyond the limit, in every serde format.
 
 use std::cell::Cell;
 
@@ -11,14 +11,14 @@ use serde::{Deserialize, Deserializer};
 
 use super::Stmt;
 
-/// Maximum nesting of loops that can be read. No verified kernel is deeper.
+/// Maximum nesting of loops that can be deserialised. Verified kernels are less deep.
 pub(super) const MAX_DEPTH: usize = 64;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Guard of a level. Dropping it leaves the level, also after an error.
+/// Guard of one level of nesting. Its drop leaves the level, also after an error.
 struct Level;
 
 impl Level {
@@ -37,7 +37,7 @@ impl Drop for Level {
     }
 }
 
-/// Reads a loop's body, unless it is nested deeper than [`MAX_DEPTH`].
+/// Deserialises a loop's body. Fails if it is nested deeper than [`MAX_DEPTH`].
 pub(super) fn deserialize_body<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Stmt>, D::Error> {
     let Some(_level) = Level::enter() else {
         return Err(D::Error::custom(format_args!("loops are nested deeper than {MAX_DEPTH}")));

@@ -2,8 +2,9 @@
 //!
 //! A run takes a kernel, its dims and its buffers. Every lowering must leave the same bytes in the
 //! buffers. The interpreter does not rely on the verifier's proofs: it checks dims, buffer sizes,
-//! every access and every index value. So it also tests the verifier. Memory is little-endian.
-//! There is no `_` arm over [`Op`]: a new op does not compile until it is defined here.
+//! every access and every index value. It therefore also serves as a test of the verifier. Memory
+//! is little-endian. No `match` over [`Op`] has a `_` arm, so a new op does not compile until it is
+//! defined here.
 //!
 //! ```text
 //! %a = load f32x8 %x[32*%i]     reads 32 bytes at 32 * i of buffer x, or stops with an error
@@ -35,7 +36,7 @@ use lanes::{
 use tile::Tile;
 use vector::Vector;
 
-/// Reason why a kernel could not be run to its end.
+/// Reason why a kernel could not be run to the end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
     /// A malformed kernel.
@@ -51,7 +52,7 @@ pub enum InterpretError {
         name: String,
         /// Number of bytes in the buffer's declaration.
         expected: i64,
-        /// Bytes from the caller.
+        /// Number of bytes that the caller passed.
         found: usize,
     },
     /// An access outside its buffer.
@@ -61,14 +62,14 @@ pub enum InterpretError {
         op: &'static str,
         /// Name of the buffer.
         buffer: String,
-        /// Offset of the access.
+        /// Byte offset of the access.
         offset: i64,
-        /// Size of the access.
+        /// Number of bytes of the access.
         bytes: u64,
         /// Declared size of the buffer.
         size: i64,
     },
-    /// An access that the kind of its buffer does not allow.
+    /// An access that the buffer's kind does not allow.
     #[error("`{op}` cannot access buffer %{buffer}, which is declared `{kind}`")]
     Forbidden {
         /// Mnemonic of the op.
@@ -83,17 +84,17 @@ pub enum InterpretError {
     IndexValue {
         /// Name of the buffer.
         buffer: String,
-        /// Offset of the value.
+        /// Byte offset of the value.
         offset: i64,
-        /// The index that the buffer holds.
+        /// Index value in the buffer.
         found: u32,
-        /// The exclusive upper bound.
+        /// Exclusive upper bound of the value.
         below: i64,
     },
     /// A loop with a negative number of iterations.
     #[error("loop %{var} would run {trip} times, must be 0 or more")]
     Trip {
-        /// Loop variable.
+        /// Name of the loop variable.
         var: String,
         /// Number of iterations, which is negative.
         trip: i64,
@@ -101,12 +102,12 @@ pub enum InterpretError {
     /// A `select` whose mask has a lane that is neither all ones nor all zeros.
     #[error("`select` with mask lane {lane} = {found:#x}, must be 0 or 0xffffffff")]
     Mask {
-        /// Number of the lane.
+        /// Index of the lane.
         lane: usize,
         /// Value of the lane.
         found: u32,
     },
-    /// An affine expression that does not fit 64 bits.
+    /// An affine expression whose value does not fit in 64 bits.
     #[error("affine expression overflows 64 bits")]
     Overflow,
 }
@@ -129,7 +130,7 @@ impl InterpretError {
 }
 
 impl BufferKind {
-    /// Returns the keyword of this kind in IR text.
+    /// Returns the keyword of this kind of buffer in IR text.
     pub const fn keyword(&self) -> &'static str {
         match self {
             BufferKind::Read => "read",
@@ -161,7 +162,8 @@ impl BufferKind {
 /// [`Kernel::dims`].
 ///
 /// # Errors
-/// The first fault of the caller or the kernel. Buffers then keep all earlier writes.
+/// Returns the first error in the arguments or in the kernel's run. Buffers then keep all earlier
+/// writes.
 pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), InterpretError> {
     verify::structure(kernel)?;
     check_dims(&kernel.dims, dims)?;
@@ -177,7 +179,7 @@ pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(),
         buffers,
     };
     for (i, buffer) in kernel.buffers.iter().enumerate() {
-        // A negative size means an empty buffer: `32*(%n - 1) + 4` bytes with %n = 0.
+        // A negative size means an empty buffer, for example `32*(%n - 1) + 4` bytes with %n = 0.
         let size = machine.affine(&buffer.size)?.max(0);
         let found = machine.buffers[i].len();
         if (found as u64) < size as u64 {
@@ -196,12 +198,12 @@ pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(),
 struct Machine<'a> {
     kernel: &'a Kernel,
     dims: &'a [i64],
-    /// Declared size of each buffer at these dims.
+    /// Declared size of each buffer, for the dims of this run.
     sizes: Vec<i64>,
-    /// Limit of each index buffer's values at these dims.
+    /// Limit of the values of each index buffer, for the dims of this run.
     below: Vec<i64>,
     values: Vec<Vector>,
-    /// Values that are tiles; empty for vectors.
+    /// Tiles, by value id. Empty for values that are vectors.
     tiles: Vec<Tile>,
     vars: Vec<i64>,
     buffers: &'a mut [Vec<u8>],
@@ -217,7 +219,7 @@ impl Machine<'_> {
             .ok_or(InterpretError::Overflow)
     }
 
-    /// Checks an access and returns its offset in the buffer.
+    /// Checks an access against the buffer's size, and returns its offset in the buffer.
     fn place(&self, op: &'static str, address: &Address, bytes: u64) -> Result<usize, InterpretError> {
         let offset = self.affine(&address.offset)?;
         let size = self.sizes[address.buffer.index()];
@@ -292,7 +294,7 @@ impl Machine<'_> {
 
     fn load(&mut self, inst: &Inst, bytes: u32) -> Result<Vector, InterpretError> {
         let op = inst.op.row().mnemonic;
-        // The structure check ensures that every load has an address.
+        // The verifier's structure check ensures that every load has an address.
         let Some(address) = &inst.address else { return Ok(Vector::ZERO) };
         if !self.kernel.buffers[address.buffer.index()].kind.may_load() {
             return Err(self.forbidden(op, address.buffer));
@@ -387,7 +389,8 @@ impl Machine<'_> {
             Op::F16ToF32 => convert(lanes, &arg(0), |a| f16::from_bits(a).to_f32()),
             Op::F32ToF16 => convert(lanes, &arg(0), |a| f16::from_f32(a).to_bits()),
             Op::ToBf16 => convert(lanes, &arg(0), bf16::from_f32),
-            // Converts bits, because moving a float may change the bits of a NaN.
+            // Converts the bits as integers, because a move of a float may change the bits of a
+            // NaN.
             Op::Bf16ToF32 => convert(lanes, &arg(0), |a: u16| u32::from(a) << 16),
             Op::ToBf16Pairs => bf16_pairs(lanes, &arg(0), &arg(1)),
             Op::ExtendS => resize(ty, arg_ty(0), &arg(0), |a| a),
@@ -419,7 +422,8 @@ impl Machine<'_> {
 
 fn int(imm: &Imm) -> usize {
     match imm {
-        // The structure check ensures that the value is in the op's range, which is never negative.
+        // The structure check ensures that the immediate is in the op's range, which is never
+        // negative.
         Imm::Int(value) => *value as usize,
         Imm::None | Imm::Float(_) | Imm::Bytes(_) => 0,
     }

@@ -1,10 +1,10 @@
-//! Kernel IR: one kernel as structured vector SSA over byte buffers, before any instruction is
-//! chosen.
+//! Kernel IR: one kernel as structured vector SSA over byte buffers, before any machine instruction
+//! is selected.
 //!
-//! A kernel has *dims* (run-time sizes with a stated range), *buffers* (parameters with a size in
-//! bytes that is affine in the dims) and a body of statements. Loops are counted. Every address is
-//! a constant plus multiples of loop variables, dims and checked index values. [`verify`] can
-//! therefore prove every access in bounds without running the kernel.
+//! A kernel has *dims* (run-time sizes, each with a range), *buffers* and a body of statements.
+//! Buffers are parameters whose size in bytes is affine in the dims. Loops are counted. Every
+//! address is a constant plus multiples of loop variables, dims and checked index values.
+//! [`verify`] can therefore prove every access in bounds without running the kernel.
 //!
 //! ```text
 //! kernel scale_f32 where %n in 0..=1024 {
@@ -60,11 +60,11 @@ pub enum Elem {
     I8,
     /// 16-bit integer.
     I16,
-    /// 32-bit integer. Comparisons give masks of this type, all ones or all zeros.
+    /// 32-bit integer. Comparisons give masks of this type: each lane is all ones or all zeros.
     I32,
-    /// IEEE half: storage only, converted before arithmetic.
+    /// IEEE half. Ops only store it or convert it to f32 for arithmetic.
     F16,
-    /// The upper half of an IEEE single: storage only, converted before arithmetic.
+    /// The upper half of an IEEE single. Most ops only store it or convert it to f32.
     Bf16,
     /// IEEE single.
     F32,
@@ -98,10 +98,10 @@ impl Elem {
 
 /// Type of a vector or a tile.
 ///
-/// The `lanes` of a vector are a power of two, and one lane is a scalar. A vector has at most
+/// The number of lanes of a vector is a power of two; a scalar has one lane. A vector has at most
 /// [`Type::MAX_BYTES`]. A tile is a matrix of up to [`Type::MAX_ROWS`] rows, each of 4 to
-/// [`Type::MAX_BYTES`] bytes, a multiple of 4. Only ops with names in `tile_` and carried values
-/// take tiles, and those ops take nothing else. The IR does not limit the number of live tiles. A
+/// [`Type::MAX_BYTES`] bytes, a multiple of 4. Only ops whose names begin with `tile_`, and carried
+/// values, have tiles as operands and results. The IR does not limit the number of live tiles. A
 /// lowering fails if its target has too few tile registers (x86 has 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Type {
@@ -109,16 +109,16 @@ pub struct Type {
     pub elem: Elem,
     /// Number of elements of a vector, or of one row of a tile.
     pub lanes: u16,
-    /// Number of rows of a tile, 0 for a vector.
+    /// Number of rows of a tile, or 0 for a vector.
     pub rows: u8,
 }
 
 impl Type {
-    /// Maximum bytes of a vector: a 512-bit register.
+    /// Maximum number of bytes of a vector: those of a 512-bit register.
     pub const MAX_BYTES: u32 = 64;
-    /// Maximum rows of a tile.
+    /// Maximum number of rows of a tile.
     pub const MAX_ROWS: u8 = 16;
-    /// Maximum bytes of a tile.
+    /// Maximum number of bytes of a tile.
     pub const MAX_TILE_BYTES: u32 = Type::MAX_BYTES * Type::MAX_ROWS as u32;
 
     /// Returns the vector type `elem x lanes`.
@@ -166,7 +166,7 @@ impl Type {
         self.rows > 0
     }
 
-    /// Returns the size in bytes, for a tile of all rows.
+    /// Returns the size in bytes. For a tile, this includes all rows.
     pub const fn bytes(self) -> u32 {
         self.row_bytes() * if self.is_tile() { self.rows as u32 } else { 1 }
     }
@@ -176,9 +176,9 @@ impl Type {
         self.elem.bytes() * self.lanes as u32
     }
 
-    /// Returns the number of bytes from the first to the last byte of an access, with `stride`
-    /// bytes between rows. For a vector this is its size, for a tile `(rows - 1) * stride` plus one
-    /// row. Returns `None` for a stride beyond [`op::MAX_STRIDE`], which the type rules reject.
+    /// Returns the number of bytes from the first to the last byte of an access. For a vector, this
+    /// is its size. For a tile, it is `(rows - 1) * stride` plus one row. Returns `None` for a
+    /// stride beyond [`op::MAX_STRIDE`], which the type rules reject.
     pub const fn extent(self, stride: i64) -> Option<u64> {
         if !self.is_tile() {
             return Some(self.bytes() as u64);
@@ -189,7 +189,7 @@ impl Type {
         Some((self.rows as u64 - 1) * stride as u64 + self.row_bytes() as u64)
     }
 
-    /// Whether kernels may use this type.
+    /// Whether the type is a valid vector or tile. The verifier rejects kernels with other types.
     pub const fn is_valid(self) -> bool {
         let bytes = self.row_bytes();
         let fits = 0 < bytes && bytes <= Type::MAX_BYTES;
@@ -201,7 +201,8 @@ impl Type {
 }
 
 impl std::fmt::Display for Type {
-    /// Writes `f32x8`. Scalars are `f32x1`; 16 rows of 64 bytes are `tile<16x64xi8>`.
+    /// Writes types such as `f32x8`. Scalars are `f32x1`, and a tile of 16 rows of 64 bytes is
+    /// `tile<16x64xi8>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_tile() {
             return write!(f, "tile<{}x{}x{}>", self.rows, self.lanes, self.elem.name());
@@ -217,7 +218,7 @@ macro_rules! ids {
         pub struct $name(pub u32);
 
         impl $name {
-            /// Returns the position in the kernel's table.
+            /// Returns the index in the kernel's list of these items.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -228,18 +229,18 @@ macro_rules! ids {
 ids! {
     /// An SSA value of a kernel, a vector or a tile. [`Kernel::values`] has its type.
     ValueId
-    /// A loop variable or index value of a kernel. [`Kernel::vars`] has its name.
+    /// A loop variable or an index value of a kernel. [`Kernel::vars`] has its name.
     VarId
-    /// A run-time size of a kernel.
+    /// A run-time size of a kernel, an index into [`Kernel::dims`].
     DimId
-    /// A buffer of a kernel.
+    /// A buffer of a kernel, an index into [`Kernel::buffers`].
     BufferId
 }
 
 /// A run-time size, in `lo..=hi`. The caller checks the range before the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dim {
-    /// Name without the sigil.
+    /// Name without `%`.
     pub name: String,
     /// Smallest value, at least 0.
     pub lo: i64,
@@ -248,8 +249,8 @@ pub struct Dim {
 }
 
 impl Dim {
-    /// Maximum value of a dim. With the limit on coefficients, it ensures that the proof's own
-    /// arithmetic does not overflow.
+    /// Maximum value of a dim. With the limit on coefficients, it ensures that the 128-bit
+    /// arithmetic of the bounds proof does not overflow.
     pub const MAX: i64 = 1 << 31;
 }
 
@@ -258,15 +259,15 @@ impl Dim {
 pub enum BufferKind {
     /// Read only.
     Read,
-    /// Write only. The buffer may contain any bytes before.
+    /// Write only. The buffer's content before the call is arbitrary.
     Write,
     /// Read and write.
     ReadWrite,
-    /// Working memory of the calling thread, to read and write. It may contain any bytes before and
-    /// after.
+    /// Working memory of the calling thread, read and written. Its content is arbitrary before and
+    /// after the call.
     Scratch,
-    /// Read-only `u32` values, each less than `below` (affine in dims), which the caller has
-    /// checked.
+    /// Read-only `u32` values, each less than `below`, which is affine in dims. The caller has
+    /// checked the values.
     Index {
         /// Exclusive upper bound of every value.
         below: Affine,
@@ -274,19 +275,19 @@ pub enum BufferKind {
 }
 
 impl BufferKind {
-    /// Whether the buffer holds a result of the kernel. Scratch memory is written but is not a
-    /// result.
+    /// Whether the buffer holds a result of the kernel. Scratch memory is also written, but holds
+    /// no result.
     pub fn is_result(&self) -> bool {
         matches!(self, BufferKind::Write | BufferKind::ReadWrite)
     }
 }
 
-/// A parameter of a kernel: memory from the caller.
+/// A buffer parameter of a kernel: memory that the caller provides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// Name without the sigil.
+    /// Name without `%`.
     pub name: String,
-    /// Access of the kernel.
+    /// Accesses that the kernel may make.
     pub kind: BufferKind,
     /// Size in bytes, affine in dims. A negative size means an empty buffer.
     pub size: Affine,
@@ -295,26 +296,26 @@ pub struct Buffer {
 /// An address in a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// Id of the buffer.
+    /// Buffer that the address is in.
     pub buffer: BufferId,
     /// Byte offset, affine in loop variables, index values and dims. No alignment is assumed.
     pub offset: Affine,
 }
 
-/// An immediate of an op.
+/// Constant operand of an op, part of the instruction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Imm {
     /// No immediate.
     None,
     /// An integer.
     Int(i64),
-    /// A float. Its text reads back to the same bits.
+    /// A float. Its text form reads back to the same bits.
     Float(f32),
-    /// One byte per byte of the result.
+    /// Bytes of a constant vector: as many as the result has.
     Bytes(Vec<u8>),
 }
 
-/// One computation.
+/// A computation statement: an op with its operands and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inst {
     /// Op of the computation.
@@ -323,7 +324,7 @@ pub struct Inst {
     pub ty: Type,
     /// Operands, in the order of the op table.
     pub operands: Vec<ValueId>,
-    /// Immediate, of the kind in the op table.
+    /// Immediate, of the kind that the op table lists.
     pub imm: Imm,
     /// Address of the memory access. `None` for `index`, which has its affine value in
     /// [`Inst::index`].
@@ -339,11 +340,11 @@ pub struct Inst {
 pub struct Carry {
     /// Value inside the body, at its start.
     pub inner: ValueId,
-    /// Value before the first iteration.
+    /// Value before the first iteration, defined outside the loop.
     pub init: ValueId,
-    /// Value that the body gives to the next iteration (the operand of `yield`).
+    /// Value that the body passes to the next iteration (an operand of `yield`).
     pub next: ValueId,
-    /// Value after the loop: `init` if the loop had no iterations.
+    /// Value after the loop. It is `init` if the loop had no iterations.
     pub result: ValueId,
 }
 
@@ -352,11 +353,11 @@ pub struct Carry {
 pub struct For {
     /// Loop variable.
     pub var: VarId,
-    /// Number of iterations, affine in dims; may be 0, never negative.
+    /// Number of iterations, affine in dims. It may be 0, but never negative.
     pub trip: Affine,
-    /// Carried values.
+    /// Values that the loop carries between iterations.
     pub carries: Vec<Carry>,
-    /// The body.
+    /// Statements of the loop's body.
     #[serde(deserialize_with = "depth::deserialize_body")]
     pub body: Vec<Stmt>,
 }
@@ -368,12 +369,11 @@ pub enum Stmt {
     Inst(Inst),
     /// A loop.
     For(For),
-    /// Loads a `u32` from an index buffer as a variable for addresses:
-    /// `%row = load_index %ids[4*%i]`.
+    /// A load of a `u32` from an index buffer. The value becomes a variable for addresses:
     LoadIndex {
-        /// Variable that the statement defines, in `0..below` of the buffer.
+        /// Variable that the statement defines. Its range is `0..below`, with the buffer's `below`.
         var: VarId,
-        /// Address of the value, in an [`BufferKind::Index`] buffer.
+        /// Address of the value, in a [`BufferKind::Index`] buffer.
         address: Address,
     },
 }
@@ -387,11 +387,11 @@ pub struct Kernel {
     pub dims: Vec<Dim>,
     /// Buffers, in the order in which the caller passes them.
     pub buffers: Vec<Buffer>,
-    /// Types of all values.
+    /// Types of all values, by value id.
     pub values: Vec<Type>,
-    /// Names of all loop variables and index values, without the sigil; unique.
+    /// Names of all loop variables and index values, without `%`. All are different.
     pub vars: Vec<String>,
-    /// The body.
+    /// Statements of the kernel's body.
     pub body: Vec<Stmt>,
 }
 

@@ -1,9 +1,9 @@
 //! Canonical numbering: values and variables are numbered in the order of their definitions in the
-//! text. Values without definition are dropped. A loop defines its variable and inner values, then
-//! the values of its body, then its results.
+//! text. Values without a definition are dropped. A loop defines its variable and the inner carried
+//! values first, then the values of its body, then its results.
 //!
-//! [`super::KernelBuilder`] assigns these numbers. Passes that insert and delete statements leave
-//! gaps. `parse(print(k)) == canonical(k)` for every kernel that verifies.
+//! [`super::KernelBuilder`] assigns canonical numbers. Passes that insert and delete statements
+//! leave gaps. `parse(print(k)) == canonical(k)` for every kernel that passes the verifier.
 //!
 //! ```text
 //! %3 = iota i32x8        becomes     %0 = iota i32x8
@@ -12,7 +12,7 @@
 
 use super::*;
 
-/// Returns the kernel in canonical numbering. The kernel must verify.
+/// Returns the kernel in canonical numbering. The verifier must accept the kernel.
 pub fn canonical(kernel: &Kernel) -> Kernel {
     let mut numbering = Numbering {
         values: vec![ValueId(u32::MAX); kernel.values.len()],

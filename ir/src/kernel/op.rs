@@ -1,13 +1,13 @@
 //! The kernel op table, which declares every op once. The enum, the mnemonics, the verifier's
-//! operand counts and type rules, and the op reference come from it. The interpreter and every
-//! lowering match on [`Op`] without a `_` arm, so a new row does not compile until all of them
-//! handle it.
+//! operand counts and type rules, and the op reference are derived from it. The interpreter and
+//! every lowering match on [`Op`] without a `_` arm, so a new row does not compile until all of
+//! them handle it.
 //!
-//! To add an op: add a row, then its arm in `interpret.rs` (which is its definition), then its
-//! lowerings in `ixc-codegen`.
+//! To add an op, add its row here, then its arm in `interpret.rs`, which is its definition, and
+//! then its lowerings in `ixc-codegen`.
 //!
-//! "Chunk" below means 16 bytes of a vector. Ops that work "per chunk" treat every 16 bytes alone,
-//! as x86 does, so one definition serves 128-, 256- and 512-bit machines.
+//! "Chunk" below means 16 bytes of a vector. Ops that work "per chunk" treat each chunk separately,
+//! as x86 does. One definition thus serves 128-, 256- and 512-bit machines.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,11 +19,11 @@ use crate::format::grids::{BYTE_TABLES, TABLES};
 pub enum ImmKind {
     /// No immediate.
     None,
-    /// An integer or float of the element type.
+    /// An integer or a float, of the result's element type.
     Scalar,
     /// An integer. The op's documentation defines its meaning.
     Int,
-    /// Bytes, as many as the result has.
+    /// Bytes of a vector, as many as the result has.
     Bytes,
 }
 
@@ -32,19 +32,21 @@ pub enum ImmKind {
 pub enum Memory {
     /// No access.
     None,
-    /// Reads [`Type::bytes`] of the result type at the address.
+    /// Reads [`Type::bytes`] bytes of the result type at the address.
     Load,
-    /// Reads one element at the address.
+    /// Reads one element of the result type at the address.
     LoadElement,
     /// Writes the operand at the address.
     Store,
-    /// Reads the rows of a tile. The immediate is the distance of rows in bytes: [`Type::extent`].
+    /// Reads the rows of a tile. The immediate is the distance between rows in bytes
+    /// ([`Type::extent`]).
     LoadRows,
-    /// Writes the rows of a tile. The immediate is the distance of rows in bytes: [`Type::extent`].
+    /// Writes the rows of a tile. The immediate is the distance between rows in bytes
+    /// ([`Type::extent`]).
     StoreRows,
-    /// Takes an affine value instead of an address.
+    /// No access. The op takes an affine expression instead of an address.
     Index,
-    /// Names an address without an access, so it may lie outside its buffer.
+    /// No access. The op names an address, which may be outside its buffer.
     Hint,
 }
 
@@ -58,32 +60,32 @@ impl Memory {
     }
 }
 
-/// Maximum bytes from one row of a tile to the next.
+/// Maximum distance in bytes from one row of a tile to the next.
 pub const MAX_STRIDE: i64 = i32::MAX as i64;
 
-/// Number of bytes in a lane. `lookup_quarter` selects one of them.
+/// Number of bytes in a lane of 32 bits. `lookup_quarter` selects one of these bytes.
 pub const QUARTERS: i64 = 4;
 
-/// A type rule, which takes operand types, the result type (or stored type) and the integer
-/// immediate (0 without one). `Err` has the expectation.
+/// A type rule. It takes the operand types, the type of the result or stored value, and the integer
+/// immediate (0 if the op has none). `Err` has the expectation.
 pub type TypeRule = fn(&[Type], Type, i64) -> Result<(), String>;
 
 /// One row of the op table.
 #[derive(Clone, Copy)]
 pub struct OpRow {
-    /// The op.
+    /// The op that this row declares.
     pub op: Op,
     /// Mnemonic in IR text.
     pub mnemonic: &'static str,
-    /// Number of value operands.
+    /// Number of operands that are values.
     pub operands: usize,
     /// Kind of the op's immediate.
     pub imm: ImmKind,
-    /// Memory access.
+    /// Memory access of the op.
     pub memory: Memory,
-    /// Type rule.
+    /// Type rule of the op.
     pub rule: TypeRule,
-    /// One line of documentation.
+    /// Documentation of the op in one line.
     pub doc: &'static str,
 }
 
@@ -196,12 +198,12 @@ op_table! {
 }
 
 impl Op {
-    /// Returns this op's row of the table.
+    /// Returns the row of the op table that declares this op.
     pub fn row(self) -> &'static OpRow {
         &OPS[self as usize]
     }
 
-    /// Whether the op takes and returns tiles only. All other ops take and return vectors only.
+    /// Whether all operands and results of the op are tiles. Those of all other ops are vectors.
     pub const fn takes_tiles(self) -> bool {
         matches!(
             self,
@@ -216,7 +218,7 @@ impl Op {
         )
     }
 
-    /// Returns the op with this mnemonic.
+    /// Returns the op with this mnemonic, or `None`.
     pub fn from_mnemonic(mnemonic: &str) -> Option<Op> {
         OPS.iter().find(|row| row.mnemonic == mnemonic).map(|row| row.op)
     }
@@ -242,7 +244,7 @@ fn stride(found: i64, least: u32) -> Result<(), String> {
 }
 
 /// Checks a product of tiles: `acc` is M x N, `a` has M rows and `b` has N columns. Each element of
-/// `acc` sums groups of 4 bytes.
+/// `acc` is a sum of products of 4-byte groups, one of `a` and one of `b`.
 fn tile_dot(o: &[Type], r: Type, sum: Elem, of: Elem) -> Result<(), String> {
     tile(r)?;
     elem_in(r, &[sum])?;
@@ -297,7 +299,7 @@ fn slice(o: &[Type], r: Type, first: i64) -> Result<(), String> {
         && first >= 0
         && first % lanes == 0
         && first <= i64::from(o[0].lanes) - lanes
-    // a subtraction, since a sum with a hostile immediate could overflow
+    // A subtraction, because a sum with a hostile immediate could overflow.
     {
         return Ok(());
     }

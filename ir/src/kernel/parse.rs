@@ -1,4 +1,4 @@
-//! Reads the text form that [`super::print`] writes.
+//! Parser of the text form that [`super::print`] writes.
 //!
 //! ```text
 //! kernel scale_f32 where %n in 0..=1024 {
@@ -13,9 +13,9 @@
 //! }
 //! ```
 //!
-//! The text may be hostile. Every error has a line and a column, the text found there and the
-//! expectation. Recursion is bounded, and memory grows with the text's length. The kernel that
-//! [`parse()`] returns verifies and is in canonical numbering.
+//! The text may be hostile. Every error has a line and a column, the actual text and the
+//! expectation. Recursion is bounded, and memory use grows with the length of the text. The kernel
+//! that [`parse()`] returns passes the verifier and is in canonical numbering.
 
 mod lex;
 
@@ -26,13 +26,13 @@ use super::verify::{MAX_DEPTH, MAX_TERMS, Problem, Site, verify};
 use super::*;
 use lex::{Lexer, Position, Token};
 
-/// An error in the text, and its location.
+/// An error in the text, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct ParseError {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// Column number in characters, from 1.
     pub column: usize,
     /// The problem.
     #[source]
@@ -42,45 +42,45 @@ pub struct ParseError {
 /// A problem in the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseProblem {
-    /// An unexpected token.
+    /// An unexpected lexical token.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// Expected token.
+        /// Description of the expected token.
         expected: String,
-        /// Token in the text.
+        /// Actual token.
         found: String,
     },
-    /// A name without definition.
+    /// A name that has no definition.
     #[error("there is no {what} {name}")]
     Unknown {
-        /// `op`, `value`, `buffer`, `dim or variable`.
+        /// Kind of the name: `op`, `value`, `buffer` or `dim or variable`.
         what: &'static str,
-        /// Name without a definition.
+        /// The name.
         name: String,
     },
     /// A name that is already used.
     #[error("there is a {what} %{name} already; each is defined once")]
     Duplicate {
-        /// `value`, `buffer`, `dim or variable`.
+        /// Kind of the name: `value`, `buffer` or `dim or variable`.
         what: &'static str,
-        /// Name that is used twice.
+        /// The name.
         name: String,
     },
-    /// Too many nested loops.
+    /// Loops that are nested too deeply.
     #[error("more than {limit} nested loops")]
     TooDeep {
-        /// Maximum nesting.
+        /// Maximum nesting of loops.
         limit: usize,
     },
-    /// A kernel that can be read but does not verify.
+    /// A kernel that the verifier rejects.
     #[error(transparent)]
     Verify(#[from] Problem),
 }
 
-/// Reads one kernel and verifies it.
+/// Parses one kernel and verifies it.
 ///
 /// # Errors
-/// The first syntax error, otherwise the first statement that does not verify.
+/// Returns the first syntax error, otherwise the first problem that the verifier finds.
 pub fn parse(text: &str) -> Result<Kernel, ParseError> {
     let (kernel, positions) = parse_with_positions(text)?;
     match verify(&kernel) {
@@ -89,10 +89,10 @@ pub fn parse(text: &str) -> Result<Kernel, ParseError> {
     }
 }
 
-/// Reads one kernel without verifying it.
+/// Parses one kernel without verifying it.
 ///
 /// # Errors
-/// The first syntax error.
+/// Returns the first syntax error.
 pub fn parse_unverified(text: &str) -> Result<Kernel, ParseError> {
     Ok(parse_with_positions(text)?.0)
 }
@@ -119,7 +119,7 @@ fn parse_with_positions(text: &str) -> Result<(Kernel, Positions), ParseError> {
     Ok((parser.kernel, parser.positions))
 }
 
-/// Locations of a kernel's parts in its text.
+/// Locations of a kernel's dims, buffers and statements in its text.
 #[derive(Default)]
 struct Positions {
     kernel: Position,
@@ -223,7 +223,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads statements up to `}` or `yield`.
+    /// Parses statements up to `}` or `yield`.
     fn block(&mut self, depth: usize) -> Parsed<Vec<Stmt>> {
         let mut statements = Vec::new();
         while !matches!(self.lexer.token, Token::Symbol("}") | Token::Word("yield")) {
@@ -279,8 +279,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the text after the mnemonic: type, then address or affine value, operands and
-    /// immediate.
+    /// Parses the text after the mnemonic: the type, then the address or affine expression, the
+    /// operands and the immediate.
     fn instruction(&mut self, op: Op) -> Parsed<Inst> {
         let row = op.row();
         let ty = self.ty()?;
@@ -355,8 +355,8 @@ impl<'a> Parser<'a> {
                 }
             }
             self.symbol(")")?;
-            // Inner values are defined after all initial values are read, so that no carried value
-            // can start from another.
+            // The loop's inner values are defined only now, after all initial values are parsed. An
+            // initial value can therefore not be one of them.
             for (position, name, init) in inner {
                 let inner = self.define(position, name, self.kernel.ty(init))?;
                 carries.push(Carry { inner, init, next: inner, result: inner });
@@ -396,7 +396,8 @@ impl<'a> Parser<'a> {
         Ok(Address { buffer, offset })
     }
 
-    /// Reads `4*%i - %n + 12`, with terms in any order. An atom may occur several times.
+    /// Parses an affine expression such as `4*%i - %n + 12`. Terms may have any order, and an atom
+    /// may occur several times.
     fn affine(&mut self) -> Parsed<Affine> {
         let mut affine = Affine::default();
         let mut negative = self.accept("-")?;

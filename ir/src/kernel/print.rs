@@ -1,7 +1,8 @@
-//! Prints kernels as text that [`super::parse`] reads back to the same kernel.
+//! Printer of kernels as text, which [`super::parse`] reads back to the same kernel.
 //!
-//! Values are printed by number; dims, buffers and variables by name. Floats are printed as the
-//! shortest decimal that reads back to the same bits, infinities and NaN as their bits.
+//! Values are printed by number, and dims, buffers and variables by name. Finite floats are printed
+//! as the shortest decimal that reads back to the same bits. Infinities and NaN are printed as
+//! their bits.
 //!
 //! ```text
 //! kernel sum_f32 where %n in 0..=1024 {
@@ -42,7 +43,7 @@ impl Display for Kernel {
     }
 }
 
-/// Returns the text of one statement in its kernel, for a loop with its body.
+/// Returns the text of one statement of a kernel. The text of a loop includes its body.
 pub fn statement_text(kernel: &Kernel, statement: &Stmt) -> String {
     struct Text<'a>(&'a Kernel, &'a Stmt);
     impl Display for Text<'_> {
@@ -64,12 +65,12 @@ pub fn statement_lines(kernel: &Kernel) -> Vec<u32> {
             *next += 1;
             if let Stmt::For(inner) = statement {
                 count(&inner.body, next, lines);
-                // The end of the loop, and a `yield` before it.
+                // Skips the line of the loop's end, and the line of the `yield` before it.
                 *next += 1 + u32::from(!inner.carries.is_empty());
             }
         }
     }
-    // The kernel's own line, and a line for each buffer.
+    // The first statement comes after the line with the kernel's name and one line for each buffer.
     let (mut next, mut lines) = (1 + u32::try_from(kernel.buffers.len()).unwrap_or(u32::MAX - 1), Vec::new());
     count(&kernel.body, &mut next, &mut lines);
     lines
@@ -121,7 +122,8 @@ fn instruction(kernel: &Kernel, f: &mut Formatter<'_>, inst: &Inst) -> Result {
         write!(f, "%{} = ", result.0)?;
     }
     write!(f, "{} {}", inst.op.row().mnemonic, inst.ty)?;
-    // One comma-separated list: address or affine value, operands, immediate.
+    // The address or affine expression, the operands and the immediate form one comma-separated
+    // list.
     let mut separator = " ";
     if let Some(address) = &inst.address {
         write!(f, "{separator}{}", AddressText(kernel, address))?;
@@ -158,11 +160,11 @@ impl Display for AddressText<'_> {
     }
 }
 
-/// An affine expression with a kernel's names of its atoms.
+/// Text of an affine expression, with the names that a kernel gives to its atoms.
 pub struct AffineText<'a>(
-    /// Kernel with the names.
+    /// Kernel that has the names.
     pub &'a Kernel,
-    /// The expression.
+    /// Expression to print.
     pub &'a Affine,
 );
 

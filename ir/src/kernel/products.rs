@@ -1,8 +1,8 @@
 //! Number of multiply-adds in a call of a kernel, by the type of the factors.
 //!
-//! The count includes all ops that sum products. Each lane of a `fma` counts as one, as does each
-//! byte of a `dot4_u8s8`, and each product of two elements in a tile product. For tiles, the count
-//! is that of whole tiles, even if rows are unused.
+//! The count includes all ops that sum products. Each lane of an `fma` counts as one multiply-add,
+//! each byte of a `dot4_u8s8` does too, and so does each product of two elements in a tile product.
+//! All rows of a tile count, even rows without data.
 //!
 //! ```
 //! use ixc_ir::kernel::{parse::parse, products::Counter};
@@ -53,26 +53,26 @@ impl AddAssign for Products {
     }
 }
 
-/// Multiply-adds of a kernel, for any values of its dims.
+/// Numbers of multiply-adds of a kernel, for any values of its dims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Products outside loops, and in loops with only constant trip counts.
+    /// Products outside loops, and in loops whose trip counts are all constants.
     once: Products,
-    /// Products in loops whose trip counts depend on dims: the trip counts of a nest, outermost
-    /// first, and the products of one innermost iteration.
+    /// Products in loops whose trip counts depend on dims. For each nest: the trip counts,
+    /// outermost first, and the products of one innermost iteration.
     loops: Vec<(Vec<Affine>, Products)>,
 }
 
 impl Counter {
-    /// Counts a verified kernel.
+    /// Counts the multiply-adds of a verified kernel.
     pub fn from_kernel(kernel: &Kernel) -> Counter {
         let mut counter = Counter::default();
         counter.block(kernel, &kernel.body, &mut Vec::new(), 1);
         counter
     }
 
-    /// Returns the products of a call with these dims. A negative trip count counts as 0, and sums
-    /// saturate.
+    /// Returns the multiply-adds of a call with these dims. A negative trip count counts as 0, and
+    /// sums saturate.
     pub fn count(&self, dims: &[i64]) -> Products {
         let mut sum = self.once;
         for (trips, each) in &self.loops {
@@ -131,8 +131,8 @@ fn inst_products(kernel: &Kernel, inst: &Inst) -> Products {
         Op::Dot2Bf16 => Products { bf16: 2 * n, ..Products::default() },
         Op::TileDotBf16 => Products { bf16: n * k(), ..Products::default() },
         Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => int8(n * k()),
-        // The words are sums of products of bytes, which count already. This op multiplies them by
-        // scales.
+        // `dot2_s16` multiplies 16-bit sums of products by scales. Those products were counted
+        // where they were computed.
         Op::Dot2S16 => Products::default(),
         Op::Splat
         | Op::Broadcast

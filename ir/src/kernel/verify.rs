@@ -1,16 +1,18 @@
-//! The kernel verifier: proofs of the properties that lowerings rely on, for untrusted kernels.
+//! The kernel verifier: it proves the properties that lowerings rely on, also for untrusted
+//! kernels.
 //!
-//! The input is any [`Kernel`], also one from a hostile plan. `Ok` guarantees:
+//! The input is any [`Kernel`], also one from a hostile plan. If the result is `Ok`, these
+//! statements hold:
 //!
 //! - Every id is in range and every type is valid. Every op has the operands, types and immediate
 //!   of the op table.
 //! - Every value and variable is defined once, before its uses, which are in the same body or in a
 //!   nested one.
-//! - No affine expression overflows 64 bits for any dims with which it is evaluated. Trips are
-//!   never negative, and a buffer with a negative size has no bytes and no access.
-//! - **Every access lies inside its declared buffer**, and its kind allows it. This holds for all
-//!   dims in range and all index values below their limit; [`bounds`] has the proof. Index values
-//!   are read only at offsets that the caller has checked.
+//! - No affine expression overflows 64 bits, for any dims with which it is evaluated. Trip counts
+//!   are never negative. A buffer with a negative size has no bytes, and no access to it.
+//! - **Every access lies inside its declared buffer**, and the buffer's kind allows it. This holds
+//!   for all dims in their ranges and all index values below their limit; [`bounds`] has the proof.
+//!   Index values are loaded only from offsets that the caller has checked.
 //!
 //! The *time* of a kernel has no bound: a hostile plan may loop for a long time.
 //!
@@ -28,26 +30,26 @@ use super::*;
 pub const MAX_DEPTH: usize = 32;
 /// Maximum number of dims, and of terms of one affine expression.
 pub const MAX_TERMS: usize = 64;
-/// Maximum bytes of a name.
+/// Maximum number of bytes of a name.
 pub const MAX_NAME: usize = 200;
-/// Maximum number of values, variables, buffers and statements: a hundred times the largest kernel
-/// that `ixc` generates.
+/// Maximum number of values, of variables, of buffers and of statements. It is a hundred times that
+/// of the largest kernel that `ixc` generates.
 pub const MAX_ITEMS: usize = 1 << 20;
 
-/// Part of a kernel that an error is about.
+/// Part of a kernel to which an error belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Site {
     /// The kernel as a whole.
     Kernel,
-    /// A dim, by its number.
+    /// A dim, by its index.
     Dim(usize),
-    /// A buffer, by its number.
+    /// A buffer, by its index.
     Buffer(usize),
     /// A statement.
     Statement {
-        /// Number in the order of the text, from 0. A loop comes before its body.
+        /// Index in the order of the text, from 0. A loop comes before the statements of its body.
         number: usize,
-        /// Mnemonic, `for` or `load_index`.
+        /// Mnemonic of the op, `for` or `load_index`.
         what: &'static str,
     },
 }
@@ -63,7 +65,7 @@ impl std::fmt::Display for Site {
     }
 }
 
-/// Reason why a kernel may not be run or lowered.
+/// Error of the verifier: the kernel must not be run or lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{site}: {problem}")]
 pub struct VerifyError {
@@ -77,14 +79,14 @@ pub struct VerifyError {
 /// A problem of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Too many items.
+    /// More items of one kind than the verifier accepts.
     #[error("{found} {what}, at most {max} are allowed")]
     TooMany {
-        /// `dims`, `values`, `nested loops`…
+        /// Name of the items, such as `dims`, `values` or `nested loops`.
         what: &'static str,
         /// Number of these items in the kernel.
         found: usize,
-        /// Max number of these items.
+        /// Maximum number of these items.
         max: usize,
     },
     /// A name that is not allowed.
@@ -102,22 +104,22 @@ pub enum Problem {
     /// A dim with an invalid range.
     #[error("range {lo}..={hi} must satisfy 0 <= lo <= hi <= {}", Dim::MAX)]
     DimRange {
-        /// Smallest value.
+        /// Smallest value of the range.
         lo: i64,
-        /// Largest value.
+        /// Largest value of the range.
         hi: i64,
     },
-    /// An id that the kernel does not have.
+    /// An id of an item that the kernel does not have.
     #[error("{what} {found} does not exist, the kernel has {count}")]
     Id {
-        /// `value`, `variable`, `dim`, `buffer`.
+        /// Kind of the item: `value`, `variable`, `dim` or `buffer`.
         what: &'static str,
-        /// The id that does not exist.
+        /// The id.
         found: u32,
-        /// Number of values, variables, dims or buffers in the kernel.
+        /// Number of items of this kind in the kernel.
         count: usize,
     },
-    /// A type that kernels may not use.
+    /// A type that [`Type::is_valid`] rejects.
     #[error(
         "value {value} has type {ty}; a vector has a power of two of lanes and at most {} bytes, a tile 1 to {} rows of 4 to {} bytes each, a multiple of 4",
         Type::MAX_BYTES,
@@ -125,7 +127,7 @@ pub enum Problem {
         Type::MAX_BYTES
     )]
     InvalidType {
-        /// Number of the value.
+        /// Id of the value.
         value: u32,
         /// Type of the value.
         ty: Type,
@@ -133,29 +135,29 @@ pub enum Problem {
     /// A statement that does not fit its op's row of the op table.
     #[error("must have {expected}, found {found}")]
     Shape {
-        /// Expected property.
+        /// Description of the expected shape.
         expected: String,
-        /// Actual property.
+        /// Description of the actual shape.
         found: String,
     },
     /// Types that break the op's type rule.
     #[error("must be {expected}")]
     Types {
-        /// Expected and actual types.
+        /// Text of the expected and the actual types.
         expected: String,
     },
-    /// A carried value whose four types differ.
+    /// A value that a loop carries, and whose four types are not all equal.
     #[error(
         "carried value {carry} must have one type throughout, found init {init}, inner {inner}, next {next}, result {result}"
     )]
     CarryTypes {
-        /// Number of the carried value in the loop.
+        /// Index of the carried value in the loop.
         carry: usize,
         /// Type before the loop.
         init: Type,
         /// Type in the body.
         inner: Type,
-        /// Type that the body gives.
+        /// Type of the value that the body passes to the next iteration.
         next: Type,
         /// Type after the loop.
         result: Type,
@@ -163,39 +165,39 @@ pub enum Problem {
     /// A value or variable that is used where it is not defined.
     #[error("{what} %{name} is not defined here; it must be defined before, in this body or one around it")]
     Undefined {
-        /// `value` or `variable`.
+        /// Kind of the item: `value` or `variable`.
         what: &'static str,
-        /// Number of the value, name of the variable.
+        /// Number of the value, or name of the variable.
         name: String,
     },
     /// A value or variable that is defined twice.
     #[error("{what} %{name} is defined already; it must be defined once")]
     Redefined {
-        /// `value` or `variable`.
+        /// Kind of the item: `value` or `variable`.
         what: &'static str,
-        /// Number of the value, name of the variable.
+        /// Number of the value, or name of the variable.
         name: String,
     },
-    /// An affine expression with terms that are not in normal form.
+    /// An affine expression whose terms are not sorted, or that has a zero coefficient.
     #[error("terms of an affine expression must be sorted, without repetition and without zeros")]
     NotNormal,
-    /// An affine expression over variables where only dims are allowed.
+    /// An affine expression with variables, in a place where only dims are allowed.
     #[error("{what} may vary with dims only")]
     NotOverDims {
-        /// `trip`, `size`, `below`.
+        /// Place of the expression: `trip`, `size` or `below`.
         what: &'static str,
     },
-    /// A number in an affine expression beyond its limit.
+    /// A number in an affine expression that is beyond its limit.
     #[error("{what} {found} must be in -{max}..={max}")]
     Coefficient {
-        /// `coefficient` or `constant`.
+        /// Role of the number: `coefficient` or `constant`.
         what: &'static str,
         /// The number that is too large.
         found: i64,
-        /// Largest magnitude.
+        /// Largest allowed magnitude.
         max: i64,
     },
-    /// An affine expression that could overflow.
+    /// An affine expression whose value could overflow.
     #[error("affine expression reaches {reach}, must stay below 2^{}", bounds::REACH_BITS)]
     Reach {
         /// Sum of the largest magnitudes of the expression's terms.
@@ -204,12 +206,12 @@ pub enum Problem {
     /// A trip count or bound that is negative for some dims.
     #[error("{what} is {least} for some dims, must be 0 or more for all dims")]
     Negative {
-        /// `trip`, `below`.
+        /// Place of the expression: `trip` or `below`.
         what: &'static str,
-        /// Minimum value.
+        /// Minimum value of the expression.
         least: i128,
     },
-    /// An access that the kind of its buffer does not allow.
+    /// An access that the buffer's kind does not allow.
     #[error("buffer %{buffer} is `{kind}`, must be {expected}")]
     Forbidden {
         /// Name of the buffer.
@@ -219,26 +221,27 @@ pub enum Problem {
         /// Kinds that allow the access.
         expected: &'static str,
     },
-    /// An access that may begin before its buffer.
+    /// An access that may begin before the start of its buffer.
     #[error("offset in buffer %{buffer} can be {least}, must be 0 or more")]
     BeforeStart {
         /// Name of the buffer.
         buffer: String,
-        /// Minimum offset.
+        /// Minimum offset of the access.
         least: i128,
     },
-    /// An access that may end after its buffer.
+    /// An access that may end after the end of its buffer.
     #[error("ends up to {excess} bytes after the end of buffer %{buffer}, must end inside for all dims in range")]
     AfterEnd {
         /// Name of the buffer.
         buffer: String,
-        /// Number of bytes after the end.
+        /// Maximum number of bytes after the end of the buffer.
         excess: i128,
     },
-    /// An index value at an offset that the caller has not checked.
+    /// A load of an index value at an offset that is not a multiple of 4. The caller has not
+    /// checked such values.
     #[error("index values must be read at multiples of 4, as the caller checks them; found {found}")]
     IndexAlignment {
-        /// A constant or coefficient that is not a multiple of 4.
+        /// Constant or coefficient of the offset that is not a multiple of 4.
         found: i64,
     },
 }
@@ -246,17 +249,17 @@ pub enum Problem {
 /// Proves that a kernel is well formed and stays inside its buffers.
 ///
 /// # Errors
-/// The first violation of the rules in the module's documentation.
+/// Returns the first violation of the rules in the module's documentation.
 pub fn verify(kernel: &Kernel) -> Result<(), VerifyError> {
     structure(kernel)?;
     bounds::prove(kernel)
 }
 
-/// Proves everything except the bounds of accesses. [`super::interpret`] needs no more, since it
-/// checks every access itself.
+/// Proves all rules of the module's documentation except the bounds of accesses.
+/// [`super::interpret`] needs only these, since it checks every access itself.
 ///
 /// # Errors
-/// The first violation.
+/// Returns the first violation.
 pub fn structure(kernel: &Kernel) -> Result<(), VerifyError> {
     let at = |site: Site| move |problem| VerifyError { site, problem };
     limits(kernel).and_then(|()| names(kernel)).map_err(at(Site::Kernel))?;
@@ -280,7 +283,7 @@ pub fn structure(kernel: &Kernel) -> Result<(), VerifyError> {
     checker.statements_of(&kernel.body, 0, &mut Vec::new(), &mut Vec::new())
 }
 
-/// Whether a kernel may have this name.
+/// Whether a kernel, a dim, a buffer or a variable may have this name.
 pub fn is_name(name: &str) -> bool {
     name.len() <= MAX_NAME
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -327,7 +330,7 @@ fn names(kernel: &Kernel) -> Result<(), Problem> {
 enum State {
     Undefined,
     InScope,
-    /// Defined in a body that has ended, so no longer in scope.
+    /// Defined in a loop body that has ended, and thus no longer in scope.
     Left,
 }
 
@@ -391,7 +394,8 @@ impl Checker<'_> {
         f.carries.iter().try_for_each(|carry| self.define(carry.inner))
     }
 
-    /// Checks carried values at the end of the body, while its values are in scope.
+    /// Checks the carried values of a loop at the end of its body, while the values of the body are
+    /// in scope.
     fn carries(&mut self, f: &For) -> Result<(), Problem> {
         for (number, carry) in f.carries.iter().enumerate() {
             self.check_use(carry.next)?;
@@ -454,7 +458,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks the immediate. Returns its value for the type rule.
+    /// Checks the immediate of an instruction. Returns its value as an integer, for the type rule.
     fn immediate(&self, inst: &Inst) -> Result<i64, Problem> {
         let ty = inst.ty;
         let bits = 8 * ty.elem.bytes();
@@ -463,7 +467,8 @@ impl Checker<'_> {
             (ImmKind::Int, Imm::Int(value)) => return Ok(*value),
             (ImmKind::Bytes, Imm::Bytes(bytes)) if bytes.len() == ty.bytes() as usize => return Ok(0),
             (ImmKind::Scalar, Imm::Float(_)) if ty.elem == Elem::F32 => return Ok(0),
-            // Immediates may be in the element's signed or unsigned range.
+            // An integer immediate may be in the signed or in the unsigned range of the element
+            // type.
             (ImmKind::Scalar, Imm::Int(value))
                 if ty.elem != Elem::F32 && (-(1i64 << (bits - 1))..1i64 << bits).contains(value) =>
             {

@@ -1,4 +1,4 @@
-//! Number of places of a state that an index op selects for a row. A *place* is a position, or an
+//! Number of places of a state that an index op chooses for a row. A *place* is a position, or an
 //! entry that several positions share.
 
 use std::fmt;
@@ -8,14 +8,15 @@ use std::str::FromStr;
 use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
-/// Positions of a block, for an index op that chooses blocks for each head: a power of two in this
-/// range. With at least 32 positions, each 32-bit word of selection bits belongs to one block, and
-/// the score of a block is cheap compared with the scores of its positions.
+/// Number of positions of a block, for an index op that chooses blocks for each head. It must be a
+/// power of two in this range. With at least 32 positions, each 32-bit word of selection bits
+/// belongs to a single block. The choice of blocks is then also cheap compared with the scores of
+/// all positions.
 pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 
 /// Number of places that an index op chooses for a row. The number depends only on the row's
-/// position. Attention's blocks and parts over the chosen places therefore also depend only on the
-/// position.
+/// position. The work of attention over the chosen places is therefore also divided by the position
+/// alone.
 ///
 /// ```
 /// use ixc_ir::plan::{PositionChoice, ChoiceUnit};
@@ -39,9 +40,10 @@ pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 pub struct PositionChoice {
     /// Maximum number of places that are chosen by their scores.
     pub top_k: u32,
-    /// Number of positions that are scored together: 1, or the length of a run or an entry.
+    /// Number of positions that are chosen together: 1, or the length of a run, an entry or a
+    /// block.
     pub every: u32,
-    /// Kind of place.
+    /// Unit in which places are chosen.
     pub of: ChoiceUnit,
 }
 
@@ -49,16 +51,16 @@ pub struct PositionChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ChoiceUnit {
-    /// Positions, in whole runs. The positions after the last whole run are always chosen.
+    /// Runs of positions. The positions after the last whole run are always chosen.
     Positions,
     /// Complete entries, each of several positions.
     Entries,
-    /// Positions, in whole blocks. The block of the row's own position is always chosen, up to that
+    /// Blocks of positions. The block of the row's own position is always chosen, up to that
     /// position.
     Blocks,
 }
 
-/// Text that names no choice.
+/// Error for a text that is not a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a choice of places, such as `16 chosen in runs of 4`")]
 pub struct ChoiceError;
@@ -70,13 +72,13 @@ impl ChoiceError {
     }
 }
 
-/// Text between the two numbers of a choice.
+/// Text of a choice between its two numbers.
 const FORMS: [(ChoiceUnit, &str); 3] = [
     (ChoiceUnit::Positions, " chosen in runs of "),
     (ChoiceUnit::Entries, " chosen entries of "),
     (ChoiceUnit::Blocks, " chosen in blocks of "),
 ];
-/// Text after the number of positions that are chosen one by one.
+/// Text of a choice after its number, if positions are chosen one by one.
 const SINGLE: &str = " chosen";
 
 impl fmt::Display for PositionChoice {
@@ -104,7 +106,7 @@ impl FromStr for PositionChoice {
 }
 
 impl PositionChoice {
-    /// Whether the choice has at least one place, and whole runs or blocks.
+    /// Whether the choice has at least one place, and only whole runs or blocks.
     pub fn is_valid(self) -> bool {
         let is_whole = match self.of {
             ChoiceUnit::Positions | ChoiceUnit::Blocks => self.top_k.is_multiple_of(self.every),
@@ -113,7 +115,8 @@ impl PositionChoice {
         self.top_k > 0 && self.every > 0 && is_whole
     }
 
-    /// Returns the number of places that a row at `position` would see without the index op.
+    /// Returns the number of places that a row at `position` would see if no index op restricted
+    /// it.
     pub fn visible_places(self, position: u32) -> u32 {
         let positions = position.saturating_add(1);
         match self.of {
@@ -122,7 +125,7 @@ impl PositionChoice {
         }
     }
 
-    /// Returns the number of places that a row at `position` sees.
+    /// Returns the number of places that a row at `position` sees with the choice.
     pub fn count(self, position: u32) -> u32 {
         let (seen, every) = (self.visible_places(position), self.every.max(1));
         match self.of {
@@ -136,13 +139,13 @@ impl PositionChoice {
     }
 
     /// Whether a row at `position` sees all places that it would see without the index op. If so,
-    /// kernels read the state directly, as without an index op. This is true for all positions
-    /// before [`PositionChoice::beyond`], and for no later position.
+    /// kernels read the state directly. This is true for all positions before
+    /// [`PositionChoice::beyond`], and for no later position.
     pub fn is_all(self, position: u32) -> bool {
         self.count(position) == self.visible_places(position)
     }
 
-    /// Returns the first position whose row does not see all places.
+    /// Returns the first position whose row does not see all earlier places.
     ///
     /// ```
     /// use ixc_ir::plan::{PositionChoice, ChoiceUnit::*};
@@ -154,7 +157,8 @@ impl PositionChoice {
     /// ```
     pub fn beyond(self) -> u32 {
         let every = self.every.max(1);
-        // The end of the first place after `top_k`, or the beginning of the first such block.
+        // The last position of the first place that exceeds `top_k`. With blocks, the first
+        // position of that block.
         match self.of {
             ChoiceUnit::Positions => (self.top_k / every).saturating_add(1).saturating_mul(every) - 1,
             ChoiceUnit::Entries => self.top_k.saturating_add(1).saturating_mul(every) - 1,
@@ -171,7 +175,7 @@ impl PositionChoice {
         u64::from(self.top_k) + behind
     }
 
-    /// Returns the number of positions that share a bit in the index op's result.
+    /// Returns the number of positions that share one bit of the index op's result.
     pub fn of_bit(self) -> u32 {
         match self.of {
             ChoiceUnit::Positions | ChoiceUnit::Blocks => 1,

@@ -1,12 +1,14 @@
-//! Decodes postcard with a limit on memory that is proportional to the bytes read.
+//! Decoder of the postcard encoding, with a memory limit that is proportional to the number of
+//! bytes read.
 //!
-//! A byte can become many bytes in memory: six bytes encode an empty loop of 136, one byte a
-//! `String` of 24. The decoder therefore counts the size in memory of each list element, and of
-//! each list and text with its allocation. At every point, the sum may be at most
-//! [`MEMORY_PER_BYTE`] times the bytes read so far, plus [`SLACK`]. A larger value is rejected
-//! before it is allocated.
+//! An encoded byte can become many bytes in memory. An empty loop takes six encoded bytes but 136
+//! in memory, and an empty `String` one encoded byte but 24 in memory. The decoder therefore counts
+//! the memory of each list element, and of the allocation of each list and text. The sum may never
+//! exceed [`MEMORY_PER_BYTE`] times the bytes read so far, plus [`SLACK`]. A larger value is
+//! rejected before it is allocated.
 //!
-//! Plans from `ixc` take about eight times their encoded bytes in memory, tokenizers six times.
+//! Plans that `ixc` writes take about eight times their encoded size in memory, and tokenizers six
+//! times.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,15 +18,15 @@ use postcard::de_flavors::Flavor;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-/// Maximum bytes of memory for each byte read.
+/// Maximum number of bytes in memory for each encoded byte.
 pub const MEMORY_PER_BYTE: usize = 16;
-/// Bytes of memory that are allowed besides [`MEMORY_PER_BYTE`], because the largest part of a plan
-/// may be read first.
+/// Memory that is allowed in addition to [`MEMORY_PER_BYTE`], because the part of a plan with the
+/// highest ratio may be decoded first.
 pub const SLACK: usize = 4 << 20;
-/// Minimum bytes that an allocation takes in addition to its content (glibc's malloc).
+/// Minimum overhead of an allocation in bytes (glibc's malloc).
 const ALLOCATION: usize = 16;
 
-/// The problem with the bytes of a value.
+/// Reason why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes do not encode a value of this type.
@@ -33,7 +35,7 @@ pub enum DecodeError {
     /// The value would take too much memory.
     #[error("its first {bytes} bytes need more than {MEMORY_PER_BYTE} times their size in memory, more than any plan")]
     Memory {
-        /// Bytes read so far.
+        /// Number of bytes read so far.
         bytes: usize,
     },
 }
@@ -47,7 +49,7 @@ impl DecodeError {
     }
 }
 
-/// Decodes a value. Returns it and the bytes after it.
+/// Decodes a value. Returns the value, and the remaining bytes.
 ///
 /// # Errors
 /// See [`DecodeError`].
@@ -67,7 +69,7 @@ pub fn take_from_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<(T,
     }
 }
 
-/// The input, and the number of bytes taken from it.
+/// The encoded input, with the number of bytes that were read from it.
 struct Input<'de> {
     bytes: &'de [u8],
     taken: Rc<Cell<usize>>,
@@ -98,7 +100,7 @@ impl<'de> Flavor<'de> for Input<'de> {
     }
 }
 
-/// Postcard's deserializer, which counts the memory of decoded values.
+/// Postcard's deserializer with a count of the memory of decoded values.
 struct Decoder<'de> {
     inner: postcard::Deserializer<'de, Input<'de>>,
     taken: Rc<Cell<usize>>,
@@ -107,12 +109,12 @@ struct Decoder<'de> {
 }
 
 impl<'de> Decoder<'de> {
-    /// Counts memory before it is allocated. Fails above the limit.
+    /// Counts memory before it is allocated. Fails if the sum exceeds the limit.
     fn make(&mut self, bytes: usize) -> postcard::Result<()> {
         self.made = self.made.saturating_add(bytes);
         let allowed = self.taken.get().saturating_mul(MEMORY_PER_BYTE).saturating_add(SLACK);
         self.refused |= self.made > allowed;
-        // Postcard's errors carry no text; the caller checks `refused`.
+        // Postcard's errors cannot carry text, so the caller checks `refused`.
         if self.refused { Err(postcard::Error::SerdeDeCustom) } else { Ok(()) }
     }
 
@@ -131,7 +133,7 @@ impl<'de> Decoder<'de> {
     }
 }
 
-/// Forwards methods for types without lists to postcard.
+/// Forwards the methods for types without lists to postcard.
 macro_rules! plain {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
@@ -206,7 +208,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, _: V) -> postcard::Result<V::Value> {
-        // No type that is decoded here has a map.
+        // No type that this decoder reads contains a map.
         Err(postcard::Error::WontImplement)
     }
 
@@ -229,8 +231,8 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 }
 
-/// The elements of a list, which has its own allocation, or of a tuple or struct, which is stored
-/// in its owner.
+/// The elements of a list, tuple or struct. A list has its own allocation; tuples and structs are
+/// stored in their owner.
 struct Elements<'a, 'de> {
     decoder: &'a mut Decoder<'de>,
     left: usize,
@@ -252,8 +254,8 @@ impl<'de> de::SeqAccess<'de> for Elements<'_, 'de> {
     }
 
     fn size_hint(&self) -> Option<usize> {
-        // The input may be shorter than the claimed number of elements. Serde reserves at most a
-        // mebibyte from this hint.
+        // The input may have fewer elements than it claims. Serde reserves at most a mebibyte
+        // because of this hint.
         Some(self.left)
     }
 }
@@ -323,8 +325,8 @@ mod tests {
 
     #[test]
     fn oversized_values_are_refused_before_allocation() {
-        // An empty text is one encoded byte and 24 bytes in memory: eight more than the limit for
-        // one byte.
+        // An empty `String` is one encoded byte and 24 bytes in memory: eight bytes more than the
+        // limit for one byte.
         let texts = |count: usize| postcard::to_allocvec(&vec![String::new(); count]).unwrap();
         let allowed = SLACK / (size_of::<String>() - MEMORY_PER_BYTE);
         assert_eq!(take_from_bytes::<Vec<String>>(&texts(allowed - 100)).unwrap().0.len(), allowed - 100);
@@ -332,7 +334,7 @@ mod tests {
         let error = take_from_bytes::<Vec<String>>(&bytes).unwrap_err();
         let DecodeError::Memory { bytes: read } = error else { panic!("{error}") };
         assert!((allowed - 100..allowed + 100).contains(&read), "{read}");
-        // Numbers stay within the limit.
+        // A list of numbers stays within the limit.
         let numbers = vec![7u32; 4 << 20];
         assert_eq!(take_from_bytes::<Vec<u32>>(&postcard::to_allocvec(&numbers).unwrap()).unwrap().0, numbers);
     }

@@ -1,14 +1,14 @@
-//! Checks of weights: storage, and the decisions of passes about them.
+//! Checks of weights: their storage, and the decisions of passes about them.
 
 use super::TypeError;
 use crate::format::Format;
 use crate::graph::{Part, Weight, WeightChoices};
 
-/// Checks that a weight can be stored: a file format, 1 to 4 dimensions, whole blocks, and a size
-/// that fits.
+/// Checks that a weight can be stored. Its format must be a weight format. It must have 1 to 4
+/// dimensions and whole blocks, and its size must fit in 63 bits.
 ///
 /// # Errors
-/// [`TypeError::Weight`].
+/// Fails with [`TypeError::Weight`].
 pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
     let error = |problem: String| TypeError::Weight {
         name: weight.name.clone(),
@@ -31,7 +31,7 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         return Err(error(format!("has a last dimension that is not a multiple of the block of {block} elements")));
     };
     match lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)) {
-        // Files and pointers have signed offsets.
+        // The size must fit in 63 bits, because files and pointers have signed offsets.
         Some(bytes) if i64::try_from(bytes).is_ok() => {}
         Some(_) | None => return Err(error("has more bytes than fit 63 bits".to_string())),
     }
@@ -48,7 +48,8 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
             return Err(error(format!("ends after the {rows} rows of {tensor:?}; it begins at row {from}")));
         }
     }
-    // A slice and a part are read from the bytes of the whole tensor.
+    // The bytes of a slice or part are read from those of the whole tensor, so its size must fit
+    // too.
     let tensor = weight.tensor_shape();
     let bytes = tensor.split_last().and_then(|(&last, lead)| {
         let row = weight.format.row_bytes(last)?.max(weight.stored_format().row_bytes(last).unwrap_or(0));
@@ -63,8 +64,8 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
 /// Maximum characters of a tiling, or of its reason.
 const CHOICE_CHARS: usize = 1 << 10;
 
-/// Checks the decisions of passes about a weight: formats must fit its own format and its shape,
-/// and `tile` and `why` must be one line.
+/// Checks the decisions of passes about a weight. Formats must fit the weight's format and shape.
+/// `tile` and `why` must each be one line.
 fn check_choice(weight: &Weight) -> Result<(), String> {
     let WeightChoices { stored, layout, activations, tile, why, shard: _ } = &weight.choice;
     if let &Some(stored) = stored {

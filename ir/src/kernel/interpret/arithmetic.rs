@@ -4,12 +4,12 @@ use super::bf16;
 use super::vector::{Lane, Vector};
 use crate::kernel::{Elem, Type};
 
-/// Returns `a < b ? a : b`. With NaN, and for two zeros, this is `b`, as on x86.
+/// Returns `a < b ? a : b`. If an operand is NaN, or both are zeros, the result is `b`, as on x86.
 pub fn min(a: f32, b: f32) -> f32 {
     if a < b { a } else { b }
 }
 
-/// Returns `a > b ? a : b`. With NaN, and for two zeros, this is `b`, as on x86.
+/// Returns `a > b ? a : b`. If an operand is NaN, or both are zeros, the result is `b`, as on x86.
 pub fn max(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
@@ -23,7 +23,7 @@ pub fn to_i32(a: f32) -> i32 {
     if RANGE.contains(&nearest) { nearest as i32 } else { i32::MIN }
 }
 
-/// Applies a float function to each pair of lanes.
+/// Applies a function to each pair of float lanes.
 #[inline]
 pub fn float2(lanes: usize, a: &Vector, b: &Vector, f: impl Fn(f32, f32) -> f32) -> Vector {
     Vector::from_lanes(lanes, |i| f(a.lane(i), b.lane(i)))
@@ -34,8 +34,8 @@ pub fn fma(lanes: usize, a: &Vector, b: &Vector, c: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| a.lane::<f32>(i).mul_add(b.lane(i), c.lane(i)))
 }
 
-/// Applies an integer function to each pair of lanes, in 64 bits, which hold every exact result.
-/// Truncates results to the element.
+/// Applies a function to each pair of integer lanes. It computes in 64 bits, which hold every exact
+/// result, and truncates results to the element's width.
 #[inline]
 pub fn int2(ty: Type, a: &Vector, b: &Vector, f: impl Fn(i64, i64) -> i64) -> Vector {
     let lanes = usize::from(ty.lanes);
@@ -55,24 +55,24 @@ pub fn less(lanes: usize, a: &Vector, b: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| -i32::from(a.lane::<f32>(i) < b.lane::<f32>(i)))
 }
 
-/// Shifts integers right; the upper bits become zeros.
+/// Shifts each integer lane right by `by` bits. The upper bits become zeros.
 pub fn shift_unsigned(ty: Type, a: &Vector, by: usize) -> Vector {
     let mask = (1i64 << (8 * ty.elem.bytes())) - 1;
     int2(ty, a, a, |a, _| (a & mask) >> by)
 }
 
-/// Applies an integer function to each lane, between types of different width.
+/// Applies a function to each integer lane. The lanes of the result may have another width.
 pub fn resize(ty: Type, from: Type, a: &Vector, f: impl Fn(i64) -> i64) -> Vector {
     Vector::from_ints(ty, |i| f(a.int(from.elem, i)))
 }
 
-/// Zero-extends integers.
+/// Zero-extends integer lanes to a wider type.
 pub fn extend_unsigned(ty: Type, from: Type, a: &Vector) -> Vector {
     let mask = (1i64 << (8 * from.elem.bytes())) - 1;
     resize(ty, from, a, |a| a & mask)
 }
 
-/// Saturates integers to a narrower type.
+/// Saturates signed integer lanes to a narrower type.
 pub fn narrow_signed(ty: Type, from: Type, a: &Vector) -> Vector {
     let limit = 1i64 << (8 * ty.elem.bytes() - 1);
     resize(ty, from, a, |a| a.clamp(-limit, limit - 1))
@@ -83,12 +83,13 @@ pub fn convert<A: Lane, B: Lane>(lanes: usize, a: &Vector, f: impl Fn(A) -> B) -
     Vector::from_lanes(lanes, |i| f(a.lane(i)))
 }
 
-/// Returns alternating lanes of `a` and `b`, as bf16.
+/// Converts floats to bf16, and returns alternating lanes of `a` and `b`.
 pub fn bf16_pairs(lanes: usize, a: &Vector, b: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| bf16::from_f32(if i % 2 == 0 { a.lane(i / 2) } else { b.lane(i / 2) }))
 }
 
-/// Folds the upper half onto the lower until one lane is left. The lower half is the first operand.
+/// Applies `float` or `int` to the lower and the upper half, until one lane is left. The lower half
+/// is the first operand.
 pub fn reduce(ty: Type, a: &Vector, float: impl Fn(f32, f32) -> f32, int: impl Fn(i32, i32) -> i32) -> Vector {
     let mut folded = *a;
     let mut lanes = usize::from(ty.lanes);

@@ -5,7 +5,7 @@ use super::vector::Vector;
 use crate::format::grids::{BYTE_TABLES, TABLES};
 use crate::kernel::{Imm, QUARTERS, Type};
 
-/// Returns this constant in each lane.
+/// Returns a vector with the constant `imm` in each lane.
 pub fn splat(ty: Type, imm: &Imm) -> Vector {
     match imm {
         Imm::Float(value) => Vector::from_lanes(usize::from(ty.lanes), |_| *value),
@@ -14,7 +14,7 @@ pub fn splat(ty: Type, imm: &Imm) -> Vector {
     }
 }
 
-/// Returns a constant of bytes.
+/// Returns a vector of the constant bytes `imm`.
 pub fn bytes_of(imm: &Imm) -> Vector {
     let mut vector = Vector::ZERO;
     if let Imm::Bytes(bytes) = imm {
@@ -23,14 +23,14 @@ pub fn bytes_of(imm: &Imm) -> Vector {
     vector
 }
 
-/// Returns the lane `lane` in every lane.
+/// Returns a vector with lane `lane` of `a` in every lane.
 pub fn repeat_element(ty: Type, a: &Vector, lane: usize) -> Vector {
     let element = a.int(ty.elem, lane);
     Vector::from_ints(ty, |_| element)
 }
 
-/// Returns alternating groups of `unit` bytes of `a` and of `b`. They come from half `half` of
-/// every 16 bytes.
+/// Returns alternating groups of `unit` bytes of `a` and of `b`. In every 16 bytes, the groups come
+/// from half `half` of the operands.
 pub fn unpack(ty: Type, a: &Vector, b: &Vector, unit: usize, half: usize) -> Vector {
     let mut vector = Vector::ZERO;
     for chunk in (0..ty.bytes() as usize).step_by(16) {
@@ -48,12 +48,13 @@ pub fn swap_pairs(lanes: usize, a: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| a.lane::<i32>(i ^ 1))
 }
 
-/// Returns alternating lanes of the lower half and of the upper half.
+/// Returns alternating lanes of the lower half and of the upper half of `a`.
 pub fn interleave(lanes: usize, a: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| a.lane::<u16>(i / 2 + i % 2 * (lanes / 2)))
 }
 
-/// Selects bytes within every 16 bytes by number. A number with the top bit set gives 0.
+/// Selects bytes of `a` by number within every 16 bytes. If the top bit of a number is set, the
+/// result is 0.
 pub fn shuffle_bytes(lanes: usize, a: &Vector, numbers: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| {
         let by = numbers.lane::<u8>(i);
@@ -61,14 +62,14 @@ pub fn shuffle_bytes(lanes: usize, a: &Vector, numbers: &Vector) -> Vector {
     })
 }
 
-/// Returns entries of a table.
+/// Returns the entries of table `table` whose indices are the lanes of `a`.
 pub fn lookup(lanes: usize, a: &Vector, table: usize) -> Vector {
     let table = TABLES[table];
     Vector::from_lanes(lanes, |i| table[a.lane::<u32>(i) as usize % table.len()])
 }
 
-/// Returns one byte of entries of a table. `low` and `high` have the bytes of the entries' numbers.
-/// `immediate` selects the table and the byte.
+/// Returns one byte of a 32-bit table entry for each byte of the entry's lane. Bytes of `low` and
+/// `high` form the entry's index. `immediate` selects the table and the byte of the lane.
 pub fn lookup_quarter(lanes: usize, low: &Vector, high: &Vector, immediate: usize) -> Vector {
     let (table, quarter) = (TABLES[immediate / QUARTERS as usize], immediate % QUARTERS as usize);
     Vector::from_lanes(lanes, |i| {
@@ -77,14 +78,16 @@ pub fn lookup_quarter(lanes: usize, low: &Vector, high: &Vector, immediate: usiz
     })
 }
 
-/// Returns entries of a table of bytes. `low` and `high` have the bytes of the entries' numbers.
+/// Returns entries of a table of bytes. For each byte lane, `low` and `high` have the bytes of the
+/// entry's index.
 pub fn lookup_byte(lanes: usize, low: &Vector, high: &Vector, table: usize) -> Vector {
     let table = BYTE_TABLES[table];
     let number = |i| usize::from(u16::from_le_bytes([low.lane(i), high.lane(i)]));
     Vector::from_lanes(lanes, |i| table[number(i) % table.len()])
 }
 
-/// Per 8 bytes: returns eight bits of `a` from each bit number in `from` on.
+/// Returns eight bits of `a` in each byte. They begin at the bit number in `from`, within the same
+/// 8 bytes of `a`.
 pub fn multishift(lanes: usize, a: &Vector, from: &Vector) -> Vector {
     Vector::from_lanes(lanes, |i| {
         let eight = u64::from_le_bytes(std::array::from_fn(|byte| a.lane((i & !7) + byte)));
@@ -92,10 +95,10 @@ pub fn multishift(lanes: usize, a: &Vector, from: &Vector) -> Vector {
     })
 }
 
-/// Returns lanes of `a` where the mask is set, otherwise lanes of `b`.
+/// Returns lanes of `a` where the mask's lane is all ones, otherwise lanes of `b`.
 ///
 /// # Errors
-/// If a lane of the mask is neither all ones nor all zeros.
+/// Fails if a lane of the mask is neither all ones nor all zeros.
 pub fn select(lanes: usize, mask: &Vector, a: &Vector, b: &Vector) -> Result<Vector, InterpretError> {
     for lane in 0..lanes {
         let found = mask.lane::<u32>(lane);

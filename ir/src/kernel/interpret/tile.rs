@@ -1,4 +1,4 @@
-//! The tile ops of the interpreter: matrices of bytes, row after row without gaps.
+//! Tile ops of the interpreter. A tile is a matrix of bytes, stored row after row without gaps.
 //!
 //! ```text
 //! acc : tile<2x3xi32>, a : tile<2x8xi8>, b : tile<2x12xi8>
@@ -8,11 +8,11 @@
 use super::{InterpretError, Machine, bf16, int};
 use crate::kernel::{Inst, Op, Type};
 
-/// The bytes of a tile.
+/// Bytes of a tile, row after row.
 pub type Tile = Vec<u8>;
 
 impl Machine<'_> {
-    /// Returns the rows at an address.
+    /// Reads a tile's rows from a buffer.
     pub fn tile_load(&self, inst: &Inst) -> Result<Tile, InterpretError> {
         let (op, stride) = (inst.op.row().mnemonic, int(&inst.imm));
         let Some(address) = &inst.address else { return Ok(Tile::new()) };
@@ -24,7 +24,7 @@ impl Machine<'_> {
         Ok((0..usize::from(inst.ty.rows)).flat_map(|row| &buffer[at + row * stride..][..bytes]).copied().collect())
     }
 
-    /// Writes the rows to an address.
+    /// Writes a tile's rows to a buffer.
     pub fn tile_store(&mut self, inst: &Inst) -> Result<(), InterpretError> {
         let (op, stride) = (inst.op.row().mnemonic, int(&inst.imm));
         let Some(address) = &inst.address else { return Ok(()) };
@@ -40,7 +40,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Returns the result of a `tile_dot_` op.
+    /// Returns the tile that a `tile_dot_` op computes.
     pub fn tile_dot(&self, inst: &Inst) -> Tile {
         let acc = &self.tiles[inst.operands[0].index()];
         let factor = |i: usize, signed: bool| {
@@ -57,7 +57,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Sets the result.
+    /// Sets the result of an instruction to a tile.
     pub fn set_tile(&mut self, inst: &Inst, tile: Tile) -> Result<(), InterpretError> {
         if let Some(value) = inst.result {
             self.tiles[value.index()] = tile;
@@ -66,39 +66,40 @@ impl Machine<'_> {
     }
 }
 
-/// Returns the range of a row in a tile's bytes.
+/// Returns the range of bytes of one row of a tile.
 fn row(ty: Type, row: usize) -> std::ops::Range<usize> {
     let bytes = ty.row_bytes() as usize;
     row * bytes..(row + 1) * bytes
 }
 
-/// Factor of a product of tiles.
+/// Factor of a product of two tiles.
 #[derive(Clone, Copy)]
 struct Factor<'a> {
     tile: &'a Tile,
     ty: Type,
-    /// Whether the factor's bytes are signed. bf16 always have signs.
+    /// Whether the bytes of the factor are signed. Factors of bf16 are always signed.
     signed: bool,
 }
 
 impl Factor<'_> {
-    /// Returns the four bytes of column `n` of row `m`.
+    /// Returns the four bytes of the factor in row `m` and column `n`.
     fn column(self, m: usize, n: usize) -> [u8; 4] {
         column(self.tile, self.ty, m, n)
     }
 
-    /// Returns the value of a byte, signed or unsigned.
+    /// Returns the value of a byte, signed or unsigned as the factor requires.
     fn number(self, byte: u8) -> i32 {
         if self.signed { i32::from(byte as i8) } else { i32::from(byte) }
     }
 }
 
-/// Returns column `n` of row `m`. A column has 4 bytes: one sum, two bf16 or four bytes.
+/// Returns the four bytes in row `m` and column `n`. They hold one sum, two bf16 numbers or four
+/// integers.
 fn column(tile: &Tile, ty: Type, m: usize, n: usize) -> [u8; 4] {
     tile[row(ty, m)].as_chunks().0[n]
 }
 
-/// Adds the dot products of groups of 4 bytes to `acc`; sums wrap.
+/// Adds the dot products of groups of four integers to `acc`. Sums wrap.
 fn dot_bytes(ty: Type, acc: &Tile, a: Factor<'_>, b: Factor<'_>) -> Tile {
     let mut result = Tile::with_capacity(acc.len());
     for m in 0..usize::from(ty.rows) {
@@ -115,8 +116,8 @@ fn dot_bytes(ty: Type, acc: &Tile, a: Factor<'_>, b: Factor<'_>) -> Tile {
     result
 }
 
-/// Adds the dot products of bf16 pairs to `acc`. Even and odd products have separate sums, which
-/// are added at the end.
+/// Adds the dot products of bf16 pairs to `acc`. The products of even elements and of odd elements
+/// have separate sums, which are added at the end.
 fn dot_bf16(ty: Type, acc: &Tile, a: Factor<'_>, b: Factor<'_>) -> Tile {
     let single = |pair: [u8; 4], i: usize| bf16::to_f32(u16::from_le_bytes([pair[2 * i], pair[2 * i + 1]]));
     let mut result = Tile::with_capacity(acc.len());

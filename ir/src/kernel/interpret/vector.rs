@@ -1,8 +1,8 @@
-//! The interpreter's registers: 64 bytes, read and written as lanes of any type.
+//! Vector values of the interpreter: 64 bytes that can be read and written as lanes of any type.
 
 use crate::kernel::{Elem, Type};
 
-/// A register of the widest vector. Lanes beyond a value's type are ignored.
+/// A vector of the maximum width. Bytes beyond the lanes of a value's type are ignored.
 #[derive(Clone, Copy)]
 pub struct Vector(
     /// The bytes of the lanes, little-endian, the lowest lane first.
@@ -11,9 +11,9 @@ pub struct Vector(
 
 /// Type that a lane can be read and written as.
 pub trait Lane: Copy {
-    /// Returns the lane of this number.
+    /// Returns the lane at index `lane`.
     fn read(vector: &Vector, lane: usize) -> Self;
-    /// Overwrites a lane.
+    /// Overwrites the lane at index `lane`.
     fn write(self, vector: &mut Vector, lane: usize);
 }
 
@@ -36,16 +36,16 @@ macro_rules! lane {
 lane! { u8 i8 u16 i16 u32 i32 f32 }
 
 impl Vector {
-    /// A register of zeros.
+    /// A vector of zeros.
     pub const ZERO: Vector = Vector([0; Type::MAX_BYTES as usize]);
 
-    /// Returns one lane.
+    /// Returns the lane at index `lane`.
     #[inline]
     pub fn lane<T: Lane>(&self, lane: usize) -> T {
         T::read(self, lane)
     }
 
-    /// Returns a vector with these lowest lanes and zeros.
+    /// Returns a vector whose first `lanes` lanes are given by `value`. All other lanes are zero.
     #[inline]
     pub fn from_lanes<T: Lane>(lanes: usize, mut value: impl FnMut(usize) -> T) -> Vector {
         let mut vector = Vector::ZERO;
@@ -55,7 +55,7 @@ impl Vector {
         vector
     }
 
-    /// Returns a lane as a sign-extended integer of the element's width.
+    /// Returns an integer lane of the element's width, sign-extended.
     #[inline]
     pub fn int(&self, elem: Elem, lane: usize) -> i64 {
         match elem {
@@ -65,7 +65,7 @@ impl Vector {
         }
     }
 
-    /// Returns lanes from integers, modulo the element's width.
+    /// Returns a vector of type `ty` from integers, each truncated to the element's width.
     #[inline]
     pub fn from_ints(ty: Type, mut value: impl FnMut(usize) -> i64) -> Vector {
         let lanes = usize::from(ty.lanes);
@@ -76,14 +76,15 @@ impl Vector {
         }
     }
 
-    /// Returns `bytes` from byte `first` on, in the lowest bytes.
+    /// Returns a vector whose lowest bytes are the `bytes` bytes from byte `first` on.
     pub fn bytes_from(&self, first: usize, bytes: usize) -> Vector {
         let mut vector = Vector::ZERO;
         vector.0[..bytes].copy_from_slice(&self.0[first..first + bytes]);
         vector
     }
 
-    /// Returns `bytes` of `a` from `a_first` on, then as many of `b` from `b_first` on.
+    /// Returns `bytes` bytes of `a` from `a_first` on, followed by the same number of bytes of `b`
+    /// from `b_first` on.
     pub fn join(a: &Vector, b: &Vector, a_first: usize, b_first: usize, bytes: usize) -> Vector {
         let mut vector = a.bytes_from(a_first, bytes);
         vector.0[bytes..2 * bytes].copy_from_slice(&b.0[b_first..b_first + bytes]);

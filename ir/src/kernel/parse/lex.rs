@@ -1,17 +1,17 @@
-//! Tokens of kernel text: words, `%names`, numbers and symbols. Spaces, line ends and comments
-//! between them are skipped.
+//! Lexical tokens of kernel text: words, `%names`, numbers and symbols. Spaces, line ends and
+//! comments between tokens are skipped.
 
 use super::{ParseError, ParseProblem};
 
-/// Maximum characters of text that an error quotes.
+/// Maximum number of characters of the text that an error quotes.
 const QUOTED: usize = 40;
 
 /// A location in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// Column number in characters, from 1.
     pub column: usize,
 }
 
@@ -28,7 +28,7 @@ impl Position {
     }
 }
 
-/// A token.
+/// A lexical token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token<'a> {
     /// A keyword, mnemonic, type or kernel name.
@@ -55,13 +55,13 @@ impl std::fmt::Display for Token<'_> {
     }
 }
 
-/// Symbols. If one begins with another, the longer one comes first.
+/// Punctuation marks. If one mark is the beginning of another, the longer mark comes first.
 const SYMBOLS: [&str; 16] = ["..=", "..", "{", "}", "(", ")", "[", "]", ",", ":", "=", "+", "-", "*", "<", ">"];
 
-/// Reads a text token by token.
+/// Lexer, which reads a text token by token.
 pub struct Lexer<'a> {
     rest: &'a str,
-    /// Location of `rest`.
+    /// Location of `rest`, the text after the current token.
     next: Position,
     /// The current token.
     pub token: Token<'a>,
@@ -70,7 +70,7 @@ pub struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// Starts at the first token.
+    /// Returns a lexer at the first token of a text.
     pub fn new(text: &'a str) -> Result<Lexer<'a>, ParseError> {
         let start = Position::default();
         let mut lexer = Lexer { rest: text, next: start, token: Token::End, position: start };
@@ -133,8 +133,8 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Returns the end of a number: digits, letters (`0x`, `e`), a point with a digit after it (`0..4`
-/// is a range) and the sign of an exponent.
+/// Returns the length of a number. It consists of digits, letters (`0x`, `e`), a point with a digit
+/// after it (`0..4` is a range), and the sign of an exponent.
 fn number_end(text: &str) -> usize {
     let bytes = text.as_bytes();
     let hexadecimal = text.starts_with("0x");

@@ -1,20 +1,20 @@
-//! The proof that every access stays inside its buffer, which evaluates expressions at corners of a
-//! box.
+//! Proof that every access stays inside its buffer. It finds the minimum of affine expressions over
+//! boxes of variables and dims.
 //!
-//! Every expression is affine, so its minimum over a box is at a corner. A variable runs over
-//! `0..=limit - 1`. Its `limit` (the trip count, or the bound of index values) is affine in dims.
-//! If the expression falls with the variable, `limit - 1` replaces the variable, otherwise 0. The
-//! result is exact and affine in dims alone. Dims then run over a box. Each takes the end of its
-//! range that minimises the expression.
+//! An affine expression has its minimum over a box at a corner. A variable runs over `0..=limit -
+//! 1`. Its `limit`, a trip count or the bound of index values, is affine in dims. If the variable's
+//! coefficient is negative, the proof replaces the variable by `limit - 1`, otherwise by 0. The
+//! result is exact and affine in dims only. Dims also run over a box. For each dim, the proof takes
+//! the end of its range that minimises the expression.
 //!
-//! An access of `bytes` at `offset` is proven if the minimums of `offset` and of
-//! `size - offset - bytes` are not negative. The `bytes` of a tile reach from its first row to the
-//! end of its last. Sizes and limits stay symbolic until the variables are gone.
-//! `32*%n - 32*(%n - 1) - 32` is therefore 0, not a difference of two extremes.
+//! An access of `bytes` at `offset` is proven if the minimums of `offset` and of `size - offset -
+//! bytes` are not negative. For a tile, `bytes` is the distance from the start of its first row to
+//! the end of its last row. Sizes and limits stay symbolic until all variables are replaced. `32*%n
+//! - 32*(%n - 1) - 32` is therefore exactly 0, and not a difference of two extremes.
 //!
-//! A body runs only if all trips around it are at least 1, and the code after a `load_index` only
-//! if the index's limit is at least 1. These conditions narrow the box (`DimBox::narrow`). An empty
-//! box proves anything: that code never runs.
+//! A loop body runs only if the trip counts of all enclosing loops are at least 1. The code after a
+//! `load_index` runs only if the limit of the index is at least 1. These conditions narrow the box
+//! of dims (`DimBox::narrow`). If the box is empty, the code never runs and needs no proof.
 //!
 //! ```text
 //! where %n in 0..=9    buffer %x : read 32*%n
@@ -22,28 +22,29 @@
 //! for %i in 0..%n { load f32x8 %x[0] }      proven: here %n is 1..=9
 //! ```
 //!
-//! Addresses, sizes, limits and `index` values must stay below 2^61 in magnitude ([`REACH_BITS`])
-//! for all dims of the box, with the magnitudes of all terms added. They and their sums then fit 64
-//! bits in any order of computation.
+//! Addresses, sizes, limits and `index` values must be below 2^61 in magnitude ([`REACH_BITS`]) for
+//! all dims of the box, even if the magnitudes of all terms are added. These values and their sums
+//! then fit in 64 bits in any order of computation.
 //!
-//! The proof itself computes in 128 bits. For each of up to 64 variables (2^6), it multiplies a
-//! coefficient (2^40) by each coefficient of a limit (2^40) and a dim (2^31). A limit has up to 64
-//! dims (2^6). The proof does this once for an offset and once for a size. The total is 2^124, with
-//! room for the constants, which are smaller.
+//! The proof itself computes in 128 bits. It replaces up to 64 variables (2^6). For each, it
+//! multiplies a coefficient (2^40) by the coefficients of a limit (2^40), each with a dim (2^31). A
+//! limit has up to 64 dims (2^6). The proof adds such sums for an offset and for a size. The total
+//! is 2^124, with room for the constants, which are smaller.
 //!
-//! The proof is one pass. The time for an access is proportional to its number of terms times the
-//! number of terms of the limits. It is incomplete only if it needs a limit over two or more dims
-//! jointly (`for %i in 0..%n + %m`, `%x[0]`); no generator needs that.
+//! The proof is one pass over the kernel. The time for an access is proportional to its number of
+//! terms times the number of terms of the limits. The proof fails for a valid kernel only if it
+//! would need a condition on two or more dims together (`for %i in 0..%n + %m`, `%x[0]`). No
+//! generator makes such a kernel.
 
 use super::{Problem, Site, VerifyError, what};
 use crate::kernel::op::Memory;
 use crate::kernel::*;
 
-/// Power of 2 that no affine expression of a verified kernel reaches. Sums of them still fit 64
-/// bits.
+/// Exponent of 2 in the exclusive bound of all affine expressions of a verified kernel. Sums of
+/// several such values still fit in 64 bits.
 pub const REACH_BITS: u32 = 61;
 
-/// Checks the derivation above: the product of all factors, twice. The constants add no more.
+/// Checks that the product of all factors in the module's derivation, times two, is in range.
 const _: () = {
     let (coefficient, dim, terms) = (Affine::MAX_COEFFICIENT as i128, Dim::MAX as i128, super::MAX_TERMS as i128);
     assert!(Affine::MAX_CONSTANT <= Affine::MAX_COEFFICIENT && Affine::MAX_CONSTANT < 1 << REACH_BITS);
@@ -53,13 +54,13 @@ const _: () = {
 const LOADABLE: &str = "`read`, `read_write` or `scratch`";
 const STORABLE: &str = "`write`, `read_write` or `scratch`";
 
-/// Bytes of an index value, a `u32`.
+/// Number of bytes of an index value, a `u32`.
 const INDEX_BYTES: i64 = 4;
 
-/// Proves all accesses of a kernel whose structure has been verified.
+/// Proves all accesses of a kernel. The caller must have verified its structure.
 ///
 /// # Errors
-/// The first access, size or trip that cannot be proven.
+/// Returns the first access, size or trip count that cannot be proven.
 pub fn prove(kernel: &Kernel) -> Result<(), VerifyError> {
     let ranges = kernel.dims.iter().map(|dim| (i128::from(dim.lo), i128::from(dim.hi))).collect();
     let dims = DimBox { ranges, empty: false };
@@ -76,7 +77,7 @@ pub fn prove(kernel: &Kernel) -> Result<(), VerifyError> {
 
 struct Prover<'a> {
     kernel: &'a Kernel,
-    /// Exclusive upper bound of each variable in scope.
+    /// Exclusive upper bound of each variable; `None` if the variable is not in scope.
     limits: Vec<Option<&'a Affine>>,
     statements: usize,
 }
@@ -130,11 +131,11 @@ impl<'a> Prover<'a> {
         self.access(address, bytes, dims)
     }
 
-    /// Returns the number of bytes from a tile's first row to the end of its last.
+    /// Returns the number of bytes from the start of a tile's first row to the end of its last row.
     fn rows(&self, inst: &Inst) -> Result<i64, Problem> {
         let stride = if let Imm::Int(stride) = inst.imm { stride } else { -1 };
         let extent = inst.ty.extent(stride).and_then(|extent| i64::try_from(extent).ok());
-        // Unreachable: the type rule has rejected any other stride.
+        // Unreachable: the type rule has rejected strides that are out of range.
         extent.ok_or_else(|| Problem::Types { expected: format!("a stride that is not negative, found {stride}") })
     }
 
@@ -142,7 +143,8 @@ impl<'a> Prover<'a> {
         if !matches!(self.kernel.buffers[address.buffer.index()].kind, BufferKind::Index { .. }) {
             return Err(self.forbidden(address, "`index`"));
         }
-        // An unaligned value would overlap two checked values, and would itself be unchecked.
+        // The caller checks values at multiples of 4. A value at another offset would overlap two
+        // of them, and be unchecked itself.
         let mut numbers = address.offset.terms.iter().map(|(_, c)| *c).chain([address.offset.constant]);
         match numbers.find(|c| c % INDEX_BYTES != 0) {
             Some(found) => Err(Problem::IndexAlignment { found }),
@@ -175,14 +177,14 @@ impl<'a> Prover<'a> {
         Ok(())
     }
 
-    /// Returns the minimum over all variables and dims.
+    /// Returns the minimum of an expression over all variables and dims.
     fn least(&self, affine: &Wide, dims: &DimBox) -> i128 {
         let mut over_dims = Wide { constant: affine.constant, dims: affine.dims.clone(), vars: Vec::new() };
         for &(var, c) in &affine.vars {
             if c < 0
                 && let Some(limit) = self.limits[var.index()]
             {
-                // Adds `c * (limit - 1)`.
+                // The variable's coefficient is negative, so this adds `c * (limit - 1)`.
                 over_dims.constant += c * (i128::from(limit.constant) - 1);
                 for &(atom, by) in &limit.terms {
                     if let Atom::Dim(dim) = atom {
@@ -194,7 +196,7 @@ impl<'a> Prover<'a> {
         dims.least(over_dims.constant, &over_dims.dims)
     }
 
-    /// Checks that no partial sum of the expression overflows, in any order of computation.
+    /// Checks that no partial sum of an expression overflows, in any order of computation.
     fn reach(&self, affine: &Affine, dims: &DimBox) -> Result<(), Problem> {
         if dims.empty {
             return Ok(());
@@ -215,8 +217,8 @@ fn in_reach(reach: i128) -> Result<(), Problem> {
     if reach < 1 << REACH_BITS { Ok(()) } else { Err(Problem::Reach { reach }) }
 }
 
-/// An affine expression in 128 bits. Sums of such expressions cannot overflow: see the module's
-/// derivation.
+/// An affine expression with 128-bit coefficients. The sums that the proof computes cannot
+/// overflow; see the module's derivation.
 struct Wide {
     constant: i128,
     /// Coefficient of each dim.
@@ -235,7 +237,7 @@ impl Wide {
         self.add(affine, -1);
     }
 
-    /// Adds `sign * affine`. The two expressions must not have a variable in common.
+    /// Adds `sign * affine`. A variable must not occur in both expressions.
     fn add(&mut self, affine: &Affine, sign: i128) {
         self.constant += sign * i128::from(affine.constant);
         for &(atom, c) in &affine.terms {
@@ -248,12 +250,12 @@ impl Wide {
     }
 }
 
-/// Possible dims at a statement.
+/// Box of the dims with which a statement can run.
 #[derive(Clone)]
 struct DimBox {
-    /// `lo..=hi` of each dim.
+    /// Range `lo..=hi` of each dim.
     ranges: Vec<(i128, i128)>,
-    /// Whether the statement never runs. The ranges then have no meaning.
+    /// Whether the statement never runs. If so, the ranges have no meaning.
     empty: bool,
 }
 
@@ -263,18 +265,18 @@ impl DimBox {
         constant + coefficients.iter().zip(&self.ranges).map(term).sum::<i128>()
     }
 
-    /// Returns the maximum of an expression over dims.
+    /// Returns the maximum over the box of an expression in dims.
     fn most(&self, affine: &Affine) -> i128 {
         affine.terms.iter().fold(i128::from(affine.constant), |sum, &(atom, c)| sum + self.extreme(atom, c, true))
     }
 
-    /// Returns the maximum of an expression over dims, with the magnitudes of all terms added.
+    /// Returns the maximum over the box of the sum of the magnitudes of all terms.
     fn magnitude(&self, affine: &Affine) -> i128 {
         let term = |&(atom, c): &(Atom, i64)| self.extreme(atom, c.abs(), true);
         affine.terms.iter().map(term).sum::<i128>() + i128::from(affine.constant).abs()
     }
 
-    /// Returns the maximum or minimum of `c * atom`.
+    /// Returns the maximum of `c * atom` over the box, or the minimum. Returns 0 for a variable.
     fn extreme(&self, atom: Atom, c: i64, most: bool) -> i128 {
         match atom {
             Atom::Dim(dim) => {
@@ -305,14 +307,14 @@ impl DimBox {
         }
         for &(atom, c) in &limit.terms {
             let Atom::Dim(dim) = atom else { continue };
-            // c * dim >= 1 - (maximum of the rest)
+            // `c * dim >= 1 - (maximum of the other terms)`
             let need = 1 - (self.most(limit) - self.extreme(atom, c, true));
             let (lo, hi) = &mut self.ranges[dim.index()];
             let c = i128::from(c);
             if c > 0 {
                 *lo = (*lo).max(need.div_euclid(c) + i128::from(need.rem_euclid(c) != 0));
             } else {
-                // dim <= need / c, rounded down, with both signs flipped
+                // `dim <= need / c`, rounded down. Both signs are flipped, because `c` is negative.
                 *hi = (*hi).min((-need).div_euclid(-c));
             }
             self.empty |= *lo > *hi;
