@@ -1,4 +1,4 @@
-//! Pseudorandom numbers for inputs of kernels, draws of experts and tests.
+//! Pseudorandom numbers for kernel inputs, random choices of experts, and tests.
 
 /// Mixes the bits of a number, so that each bit of the result depends on all bits (the finaliser of
 /// SplitMix64).
@@ -8,12 +8,12 @@ pub fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// SplitMix64 generator: small, seeded, the same on every machine.
+/// SplitMix64 generator: a small generator whose numbers depend only on the seed, on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Starts from a seed.
+    /// Returns a generator with this seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
@@ -34,7 +34,7 @@ impl Random {
         self.below(len as u64) as usize
     }
 
-    /// Returns true with a chance of one in `n`.
+    /// Returns true with a probability of `1 / n`.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -44,7 +44,7 @@ impl Random {
         (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 
-    /// Returns `count` bytes.
+    /// Returns `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.bits() as u8).collect()
     }

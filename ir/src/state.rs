@@ -1,6 +1,6 @@
-//! Kinds of state, which lasts from one step of a model to the next, in one table. A graph's module
-//! declares each state of a model, and a plan has a table of them. The runtime uses the properties
-//! listed here and never asks which op touches a state.
+//! Kinds of state, in one table. A state is kept from one step of a model to the next. A graph's
+//! module declares each state of a model, and a plan has a list of them. The runtime uses the
+//! properties listed here, and never asks which ops access a state.
 //!
 //! | kind | fields | can be |
 //! | --- | --- | --- |
@@ -15,32 +15,32 @@
 //! state @ssm.2 : recurrent f32[32, 128, 128] {rollback = snapshot}
 //! ```
 //!
-//! To add a kind, add a row here. Ops name the kind that they take. Memory, truncation, reuse of
-//! prefixes and statistics follow from the row.
+//! To add a kind, add a row here. Ops specify the kind that they accept. The code for memory,
+//! truncation, reuse of prefixes and statistics reads the row.
 
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 
-/// Symbol of the dimension of a field that counts positions.
+/// Symbol of the dimension that counts positions in the fields of a state.
 pub const POSITIONS: &str = "S";
 
 /// Method of returning a state to an earlier position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Rollback {
-    /// Cut at the position: data of later positions is dropped.
+    /// Truncation at the position: data of later positions are dropped.
     Cut,
-    /// Restore a copy that was made at the position. Other positions cannot be restored.
+    /// Restoration of a copy that was made at the position. Other positions cannot be restored.
     Snapshot,
-    /// No method: only a reset to the beginning.
+    /// No method. Such a state can only be reset to the beginning.
     None,
 }
 
 impl Rollback {
-    /// All methods.
+    /// All methods, in the order of their declaration.
     pub const ALL: [Rollback; 3] = [Rollback::Cut, Rollback::Snapshot, Rollback::None];
 
-    /// Returns the word in IR text.
+    /// Returns the method's word in IR text.
     pub fn word(self) -> &'static str {
         match self {
             Rollback::Cut => "cut",
@@ -50,32 +50,32 @@ impl Rollback {
     }
 }
 
-/// A field that a kind of state has.
+/// A field that all states of a kind have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldRow {
     /// Name of the field.
     pub name: &'static str,
-    /// Possible formats; the first is the default. In formats with blocks ([`crate::cache`]), whole
-    /// blocks fill the last dimension.
+    /// Possible formats. The first is the default. In quantised block formats ([`crate::cache`]),
+    /// the last dimension must be whole blocks.
     pub formats: &'static [Format],
     /// Whether the field's second dimension counts positions: `[columns, S, width]`. Otherwise all
-    /// dimensions are numbers.
+    /// dimensions are fixed numbers.
     pub positions: bool,
-    /// Whether positions are interleaved, [`crate::plan::KEY_LANES`] at a time:
-    /// `[columns, S / 16, width, 16]`, in f16.
+    /// Whether [`crate::plan::KEY_LANES`] positions are interleaved. In f16, the layout is
+    /// `[columns, S / 16, width, 16]`.
     pub lanes: bool,
-    /// Whether the bytes of a dropped position must be zeroed. Kernels multiply them by a weight of
-    /// 0, and an infinity would then give NaN. Formats with blocks have no infinities.
+    /// Whether the bytes of dropped positions must be set to zero. Kernels multiply them by a
+    /// weight of 0, so an infinity would give NaN. Quantised block formats have no infinities.
     pub cleared: bool,
 }
 
 impl FieldRow {
-    /// Returns the default format.
+    /// Returns the field's default format.
     pub const fn format(&self) -> Format {
         self.formats[0]
     }
 
-    /// Returns the names of its formats: `f16, q8_0 or q4_0`.
+    /// Returns the names of the possible formats, such as `f16, q8_0 or q4_0`.
     pub fn formats(&self) -> String {
         let names: Vec<&str> = self.formats.iter().map(|format| format.name()).collect();
         match &names[..] {
@@ -88,29 +88,29 @@ impl FieldRow {
 /// A kind of state.
 #[derive(Clone, Copy, Debug)]
 pub struct StateRow {
-    /// The kind.
+    /// Kind that this row declares.
     pub kind: StateKind,
     /// Name in IR text.
     pub name: &'static str,
-    /// Fields, in order.
+    /// Fields of the state, in order.
     pub fields: &'static [FieldRow],
-    /// Possible methods of returning to an earlier position; the first is the default.
+    /// Possible methods of returning to an earlier position. The first is the default.
     pub rollbacks: &'static [Rollback],
-    /// Whether a state may need only its last positions (`window`).
+    /// Whether a state of this kind may have a window, so that it keeps only the last positions.
     pub windowed: bool,
-    /// Whether sequences with a common beginning may share the state's data of that beginning.
+    /// Whether sequences with a common prefix may share the state's data of that prefix.
     pub shared: bool,
-    /// One line of documentation.
+    /// Documentation of the kind in one line.
     pub doc: &'static str,
 }
 
 macro_rules! state_kinds {
     ($($kind:ident $name:literal { $($field:ident: $($format:ident)|+ positions $positions:literal lanes $lanes:literal cleared $cleared:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
-        /// A kind of state.
+        /// Kind of a state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum StateKind { $(#[doc = $doc] $kind),* }
 
-        /// The table of kinds, in the order of [`StateKind`].
+        /// Table of all kinds, in the order of [`StateKind`].
         pub static STATES: &[StateRow] = &[$(StateRow {
             kind: StateKind::$kind, name: $name,
             fields: &[$(FieldRow { name: stringify!($field), formats: &[$(Format::$format),+], positions: $positions, lanes: $lanes, cleared: $cleared }),*],
@@ -127,17 +127,17 @@ state_kinds! {
 }
 
 impl StateKind {
-    /// Returns the kind's row of the table.
+    /// Returns the kind's row of [`STATES`].
     pub fn row(self) -> &'static StateRow {
         &STATES[self as usize]
     }
 
-    /// Returns the kind of this name.
+    /// Returns the kind with this name, or `None`.
     pub fn from_name(name: &str) -> Option<StateKind> {
         STATES.iter().find(|row| row.name == name).map(|row| row.kind)
     }
 
-    /// Returns the position of the field of this name, which the table must list.
+    /// Returns the index of the field with this name, which the kind must have.
     pub fn field(self, name: &str) -> u32 {
         match self.row().fields.iter().position(|field| field.name == name) {
             Some(i) => i as u32,
@@ -155,11 +155,11 @@ mod tests {
         for (i, row) in STATES.iter().enumerate() {
             assert_eq!((row.kind as usize, StateKind::from_name(row.name)), (i, Some(row.kind)));
             assert!(!row.fields.is_empty() && !row.rollbacks.is_empty());
-            // A state that can be cut at positions has data for each position.
+            // A state that can be cut at a position must have data for each position.
             let positions = row.fields.iter().all(|field| field.positions);
             assert_eq!(row.rollbacks.contains(&Rollback::Cut), positions, "{}", row.name);
             assert!(positions || !(row.windowed || row.shared), "{}", row.name);
-            // Formats with blocks must be formats that caches support.
+            // All quantised block formats of fields must be formats that the KV cache supports.
             let known = |format: &Format| !format.is_quantised() || crate::cache::Codes::from_format(*format).is_some();
             assert!(row.fields.iter().all(|field| !field.formats.is_empty() && field.formats.iter().all(known)));
         }

@@ -1,4 +1,4 @@
-//! Numbers in text for readers, with one set of units for all of `ixc`.
+//! Numbers in text for readers. All of `ixc` uses these units.
 //!
 //! | what | units | as |
 //! | --- | --- | --- |
@@ -18,7 +18,7 @@
 
 use std::fmt;
 
-/// An amount of bytes, in binary units.
+/// A number of bytes, printed in binary units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -30,12 +30,12 @@ impl fmt::Display for Bytes {
         }
         let step = ((self.0.ilog2() / 10) as usize).min(UNITS.len());
         let (value, unit) = (self.0 as f64 / f64::powi(1024.0, step as i32), UNITS[step - 1]);
-        // Limits are stated as `64 MiB`, without a fraction.
+        // Whole numbers are printed without a fraction, such as `64 MiB`.
         if value.fract() == 0.0 { write!(f, "{value:.0} {unit}") } else { write!(f, "{value:.1} {unit}") }
     }
 }
 
-/// A count, in decimal units.
+/// A count, printed in decimal units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64);
 
@@ -50,7 +50,8 @@ impl fmt::Display for Count {
     }
 }
 
-/// A number of things: `1 token`, `2 tokens`. The noun takes an `s`.
+/// Returns a number with its noun, such as `1 token` or `2 tokens`. The plural of the noun must end
+/// in `s`.
 pub fn count_text(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")

@@ -1,12 +1,12 @@
-//! Every format of files against the Python package `gguf`: both dequantise pseudo-random blocks to
-//! the same bits. `formats/generate.py` wrote the checksums.
+//! Tests every format of files against the Python package `gguf`. Both must dequantise the same
+//! pseudo-random blocks to the same bits. `formats/generate.py` computed the checksums.
 
 use ixc_ir::format::{FORMATS, Format};
 
 /// Number of blocks of each format.
 const BLOCKS: usize = 64;
 
-/// Returns the same blocks as `blocks` in `formats/generate.py`.
+/// Returns the same blocks as the function `blocks` of `formats/generate.py`.
 fn blocks(format: Format) -> Vec<u8> {
     let (mut state, size) = (1u64, format.block_bytes());
     let mut next = move || {
@@ -24,7 +24,7 @@ fn blocks(format: Format) -> Vec<u8> {
 }
 
 fn checksum(x: &[f32]) -> u64 {
-    // Adding 0 turns -0 into 0.
+    // Adding 0 turns -0 into 0, so that the sign of a zero does not change the checksum.
     let bytes = x.iter().flat_map(|x| (x + 0.0).to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

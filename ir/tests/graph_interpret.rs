@@ -39,7 +39,7 @@ fn check(text: &str, weights: &[&[f32]], args: &[Value], expected: &[Value]) {
     assert_eq!(run(text, &weights, args).unwrap(), expected, "{text}");
 }
 
-/// Checks that values are equal up to one rounding of f32 each.
+/// Checks that the values are equal, with a tolerance of one f32 rounding each.
 fn near(found: &Value, expected: &[f32]) {
     let Value::F32 { data, .. } = found else { panic!("{found:?}") };
     assert_eq!(data.len(), expected.len());
@@ -132,7 +132,7 @@ fn elementwise_ops() {
     let silu = "func @f(%x: f32[T, 2]) -> (f32[T, 2]) { %y = silu %x return %y }";
     let y = run(silu, &[], &[f32s(&[1, 2], &[0.0, 1.0])]).unwrap();
     near(&y[0], &[0.0, 0.731_058_6]);
-    // exp(-x) overflows to infinity on one side and vanishes on the other.
+    // For x = -1e4, exp(-x) overflows to infinity. For x = 1e4, it becomes 0.
     let y = run(silu, &[], &[f32s(&[1, 2], &[-1e4, 1e4])]).unwrap();
     near(&y[0], &[0.0, 1e4]);
     let softcap = "func @f(%x: f32[T, 2]) -> (f32[T, 2]) { %y = softcap %x {cap = 30.0} return %y }";
@@ -155,11 +155,13 @@ fn streams_are_weighted_and_mixed() {
     let text = "weight @s : f32[3] weight @b : f32[8] func @f(%x: f32[T, 8]) -> (f32[T, 8]) {
         %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125, magnitude = 2.0} return %w }";
     let base = [0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0];
-    // Each part has its own scale. The softmax of ln 3 and 0 gives 3/4 and 1/4.
+    // The weights of input, output and matrix have one scale each. The softmax of ln 3 and 0 gives
+    // 3/4 and 1/4.
     let row = [0.5, 0.0, 3.0, 0.0, 3f32.ln(), 0.0, 0.0, 3f32.ln()];
     let y = run(text, &[bytes(&[2.0, 0.0, 1.0]), bytes(&base)], &[f32s(&[1, 8], &row)]).unwrap();
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    // Rows and columns are equal: 7/8 and 3/8, each divided by the sum plus 1/8, three times.
+    // Rows and columns have the same numbers, 7/8 and 3/8. Both are divided by their sum plus 1/8,
+    // three times.
     let (mut a, mut b) = (0.875, 0.375);
     for _ in 0..3 {
         (a, b) = (a / (a + b + 0.125), b / (a + b + 0.125));
@@ -170,7 +172,8 @@ fn streams_are_weighted_and_mixed() {
         %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125, magnitude = 2.0} return %w }";
     let y = run(text, &[bytes(&[2.0]), bytes(&[0.0, 1.0])], &[f32s(&[1, 2], &[0.5, 0.0])]).unwrap();
     near(&y[0], &expected[..2].iter().map(|&x| x as f32).collect::<Vec<_>>());
-    // Separate streams: no matrix, and eps is added to the output's weights.
+    // Without a matrix, streams stay separate. `eps` is then also added to the weights of the
+    // output.
     let text = "weight @s : f32[2] weight @b : f32[4] func @f(%x: f32[T, 4]) -> (f32[T, 4]) {
         %w = stream.weights %x, @s, @b {streams = 2, iterations = 0, eps = 0.125, magnitude = 3.0} return %w }";
     let y = run(text, &[bytes(&[2.0, 0.5]), bytes(&[0.0, 1.0, 0.0, -1.0])], &[f32s(&[1, 4], &[0.5, 0.0, 3.0, 0.0])]);
@@ -182,7 +185,7 @@ fn streams_are_weighted_and_mixed() {
     check(text, &[], &[streams.clone(), f32s(&[1, 3], &[2.0, 3.0, 9.0])], &[f32s(&[1, 2], &[32.0, 64.0])]);
     let text = "func @f(%x: f32[T, 2, 2], %y: f32[T, 2], %w: f32[T, 8]) -> (f32[T, 2, 2]) {
         %z = stream.mix %x, %y, %w return %z }";
-    // Each stream comes from a column of the matrix.
+    // Each output stream is mixed with the weights of one column of the matrix.
     let w = f32s(&[1, 8], &[9.0, 9.0, 100.0, 1000.0, 1.0, 2.0, 3.0, 4.0]);
     let z = f32s(&[1, 2, 2], &[131.0, 162.0, 1042.0, 1084.0]);
     check(text, &[], &[streams.clone(), f32s(&[1, 2], &[1.0, 1.0]), w], &[z]);
@@ -216,7 +219,7 @@ fn rope_rotates_pairs_by_position_and_copies_the_rest() {
         let y = run(&rope_text(style, "_, _"), &[bytes(&[2.0])], &[x.clone(), i32s(&[1], &[2])]).unwrap();
         near(&y[0], &[cos, sin, 3.0, 4.0]);
     }
-    // A frequency factor divides the angle.
+    // The frequency factor divides the angle of its pair.
     let (sin, cos) = (1f64.sin() as f32, 1f64.cos() as f32);
     let y = run(&rope_text("norm", "@f, _"), &[bytes(&[2.0])], &[x, i32s(&[1], &[2])]).unwrap();
     near(&y[0], &[cos, sin, 3.0, 4.0]);
@@ -255,7 +258,7 @@ fn scaled_rope_follows_the_formulas() {
     assert_eq!(yarn[46], plain[46] / 4.0);
 }
 
-/// Tests a ramp with ends between pairs: 20.94 and 45.03.
+/// Tests a ramp whose ends are between pairs, at 20.94 and 45.03.
 #[test]
 fn untruncated_yarn_ramp_has_fractional_ends() {
     let plain = RopeAttrs::plain(10_000.0, 128, RopeStyle::Neox);
@@ -317,7 +320,7 @@ fn centre_takes_the_mean_away() {
     );
 }
 
-/// Tests that the limit applies to the activation's result.
+/// Tests that the limit applies to the activation function's result, not to its argument.
 #[test]
 fn a_limited_silu_bounds_its_result() {
     let text = "func @f(%g: f32[T, 3], %u: f32[T, 3]) -> (f32[T, 3]) {

@@ -1,4 +1,5 @@
-//! Properties of the graph IR over random modules. Seeds are fixed; a failure prints its seed.
+//! Properties of the graph IR that random modules must have. Seeds are fixed, and a failure prints
+//! its seed.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +38,7 @@ fn printed_modules_read_back_equal() {
 fn random_modules_cover_every_op() {
     let ops = |m: &RandomModule| m.module.functions[0].ops.iter().map(|op| op.kind).collect::<Vec<_>>();
     let seen: BTreeSet<_> = (0..20).flat_map(|seed| ops(&random_module(seed, Formats::All))).collect();
-    // Random groups have one rank, which has no peer.
+    // Random groups have one rank, so they have no ops that need a peer.
     let missing: Vec<&str> = OPS.iter().filter(|row| !seen.contains(&row.kind)).map(|row| row.mnemonic).collect();
     assert_eq!(missing, ["send", "recv"]);
 }
@@ -58,7 +59,8 @@ fn every_random_module_can_be_interpreted() {
         count += 1;
         overflows.extend((!is_finite).then_some(seed));
     }
-    // A decay that another recurrence computes can be a growth. Few modules have one, and no model.
+    // If another op computes a decay, it may be above 1, and the state may overflow. Few random
+    // modules have such a decay, and no model does.
     let text = format!("of {count} modules, the seeds {overflows:?} give results that are not finite");
     assert!(overflows.len() * 16 <= count && overflows.iter().all(|&seed| seed < 200), "{text}");
 }
@@ -86,7 +88,7 @@ fn a_broken_module_is_an_error_and_never_a_panic() {
         let m = random_module(seed % 40, Formats::All);
         let mut rng = Random::new(seed);
         let broken = mutate(&m.module, &mut rng);
-        // Printing also works for modules that do not verify.
+        // Printing must also work for modules that the verifier rejects.
         let text = broken.to_string();
         if verify(&broken).is_err() {
             continue;

@@ -1,6 +1,6 @@
-//! Tests of groups. `tests/ranks/*.ix` have the graph of each rank after a line `// rank`, and the
-//! expected error, if the graphs do not match.
-//! `IXC_BLESS=1 cargo test -p ixc-ir --test graph_ranks` rewrites their expectations.
+//! Tests of groups of ranks. The files `tests/ranks/*.ix` have the graph of each rank after a line
+//! `// rank`. If the graphs do not match, the file also has the expected error. `IXC_BLESS=1 cargo
+//! test -p ixc-ir --test graph_ranks` rewrites the expectations.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn groups_match_or_give_the_recorded_error() -> Result<(), Box<dyn std::error::E
     })
 }
 
-/// Returns the results of `@f` on each rank.
+/// Returns each rank's results of `@f`.
 fn run(text: &str, x: &Value) -> Result<Vec<Vec<Value>>, InterpretError> {
     let (modules, weights) = (graphs(text).unwrap(), Vec::new());
     RankInterpreter::new(modules.iter().map(|module| (module, &weights as _)))?.run("f", std::slice::from_ref(x))
@@ -34,7 +34,8 @@ fn f32s(dims: [usize; 2], data: &[f32]) -> Value {
     Value::F32 { dims: dims.to_vec(), data: data.to_vec() }
 }
 
-/// Sums depend on their order: (1 + 1e8) - 1e8 is 0 in f32, but 1 + (1e8 - 1e8) is 1.
+/// Tests a sum that depends on the order of additions: (1 + 1e8) - 1e8 is 0 in f32, but 1 + (1e8 -
+/// 1e8) is 1.
 #[test]
 fn sums_are_in_the_order_of_ranks() {
     let rank = |rank: u32, factor: &str| {
@@ -80,7 +81,7 @@ func @f(%x: f32[T, 2], %r: i32[T]) -> (f32[T, 4]) {
     let rows = Value::I32 { dims: vec![2], data: vec![0, 0] };
     let y = f32s([2, 4], &[1.0, 2.0, 2.0, 4.0, 3.0, 4.0, 6.0, 8.0]);
     assert_eq!(group.run("f", &[x.clone(), rows.clone()]).unwrap(), [[y.clone()], [y]]);
-    // One graph on its own has no peer.
+    // A graph that is interpreted alone has no other rank for its collectives.
     let error = Interpreter::new(&modules[0], &weights).unwrap().run("f", vec![x, rows]).unwrap_err();
     assert_eq!(error.to_string(), "send needs the graphs of all 2 ranks; this is rank 0 alone");
 }

@@ -40,7 +40,7 @@ fn f32_bits(lanes: &[u32]) -> Vec<u8> {
     lanes.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// Returns a vector type over all of `bytes`.
+/// Returns the vector type of `elem` with as many lanes as `bytes` has.
 fn over(elem: Elem, bytes: &[u8]) -> Type {
     Type::new(elem, (bytes.len() / elem.bytes() as usize) as u16)
 }
@@ -185,22 +185,23 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I8, chunks([15, 15, 0, 0, 0, 1, 0, 15, 2, 3, 4, 5, 6, 7, 8, 9], [16; 16])),
         ),
-        // Entries of iq2_xxs: eight indices of two bits, in nibbles. Numbers above 255 wrap.
+        // Entries of iq2_xxs have eight two-bit indices, stored in nibbles. Entry numbers above 255
+        // wrap.
         case(
             Op::Lookup,
             &[(I32, i32s(&[0, 1, 256, -255]))],
             Imm::Int(2),
             (I32, i32s(&[0x0000_0000, 0x0000_0002, 0x0000_0000, 0x0000_0002])),
         ),
-        // The same entries, selected by the third byte of each lane.
+        // The same entries. The op returns the third byte of each lane's entry.
         case(
             Op::LookupQuarter,
             &[(I8, vec![9, 9, 0, 9, 9, 9, 1, 9]), (I8, vec![0, 0, 7, 0, 0, 0, 0, 0])],
             Imm::Int(4 * 2 + 2),
             (I32, i32s(&[0x0000_0000, 0x0000_0002])),
         ),
-        // The indices of the first four elements of iq2_xxs; then the table of signs, which
-        // computes the eighth sign from seven.
+        // First, entries of iq2_xxs, their bytes with the first four indices. Then the table of
+        // signs, which computes the eighth sign from seven.
         case(Op::LookupByte, &[(I8, vec![0, 1, 0, 1]), (I8, vec![0, 0, 1, 7])], Imm::Int(4), (I8, vec![0, 2, 0, 2])),
         case(
             Op::LookupByte,
@@ -223,7 +224,7 @@ fn cases() -> Vec<Case> {
         f2(Op::Min, &[1.0, -INF], &[2.0, 3.0], &[1.0, -INF]),
         f2(Op::Max, &[1.0, -INF], &[2.0, 3.0], &[2.0, 3.0]),
         case(Op::Sqrt, &[(F32, f32s(&[2.0, -0.0, INF, 4.0]))], Imm::None, (F32, f32s(&[2f32.sqrt(), -0.0, INF, 2.0]))),
-        // (1 + 2^-12)^2 - 1: two roundings would lose the last bit.
+        // The exact result of (1 + 2^-12)^2 - 1. Two roundings would lose the last bit.
         case(
             Op::Fma,
             &[(F32, f32_bits(&[0x3f80_0800; 2])), (F32, f32_bits(&[0x3f80_0800; 2])), (F32, f32s(&[-1.0, 0.0]))],
@@ -266,7 +267,7 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (F32, f32s(&[-0.0, nan])),
         ),
-        // 2^24 + 1 and 2^24 + 3 lie between two floats and round to the even one.
+        // 2^24 + 1 and 2^24 + 3 are each halfway between two floats, and round to the even one.
         case(
             Op::ToF32,
             &[(I32, i32s(&[16_777_217, 16_777_219, min, max]))],
@@ -285,8 +286,8 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I32, i32s(&[min, min, min, min, min, 2_147_483_520, min, min])),
         ),
-        // 1, -2, smallest subnormal, largest, -0, infinity, a signalling NaN made quiet, a quiet
-        // one kept
+        // Values: 1, -2, the smallest subnormal, the largest number, -0, infinity, a signalling NaN
+        // that becomes quiet, a quiet NaN that stays.
         case(
             Op::F16ToF32,
             &[(F16, i16s(&[0x3c00, 0xc000u16 as i16, 1, 0x7bff, i16::MIN, 0x7c00, 0x7c01, 0x7e02]))],
@@ -305,8 +306,8 @@ fn cases() -> Vec<Case> {
                 ]),
             ),
         ),
-        // 1 + 2^-11 and 1 + 3 * 2^-11 are ties; 65520 is the first to give infinity; 2^-25 is a tie
-        // with 0
+        // 1 + 2^-11 and 1 + 3 * 2^-11 are ties. 65520 is the smallest number that becomes infinity.
+        // 2^-25 is a tie between 0 and the smallest subnormal.
         case(
             Op::F32ToF16,
             &[(
@@ -316,8 +317,8 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (F16, i16s(&[0x3c00, 0x3c02, 0x7bff, 0x7c00, 0, 1, i16::MIN, 0x7e00])),
         ),
-        // 1 + 2^-8 and 1 + 3 * 2^-8 are ties, unless the lowest bit differs; the largest singles
-        // give infinity
+        // 1 + 2^-8 and 1 + 3 * 2^-8 are ties, and then the same with the lowest bit set, which are
+        // not. The largest f32 numbers become infinity.
         case(
             Op::ToBf16,
             &[(
@@ -336,9 +337,9 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (Bf16, u16s(&[0x3f80, 0x3f82, 0xbf81, 0xbf81, 0x7f7f, 0x7f80, 0xff80, 0xff80])),
         ),
-        // Denormals give zero, even if they would round to the least normal number. The least
-        // normal number is unchanged. Then a signalling NaN whose upper half alone would be
-        // infinity.
+        // Denormals become zero, even if they would round to the least normal number. The least
+        // normal number is unchanged. The last case is a signalling NaN whose upper half alone
+        // would be infinity.
         case(
             Op::ToBf16,
             &[(
@@ -393,15 +394,15 @@ fn cases() -> Vec<Case> {
             (I16, i16s(&[i16::MAX, i16::MIN, i16::MAX, 7])),
         ),
         case(Op::NarrowS, &[(I32, i32s(&[max, min, -1, 7]))], Imm::None, (I8, i8s(&[127, -128, -1, 7]))),
-        // 255 * 127 * 2 and 255 * -128 * 2 do not fit 16 bits
+        // 255 * 127 * 2 and 255 * -128 * 2 do not fit in 16 bits, so they saturate.
         case(
             Op::Dot2U8S8,
             &[(I8, i8s(&[-1, -1, -1, -1, 1, 2, -1, 0])), (I8, i8s(&[127, 127, -128, -128, 3, -4, -1, 9]))],
             Imm::None,
             (I16, i16s(&[i16::MAX, i16::MIN, -5, -255])),
         ),
-        // Neither the sums of pairs nor of four products saturate. Only the first factor is
-        // unsigned. The sum with `acc` wraps.
+        // Neither sums of two products nor sums of four products saturate. Only the first factor is
+        // unsigned. The addition to `acc` wraps.
         case(
             Op::Dot4U8S8,
             &[
@@ -418,9 +419,9 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I32, i32s(&[min, -5])),
         ),
-        // The odd product is added first: 1 + 2^24 is 2^24, and the even product's 1 does not
-        // change it. In the other order the sum would be 2^24 + 2. Then an exact sum, a denormal
-        // factor, a denormal sum, and a denormal result.
+        // The odd product is added first: 1 + 2^24 is 2^24, and adding the even product 1 does not
+        // change it. In the other order, the sum would be 2^24 + 2. The other lanes have an exact
+        // sum, a denormal factor, a denormal sum, and a denormal result.
         case(
             Op::Dot2Bf16,
             &[
@@ -431,12 +432,14 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (F32, f32s(&[16_777_216.0, 3.0 + 2f32.powi(-20), 0.0, 0.0])),
         ),
-        // (1e8 + -1e8) + (1 + 1); from left to right it would be 1, in pairs of neighbours 0
+        // The order is (1e8 + -1e8) + (1 + 1). The sum would be 1 from left to right, and 0 in
+        // pairs of neighbours.
         case(Op::ReduceAdd, &[(F32, f32s(&[1e8, 1.0, -1e8, 1.0]))], Imm::None, (F32, f32s(&[2.0]))),
         case(Op::ReduceAdd, &[(F32, f32s(&[1e8, -1e8, 1.0, 1.0]))], Imm::None, (F32, f32s(&[0.0]))),
         case(Op::ReduceAdd, &[(I32, i32s(&[max, 1, 1, 0]))], Imm::None, (I32, i32s(&[min + 1]))),
         case(Op::ReduceAdd, &[(F32, f32s(&[7.0]))], Imm::None, (F32, f32s(&[7.0]))),
-        // A NaN in the lower half is replaced by the upper half. A NaN in the upper half is kept.
+        // If the lower half has a NaN, the result is the upper half's number. If the upper half has
+        // a NaN, the result is NaN.
         case(Op::ReduceMax, &[(F32, f32s(&[nan, 1.0]))], Imm::None, (F32, f32s(&[1.0]))),
         case(Op::ReduceMax, &[(F32, f32s(&[1.0, nan]))], Imm::None, (F32, f32s(&[nan]))),
         case(Op::ReduceMax, &[(I32, i32s(&[-5, min, -7, -6]))], Imm::None, (I32, i32s(&[-5]))),
@@ -459,8 +462,8 @@ fn every_op_has_a_case() {
     let cases = cases();
     for row in OPS {
         let has = cases.iter().any(|case| case.op == row.op);
-        // Ops with an address or an affine value have separate tests below, tile ops in
-        // `kernel_tiles`.
+        // Ops with an address or an affine expression have separate tests below. Tests of tile ops
+        // are in `kernel_tiles`.
         assert!(has || row.memory != Memory::None || row.op.takes_tiles(), "`{}` has no case", row.mnemonic);
     }
 }
@@ -523,7 +526,7 @@ fn out_of_bounds_or_forbidden_accesses_are_errors() {
         let value = b.splat_f32(8, 1.0);
         b.store(x, 1, value);
     };
-    // The declared size is the limit, not the actual 64 bytes.
+    // The declared size of the buffer is the limit, not its actual size of 64 bytes.
     for kind in [BufferKind::Read, BufferKind::ReadWrite, BufferKind::Scratch] {
         assert!(matches!(run(kind.clone(), 32, load), Err(InterpretError::OutOfBounds { offset: 1, size: 32, .. })));
         assert!(matches!(run(kind.clone(), 32, splat), Err(InterpretError::OutOfBounds { offset: -1, bytes: 4, .. })));

@@ -1,5 +1,5 @@
-//! Kernel IR text: files with expectations (`tests/kernel/*.ix`), round trips of random kernels,
-//! hostile text. `ixc_testing::becomes` describes the files' content.
+//! Text tests of the kernel IR: files with expectations (`tests/kernel/*.ix`), round trips of
+//! random kernels, and hostile text. `ixc_testing::becomes` describes the content of the files.
 //! `IXC_BLESS=1 cargo test -p ixc-ir --test kernel_text` rewrites the expectations.
 
 use std::path::Path;
@@ -56,7 +56,8 @@ proptest! {
     }
 }
 
-/// Returns the kernel with its values numbered backwards, after an undefined one.
+/// Returns the kernel with its values numbered in reverse order, after an additional undefined
+/// value.
 fn reversed(kernel: &Kernel) -> Kernel {
     fn block(statements: &mut [Stmt], number: &impl Fn(&mut ValueId)) {
         for statement in statements {

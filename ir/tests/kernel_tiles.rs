@@ -1,5 +1,5 @@
-//! Tests of tiles. They cover results of the ops on asymmetric operands, the verifier's proofs of
-//! their accesses, and the ops that accept and reject tiles.
+//! Tests of tiles: results of tile ops on asymmetric operands, the verifier's proofs of their
+//! accesses, and which ops accept tiles.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use ixc_ir::kernel::verify::{Problem, verify};
 use ixc_ir::kernel::*;
 use ixc_testing::random_kernels::{KernelOptions, MAX_LIVE_TILES, random_kernel_with};
 
-/// Runs one `tile_dot_` op on tiles without gaps.
+/// Runs one `tile_dot_` op on tiles that are stored without gaps between rows.
 fn dot(op: Op, ty: Type, acc: &[u8], (a_ty, a): (Type, &[u8]), (b_ty, b): (Type, &[u8])) -> Vec<u8> {
     let mut k = KernelBuilder::new("dot");
     let types = [ty, a_ty, b_ty];
@@ -38,7 +38,7 @@ fn dot_one(op: Op, acc: [u8; 4], a: [u8; 4], b: [u8; 4]) -> [u8; 4] {
 
 #[test]
 fn tile_dot_suffixes_determine_signedness() {
-    // 200 is -56 as a signed byte, 129 is -127, 255 is -1.
+    // As signed bytes, 200 is -56, 129 is -127, and 255 is -1.
     let (a, b) = ([200, 3, 255, 1], [129, 250, 2, 128]);
     let (sa, sb) = ([-56, 3, -1, 1], [-127, -6, 2, -128]);
     let (ua, ub) = ([200, 3, 255, 1], [129, 250, 2, 128]);
@@ -59,7 +59,7 @@ fn tile_dot_suffixes_determine_signedness() {
     assert_eq!(dot_one(Op::TileDotS8S8, i32::MIN.to_le_bytes(), [255, 0, 0, 0], [1, 0, 0, 0]), i32::MAX.to_le_bytes());
 }
 
-/// All sizes differ. The expected rows and columns come from other loops than the interpreter's.
+/// Tests operands whose dimensions all differ. The test's own loops compute the expected result.
 #[test]
 fn tile_dot_uses_correct_rows_and_columns() {
     let (m, n, k) = (3usize, 5usize, 2usize);
@@ -72,7 +72,7 @@ fn tile_dot_uses_correct_rows_and_columns() {
     let mut expected = acc.clone();
     for depth in 0..4 * k {
         for column in 0..n {
-            // The second factor is stored in groups of four of its rows.
+            // The second factor is stored in groups of four consecutive rows of its matrix.
             let b = i32::from(b[(depth / 4) * 4 * n + 4 * column + depth % 4] as i8);
             for row in 0..m {
                 expected[row * n + column] += i32::from(a[row * 4 * k + depth]) * b;
@@ -87,7 +87,7 @@ fn tile_dot_uses_correct_rows_and_columns() {
 #[test]
 fn bf16_tile_dot_uses_correct_rows_and_columns() {
     let (m, n, k) = (2usize, 3usize, 4usize);
-    // Small integers are exact in bf16 and in every sum.
+    // These integers are small, so they are exact in bf16, and all their sums are exact.
     let bf16 = |x: i32| ((x as f32).to_bits() >> 16) as u16;
     let a: Vec<i32> = (0..m * 2 * k).map(|i| (i as i32 * 7) % 23 - 9).collect();
     let b: Vec<i32> = (0..k * 2 * n).map(|i| (i as i32 * 5) % 19 - 11).collect();
@@ -118,32 +118,32 @@ fn bf16_dot_one(acc: u32, a: (u16, u16), b: (u16, u16)) -> u32 {
 fn bf16_tile_dot_sums_in_order_and_flushes_denormals() {
     const ONE: u16 = 0x3f80;
     let bits = f32::to_bits;
-    // (even + odd) is rounded before `acc` is added: 2^24 + 1 is 2^24. A sum from left to right
-    // would be 1.
+    // The sum (even + odd) is rounded before `acc` is added: 2^24 + 1 becomes 2^24. A sum from left
+    // to right would be 1.
     let (big, minus_big) = (0x4b80, 0xcb80); // 2^24, -2^24
     assert_eq!(bf16_dot_one(bits(-16_777_216.0), (big, ONE), (ONE, ONE)), bits(0.0));
     assert_eq!(bf16_dot_one(bits(1.0), (big, minus_big), (ONE, ONE)), bits(1.0));
-    // A denormal factor, a denormal `acc`, and a product below the least normal number give zero of
-    // their sign.
+    // A denormal factor, a denormal `acc`, and a product below the least normal number each count
+    // as zero with their sign.
     assert_eq!(bf16_dot_one(0, (0x007f, 0), (0x7f00, 0)), 0);
     assert_eq!(bf16_dot_one(0, (0x7f00, 0), (0x007f, 0)), 0);
     assert_eq!(bf16_dot_one(0x007f_ffff, (ONE, 0), (ONE, 0)), bits(1.0));
     assert_eq!(bf16_dot_one(0x0040_0000, (0, 0), (0, 0)), 0);
     assert_eq!(bf16_dot_one(0x8040_0000, (0, 0), (0, 0)), 0, "-0 + +0 is +0");
     assert_eq!(bf16_dot_one(bits(0.0), (0x0080, 0), (0x3f00, 0)), 0, "2^-126 / 2 is denormal");
-    // Both partial sums start at +0, so no sum is -0.
+    // Both partial sums start at +0, so the result is never -0.
     assert_eq!(bf16_dot_one(0x8000_0000, (0x8000, 0x8000), (ONE, ONE)), 0);
-    // A difference of normal numbers that is denormal.
+    // The difference of two normal numbers is denormal, and becomes zero.
     assert_eq!(bf16_dot_one(0x8080_0000, (0x00c0, 0), (ONE, 0)), 0);
-    // Infinity and NaN behave as usual.
+    // Infinity and NaN propagate as in IEEE arithmetic.
     assert_eq!(bf16_dot_one(0, (0x7f80, 0), (0xbf80, 0)), bits(f32::NEG_INFINITY));
     assert!(f32::from_bits(bf16_dot_one(0, (0x7f80, 0xff80), (ONE, ONE))).is_nan());
     assert!(f32::from_bits(bf16_dot_one(0, (0x7f80, 0), (0, 0))).is_nan());
     assert!(f32::from_bits(bf16_dot_one(bits(1.0), (0x7f81, 0), (ONE, 0))).is_nan());
 }
 
-/// Tests two steps of k: a fused multiply-add rounds once, and even and odd products have separate
-/// sums.
+/// Tests a product with two steps of k. Each fused multiply-add rounds once, and even and odd
+/// products have separate sums.
 #[test]
 fn bf16_tile_dot_sums_even_and_odd_products_separately() {
     let (a_ty, b_ty) = (Type::tile(Elem::Bf16, 1, 4), Type::tile(Elem::Bf16, 2, 2));
@@ -154,12 +154,12 @@ fn bf16_tile_dot_sums_even_and_odd_products_separately() {
         f32::from_le_bytes(found.try_into().unwrap_or_default())
     };
     const ONE: u16 = 0x3f80;
-    // a[0][2k], a[0][2k+1]; b[k][0], b[k][1]. Even: 2^24 then -2^24. Odd: 1 then 1. One sum over
-    // all would lose the ones.
+    // Operands: a[0][2k], a[0][2k+1]; b[k][0], b[k][1]. Even products: 2^24, then -2^24. Odd
+    // products: 1, then 1. A single sum of all products would lose the ones.
     assert_eq!(run([0x4b80, ONE, 0xcb80, ONE], [ONE, ONE, ONE, ONE]), 2.0);
-    // Even: 2^24 then 1 is lost; odd: -2^24 then 0.
+    // Even products: 2^24, then 1, which rounding loses. Odd products: -2^24, then 0.
     assert_eq!(run([0x4b80, 0xcb80, ONE, 0], [ONE, ONE, ONE, ONE]), 0.0);
-    // (1 + 2^-7)^2 has 15 bits; minus 2^23: 1.0157 is rounded once.
+    // (1 + 2^-7)^2 has 15 bits. Its sum with -2^23 is rounded only once.
     assert_eq!(run([0xcb00, 0, 0x3f81, 0], [ONE, 0, 0x3f81, 0]), (1.0078125f32).mul_add(1.0078125, -8_388_608.0));
 }
 
@@ -211,10 +211,10 @@ fn verifier_checks_the_whole_extent_of_tile_accesses() {
         for stride in [-1, MAX_STRIDE + 1, i64::MIN, i64::MAX] {
             assert!(matches!(problem(1 << 40, 0, stride), Some(Problem::Types { .. })), "{stride}");
         }
-        // Loaded rows may overlap, stored rows may not.
+        // Loads may have overlapping rows; stores may not.
         assert_eq!(problem(64, 0, 0).is_none(), load);
         assert_eq!(problem(1024, 0, 63).is_none(), load);
-        // The interpreter checks bounds without the verifier.
+        // The interpreter checks bounds itself, without the verifier.
         for (size, stride, fine) in [(15 * 100 + 64, 100, true), (15 * 100 + 63, 100, false), (1024, MAX_STRIDE, false)]
         {
             let mut buffers = [vec![0; size as usize]];
@@ -264,8 +264,8 @@ fn tiles_are_valid_up_to_16_rows_of_64_bytes() {
     assert!(!Type::bf16(3).is_valid() && Type::bf16(32).is_valid() && !Type::bf16(64).is_valid());
 }
 
-/// Tries tiles as every operand and result of every op: vector ops reject them, and tile ops reject
-/// vectors.
+/// Tries tiles as every operand and result of every op. Vector ops must reject tiles, and tile ops
+/// must reject vectors.
 #[test]
 fn vector_ops_refuse_tiles_and_tile_ops_vectors() {
     let tiles = [
@@ -347,14 +347,15 @@ fn random_kernels_with_tiles_read_back_the_same() {
     }
 }
 
-/// Tests the guarantee of `random::tiles`: no tile has a NaN, so all bits can be compared.
+/// Tests a guarantee of `random::tiles`: no tile contains a NaN, so results can be compared bit by
+/// bit.
 #[test]
 fn random_tiles_hold_no_nan() {
     let mut tiles = 0;
     for seed in 0..200 {
         let mut kernel =
             random_kernel_with(seed, KernelOptions { widest: 32, tiles: true, has: |op| op.takes_tiles() });
-        // Adds a store of every float tile to a separate buffer.
+        // Adds a store of every float tile, each to a separate buffer.
         fn floats(body: &mut [Stmt], to: BufferId, count: &mut usize) {
             for statement in body {
                 match statement {
@@ -383,7 +384,8 @@ fn random_tiles_hold_no_nan() {
     assert!(tiles > 200, "{tiles}");
 }
 
-/// Returns the tiles that are live before the statements, given the tiles that are live after them.
+/// Returns the tiles that are live before the statements. `live` are the tiles that are live after
+/// them.
 fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most: &mut usize) -> BTreeSet<ValueId> {
     let is_tile = |value: &ValueId| kernel.ty(*value).is_tile();
     for statement in body.iter().rev() {
@@ -399,7 +401,7 @@ fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most
                 live.extend(of(|c| c.result));
                 *most = live.len().max(*most);
                 live.retain(|value| of(|c| c.result).all(|result| result != *value));
-                // Outer values that the body uses stay live as long as the loop.
+                // Values from outside the loop that its body uses are live during all iterations.
                 loop {
                     let after = live.iter().copied().chain(of(|c| c.next)).collect();
                     let mut inside = live_before(kernel, &f.body, after, most);
@@ -424,7 +426,7 @@ fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most
 fn random_kernels_limit_live_tiles_and_shapes() {
     let (mut most, mut total) = (0, 0);
     for seed in 0..400 {
-        // Tile ops alone, then all ops.
+        // Kernels with only tile ops, and kernels with all ops.
         let has = if seed % 2 == 0 { |op: Op| op.takes_tiles() } else { |_: Op| true };
         let kernel = random_kernel_with(seed, KernelOptions { widest: 32, tiles: true, has });
         let mut of_kernel = 0;

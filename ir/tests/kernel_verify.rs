@@ -1,5 +1,5 @@
-//! Tests of the kernel verifier: accepted kernels, one violation at a time, and random kernels that
-//! are proven and run.
+//! Tests of the kernel verifier: accepted kernels, kernels with one violation each, and random
+//! kernels that are verified and run.
 
 use ixc_ir::kernel::interpret;
 use ixc_ir::kernel::op::OPS;
@@ -7,7 +7,7 @@ use ixc_ir::kernel::verify::{MAX_DEPTH, Problem, Site, VerifyError, verify};
 use ixc_ir::kernel::*;
 use ixc_testing::random_kernels::{KernelOptions, random_buffers, random_dims, random_kernel_with};
 
-/// Number of kernels per width. The seeds are `0..SEEDS`.
+/// Number of random kernels for each vector width. The seeds are `0..SEEDS`.
 const SEEDS: u64 = 400;
 
 fn for_each_statement(body: &[Stmt], f: &mut impl FnMut(&Stmt)) {
@@ -53,8 +53,8 @@ fn random_kernels_verify_and_run_and_have_every_op() {
     }
 }
 
-/// Changes random kernels at random. The verifier must not panic, and must not accept a kernel that
-/// then breaks a bound or a kind in the interpreter.
+/// Applies random changes to random kernels. The verifier must not panic. If it accepts a kernel,
+/// the interpreter must not find an access that breaks a bound or a buffer's kind.
 #[test]
 fn verified_kernels_never_leave_their_buffers() {
     let (mut accepted, mut rejected) = (0, 0);
@@ -75,8 +75,8 @@ fn verified_kernels_never_leave_their_buffers() {
             let mut buffers = random_buffers(&kernel, &dims, seed);
             let result = interpret::run(&kernel, &dims, &mut buffers);
             let fine = matches!(result, Ok(()) | Err(interpret::InterpretError::Mask { .. }))
-                // A limit of 0 for these dims has no valid index values; a caller would have
-                // rejected them.
+                // If the limit is 0 for these dims, no index value is valid. A caller would have
+                // rejected the buffer.
                 || matches!(result, Err(interpret::InterpretError::IndexValue { below, .. }) if below < 1);
             assert!(fine, "seed {seed}, dims {dims:?}: {result:?}");
         }
@@ -198,10 +198,10 @@ fn loop_body_assumes_a_positive_trip_count() {
     assert_eq!(problem(&outside), Some(Problem::AfterEnd { buffer: "x".into(), excess: 32 }));
     let inside = with_n(0, 9, exact, |b, n, x| b.for_each("i", n, |b, _| load_at(b, x, 0)));
     assert_eq!(verify(&inside), Ok(()));
-    // The trip 9 - %n is positive only for %n <= 8.
+    // The trip count 9 - %n is positive only for %n <= 8.
     let falling = with_n(0, 9, |n| n * -32 + 288, |b, n, x| b.for_each("i", n * -1 + 9, |b, _| load_at(b, x, 0)));
     assert_eq!(verify(&falling), Ok(()));
-    // 2 * %n - 3 is positive from 2 on.
+    // 2 * %n - 3 is positive only for %n >= 2.
     let steep = |least: i64| {
         with_n(
             2,
@@ -215,7 +215,7 @@ fn loop_body_assumes_a_positive_trip_count() {
     assert_eq!(verify(&steep(3)), Ok(()));
     let never = with_n(0, 9, |_| 0.into(), |b, _, x| b.for_each("i", 0, |b, _| load_at(b, x, 1000)));
     assert_eq!(verify(&never), Ok(()));
-    // After the loop, its condition no longer holds.
+    // After the loop, the condition that its trip count is positive no longer holds.
     let after = with_n(0, 9, exact, |b, n, x| {
         b.for_each("i", n, |_, _| ());
         load_at(b, x, 0);
@@ -276,7 +276,7 @@ fn buffer_kinds_forbid_wrong_accesses() {
     }
 }
 
-/// Returns a kernel with every kind of statement, for tests that damage one part.
+/// Returns a kernel with every kind of statement, for tests that break one statement.
 fn whole() -> Kernel {
     let mut b = KernelBuilder::new("whole");
     let n = b.dim("n", 0, 9);
@@ -335,7 +335,7 @@ fn malformed_kernel_structure_is_refused() {
     assert!(matches!(broken(|k| k.body.insert(0, k.body[0].clone())), Some(Redefined { what: "value", .. })));
     assert!(matches!(broken(|k| k.body.insert(1, k.body[1].clone())), Some(Redefined { what: "variable", .. })));
     for operand in [1, 2, 99] {
-        // A value of a body that has ended, and a value that does not exist.
+        // Uses a value of a loop body that has ended, and a value that does not exist.
         let found = broken(|k| {
             let i = store(k);
             inst(&mut k.body[i]).operands[0] = ValueId(operand);
@@ -437,8 +437,8 @@ fn strided(coefficient: i64, most: i64) -> Kernel {
 
 #[test]
 fn coefficient_limit_follows_from_reach_and_admits_real_strides() {
-    // 32 rows of logits over the vocabulary of Qwen3: a real stride that an earlier, lower limit
-    // rejected.
+    // The stride of 32 rows of logits over the vocabulary of Qwen3. An earlier, lower limit
+    // rejected this real stride.
     assert_eq!(verify(&strided(151_936 * 4 * 32, 1 << 20)), Ok(()));
     assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 20) - 1)), Ok(()));
     let found = Affine::MAX_COEFFICIENT + 1;
@@ -447,7 +447,8 @@ fn coefficient_limit_follows_from_reach_and_admits_real_strides() {
         let refused = Problem::Coefficient { what: "coefficient", found: coefficient, max };
         assert_eq!(problem(&strided(coefficient, 1)), Some(refused));
     }
-    // 2^40 times 2^21 is 2^61, just above the limit. With 2^21 - 1, the constant fits too.
+    // 2^40 times 2^21 is 2^61, just above the limit. With 2^21 - 1, the sum with the constant is
+    // below the limit.
     let reach = (1 << 61) + 32;
     assert_eq!(problem(&strided(Affine::MAX_COEFFICIENT, 1 << 21)), Some(Problem::Reach { reach }));
     assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 21) - 1)), Ok(()));

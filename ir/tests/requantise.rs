@@ -1,4 +1,4 @@
-//! Requantised rows of formats in blocks.
+//! Tests of rows that are requantised to block formats.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::requantise::requantise;

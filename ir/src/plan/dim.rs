@@ -1,4 +1,4 @@
-//! Run-time sizes of kernels: expressions over inputs of a work item.
+//! Run-time sizes of kernels (dims): expressions over inputs of a work item.
 //!
 //! ```text
 //! rows % 8 / 4                                     groups of four rows after the groups of eight
@@ -7,15 +7,15 @@
 //! ```
 //!
 //! A kernel builds its dims from [`DimInput`]s, constants and operators. The runtime and the
-//! simulator provide the inputs' values and call [`DimExpr::evaluate`]. Checks of plans provide the
-//! inputs' ranges and call [`DimExpr::range`].
+//! simulator provide the values of the inputs and call [`DimExpr::evaluate`]. Plan checks provide
+//! the ranges of the inputs and call [`DimExpr::range`].
 //!
-//! Numbers are `u64`. A difference stops at 0. A sum or product beyond 64 bits and a quotient by 0
-//! are errors.
+//! Numbers are `u64`. A difference below 0 becomes 0. A sum or product beyond 64 bits is an error,
+//! and so is a division by 0.
 //!
 //! Invariant: if `range` succeeds for ranges of the inputs, `evaluate` succeeds for all values in
-//! them and stays in the result. Invariant: a deserialised expression has at most [`MAX_OPS`]
-//! operations and needs at most [`MAX_DEPTH`] values at once.
+//! these ranges, and its result is in the returned range. Invariant: a deserialised expression has
+//! at most [`MAX_OPS`] operations and needs at most [`MAX_DEPTH`] values at once.
 
 mod text;
 
@@ -24,31 +24,31 @@ use std::ops::RangeInclusive;
 use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of operations of an expression, operands included.
+/// Maximum number of operations of an expression. Each constant or input also counts as one.
 pub const MAX_OPS: usize = 128;
-/// Maximum number of values that evaluation keeps at once.
+/// Maximum number of values on the stack during evaluation.
 pub const MAX_DEPTH: usize = 16;
 
-/// A row of the table of inputs.
+/// A row of the table of inputs ([`DimInput::ROWS`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DimInputRow {
-    /// The input.
+    /// Input that this row describes.
     pub input: DimInput,
     /// Name in the text form.
     pub name: &'static str,
-    /// The unit that the input counts.
+    /// Unit that the input counts.
     pub unit: &'static str,
-    /// Description.
+    /// Description of the input for readers.
     pub doc: &'static str,
     /// Whether the input depends on positions of the item's rows. If so, the rows are tokens.
     pub of_positions: bool,
-    /// Largest value in any plan.
+    /// Largest value that the input has in any plan.
     pub max: u64,
 }
 
 macro_rules! dim_inputs {
     ($($variant:ident $name:literal $unit:literal $of_positions:literal $max:ident $doc:literal;)*) => {
-        /// An input of a work item.
+        /// An input of dims: a property of a work item.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum DimInput {
             $(#[doc = $doc] $variant,)*
@@ -68,9 +68,10 @@ macro_rules! dim_inputs {
     };
 }
 
-/// Maximum of counts and positions, which have 32 bits.
+/// Maximum of inputs that are counts or positions, which have 32 bits.
 const WORD: u64 = u32::MAX as u64;
-/// Maximum block number: the first block of the last part, and all blocks of a part after it.
+/// Maximum of inputs that are block numbers: the first block of the last part plus the blocks of
+/// one part.
 const BLOCK: u64 = 1 << 34;
 
 dim_inputs! {
@@ -91,9 +92,9 @@ dim_inputs! {
 }
 
 impl DimInput {
-    /// Returns the row of the table.
+    /// Returns the input's row of the table.
     pub fn row(self) -> &'static DimInputRow {
-        // The table has the order of the variants.
+        // The table's rows are in the order of the variants.
         &DimInput::ROWS[self as usize]
     }
 
@@ -107,7 +108,7 @@ impl DimInput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Operator {
     Add,
-    /// The difference, or 0.
+    /// Difference, or 0 if it would be negative.
     Sub,
     Mul,
     Div,
@@ -117,7 +118,7 @@ enum Operator {
     Max,
 }
 
-/// A step of evaluation: pushes an operand, or replaces two values by one.
+/// A step of evaluation. It pushes an operand on the stack, or replaces the top two values by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Op {
     Input(DimInput),
@@ -125,7 +126,7 @@ enum Op {
     Binary(Operator),
 }
 
-/// A run-time size of a kernel for an item, in postfix order.
+/// A run-time size of a kernel as a function of a work item's inputs, in postfix order.
 ///
 /// ```
 /// use ixc_ir::plan::{DimExpr, DimInput};
@@ -142,33 +143,33 @@ enum Op {
 #[serde(try_from = "String", into = "String")]
 pub struct DimExpr(Vec<Op>);
 
-/// Reason why a text is not an expression, or an expression has no value.
+/// Reason why a text is not an expression, or why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DimError {
     /// Text that does not parse.
     #[error("expected {expected} at byte {at} of a dim")]
     Text {
-        /// Offset in the text, in bytes.
+        /// Byte offset of the problem in the text.
         at: usize,
-        /// Expected token.
+        /// Description of the expected token.
         expected: &'static str,
     },
-    /// An expression with too many operations.
+    /// An expression with more than [`MAX_OPS`] operations.
     #[error("a dim has more than {MAX_OPS} operations and operands")]
     Size,
-    /// An expression that is too deep.
+    /// An expression that needs more than [`MAX_DEPTH`] values at once.
     #[error("a dim needs more than {MAX_DEPTH} values at once")]
     Depth,
-    /// A quotient or remainder by 0.
+    /// A division by 0, or the remainder of one.
     #[error("`{part}` divides by 0")]
     Zero {
-        /// The quotient or remainder.
+        /// Text of the quotient or remainder.
         part: String,
     },
-    /// A sum or product that is too large.
+    /// A sum or product beyond 64 bits.
     #[error("`{part}` exceeds 64 bits")]
     Overflow {
-        /// The sum or product.
+        /// Text of the sum or product.
         part: String,
     },
 }
@@ -180,13 +181,13 @@ impl DimError {
     }
 }
 
-/// Reason why an operator has no result.
+/// Reason why an operation has no result.
 enum Fault {
     Zero,
     Overflow,
 }
 
-/// A number, or a range of numbers.
+/// Value of an operand: a number, or a range of numbers.
 trait Value: Copy {
     fn constant(value: u32) -> Self;
     fn apply(operator: Operator, a: Self, b: Self) -> Result<Self, Fault>;
@@ -212,7 +213,7 @@ impl Value for u64 {
     }
 }
 
-/// All numbers from the lowest to the highest, both included.
+/// Range of all numbers from `lo` to `hi`, both included.
 #[derive(Clone, Copy)]
 struct Interval {
     lo: u64,
@@ -241,19 +242,20 @@ impl Value for Interval {
 }
 
 impl DimExpr {
-    /// Computes the value from the values of the inputs.
+    /// Computes the value of the expression. `input` returns the value of each input.
     ///
     /// # Errors
-    /// [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] if the expression exceeds
-    /// [`MAX_DEPTH`].
+    /// Fails with [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] if the
+    /// expression exceeds [`MAX_DEPTH`].
     pub fn evaluate(&self, input: impl FnMut(DimInput) -> u64) -> Result<u64, DimError> {
         self.fold(0, input)
     }
 
-    /// Computes a range that contains the value for all inputs in their ranges.
+    /// Computes a range that contains the expression's value for all inputs in their ranges.
     ///
     /// # Errors
-    /// Fails as [`DimExpr::evaluate`] does, if some inputs have no value.
+    /// Fails like [`DimExpr::evaluate`] if the expression has no value for some inputs in these
+    /// ranges.
     pub fn range(
         &self,
         mut input: impl FnMut(DimInput) -> RangeInclusive<u64>,
@@ -263,7 +265,7 @@ impl DimExpr {
         Ok(lo..=hi)
     }
 
-    /// Evaluates on a fixed stack.
+    /// Evaluates the expression on a stack of fixed size.
     #[inline]
     fn fold<V: Value>(&self, zero: V, mut input: impl FnMut(DimInput) -> V) -> Result<V, DimError> {
         let mut stack = [zero; MAX_DEPTH];
@@ -284,7 +286,7 @@ impl DimExpr {
         Ok(stack[0])
     }
 
-    /// Describes a failed operation.
+    /// Returns the error for operation `at`, which failed with `fault`.
     #[cold]
     fn operation_error(&self, at: usize, fault: &Fault) -> DimError {
         let part = DimExpr(self.0[self.start(at)..=at].to_vec()).to_string();
@@ -294,7 +296,7 @@ impl DimExpr {
         }
     }
 
-    /// Returns the first operation of the part that ends with operation `at`.
+    /// Returns the index of the first operation of the subexpression that ends with operation `at`.
     fn start(&self, at: usize) -> usize {
         let (mut missing, mut start) = (1usize, at + 1);
         while missing > 0 && start > 0 {
@@ -307,7 +309,7 @@ impl DimExpr {
         start
     }
 
-    /// Returns the inputs, each as often as it occurs.
+    /// Returns the inputs of the expression. An input that occurs several times is repeated.
     pub fn inputs(&self) -> impl Iterator<Item = DimInput> + '_ {
         self.0.iter().filter_map(|op| match op {
             Op::Input(input) => Some(*input),
@@ -315,7 +317,7 @@ impl DimExpr {
         })
     }
 
-    /// Whether the expression has this input.
+    /// Whether the input occurs in the expression.
     pub fn uses(&self, input: DimInput) -> bool {
         self.inputs().any(|own| own == input)
     }
@@ -325,12 +327,12 @@ impl DimExpr {
         self.inputs().any(|input| input.row().of_positions)
     }
 
-    /// Whether the expression is this input and nothing else.
+    /// Whether the expression consists of only this input.
     pub fn is(&self, input: DimInput) -> bool {
         self.0 == [Op::Input(input)]
     }
 
-    /// Returns the first constant divisor of an input, rounded up or down.
+    /// Returns the first constant by which the expression divides this input, or `None`.
     ///
     /// ```
     /// use ixc_ir::plan::DimInput::{Band, Rows};
@@ -357,17 +359,17 @@ impl DimExpr {
         self.binary(Operator::DivCeil, other)
     }
 
-    /// Returns the smaller of two.
+    /// Returns the minimum of two expressions.
     pub fn min(self, other: impl Into<DimExpr>) -> DimExpr {
         self.binary(Operator::Min, other)
     }
 
-    /// Returns the larger of two.
+    /// Returns the maximum of two expressions.
     pub fn max(self, other: impl Into<DimExpr>) -> DimExpr {
         self.binary(Operator::Max, other)
     }
 
-    /// Checks the limits on expressions that are read.
+    /// Checks a parsed or deserialised expression against [`MAX_OPS`] and [`MAX_DEPTH`].
     fn check_limits(self) -> Result<DimExpr, DimError> {
         if self.0.len() > MAX_OPS {
             return Err(DimError::Size);

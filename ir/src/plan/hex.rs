@@ -3,7 +3,7 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Writes the bytes.
+/// Serialises bytes.
 pub fn serialize<S: Serializer>(bytes: &Vec<u8>, serializer: S) -> Result<S::Ok, S::Error> {
     if serializer.is_human_readable() {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -15,7 +15,7 @@ pub fn serialize<S: Serializer>(bytes: &Vec<u8>, serializer: S) -> Result<S::Ok,
     }
 }
 
-/// Reads the bytes.
+/// Deserialises bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     if !deserializer.is_human_readable() {
         return Vec::deserialize(deserializer);

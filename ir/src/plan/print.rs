@@ -1,5 +1,5 @@
-//! Text of a plan for readers: one line for each task, weights as names, the arena as a map. There
-//! is no parser for it.
+//! Text of a plan for readers, with one line for each task. Weights are names, and the arena is a
+//! list of buffers with their offsets. The text cannot be parsed.
 //!
 //! ```text
 //! plan qwen3moe for avx2: 512 tokens a step, context 4096, vocabulary 1024
@@ -120,8 +120,8 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
     }
 }
 
-/// Returns the text of a step with the tasks that `kept` selects by their number. `number` is the
-/// number of the step, and `name` returns the name of a kernel.
+/// Returns the text of a step. It includes only the tasks whose indices `kept` selects. `number` is
+/// the index of the step, and `name` returns the name of a kernel.
 pub fn step<K>(
     plan: &Plan<K>,
     number: usize,
@@ -236,7 +236,7 @@ fn kernel<K>(plan: &Plan<K>, id: u32, name: &dyn Fn(&K) -> String) -> String {
     plan.kernels.get(id as usize).map_or_else(|| format!("missing kernel {id}"), name)
 }
 
-/// Returns a state's kind and fields, and the properties that differ from the kind's defaults.
+/// Returns a state's kind and fields, and its properties that differ from the kind's defaults.
 fn state(state: &State) -> String {
     let row = state.kind.row();
     let fields = state.fields.iter().map(|field| {
@@ -256,7 +256,7 @@ fn state(state: &State) -> String {
     text
 }
 
-/// Returns the text of a buffer of ids, from a slot on.
+/// Returns the name of a buffer of expert ids, with its first slot if that is not 0.
 fn slots<K>(plan: &Plan<K>, id: u32, first: u32) -> String {
     let name = buffer(plan, id);
     if first > 0 { format!("{name} from {first}") } else { name }

@@ -1,30 +1,30 @@
-//! Division of a model among ranks, and the exchanges of a rank's plan.
+//! Division of a model among ranks, and the exchanges between ranks in a plan.
 
 use serde::{Deserialize, Serialize};
 
 use super::BufferId;
 
-/// Max number of ranks.
+/// Maximum number of ranks.
 pub const MAX_RANKS: u32 = 1 << 12;
 
-/// Division of a model among ranks.
+/// Method of dividing a model among ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RankDivision {
-    /// Heads of attention, and rows and columns of other products.
+    /// Each rank has some heads of attention, and some rows or columns of other matrices.
     Tensors,
-    /// Experts of each layer.
+    /// Each rank has some experts of each layer.
     Experts,
-    /// Ranges of layers.
+    /// Each rank has a range of layers.
     Layers,
 }
 
 impl RankDivision {
-    /// All divisions.
+    /// All methods, in the order of their declaration.
     pub const ALL: [RankDivision; 3] = [RankDivision::Tensors, RankDivision::Experts, RankDivision::Layers];
 
-    /// Returns the word in options.
+    /// Returns the method's word in command-line options.
     pub fn word(self) -> &'static str {
         match self {
             RankDivision::Tensors => "tensors",
@@ -34,63 +34,65 @@ impl RankDivision {
     }
 }
 
-/// The part of a model that a plan computes.
+/// Part of a model that one rank's plan computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ranks {
     /// Number of this rank, below [`Ranks::ranks`].
     pub rank: u32,
     /// Number of ranks.
     pub ranks: u32,
-    /// Division of the model.
+    /// Method of dividing the model.
     pub division: RankDivision,
 }
 
-/// An exchange with other ranks. All buffers hold rows of f32. All ranks have the same number of
-/// rows.
+/// An exchange with other ranks. All buffers have rows of f32, and all ranks have the same number
+/// of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exchange {
-    /// Adds the parts of all ranks, in the order of the ranks.
+    /// Adds the addends of all ranks, in the order of the ranks.
     Sum {
-        /// The part of this rank.
+        /// Buffer with the addend of this rank.
         part: BufferId,
-        /// The sum, in rows of the same length.
+        /// Buffer for the sum, in rows of the same length.
         sum: BufferId,
     },
     /// Concatenates the rows of all ranks, in the order of the ranks.
     Gather {
-        /// The part of this rank.
+        /// Buffer with the rows of this rank.
         part: BufferId,
-        /// The concatenated rows.
+        /// Buffer for the concatenated rows.
         whole: BufferId,
     },
-    /// Sends rows to a rank.
+    /// Sends rows to another rank.
     Send {
-        /// The rows to send.
+        /// Buffer with the rows to send.
         rows: BufferId,
-        /// The receiving rank.
+        /// Number of the receiving rank.
         to: u32,
     },
-    /// Receives rows from a rank.
+    /// Receives rows from another rank.
     Receive {
-        /// Memory for the rows.
+        /// Buffer for the received rows.
         rows: BufferId,
-        /// The sending rank.
+        /// Number of the sending rank.
         from: u32,
     },
-    /// Adds the parts of all ranks as [`Exchange::Sum`] does, with the same bits. Steps with enough
-    /// tokens do so in two halves, each while the ranks compute the other half.
+    /// Adds the addends of all ranks, with the same bits as [`Exchange::Sum`]. If a step has enough
+    /// tokens, the sum is made in two halves of the rows. While one half is exchanged, the ranks
+    /// compute the other half.
     SumHalves {
-        /// The part of this rank, in rows of tokens.
+        /// Buffer with the addend of this rank, one row for each token.
         part: BufferId,
-        /// The sum, in rows of the same length.
+        /// Buffer for the sum, in rows of the same length.
         sum: BufferId,
-        /// The steps that compute the halves one after the other.
+        /// Steps that compute one half of their rows after the other.
         halves: Halves,
     },
 }
 
-/// Division of the steps around a sum into halves of their rows. All are
-/// [`Step::Run`](super::Step::Run) over tokens, and read of other steps only their own rows.
+/// Division of the steps before and after a sum into two halves of their rows. All these steps are
+/// [`Step::Run`](super::Step::Run) over tokens. From the results of other steps, each row reads
+/// only its own row.
 ///
 /// ```text
 /// steps before      first half of the rows
@@ -103,11 +105,12 @@ pub enum Exchange {
 /// ```
 ///
 /// The items of a step (kernel calls) are the same as without halves. An item before the sum
-/// belongs to the first half if the sum of that half needs one of its rows. An item after the sum
-/// does if all its rows are in that half.
+/// belongs to the first half if it computes a row of the first half. An item after the sum belongs
+/// to the first half if all its rows are in that half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halves {
-    /// Min tokens of a step for halves. With fewer, ranks exchange all rows at once.
+    /// Minimum number of tokens of a step for two halves. With fewer tokens, ranks exchange all
+    /// rows at once.
     pub rows: u32,
     /// Number of steps directly before the sum.
     pub before: u32,
@@ -122,13 +125,14 @@ impl Halves {
     }
 }
 
-/// Bytes that arrive in the time of another round of messages: about 150 us between machines over
-/// TCP, at 1.1 GB/s.
+/// Number of bytes that a rank can receive in the time of an additional round of messages. Between
+/// machines over TCP, a round takes about 150 us, at 1.1 GB/s.
 const ROUND_BYTES: u64 = 160 << 10;
 
-/// Whether ranks add parts of this many bytes in pieces: each rank adds one piece, and sends the
-/// sum to the others. Otherwise each rank gets all parts, and adds them all. Pieces need a second
-/// round of messages, and fewer bytes arrive at a rank: `2 (N - 1) / N` parts, not `N - 1`.
+/// Whether ranks add addends of this many bytes in pieces: each rank adds one piece of all addends,
+/// and sends the sum to the others. Otherwise each rank receives all addends and adds them itself.
+/// Pieces need a second round of messages, but each rank receives fewer bytes: `2 (N - 1) / N`
+/// addends instead of `N - 1`.
 pub fn adds_in_pieces(ranks: u32, part_bytes: u64) -> bool {
     let ranks = u128::from(ranks.max(1));
     let saved = u128::from(part_bytes) * (ranks - 1) * ranks.saturating_sub(2) / ranks;
@@ -136,7 +140,7 @@ pub fn adds_in_pieces(ranks: u32, part_bytes: u64) -> bool {
 }
 
 impl Exchange {
-    /// Returns the buffer that this rank sends, if any.
+    /// Returns the buffer that this rank sends, or `None` if it sends no rows.
     pub fn sent_buffer(self) -> Option<BufferId> {
         match self {
             Exchange::Sum { part, .. } | Exchange::SumHalves { part, .. } | Exchange::Gather { part, .. } => Some(part),
@@ -145,7 +149,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the buffer that the exchange writes, if any.
+    /// Returns the buffer that the exchange writes, or `None` if it writes none.
     pub fn result(self) -> Option<BufferId> {
         match self {
             Exchange::Sum { sum, .. } | Exchange::SumHalves { sum, .. } => Some(sum),
@@ -155,7 +159,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the only other rank that takes part, or `None` if all ranks do.
+    /// Returns the other rank of a message between two ranks, or `None` if all ranks take part.
     pub fn peer(self) -> Option<u32> {
         match self {
             Exchange::Sum { .. } | Exchange::SumHalves { .. } | Exchange::Gather { .. } => None,
@@ -164,7 +168,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the division into halves of the rows, if any.
+    /// Returns the division of steps into halves, or `None` for other exchanges.
     pub fn halves(self) -> Option<Halves> {
         match self {
             Exchange::SumHalves { halves, .. } => Some(halves),
@@ -182,7 +186,8 @@ mod tests {
         for bytes in [0, 1 << 20, u64::MAX] {
             assert!(!adds_in_pieces(1, bytes) && !adds_in_pieces(2, bytes));
         }
-        // Three ranks save 2/3 of a part, four ranks 3/2, sixteen ranks 13 parts and an eighth.
+        // Pieces save the transfer of 2/3 of an addend with three ranks, 3/2 with four ranks, and
+        // 13 1/8 addends with sixteen ranks.
         assert_eq!([245_759, 245_760].map(|bytes| adds_in_pieces(3, bytes)), [false, true]);
         assert_eq!([109_226, 109_227].map(|bytes| adds_in_pieces(4, bytes)), [false, true]);
         assert_eq!([12_000, 28_672].map(|bytes| adds_in_pieces(16, bytes)), [false, true]);

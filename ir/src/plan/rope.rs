@@ -1,27 +1,28 @@
-//! Rotary tables, filled when a plan is loaded.
+//! Rotary tables, which are computed when a plan is loaded.
 
 use serde::{Deserialize, Serialize};
 
 use crate::rope_style::RopeStyle;
 
-/// A rotary table, filled when the plan is loaded. Row `p` holds cosines and sines of `p *
-/// frequency`, times `magnitude` and times the factor of `temperature`. They are computed in f64.
+/// A rotary table: cosines and sines for RoPE. Row `p` has those of `p * frequency`, times
+/// `magnitude` and the factor of `temperature`. They are computed in f64.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RopeTable {
-    /// Layout.
+    /// Layout of a row, and the pairs of elements that rotate together.
     pub style: RopeStyle,
-    /// Angle per position, one for each pair.
+    /// Angle for one position, for each pair of elements.
     pub frequencies: Vec<f64>,
-    /// Factor on cosines and sines.
+    /// Factor on all cosines and sines.
     pub magnitude: f64,
-    /// Positions are rounded down to a multiple of this. 1 gives each position its own angles.
+    /// Positions are rounded down to a multiple of this number. With 1, each position has its own
+    /// angles.
     pub every: u32,
-    /// Whether the rotation is reversed (negative angles).
+    /// Whether the rotation is reversed: angles are negative.
     pub back: bool,
-    /// Frequencies that replace `frequencies` in long contexts.
+    /// Frequencies that replace `frequencies` in long contexts, if the model has them.
     pub long: Option<LongFrequencies>,
-    /// Factor on cosines and sines that depends on the position.
+    /// Factor on cosines and sines that depends on the position, if the model has one.
     pub temperature: Option<Temperature>,
 }
 
@@ -31,12 +32,12 @@ pub struct RopeTable {
 pub struct LongFrequencies {
     /// Maximum context length, in positions, that still uses the short frequencies.
     pub beyond: u32,
-    /// Frequencies, as many as for short contexts.
+    /// Frequencies for longer contexts, as many as for short ones.
     pub frequencies: Vec<f64>,
 }
 
-/// A factor that grows with the position in steps:
-/// `1 + scale * ln(1 + floor((position + offset) / length))`.
+/// A factor that grows with the position, in steps of several positions: `1 + scale * ln(1 +
+/// floor((position + offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Temperature {
@@ -44,7 +45,8 @@ pub struct Temperature {
     pub scale: f64,
     /// Number of positions that share a factor, at least 1.
     pub length: u32,
-    /// Number of positions that the first range has less than the others.
+    /// Number that is added to positions: the first positions with a common factor are fewer by
+    /// this number.
     pub offset: u32,
 }
 
@@ -57,8 +59,8 @@ impl Temperature {
 }
 
 impl RopeTable {
-    /// Returns a table for keys that are already rotated. It has one pair, with angle 0:
-    /// `1 * a - 0 * b` is exactly `a`.
+    /// Returns a table that does not rotate, for keys that are already rotated. It has one pair,
+    /// with the angle 0: `1 * a - 0 * b` is exactly `a`.
     pub fn still() -> RopeTable {
         RopeTable {
             style: RopeStyle::Neox,
@@ -71,7 +73,8 @@ impl RopeTable {
         }
     }
 
-    /// Returns the table for a context of `context` positions, with one list of frequencies.
+    /// Returns the table for a context of `context` positions, with only the frequencies that it
+    /// uses.
     pub fn for_context(&self, context: u32) -> RopeTable {
         let long = self.long.as_ref().filter(|long| context > long.beyond).map(|long| &long.frequencies);
         RopeTable { frequencies: long.unwrap_or(&self.frequencies).clone(), long: None, ..self.clone() }
@@ -82,8 +85,8 @@ impl RopeTable {
         self.frequencies.len() as u64 * 2
     }
 
-    /// Writes the table row of `position`, in the layout of [`RopeStyle`]. `row` must have the
-    /// row's length.
+    /// Writes the row of `position`, in the layout of [`RopeStyle`]. `row` must have the length of
+    /// a row of the table.
     pub fn fill_row(&self, position: u32, row: &mut [f32]) {
         let pairs = self.frequencies.len();
         let position = position - position % self.every.max(1);

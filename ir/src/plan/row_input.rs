@@ -6,13 +6,15 @@
 //! count of 16 chosen      min(position + 1, 16)
 //! ```
 //!
-//! One table has the text form of each input, its formula, and the bound of its values. Other code
-//! calls [`RowInput::value`], [`RowInput::below`] and [`RowInput::reach`], and matches on no
-//! variant. A new input is therefore a new row of the table.
+//! One table has each input's text form, formula and bound. Other code calls [`RowInput::value`],
+//! [`RowInput::below`] and [`RowInput::reach`], and does not match on variants. A new input is
+//! therefore just a new row of the table.
 //!
-//! Plan files contain the text form, so a new row keeps the encoding of plans.
+//! Plan files contain the text form of inputs, so a new row of the table does not change the
+//! encoding of plans.
 //!
-//! Invariant: a valid input of a position below `room` is less than [`RowInput::below`] of `room`.
+//! Invariant: the value of a valid input is less than `RowInput::below(room)` if all its positions
+//! are below `room`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,19 +24,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{KEY_LANES, PositionChoice};
 
-/// Position of a row of a step.
+/// Positions that belong to one row of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowPosition {
-    /// Place of the row in the memory of the item's state. It is the position, unless the state has
-    /// a window or places of several positions.
+    /// Place of the row's entry in the memory of the item's state. It equals the position, unless
+    /// the state has a window or entries of several positions.
     pub place: u32,
-    /// Position of the row in its text.
+    /// Position of the row's token in its text.
     pub position: u32,
-    /// Position of the last row that the step has of the row's text.
+    /// Position of the last row of the same text in this step.
     pub end: u32,
 }
 
-/// Number from which an input is computed.
+/// Property of a row from which an input is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowBase {
     /// [`RowPosition::place`].
@@ -45,7 +47,7 @@ pub enum RowBase {
     End,
 }
 
-/// Text that names no row input.
+/// Error for a text that is not a row input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected an input of rows, such as `positions among 4`")]
 pub struct RowInputError;
@@ -57,7 +59,7 @@ impl RowInputError {
     }
 }
 
-/// Parameter of a row input.
+/// Type of the parameter of a row input.
 trait Parameter: FromStr {
     fn is_valid(&self) -> bool;
 }
@@ -74,12 +76,12 @@ impl Parameter for PositionChoice {
     }
 }
 
-/// Returns the texts before and after the parameter of a text form.
+/// Returns the parts of a text form before and after its parameter.
 fn parts(form: &'static str) -> (&'static str, &'static str) {
     form.split_once("{}").unwrap_or((form, ""))
 }
 
-/// Reads the parameter of a text form.
+/// Parses a text with the given form, and returns its parameter.
 fn parameter<P: Parameter>(form: &'static str, text: &str) -> Option<P> {
     let (before, after) = parts(form);
     text.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
@@ -93,7 +95,8 @@ macro_rules! row_inputs {
         $variant:ident $(($parameter:ident: $type:ty))? $form:literal: $base:ident
             value |$number:ident| $value:expr, below |$room:pat_param| $below:expr, reach $reach:expr;
     )+) => {
-        /// Number that the runtime computes for each row of a step from the row's position.
+        /// An input for each row of a step: a number that the runtime computes from the row's
+        /// position.
         ///
         /// ```
         /// use ixc_ir::plan::{RowInput, RowPosition};
@@ -114,24 +117,23 @@ macro_rules! row_inputs {
             /// Text forms of all inputs, in the order of the table. `{}` stands for the parameter.
             pub const FORMS: &[&str] = &[$($form),+];
 
-            /// Inputs without a parameter, `None` for others.
+            /// The input of each row of the table, or `None` if it has a parameter.
             const WITHOUT_PARAMETER: &[Option<RowInput>] = &[$(row_inputs!(@plain $variant $($parameter)?)),+];
 
-            /// Readers of the inputs. A reader checks the text of a parameter alone.
+            /// Parser of each row of the table. It does not check whether the parameter is valid.
             const READERS: &[fn(&str) -> Option<RowInput>] = &[$(|text| {
                 let _ = text;
                 Some(RowInput::$variant $((parameter::<$type>($form, text)?))?)
             }),+];
 
-            /// Returns the number from which the input is computed.
+            /// Returns the property of a row from which the input is computed.
             pub fn base(self) -> RowBase {
                 match self {
                     $(RowInput::$variant { .. } => RowBase::$base,)+
                 }
             }
 
-            /// Whether the input has values: its parameter is at least 1, or a choice of whole runs
-            /// or blocks.
+            /// Whether the input's parameter is valid: a number of at least 1, or a valid choice.
             pub fn is_valid(self) -> bool {
                 match self {
                     $(RowInput::$variant $(($parameter))? => true $(&& Parameter::is_valid(&$parameter))?,)+
@@ -153,8 +155,8 @@ macro_rules! row_inputs {
                 }
             }
 
-            /// Returns a number above all values of positions, or of places, below `room`. `room`
-            /// is a multiple of [`KEY_LANES`].
+            /// Returns an exclusive upper bound of the values, if positions and places are below
+            /// `room`. `room` must be a multiple of [`KEY_LANES`].
             pub fn below(self, room: u32) -> u64 {
                 match self {
                     $(RowInput::$variant $(($parameter))? => {
@@ -165,7 +167,7 @@ macro_rules! row_inputs {
                 }
             }
 
-            /// Returns the number of later positions that a row sees if attention takes the input.
+            /// Returns how many positions after its own a row sees if it is the input of attention.
             /// Rows see no position after the end of their text. Returns `None` for inputs of
             /// causal attention.
             pub fn reach(self) -> Option<u32> {
@@ -193,38 +195,39 @@ macro_rules! row_inputs {
     };
 }
 
-// A row has the text form and the base. `value` computes the input from the base, and `below`
-// bounds it. `reach` is the number of later positions that a row of attention sees.
+// Each row of the table has the text form, the property that the input is computed from, its
+// formula, and a bound of its values. The last entry is the number of later positions that a row of
+// attention sees.
 row_inputs! {
-    /// Place of each row, as data (i32): its position, counted in the memory of the item's state.
+    /// Place of each row in the memory of the item's state, as data (i32).
     Positions "positions": Place
         value |place| place, below |places| places, reach None;
-    /// Position of the last row of each row's sequence in this step, as data (i32). A row of
-    /// non-causal attention sees all positions up to it.
+    /// Position of the last row of the same sequence in this step, as data (i32). In non-causal
+    /// attention, a row sees all positions up to it.
     Ends "last positions": End
         value |end| end, below |room| room, reach Some(u32::MAX);
     /// Position of each row plus this number, as data (i32). The sum may be beyond the end of the
     /// row's text.
     Ahead(reach: u32) "positions and {}": Position
         value |position| position.saturating_add(reach), below |room| room + u64::from(reach), reach Some(reach);
-    /// Place / [`KEY_LANES`] of each row.
+    /// Place of each row / [`KEY_LANES`].
     PositionBlock "position blocks": Place
         value |place| place / KEY_LANES, below |places| places / u64::from(KEY_LANES), reach None;
-    /// Place % [`KEY_LANES`] of each row.
+    /// Place of each row % [`KEY_LANES`].
     PositionLane "position lanes": Place
         value |place| place % KEY_LANES, below |_| u64::from(KEY_LANES), reach None;
     /// Position of each row modulo this number.
     Phase(every: u32) "positions among {}": Position
         value |position| position % every.max(1), below |_| u64::from(every), reach None;
-    /// Number of complete groups of this many positions up to each row's own position, which
-    /// counts, as data (i32).
+    /// Number of complete groups of this many positions, up to each row's own position and
+    /// including it, as data (i32).
     Whole(every: u32) "whole {} positions": Position
         value |position| position.saturating_add(1) / every.max(1),
         below |room| room / u64::from(every.max(1)) + 1, reach None;
-    /// Number of places chosen for each row, as data (i32).
+    /// Number of places that an index op chooses for each row, as data (i32).
     Chosen(choice: PositionChoice) "count of {}": Position
         value |position| choice.count(position), below |_| choice.most().saturating_add(1), reach None;
-    /// Number of the last chosen place of each row, as data (i32).
+    /// Index of the last place that an index op chooses for each row, as data (i32).
     LastChosen(choice: PositionChoice) "last of {}": Position
         value |position| choice.count(position).saturating_sub(1), below |_| choice.most(), reach None;
 }
@@ -235,7 +238,7 @@ impl RowInput {
         RowInput::WITHOUT_PARAMETER.iter().copied().flatten()
     }
 
-    /// Returns the inputs of a row's place. They have no parameter.
+    /// Returns the inputs that are computed from a row's place. They have no parameter.
     pub fn of_places() -> impl Iterator<Item = RowInput> {
         RowInput::without_parameter().filter(|input| input.base() == RowBase::Place)
     }
@@ -269,14 +272,14 @@ mod tests {
     use super::*;
     use crate::plan::ChoiceUnit;
 
-    /// An input, its text, and its formula for place, position and end.
+    /// A row input with its text, and with its formula as a function of place, position and end.
     struct Example {
         input: RowInput,
         text: &'static str,
         formula: fn(u32, u32, u32) -> u32,
     }
 
-    /// Examples of all rows of the table, in its order.
+    /// Returns an example for each row of the table, in the table's order.
     fn examples() -> Vec<Example> {
         let runs = PositionChoice { top_k: 16, every: 4, of: ChoiceUnit::Positions };
         let entries = PositionChoice { top_k: 16, every: 4, of: ChoiceUnit::Entries };

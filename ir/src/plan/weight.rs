@@ -4,42 +4,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 
-/// Location of a weight's bytes.
+/// File that contains a weight's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightFile {
-    /// A file of [`Plan::files`](super::Plan::files).
+    /// A model file: an index into [`Plan::files`](super::Plan::files).
     Source(u32),
-    /// The plan's own file, after the plan. The offset counts from the first byte of the weights in
-    /// that file.
+    /// The plan's own file, after the plan. The weight's offset is relative to the first byte of
+    /// all weights in that file.
     Plan,
-    /// The plan's own file, in blocks of a group of experts. The offset is that of the first
-    /// expert's matrix; the matrix of expert `e` lies `e * stride` bytes later.
+    /// The plan's own file, in blocks of a group of experts. The weight's offset is that of expert
+    /// 0's matrix. The matrix of expert `e` is `e * stride` bytes later.
     Blocks {
-        /// Bytes from one block to the next.
+        /// Distance in bytes from one block to the next.
         stride: u64,
     },
-    /// One of [`Plan::derived`](super::Plan::derived), computed when it is read.
+    /// A derived tensor, which is computed when it is read: an index into
+    /// [`Plan::derived`](super::Plan::derived).
     Derived(u32),
 }
 
-/// A weight as kernels read it. If [`PlanWeight::stored`] equals [`PlanWeight::format`], kernels
-/// read it in place. Otherwise the runtime packs it on first use.
+/// A weight that kernels read. If [`PlanWeight::stored`] equals [`PlanWeight::format`], kernels
+/// read the file's bytes in place. Otherwise the runtime packs the weight on first use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanWeight {
-    /// Tensor name.
+    /// Name of the tensor.
     pub name: String,
     /// Format that kernels read.
     pub format: Format,
-    /// Format in the file: [`PlanWeight::format`], or the format that it is packed from.
+    /// Format in the file: [`PlanWeight::format`], or the format from which the runtime packs the
+    /// weight.
     pub stored: Format,
     /// Shape, outermost first.
     pub shape: Vec<u64>,
-    /// File that holds the weight.
+    /// File that contains the weight.
     pub file: WeightFile,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Length in the file, in bytes. For weights in blocks, bytes between the matrices do not
-    /// count.
+    /// Length in the file, in bytes. For weights in blocks, the bytes between the experts' matrices
+    /// are not included.
     pub bytes: u64,
 }
 
@@ -58,8 +60,9 @@ impl PlanWeight {
         self.format != self.stored
     }
 
-    /// Returns the weight's length in `format`. Returns `None` if the length overflows, or if the
-    /// shape does not divide into whole blocks (and, for packed formats, whole strips).
+    /// Returns the weight's length in bytes in the format `format`. Returns `None` if the length
+    /// overflows, or if the shape does not divide into whole blocks (for packed formats also whole
+    /// strips).
     pub fn bytes_in(&self, format: Format) -> Option<u64> {
         let (&last, lead) = self.shape.split_last()?;
         if format.rows() > 1 && !lead.last()?.is_multiple_of(format.rows() as u64) {

@@ -1,12 +1,12 @@
-//! Tests attention, and indexes that choose positions.
+//! Tests of attention, and of index ops that choose positions.
 
 use ixc_ir::graph::interpret::{InterpretError, Interpreter, Value};
 use ixc_ir::graph::parse::parse;
 
 use super::{bytes, check, f32s, i32s, near, run};
 
-/// Positions 0 and 1 are in one chunk of 32, position 32 in the next. The soft cap turns scores of
-/// 4 into 2 tanh 2.
+/// Tests a state with chunks of 32: positions 0 and 1 are in one chunk, position 32 is in the next.
+/// The soft cap turns scores of 4 into 2 tanh 2.
 #[test]
 fn chunked_attention_with_capped_scores() {
     let text = ATTEND
@@ -42,7 +42,7 @@ fn scores_of_attention_fall_with_distance() {
     let second = [mixed(near_by, 1.0, 5.0), mixed(near_by, 2.0, 6.0), mixed(far, 1.0, 5.0), mixed(far, 2.0, 6.0)];
     near(&y[0], &[&[1.0, 2.0, 1.0, 2.0][..], &second].concat());
 
-    // With a factor on slopes.
+    // The same with a factor on the slopes.
     let module = parse(&ATTEND.replace("cap = 0.0", "cap = 0.0, max_bias = 8.0, slope = 0.5")).unwrap();
     let mut interpreter = Interpreter::new(&module, &weights).unwrap();
     let y = interpreter.run("f", attend(&[1.0, -1.0, 0.0, 2.0], &[0.0, 4.0], &[1.0, 2.0, 5.0, 6.0], &[0, 1])).unwrap();
@@ -68,14 +68,14 @@ fn attention_is_causal_and_shares_key_heads() {
     let module = parse(ATTEND).unwrap();
     let weights: Vec<Vec<u8>> = vec![];
     let mut interpreter = Interpreter::new(&module, &weights).unwrap();
-    // Both heads of the first row see only position 0, for any scores.
+    // Both heads of the first row see only position 0, so their scores do not matter.
     let args = attend(&[1.0, -1.0, 0.0, 2.0], &[0.0, 4.0], &[1.0, 2.0, 5.0, 6.0], &[0, 1]);
     let y = interpreter.run("f", args).unwrap();
-    // Row 1, head 0: q = 0, equal weights; head 1: scores 0 and 2 * 4 * 0.5 = 4.
+    // Row 1, head 0 has q = 0, and thus equal weights. Head 1 has the scores 0 and 2 * 4 * 0.5 = 4.
     let w = 1.0 / (1.0 + (-4f64).exp());
     let mixed = |a: f64, b: f64| (a * (1.0 - w) + b * w) as f32;
     near(&y[0], &[1.0, 2.0, 1.0, 2.0, 3.0, 4.0, mixed(1.0, 5.0), mixed(2.0, 6.0)]);
-    // The next step reads both positions from the cache; position 0 may be written again.
+    // The next step reads both positions from the cache.
     let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[0.0, 0.0], &[2])).unwrap();
     near(&y[0], &[2.0, 8.0 / 3.0, 2.0, 8.0 / 3.0]);
     let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[9.0, 9.0], &[0])).unwrap();
@@ -98,7 +98,8 @@ fn indexer_selects_top_scores_and_attention_sees_only_those() {
         %3 = kv.append %kv, %k, %k, %p
         %y, %4 = attention %q, %3, %p, _, %chosen {scale = 0.0, cap = 0.0}
         return %chosen, %y, %2, %4 }";
-    // Keys 1, 1, -2, 3 in each row's past. Heads count positive products only.
+    // The index has the keys 1, 1, -2, 3, of which each row sees those up to its own. A head's
+    // negative products count as 0.
     let (q, w) = ([1.0, -1.0].repeat(4), [1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.0, -1.0]);
     let args = vec![
         Value::Token,
@@ -109,13 +110,13 @@ fn indexer_selects_top_scores_and_attention_sees_only_those() {
         i32s(&[4], &[0, 1, 2, 3]),
     ];
     let found = run(text, &[], &args).unwrap();
-    // Row by row: one position; both; scores 1, 1, 1.5; scores 0, 0, -2, 0.
+    // Rows in order: one position; two positions; scores 1, 1, 1.5; scores 0, 0, -2, 0.
     assert_eq!(found[0], i32s(&[4, 2], &[0, -1, 0, 1, 0, 2, 0, 1]));
     near(&found[1], &[1.0, 1.0, 1.0, 1.0, -0.5, -0.5, 1.0, 1.0]);
 }
 
-/// Two positions share a key. The best complete run is chosen, with the positions after the last
-/// complete run.
+/// Two positions share a key. The complete run of positions with the best key is chosen, with the
+/// positions after the last complete run.
 #[test]
 fn an_index_chooses_runs_that_share_a_key() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
@@ -124,7 +125,7 @@ fn an_index_chooses_runs_that_share_a_key() {
         %1 = kv.append %index, %k, %k, %p
         %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 2, entries = false}
         return %chosen, %2 }";
-    // A run has the key of its last position: 1, 3, 2.
+    // Each run has the key of its last position. The keys are 1, 3, 2.
     let args = vec![
         Value::Token,
         f32s(&[6, 1, 1], &[1.0; 6]),
@@ -137,9 +138,9 @@ fn an_index_chooses_runs_that_share_a_key() {
     assert_eq!(found[0], i32s(&[6, 3], expected.as_flattened()));
 }
 
-/// Each head chooses from blocks of two positions: the row's own block, up to the row, and one
-/// earlier block. The earlier block has a position with the highest product, which may be negative.
-/// Query heads see the choice of their key head.
+/// Each head chooses from blocks of two positions: the row's own block, up to the row, and the
+/// earlier block with the highest product. That product may be negative. Query heads see the choice
+/// of their key head.
 #[test]
 fn heads_of_an_index_choose_blocks_for_themselves() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
@@ -152,7 +153,7 @@ fn heads_of_an_index_choose_blocks_for_themselves() {
         %y, %4 = attention %a, %3, %p, _, %chosen {scale = 0.0, cap = 0.0}
         return %chosen, %y, %2, %4 }";
     let mut queries = [1.0, -1.0].repeat(7);
-    // The blocks of both heads tie for the last row: the first wins.
+    // For the last row, all blocks have equal scores, and the first block is chosen.
     queries[12..].fill(0.0);
     let keys = [-5.0, 3.0, -4.0, 5.0, -2.0, -3.0, 9.0];
     let values: Vec<f32> = (0..7).flat_map(|p| [p as f32, p as f32 * 100.0]).collect();
@@ -168,7 +169,8 @@ fn heads_of_an_index_choose_blocks_for_themselves() {
     let found = run(text, &[], &args).unwrap();
     let all = [[0, -1, -1, -1], [0, 1, -1, -1], [0, 1, 2, -1], [0, 1, 2, 3]];
     let mut expected: Vec<[i32; 4]> = all.iter().flat_map(|row| [*row; 2]).collect();
-    // The highest products of the blocks are 3 and 5, or 5 and 4 with the other sign.
+    // The highest products of the two blocks are 3 and 5. For the head with the other sign, they
+    // are 5 and 4.
     expected.extend([[2, 3, 4, -1], [0, 1, 4, -1], [2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 6, -1], [0, 1, 6, -1]]);
     assert_eq!(found[0], i32s(&[7, 2, 4], expected.as_flattened()));
     let means = expected.iter().enumerate().map(|(i, of)| {
@@ -178,7 +180,7 @@ fn heads_of_an_index_choose_blocks_for_themselves() {
     near(&found[1], &means.collect::<Vec<f32>>());
 }
 
-/// Columns are limited to existing positions, for any `top_k`.
+/// The number of columns is limited to the existing positions, for any `top_k`.
 #[test]
 fn indexer_has_no_columns_beyond_the_positions() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
@@ -192,14 +194,15 @@ fn indexer_has_no_columns_beyond_the_positions() {
     assert_eq!(run(text, &[], &args).unwrap()[0], i32s(&[2, 2], &[0, -1, 0, 1]));
 }
 
-/// Two positions form an entry. With overlap, the two positions before them contribute too.
+/// Two positions form an entry. With overlap, the two positions before the entry contribute to it
+/// too.
 #[test]
 fn compressed_rows_are_means_of_their_positions() {
     let text = "weight @ape : f32[2, 1] state @s : recurrent f32[3, 1]
         func @f(%x: f32[T, 1], %g: f32[T, 1], %pos: i32[T]) -> (f32[T, 1]) {
         %s = state.begin @s %y, %t = compress %s, %x, %g, %pos, @ape {every = 2, overlap = false} return %y }";
     let pos = i32s(&[4], &[0, 1, 2, 3]);
-    // Weights 1 and 3 in the first entry, 3 and 1 in the second.
+    // The first entry has the weights 1/4 and 3/4 of its positions, the second 3/4 and 1/4.
     let gates = [0.0, 0.0, 2.0 * 3f32.ln(), 0.0];
     let args = [f32s(&[4, 1], &[4.0, 8.0, 100.0, 200.0]), f32s(&[4, 1], &gates), pos.clone()];
     let y = run(text, &[bytes(&[0.0, 3f32.ln()])], &args).unwrap();
@@ -210,8 +213,8 @@ fn compressed_rows_are_means_of_their_positions() {
         %s = state.begin @s %y, %t = compress %s, %x, %g, %pos, @ape {every = 2, overlap = true} return %y }";
     let x = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0, 4.0, 40.0];
     let args = [f32s(&[4, 2], &x), f32s(&[4, 2], &[0.0; 8]), pos];
-    // Inputs are the second halves of the entry's own positions, and the first halves of the
-    // positions before.
+    // With overlap, an entry is a mean of the second halves of its own positions and the first
+    // halves of the positions before them.
     let y = run(text, &[bytes(&[0.0; 4])], &args).unwrap();
     near(&y[0], &[10.0, 15.0, 33.0 / 3.0, 73.0 / 4.0]);
 }
@@ -229,7 +232,7 @@ fn entry_attention_sees_only_complete_entries() {
         column([0.0; 5]),
         column([0.0; 5]),
         column([1.0, 2.0, 3.0, 4.0, 5.0]),
-        // An entry has the data of its last position. The fifth entry is incomplete.
+        // Each entry takes the data of its last position. The fifth entry is incomplete.
         column([7.0, 10.0, 7.0, 40.0, 7.0]),
         i32s(&[5], &[0, 1, 2, 3, 4]),
     ];
@@ -237,8 +240,8 @@ fn entry_attention_sees_only_complete_entries() {
     near(&y[0], &[1.0, 6.0, 6.5, 18.0, 55.0 / 3.0]);
 }
 
-/// Two positions share an entry. The index chooses complete entries with the highest keys; of equal
-/// ones, the first.
+/// Two positions share an entry. The index chooses the complete entries with the highest keys. Of
+/// entries with equal keys, the first is chosen.
 #[test]
 fn indexer_selects_entries_in_addition_to_a_window() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
@@ -257,7 +260,7 @@ fn indexer_selects_entries_in_addition_to_a_window() {
     let args = [
         column([1.0; 7]),
         f32s(&[7, 1], &[1.0; 7]),
-        // An entry has the data of its last position: 1, 3, 3, and 9 in an incomplete entry.
+        // Each entry takes the data of its last position: 1, 3, 3, and 9 for an incomplete entry.
         column([9.0, 1.0, 9.0, 3.0, 9.0, 3.0, 9.0]),
         column([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
         column([0.0, 10.0, 0.0, 40.0, 0.0, 70.0, 0.0]),
@@ -267,14 +270,14 @@ fn indexer_selects_entries_in_addition_to_a_window() {
     let expected = [[-1, -1], [0, -1], [0, -1], [0, 1], [0, 1], [1, 2], [1, 2]];
     assert_eq!(y[0], i32s(&[7, 2], expected.as_flattened()));
     near(&y[1], &[1.0, 6.0, 6.5, 18.0, 55.0 / 3.0, 116.0 / 3.0, 39.0]);
-    // The state has four entries.
+    // The state has four entries, so there are four columns.
     let rows = [[-1, -1, -1, -1], [0, -1, -1, -1], [0, -1, -1, -1], [0, 1, -1, -1], [0, 1, -1, -1]];
     let expected = [rows.as_flattened(), &[0, 1, 2, -1, 0, 1, 2, -1]].concat();
     assert_eq!(y[2], i32s(&[7, 4], &expected));
 }
 
-/// Zero queries and keys give equal weights to all visible positions. The values are 1, 2, 4, 8,
-/// 16.
+/// Zero queries and keys give all visible positions equal weights. The values are 1, 2, 4, 8, 16,
+/// so each mean shows which positions were visible.
 #[test]
 fn attention_reaches_the_text_end_or_a_stated_distance() {
     let attention = |pos: &str, attrs: &str| {

@@ -1,4 +1,4 @@
-//! Tests routing, and the ops of experts.
+//! Tests of routing, and of ops that compute with experts.
 
 use ixc_ir::graph::interpret::math::ROUTE_SUM_MIN;
 use ixc_ir::graph::interpret::{InterpretError, Value};
@@ -18,8 +18,8 @@ fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
     }
 }
 
-/// The first choice is 2: 1.99 is near it, and 1 is not. Among the remaining logits, only 1.99 is
-/// near 1.99.
+/// The first choice is the logit 2. Only 1.99 is near it; 1 is not. Among the remaining logits, no
+/// other is near 1.99.
 #[test]
 fn sparse_mixer_weights_only_near_choices() {
     let mixer = "{top_k = 2, score = sparse_mixer, groups = 1, groups_kept = 1, normalise = false, scale = 1}";
@@ -45,14 +45,14 @@ fn route_takes_the_best_and_of_equals_the_lowest_id() {
     let sigmoid = "{top_k = 2, score = sigmoid, groups = 1, groups_kept = 1, normalise = true, scale = 1}";
     let (ids, p) = route(sigmoid, &[-1.0, 0.0, 0.0, -2.0]);
     assert_eq!((ids, p), (vec![1, 2], vec![0.5, 0.5]));
-    // The sum is clamped: 2 * sigmoid(-20) = 4.1e-9 is divided by 6.1e-5.
+    // The divisor is clamped: 2 * sigmoid(-20) = 4.1e-9 becomes 6.1e-5.
     let (_, p) = route(sigmoid, &[-20.0; 4]);
     let expected = 1.0 / (1.0 + 20f64.exp()) / ROUTE_SUM_MIN;
     assert!((f64::from(p[0]) / expected - 1.0).abs() < 1e-6, "{p:?}");
 }
 
-/// The two highest experts of the second group have the larger sum, but the first group has the
-/// highest expert.
+/// The two best experts of the second group have the larger sum, but the single best expert is in
+/// the first group.
 #[test]
 fn expert_groups_rank_by_two_best_or_by_best() {
     let logits = [3.0, -9.0, -9.0, 2.5, 2.25, -9.0];
@@ -67,8 +67,8 @@ fn expert_groups_rank_by_two_best_or_by_best() {
     assert!(error.contains("group_best"), "{error}");
 }
 
-/// Experts 0 to 2 have matrices, and later ones do not. A slot of a later expert becomes another of
-/// its row's experts with weight 0, or the first expert.
+/// Experts 0 to 2 have matrices; later experts are identities. A slot of an identity expert gets
+/// weight 0 and the id of another expert of its row, or expert 0.
 #[test]
 fn identity_experts_return_the_sum_of_their_weights() {
     let text = "func @f(%i: i32[T, 3], %p: f32[T, 3]) -> (i32[T, 3], f32[T, 3], f32[T, 1]) {
@@ -81,7 +81,7 @@ fn identity_experts_return_the_sum_of_their_weights() {
     near(&found[2], &[2.5, 0.0, 0.875]);
 }
 
-/// `K` is a symbol, so that arguments may have no slots.
+/// `K` is a symbolic dimension, so that arguments may have no slots.
 #[test]
 fn routings_without_slots_stay_empty() {
     let args = [i32s(&[2, 0], &[]), f32s(&[2, 0], &[])];
@@ -105,7 +105,7 @@ fn routings_without_slots_stay_empty() {
 
 #[test]
 fn experts_multiply_the_rows_that_are_routed_to_them() {
-    // The matrix of expert e multiplies by e + 1.
+    // The matrix of expert e multiplies its input by e + 1.
     let weight = "weight @w : f32[3, 1, 1]";
     let body = "%d = dequantise @w %y = expert.matmul %x, %i, %d return %y }";
     let args = [f32s(&[2, 1], &[10.0, 100.0]), i32s(&[2, 2], &[2, 0, 1, 2])];
@@ -124,8 +124,8 @@ fn experts_multiply_the_rows_that_are_routed_to_them() {
     );
     let combine = "func @f(%y: f32[T, 2, 2], %p: f32[T, 2]) -> (f32[T, 2]) { %c = expert.combine %y, %p return %c }";
     check(combine, &[], &[f32s(&[1, 2, 2], &X), f32s(&[1, 2], &[0.5, 2.0])], &[f32s(&[1, 2], &[6.5, -7.0])]);
-    // A slot of weight 0 adds nothing, even if `y` is not finite. Here the second slot's expert
-    // gave NaN and infinity.
+    // A slot of weight 0 adds nothing, even if its `y` is not finite. Here, the second slot's
+    // expert gave NaN and infinity.
     let infinite = [f32::INFINITY, 1.0, f32::NAN, f32::NEG_INFINITY];
     check(
         combine,
@@ -150,7 +150,7 @@ fn listed_experts_are_weighted_by_their_scores() {
     let table: Vec<u8> = [2i32, 0, -5, 9].iter().flat_map(|id| id.to_le_bytes()).collect();
     let logits = f32s(&[2, 3], &[0.0, 9.0, 3f32.ln(), 3f32.ln(), 9.0, 0.0]);
     let y = run(text, &[table], &[logits, i32s(&[2], &[0, 1])]).unwrap();
-    // A number outside the range of experts becomes the nearest expert.
+    // An id outside the range of experts becomes the nearest valid id.
     assert_eq!(y[0], i32s(&[2, 2], &[2, 0, 0, 2]));
     near(&y[1], &[1.5, 0.5, 1.5, 0.5]);
 }

@@ -1,4 +1,4 @@
-//! Tests fused ops against the ops that they replace: the bits are the same.
+//! Tests fused ops against the ops that they replace. The results must have the same bits.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::interpret::Value;
@@ -9,14 +9,14 @@ use ixc_testing::random_graphs::bytes_of_weight;
 
 use super::{check, f32s, i32s, run};
 
-/// Weights of different formats, 64 x 256 or 4 x 64 x 256, for the tests of fused ops.
+/// Weights of different formats for the tests of fused ops, with shapes [64, 256] and [4, 64, 256].
 const WEIGHTS: &str = "
 weight @n : f32[256]   weight @b : f32[64]   weight @hn : f32[16]   weight @ff : f32[4]
 weight @q4k : q4_k[64, 256]   weight @q5k : q5_k[64, 256]   weight @q6k : q6_k[64, 256]
 weight @q8 : q8_0[64, 256]    weight @q4 : q4_0[64, 256]    weight @h : f16[64, 256]   weight @bf : bf16[64, 256]
 weight @eg : q4_k[4, 64, 256] weight @eu : q6_k[4, 64, 256] weight @ed : q8_0[4, 32, 64]";
 
-/// Runs two functions on the same arguments and expects the same bits.
+/// Runs two functions on the same arguments, and checks that their results have the same bits.
 fn same(params: &str, results: &str, fused: &str, plain: &str, args: &[Value]) {
     let function = |body: &str| {
         format!(
@@ -37,7 +37,7 @@ fn noise(dims: &[usize], seed: u64) -> Value {
     Value::F32 { dims: dims.to_vec(), data }
 }
 
-/// Returns quantised activations, and the same numbers as f32 for unfused ops.
+/// Returns quantised activations, and the dequantised numbers as f32 for the unfused ops.
 fn rounded(dims: &[usize], format: Format, seed: u64) -> (Value, Value) {
     let Value::F32 { data, .. } = noise(dims, seed) else { unreachable!() };
     let blocks = quantise(format, &data);

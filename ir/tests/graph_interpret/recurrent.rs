@@ -1,11 +1,11 @@
-//! Tests ops with recurrent states.
+//! Tests of ops with recurrent states.
 
 use ixc_ir::graph::interpret::{Interpreter, Value};
 use ixc_ir::graph::parse::parse;
 
 use super::{X, bytes, check, f32s, i32s, near, run};
 
-/// The first row writes the state. The second row reads it after the decay.
+/// The first row only writes the state. The second row reads the state after the decay.
 #[test]
 fn logarithms_of_decays_stay_above_a_bound() {
     let text = "weight @a : f32[1] weight @dt : f32[1] state @s : recurrent f32[1, 1, 1]
@@ -14,7 +14,7 @@ fn logarithms_of_decays_stay_above_a_bound() {
         %y, %n = delta_net %s, %q, %q, %v, %alpha, %beta, @a, @dt {keys = grouped, eps = 0.0, bound = -5.0}
         return %y, %n }";
     for a in [-2.0, 2.0] {
-        // Rates of 1, then of 0.
+        // The rate is 1 for the first row and 0 for the second.
         let args = vec![
             Value::Token,
             f32s(&[2, 1, 1], &[3.0; 2]),
@@ -28,7 +28,7 @@ fn logarithms_of_decays_stay_above_a_bound() {
     }
 }
 
-/// A rate of 2 removes the state's value twice, so its sign changes.
+/// With a rate of 2, the update subtracts the state's value twice, so its sign changes.
 #[test]
 fn delta_rule_rates_may_reach_the_stated_maximum() {
     let text = "weight @a : f32[1] weight @dt : f32[1] state @s : recurrent f32[1, 1, 1]
@@ -44,12 +44,12 @@ fn delta_rule_rates_may_reach_the_stated_maximum() {
         f32s(&[3, 1], &[0.0, 1e4, 1e4]),
     ];
     let found = run(text, &[bytes(&[0.0]), bytes(&[0.5])], &args).unwrap();
-    // Rates of 1, 2 and 2, without decay.
+    // The rates are 1, 2 and 2, and there is no decay.
     near(&found[0], &[4.0, 4.0 + 2.0 * (1.0 - 4.0), 2.0]);
 }
 
-/// A token and those before it select a row of a table, back to an end of text. The state lasts
-/// from step to step.
+/// A token and the tokens before it, back to an end of text, select a row of a table. Earlier
+/// tokens are kept in a state from step to step.
 #[test]
 fn ngram_rows_hash_a_token_with_earlier_tokens() {
     let text = "state @s : recurrent f32[1, 3]
@@ -89,8 +89,9 @@ fn head_sums_and_dilated_convolutions() {
     near(&found.unwrap()[0], &[2.0, -3.0, 0.0, -1e-3]);
 }
 
-/// Tests that the value at `find`, read before the decay, is removed along another key. Also tests
-/// results from the state before the row, and keys scaled by one minus the decay.
+/// Tests that the value at `find`, which is read before the decay, is subtracted at another key.
+/// Also tests results from the state before the row (`before`), and keys scaled by one minus the
+/// decay (`filled`).
 #[test]
 fn wkv_states_decay_per_token_and_subtract_found_values() {
     let wkv = |find: &str, attrs: &str| {
@@ -110,11 +111,12 @@ fn wkv_states_decay_per_token_and_subtract_found_values() {
         f32s(&[2, 1, 2], &[1.0, 1.0, 0.5, 1.0]),
     ];
     for (find, attrs, expected) in [
-        // The state is (3, 6), where 3 is found. Then it is (1.5 - 1.5 + 2, 1.5 - 3 - 2).
+        // The state is (3, 6), so the value at `find` is 3. Then the state is (1.5 - 1.5 + 2, 1.5 -
+        // 3 - 2).
         ("%f, %r", "before = false, filled = false", [15.0, 5.5]),
-        // (3, 6), then (1.5 + 2, 1.5 - 2).
+        // The state is (3, 6), then (1.5 + 2, 1.5 - 2).
         ("_, _", "before = false, filled = false", [15.0, 4.0]),
-        // (1.5, 4.5).
+        // The state is (1.5, 4.5).
         ("_, _", "before = true, filled = true", [0.0, -3.0]),
     ] {
         let found = run(&wkv(find, attrs), &[], &operands).unwrap();

@@ -1,25 +1,25 @@
-//! The text form of dims: `min((first + 1) / 32, part_end) - part_begin`.
+//! Text form of dims, such as `min((first + 1) / 32, part_end) - part_begin`.
 //!
-//! `*`, `/` and `%` bind tighter than `+` and `-`. Operators of one kind are read from left to
-//! right.
+//! `*`, `/` and `%` have a higher precedence than `+` and `-`. Operators of equal precedence are
+//! applied from left to right.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{DimError, DimExpr, DimInput, MAX_OPS, Op, Operator};
 
-/// Place of an operator in text.
+/// Syntax of an operator.
 enum Notation {
     /// Operator between its operands, with its precedence.
     Infix(char, u8),
-    /// Function name before its operands.
+    /// Function name before operands in parentheses.
     Call(&'static str),
 }
 
-/// Precedence of operands that need no parentheses.
+/// Precedence of operands that never need parentheses.
 const OPERAND: u8 = 3;
 
-/// All operators with their forms.
+/// All operators with their syntax.
 const OPERATORS: [(Operator, Notation); 8] = [
     (Operator::Add, Notation::Infix('+', 1)),
     (Operator::Sub, Notation::Infix('-', 1)),
@@ -49,11 +49,11 @@ impl fmt::Display for DimExpr {
     }
 }
 
-/// Text of an operand.
+/// Text of an operand, and its precedence.
 #[derive(Default)]
 struct OperandText {
     text: String,
-    /// Precedence of the operator, or [`OPERAND`].
+    /// Precedence of the operand's outermost operator, or [`OPERAND`].
     precedence: u8,
 }
 
@@ -106,7 +106,7 @@ impl FromStr for DimExpr {
     }
 }
 
-/// A reader of an expression, which appends its operations in postfix order.
+/// A parser of expressions, which appends operations in postfix order.
 struct Reader<'t> {
     text: &'t str,
     at: usize,
@@ -131,7 +131,8 @@ impl Reader<'_> {
         if self.ops.len() > MAX_OPS { Err(DimError::Size) } else { Ok(()) }
     }
 
-    /// Skips a character. Returns false, and skips nothing, if another one is next.
+    /// Skips the character `sign` if it is next, and returns true. Otherwise skips nothing and
+    /// returns false.
     fn sign(&mut self, sign: char) -> bool {
         self.skip();
         let is_there = self.rest().starts_with(sign);
@@ -139,7 +140,7 @@ impl Reader<'_> {
         is_there
     }
 
-    /// Reads operands and operators of a precedence or a higher one.
+    /// Parses operands and operators whose precedence is at least `least`.
     fn infix(&mut self, least: u8, nesting: usize) -> Result<(), DimError> {
         if least == OPERAND {
             return self.operand(nesting);
@@ -157,8 +158,8 @@ impl Reader<'_> {
     }
 
     fn operand(&mut self, nesting: usize) -> Result<(), DimError> {
-        // In printed text, each pair of parentheses encloses an operation, so nesting has the same
-        // limit.
+        // In printed text, each pair of parentheses encloses an operation. The limit on operations
+        // is thus also a limit on nesting.
         if nesting > MAX_OPS {
             return Err(DimError::Size);
         }
