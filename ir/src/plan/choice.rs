@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// Number of positions of a block, for an index op that chooses blocks for each head. It must be a
 /// power of two in this range. With at least 32 positions, each 32-bit word of selection bits
-/// belongs to a single block. The choice of blocks is then also cheap compared with the scores of
-/// all positions.
+/// belongs to a single block. The choice of blocks then also takes little time compared with the
+/// scores of their positions.
 pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 
 /// Number of places that an index op chooses for a row. The number depends only on the row's

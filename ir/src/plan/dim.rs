@@ -332,7 +332,7 @@ impl DimExpr {
         self.0 == [Op::Input(input)]
     }
 
-    /// Returns the first constant by which the expression divides this input, or `None`.
+    /// Returns the first constant divisor of this input in the expression, or `None`.
     ///
     /// ```
     /// use ixc_ir::plan::DimInput::{Band, Rows};

@@ -98,8 +98,8 @@ fn indexer_selects_top_scores_and_attention_sees_only_those() {
         %3 = kv.append %kv, %k, %k, %p
         %y, %4 = attention %q, %3, %p, _, %chosen {scale = 0.0, cap = 0.0}
         return %chosen, %y, %2, %4 }";
-    // The index has the keys 1, 1, -2, 3, of which each row sees those up to its own. A head's
-    // negative products count as 0.
+    // The index has the keys 1, 1, -2, 3. A row sees the keys up to its own. A head's negative
+    // products count as 0.
     let (q, w) = ([1.0, -1.0].repeat(4), [1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.0, -1.0]);
     let args = vec![
         Value::Token,

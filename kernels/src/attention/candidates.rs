@@ -1,4 +1,4 @@
-//! Kernels of attention in order of preference: the first kernel that accepts a request is used.
+//! Kernels of attention in order of preference. The first kernel that accepts a request is used.
 //!
 //! ```
 //! use ixc_kernels::attention::{AttentionRequest, CANDIDATES, Heads, Scores};
@@ -18,19 +18,19 @@ use super::whole::Attention;
 use super::window::AttentionWindow;
 use crate::generator::text::Text;
 
-/// Kernel that may fit a request.
+/// A kernel that may accept a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    /// First word of its spec.
+    /// First word of the text of the kernel's spec.
     pub kernel: &'static str,
     accepts: fn(&AttentionRequest) -> Result<KernelOffer, Reason>,
 }
 
 impl Candidate {
-    /// Returns the kernel for a request.
+    /// Returns the spec of the kernel for a request, and the sizes of its items.
     ///
     /// # Errors
-    /// The first reason why the kernel does not accept it.
+    /// Returns the first reason why the kernel does not accept the request.
     pub fn accepts(&self, request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         (self.accepts)(request)
     }
@@ -46,6 +46,6 @@ pub static CANDIDATES: &[Candidate] = &[
     Candidate { kernel: Attention::WORD, accepts: Attention::accepts },
 ];
 
-/// Upper ends of ranges of row counts, in ascending order. Within a range, kernels give the same
-/// answer.
+/// Maximum row counts of ranges, in ascending order. All row counts of a range get the same answer
+/// from every kernel.
 pub const ROW_COUNTS: [u32; 4] = [1, FEW_ROWS, SHORT_ROWS, u32::MAX];

@@ -1,6 +1,6 @@
-//! Combination of attention in parts: `sum of e^(m_i - m) acc_i / sum of e^(m_i - m) s_i`, in the
-//! order of the parts. Part i has the maximum `m_i`, the sum `s_i` and the accumulator `acc_i`. The
-//! largest maximum is m.
+//! Combination of the results of attention over parts of the positions: `sum of e^(m_i - m) acc_i /
+//! sum of e^(m_i - m) s_i`, in the order of the parts. Part i has the maximum score `m_i`, the sum
+//! of weights `s_i` and the accumulator `acc_i`. The largest `m_i` is m.
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::DimInput;
 
@@ -14,19 +14,20 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// Combination of attention in parts. A dim has the number of parts.
+    /// Combination of the results of attention over parts of the positions. A dim is the number of
+    /// parts.
     pub struct AttentionCombine "attention_combine" {
-        /// Query heads that share a key head.
+        /// Number of query heads that share a key head.
         pub group: u32,
-        /// Elements of a value head.
+        /// Number of elements of a value head.
         pub dv: u32,
         /// Maximum number of parts.
         pub parts: u32,
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("attention_combine", 16, "attention_combine group=4 dv=64 parts=16"),
 ];
@@ -103,7 +104,7 @@ impl Definition for AttentionCombine {
             let max = parts.iter().map(|part| part[head + dv]).fold(f64::MIN, f64::max);
             let factors: Vec<f64> = parts.iter().map(|part| (part[head + dv] - max).exp()).collect();
             let total = |at: usize| parts.iter().zip(&factors).map(|(part, f)| part[at] * f).sum::<f64>();
-            // Sums of weights, which are less random than the other inputs.
+            // Sums of weights have less random values than the other inputs.
             let sum = total(head + dv + 1);
             for e in 0..dv {
                 let expected = total(head + e) / sum;

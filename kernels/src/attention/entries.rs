@@ -1,5 +1,5 @@
-//! Attention of a row over the last positions and, in the same softmax, over entries. An entry is a
-//! place that several positions share. A row sees all complete entries, or only those that an index
+//! Attention of a row over the last positions and, in the same softmax, over compressed entries. An
+//! entry stands for several positions. A row sees all complete entries, or only those that an index
 //! chose ([`crate::IndexTopK`]). See [`super::online_softmax`] for the method.
 
 use ixc_ir::kernel::Kernel;
@@ -18,37 +18,37 @@ use crate::generator::signature::{BufferContents, NamedValue, Signature};
 use crate::generator::text::spec;
 use crate::generator::work::{Call, Work};
 
-/// Query heads of a band, if the heads of a key head are divided. Eight heads reuse a load often
-/// enough.
+/// Number of query heads in a band, if the query heads of a key head are divided. With eight heads,
+/// each load of a key or value is used often enough.
 const BAND: u32 = 8;
 
 spec! {
     /// Attention of `group` query heads over one key head. A row sees the last `window` positions
-    /// and all complete entries. Items: row, and column = key head.
+    /// and all complete entries. An item is one row and one column; columns are key heads.
     pub struct AttentionEntries "attention_entries" {
         ..heads: Heads,
         ..scores: Scores,
-        /// Positions that a row sees, its own included.
+        /// Number of positions that a row sees, including its own.
         pub window: u32,
-        /// Positions of an entry.
+        /// Number of positions of an entry.
         pub every: u32,
-        /// Max entries that a row sees, if an index chooses them.
+        /// Maximum number of entries that a row sees, if an index chooses them.
         pub chosen: Option<u32>,
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("attention_entries", 6, "attention_entries group=8 d=512 dv=512 scale=0.044194173 sinks window=128 every=4"),
     row("attention_entries_chosen", 16, "attention_entries group=8 d=512 dv=512 scale=0.044194173 sinks window=128 every=4 chosen=512"),
 ];
 
 impl AttentionEntries {
-    /// Returns this kernel for a request.
+    /// Returns the spec of this kernel for a request, and the sizes of its items.
     ///
     /// # Errors
-    /// The first reason why the kernel does not accept it.
+    /// Returns the first reason why the kernel does not accept the request.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, .. } = *request;
         let Entries { every, chosen, cache } = request.entries.ok_or(Reason::NoEntries)?;
@@ -61,7 +61,8 @@ impl AttentionEntries {
         Reason::Cap.refuse_if(scores.cap.is_some())?;
         Reason::Slopes.refuse_if(scores.slopes)?;
         let spec = AttentionEntries { heads, scores, window, every, chosen };
-        // Steps of few rows have few items, if many heads share a key head.
+        // With few rows, there may be too few items for all threads if many query heads share a key
+        // head.
         let division = match heads.group > BAND && heads.group.is_multiple_of(BAND) {
             true => {
                 let heads = Heads { group: BAND, ..heads };
@@ -76,7 +77,7 @@ impl AttentionEntries {
         Operands { heads: self.heads, scores: self.scores, cache: Cache::default() }
     }
 
-    /// Returns the number of blocks of entries that a row sees.
+    /// Returns a dim: the number of blocks of entries that a row sees.
     fn entries(&self) -> DimExpr {
         let AttentionEntries { every, chosen, .. } = *self;
         match chosen {
@@ -152,7 +153,7 @@ impl Definition for AttentionEntries {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // Starts after the first position.
+        // The part of the positions begins after the first position.
         vec![i64::from(rows) - 1, 1, 8, i64::from(rows) - 1]
     }
 

@@ -1,4 +1,5 @@
-//! Heads, scores and windows of all kernels of attention, and their signature.
+//! Parameters that all kernels of attention share: sizes of heads, scores, windows, and their
+//! buffers.
 
 use ixc_ir::kernel::{KernelBuilder, Op, ValueId};
 use ixc_ir::plan::ATTENTION_BLOCK;
@@ -12,21 +13,21 @@ use crate::generator::text::{Bits, spec};
 spec! {
     /// Sizes of the query heads that share a key head.
     pub part Heads {
-        /// Query heads that share a key head.
+        /// Number of query heads that share a key head.
         pub group: u32,
-        /// Elements of a query or key head.
+        /// Number of elements of a query or key head.
         pub d: u32,
-        /// Elements of a value head.
+        /// Number of elements of a value head.
         pub dv: u32,
     }
 }
 
 spec! {
-    /// Scores of attention, from products of queries and keys.
+    /// Computation of the scores of attention, from products of queries and keys.
     pub part Scores {
-        /// Factor on products.
+        /// Factor on the products.
         pub scale: Bits,
-        /// Bound of scores, applied like `softcap`.
+        /// Bound of the scores, applied like `softcap`. `None` for no bound.
         #[serde(default)]
         pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
@@ -39,7 +40,7 @@ spec! {
 }
 
 impl Heads {
-    /// Returns the part of a kernel's name that states the sizes.
+    /// Returns the part of the kernel's name with these sizes.
     pub(super) fn name(&self) -> String {
         let Heads { group, d, dv } = *self;
         format!("g{group}d{d}v{dv}")
@@ -60,8 +61,8 @@ pub(super) struct Operands {
 }
 
 impl Operands {
-    /// Returns the buffers: queries, positions, keys and values, then `more` keys and values, the
-    /// sinks and slopes of heads, the result and scratch memory.
+    /// Returns the buffers in order: queries, positions, keys and values, the `more` keys and
+    /// values, the sinks and slopes of heads, the result, and scratch memory.
     pub(super) fn signature(&self, more: &[NamedValue<BufferContents>], result: &'static str) -> Signature {
         let Operands { heads, scores, cache } = *self;
         let signature = Signature::new()
@@ -79,12 +80,12 @@ impl Operands {
 }
 
 impl Scores {
-    /// Returns scores with this factor, without cap, sinks and slopes.
+    /// Returns a computation of scores with this factor, and without cap, sinks and slopes.
     pub fn with_scale(scale: f64) -> Scores {
         Scores { scale: Bits::from_value(scale), cap: None, sinks: false, slopes: false }
     }
 
-    /// Returns the part of a kernel's name that states the scores.
+    /// Returns the part of the kernel's name that describes the scores.
     pub fn name(&self) -> String {
         let cap = self.cap.map_or(String::new(), |cap| format!("c{:x}", cap.0));
         let [sinks, slopes] =
@@ -92,7 +93,7 @@ impl Scores {
         format!("s{:x}{cap}{sinks}{slopes}", self.scale.0)
     }
 
-    /// Returns the score of a product, in f64.
+    /// Returns the score of a product of a query and a key, in f64.
     pub fn score(&self, product: f64) -> f64 {
         self.bent(product * f64::from(self.scale.value()))
     }
@@ -103,21 +104,21 @@ impl Scores {
     }
 }
 
-/// Range of the positions that a row sees, up to and including the row's position.
+/// Range of the positions that a row sees, up to and including the kernel's position of the row.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Number of the last positions that a row sees.
+    /// Number of positions in the window. The last one is the row's position.
     pub positions: u32,
-    /// Whether windows are chunks: a row sees the positions from the last multiple of `positions`
-    /// on. If so, `positions` is a power of two.
+    /// Whether windows are chunks. A row then sees the positions from the last multiple of
+    /// `positions` on, and `positions` is a power of two.
     pub chunked: bool,
-    /// Whether rows see positions on both sides. If so, the kernel's position of a row is after the
-    /// row's own position, and the text may end before it.
+    /// Whether rows also see positions after their own. If so, the kernel's position of a row is
+    /// after the row's own position, and the text may end before it.
     pub both: bool,
 }
 
 impl Window {
-    /// Returns the part of a kernel's name that states the window.
+    /// Returns the part of the kernel's name that describes the window.
     pub fn name(&self) -> String {
         let kind = match self {
             Window { chunked: true, .. } => "chunk",
@@ -133,8 +134,8 @@ impl Window {
         if self.chunked { position / positions * positions } else { (position + 1).saturating_sub(positions) }
     }
 
-    /// Emits [`Window::first`] as kernel IR, for the positions `own`. The result may be below 0 if
-    /// a row sees all positions from the first on.
+    /// Emits [`Window::first`] as kernel IR, for the positions `own`. If a row sees all positions
+    /// from the sequence's first on, the result may be below 0.
     pub fn first_of(&self, b: &mut KernelBuilder, own: ValueId) -> ValueId {
         let (ty, positions) = (b.ty(own), i64::from(self.positions));
         if self.chunked {

@@ -1,13 +1,14 @@
 //! Attention of the query heads that share a key head, over the KV cache. It uses the online
 //! softmax of FlashAttention, in blocks of [`ATTENTION_BLOCK`] positions. Each block takes three
-//! steps: scores, running maximum and sums, weighted values.
+//! steps: scores, the running maximum with the sums of weights, and weighted values.
 //!
-//! Keys are stored as `[position / 16][d][position % 16]`. A lane is a position, so a block's
-//! scores need no horizontal sum. Queries are the heads of one row, or of a few rows together. A
-//! load and its conversion from f16 then serve several queries. Eight accumulators hide the latency
-//! of a fused multiply-add (4 cycles, two per cycle). Queries are multiplied once by the factor on
-//! scores. For heads of 64 the factor is a power of two, so the product is exact. Scores, weights
-//! and accumulators are f32. The cache is f16 or a block format.
+//! Keys are stored as `[position / 16][d][position % 16]`. Each vector lane is a position, so the
+//! scores of a block need no horizontal sum. Queries are the heads of one row, or of a few rows
+//! together. Each load of a key, and its conversion from f16, then serves several queries. Eight
+//! accumulators hide the latency of a fused multiply-add (4 cycles, two per cycle). Queries are
+//! multiplied once by the factor on scores. For heads of 64 elements, the factor is a power of two,
+//! so the product is exact. Scores, weights and accumulators are f32. The cache is f16 or a
+//! quantised block format.
 //!
 //! ```text
 //! for each block                // first blocks that all rows see whole, then blocks with a mask
@@ -17,12 +18,12 @@
 //!                               // tiles of queries x elements of a value, in registers
 //! ```
 //!
-//! **Keys in blocks** ([`ixc_ir::cache`]) are multiplied as bytes. Like activations of weight
-//! products, a query is rounded once, to bytes in -127..=127 with an f32 scale for each block. A
-//! block's sum of products is an integer, which is multiplied by both scales. The rounding error is
-//! at most 1/254 of the largest magnitude of a query's block. llama.cpp rounds queries in the same
-//! way. **Values in blocks** are integers. The weights are multiplied by the values' scale, then by
-//! the integers in f32.
+//! **Keys in a block format** ([`ixc_ir::cache`]) are multiplied as bytes. Like activations of
+//! weight products, a query is rounded once, to bytes in -127..=127 with an f32 scale for each
+//! block. The sum of products in a block is an integer, which is multiplied by the scales of query
+//! and key. The rounding error is at most 1/254 of the largest magnitude of a query's block.
+//! llama.cpp rounds queries in the same way. **Values in a block format** are integers. The
+//! attention weights are multiplied by the values' scale, and then by the integers in f32.
 //!
 //! ```text
 //! score = sum over blocks of dq * dk * (sum of q * k)
@@ -35,16 +36,15 @@
 //! prefetchers stop at the end of a page, and a block of keys has the size of a page (4 KiB for
 //! heads of 64).
 //!
-//! **Slopes** (ALiBi): a head's scores fall by its slope with each position before the row's
-//! position. The kernel adds `slope * (position - own)`, one fused multiply-add of a difference
-//! that f32 represents exactly. Adding `slope * position` would give the same softmax, but that
-//! term grows with the context. At position 100,000, a slope of 1/2 would round all scores to
-//! multiples of 1/256. Near positions have the largest weights, and for them the difference is
-//! small and precise.
+//! **Slopes** (ALiBi): the scores of a head fall by its slope for each position of distance. The
+//! kernel adds `slope * (position - own)`, one fused multiply-add with a difference that f32
+//! represents exactly. Adding `slope * position` would give the same softmax, but that term grows
+//! with the context. At position 100,000, a slope of 1/2 would round all scores to multiples of
+//! 1/256. Near positions have the largest weights, and their differences are small and precise.
 //!
 //! A row's result does not depend on the number of rows that are computed together. Long contexts
-//! are divided into parts ([`crate::AttentionPart`]). A part returns the maximum, the sum and the
-//! unscaled accumulator of each head, and [`crate::AttentionCombine`] combines them.
+//! are divided into parts ([`crate::AttentionPart`]). A part's result is the maximum score, the sum
+//! of weights and the accumulator of each head. [`crate::AttentionCombine`] combines the parts.
 
 mod reference;
 mod scores;
@@ -67,27 +67,27 @@ const KEYS: i64 = KEY_LANES as i64;
 const LINE: i64 = 64;
 /// Score of positions after the row's position. It is below every real score.
 const MASKED: f32 = -1.0e30;
-/// Positions of the value loop, and elements of the score loop, that are unrolled.
+/// Unrolling of two loops: over positions in the value loop, and over elements in the score loop.
 const UNROLL: i64 = 4;
-/// Maximum masked blocks of an item: the rows of an item end in one block, or in two adjacent
-/// blocks.
+/// Maximum number of masked blocks of an item. The rows of an item end in one block, or in two
+/// adjacent blocks.
 const MAX_MASKED: i64 = 2;
-/// Maximum rows that are computed together. They end in at most two adjacent blocks.
+/// Maximum number of rows that are computed together. They end in at most two adjacent blocks.
 pub const MAX_ITEM_ROWS: u32 = ATTENTION_BLOCK;
 
-/// Returns the number of queries that share a load, and of accumulators of an inner loop, for a
-/// number of vector lanes. With 16 registers, eight are accumulators. Targets with 16 lanes have 32
-/// registers, and use sixteen accumulators.
+/// Returns the number of queries that share a load, and the number of accumulators of an inner
+/// loop, for a number of vector lanes. With 16 registers, eight are accumulators. Targets with 16
+/// lanes have 32 registers, and use sixteen accumulators.
 const fn tile(lanes: u16) -> (i64, i64) {
     if lanes >= 16 { (8, 16) } else { (4, 8) }
 }
 
-/// Returns the number of accumulators of a loop in which each accumulator has a second sum.
+/// Returns the number of accumulators of a loop that keeps two sums for each of them.
 const fn half_tile(lanes: u16) -> i64 {
     tile(lanes).1 / 2
 }
 
-/// Result of a call.
+/// Result of a call of the kernel.
 enum Outcome {
     /// Weighted mean of the values, for each row. A row of the result has `row_bytes` bytes.
     Mean { y: BufferId, row_bytes: i64 },
@@ -95,51 +95,53 @@ enum Outcome {
     Part(BufferId),
 }
 
-/// Offsets in scratch memory, in bytes.
+/// Offsets in scratch memory, in bytes. Each field names the data at its offset.
 struct Scratch {
     buffer: BufferId,
-    /// Scores, which weights later replace: a block for each query.
+    /// Scores, which are later replaced by weights: a block of positions for each query.
     p: i64,
-    /// Queries times the factor on scores. For keys in blocks they are rounded, with
-    /// [`ROUNDED_QUERY_BYTES`] bytes in addition to each block's codes.
+    /// Queries times the factor on scores. If keys are in a block format, queries are rounded to
+    /// codes, and each block has [`ROUNDED_QUERY_BYTES`] more bytes.
     q: i64,
-    /// Sums of weighted values: a value for each query.
+    /// Sums of weighted values: one value vector for each query.
     acc: i64,
     /// A vector of sums of weights for each query.
     sums: i64,
-    /// Offset of three numbers for each query: the maximum, the factor that rescales earlier sums
-    /// for a new maximum, and the row's position.
+    /// Statistics of each query: the maximum score, the factor that rescales earlier sums for a new
+    /// maximum, and the row's position.
     stats: i64,
-    /// Bytes of `stats` for a query.
+    /// Number of bytes of `stats` for each query.
     stats_bytes: i64,
-    /// Weights times the scales of values in blocks: a block for each query of a tile and each
-    /// panel of a loop iteration.
+    /// Weights times the scales of values in a block format. There is a block for each query of a
+    /// tile and each panel of a loop iteration.
     scaled: i64,
 }
 
-/// Bytes of a rounded query's block in addition to its codes: an f32 scale, and the negative sum of
-/// codes times the keys' zero point.
+/// Number of bytes that a rounded query's block has in addition to its codes: an f32 scale, and the
+/// negative sum of codes times the keys' zero point.
 const ROUNDED_QUERY_BYTES: i64 = 8;
 
-/// Bytes of a query's stats.
+/// Number of bytes of a query's statistics.
 const STATS: i64 = 12;
 const FACTOR: i64 = 4;
 const OWN_STATS: i64 = 8;
-/// Bytes of a query's stats with entries. They also contain the last entry that the query sees.
+/// Number of bytes of a query's statistics, if rows see entries. They then contain the last entry
+/// that the query sees.
 const STATS_WITH_ENTRIES: i64 = 16;
 const LAST_ENTRY: i64 = 12;
-/// Bytes after the other stats of a query with a slope: the slope, and the row's position as f32.
+/// Number of additional bytes in the statistics of a query with a slope: the slope, and the row's
+/// position as f32.
 const STATS_OF_SLOPE: i64 = 8;
 const SLOPE: i64 = STATS_WITH_ENTRIES;
 const PLACE: i64 = SLOPE + 4;
 
-/// Queries that attend over a block together.
+/// Queries whose attention over a block is computed together.
 #[derive(Clone, Copy)]
 struct QueryTile<'a> {
     places: &'a Places,
-    /// Number of the block.
+    /// Index of the block.
     block: &'a Affine,
-    /// The first query.
+    /// Index of the first query.
     first: &'a Affine,
     /// Number of queries.
     size: i64,
@@ -149,26 +151,26 @@ struct QueryTile<'a> {
     prefetch: bool,
 }
 
-/// Keys and values that queries attend over, and the visible range.
+/// Keys and values in the cache, and the range of them that rows see.
 struct Places {
     keys: BufferId,
     values: BufferId,
     of_keys: Field,
     of_values: Field,
-    /// Dim with the number of the first block.
+    /// Dim with the index of the first block.
     first: Option<DimId>,
     /// Window of the rows; `None` if rows see all positions.
     window: Option<Window>,
-    /// The last position of the text, if a row's own position may be after it.
+    /// Dim with the last position of the text, if the kernel's position of a row may be after it.
     end: Option<DimId>,
-    /// Offset, in a query's stats, of the last visible position or entry.
+    /// Offset, in a query's statistics, of the last visible position or entry.
     last: i64,
 }
 
-/// Keys and values of entries that several positions share.
+/// Keys and values of compressed entries, each of several positions.
 struct Entries {
     places: Places,
-    /// Number of complete entries, for each row.
+    /// Buffer with the number of complete entries for each row.
     whole: BufferId,
     /// Dim with the number of blocks of entries.
     blocks: DimId,
@@ -185,20 +187,21 @@ struct Attend {
     position: BufferId,
     places: Places,
     entries: Option<Entries>,
-    /// Sinks: a score of each head without a value.
+    /// Buffer with the sink of each head: a score without a value.
     sinks: Option<BufferId>,
-    /// Decrease of the scores per position, for each head.
+    /// Buffer with the slope of each head: the decrease of the scores per position.
     slopes: Option<BufferId>,
     outcome: Outcome,
     scratch: Scratch,
-    /// Numbers of blocks that every row sees whole, and of masked blocks after them.
+    /// Dim with the number of blocks that every row sees whole. `masked` counts the blocks after
+    /// them.
     full: DimId,
     masked: DimId,
 }
 
-/// Generates attention for one of `heads` key heads of a row, for up to `rows` rows together. A
-/// `part` begins at the part's first block. With a `window`, the first block is the first one that
-/// the first row sees.
+/// Generates attention over one of `heads` key heads, for items of up to `rows` rows. With `part`,
+/// it begins at the first block of the item's part. With a `window`, it begins at the first block
+/// that the first row sees.
 pub(super) fn kernel(
     name: String,
     lanes: u16,
@@ -252,7 +255,8 @@ fn generate_kernel(
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
     let end = window.is_some_and(|window| window.both).then(|| b.dim("end", 0, MAX_POSITIONS));
     let blocks = entries.then(|| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
-    // Whole rows, except the bytes before this head in the first row and after it in the last row.
+    // Buffers have whole rows, except the bytes before this head in the first row and after it in
+    // the last row.
     let extent = |elements: i64| -> Affine {
         match several {
             None => Affine::constant(elements * 4),
@@ -324,7 +328,7 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, keys: Field, values:
     let mut end = 0;
     let mut place = |bytes: i64| {
         let at = end;
-        // Vectors do not cross cache lines.
+        // Each area starts on a cache line, so that vectors do not cross cache lines.
         end = (end + bytes + LINE - 1) / LINE * LINE;
         at
     };
@@ -341,16 +345,18 @@ fn query_bytes(keys: &Field) -> i64 {
     keys.codes().map_or(keys.width * 4, |blocks| blocks.count * (blocks.len() + ROUNDED_QUERY_BYTES))
 }
 
-/// Returns the maximum number of panels of all queries of a tile.
+/// Returns the maximum number of panels whose scaled weights are stored, for all queries of a tile.
 fn max_panels(blocks: &Blocks, lanes: u16) -> i64 {
     let (queries, accumulators) = tile(lanes);
     (accumulators * i64::from(lanes) / blocks.len()).max(queries)
 }
 
-/// Groups of tiles of one size: the first query, the size, and the number of tiles.
+/// Groups of tiles of equal size: the first query of the group, the size of a tile, and the number
+/// of tiles.
 type Tiles = Vec<(i64, i64, i64)>;
 
-/// Divides `queries` into tiles of at most `most`. Their sizes differ by at most one.
+/// Divides `queries` into tiles of at most `most` queries. The sizes of the tiles differ by at most
+/// one.
 fn tiles(queries: i64, most: i64) -> Tiles {
     let count = (queries + most - 1) / most;
     let (small, larger) = (queries / count, queries % count);
@@ -360,15 +366,16 @@ fn tiles(queries: i64, most: i64) -> Tiles {
         .collect()
 }
 
-/// Factors of an outer product, one vector each.
+/// Factors of one side of an outer product. Each is a vector.
 struct Factors<'a> {
     count: i64,
-    /// Emits the factor of this number.
+    /// Emits the factor with this index.
     emit: &'a dyn Fn(&mut KernelBuilder, i64) -> ValueId,
 }
 
 /// Adds the product of factor `i` of `scalars` and factor `j` of `vectors` to `sums[i][j]`. All
-/// factors of the shorter side stay in registers, and the others are loaded one by one.
+/// factors of the shorter side stay in registers, and the factors of the other side are emitted one
+/// by one.
 fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], scalars: &Factors<'_>, vectors: &Factors<'_>) {
     let Factors { count: rows, emit: scalar } = *scalars;
     let Factors { count: columns, emit: vector } = *vectors;
@@ -392,11 +399,11 @@ fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], scalars: &Factors<
 }
 
 impl Attend {
-    /// Emits attention of `rows` rows of the item, from `row` on.
+    /// Emits attention of `rows` rows of the item, from the row `row` on.
     fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
-        // Positions before the window may be in any block.
+        // With a window, the first visible position may be in any block, so all blocks are masked.
         let begins = self.places.window.is_some();
         b.for_each("block", self.full, |b, block| {
             self.block(b, &self.places, queries, block.into(), begins);
@@ -416,14 +423,16 @@ impl Attend {
         }
     }
 
-    /// Runs `body` for every row and head, with the number of the query.
+    /// Emits `body` in loops over all rows and heads. `body` gets the row, the head and the index
+    /// of the query.
     fn queries(&self, b: &mut KernelBuilder, rows: i64, body: impl FnOnce(&mut KernelBuilder, Affine, Affine, Affine)) {
         b.for_each("i", rows, |b, r| {
             b.for_each("h", self.group, |b, h| body(b, r.into(), h.into(), r * self.group + h));
         });
     }
 
-    /// Writes queries times the factor on scores, and initial sums, maxima and positions.
+    /// Writes the initial data of the queries: queries times the factor on scores, sums, maxima and
+    /// positions.
     fn begin(&self, b: &mut KernelBuilder, rows: i64, row: &Affine) {
         let s = &self.scratch;
         self.queries(b, rows, |b, r, h, query| {
@@ -452,8 +461,8 @@ impl Attend {
                 None => lowest,
                 Some(sinks) => {
                     let sink = b.load(Type::f32(1), sinks, h.clone() * 4);
-                    // `max` replaces a NaN from the model file by a number, so that comparisons
-                    // with scores work.
+                    // `max` replaces a NaN sink from the model file by a number, so that
+                    // comparisons with scores work.
                     let sink = b.same(Op::Max, &[sink, lowest]);
                     let (top, sum) = self.sink(b, sink, lowest);
                     b.store(s.buffer, query.clone() * (i64::from(self.lanes) * 4) + s.sums, sum);
@@ -478,7 +487,7 @@ impl Attend {
         });
     }
 
-    /// Rounds a query to bytes, for keys in blocks.
+    /// Rounds a query to bytes, for keys in a block format.
     fn round(&self, b: &mut KernelBuilder, blocks: &Blocks, to: &Affine, query: Elements<'_>) {
         let lanes = self.lanes.min(blocks.len() as u16);
         let (width, buffer) = (i64::from(lanes), self.scratch.buffer);
@@ -522,7 +531,7 @@ impl Attend {
 
     fn block(&self, b: &mut KernelBuilder, places: &Places, queries: i64, block: Affine, masked: bool) {
         let most = tile(self.lanes).0;
-        // The first tile prefetches the next block.
+        // Only the first tile prefetches the next block.
         let each = |b: &mut KernelBuilder, body: &dyn Fn(&mut KernelBuilder, &QueryTile)| {
             for (i, (start, size, count)) in tiles(queries, most).into_iter().enumerate() {
                 let first = Affine::constant(start);

@@ -1,4 +1,4 @@
-//! Attention of one row over a part of the positions; [`super::online_softmax`] describes the
+//! Attention of one row over a part of the positions. [`super::online_softmax`] describes the
 //! method.
 
 use ixc_ir::kernel::Kernel;
@@ -20,9 +20,9 @@ use crate::generator::text::spec;
 use crate::generator::work::{Call, Work};
 
 spec! {
-    /// Attention of one row over a part of the positions. For each head, `part` gets the sum of
-    /// weighted values, the maximum of the scores and the sum of weights. The first part includes
-    /// sinks.
+    /// Attention of one row over a part of the positions. For each head, the buffer `part` gets the
+    /// sum of weighted values, the maximum of the scores and the sum of weights. Only the first
+    /// part includes sinks.
     pub struct AttentionPart "attention_part" {
         ..heads: Heads,
         ..scores: Scores,
@@ -32,8 +32,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),
     row("attention_part_sinks", 16, "attention_part group=8 d=64 dv=64 scale=0.125 sinks"),
@@ -46,10 +46,10 @@ const ROWS: &[Row] = &[
 ];
 
 impl AttentionPart {
-    /// Returns this kernel for a request.
+    /// Returns the spec of this kernel for a request, and the sizes of its items.
     ///
     /// # Errors
-    /// The first reason why the kernel does not accept it.
+    /// Returns the first reason why the kernel does not accept the request.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, .. } = *request;
         request.all_positions()?;
@@ -112,7 +112,7 @@ impl Definition for AttentionPart {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // A part after the first.
+        // An example of a part that is not the first.
         vec![i64::from(rows) - 1, 1, 8]
     }
 

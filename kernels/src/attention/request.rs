@@ -1,4 +1,4 @@
-//! Request for attention, as an op of a graph states it, and the answers of kernels.
+//! Requests for attention, as an op of a graph specifies it, and the answers of kernels.
 //!
 //! A kernel's `accepts` reads only the request. It returns a spec and the sizes of its items, or
 //! the first reason why the kernel does not accept the request.
@@ -11,175 +11,176 @@ use super::heads::{Heads, Scores, Window};
 use crate::KernelSpec;
 use crate::generator::cache::Cache;
 
-/// Attention that an op requests, and the maximum rows of a step.
+/// Properties of attention that an op requests, and the maximum number of rows of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionRequest {
-    /// Query heads that share a key head.
+    /// Query heads that share a key head, and the sizes of heads.
     pub heads: Heads,
-    /// Scores of positions and entries.
+    /// Computation of the scores of positions and entries.
     pub scores: Scores,
     /// Formats of keys and values.
     pub cache: Cache,
-    /// Key heads of a row.
+    /// Number of key heads of a row.
     pub key_heads: u32,
-    /// Window of the state: the number of positions, up to and including the row's position, that a
-    /// row sees. `None` for all.
+    /// Window of the state: the number of positions that a row sees, including its own. `None` if a
+    /// row sees all positions up to its own.
     pub window: Option<Window>,
-    /// Number of positions after the row's position that a row sees.
+    /// Positions after a row's own position that the row sees.
     pub ahead: Lookahead,
     /// Whether an index chose the positions.
     pub chosen: bool,
     /// Entries that rows see in addition to positions.
     pub entries: Option<Entries>,
-    /// Whether results stay f32, so weights rounded to bf16 would lose too much.
+    /// Whether results stay f32. If so, kernels that round weights to bf16 are not precise enough.
     pub exact: bool,
     /// Whether the target has tile registers.
     pub tiles: bool,
-    /// Max rows of a step.
+    /// Maximum number of rows of a step.
     pub rows: u32,
 }
 
-/// Positions after the row's position that a row sees.
+/// Positions after a row's own position that the row sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookahead {
-    /// A row sees no position after its own.
+    /// No positions after the row's own.
     Nothing,
-    /// This number of positions. A row sees the same number of positions before its own.
+    /// A number of positions. A row also sees this number of positions before its own.
     Positions(u32),
-    /// Positions up to the end of the text.
+    /// All positions up to the end of the text.
     Text,
 }
 
-/// Entries that several positions share.
+/// Compressed entries, each of several positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entries {
-    /// Positions of an entry.
+    /// Number of positions of an entry.
     pub every: u32,
-    /// Max entries that a row sees, if an index chose them.
+    /// Maximum number of entries that a row sees, if an index chose them.
     pub chosen: Option<u32>,
     /// Formats of the entries' keys and values.
     pub cache: Cache,
 }
 
-/// A kernel that can compute a request, with the sizes of its items.
+/// A kernel that accepts a request, with the sizes of its items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelOffer {
     /// Spec of the kernel.
     pub spec: KernelSpec,
-    /// Max rows of an item.
+    /// Maximum number of rows of an item.
     pub row_chunk: u32,
-    /// Division of an item, if threads would lack items.
+    /// Division of an item that is used if there are too few items for all threads.
     pub division: ItemDivision,
-    /// Advantage over kernels of lower preference.
+    /// Reason to prefer this kernel to later candidates.
     pub why: &'static str,
-    /// Larger items that the kernel could have, and the reason against them.
+    /// Larger items that the kernel could have, and the reason why they are not used.
     pub larger: Option<LargerItems>,
 }
 
-/// Division of an item of one row.
+/// Method of dividing an item of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ItemDivision {
-    /// The item stays whole.
+    /// No division.
     Whole,
-    /// Each part has some positions; a second kernel combines the parts.
+    /// Division by positions. A second kernel combines the results of the parts.
     Positions {
         /// Number and sizes of the parts.
         division: Division,
-        /// The second kernel.
+        /// Spec of the kernel that combines the results.
         combine: KernelSpec,
     },
-    /// Each band has some of the query heads.
+    /// Division into bands, each with some of the query heads.
     Heads {
-        /// Query heads of a band.
+        /// Number of query heads of a band.
         group: u32,
-        /// The kernel of a band.
+        /// Spec of the kernel that computes a band.
         spec: KernelSpec,
     },
 }
 
-/// Larger items that are not used.
+/// Larger items that a kernel could have, but that are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargerItems {
-    /// Max rows of an item.
+    /// Maximum number of rows of such an item.
     pub row_chunk: u32,
-    /// Reason against larger items.
+    /// Reason why larger items are not used.
     pub why: &'static str,
 }
 
 /// Reason why a kernel is not used for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
-    /// Another kernel of higher preference accepts the request.
+    /// Another kernel with higher preference accepts the request.
     #[error("{0}")]
     Preferred(&'static str),
-    /// Entries are requested.
+    /// The request has entries, which the kernel does not support.
     #[error("it sees no entries")]
     Entries,
-    /// No entries are requested.
+    /// The request has no entries, and the kernel needs them.
     #[error("there are no entries")]
     NoEntries,
-    /// The state with the entries has no window, or chunks.
+    /// The state of the positions has no window, or chunks, in a request with entries.
     #[error("entries need a window without chunks")]
     WindowOfEntries,
-    /// A window is requested.
+    /// The request has a window, which the kernel does not support.
     #[error("it sees all positions, and rows see a window of them")]
     Window,
-    /// No window is requested.
+    /// The request has no window, and the kernel needs one.
     #[error("rows see all positions, not a window of them")]
     NoWindow,
-    /// An index chose the positions.
+    /// An index chose the positions, which the kernel does not support.
     #[error("it sees no positions that an index chose")]
     Chosen,
-    /// Positions after the row's position are requested.
+    /// Rows see positions after their own, which the kernel does not support.
     #[error("it sees no positions after the row's position")]
     Lookahead,
-    /// Positions after the row's position are requested, and the state has a window.
+    /// Rows see positions after their own, and the state has a window.
     #[error("it sees no positions after the row's position if the state has a window")]
     AheadOfWindow,
-    /// Positions after the row's position are requested, and an index chose the positions.
+    /// Rows see positions after their own, and an index chose the positions.
     #[error("it sees no positions after the row's position if an index chose some")]
     AheadOfChoice,
-    /// Positions after the row's position are requested, with slopes.
+    /// Rows see positions after their own, and heads have slopes.
     #[error("its ALiBi slopes cover only positions before the row; here rows also see later positions")]
     AheadWithSlopes,
-    /// Slopes are requested, which the kernel lacks.
+    /// Heads have slopes, which the kernel does not support.
     #[error("it has no ALiBi slopes")]
     Slopes,
-    /// Slopes are requested, and an index chose the positions. Kernels read chosen positions as
-    /// contiguous memory without their distances.
+    /// Heads have slopes, and an index chose the positions. Kernels read chosen positions from
+    /// contiguous memory, so they do not know the distances.
     #[error("it has no ALiBi slopes for positions that an index chose")]
     SlopesOfChoice,
-    /// A cap is requested.
+    /// The scores have a cap, which the kernel does not support.
     #[error("it has no soft cap of scores")]
     Cap,
-    /// Sinks are requested.
+    /// Heads have sinks, which the kernel does not support.
     #[error("it has no sinks")]
     Sinks,
-    /// Keys or values are in a block format, and an index chose positions, or there are entries.
+    /// Keys or values are in a block format, which the kernel does not support for chosen positions
+    /// and entries.
     #[error("it reads chosen positions and entries only in f16, not in a block format")]
     Blocks,
     /// The target has no tile registers.
     #[error("the target has no tile registers")]
     NoTiles,
-    /// A step has too few rows.
+    /// The steps have too few rows for the kernel.
     #[error("tiles do not pay for so few rows: threads would lack items")]
     FewRows,
-    /// A step has several rows.
+    /// The steps have several rows, and the kernel computes only one.
     #[error("it takes one row")]
     SeveralRows,
 }
 
 impl Reason {
-    /// Returns this reason as an error if the request needs the feature.
+    /// Returns this reason as an error if `is_requested` is true.
     pub(super) fn refuse_if(self, is_requested: bool) -> Result<(), Reason> {
         if is_requested { Err(self) } else { Ok(()) }
     }
 }
 
-/// A kernel that is not used for a request, and the reason.
+/// A kernel that is not used for a request, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refusal {
-    /// First word of the kernel's spec.
+    /// First word of the text of the kernel's spec.
     pub kernel: &'static str,
     /// Reason why the kernel was not chosen.
     pub reason: Reason,
@@ -192,7 +193,8 @@ impl fmt::Display for Refusal {
 }
 
 impl AttentionRequest {
-    /// Returns a request for one row that sees all positions up to its own, without tiles.
+    /// Returns a request for one row that sees all positions up to its own, on a target without
+    /// tile registers.
     pub fn plain(heads: Heads, scores: Scores, key_heads: u32) -> AttentionRequest {
         AttentionRequest {
             heads,
@@ -209,11 +211,12 @@ impl AttentionRequest {
         }
     }
 
-    /// Returns the window that rows see, or `None` if they see all positions. Rows that see as far
-    /// ahead as back have a window that ends ahead of them.
+    /// Returns the window that rows see, or `None` if they see all positions. If rows also see
+    /// positions after their own, the window ends after the row's position.
     ///
     /// # Errors
-    /// Positions ahead together with a window, a choice or slopes.
+    /// Fails if rows see positions after their own, and the request also has a window, a choice of
+    /// positions or slopes.
     pub(super) fn sight(&self) -> Result<Option<Window>, Reason> {
         let window = match self.ahead {
             Lookahead::Nothing => return Ok(self.window),
@@ -229,11 +232,11 @@ impl AttentionRequest {
         Ok(window)
     }
 
-    /// Checks that rows see all positions, or positions that an index chose, without other
-    /// restrictions.
+    /// Checks that rows see all positions, or all positions that an index chose.
     ///
     /// # Errors
-    /// A window, entries, or another property that excludes chosen positions.
+    /// Fails if the request has a window or entries, or another property that excludes chosen
+    /// positions.
     pub(super) fn all_positions(&self) -> Result<(), Reason> {
         Reason::Entries.refuse_if(self.entries.is_some())?;
         Reason::Window.refuse_if(self.sight()?.is_some())?;

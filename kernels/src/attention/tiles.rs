@@ -1,6 +1,6 @@
-//! Attention of many rows over the KV cache by tile products, on machines that have them. Both
-//! products, queries times keys and weights times values, are of bf16 with sums in f32. The online
-//! softmax is that of [`super::online_softmax`], over runs of [`RUN`] positions.
+//! Attention of many rows over the KV cache, with tile products, on machines that have them. The
+//! products of queries and keys, and those of weights and values, have bf16 factors and f32 sums.
+//! The online softmax is that of [`super::online_softmax`], over runs of [`RUN`] positions.
 //!
 //! ```text
 //! for each run of positions                   // runs that all rows see whole, runs with a mask,
@@ -15,44 +15,45 @@
 //!     acc[32][dv] += p v                      // 2 x 2 sums in tiles over the run's positions
 //! ```
 //!
-//! Products and weights take about the same time and use different units of the core. In runs
-//! without a mask, each step of products for the scores of the *next* 32 queries is followed by the
-//! weights of some queries. An out-of-order core then works on both. The step after the last pair
-//! multiplies arbitrary bytes, and its result is not used. This costs 2 % of the time; an exact
-//! count would need separate code.
+//! The products and the computation of weights take about the same time, and use different units of
+//! a core. In runs without a mask, each step of the score products for the *next* 32 queries is
+//! therefore followed by the weights of some queries. An out-of-order core then works on both at
+//! once. The step after the last 32 queries multiplies arbitrary bytes, and its result is not used.
+//! This costs 2 % of the time; an exact count would need separate code.
 //!
-//! A tile's rows are queries: the heads of a row that share a key head, then the heads of the next
-//! row. A product has two tiles of queries, 32 in all, so rows come in units of 32 / gcd(32,
-//! heads). Missing rows of the last unit are computed as queries of zeros. Weights are powers of
-//! two: queries are multiplied by the factor on scores and by log2 e, and a cap by log2 e. A cap
-//! (Gemma 2) is applied after the products, before the maxima. So are slopes, times log2 e
-//! ([`super::online_softmax`] describes them).
+//! The rows of a tile are queries: the heads of a row that share a key head, then the heads of the
+//! next row. A product has two tiles of queries, a pair of 32 queries in all, so rows come in units
+//! of 32 / gcd(32, heads). Missing rows of the last unit are computed as queries of zeros. Weights
+//! are powers of two: queries are multiplied by the factor on scores and by log2 e, and a cap by
+//! log2 e. A cap (Gemma 2) is applied after the products and before the maxima. Slopes, times log2
+//! e, are applied there too ([`super::online_softmax`] describes them).
 //!
-//! **Rounding.** Errors of scores are exponentiated. Their size matters relative to differences of
-//! scores, not to scores. If one element is large in all keys (models with a bias on keys), one
-//! bf16 is not precise enough. Keys and queries are therefore two bf16 each, and a product is three
-//! (high * high, low * high, high * low). Keys are exact: an f16 has 11 bits, a bf16 has 8, and the
-//! second bf16 has the remaining bits. Weights and values are one bf16 each, with one product. A
-//! result is a mean whose terms have errors within 2^-7. The next product rounds the result again,
-//! to bf16 at best. In sum, for scores of magnitude S = scale * sum of |q k| at most, weights w (of
-//! sum 1) and values v:
+//! **Rounding.** Scores are exponents of weights, so their absolute error matters. If one element
+//! is large in all keys (models with a bias on keys), a single bf16 is not precise enough. Keys and
+//! queries are therefore split into two bf16 each, and a product becomes three (high * high, low *
+//! high, high * low). The split of keys is exact: an f16 has 11 significant bits, a bf16 has 8, and
+//! the second bf16 has the remaining bits. Weights and values are one bf16 each, with one product.
+//! A result is a mean whose terms have relative errors within 2^-7. The next product rounds the
+//! result again, to bf16 at best. Let S be the maximum of scale * sum of |q k|, w the weights (with
+//! the sum 1), and v the values:
 //!
 //! ```text
 //! |error| <= (2 (e^(S / 2^14) - 1) + 2^-7) * sum of w |v|
 //!            + rounding of f32 sums, which is a thousandth of that
 //! ```
 //!
-//! A following product with float weights has activations of 16 bits. An error of 2^-7 is then too
-//! large: the error of the golden f16 model would rise from 2e-7 to 2e-5. `exact` kernels also have
-//! two bf16 for each weight and value, with three products. The bound then has 2^-14 instead of
-//! 2^-7. The reference and tests compare runs with these bounds.
+//! If the next product has float weights, its activations have 16 bits, and an error of 2^-7 is too
+//! large. The error of the golden f16 model would rise from 2e-7 to 2e-5. Kernels with `exact`
+//! therefore split weights and values into two bf16 too, with three products. Their bound has 2^-14
+//! instead of 2^-7. The reference and the tests compare results with these bounds.
 //!
-//! Keys and values in blocks ([`ixc_ir::cache`]) are converted to f32 in registers, then to panels.
-//! An integer times an f16 has up to 19 bits. Two truncated bf16 have a relative error of at most
-//! 2^-15. A single rounded bf16 has the same relative error as for any other number.
+//! Keys and values in block formats ([`ixc_ir::cache`]) are converted to f32 in registers, and then
+//! to panels of bf16. An integer times an f16 has up to 19 bits. Two truncated bf16 represent it
+//! with a relative error of at most 2^-15. A single rounded bf16 has the same relative error as for
+//! any other number.
 //!
-//! **Windows.** With a `window`, a row sees only the last positions, its own included. The first
-//! block is the first one that the first row sees, so that no unseen block is read. Blocks at
+//! **Windows.** With a `window`, a row sees only the last positions, including its own. The item
+//! begins with the first block that its first row sees, so that no unseen block is read. Blocks at
 //! either end that some row does not see whole are masked:
 //!
 //! ```text
@@ -60,10 +61,10 @@
 //! 6 7 | 8 to 11 | 12 to 15   // lead, a full run, a masked run; runs begin at multiples of 4
 //! ```
 //!
-//! **A row's result** does not depend on the other rows of its item, or on its position among them.
+//! **A row's result** does not depend on the other rows of its item, or on its place among them.
 //! Runs begin at multiples of [`RUN`] in the sequence, for any first row of the item and any begin
 //! of a window's memory. Masked positions add zeros to sums, and rows of a tile are independent.
-//! The rounding differs from the kernels for few rows ([`crate::Attention`],
+//! The rounding differs from that of the kernels for few rows ([`crate::Attention`],
 //! [`crate::AttentionWindow`]).
 
 mod attend;
@@ -90,37 +91,40 @@ use crate::generator::signature::{Dim, Signature};
 use crate::generator::text::spec;
 use crate::generator::work::{Arithmetic, Call, Work};
 
-/// Blocks of positions of a run. A run's panels are 96 KiB for heads of 128, and fit into the
-/// second-level cache together with the queries. Shorter runs would load, scale and store the
-/// accumulators more often. With runs of 64 this costs 0.3 cycles for a query and position.
+/// Number of blocks of positions in a run. For heads of 128 elements, a run's panels have 96 KiB,
+/// and fit into the L2 cache together with the queries. With shorter runs, the accumulators would
+/// be loaded, scaled and stored more often. Runs of 64 positions would cost 0.3 cycles more for
+/// each query and position.
 const RUN_BLOCKS: u32 = 4;
-/// Positions of a run.
+/// Number of positions in a run.
 const RUN: i64 = (RUN_BLOCKS * ATTENTION_BLOCK) as i64;
-/// Queries that are computed together: the rows of two tiles.
+/// Number of queries that are computed together: the rows of two tiles.
 const PAIR: u32 = 32;
-/// Maximum queries of an item, above the queries of any unit.
+/// Maximum number of queries of an item. It is larger than the number of queries of any unit of
+/// rows.
 const MAX_QUERIES: u32 = PAIR << 8;
 
 spec! {
-    /// Attention of `group` query heads over one key head by tile products. Items: up to `rows`
-    /// rows, and column = key head. Rows of `q` and `y` have all heads, that is `heads * group`.
-    /// Positions after the row's position, or before its window, have weight 0.
+    /// Attention of `group` query heads over one key head by tile products. An item is up to `rows`
+    /// rows and one column; columns are key heads. Rows of `q` and `y` have all `heads * group`
+    /// query heads. Positions after the row's position, or before its window, have weight 0.
     pub struct AttentionTiles "attention_tiles" {
         ..heads: Heads,
         ..scores: Scores,
-        /// Key heads of a row. They determine the distance between rows.
+        /// Number of key heads of a row, which determines the distance between rows.
         pub key_heads as "heads": u32,
-        /// Max rows of an item, in whole units.
+        /// Maximum number of rows of an item, in whole units.
         pub rows: u32,
-        /// Whether each attention weight and each value is split into two bf16, as queries and keys
-        /// are.
+        /// Whether each attention weight and each value is also split into two bf16, as queries and
+        /// keys always are.
         pub exact: bool,
-        /// Positions that a row sees, its own included; `None` for all.
+        /// Number of positions that a row sees, including its own. `None` if a row sees all
+        /// positions up to its own.
         pub window: Option<u32>,
-        /// Whether windows are chunks: a row sees the positions from the last multiple of `window`
-        /// on.
+        /// Whether windows are chunks. A row then sees the positions from the last multiple of
+        /// `window` on.
         pub chunked: bool,
-        /// Whether rows see as many positions after the row's position as before. If so, the
+        /// Whether rows see the same number of positions after their own as before it. If so, the
         /// kernel's position of a row is half a window after the row's own position, and the text
         /// may end before it.
         #[serde(default)]
@@ -131,8 +135,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("attention_tiles_64", 70, "attention_tiles group=4 d=64 dv=64 scale=0.125 heads=8 rows=72"),
     row("attention_tiles_128", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32"),
@@ -147,15 +151,16 @@ const ROWS: &[Row] = &[
     row("attention_tiles_q4_0", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 exact window=128 cache=q4_0/q4_0"),
 ];
 
-/// Relative error of rounding to bf16: half of the last of 8 bits.
+/// Relative error of rounding to bf16: half a unit of the last of 8 significant bits.
 const BF16: f64 = 1.0 / 256.0;
-/// Relative error of a product of two factors of two bf16 each. One factor has an error of up to
-/// 2^-16, and keys and values are exact. The product of both low parts is omitted. A low part is up
-/// to 2^-8 of a rounded factor, and 2^-7 of a truncated one.
+/// Relative error of a product of two factors that are split into two bf16 each. One factor has an
+/// error of up to 2^-16; keys and values are exact. The product of the two low parts is omitted. A
+/// low part is up to 2^-8 of its factor if the high part is rounded, and up to 2^-7 if it is
+/// truncated.
 const TWO_BF16: f64 = 1.0 / 16384.0;
-/// Relative error of two truncated bf16 for a number with more bits.
+/// Relative error of a number with more bits that is split into two truncated bf16.
 const CUT: f64 = 1.0 / 32768.0;
-/// Default position of the first row, which is in the third run.
+/// Default position of the first row in tests, which is in the third run.
 const FIRST: u64 = 300;
 
 impl AttentionTiles {
@@ -167,10 +172,10 @@ impl AttentionTiles {
         Operands { heads: self.heads, scores: self.scores, cache: self.cache }
     }
 
-    /// Returns this kernel for a request.
+    /// Returns the spec of this kernel for a request, and the sizes of its items.
     ///
     /// # Errors
-    /// The first reason why the kernel does not accept it.
+    /// Returns the first reason why the kernel does not accept the request.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, exact, .. } = *request;
         Reason::NoTiles.refuse_if(!request.tiles)?;
@@ -193,19 +198,20 @@ impl AttentionTiles {
         })
     }
 
-    /// Returns the number of rows of a unit, whose queries fill whole pairs of tiles.
+    /// Returns the number of rows of a unit. The queries of a unit fill whole pairs of tiles.
     pub fn unit(group: u32) -> u32 {
         PAIR >> group.trailing_zeros().min(PAIR.trailing_zeros())
     }
 
-    /// Returns the number of rows of `queries` queries, in whole units and at least one unit.
+    /// Returns the number of rows that have about `queries` queries, in whole units and at least
+    /// one unit.
     pub fn rows_of(group: u32, queries: u32) -> u32 {
         let unit = AttentionTiles::unit(group);
         (queries / unit.saturating_mul(group).max(1)).max(1).saturating_mul(unit)
     }
 
-    /// Returns the dims for an item of rows at these positions. The memory of the state begins at
-    /// position 0.
+    /// Returns the values of the dims for an item of rows at these positions. The memory of the
+    /// state begins at position 0.
     pub fn dims(&self, rows: Range<u64>) -> Vec<i64> {
         let seen = |position: u64| self.window().map_or(0, |window| window.first(position));
         let (first, last) = (seen(rows.start) / u64::from(ATTENTION_BLOCK), rows.end.saturating_sub(1));
@@ -216,13 +222,14 @@ impl AttentionTiles {
             DimInput::WindowBegin => seen(last),
             DimInput::PartBegin | DimInput::Skipped => first,
             DimInput::PartEnd => u64::MAX,
-            // The text ends a little before the last position in the window of the last row.
+            // In this test, the text ends a little before the last position in the last row's
+            // window.
             DimInput::TextEnd => last.saturating_sub(3),
             DimInput::Parts => 1,
             DimInput::Band | DimInput::Tokens | DimInput::Outputs | DimInput::Capacity => 0,
         };
         let dims = self.signature().dims;
-        // Dims only divide by constants, and no position is near 64 bits.
+        // Evaluation cannot fail: dims only divide by constants, and positions are far below 2^64.
         let value = |dim: &Dim| dim.value.as_ref().map_or(Ok(0), |dim| dim.evaluate(value)).unwrap_or(0);
         dims.iter().map(|dim| value(dim).cast_signed()).collect()
     }
@@ -307,7 +314,7 @@ impl Definition for AttentionTiles {
         let slopes = if of.slopes { Some(input.floats("slopes")?) } else { None };
         let (key, value) = (of_keys.reader(&input, "keys")?, of_values.reader(&input, "values")?);
         let factor = f64::from(of.scale.value());
-        // Memory begins with the first block.
+        // The buffers begin with the first block that the item reads.
         let begins = window.map_or(0, |_| ATTENTION_BLOCK as usize * run.dim("first") as usize);
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             let end = own as usize + 1 - begins;
@@ -316,7 +323,7 @@ impl Definition for AttentionTiles {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let slope = slopes.as_ref().map_or(0.0, |slopes| slopes[h]);
-                // Scores, and the sums of the magnitudes of their terms.
+                // Each score, and the sum of the magnitudes of its terms.
                 let scores: Vec<(f64, f64)> = (from..end)
                     .map(|p| {
                         let product = (0..d)
@@ -330,10 +337,11 @@ impl Definition for AttentionTiles {
                 let magnitude = scores.iter().map(|score| score.1).fold(0.0, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|score| (score.0 - max).exp()).collect();
                 let sum: f64 = weights.iter().sum();
-                // A cap has a slope of at most 1, and its own error.
+                // The slope of a cap is at most 1, so it keeps the error of a score, and adds its
+                // own.
                 let of_cap = of.cap.map_or(0.0, |cap| f64::from(cap.value()) * SOFTCAP_BOUND);
-                // Rounding of the slope, of its product with the distance, and of the sum with a
-                // score.
+                // Errors from the rounding of the slope, of its product with the distance, and of
+                // the sum with a score.
                 let of_slope = 3.0 * UNIT * slope * (end - from) as f64;
                 let of_scores = magnitude * (of_products + (d as f64 + 2.0) * UNIT) + of_cap + of_slope;
                 let relative = 2.0 * (of_scores.exp() - 1.0) + rounding + EXP_BOUND * scores.len() as f64;

@@ -1,4 +1,5 @@
-//! Attention over the KV cache. See [`super::online_softmax`] for the method.
+//! Attention of rows over all positions up to their own. See [`super::online_softmax`] for the
+//! method.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimInput;
@@ -16,19 +17,19 @@ use crate::generator::signature::Signature;
 use crate::generator::text::spec;
 use crate::generator::work::{Arithmetic, Call, Work};
 
-/// Queries that share the conversion of a block of keys and values.
+/// Number of queries that share the conversion of a block of keys and values.
 pub(super) const QUERIES: u32 = 16;
 
 spec! {
-    /// Attention of `group` query heads over one key head. Items: up to `rows` rows, and column =
-    /// key head. Rows of `q` and `y` have all heads, that is `heads * group`. Positions after the
-    /// row's position have weight 0.
+    /// Attention of `group` query heads over one key head. An item is up to `rows` rows and one
+    /// column; columns are key heads. Rows of `q` and `y` have all `heads * group` query heads.
+    /// Positions after the row's position have weight 0.
     pub struct Attention "attention" {
         ..heads: Heads,
         ..scores: Scores,
-        /// Key heads of a row. They determine the distance between rows.
+        /// Number of key heads of a row, which determines the distance between rows.
         pub key_heads as "heads": u32,
-        /// Rows of an item.
+        /// Maximum number of rows of an item.
         pub rows: u32,
         /// Formats of keys and values.
         #[serde(default)]
@@ -36,8 +37,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),
     row("attention_sinks", 16, "attention group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2"),
@@ -49,10 +50,10 @@ const ROWS: &[Row] = &[
 ];
 
 impl Attention {
-    /// Returns this kernel for a request.
+    /// Returns the spec of this kernel for a request, and the sizes of its items.
     ///
     /// # Errors
-    /// The first reason why the kernel does not accept it.
+    /// Returns the first reason why the kernel does not accept the request.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
         request.all_positions()?;
@@ -82,7 +83,8 @@ impl Definition for Attention {
             self.operands().signature(&[], "y").dim("full", blocks::full()).dim("masked", blocks::masked_blocks());
         match self.rows {
             1 => signature,
-            // `groups` counts groups of `rows` rows, and `rest` the rows after them.
+            // The dim `groups` is the number of groups of `rows` rows, and `rest` the number of
+            // rows after them.
             rows => signature.dim("groups", DimInput::Rows / rows).dim("rest", DimInput::Rows % rows),
         }
     }
@@ -120,8 +122,8 @@ impl Definition for Attention {
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         let (full, rows) = (i64::from(rows) - 1, (rows, self.rows));
         match rows {
-            // The rows' own positions are in the last block. With several rows, an odd number of
-            // blocks gives an incomplete group of rows.
+            // The own positions of the rows are in the last block. With several rows, an odd number
+            // of blocks is tested with an incomplete group of rows.
             (_, 1) => vec![full, 1],
             (blocks, _) if blocks.is_multiple_of(2) => vec![full, 1, 1, 0],
             (_, most) => vec![full, 1, 0, i64::from(most) - 1],

@@ -1,6 +1,7 @@
-//! Attention over the last positions: a row sees its own and the `window - 1` before it, or the
-//! positions of its chunk. See [`super::online_softmax`] for the method. Positions are counted from
-//! the beginning of the state's memory, which may be after the sequence's first position.
+//! Attention of rows over their last positions: a row sees its own position and the `window - 1`
+//! before it, or the positions of its chunk. See [`super::online_softmax`] for the method.
+//! Positions are counted from the beginning of the state's memory, which may be after the
+//! sequence's first position.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
@@ -21,21 +22,23 @@ use crate::generator::work::{Call, Work};
 
 spec! {
     /// Attention of `group` query heads over one key head. A row sees the last `window` positions.
-    /// Items: up to `rows` rows, and column = key head. Rows of `q` and `y` have all heads, that is
-    /// `heads * group`. Positions after the row's position, or before its window, have weight 0.
+    /// An item is up to `rows` rows and one column; columns are key heads. Rows of `q` and `y` have
+    /// all `heads * group` query heads. Positions after the row's position, or before its window,
+    /// have weight 0.
     pub struct AttentionWindow "attention_window" {
         ..heads: Heads,
         ..scores: Scores,
-        /// Key heads of a row.
+        /// Number of key heads of a row.
         pub key_heads as "heads": u32,
-        /// Rows that are computed together. Smaller groups of rows are computed one by one.
+        /// Number of rows that are computed together. If an item has fewer rows, they are computed
+        /// one by one.
         pub rows: u32,
-        /// Positions that a row sees, its own included.
+        /// Number of positions that a row sees, including its own.
         pub window: u32,
-        /// Whether windows are chunks: a row sees the positions from the last multiple of `window`
-        /// on.
+        /// Whether windows are chunks. A row then sees the positions from the last multiple of
+        /// `window` on.
         pub chunked: bool,
-        /// Whether rows see as many positions after the row's position as before. If so, the
+        /// Whether rows see the same number of positions after their own as before it. If so, the
         /// kernel's position of a row is half a window after the row's own position, and the text
         /// may end before it.
         #[serde(default)]
@@ -46,8 +49,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
     row("attention_both", 6, "attention_window group=1 d=64 dv=64 scale=0.125 heads=12 rows=16 window=129 both"),
@@ -58,16 +61,16 @@ const ROWS: &[Row] = &[
 ];
 
 impl AttentionWindow {
-    /// Returns this kernel for a request.
+    /// Returns the spec of this kernel for a request, and the sizes of its items.
     ///
     /// # Errors
-    /// The first reason why the kernel does not accept it.
+    /// Returns the first reason why the kernel does not accept the request.
     pub fn accepts(request: &AttentionRequest) -> Result<KernelOffer, Reason> {
         let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
         Reason::Entries.refuse_if(request.entries.is_some())?;
         let Window { positions, chunked, both } = request.sight()?.ok_or(Reason::NoWindow)?;
         Reason::Chosen.refuse_if(request.chosen)?;
-        // A window is short, so an item covers all of it for one key head.
+        // A window is short, so an item covers the whole window of a key head.
         let rows = (QUERIES / heads.group.max(1)).max(2);
         Ok(KernelOffer {
             spec: AttentionWindow { heads, scores, key_heads, rows, window: positions, chunked, both, cache }.into(),
@@ -143,11 +146,11 @@ impl Definition for AttentionWindow {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // Starts after the first position. The rows are whole groups, or fewer, as in attention
-        // over all positions.
+        // The window begins after the first position. Rows form whole groups or are fewer than one
+        // group, as in attention over all positions.
         let together = i64::from(rows.is_multiple_of(2));
         let dims = vec![i64::from(rows) - 1, 1, 8, together, (1 - together) * (i64::from(self.rows) - 1)];
-        // Last position of a text that ends in the last block.
+        // The text ends in the last block, and this is its last position.
         let end = self.both.then_some(i64::from(ATTENTION_BLOCK) * (8 + i64::from(rows)) - 11);
         dims.into_iter().chain(end).collect()
     }

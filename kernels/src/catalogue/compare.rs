@@ -1,5 +1,5 @@
-//! Comparison of two runs of a kernel. Every byte of every buffer except scratch must be equal. Two
-//! NaNs count as equal, because arithmetic may give any NaN bits.
+//! Comparison of the results of two runs of a kernel. Every byte of every buffer except scratch
+//! must be equal. Two NaNs count as equal, because arithmetic may give NaNs with any bits.
 //!
 //! ```text
 //! buffer %y: 2 of 32 f32 differ, first element 5 (byte 20): expected 1.5 (0x3fc00000), found 1.25 (0x3fa00000)
@@ -17,13 +17,13 @@ pub struct Difference {
     pub buffer: String,
     /// Type of the buffer's elements.
     pub elem: Elem,
-    /// Number of the element.
+    /// Index of the element.
     pub element: usize,
     /// Byte offset of the element.
     pub offset: usize,
-    /// Expected bytes of the element.
+    /// Bytes of the element in the expected buffer.
     pub expected: Vec<u8>,
-    /// Bytes of the element in the result.
+    /// Bytes of the element in the actual buffer.
     pub found: Vec<u8>,
     /// Number of elements that differ.
     pub different: usize,
@@ -69,8 +69,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Returns the type that a kernel loads from or stores to each of its buffers. The type is bytes if
-/// there are several, and `None` if the buffer is not accessed.
+/// Returns, for each buffer, the element type of the kernel's loads and stores. If there are
+/// several types, returns bytes. If the kernel does not access the buffer, returns `None`.
 pub fn elements(kernel: &Kernel) -> Vec<Option<Elem>> {
     let mut elements = vec![None; kernel.buffers.len()];
     visit(&kernel.body, &mut elements);
@@ -83,7 +83,7 @@ fn visit(body: &[Stmt], elements: &mut [Option<Elem>]) {
             Stmt::For(inner) => visit(&inner.body, elements),
             Stmt::LoadIndex { address, .. } => note(elements, address.buffer.index(), Elem::I32),
             Stmt::Inst(inst) => {
-                // A prefetch implies no element type.
+                // A prefetch does not have an element type.
                 if let Some(address) = inst.address.as_ref().filter(|_| inst.op != Op::Prefetch) {
                     note(elements, address.buffer.index(), inst.ty.elem);
                 }
@@ -98,7 +98,7 @@ fn note(elements: &mut [Option<Elem>], buffer: usize, elem: Elem) {
     }
 }
 
-/// Returns the first difference in the buffers of a kernel.
+/// Returns the first difference between the expected and the actual buffers of a kernel.
 pub fn first_difference(kernel: &Kernel, expected: &[Vec<u8>], found: &[Vec<u8>]) -> Option<Difference> {
     let elements = elements(kernel);
     let pairs = kernel.buffers.iter().zip(elements).zip(expected.iter().zip(found));
@@ -117,7 +117,8 @@ fn is_nan(elem: Elem, bytes: &[u8]) -> bool {
     }
 }
 
-/// Returns the squared errors over the squared expected values; `None` for types other than floats.
+/// Returns the sum of squared errors divided by the sum of squared expected values. Returns `None`
+/// if the elements are not floats.
 pub fn nmse(elem: Elem, expected: &[u8], found: &[u8]) -> Option<f64> {
     let value: fn(&[u8]) -> f64 = match elem {
         Elem::F32 => |bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
@@ -131,8 +132,8 @@ pub fn nmse(elem: Elem, expected: &[u8], found: &[u8]) -> Option<f64> {
     Some(if error == 0.0 { 0.0 } else { error / all })
 }
 
-/// Returns the first difference in one buffer. If lengths differ, the missing elements count as
-/// different.
+/// Returns the first difference between two versions of a buffer. If their lengths differ, the
+/// missing elements count as different.
 pub fn difference(buffer: &str, elem: Option<Elem>, expected: &[u8], found: &[u8]) -> Option<Difference> {
     if expected == found {
         return None;
@@ -174,13 +175,13 @@ mod tests {
         );
         let short = difference("y", None, &[1, 2], &[1]).unwrap();
         assert_eq!(short.to_string(), "buffer %y: 1 of 2 i8 differ, first element 1 (byte 1): expected 0x02, found 0x");
-        // A NaN may have any bits, but both must be NaN.
+        // NaNs with different bits are equal, but a NaN and a number are not.
         let nan = |bits: [u32; 2]| bits.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>();
         let (a, b) = (nan([0x7fc0_0000, 1]), nan([0xffc0_1234, 1]));
         assert_eq!(difference("y", Some(Elem::F32), &a, &b), None);
         assert!(difference("y", Some(Elem::I32), &a, &b).is_some());
         assert!(difference("y", Some(Elem::F32), &a, &nan([0x7f80_0000, 1])).is_some());
-        // Negative zero differs from zero.
+        // Negative zero and zero are different.
         assert!(difference("y", Some(Elem::F32), &bytes(&[0.0]), &bytes(&[-0.0])).is_some());
     }
 }

@@ -1,9 +1,9 @@
-//! Valid inputs of a kernel: buffers of ordinary numbers.
+//! Generation of valid inputs of a kernel: buffers with numbers of ordinary size.
 //!
-//! The spec's signature gives the contents of a buffer: blocks of a weight, quantised activations,
-//! halves of the KV cache. A kernel without a spec gets numbers of the type that it loads. Buffers
-//! that a kernel updates also start with numbers; buffers that it only writes start poisoned. The
-//! same seed gives the same bytes on every machine.
+//! The spec's signature declares the contents of each buffer: blocks of a weight, quantised
+//! activations, f16 numbers of the KV cache. A kernel without a spec gets numbers of the type that
+//! it loads. Buffers that a kernel reads and writes also start with numbers. Buffers that it only
+//! writes start with [`POISON`]. The same seed gives the same bytes on every machine.
 
 use half::{bf16, f16};
 use ixc_failure::Class;
@@ -20,10 +20,10 @@ use crate::KernelSpec;
 use crate::generator::signature::{BufferContents, Role};
 use crate::generator::work::evaluate;
 
-/// Fill byte of written buffers before a kernel runs: it resembles neither a computed float nor
-/// zeros.
+/// Byte that fills written buffers before a kernel runs. It looks neither like a computed float nor
+/// like zeros.
 pub const POISON: u8 = 0xa5;
-/// Max bytes of all buffers together.
+/// Maximum number of bytes of all buffers together.
 pub const MAX_BYTES: u64 = 2 << 30;
 
 /// Reason why a kernel has no valid inputs.
@@ -35,10 +35,10 @@ pub enum InputError {
     /// The buffers exceed the memory limit.
     #[error("the buffers need more than {most} bytes; use smaller sizes or fewer rows")]
     TooLarge {
-        /// Max bytes of all buffers.
+        /// Maximum number of bytes of all buffers together.
         most: u64,
     },
-    /// An index buffer that has no valid value.
+    /// An index buffer whose bound allows no value.
     #[error("index buffer %{name} has no valid value, since values must be below {below}")]
     NoIndex {
         /// Name of the buffer.
@@ -62,10 +62,11 @@ fn floats(random: &mut Random, n: usize) -> Vec<f32> {
     (0..n).map(|_| random.signed() * 2.0).collect()
 }
 
-/// Returns the sizes of a kernel's buffers.
+/// Returns the sizes of a kernel's buffers in bytes.
 ///
 /// # Errors
-/// If the dims do not fit the kernel, or the buffers together are larger than [`MAX_BYTES`].
+/// Fails if the dims do not fit the kernel, or if the buffers together are larger than
+/// [`MAX_BYTES`].
 pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
     check_dims(&kernel.dims, dims)?;
     let mut left = MAX_BYTES;
@@ -80,7 +81,7 @@ pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
 /// Returns the contents of a kernel's buffers before it runs.
 ///
 /// # Errors
-/// Errors of [`sizes`], and an error if an index buffer has no valid value.
+/// Fails like [`sizes`], and if an index buffer has no valid value.
 pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64) -> Result<Vec<Vec<u8>>, InputError> {
     let sizes = sizes(kernel, dims)?;
     let name = spec.map_or_else(|| kernel.name.clone(), KernelSpec::name);
@@ -104,8 +105,8 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
     buffers.collect()
 }
 
-/// Returns `bytes` bytes of whole blocks in a weight format of files, with random quants and scales
-/// of ordinary size.
+/// Returns `bytes` bytes of whole blocks in a weight format of files. The codes are random, and the
+/// scales have ordinary size.
 pub fn blocks(format: Format, bytes: usize, seed: u64) -> Vec<u8> {
     weights(&mut Random::new(seed), format, bytes)
 }
@@ -121,19 +122,19 @@ fn indices(random: &mut Random, buffer: &Buffer, below: i64, size: usize) -> Res
     Ok(bytes)
 }
 
-/// Contents of a buffer that is read.
+/// Contents of a buffer that the kernel reads.
 #[derive(Clone, Copy, Debug)]
 enum Content {
-    /// Blocks with random quants, and scales of ordinary size.
+    /// Blocks of a weight format with random codes and scales of ordinary size.
     Weights(Format),
     /// Rows in an activation format.
     Activations(Format),
     /// f16 numbers.
     Halves,
-    /// Panels of the cache: any codes, and scales of either sign that make numbers as large as the
-    /// halves.
+    /// Panels of a KV cache in a block format. The codes are random. Scales of either sign give
+    /// numbers as large as those of an f16 cache.
     Panels(Format),
-    /// bf16 of ordinary size.
+    /// bf16 numbers of ordinary size.
     Bf16,
     /// f32 numbers.
     Floats,
@@ -141,16 +142,16 @@ enum Content {
     Positive,
     /// f32 numbers below 0.
     Negative,
-    /// Small f32 above 0, so that far positions also count.
+    /// Small f32 numbers above 0, so that distant positions keep some weight.
     Slopes,
-    /// Consecutive positions that end inside the last block of 32, so that some positions of the
-    /// block are masked.
+    /// Consecutive positions of rows. The last one is inside the last block of 32, so that some
+    /// positions of that block are masked.
     Positions,
-    /// Number of places that is no multiple of 32, so that the last block is partial.
+    /// A number of places that is not a multiple of 32, so that the last block is partial.
     Whole,
-    /// Small numbers, some of them negative.
+    /// Small integers, some of them negative.
     Ids,
-    /// Any bytes.
+    /// Random bytes.
     Bytes,
 }
 
@@ -169,7 +170,7 @@ impl From<BufferContents> for Content {
             BufferContents::Panels(format) => Content::Panels(format),
             BufferContents::Positions => Content::Positions,
             BufferContents::Whole => Content::Whole,
-            // Index buffers are filled below their bound; other row numbers are small numbers.
+            // Values of index buffers are below their declared bound; other ids are small integers.
             BufferContents::Ids => Content::Ids,
             BufferContents::Bytes => Content::Bytes,
         }
@@ -177,7 +178,7 @@ impl From<BufferContents> for Content {
 }
 
 impl Content {
-    /// Returns the contents for a buffer if only its element type is known.
+    /// Returns the contents of a buffer for which only the element type is known.
     fn elements(elem: Option<Elem>) -> Content {
         match elem {
             Some(Elem::F32) => Content::Floats,
@@ -233,31 +234,31 @@ impl Content {
                     |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();
                 let rows = (size / 4) as i64;
                 let blocks = |name: &str| 32 * dim(name).unwrap_or(0);
-                // The row's own position is in the last block of a part.
+                // The row's own position is in the last block of the part.
                 let before = (blocks("places") - 32).max(0);
                 let start = blocks("first") + blocks("run_lead") + 4 * blocks("head_runs") + blocks("full") + before;
                 let own = match (dim("full_runs"), dim("masked_runs"), dim("run_rest")) {
-                    // The first row sees all full runs whole, and the last row ends in the last
-                    // block.
+                    // The first row must see all full runs whole, and the last row's position is in
+                    // the last block.
                     (Some(full), Some(masked), Some(rest)) => {
                         let (start, end) = (start + 128 * full, start + 128 * (full + masked) + 32 * rest);
                         let least = (start - 1).max(end - 31 - rows).max(0);
                         let most = match dim("run_lead") {
-                            // With a window, the last row must also see all full runs whole. If
-                            // this fails for the least position, it fails for all positions.
+                            // With a window, the last row must also see all full runs whole. If it
+                            // does not with the least position, no position is valid.
                             Some(_) => least,
                             None => end - rows,
                         };
                         least + (random.bits() % 32) as i64 % (most - least + 1).max(1)
                     }
-                    // The position comes after the full blocks and the places before the part.
+                    // The position is after the full blocks, and after the places before the part.
                     _ => start + (random.bits() % 32) as i64 % (33 - rows).max(1),
                 };
                 (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
             }
             Content::Whole => {
                 let dim = |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i));
-                // The places of a part follow the places of earlier parts.
+                // The places of this part are after those of earlier parts.
                 let part = dim("places").map(|places| dim("first").copied().unwrap_or(0) + places);
                 let most = 32 * dim("entries").copied().or(part).unwrap_or(0);
                 let whole = |random: &mut Random| (most - (random.bits() % 32) as i64).max(0) as i32;
@@ -266,21 +267,21 @@ impl Content {
             Content::Ids => (0..size / 4).flat_map(|_| ((random.bits() % 40) as i32 - 4).to_le_bytes()).collect(),
             Content::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
         };
-        // The remaining bytes are less than an element.
+        // The remaining bytes are less than one element.
         bytes.resize(size, 0);
         bytes
     }
 }
 
-/// Returns the number of elements of a row of a buffer whose format has a scale for each row: from
-/// the spec, or for 16 rows.
+/// Returns the number of elements in a row of a buffer whose format has a scale for each row. It
+/// comes from the spec; without a spec, the buffer has 16 rows.
 fn row_len(format: Format, size: usize, spec: Option<&KernelSpec>) -> usize {
     let of_strip =
         (size / packed::STRIP).saturating_sub(format.tail_bytes()) / format.block_bytes() * format.block_len();
     spec.and_then(KernelSpec::row_len).unwrap_or(of_strip).max(format.block_len())
 }
 
-/// Returns weights with a scale for each row.
+/// Returns random weights in a format with a scale for each row.
 fn rows(random: &mut Random, format: Format, size: usize, spec: Option<&KernelSpec>) -> Vec<u8> {
     let row = row_len(format, size, spec);
     let elements = format.elements(size, row).unwrap_or(0);
@@ -300,7 +301,7 @@ fn rows(random: &mut Random, format: Format, size: usize, spec: Option<&KernelSp
 fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
     let block_bytes = format.rows() * format.block_bytes();
     if let Some(rows) = format.unpacked_format() {
-        // A strip's blocks are independent, so each can be packed alone.
+        // The blocks of a strip are independent, so each block can be packed separately.
         let mut data = vec![0u8; size / block_bytes * block_bytes];
         let row_bytes = format.block_len() / rows.block_len() * rows.block_bytes();
         for block in data.chunks_exact_mut(block_bytes) {

@@ -1,5 +1,6 @@
-//! Named kernels: representative specs, valid inputs for any spec, and comparison of two runs.
-//! Tests, `ixc kernel` and CI's table use them. Each kernel's file declares its rows.
+//! The kernel catalogue: representative specs with names, valid inputs for any spec, and comparison
+//! of two runs. Tests, `ixc kernel` and CI's table use it. The file of each kernel declares the
+//! kernel's rows.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -31,10 +32,10 @@ use crate::KINDS;
 pub use crate::generator::text::Row;
 pub(crate) use crate::generator::text::row;
 
-/// Rows of all kernels.
+/// Rows of the catalogue, for all kernels.
 pub static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| KINDS.iter().flat_map(|kind| (kind.rows)()).copied().collect());
 
-/// Returns the row with this name.
+/// Returns the row with this name, or `None`.
 pub fn find(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
 }
@@ -45,8 +46,8 @@ mod tests {
     use crate::generate;
     use ixc_targets::Target;
 
-    /// Checks that every row has a kernel for the most capable target. A row may lack a kernel for
-    /// other targets.
+    /// Checks that every row has a kernel for the most capable target. Kernels for other targets
+    /// may be missing.
     #[test]
     fn catalogue_rows_have_kernels_and_unique_names() {
         for (i, row) in ROWS.iter().enumerate() {

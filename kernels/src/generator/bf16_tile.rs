@@ -1,41 +1,43 @@
-//! Products of bf16 tiles. One tile has 16 rows of 32 summed elements. The other has 16 columns,
-//! and each of its rows holds two elements of every column. Their product is 16 x 16 f32.
+//! Products of bf16 tiles. The first tile has 16 rows of 32 summed elements. The second has 16
+//! columns, and each of its rows has two summed elements of every column. Their product is a tile
+//! of 16 x 16 f32.
 //!
-//! A number that bf16 cannot hold is split in a high and a low part. Of the four products, the
-//! product of both low parts is omitted.
+//! A number that bf16 cannot represent is split into a high and a low part. Of the four products of
+//! parts, the product of the two low parts is omitted.
 
 use ixc_ir::kernel::{Elem, KernelBuilder, Op, Type, ValueId};
 
-/// Rows of a tile, and of a strip of rows.
+/// Number of rows of a tile.
 pub const ROWS: i64 = 16;
-/// f32 lanes of a vector, and columns of a tile.
+/// Number of f32 lanes of a vector, and of columns of a tile.
 pub const LANES: u16 = 16;
-/// Summed elements of a product.
+/// Number of summed elements of a product.
 pub const STEP: i64 = 32;
-/// Bytes of a tile's row.
+/// Number of bytes of a tile's row.
 pub const LINE: i64 = 64;
-/// Bytes of a tile.
+/// Number of bytes of a tile.
 pub const TILE: i64 = 1024;
-/// Mask of the upper half of an f32: a bf16.
+/// Mask of the upper half of an f32, which is a bf16.
 pub const UPPER: i64 = 0xffff_0000u32 as i32 as i64;
 
-/// Type of a factor.
+/// Type of a factor of a product.
 pub const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
-/// Type of sums.
+/// Type of the sums of products.
 pub const SUM: Type = Type::tile(Elem::F32, 16, 16);
 
-/// One side of a product.
+/// Factors of one side of a product.
 pub struct Side<'a> {
-    /// Number of bf16 parts.
+    /// Number of bf16 parts of each number.
     pub parts: i64,
-    /// Number of tiles side by side.
+    /// Number of tiles next to each other.
     pub tiles: i64,
-    /// Emits a tile: takes the number of the tile, and the number of the part.
+    /// Emits a tile, given the index of the tile and the index of the part.
     pub emit: &'a dyn Fn(&mut KernelBuilder, i64, i64) -> ValueId,
 }
 
-/// Adds tile `row` of `rows` times tile `column` of `columns` to `sums[row][column]`: high times
-/// high, low times high, high times low. Parts that a factor lacks are left out.
+/// Adds tile `row` of `rows` times tile `column` of `columns` to `sums[row][column]`. The products
+/// of parts are high * high, low * high and high * low. Products with a missing low part are
+/// omitted.
 pub fn multiply(b: &mut KernelBuilder, sums: &mut [ValueId], rows: &Side<'_>, columns: &Side<'_>) {
     for row_part in 0..rows.parts {
         let left: Vec<ValueId> = (0..rows.tiles).map(|row| (rows.emit)(b, row, row_part)).collect();
@@ -51,15 +53,15 @@ pub fn multiply(b: &mut KernelBuilder, sums: &mut [ValueId], rows: &Side<'_>, co
     }
 }
 
-/// Keeps the upper halves of f32 or of dwords in place, and zeroes the lower halves.
+/// Keeps the upper half of each f32 or dword in place, and sets the lower half to zero.
 pub fn cut(b: &mut KernelBuilder, value: ValueId) -> ValueId {
     let dwords = Type::i32(b.ty(value).lanes);
     let (bits, upper) = (b.bitcast(dwords, value), b.splat_int(dwords, UPPER));
     b.same(Op::And, &[bits, upper])
 }
 
-/// Joins the upper halves of dwords in pairs: those of `even` become the lower words of the result.
-/// The lower halves of `odd` must be zeros.
+/// Joins the upper halves of dwords in pairs. Those of `even` become the lower words of the result,
+/// those of `odd` stay in the upper words. The lower halves of `odd` must be zeros.
 pub fn pair(b: &mut KernelBuilder, even: ValueId, odd: ValueId) -> ValueId {
     let even = b.shift(Op::ShrU, even, 16);
     b.same(Op::Or, &[odd, even])

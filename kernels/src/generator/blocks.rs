@@ -1,4 +1,5 @@
-//! Dims that count blocks of places, visible to all or some rows, and runs of blocks.
+//! Dims that count blocks of places which all rows, or some rows, see. Also dims that count runs of
+//! blocks.
 //!
 //! A block has [`ATTENTION_BLOCK`] places. An item loops over the blocks of its part, up to the
 //! last place that its last row sees.
@@ -6,40 +7,40 @@
 use ixc_ir::plan::DimInput::{Capacity, First, Last, PartBegin, PartEnd, Position, Skipped, WindowBegin};
 use ixc_ir::plan::{ATTENTION_BLOCK, DimExpr, KEY_LANES};
 
-/// Returns the number of blocks that each row of the item sees whole, apart from its window.
+/// Returns the number of blocks that each row of the item sees whole, if rows have no window.
 pub fn full() -> DimExpr {
     ((First + 1) / ATTENTION_BLOCK).min(PartEnd) - PartBegin
 }
 
-/// Returns the number of blocks after the [`full`] ones, up to the last place that the last row
+/// Returns the number of blocks after those of [`full`], up to the last place that the last row
 /// sees.
 pub fn masked_blocks() -> DimExpr {
     end() - ((First + 1) / ATTENTION_BLOCK).max(PartBegin)
 }
 
-/// Returns the number of the first block.
+/// Returns the index of the first block of the item's part.
 pub fn first() -> DimExpr {
     PartBegin.into()
 }
 
-/// Returns the number of the block after the last one.
+/// Returns the index of the block after the last one of the item.
 fn end() -> DimExpr {
     (Last / ATTENTION_BLOCK + 1).min(PartEnd)
 }
 
-/// Returns the number of blocks of complete entries, of `every` positions each, that the last row
-/// could see.
+/// Returns the number of blocks of complete entries that the row could see. An entry has `every`
+/// positions.
 pub fn whole(every: u32) -> DimExpr {
     ((Position + 1) / every).div_ceil(ATTENTION_BLOCK)
 }
 
-/// Returns the number of [`whole`] blocks in the item's part.
+/// Returns the number of those blocks of [`whole`] that are in the item's part.
 pub fn whole_of_part(every: u32) -> DimExpr {
     whole(every).min(PartEnd) - PartBegin
 }
 
-/// Returns the number of blocks of places that an index chose: at most `top_k` complete entries of
-/// `every` positions.
+/// Returns the number of blocks of the places that an index chose. It chooses at most `top_k`
+/// complete entries of `every` positions.
 pub fn of_top_k(top_k: u32, every: u32) -> DimExpr {
     ((Position + 1) / every).min(top_k).div_ceil(ATTENTION_BLOCK)
 }
@@ -49,9 +50,10 @@ pub fn of_cache() -> DimExpr {
     Capacity / KEY_LANES
 }
 
-/// Blocks of an item in runs of several. Runs begin at multiples of their length, independent of
-/// the rows. A row is therefore attended over the same runs, alone or with rows in other blocks.
-/// Blocks are counted from the text's beginning if a window skips some, otherwise from the part's.
+/// Runs: groups of several consecutive blocks of an item. Runs begin at multiples of their length,
+/// for any rows. A row thus has the same runs alone and with rows in other blocks. If a window
+/// skips blocks, blocks are counted from the text's beginning, otherwise from the beginning of the
+/// part.
 ///
 /// ```text
 /// rows at positions 300 to 331, runs of 4 blocks     lead 0, head 0, full 2, masked 0, rest 3
@@ -59,28 +61,29 @@ pub fn of_cache() -> DimExpr {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runs {
-    /// Blocks before the first whole run.
+    /// Number of blocks before the first whole run.
     pub lead: DimExpr,
-    /// Whole runs that begin before the last row's window.
+    /// Number of whole runs that begin before the last row's window.
     pub head: DimExpr,
-    /// Runs that all rows see whole.
+    /// Number of runs that all rows see whole.
     pub full: DimExpr,
-    /// Whole runs after the runs that all rows see whole.
+    /// Number of whole runs after those that all rows see whole.
     pub masked: DimExpr,
-    /// Blocks after the whole runs.
+    /// Number of blocks after the last whole run.
     pub rest: DimExpr,
 }
 
 impl Runs {
-    /// Divides the blocks of an item into runs of `n` blocks; `n` is at least 1.
+    /// Returns dims for runs of `n` blocks, which must be at least 1.
     pub fn from_length(n: u32) -> Runs {
         let count = end() - PartBegin;
-        // Blocks up to the first multiple of `n`. If there are fewer blocks, there are no runs.
+        // Number of blocks up to the first multiple of `n`. If the item has fewer blocks, it has no
+        // runs.
         let lead = (DimExpr::from(n) - Skipped % n) % n;
         let runs = (count.clone() - lead.clone()) / n;
         let unseen = DimExpr::from(WindowBegin).div_ceil(ATTENTION_BLOCK) - PartBegin - lead.clone();
         let head = unseen.div_ceil(n);
-        // Runs up to the end of the blocks that all rows see.
+        // Number of runs up to the end of the blocks that all rows see.
         let seen = (full() - lead.clone()) / n;
         Runs {
             lead: lead.clone().min(count.clone()),
@@ -98,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// Positions of an item's rows, relative to the state's memory.
+    /// Positions of an item's rows and window, relative to the state's memory.
     #[derive(Clone, Copy, Default)]
     struct Item {
         first: u64,
@@ -149,14 +152,15 @@ mod tests {
         assert_eq!(runs(126, 127), [0, 0, 0, 1, 0]);
         assert_eq!(runs(300, 331), [0, 0, 2, 0, 3]);
         assert_eq!(runs(352, 607), [0, 0, 2, 2, 3]);
-        // With a window of 200 positions, the window of the first row begins at 101, that of the
-        // last row at 132.
+        // With a window of 200 positions, the window of the first row begins at 101, and that of
+        // the last row at 132.
         let windowed = Item { first: 300, last: 331, seen: 132, begin: 3, skipped: 3 };
         assert_eq!(windowed.runs(), [1, 1, 0, 0, 3]);
     }
 
-    /// Checks that blocks have every position that a row sees, and that every row sees full runs.
-    /// Where runs begin must not depend on other rows or on the memory's first position.
+    /// Checks that the blocks contain every position that a row sees, and that every row sees full
+    /// runs whole. The begin of a run must not depend on other rows or on the first position in
+    /// memory.
     #[test]
     fn window_runs_cover_exactly_the_visible_positions() {
         let mut full_runs = 0;
@@ -175,7 +179,7 @@ mod tests {
                     };
                     let [lead, head, full, masked, rest] = at.runs();
                     let first = begin + base / 32;
-                    // Vector kernels loop over the same blocks.
+                    // Kernels without runs loop over the same blocks.
                     let blocks = at.value(&super::full()) + at.value(&super::masked_blocks());
                     assert_eq!(blocks, lead + 4 * (head + full + masked) + rest);
                     assert_eq!(first, seen_by_first / 32);
@@ -193,7 +197,7 @@ mod tests {
                         );
                     }
                     full_runs += full;
-                    // The kernels declare these bounds for their dims.
+                    // The kernels' dims have these bounds.
                     assert!(head <= rows / 128 + 2 && masked <= rows / 128 + 2, "{head}, {masked} of {rows} rows");
                 }
             }

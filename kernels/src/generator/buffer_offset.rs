@@ -1,12 +1,12 @@
-//! Constant offset in a buffer of a kernel: the beginning of a weight, or of a part of scratch
-//! memory.
+//! Constant offset in a buffer of a kernel, such as the beginning of a weight or of an area of
+//! scratch memory.
 
 use ixc_ir::kernel::BufferId;
 
-/// Constant offset in a buffer. [`ixc_ir::kernel::Address`] is for offsets that vary.
+/// Constant offset in a buffer. An [`ixc_ir::kernel::Address`] has an offset that varies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BufferOffset {
     pub(crate) buffer: BufferId,
-    /// Bytes from the start of the buffer.
+    /// Offset in bytes from the start of the buffer.
     pub(crate) at: i64,
 }

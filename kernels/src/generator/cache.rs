@@ -1,5 +1,5 @@
-//! KV cache formats in kernels: the formats of keys and values, and the reading and writing of
-//! block formats. [`ixc_ir::cache`] defines the memory layout.
+//! KV cache formats in kernels: the formats of keys and values, and code to read and write block
+//! formats. [`ixc_ir::cache`] defines the memory layout.
 //!
 //! ```text
 //! append   largest magnitude / least -> half d;  x / d -> integers -> codes: a position's part of a panel
@@ -22,7 +22,7 @@ use crate::generator::reference::{Buffers, Mismatch};
 use crate::generator::signature::BufferContents;
 use crate::generator::text::{FieldKind, Value};
 
-/// Positions in a strip, which are interleaved.
+/// Number of positions in a strip, which are interleaved.
 pub(crate) const STRIP: i64 = KEY_LANES as i64;
 /// Bytes of an f16.
 const HALF: i64 = 2;
@@ -39,7 +39,7 @@ pub struct Cache {
 }
 
 impl Default for Cache {
-    /// Returns the formats of a state that does not set any.
+    /// Returns the formats of a state that does not specify any.
     fn default() -> Cache {
         let format = |name: &str| {
             let row = StateKind::Paged.row();
@@ -74,22 +74,22 @@ impl Value for Cache {
 }
 
 impl Cache {
-    /// Returns the suffix of a kernel's name; empty for the default formats.
+    /// Returns the suffix of a kernel's name. It is empty for the default formats.
     pub(crate) fn suffix(&self) -> String {
         if *self == Cache::default() { String::new() } else { format!("_k{}_v{}", self.keys, self.values) }
     }
 
-    /// Returns the field of a head's keys.
+    /// Returns the layout of one head's keys.
     pub(crate) fn keys(&self, d: u32) -> Field {
         Field { format: self.keys, width: d.into(), keys: true }
     }
 
-    /// Returns the field of a head's values.
+    /// Returns the layout of one head's values.
     pub(crate) fn values(&self, dv: u32) -> Field {
         Field { format: self.values, width: dv.into(), keys: false }
     }
 
-    /// Checks that heads are whole blocks.
+    /// Checks that key and value heads consist of whole blocks.
     pub(crate) fn check(&self, name: &str, d: u32, dv: u32) -> Result<(), GenerateError> {
         let fields = [("elements of a key head", d, self.keys), ("elements of a value head", dv, self.values)];
         fields.into_iter().try_for_each(|(what, n, format)| {
@@ -99,22 +99,22 @@ impl Cache {
     }
 }
 
-/// Keys or values of a head.
+/// Layout of the keys or values of one head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
     format: Format,
-    /// Elements of keys or values of one position.
+    /// Number of elements of a key or value at one position.
     pub(crate) width: i64,
     keys: bool,
 }
 
 impl Field {
-    /// Returns the block structure; `None` for formats without blocks.
+    /// Returns the block structure, or `None` for formats without blocks.
     pub(crate) fn codes(&self) -> Option<Blocks> {
         Codes::from_format(self.format).map(|codes| Blocks { codes, count: self.width / codes.len as i64 })
     }
 
-    /// Returns the declaration of the field's buffer.
+    /// Returns the contents of the field's buffer, for a kernel's signature.
     pub(crate) fn holds(&self) -> BufferContents {
         match Codes::from_format(self.format) {
             Some(_) => BufferContents::Panels(self.format),
@@ -122,8 +122,8 @@ impl Field {
         }
     }
 
-    /// Returns the number of bytes of a position; for panels of [`KEY_LANES`] positions, its share
-    /// of the panel.
+    /// Returns the number of bytes of one position. For panels of [`KEY_LANES`] positions, returns
+    /// the panel's bytes divided by that number.
     pub(crate) fn position_bytes(&self) -> i64 {
         self.format.row_bytes(self.width.unsigned_abs()).map_or(0, u64::cast_signed)
     }
@@ -138,7 +138,7 @@ impl Field {
         i64::from(ATTENTION_BLOCK) * self.position_bytes()
     }
 
-    /// Returns a reader of a buffer, which takes a position and an element.
+    /// Returns a function that reads an element of a position from a buffer.
     pub(crate) fn reader<'a>(
         &self,
         buffers: &Buffers<'a>,
@@ -150,14 +150,15 @@ impl Field {
         Ok(move |position, element| f64::from(held.at(position, element)))
     }
 
-    /// Returns a bound of the rounding error of element `x`. `largest` is the largest magnitude of
-    /// its block.
+    /// Returns a bound of the rounding error of an element `x`. `largest` is the largest magnitude
+    /// in its block.
     pub(crate) fn rounding(&self, x: f64, largest: f64) -> f64 {
         match Codes::from_format(self.format) {
             // f16 has 11 significant bits.
             None => x.abs() / 2048.0,
-            // The error is half a step. It is a whole step if the largest magnitude is at the end
-            // of the range without a code. The rounding of the scale is added.
+            // The error is at most half a step, plus the rounding of the scale. If the element with
+            // the largest magnitude is at the end of the range that lacks a code, the error is a
+            // whole step.
             Some(codes) => {
                 let step = largest / f64::from(-codes.least);
                 let lacks = f64::from(-codes.least - codes.most);
@@ -166,17 +167,17 @@ impl Field {
         }
     }
 
-    /// Returns the number of elements with a common scale.
+    /// Returns the number of elements that share a scale.
     pub(crate) fn block_len(&self) -> usize {
         self.format.block_len()
     }
 }
 
-/// Blocks of a head.
+/// Block structure of one head's keys or values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     codes: Codes,
-    /// Blocks per head.
+    /// Number of blocks of a head.
     pub(crate) count: i64,
 }
 
@@ -194,12 +195,12 @@ impl Blocks {
         self.codes.panel() as i64
     }
 
-    /// Returns the number of bytes of a position's codes in a panel.
+    /// Returns the number of bytes that one position's codes take in a panel.
     pub(crate) fn bytes(&self) -> i64 {
         self.codes.bytes() as i64
     }
 
-    /// Returns the number of dwords of a position's codes in a panel.
+    /// Returns the number of dwords that one position's codes take in a panel.
     pub(crate) fn dwords(&self) -> i64 {
         self.bytes() / 4
     }
@@ -209,29 +210,29 @@ impl Blocks {
         8 / self.codes.plane.bits as i64
     }
 
-    /// Returns the zero point of a key's unsigned code: the code less the zero point is the
-    /// integer.
+    /// Returns the zero point of unsigned key codes. A code minus the zero point is the integer.
     pub(crate) fn zero(&self) -> i64 {
         self.codes.zero.into()
     }
 
-    /// Returns the first of the four elements whose codes are part `part` of the bytes of a dword.
+    /// Returns the first of four elements in a dword. Their codes are the bits number `part` of
+    /// each of its bytes.
     pub(crate) fn element(&self, dword: i64, part: i64) -> i64 {
         let (run, first) = (self.codes.plane.run as i64, dword * 4);
         first / run * run * self.codes_per_byte() + first % run + part * run
     }
 
-    /// Returns the offset in a panel of keys of dword number `dword` of all positions.
+    /// Returns the offset, in a panel of keys, of dword `dword` of all positions.
     pub(crate) fn dword(&self, dword: i64) -> i64 {
         self.codes.first() as i64 + dword * STRIP * 4
     }
 
-    /// Returns the offset in a panel of a position's value codes.
+    /// Returns the offset, in a panel of values, of a position's codes.
     pub(crate) fn position(&self, position: impl Into<Affine>) -> Affine {
         position.into() * self.bytes() + self.codes.first() as i64
     }
 
-    /// Loads the scales of `lanes` positions of the panel at `panel`, from position `first` on.
+    /// Loads the scales of `lanes` positions, from position `first` of the panel at `panel` on.
     pub(crate) fn scales(
         &self,
         b: &mut KernelBuilder,
@@ -244,7 +245,8 @@ impl Blocks {
         b.op(Op::F16ToF32, Type::f32(lanes), &[d])
     }
 
-    /// Extracts codes as unsigned dwords: part `part` of each byte of `dwords`.
+    /// Extracts the codes number `part` of each byte of `dwords`. The results are bytes within
+    /// dwords.
     pub(crate) fn codes(&self, b: &mut KernelBuilder, dwords: ValueId, part: i64) -> ValueId {
         if self.codes_per_byte() == 1 {
             return dwords;
@@ -255,7 +257,8 @@ impl Blocks {
         b.same(Op::And, &[shifted, mask])
     }
 
-    /// Converts keys to integers in f32: the codes in byte `byte` of dwords of [`Blocks::codes`].
+    /// Converts keys to integers in f32. The codes are byte `byte` of each dword that
+    /// [`Blocks::codes`] returns.
     pub(crate) fn key(&self, b: &mut KernelBuilder, codes: ValueId, byte: i64) -> ValueId {
         let ty = b.ty(codes);
         let shifted = if byte == 0 { codes } else { b.shift(Op::ShrU, codes, 8 * byte) };
@@ -270,8 +273,8 @@ impl Blocks {
         b.op(Op::ToF32, Type::f32(ty.lanes), &[integer])
     }
 
-    /// Converts a position's values to integers in f32: `lanes` elements from `element` of the
-    /// block on. The codes begin at `codes`.
+    /// Converts elements of a position's value to integers in f32: `lanes` elements from element
+    /// `element` of the block on. The position's codes begin at `codes`.
     pub(crate) fn value(
         &self,
         b: &mut KernelBuilder,
@@ -301,8 +304,8 @@ impl Blocks {
         b.op(Op::ToF32, Type::f32(lanes), &[integer])
     }
 
-    /// Stores the elements of position `lane` of the panel at `panel`. Codes of keys are first
-    /// written to the scratch memory `keys`.
+    /// Quantises a block's elements, and stores them as position `lane` of the panel at `panel`.
+    /// Codes of keys are first written to the scratch memory `keys`.
     pub(crate) fn append(
         &self,
         b: &mut KernelBuilder,
@@ -314,7 +317,7 @@ impl Blocks {
     ) {
         let Address { buffer: to, offset: panel } = panel;
         let plane = self.codes.plane;
-        // The codes of a vector must be in adjacent bytes.
+        // The codes of a vector's elements must be in adjacent bytes.
         let lanes = lanes.min(plane.run as u16).min(16);
         let (width, i32s) = (i64::from(lanes), Type::i32(lanes));
         let x: Vec<ValueId> =
@@ -358,7 +361,8 @@ impl Blocks {
                 None => (to, panel.clone() + lane.clone() * self.bytes() + (at + byte)),
             }
         };
-        // An unsigned byte above 127 is stored as the value less 256.
+        // Bytes are narrowed as signed numbers. An unsigned byte above 127 is therefore stored as
+        // the value minus 256.
         let plain = self.codes.signed && keys.is_none();
         let mut byte = 0;
         while byte < self.bytes() {
@@ -370,7 +374,7 @@ impl Blocks {
                 sum = Some(sum.map_or(q, |sum| b.iadd(sum, q)));
             }
             let Some(sum) = sum else { break };
-            // The zero point of every code in a byte, minus 128.
+            // Sum of the zero points of all codes of a byte, minus 128.
             let zero =
                 (0..self.codes_per_byte()).fold(0, |zero, part| zero + (self.zero() << (part * plane.bits as i64)));
             let narrow = if plain {

@@ -1,4 +1,4 @@
-//! Interface of a kernel's file, and the registry of all kernels.
+//! Interface that each kernel's file implements, and the registry of all kernels.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{DimExpr, DimInput};
@@ -9,37 +9,39 @@ use crate::generator::signature::{Dim, Signature};
 use crate::generator::text::Row;
 use crate::generator::work::{Call, Work};
 
-/// A kernel. The implementing type is its spec, which [`spec!`](crate::generator::text::spec)
-/// declares.
+/// A kind of kernel. The implementing type is its spec, which
+/// [`spec!`](crate::generator::text::spec) declares.
 pub trait Definition {
-    /// Returns the name without the target: cache key, profiler symbol and dump file name. Two
-    /// specs have the same name only if they are equal.
+    /// Returns the kernel's name without the target. It is the cache key, the profiler symbol and
+    /// the name of dump files. Only equal specs have equal names.
     fn name(&self) -> String;
 
-    /// Returns the buffers and dims by name, in the kernel's order.
+    /// Returns the kernel's buffers and dims, with their names, in the kernel's order.
     fn signature(&self) -> Signature;
 
-    /// Generates the kernel with `name`, for a target with these vectors.
+    /// Generates the kernel with this name, for a target with these vectors.
     ///
     /// # Errors
-    /// The spec's sizes are invalid.
+    /// Fails if the spec's sizes are invalid.
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError>;
 
-    /// Compares the results of a run with the formula, which is computed in f64 from the same
-    /// inputs.
+    /// Compares the results of a run with the kernel's formula, which is computed in f64 from the
+    /// same inputs.
     ///
     /// # Errors
-    /// The first value beyond the bound that the implementation states and derives.
+    /// Returns the first value whose error is above the bound. The implementation states and
+    /// derives the bound.
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch>;
 
-    /// Returns the minimum work of a call.
+    /// Returns the minimum number of bytes and operations of a call.
     fn work(&self, call: &Call<'_>) -> Work {
         Work::of_bytes(call.all_bytes())
     }
 
-    /// Returns the dims of a test run with `rows` rows. Dims that depend only on the rows are
-    /// evaluated. Other dims, such as rows of a table or blocks of the KV cache, are `rows`. A
-    /// kernel whose dims depend on positions overrides this with consistent values.
+    /// Returns the values of the dims for a test run with `rows` rows. Dims that depend only on the
+    /// number of rows are evaluated. Other dims, such as rows of a table or blocks of the KV cache,
+    /// are set to `rows`. Kernels with dims that depend on positions override this method with
+    /// consistent values.
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         let of_rows = |value: &DimExpr| {
             value.inputs().all(|input| input == DimInput::Rows).then(|| value.evaluate(|_| rows.into()).ok())?
@@ -48,23 +50,23 @@ pub trait Definition {
         self.signature().dims.iter().map(value).collect()
     }
 
-    /// Returns the max rows that the kernel takes, if its spec has a limit.
+    /// Returns the maximum number of rows of an item. It is [`u32::MAX`] if the spec has no limit.
     fn max_rows(&self) -> u32 {
         u32::MAX
     }
 
-    /// Returns representative kernels with names. Some have the sizes of a dense model with 1
+    /// Returns representative specs, each with a name. Some have the sizes of a dense model with 1
     /// billion parameters: width 2048, feed-forward width 5632, heads of 64. Others have those of a
-    /// mixture of experts with 4 billion: width 2048, experts of 768, heads of 128. Tiles have the
-    /// sizes that the schedule chooses.
+    /// mixture of experts with 4 billion parameters: width 2048, experts of 768, heads of 128.
+    /// Tiles have the sizes that the schedule chooses.
     fn rows() -> &'static [Row]
     where
         Self: Sized;
 }
 
-/// Declares all kernels: a line for each, `Name in module`. The order is that of listings. Plan
-/// files have generated kernels, not specs, and texts have a spec by its word. So a new line may be
-/// at any place.
+/// Declares all kernels, one on each line: `Name in module`. Listings have this order. Plan files
+/// contain generated kernels, and texts of specs name the kernel by its word. The order of lines
+/// therefore does not affect files, and a new line may be anywhere.
 macro_rules! registry {
     ($($name:ident in $($module:ident)::+,)*) => {
         $(pub use $($module)::+::$name;)*
@@ -81,7 +83,7 @@ macro_rules! registry {
             }
         })*
 
-        /// Every kind of kernel.
+        /// All kinds of kernels, in the order of the registry.
         pub static KINDS: &[Kind] = &[
             $(Kind { word: <$name as Text>::WORD, fields: <$name as Part>::FIELDS, rows: <$name as Definition>::rows },)*
         ];

@@ -1,10 +1,10 @@
-//! Gate of gated linear units: a function of the gate times the up projection, in kernel IR and in
-//! f64.
+//! Gated linear units: an activation function of the gate projection, times the up projection. The
+//! code is in kernel IR and in f64.
 //!
-//! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`; no limit means infinity.
-//! `limited_silu` limits the function's result instead: `min(act(gate), limit)`. `bent_silu` bounds
-//! gate and up smoothly, each with its own limit: `bend * tanh(gate / bend) / (1 + exp(-gate))`,
-//! and `limit * tanh(up / limit)`.
+//! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`. Without a limit, it is
+//! infinite. `limited_silu` limits the function's result instead: `min(act(gate), limit)`.
+//! `bent_silu` bounds gate and up smoothly, each with its own limit: `bend * tanh(gate / bend) / (1
+//! + exp(-gate))`, and `limit * tanh(up / limit)`.
 
 use ixc_ir::erf::erf;
 use ixc_ir::graph::attrs::Activation;
@@ -17,7 +17,7 @@ use crate::generator::text::Bits;
 /// Factor of [`Activation::QuickGelu`].
 const QUICK: f32 = 1.702;
 
-/// Applies the function of a gate in kernel IR.
+/// Emits the activation function of a gate in kernel IR.
 fn apply(act: Activation, b: &mut KernelBuilder, x: ValueId, bend: f32) -> ValueId {
     match act {
         Activation::Silu | Activation::LimitedSilu => math::silu(b, x),
@@ -46,7 +46,7 @@ fn apply(act: Activation, b: &mut KernelBuilder, x: ValueId, bend: f32) -> Value
     }
 }
 
-/// Computes the function of a gate in f64.
+/// Computes the activation function of a gate in f64.
 fn exact(act: Activation, x: f64, bend: f64) -> f64 {
     match act {
         Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
@@ -62,7 +62,7 @@ fn exact(act: Activation, x: f64, bend: f64) -> f64 {
     }
 }
 
-/// Returns a bound of the slope of a gate's function at `x`.
+/// Returns an upper bound of the slope of the activation function near `x`.
 fn slope(act: Activation, x: f64) -> f64 {
     match act {
         Activation::Silu
@@ -72,12 +72,12 @@ fn slope(act: Activation, x: f64) -> f64 {
         | Activation::BentSilu
         | Activation::Relu
         | Activation::GeluErf => 1.13,
-        // The margin covers a slightly larger argument.
+        // The margin covers the rounding of the argument.
         Activation::ReluSquared => 2.1 * x.max(0.0) + 0.1,
     }
 }
 
-/// Function of a gate and an up projection.
+/// Gated linear unit: a function of a gate and an up projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gate {
     pub(crate) act: Activation,
@@ -86,24 +86,24 @@ pub(crate) struct Gate {
     pub(crate) bend: Option<Bits>,
 }
 
-/// Result of a gate in f64.
+/// Result of a gated linear unit in f64, with bounds of its derivatives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExactGated {
-    /// The result.
+    /// Result of the function.
     pub(crate) value: f64,
-    /// Upper bound of the derivative in the gate.
+    /// Upper bound of the derivative with respect to the gate.
     pub(crate) slope_of_gate: f64,
-    /// Upper bound of the derivative in up.
+    /// Upper bound of the derivative with respect to up.
     pub(crate) slope_of_up: f64,
 }
 
 impl Gate {
-    /// Returns the bound of a smoothly bounded gate.
+    /// Returns the attribute `bend`: the bound of a smoothly bounded gate.
     fn bend(&self) -> f32 {
         self.bend.map_or(f32::INFINITY, Bits::value)
     }
 
-    /// Applies the gate in kernel IR.
+    /// Emits the gated linear unit in kernel IR.
     pub(crate) fn apply(&self, b: &mut KernelBuilder, gate: ValueId, up: ValueId) -> ValueId {
         let lanes = b.ty(gate).lanes;
         let (mut gate, mut up) = (gate, up);
@@ -130,7 +130,7 @@ impl Gate {
         b.mul(gate, up)
     }
 
-    /// Computes the result in f64.
+    /// Computes the gated linear unit in f64.
     pub(crate) fn exact(&self, gate: f64, up: f64) -> ExactGated {
         let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
         let (bends, bend) = (self.act.bends(), f64::from(self.bend()));
@@ -147,7 +147,7 @@ impl Gate {
         ExactGated { value: gate * up, slope_of_gate: slope * up.abs(), slope_of_up: gate.abs() }
     }
 
-    /// Returns the suffix of kernel names; empty for the original SwiGLU.
+    /// Returns the suffix of kernel names. It is empty for SwiGLU without limits.
     pub(crate) fn suffix(&self) -> String {
         let act = if self.act == Activation::Silu { String::new() } else { format!("_{}", self.act.word()) };
         let bits =
@@ -155,7 +155,7 @@ impl Gate {
         format!("{act}{}{}{}", bits("c", self.limit), bits("p", self.shift), bits("b", self.bend))
     }
 
-    /// Rejects invalid limits.
+    /// Checks the limits. Returns an error if one is invalid.
     pub(crate) fn check(&self, name: &str) -> Result<(), GenerateError> {
         let bends = self.act.bends();
         let limits =

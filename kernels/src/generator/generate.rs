@@ -9,27 +9,27 @@ use thiserror::Error;
 
 use crate::KernelSpec;
 
-/// Reason why a spec has no kernel.
+/// Reason why no kernel can be generated from a spec.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GenerateError {
-    /// The spec's sizes or formats do not fit each other or the generator.
+    /// A size or format that the generator does not support, or that does not fit the others.
     #[error("kernel {kernel}: {what} is {found}, must be {expected}")]
     Size {
-        /// The kernel's name.
+        /// Name of the kernel.
         kernel: String,
         /// Name of the size or format.
         what: &'static str,
         /// Value of the size or format.
         found: String,
-        /// The valid values.
+        /// Description of the valid values.
         expected: String,
     },
-    /// The generated kernel does not match the spec's signature.
+    /// A generated kernel that does not match its spec's signature. This is a bug of the generator.
     #[error("kernel {kernel}: {what} differ from its signature")]
     Signature {
-        /// The kernel's name.
+        /// Name of the kernel.
         kernel: String,
-        /// The part of the spec that differs.
+        /// Name of the property that differs.
         what: &'static str,
     },
 }
@@ -43,17 +43,17 @@ impl GenerateError {
     }
 }
 
-/// Max rows (tokens, routed rows) of any kernel.
+/// Maximum number of rows of any kernel: tokens or routed rows.
 pub const MAX_ROWS: i64 = 1 << 20;
-/// Max number of KV cache positions.
+/// Maximum number of KV cache positions of any kernel.
 pub const MAX_POSITIONS: i64 = 1 << 24;
 
 /// Generates the kernel of a spec for a target.
 ///
 /// # Errors
-/// The spec's sizes are invalid.
+/// Fails if the spec's sizes or formats are invalid.
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
-    // Kernel names have no hyphens, but target names do.
+    // Hyphens of target names are replaced, because kernel names must not contain them.
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
     let kernel = spec.generate(name, Vectors::for_target(target))?;
     match spec.signature().difference(&kernel) {
@@ -62,26 +62,26 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
     }
 }
 
-/// Properties of a target that generators use.
+/// Properties of a target that the generators use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vectors {
-    /// f32 lanes of a vector.
+    /// Number of f32 lanes of a vector.
     pub(crate) lanes: u16,
-    /// Whether `dot4_u8s8` is one instruction; sums of pairs of products in words then cost too
-    /// much.
+    /// Whether `dot4_u8s8` is one instruction. If so, it is faster than sums of products in 16-bit
+    /// words.
     pub(crate) dot4: bool,
-    /// Whether `lookup_byte` and `multishift` are a few instructions; tables are then looked up by
-    /// bytes.
+    /// Whether `lookup_byte` and `multishift` take only a few instructions. If so, kernels look up
+    /// single bytes of table entries.
     pub(crate) permutes: bool,
-    /// Whether there are tile registers.
+    /// Whether the target has tile registers.
     pub(crate) tiles: bool,
 }
 
 impl Vectors {
-    /// Returns the properties of a target.
+    /// Returns the properties of this target that the generators use.
     pub(crate) fn for_target(target: Target) -> Vectors {
         let row = target.row();
-        // Targets with narrower registers split these vectors.
+        // On targets with narrower registers, the lowering splits vectors of this width.
         let lanes = (row.isa.vector_bytes / 4) as u16;
         let tiles = row.isa.tile_registers > 0;
         Vectors { lanes, dot4: target.has_dot4(), permutes: target.permutes_bytes(), tiles }
@@ -98,7 +98,7 @@ pub(crate) fn check(
     check_word(kernel, what, found, ok, expected)
 }
 
-/// Checks a value that is not a size; see [`check`].
+/// Checks a property that is not a size, in the same way as [`check`].
 pub(crate) fn check_word(
     kernel: &str,
     what: &'static str,

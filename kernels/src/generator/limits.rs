@@ -1,5 +1,5 @@
-//! Limits of typed specs: sizes that every generator can handle, and formats that are valid for
-//! each field.
+//! Limits of specs in text form: sizes that every generator can handle, and formats that are valid
+//! for each field.
 
 use ixc_ir::format::Format;
 
@@ -7,8 +7,9 @@ use crate::generator::signature::BufferContents;
 use crate::generator::text::{Field, FieldKind};
 use crate::{KINDS, KernelSpec, SpecError};
 
-/// Max values of numeric spec fields, by the field's name. They are much larger than in any model,
-/// and small enough that no generator overflows or unrolls without end.
+/// Maximum values of numeric spec fields, by the field's name. They are much larger than in any
+/// model. They are small enough that generators do not overflow, and that unrolled code stays
+/// bounded.
 static LIMITS: &[(&str, u32)] = &[
     ("n", 1 << 24),
     ("row", 1 << 24),
@@ -16,7 +17,7 @@ static LIMITS: &[(&str, u32)] = &[
     ("tile", 1 << 16),
     ("rows", 1 << 24),
     ("bytes", 1 << 24),
-    // In Mamba-1, each element of a row is a head.
+    // In Mamba-1, each element of a row counts as a head.
     ("heads", 1 << 16),
     ("group", 1 << 8),
     ("top_k", 1 << 8),
@@ -34,28 +35,28 @@ static LIMITS: &[(&str, u32)] = &[
     ("iterations", 1 << 6),
 ];
 
-/// Max value of a numeric field without a row above, such as a field of a new kernel.
+/// Maximum value of a numeric field that is not in [`LIMITS`], such as a field of a new kernel.
 const DEFAULT_LIMIT: u32 = 1 << 12;
 
-/// Returns the max value of the numeric spec field with this name.
+/// Returns the maximum value of the numeric spec field with this name.
 pub fn limit(field: &str) -> u32 {
     LIMITS.iter().find(|(name, _)| *name == field).map_or(DEFAULT_LIMIT, |(_, most)| *most)
 }
 
 impl KernelSpec {
-    /// Returns the number of elements of the input rows: `k` for products, else `n`, if the spec
-    /// has them.
+    /// Returns the number of elements of an input row: the field `k` of products, otherwise `n`.
+    /// Returns `None` if the spec has neither field.
     pub(crate) fn row_len(&self) -> Option<usize> {
         let text = self.to_string();
         let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.parse().ok());
         field("k=").or_else(|| field("n="))
     }
 
-    /// Checks that sizes are within the limits of generators, and that each format is valid for its
-    /// field. Schedules request only specs that pass.
+    /// Checks that sizes are within the limits of the generators, and that each format is valid for
+    /// its field. Schedules request only specs that pass this check.
     ///
     /// # Errors
-    /// The first invalid field, with its valid values.
+    /// Returns the first invalid field, with its valid values.
     pub fn check(&self) -> Result<(), SpecError> {
         let text = self.to_string();
         let kind = KINDS.iter().find(|kind| text.split(' ').next() == Some(kind.word));
@@ -105,7 +106,7 @@ mod tests {
         let check = |text: &str| text.parse::<KernelSpec>().unwrap().check().map_err(|error| error.to_string());
         assert_eq!(check("softmax n=16777216"), Ok(()));
         assert_eq!(check("softmax n=16777217"), Err("n is \"16777217\"; expected at most 16777216".into()));
-        // The field has no row in the table.
+        // The field `d` is not in the table of limits, so the default limit applies.
         assert_eq!(check("attention_part group=2 d=4096 dv=8 scale=1.0"), Ok(()));
         let error = "d is \"4097\"; expected at most 4096";
         assert_eq!(check("attention_part group=2 d=4097 dv=8 scale=1.0"), Err(error.into()));

@@ -1,21 +1,21 @@
-//! Functions in kernel IR. Exponentials reduce the range to `2^n * e^r` with |r| <= ln(2)/2, and
-//! use a polynomial for `e^r`.
+//! Mathematical functions in kernel IR. Exponentials are computed as `2^n * e^r` with |r| <=
+//! ln(2)/2, and a polynomial approximates `e^r`.
 //!
-//! The polynomial is Cephes' `expf` (degree 5 after the linear part), relative error below 2e-7 on
-//! the reduced range.
+//! The polynomial is that of Cephes' `expf`, with degree 5 after the linear part. Its relative
+//! error is below 2e-7 for these r.
 
 use ixc_ir::kernel::{KernelBuilder, Op, Type, ValueId};
 
-/// Lower bound of arguments: `e^-87.3` is the smallest normal float.
+/// Minimum argument of [`exp`]: `e^-87.3` is near the smallest normal float.
 const EXP_LOW: f32 = -87.3;
-/// Upper bound of arguments: `e^88.3` stays below the largest float with `n <= 127`.
+/// Maximum argument of [`exp`]: with `n <= 127`, the result stays below the largest float.
 const EXP_HIGH: f32 = 88.0;
 /// ln(2), split so that `n * LN2_HIGH` is exact for every n that occurs (Cephes).
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 const POLYNOMIAL: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
-/// Returns `e^x`, lane by lane, for x clamped to the range where the result is a normal float.
+/// Returns `e^x` in each lane. x is clamped to a range in which the result is a normal float.
 pub fn exp(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (low, high) = (b.splat_f32(lanes, EXP_LOW), b.splat_f32(lanes, EXP_HIGH));
@@ -46,18 +46,19 @@ pub fn exp(b: &mut KernelBuilder, x: ValueId) -> ValueId {
 
 /// Polynomial P: 2^x for |x| <= 1/2 is 1 + x P(x) within 1.7e-7 (Cephes' `exp2f`).
 const EXP2: [f32; 6] = [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_7e-1, 6.931_472e-1];
-/// Shorter polynomial within 2.9e-6, minimax. It is enough for results that become bf16, whose
-/// rounding is 2^-8.
+/// A shorter polynomial P with an error within 2.9e-6 (minimax). It is precise enough for results
+/// that are rounded to bf16, whose error is 2^-8.
 const EXP2_SHORT: [f32; 4] = [9.582_853e-3, 5.590_642_6e-2, 2.402_41e-1, 6.931_242e-1];
-/// Lower bound of arguments: `2^-126` is the smallest normal float.
+/// Minimum argument of 2^x: `2^-126` is the smallest normal float.
 const EXP2_LOW: f32 = -126.0;
 
-/// Returns `e^x`, lane by lane, for x <= 0. Results are at least `2^-126`. The code is a third
-/// shorter than [`exp`].
+/// Returns `e^x` in each lane, for x <= 0. Results are at least `2^-126`. The code is a third
+/// shorter than that of [`exp`].
 ///
-/// The result is `2^y` with y = x log2 e; rounding y costs an error of |x| / 2^24. The power of two
-/// is added to the exponent bits as an integer. The polynomial's value is in 0.7..1.42. With the
-/// smallest power it is at least 1, so the result stays a normal float.
+/// The result is `2^y` with y = x log2 e. The rounding of y causes a relative error of |x| / 2^24.
+/// The integer part of y is added to the exponent bits of the polynomial's value, which is in
+/// 0.7..1.42. With the smallest integer part, the value is at least 1, so the result is a normal
+/// float.
 pub fn exp_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (low, log2e) = (b.splat_f32(lanes, EXP2_LOW), b.splat_f32(lanes, std::f32::consts::LOG2_E));
@@ -65,8 +66,9 @@ pub fn exp_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     power_of_two(b, x, low, &EXP2)
 }
 
-/// Returns `2^x`, lane by lane, for x <= 0; 1 for 0. Results are at least `2^-126`. The relative
-/// error is below 4e-6; rounding to bf16 has an error 500 times as large.
+/// Returns `2^x` in each lane, for x <= 0. The result for 0 is exactly 1, and results are at least
+/// `2^-126`. The relative error is below 4e-6, while that of rounding to bf16 is 500 times as
+/// large.
 pub fn exp2_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let low = b.splat_f32(b.ty(x).lanes, EXP2_LOW);
     power_of_two(b, x, low, &EXP2_SHORT)
@@ -89,7 +91,7 @@ fn power_of_two(b: &mut KernelBuilder, x: ValueId, low: ValueId, polynomial: &[f
     b.bitcast(Type::f32(lanes), bits)
 }
 
-/// Returns `1 / (1 + e^-x)`.
+/// Returns `1 / (1 + e^-x)` in each lane.
 pub fn sigmoid(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (zero, one) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, 1.0));
@@ -99,7 +101,7 @@ pub fn sigmoid(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.same(Op::Div, &[one, denominator])
 }
 
-/// Returns `x / (1 + e^-x)`.
+/// Returns `x / (1 + e^-x)` in each lane.
 pub fn silu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (zero, one) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, 1.0));
@@ -109,10 +111,10 @@ pub fn silu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.same(Op::Div, &[x, denominator])
 }
 
-/// Returns `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`. It is computed as x times the
-/// logistic function of twice the argument of `tanh`.
+/// Returns `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))` in each lane. It is computed as
+/// x times the logistic function of twice the argument of `tanh`.
 pub fn gelu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
-    /// `2 sqrt(2 / pi)`.
+    /// The constant `2 sqrt(2 / pi)`.
     const LINEAR: f32 = 1.595_769;
     let lanes = b.ty(x).lanes;
     let (linear, cubic) = (b.splat_f32(lanes, LINEAR), b.splat_f32(lanes, LINEAR * 0.044_715));
@@ -123,8 +125,8 @@ pub fn gelu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.mul(x, share)
 }
 
-/// `ln(erfc(z) / t) + z^2` as a polynomial of `t = 1 / (1 + z / 2)`, for z >= 0, within 1.2e-7
-/// (Press et al., "Numerical Recipes", `erfcc`); the highest power comes first.
+/// Polynomial in `t = 1 / (1 + z / 2)` that approximates `ln(erfc(z) / t) + z^2` for z >= 0 within
+/// 1.2e-7 (Press et al., "Numerical Recipes", `erfcc`). The highest power comes first.
 const ERFC: [f32; 10] = [
     0.170_872_77,
     -0.822_152_23,
@@ -138,8 +140,8 @@ const ERFC: [f32; 10] = [
     -1.265_512_2,
 ];
 
-/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` as `max(x, 0) - |x| / 2 * erfc(|x| / sqrt(2))`: there
-/// is no cancellation on either side of 0.
+/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` in each lane. It is computed as `max(x, 0) - |x| / 2 *
+/// erfc(|x| / sqrt(2))`, which has no cancellation on either side of 0.
 pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let [zero, half, one] = [0.0, 0.5, 1.0].map(|x| b.splat_f32(lanes, x));
@@ -163,24 +165,24 @@ pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.sub(positive, tail)
 }
 
-/// Bound below which [`TANH`] is used (Cephes' `tanhf`): near 0, `1 - 2 / (e^2t + 1)` suffers from
-/// cancellation.
+/// Magnitude below which [`TANH`] is used, as in Cephes' `tanhf`. Near 0, the formula `1 - 2 /
+/// (e^2t + 1)` would lose precision by cancellation.
 const TANH_NEAR: f32 = 0.625;
-/// `tanh t = t + t^3 P(t^2)` for |t| below [`TANH_NEAR`], with a relative error of at most 1.3e-7
-/// (Cephes' `tanhf`).
+/// Coefficients of P: `tanh t = t + t^3 P(t^2)` for |t| below [`TANH_NEAR`], with a relative error
+/// of at most 1.3e-7 (Cephes' `tanhf`).
 const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
-/// Relative error of `cap * tanh(x / cap)`. Far from 0 the exponential's 2e-7 and two roundings
-/// count by `2 / (e^2t + 1)`, at most 0.45, of a result of at least 0.55: 2.7e-7. Near 0 the
-/// polynomial has 1.3e-7 and two roundings. The factor on x, the one on the result and their
-/// roundings add 3e-7.
+/// Bound of the relative error of `cap * tanh(x / cap)`. Far from 0, the exponential's error of 2e-7
+/// and two roundings are multiplied by `2 / (e^2t + 1)`, which is at most 0.45. The result is at
+/// least 0.55, which gives 2.7e-7. Near 0, the polynomial has an error of 1.3e-7 and two roundings.
+/// The factors on x and on the result, with their roundings, add 3e-7.
 pub const SOFTCAP_BOUND: f64 = 1e-6;
 
-/// Whether a number can be a cap: it and its inverse must be normal floats.
+/// Whether a number can be a cap: the number and its inverse must be normal floats.
 pub fn is_cap(cap: f32) -> bool {
     cap > 0.0 && cap.is_normal() && (1.0 / cap).is_normal()
 }
 
-/// Returns `cap * tanh(x / cap)`, lane by lane.
+/// Returns `cap * tanh(x / cap)` in each lane.
 pub fn softcap(b: &mut KernelBuilder, x: ValueId, cap: f32) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (inverse, cap) = (b.splat_f32(lanes, 1.0 / cap), b.splat_f32(lanes, cap));
@@ -189,13 +191,13 @@ pub fn softcap(b: &mut KernelBuilder, x: ValueId, cap: f32) -> ValueId {
     b.mul(x, cap)
 }
 
-/// Returns `tanh x`, lane by lane.
+/// Returns `tanh x` in each lane.
 fn tanh(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let ty = b.ty(x);
     let (lanes, bits) = (ty.lanes, Type::i32(ty.lanes));
     let (one, two) = (b.splat_f32(lanes, 1.0), b.splat_f32(lanes, 2.0));
     let magnitude = abs(b, x);
-    // Far from 0: computes with the magnitude, then restores the sign.
+    // Far from 0, the result is computed from the magnitude of x, and gets the sign of x.
     let twice = b.add(magnitude, magnitude);
     let e = exp(b, twice);
     let denominator = b.add(e, one);
@@ -207,7 +209,7 @@ fn tanh(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let far = b.bitcast(bits, far);
     let far = b.same(Op::Or, &[far, sign]);
     let far = b.bitcast(ty, far);
-    // Near 0.
+    // Near 0, the result is computed by the polynomial.
     let square = b.mul(x, x);
     let mut p = b.splat_f32(lanes, TANH[0]);
     for c in &TANH[1..] {
@@ -221,10 +223,11 @@ fn tanh(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.op(Op::Select, ty, &[is_near, near, far])
 }
 
-/// Returns `ln(1 + e^x)` as `max(x, 0) + ln(1 + u)` for `u = e^-|x|`, which is in 0..=1.
+/// Returns `ln(1 + e^x)` in each lane. It is `max(x, 0) + ln(1 + u)` with `u = e^-|x|`, which is in
+/// 0..=1.
 ///
-/// `ln(1 + u) = 2 artanh s` for `s = u / (2 + u)`, at most 1/3. The series of odd powers to the
-/// 15th leaves `2 s^17 / 17`, below 1e-9, and loses no precision for small u.
+/// `ln(1 + u)` is `2 artanh s` with `s = u / (2 + u)`, at most 1/3. The series of odd powers up to
+/// the 15th has an error of `2 s^17 / 17`, below 1e-9. It loses no precision for small u.
 pub fn softplus(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let [zero, one, two] = [0.0, 1.0, 2.0].map(|x| b.splat_f32(lanes, x));
@@ -245,7 +248,7 @@ pub fn softplus(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.fma(series, twice, positive)
 }
 
-/// Returns the absolute value of floats.
+/// Returns the absolute value of the float in each lane.
 pub fn abs(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let ty = b.ty(x);
     let bits = b.bitcast(Type::i32(ty.lanes), x);
@@ -259,7 +262,8 @@ mod tests {
     use super::*;
     use ixc_ir::kernel::interpret;
 
-    /// Covers all magnitudes down to the clamp, and values around every change of the integer part.
+    /// Tests all magnitudes down to the minimum argument, and values around every change of the
+    /// integer part.
     #[test]
     fn exp2_meets_its_stated_error() {
         const VALUES: i64 = 1 << 16;

@@ -1,4 +1,4 @@
-//! Machinery of all kernels.
+//! Code that the files of all kernels share.
 //!
 //! | module | contents |
 //! | --- | --- |

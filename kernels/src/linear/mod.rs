@@ -317,8 +317,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("gemv_f32", 1, "linear format=f32 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_f16", 1, "linear format=f16 k=2048 tile=32 n=2048 shape=gemv"),

@@ -73,7 +73,7 @@ spec! {
 }
 
 /// Rows of the catalogue: representative specs with names, one for each format.
-#[rustfmt::skip] // One line each.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("pack_f32_r16", 8, "pack to=f32_r16"),
     row("pack_f16_r16", 8, "pack to=f16_r16"),

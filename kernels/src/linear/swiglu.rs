@@ -68,8 +68,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("gemv_swiglu_q4_k_r16", 1, "swiglu gate=q4_k_r16 up=q4_k_r16 k=2048 tile=256 n=5632 out=a8_super rows=5 shape=gemv"),
     row("gemv_swiglu_q4_k_r16_band", 1, "swiglu gate=q4_k_r16 up=q4_k_r16 k=2048 tile=32 n=5632 out=a8_super rows=5 shape=gemv"),

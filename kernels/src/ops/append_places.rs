@@ -27,8 +27,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("append_places", 16, "append_places d=512 dv=512 heads=1"),
 ];

@@ -27,8 +27,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("column_squares", 32, "column_squares format=f32 n=2048"),
     row("column_squares_a8_super", 32, "column_squares format=a8_super n=2048"),

@@ -31,8 +31,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("compress", 1, "compress d=512 n=128 every=128"),
     row("compress_overlap", 32, "compress d=512 n=128 every=4 overlap"),

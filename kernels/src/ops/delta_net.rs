@@ -56,8 +56,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("delta_net", 1, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6"),
     row("delta_net_rows", 32, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),

@@ -83,8 +83,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("delta_net_chunks", 128, "delta_net_chunks heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
     row("delta_net_chunks_channels", 128, "delta_net_chunks heads=32 group=1 d=128 dv=128 eps=1e-6 channels"),

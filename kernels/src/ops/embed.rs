@@ -25,8 +25,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("embed_f16", 1, "embed format=f16 rows=512 n=2048"),
     row("embed_q4_k", 1, "embed format=q4_k rows=512 n=2048"),

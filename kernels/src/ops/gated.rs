@@ -30,8 +30,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("gated_silu", 1, "gated act=silu n=5632"),
     row("gated_gelu", 1, "gated act=gelu n=5632"),

@@ -29,8 +29,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("index_choose", 1024, "index_choose chosen=2048 positions=163840"),
     row("index_choose_blocks", 1024, "index_choose chosen=2048 positions=524288 every=128 local=1"),

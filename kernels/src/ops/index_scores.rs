@@ -34,8 +34,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("index_scores", 128, "index_scores heads=64 d=128 positions=163840"),
     row("index_scores_plain", 128, "index_scores heads=1 d=128 positions=524288 plain"),

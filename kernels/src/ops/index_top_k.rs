@@ -74,8 +74,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("index_top_k", 128, "index_top_k heads=64 d=128 chosen=2048 positions=163840"),
     row("index_top_k_runs", 128, "index_top_k heads=32 d=128 chosen=2048 positions=163840 every=4"),

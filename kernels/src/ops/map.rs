@@ -75,8 +75,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("add", 1, "map function=add n=2048"),
     row("mul", 1, "map function=mul n=5632"),

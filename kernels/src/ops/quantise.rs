@@ -22,8 +22,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("quantise_a8_super", 1, "quantise n=5632 out=a8_super"),
     row("quantise_a8_small", 1, "quantise n=5632 out=a8_small"),

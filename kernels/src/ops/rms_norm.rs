@@ -25,8 +25,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("rms_norm_f32", 1, "rms_norm n=2048 eps=1e-5 out=f32"),
     row("rms_norm_a8_super", 1, "rms_norm n=2048 eps=1e-5 out=a8_super"),

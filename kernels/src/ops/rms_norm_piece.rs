@@ -28,8 +28,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("rms_norm_piece", 1, "rms_norm_piece n=512 row=8192 parts=16 eps=1e-5 out=a8_super"),
 ];

@@ -36,8 +36,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("rope_append_64", 16, "rope_append d=64 dv=64 dims=64 style=norm"),
     row("rope_append_128", 16, "rope_append d=128 dv=128 dims=128 style=neox norm=1e-6"),

@@ -30,8 +30,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("rope_heads_64", 16, "rope_heads heads=32 d=64 dims=64 style=norm"),
     row("rope_heads_128", 16, "rope_heads heads=32 d=128 dims=128 style=neox norm=1e-6"),

@@ -68,8 +68,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("route", 1, "route experts=128 top_k=8 score=softmax normalise scale=1.0"),
     row("route_sigmoid", 1, "route experts=128 top_k=8 score=sigmoid normalise scale=2.5"),

@@ -20,8 +20,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("scale_heads", 1, "scale_heads n=128"),
     row("scale_heads_add", 1, "scale_heads n=2048 residual"),

@@ -31,8 +31,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("short_conv", 1, "short_conv channels=8192 n=512 taps=4"),
     row("short_conv_rows", 32, "short_conv channels=2048 n=256 taps=3"),

@@ -46,8 +46,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("ssm_scan", 1, "ssm_scan heads=128 groups=1 of=1 n=2 p=64 s=128"),
     row("ssm_scan_channels", 1, "ssm_scan heads=8192 groups=1 of=1 n=1024 p=1 s=16 channels"),

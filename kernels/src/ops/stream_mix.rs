@@ -29,8 +29,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("stream_mix", 1, "stream_mix streams=4 d=4096 n=512"),
     row("stream_mix_apart", 1, "stream_mix streams=4 d=2816 n=512 apart"),

@@ -72,8 +72,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("stream_weights", 1, "stream_weights streams=4 parts=mixed iterations=20 eps=1e-6 magnitude=2.0"),
     row("stream_weights_input", 1, "stream_weights streams=4 parts=input iterations=20 eps=1e-6 magnitude=2.0"),

@@ -29,8 +29,8 @@ const STYLE: RopeStyle = RopeStyle::Neox;
 /// Elements of the one pair.
 const PAIR: u32 = 2;
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("temperature", 16, "temperature n=4096"),
 ];

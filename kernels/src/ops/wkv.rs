@@ -44,8 +44,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("wkv7", 1, "wkv heads=32 group=1 d=64 dv=64 finds"),
     row("wkv6", 1, "wkv heads=32 group=1 d=64 dv=64 before"),

@@ -33,8 +33,8 @@ spec! {
     }
 }
 
-/// Rows of the catalogue: representative specs with names.
-#[rustfmt::skip] // One line each.
+/// Rows of the kernel catalogue: representative specs, each with a name.
+#[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("xielu", 1, "xielu n=21504 alpha_n=0.8 alpha_p=0.8 beta=0.5 eps=-1e-6"),
 ];

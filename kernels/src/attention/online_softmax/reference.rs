@@ -1,4 +1,5 @@
-//! Expected results in f64, from queries, keys and values in their stored formats.
+//! Reference for kernels of attention: results in f64, from queries, keys and values in their
+//! stored formats.
 
 use std::ops::Range;
 
@@ -6,8 +7,8 @@ use super::super::heads::Scores;
 use crate::generator::cache::{Cache, Field};
 use crate::generator::reference::{Buffers, Mismatch};
 
-/// Returns a query times the factor on scores, in the precision of the product with keys: f32, or
-/// rounded to bytes if keys are in blocks.
+/// Returns a query times the factor on scores, in the precision with which it is multiplied by
+/// keys: f32, or rounded to bytes if keys are in a block format.
 fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
     let q: Vec<f32> = q.iter().map(|&q| q as f32).collect();
     let Some(blocks) = keys.codes() else { return q.iter().map(|&q| f64::from(q) * f64::from(scale)).collect() };
@@ -20,23 +21,23 @@ fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
     rounded.collect()
 }
 
-/// Sink and slope of a query head.
+/// Sink and slope of one query head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfHead {
-    /// A score without a value.
+    /// Sink: a score without a value.
     pub sink: Option<f64>,
-    /// Decrease of the scores per position.
+    /// Slope: the decrease of the scores per position.
     pub slope: Option<f64>,
 }
 
-/// Buffers of keys and values.
+/// Names and formats of the buffers of keys and values.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheBuffers {
     /// Name of the buffer of keys.
     pub keys: &'static str,
     /// Name of the buffer of values.
     pub values: &'static str,
-    /// Elements of a value.
+    /// Number of elements of a value.
     pub dv: usize,
     /// Formats of keys and values.
     pub cache: Cache,
@@ -53,8 +54,8 @@ pub struct AttentionSums {
     pub acc: Vec<f64>,
 }
 
-/// Computes the attention of a query in f64. The query attends over `places` of the buffers `keys`
-/// and `values`. A sink takes part in the maximum and in the sum of weights.
+/// Computes the attention of a query over `places` of the buffers `keys` and `values`, in f64. A
+/// sink takes part in the maximum and in the sum of weights.
 pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
@@ -68,8 +69,8 @@ pub fn attended(
     attended_in(input, buffers, q, scores, &places.collect::<Vec<_>>(), of_head)
 }
 
-/// Computes [`attended`] over `places` of these buffers. With slopes, the last place is the row's
-/// own position.
+/// Computes [`attended`] over `places` of the given buffers. With slopes, the last place must be
+/// the row's own position.
 pub fn attended_in(
     input: &Buffers<'_>,
     buffers: CacheBuffers,

@@ -11,14 +11,15 @@ use crate::generator::cache::Blocks;
 use crate::generator::math;
 
 impl Attend {
-    /// Emits the scores of a tile.
+    /// Emits the scores of a tile of queries for one block.
     pub(super) fn scores(&self, b: &mut KernelBuilder, queries: &QueryTile) {
         let QueryTile { places, block, first, size, prefetch, .. } = *queries;
         if let Some(blocks) = places.of_keys.codes() {
             return self.scores_of_bytes(b, &blocks, queries);
         }
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
-        // Number of vectors of positions: at least one interleaved group, at most a block.
+        // Number of vectors of positions: at least those of one interleaved group, and at most
+        // those of a block.
         let least = (KEYS / width).max(1);
         let mut vectors = BLOCK / width;
         while vectors > least && vectors * size > tile(lanes).1 {
@@ -63,7 +64,8 @@ impl Attend {
         });
     }
 
-    /// Stores the scores of a tile, in vectors of positions, from the offset `at` in the block on.
+    /// Stores the scores of a tile. They are vectors of positions, from position `at` of the block
+    /// on.
     fn put(&self, b: &mut KernelBuilder, queries: &QueryTile, at: &Affine, scores: &[ValueId]) {
         let QueryTile { places, block, first, size, masked, .. } = *queries;
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
@@ -125,14 +127,15 @@ impl Attend {
         }
     }
 
-    /// Computes [`Attend::scores`] for keys in blocks: sums of products of bytes, for each block of
-    /// the head.
+    /// Emits the scores for keys in a block format. They are sums of products of bytes, for each
+    /// block of the head.
     fn scores_of_bytes(&self, b: &mut KernelBuilder, blocks: &Blocks, queries: &QueryTile) {
         let QueryTile { places, block, first, size, prefetch, .. } = *queries;
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         let (f32s, i32s, i8s) = (Type::f32(lanes), Type::i32(lanes), Type::i8(4 * lanes));
         let most = half_tile(lanes);
-        // Several groups of interleaved positions, or some vectors of one group.
+        // An iteration computes several groups of interleaved positions, or some vectors of one
+        // group.
         let strips = if width >= KEYS && BLOCK / KEYS * size <= most { BLOCK / KEYS } else { 1 };
         let of_strip = KEYS / width;
         let vectors = (1..=of_strip).rev().find(|v| of_strip % v == 0 && v * size <= most).unwrap_or(1);

@@ -1,5 +1,5 @@
-//! Weights of a block, and sums of its weighted values, in registers over the positions of the
-//! block.
+//! Attention weights of a block of positions, and sums of its weighted values. The sums stay in
+//! registers during the loop over positions.
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
@@ -8,22 +8,22 @@ use crate::generator::cache::Blocks;
 use crate::generator::math;
 use crate::generator::vectors::for_rest;
 
-/// Vectors of a value: the first element, the number of vectors, and the number of elements of
-/// each.
+/// Columns of a value that are computed together: the first element, the number of vectors, and the
+/// number of elements of a vector.
 struct Columns {
     at: Affine,
     vectors: i64,
     lanes: u16,
 }
 
-/// Lines of keys or values to prefetch while earlier ones are used.
+/// Cache lines of the next block to prefetch: their offset and their number.
 struct Ahead {
     at: Affine,
     lines: i64,
 }
 
 impl Attend {
-    /// Emits the maximum and the weights of a query.
+    /// Emits the new maximum and the weights of a query.
     pub(super) fn weights(&self, b: &mut KernelBuilder, query: Affine, masked: bool) {
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         let row = query.clone() * (BLOCK * 4) + s.p;
@@ -56,7 +56,7 @@ impl Attend {
         b.store(s.buffer, sums_at, sums);
     }
 
-    /// Adds the block's weighted values for a tile.
+    /// Emits the addition of the block's weighted values, for a tile of queries.
     pub(super) fn weigh(&self, b: &mut KernelBuilder, queries: &QueryTile) {
         let QueryTile { places, block, size, prefetch, .. } = *queries;
         if let Some(blocks) = places.of_values.codes() {
@@ -67,7 +67,7 @@ impl Attend {
         let vectors = (1..=most).rev().find(|v| (self.dv / width) % v == 0).unwrap_or(1);
         if self.dv >= width {
             let parts = self.dv / width / vectors;
-            // The parts of the loop divide the prefetches of the next block among themselves.
+            // Each iteration prefetches an equal number of lines of the next block.
             let lines = if prefetch { BLOCK * self.dv * 2 / parts / LINE } else { 0 };
             b.for_each("v", parts, |b, part| {
                 let at = block.clone() * (BLOCK * self.dv * 2) + part * (lines * LINE) + BLOCK * self.dv * 2;
@@ -81,7 +81,7 @@ impl Attend {
         });
     }
 
-    /// Adds the weighted values of some columns, and prefetches.
+    /// Emits the addition of the weighted values of some columns, with prefetches.
     fn weigh_columns(&self, b: &mut KernelBuilder, queries: &QueryTile, columns: Columns, ahead: Ahead) {
         let QueryTile { places, block, first, size, .. } = *queries;
         let (Columns { at, vectors, lanes }, Ahead { at: ahead, lines }) = (columns, ahead);
@@ -123,7 +123,8 @@ impl Attend {
         }
     }
 
-    /// Computes [`Attend::weigh`] for values in blocks: several panels at once, or a part of one.
+    /// Emits [`Attend::weigh`] for values in a block format. An iteration handles several panels,
+    /// or some vectors of one panel.
     fn weigh_integers(&self, b: &mut KernelBuilder, blocks: &Blocks, queries: &QueryTile) {
         let QueryTile { places, block, first, size, prefetch, .. } = *queries;
         let lanes = self.lanes.min(blocks.len() as u16 / blocks.codes_per_byte() as u16);

@@ -1,5 +1,5 @@
-//! Generator of the kernel: loops over runs of positions, with queries and accumulators in scratch
-//! memory.
+//! Generator of attention with tile products: loops over runs of positions, with queries and
+//! accumulators in scratch memory.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
@@ -14,23 +14,23 @@ use crate::generator::math;
 use crate::generator::text::Bits;
 use crate::generator::vectors::for_vectors;
 
-/// Queries of a strip: a tile's rows.
+/// Number of queries of a strip: the rows of a tile.
 const STRIP: i64 = ROWS;
-/// Strips that are computed together.
+/// Number of strips that are computed together.
 const STRIPS: i64 = PAIR as i64 / STRIP;
 /// Score of positions that a row does not see. It is below every real score.
 const MASKED: f32 = -1.0e30;
-/// Max masked runs of an item, in addition to the runs of one position for each of its rows. A run
-/// is masked if some rows see it and others do not see all of it.
+/// Maximum number of masked runs of an item, in addition to one run for each RUN of its rows. A run
+/// is masked if some rows see it and other rows do not see all of it.
 const MORE_MASKED: i64 = 2;
 
-/// Blocks that are computed together.
+/// Consecutive blocks of positions that are computed together.
 struct Span<'a> {
-    /// Number of the first block, in the buffers.
+    /// Index of the first block in the buffers.
     first: &'a Affine,
     /// Number of blocks.
     blocks: &'a Affine,
-    /// Whether some rows do not see the whole span.
+    /// Whether some rows do not see all positions of the span.
     masked: bool,
 }
 
@@ -38,11 +38,11 @@ struct Attend {
     sizes: Sizes,
     group: i64,
     heads: i64,
-    /// Factor on products, times log2 e.
+    /// Factor on products of queries and keys, times log2 e.
     scale: f32,
     /// Cap on scores, times log2 e.
     cap: Option<f32>,
-    /// Rows of a unit.
+    /// Number of rows of a unit.
     unit: i64,
     q: BufferId,
     position: BufferId,
@@ -54,23 +54,25 @@ struct Attend {
     units: DimId,
     rest: DimId,
     partial: DimId,
-    /// Window of rows; `None` if rows see all positions.
+    /// Window of the rows, or `None` if rows see all positions.
     window: Option<Window>,
 }
 
-/// Window of the rows: its size, and the number of blocks before it in the buffers.
+/// Window of the rows: its size, and a dim with the number of blocks before the buffers' first
+/// block.
 #[derive(Clone, Copy)]
 struct Window {
     seen: heads::Window,
-    /// The last position of the text, if a row's own position may be after it.
+    /// Dim with the last position of the text, if the kernel's position of a row may be after it.
     end: Option<DimId>,
     first: DimId,
-    /// Blocks before the first whole run, and runs that begin before the window of the last row.
+    /// Dim with the number of blocks before the first whole run. `head` counts runs that begin
+    /// before the window of the last row.
     lead: DimId,
     head: DimId,
 }
 
-/// Generates the kernel of a checked spec.
+/// Generates the kernel of a spec whose sizes were checked.
 pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let AttentionTiles { heads: Heads { group, d, dv }, scores, key_heads, rows, cache, .. } = *spec;
     let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
@@ -80,8 +82,8 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
     let mut b = KernelBuilder::new(name);
     let (max_masked, max_rest) = (rows / RUN + MORE_MASKED, i64::from(RUN_BLOCKS) - 1);
-    // The last row of a chunk and the first row of the next may be in one item. The latter sees
-    // none of the former's runs.
+    // An item may have the last row of a chunk and the first row of the next chunk. The latter row
+    // sees no run of the former row.
     let max_head = max_masked + if spec.chunked { spec.window.map_or(0, i64::from) / RUN } else { 0 };
     let mut window = spec.window().map(|seen| Window {
         seen,
@@ -98,7 +100,8 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     if let Some(window) = window.as_mut().filter(|window| window.seen.both) {
         window.end = Some(b.dim("end", 0, MAX_POSITIONS));
     }
-    // Whole rows, except the bytes before this head in the first row and after it in the last row.
+    // Buffers have whole rows, except the bytes before this head in the first row and after it in
+    // the last row.
     let extent = |elements: i64| -> Affine {
         let row = heads * group * elements * 4;
         units * (unit * row) + rest * row + (group * elements * 4 - row)
@@ -114,7 +117,8 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let slopes = scores.slopes.then(|| b.read("slopes", group * 4));
     let y = b.write("y", extent(dv));
 
-    // Includes an incomplete unit, and one more unit for the pair that is computed after the last.
+    // The number includes an incomplete unit, and one more unit for the pair that is computed after
+    // the last pair.
     let queries = (rows + 2 * unit) * group;
     let Scratch { keys_at, values_at, at, bytes } = Scratch::new(&sizes, queries, window.is_some(), slopes.is_some());
     let scratch = b.buffer("scratch", BufferKind::Scratch, bytes);
@@ -168,19 +172,21 @@ fn for_blocks(
 }
 
 impl Attend {
-    /// Returns the number of pairs of strips, including those of an incomplete last unit.
+    /// Returns the number of pairs of strips, including pairs of an incomplete last unit.
     fn pairs(&self) -> Affine {
         (self.units + self.partial) * (self.unit * self.group / i64::from(PAIR))
     }
 
-    /// Runs `body` for every query head of every row: row, head, query.
+    /// Emits `body` in loops over all rows and query heads. `body` gets the row, the head and the
+    /// index of the query.
     fn each(&self, b: &mut KernelBuilder, body: impl FnOnce(&mut KernelBuilder, Affine, Affine, Affine)) {
         b.for_each("row", self.units * self.unit + self.rest, |b, row| {
             b.for_each("h", self.group, |b, h| body(b, row.into(), h.into(), row * self.group + h));
         });
     }
 
-    /// Writes queries times the factor on scores, and initial sums, maxima and positions.
+    /// Writes the initial data of the queries: queries times the factor on scores, sums, maxima and
+    /// positions.
     fn begin(&self, b: &mut KernelBuilder) {
         let Sizes { d, padded_d, padded_dv, .. } = self.sizes;
         let (at, scratch) = (&self.at, self.scratch);
@@ -206,7 +212,7 @@ impl Attend {
             }
         });
         if padded_d == d {
-            // Zeros for the missing rows of the last unit.
+            // Queries of the missing rows of the last unit are zeros.
             b.for_each("partial", self.partial, |b, _| {
                 let zeros = b.splat_f32(LANES, 0.0);
                 let unit = self.unit * self.group * self.sizes.query_bytes();
@@ -245,15 +251,15 @@ impl Attend {
         });
     }
 
-    /// Emits attention over `runs` whole runs from the block `first` on. Returns the block after
-    /// them.
+    /// Emits attention over `runs` whole runs from the block `first` on. Returns the index of the
+    /// block after them.
     fn runs(&self, b: &mut KernelBuilder, first: Affine, runs: DimId, masked: bool) -> Affine {
         let blocks = i64::from(RUN_BLOCKS);
         b.for_each("run", runs, |b, run| self.run(b, &(first.clone() + run * blocks), &blocks.into(), masked));
         first + runs * blocks
     }
 
-    /// Emits attention over `blocks` blocks from the block `first` on.
+    /// Emits attention over `blocks` blocks, from the block `first` on.
     fn run(&self, b: &mut KernelBuilder, first: &Affine, blocks: &Affine, masked: bool) {
         let span = Span { first, blocks, masked };
         self.panels.fill(b, first, blocks);
@@ -271,7 +277,7 @@ impl Attend {
             return;
         }
         // The tile unit computes the next pair's scores while the vector units compute weights.
-        // Each step of products is followed by the weights of `each` queries.
+        // Each step of score products is therefore followed by the weights of `each` queries.
         self.scores(b, &0.into(), blocks, |_, _, _| {});
         b.for_each("pair", self.pairs(), |b, pair| {
             let pair = pair * i64::from(PAIR);
@@ -286,8 +292,8 @@ impl Attend {
         });
     }
 
-    /// Emits the scores of the pair from the query `pair` on. `between` may emit code after the
-    /// products of each block and step.
+    /// Emits the scores of the pair that begins with the query `pair`. `between` may emit code
+    /// after the products of each block and step.
     fn scores(
         &self,
         b: &mut KernelBuilder,
@@ -323,13 +329,13 @@ impl Attend {
         });
     }
 
-    /// Returns the offset of a vector of scores of query `i` of a pair, in rows from `at` on. The
-    /// vector has the `half`-th 16 positions of a block.
+    /// Returns the offset of a vector of scores of query `i` of a pair. The rows of scores begin at
+    /// `at`. The vector has positions `16 * half` to `16 * half + 15` of the block.
     fn score(at: i64, i: Affine, block: &Affine, half: i64) -> Affine {
         i * (RUN * 4) + block.clone() * (BLOCK * 4) + (half * LINE + at)
     }
 
-    /// Emits the positions of a vector of [`Attend::score`].
+    /// Emits the positions of the vector at [`Attend::score`].
     fn positions(&self, b: &mut KernelBuilder, first: &Affine, block: &Affine, half: i64) -> ValueId {
         let before = self.window.map(|window| Affine::from(window.first)).unwrap_or_default();
         let start = b.index((before + first.clone() + block.clone()) * BLOCK + half * KEYS);
@@ -338,7 +344,8 @@ impl Attend {
         b.iadd(start, lanes)
     }
 
-    /// Selects `values` at positions that a query's row sees, and `instead` at other positions.
+    /// Selects `values` at positions that the row of a query sees, and `instead` at other
+    /// positions.
     fn select_visible(
         &self,
         b: &mut KernelBuilder,
@@ -365,8 +372,9 @@ impl Attend {
         b.op(Op::Select, Type::f32(LANES), &[before, instead, values])
     }
 
-    /// Emits the maxima of a strip, and the factors that rescale earlier sums for them. It first
-    /// applies the cap and slopes to scores, and stores the scores from `copy` on, if given.
+    /// Emits the maxima of the queries of a strip, and the factors that rescale earlier sums for
+    /// these maxima. First applies the cap and the slopes to the scores. If `copy` is given, also
+    /// stores the scores there.
     fn maxima(&self, b: &mut KernelBuilder, pair: &Affine, strip: Affine, span: &Span<'_>, copy: Option<i64>) {
         let (at, scratch) = (&self.at, self.scratch);
         let lowest = b.splat_f32(LANES, MASKED);
@@ -412,8 +420,8 @@ impl Attend {
         b.store(scratch, query(0) * 4 + at.factors, factors);
     }
 
-    /// Emits the weights of query `i` of a pair, from scores in rows from `scores` on. It scales
-    /// the query's sums and accumulator by the factor of the new maximum.
+    /// Emits the weights of query `i` of a pair, from rows of scores that begin at `scores`.
+    /// Rescales the query's sums and accumulator by the factor for the new maximum.
     fn weights(&self, b: &mut KernelBuilder, pair: &Affine, i: &Affine, span: &Span<'_>, scores: i64) {
         let (at, scratch) = (&self.at, self.scratch);
         let query = pair.clone() + i.clone();
@@ -460,7 +468,8 @@ impl Attend {
         }
     }
 
-    /// Adds the run's weighted values for the pair from the query `pair` on.
+    /// Emits the addition of the run's weighted values, for the pair that begins with the query
+    /// `pair`.
     fn weigh(&self, b: &mut KernelBuilder, pair: &Affine, blocks: &Affine) {
         let columns = self.sizes.padded_dv / STRIP;
         b.for_each("column", columns / 2, |b, column| self.columns(b, pair, blocks, column * 2, 2));
@@ -469,7 +478,8 @@ impl Attend {
         }
     }
 
-    /// Adds the weighted values of `width` tiles of columns from tile `column` on.
+    /// Emits the addition of the weighted values of `width` tiles of columns, from tile `column`
+    /// on.
     fn columns(&self, b: &mut KernelBuilder, pair: &Affine, blocks: &Affine, column: Affine, width: i64) {
         let (at, scratch) = (&self.at, self.scratch);
         let row = self.sizes.padded_dv * 4;
@@ -500,7 +510,7 @@ impl Attend {
         }
     }
 
-    /// Writes the weighted mean of the values, for each row.
+    /// Writes the weighted mean of the values for each row and head.
     fn end(&self, b: &mut KernelBuilder) {
         let Sizes { dv, padded_dv, .. } = self.sizes;
         let (at, scratch) = (&self.at, self.scratch);
@@ -521,7 +531,8 @@ impl Attend {
     }
 }
 
-/// Returns the rounding errors of `pairs`, which are `even` and `odd` as bf16, as pairs of bf16.
+/// Returns the rounding errors of `pairs`, as pairs of bf16. `pairs` are the numbers `even` and
+/// `odd` rounded to bf16.
 fn rounding_residue(b: &mut KernelBuilder, pairs: ValueId, even: ValueId, odd: ValueId) -> ValueId {
     let (dwords, floats) = (Type::i32(LANES), Type::f32(LANES));
     let pairs = b.bitcast(dwords, pairs);
@@ -532,8 +543,8 @@ fn rounding_residue(b: &mut KernelBuilder, pairs: ValueId, even: ValueId, odd: V
     b.to_bf16_pairs(even, odd)
 }
 
-/// Returns the largest lane of each of 16 vectors, in order. This takes three ops for a vector, and
-/// a separate reduction takes eight.
+/// Returns the largest lane of each of 16 vectors, in the order of the vectors. This takes three
+/// ops for each vector; separate reductions would take eight.
 fn maximum_of_each(b: &mut KernelBuilder, vectors: &[ValueId]) -> ValueId {
     let halves = |b: &mut KernelBuilder, [lower, upper]: [Op; 2], x: ValueId, y: ValueId, unit: Option<i64>| {
         let ty = b.ty(x);
@@ -544,7 +555,7 @@ fn maximum_of_each(b: &mut KernelBuilder, vectors: &[ValueId]) -> ValueId {
         b.same(Op::Max, &[lower, upper])
     };
     let (units, joined) = ([Op::UnpackLo, Op::UnpackHi], [Op::JoinLo, Op::JoinHi]);
-    // Maxima of four vectors, as four lanes of each 16-byte chunk.
+    // Each 16-byte chunk then has the maxima of four vectors in its four lanes.
     let quads: Vec<ValueId> = vectors
         .chunks_exact(4)
         .map(|v| {
@@ -552,7 +563,7 @@ fn maximum_of_each(b: &mut KernelBuilder, vectors: &[ValueId]) -> ValueId {
             halves(b, units, x, y, Some(8))
         })
         .collect();
-    // Combines two chunks, then all chunks.
+    // Combines the results of two chunks, then those of all chunks.
     let eights: Vec<ValueId> = quads
         .chunks_exact(2)
         .map(|v| {

@@ -1,34 +1,36 @@
-//! Numbers of rows of an item of attention by tiles.
+//! Number of rows of an item of attention with tile products.
 
 use super::AttentionTiles;
 
-/// Maximum rows of a step for which tile products are slower, as for weights: threads would lack
-/// items.
+/// Maximum number of rows of a step for which tile products are slower. The limit is the same as
+/// for weights: with so few rows, there would be too few items for all threads.
 pub const FEW_ROWS: u32 = 15;
-/// Maximum rows of a step whose items have half the usual number of queries, so that each of 16
-/// threads gets items.
+/// Maximum number of rows of a step whose items have half the usual number of queries. Each of 16
+/// threads then gets items.
 pub const SHORT_ROWS: u32 = 128;
-/// Maximum queries of an item.
+/// Maximum number of queries of an item.
 const QUERIES: u32 = 256;
-/// Number of queries at which the work on a position (1.5 cycles for a query) takes as long as
-/// converting the position (about 40 cycles).
+/// Number of queries of an item for which the work on a position takes as long as the conversion of
+/// the position to bf16. The work is 1.5 cycles for each query, and the conversion about 40 cycles.
 const CONVERSION: f64 = 27.0;
 
-/// Returns the max rows of an item in a long step. Without a window, this is the limit of queries.
-/// With a window, more rows share conversions, but each row then computes more positions that it
-/// does not see. An item covers the window plus one position for each of its rows.
+/// Returns the maximum number of rows of an item in a long step. Without a window, it follows from
+/// the limit of queries. An item with a window covers the window plus one position for each of its
+/// rows. With more rows, a conversion serves more queries, but each row then computes more positions
+/// that it does not see.
 pub fn rows(group: u32, window: Option<u32>) -> u32 {
     let most = AttentionTiles::rows_of(group, QUERIES);
     let Some(window) = window else { return most };
     let unit = AttentionTiles::unit(group);
-    // Cost per query, in units of the work of one query on one position.
+    // Relative cost of a query. The unit is the work of one query on one position.
     let cost =
         |rows: u32| (f64::from(window) + f64::from(rows)) * (1.0 + CONVERSION / (f64::from(rows) * f64::from(group)));
     let rows = (1..=most / unit).map(|units| units * unit);
     rows.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or(most)
 }
 
-/// Returns the max rows of an item in a step of up to [`SHORT_ROWS`], of a kernel for `rows`.
+/// Returns the maximum number of rows of an item in a step of up to [`SHORT_ROWS`] rows. `rows` is
+/// the maximum of the kernel.
 pub fn short_rows(group: u32, rows: u32) -> u32 {
     rows.min(AttentionTiles::rows_of(group, QUERIES / 2))
 }

@@ -1,5 +1,5 @@
-//! Keys and values as tiles of bf16. A tile has 32 summed elements and 16 columns. A row has 64
-//! bytes, in which pairs of summed elements are adjacent.
+//! Panels: keys and values as tiles of bf16. A tile has 32 summed elements and 16 columns. Each of
+//! its rows has 64 bytes, in which two summed elements of a column are adjacent.
 //!
 //! ```text
 //! keys      [d / 2] rows for every 16 positions: elements 2i and 2i + 1, two lines of the cache;
@@ -8,8 +8,8 @@
 //!           first the high parts of all, then the low parts, if any
 //! ```
 //!
-//! The order of positions is free, as long as values and weights have the same order. With this
-//! order, two vectors of weights become one vector of bf16 lane by lane.
+//! Positions may have any order, as long as values and weights have the same. With this order, two
+//! vectors of weights become one vector of bf16 lane by lane.
 
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
@@ -21,34 +21,34 @@ use crate::generator::vectors::for_rest;
 
 pub(super) const BLOCK: i64 = ATTENTION_BLOCK as i64;
 pub(super) const KEYS: i64 = KEY_LANES as i64;
-/// Sizes of heads, and the same sizes padded to whole tiles.
+/// Sizes of key and value heads, and the same sizes padded to whole tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) d: i64,
     pub(super) dv: i64,
     pub(super) padded_d: i64,
     pub(super) padded_dv: i64,
-    /// Number of bf16 of a weight or a value. Queries and keys have two.
+    /// Number of bf16 parts of a weight or a value. Queries and keys always have two.
     pub(super) parts: i64,
 }
 
 impl Sizes {
-    /// Returns the number of bytes from the high parts of keys to the low parts.
+    /// Returns the distance in bytes from the high parts of keys to the low parts.
     pub(super) fn low_keys(&self) -> i64 {
         RUN * self.padded_d * 2
     }
 
-    /// Returns the number of bytes of the keys' panel.
+    /// Returns the number of bytes of the panel of keys.
     pub(super) fn keys_bytes(&self) -> i64 {
         2 * self.low_keys()
     }
 
-    /// Returns the number of bytes from the high parts of values to the low parts.
+    /// Returns the distance in bytes from the high parts of values to the low parts.
     pub(super) fn low_values(&self) -> i64 {
         RUN * self.padded_dv * 2
     }
 
-    /// Returns the number of bytes of the values' panel.
+    /// Returns the number of bytes of the panel of values.
     pub(super) fn values_bytes(&self) -> i64 {
         self.parts * self.low_values()
     }
@@ -59,21 +59,21 @@ impl Sizes {
     }
 }
 
-/// Panels in scratch memory, and their source in the cache.
+/// Panels in scratch memory, and the buffers of the KV cache that they are filled from.
 pub(super) struct Panels {
     pub(super) sizes: Sizes,
     pub(super) keys: BufferId,
     pub(super) values: BufferId,
     pub(super) of_keys: Field,
     pub(super) of_values: Field,
-    /// Buffer of the panels.
+    /// Scratch memory that contains the panels.
     pub(super) scratch: BufferId,
     pub(super) keys_at: i64,
     pub(super) values_at: i64,
 }
 
 impl Panels {
-    /// Writes zeros to the padding, which later code does not overwrite.
+    /// Writes zeros to the padding of the panels. [`Panels::fill`] does not overwrite it.
     pub(super) fn clear(&self, b: &mut KernelBuilder) {
         let Sizes { d, dv, padded_d, padded_dv, .. } = self.sizes;
         let mut fill = |at: i64, bytes: i64| {
@@ -88,8 +88,8 @@ impl Panels {
         }
     }
 
-    /// Fills the panels from `blocks` blocks of the cache, from the block `first` on. It prefetches
-    /// the blocks after them.
+    /// Fills the panels from `blocks` blocks of the cache, from the block `first` on. Also
+    /// prefetches the blocks after them.
     pub(super) fn fill(&self, b: &mut KernelBuilder, first: &Affine, blocks: &Affine) {
         b.for_each("block", blocks.clone(), |b, block| {
             let from = first.clone() + block;
@@ -100,7 +100,7 @@ impl Panels {
         });
     }
 
-    /// Writes group `to` of the panel from group `from` of a block, 16 positions each.
+    /// Converts 16 positions of keys: group `from` of a block, to group `to` of the panel.
     fn keys(&self, b: &mut KernelBuilder, block: &Affine, to: Affine, from: Affine) {
         let Sizes { d, padded_d, .. } = self.sizes;
         if let Some(blocks) = self.of_keys.codes() {
@@ -133,15 +133,15 @@ impl Panels {
         }
     }
 
-    /// Stores a row of a tile of keys.
+    /// Stores a row of a tile of keys: the elements `even` and `odd` of 16 positions.
     fn put_keys(&self, b: &mut KernelBuilder, at: Affine, even: &Parts, odd: &Parts) {
         let (high, low) = (pair(b, even.high, odd.high), pair(b, even.low, odd.low));
         b.store(self.scratch, at.clone(), high);
         b.store(self.scratch, at + self.sizes.low_keys(), low);
     }
 
-    /// Writes the same as [`Panels::keys`], from keys in a block format. Heads have whole blocks,
-    /// so each row of a tile has both elements.
+    /// Does the same as [`Panels::keys`] for keys in a block format. Heads have whole blocks, so
+    /// each row of a tile has both elements.
     fn integer_keys(&self, b: &mut KernelBuilder, blocks: &Blocks, block: &Affine, to: Affine, from: Affine) {
         let strip = self.of_keys.strip_bytes();
         let from = block.clone() * self.of_keys.block_bytes() + from * strip;
@@ -170,8 +170,8 @@ impl Panels {
         });
     }
 
-    /// Stores values of two positions that share a row of a tile. `parts` divides a value into two
-    /// bf16 numbers, if panels have both.
+    /// Stores values of two positions, which share a row of a tile. `parts` splits a value into two
+    /// bf16, if the panel has high and low parts.
     fn put_values(
         &self,
         b: &mut KernelBuilder,
@@ -191,8 +191,8 @@ impl Panels {
         b.store(self.scratch, to + self.sizes.low_values(), low);
     }
 
-    /// Writes the same as [`Panels::values`], from values in a block format. Heads have whole
-    /// blocks, so tiles have all columns.
+    /// Does the same as [`Panels::values`] for values in a block format. Heads have whole blocks,
+    /// so no tile has missing columns.
     fn integer_values(&self, b: &mut KernelBuilder, blocks: &Blocks, from: &Affine, to: Affine, i: Affine) {
         let strip = self.of_values.strip_bytes();
         let from = from.clone() * self.of_values.block_bytes();
@@ -215,7 +215,7 @@ impl Panels {
         });
     }
 
-    /// Writes row `i` of the block's tiles.
+    /// Converts the values of two positions of a block, which are row `i` of its tiles.
     fn values(&self, b: &mut KernelBuilder, from: &Affine, block: Affine, i: Affine) {
         let Sizes { dv, padded_dv, .. } = self.sizes;
         let row = from.clone() * (BLOCK * dv * 2) + i.clone() * (dv * 2);
@@ -233,7 +233,7 @@ impl Panels {
             self.put_values(b, to, near, far, Parts::split_exact);
         };
         let whole = dv / i64::from(LANES);
-        // A cache line has two vectors.
+        // The loop is unrolled in pairs, since a cache line has two vectors.
         let unroll = [4, 2, 1].into_iter().find(|n| whole % n == 0).unwrap_or(1);
         b.for_each("column", whole / unroll, |b, c| {
             for u in 0..unroll {
@@ -253,21 +253,22 @@ impl Panels {
     }
 }
 
-/// Vector of f32 values, each split into two bf16 in the upper halves of dwords. The first bf16 is
-/// the value without its lower half, and the second is the difference.
+/// A vector of f32 values, each split into two bf16 that are in the upper halves of dwords. The
+/// first bf16 is the value without its lower half. The second is the difference between the value
+/// and the first.
 struct Parts {
     high: ValueId,
     low: ValueId,
 }
 
 impl Parts {
-    /// Splits f32 values of more than 16 significant bits. The second bf16 is truncated.
+    /// Splits f32 values that have more than 16 significant bits. The second bf16 is truncated.
     fn cut(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let Parts { high, low } = Parts::split_exact(b, value);
         Parts { high, low: bf16_tile::cut(b, low) }
     }
 
-    /// Splits f32 values of up to 16 significant bits, exactly.
+    /// Splits f32 values that have up to 16 significant bits. The result is exact.
     fn split_exact(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let lanes = b.ty(value).lanes;
         let high = bf16_tile::cut(b, value);

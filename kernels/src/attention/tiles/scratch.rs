@@ -1,28 +1,28 @@
-//! Layout of the scratch memory of tiled attention.
+//! Layout of the scratch memory of attention with tile products.
 
 use super::panels::Sizes;
 use super::{PAIR, RUN};
 use crate::generator::bf16_tile::LINE;
 
-/// Bytes from the high parts of a pair's weights to the low parts.
+/// Distance in bytes from the high parts of a pair's weights to the low parts.
 pub(super) const LOW_WEIGHTS: i64 = PAIR as i64 * RUN * 2;
 
-/// Rounds up to a multiple.
+/// Rounds `n` up to a multiple of `of`.
 pub(super) fn whole(n: i64, of: i64) -> i64 {
     (n + of - 1) / of * of
 }
 
-/// Offsets in scratch memory, in bytes. Each field names the contents at its offset.
+/// Offsets in scratch memory, in bytes. Each field names the data at its offset.
 pub(super) struct Places {
-    /// Rows of queries times the factor on scores, as bf16.
+    /// Queries as rows of bf16, multiplied by the factor on scores.
     pub(super) queries: i64,
-    /// Rows of scores of a pair, before cap and slopes.
+    /// Scores of a pair of strips in rows, before cap and slopes.
     pub(super) scores: i64,
-    /// Rows of scores of the previous pair, during the products of the next one.
+    /// Scores of the previous pair in rows, while the products of the next pair are computed.
     pub(super) read: i64,
-    /// Tiles of both strips' weights of a pair, for each block.
+    /// Weights of a pair of strips as tiles, for each block.
     pub(super) weights: i64,
-    /// Rows of sums of weighted values.
+    /// Sums of weighted values, one row for each query.
     pub(super) acc: i64,
     /// A vector of sums of weights for each query.
     pub(super) sums: i64,
@@ -30,22 +30,21 @@ pub(super) struct Places {
     pub(super) maxima: i64,
     /// The position of each query's row.
     pub(super) own: i64,
-    /// Offset of the first position that each query's row sees, with a window. This position may be
-    /// below 0.
+    /// First position that each query's row sees, if there is a window. It may be below 0.
     pub(super) seen: i64,
-    /// Offset of each query's slope times log2 e, with slopes. `places` has the position of each
-    /// query's row, as f32.
+    /// Slope of each query times log2 e, if there are slopes. `places` then has the position of
+    /// each query's row as f32.
     pub(super) slopes: i64,
     pub(super) places: i64,
-    /// Factors that rescale earlier sums for new maxima, for the queries of a pair.
+    /// Factors that rescale earlier sums for the new maxima, for the queries of a pair.
     pub(super) factors: i64,
 }
 
-/// The layout of scratch memory.
+/// Layout of the scratch memory, and its size.
 pub(super) struct Scratch {
-    /// Offset of the unpacked keys.
+    /// Offset of the panel of keys.
     pub(super) keys_at: i64,
-    /// Offset of the unpacked values.
+    /// Offset of the panel of values.
     pub(super) values_at: i64,
     pub(super) at: Places,
     pub(super) bytes: i64,
