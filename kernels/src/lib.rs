@@ -1,7 +1,7 @@
-//! Kernels: the computations of a plan's steps. A kernel is one file, with its spec, its signature
-//! (buffers and dims by name) and its generator. The generator writes kernel IR over the target's
-//! lane count; it knows no instructions. The file also has a reference in f64, the work in bytes
-//! and operations, and rows of the catalogue.
+//! Kernels: the computations of a plan's steps. Each kernel is one file, with its spec, its
+//! signature (the names of buffers and dims) and its generator. The generator writes kernel IR for
+//! the target's number of lanes, and knows no instructions. The file also has a reference in f64,
+//! the number of bytes and operations of a call, and rows of the catalogue.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | [`generator`] | machinery of all kernels: specs, signatures, and pieces of generators |
 //! | [`catalogue`] | named kernels, inputs for them, comparison of runs |
 //!
-//! To add a kernel, add its file to `ops`, a `mod` and a line in the registry below.
+//! To add a kernel, add its file to `ops`, a `mod` line below, and a line in the registry.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -22,7 +22,7 @@ pub mod generator;
 mod linear;
 
 mod ops {
-    //! Kernels: one file each.
+    //! Kernels with one file each.
     //!
     //! | kernels | computation |
     //! | --- | --- |

@@ -171,10 +171,10 @@ const TANH_NEAR: f32 = 0.625;
 /// Coefficients of P: `tanh t = t + t^3 P(t^2)` for |t| below [`TANH_NEAR`], with a relative error
 /// of at most 1.3e-7 (Cephes' `tanhf`).
 const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
-/// Bound of the relative error of `cap * tanh(x / cap)`. Far from 0, the exponential's error of 2e-7
-/// and two roundings are multiplied by `2 / (e^2t + 1)`, which is at most 0.45. The result is at
-/// least 0.55, which gives 2.7e-7. Near 0, the polynomial has an error of 1.3e-7 and two roundings.
-/// The factors on x and on the result, with their roundings, add 3e-7.
+/// Bound of the relative error of `cap * tanh(x / cap)`. Far from 0, the exponential's error of
+/// 2e-7 and two roundings are multiplied by `2 / (e^2t + 1)`, which is at most 0.45. The result is
+/// at least 0.55, which gives 2.7e-7. Near 0, the polynomial has an error of 1.3e-7 and two
+/// roundings. The factors on x and on the result, with their roundings, add 3e-7.
 pub const SOFTCAP_BOUND: f64 = 1e-6;
 
 /// Whether a number can be a cap: the number and its inverse must be normal floats.

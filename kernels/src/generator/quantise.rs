@@ -1,8 +1,9 @@
-//! Quantisation of rows, in kernel IR: the largest magnitude of the elements that share a scale
+//! Quantisation of rows, in kernel IR. The largest magnitude of the elements that share a scale
 //! becomes 127.
 //!
-//! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's
-//! `quantise`. The formats for tiles hold the elements as bf16 too, or only as bf16.
+//! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as in `quantise` of the
+//! graph interpreter. The formats for tile products have the elements as bf16, either in addition
+//! or alone.
 
 use ixc_ir::format::{Codec, Format, packed};
 use ixc_ir::kernel::{Address, Affine, BufferId, KernelBuilder, Op, Type, ValueId};
@@ -11,26 +12,27 @@ use crate::generator::generate::{GenerateError, check, check_word};
 use crate::generator::math;
 use crate::generator::vectors::{Fold, fold_row, for_vectors};
 
-/// Elements of a sub-block, which share a sum.
+/// Number of elements of a sub-block, which share a sum.
 const SUB: i64 = packed::SUB as i64;
 
-/// Returns the vector of `lanes` values from an element offset on.
+/// Function that returns the `lanes` values from an element offset on.
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
 
-/// Returns the number of bytes from a row of `n` elements to the next.
+/// Returns the distance in bytes from a row of `n` elements to the next row.
 pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
     let bytes = format.row_bytes(u64::from(n));
     check(kernel, "row length", u64::from(n), bytes.is_some(), format!("a multiple of {}", format.block_len()))?;
     Ok(bytes.unwrap_or(0) as i64)
 }
 
-/// Returns the number of bytes of `n` elements, which are a row or a part of a row.
+/// Returns the number of bytes that [`store_row`] writes for `n` elements, a row or a part of a
+/// row.
 pub fn written_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
     row_bytes(kernel, format, n)?;
     Ok(format.written_bytes(u64::from(n)).unwrap_or(0) as i64)
 }
 
-/// Checks that [`store_row`] can write a format. Formats with bf16 are for targets of 16 lanes.
+/// Checks that [`store_row`] can write a format. Formats with bf16 need vectors of 16 lanes.
 pub fn check_format(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
     let has_bf16 = matches!(format.codec(), Codec::Bf16 { .. }) || format.has_field("bf16");
     let ok = format.is_activation() && (lanes >= 16 || !has_bf16);
@@ -94,8 +96,8 @@ pub fn store_row(
 /// Reduction that finds the largest value of a row.
 const MAX: Fold = Fold { start: 0.0, reduce: Op::ReduceMax, combine: Op::Max };
 
-/// Stores a row with one scale: finds the largest magnitude first, and then computes the values
-/// again.
+/// Stores a row that has a single scale. It finds the largest magnitude first, and then computes
+/// the values again.
 fn store_whole_row(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -111,7 +113,7 @@ fn store_whole_row(
         b.same(Op::Max, &[amax, x])
     });
     let Scale { d, inverse } = Scale::build(b, amax);
-    // Blocks consist of whole vectors.
+    // Blocks of these formats consist of whole vectors.
     let zero = b.splat_int(Type::i32(lanes), 0);
     let sums = b.for_carry("i", i64::from(n) / i64::from(lanes), &[zero], |b, i, sums| {
         let at = Affine::from(i) * i64::from(lanes);
@@ -133,8 +135,8 @@ fn store_whole_row(
     }
 }
 
-/// Stores `n` values: sub-blocks of the block at `to`, from number `band * n / SUB` on. All bands
-/// of a block together store the same bytes as [`store_row`].
+/// Stores `n` values of one band: sub-blocks of the block at `to`, from sub-block `band * n / SUB`
+/// on. The bands of a block together store the same bytes as [`store_row`].
 pub fn store_band(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -154,7 +156,7 @@ pub fn store_band(
     });
 }
 
-/// Scale of values with a known largest magnitude, and its inverse.
+/// Scale of values whose largest magnitude is known, and the inverse of the scale.
 pub(crate) struct Scale {
     pub(crate) d: ValueId,
     pub(crate) inverse: ValueId,
@@ -171,15 +173,15 @@ impl Scale {
     }
 }
 
-/// Sums of quantised numbers.
+/// Sums of the codes that share a scale, and the scale.
 struct Sums {
-    /// Sums of every 16 quants, as scalars.
+    /// Sums of every 16 codes, as scalars.
     of_16: Vec<ValueId>,
-    /// The scale.
+    /// Scale of these codes.
     d: ValueId,
 }
 
-/// A block of a row to store.
+/// A block of a row that is being stored.
 struct BlockOf {
     format: Format,
     y: BufferId,
@@ -192,7 +194,8 @@ impl BlockOf {
         self.at.clone() + self.format.field(name) as i64
     }
 
-    /// Stores zeros in the format's padding. Each of `shares` calls stores one share.
+    /// Stores zeros in the format's padding. The work is divided among `shares` calls of equal
+    /// size; this is call `share`.
     fn store_pad(&self, b: &mut KernelBuilder, share: Affine, shares: i64) {
         for field in self.format.row().fields.iter().filter(|field| field.name == "pad") {
             let mut left = field.bytes as i64 / shares;
@@ -208,8 +211,8 @@ impl BlockOf {
         }
     }
 
-    /// Stores sub-block `sub` of the block: parts of `scaled` values, each with a scale, and the
-    /// sums.
+    /// Stores sub-block `sub` of the block. Each `scaled` values have a scale. Also stores the sums
+    /// of the values.
     fn store_sub_block(&self, b: &mut KernelBuilder, scaled: i64, sub: Affine, values: Values<'_>) {
         let mut parts = Vec::new();
         for part in 0..SUB / scaled {
@@ -230,10 +233,10 @@ impl BlockOf {
         b.store(self.y, self.field("sums") + sub * 4, sum);
     }
 
-    /// Stores `count` values with one scale, number `part` of the block; also as bf16 if the format
-    /// has it.
+    /// Stores `count` values with one scale; they are group `part` of the block. If the format has
+    /// the field `bf16`, also stores them as bf16.
     fn store_scaled(&self, b: &mut KernelBuilder, count: i64, part: Affine, values: Values<'_>) -> Sums {
-        // A vector has at most the elements that share a sum.
+        // A vector has at most the 16 elements that share a sum.
         let lanes = self.lanes.min(16);
         let width = i64::from(lanes);
         let vectors = count / width;

@@ -1,8 +1,10 @@
-//! Comparison of kernel runs with formulas in f64, from the same inputs.
+//! Comparison of the results of kernels with formulas, which are computed in f64 from the same
+//! inputs.
 //!
-//! Each kernel's file has its formula and derives its bounds; this module has the common parts. A
-//! sum of `k` f32 products is within `k * 2^-24` of the sum of magnitudes (Higham, accuracy of
-//! inner products). The fixed 2e-6 covers exp (2e-7 relative) and the few operations around it.
+//! The file of each kernel has its formula and derives its bounds. This module has the code that
+//! they share. The f32 sum of `k` products is within `k * 2^-24` of the sum of their magnitudes
+//! (Higham, accuracy of inner products). The constant 2e-6 covers an exponential (2e-7 relative)
+//! and the few operations around it.
 
 use std::fmt;
 
@@ -12,10 +14,10 @@ use ixc_ir::kernel::Kernel;
 
 /// Relative rounding error of f32.
 pub(crate) const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
-/// Relative error of a result that contains one exp.
+/// Bound of the relative error of a result that contains one exponential.
 pub(crate) const EXP_BOUND: f64 = 2e-6;
 
-/// Difference between a run and its formula.
+/// Difference between the results of a run and the formula.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Mismatch {
     /// The kernel has no such buffer.
@@ -24,19 +26,19 @@ pub enum Mismatch {
         /// Name of the buffer.
         name: &'static str,
     },
-    /// A value that differs too much from the formula's value.
+    /// A value whose distance from the formula's value exceeds the bound.
     #[error("{what} is {found}, must be {expected} within {bound:e}")]
     Value {
         /// Name of the value.
         what: String,
-        /// Value from the kernel.
+        /// Value that the kernel computed.
         found: f64,
-        /// Value from the formula.
+        /// Value that the formula gives.
         expected: f64,
-        /// Max difference.
+        /// Maximum difference.
         bound: f64,
     },
-    /// Bytes that must be equal but are not.
+    /// Bytes that must be equal, but are not.
     #[error("buffer %{buffer} differs from the bytes of the formula")]
     Bytes {
         /// Name of the buffer.
@@ -44,16 +46,16 @@ pub enum Mismatch {
     },
 }
 
-/// A run of a kernel: contents of its buffers before and after.
+/// A run of a kernel: the contents of its buffers before and after.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// Kernel that ran.
+    /// Kernel that was run.
     pub kernel: &'a Kernel,
     /// Values of the dims.
     pub dims: &'a [i64],
-    /// Buffers before, in the kernel's order.
+    /// Contents of the buffers before the run, in the kernel's order.
     pub before: &'a [Vec<u8>],
-    /// Buffers after.
+    /// Contents of the buffers after the run.
     pub after: &'a [Vec<u8>],
 }
 
@@ -68,7 +70,7 @@ impl<'a> Run<'a> {
         Buffers { kernel: self.kernel, data: self.after }
     }
 
-    /// Returns a dim's value; 0 if the kernel does not have it.
+    /// Returns the value of a dim, or 0 if the kernel does not have the dim.
     pub(crate) fn dim(&self, name: &str) -> i64 {
         let at = self.kernel.dims.iter().position(|dim| dim.name == name);
         at.and_then(|at| self.dims.get(at)).copied().unwrap_or(0)
@@ -83,7 +85,7 @@ pub(crate) struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// Returns a buffer that may be absent.
+    /// Returns the contents of the buffer with this name, or `None`.
     pub(crate) fn find(&self, name: &str) -> Option<&'a [u8]> {
         let at = self.kernel.buffers.iter().position(|buffer| buffer.name == name)?;
         self.data.get(at).map(Vec::as_slice)
@@ -102,18 +104,19 @@ impl<'a> Buffers<'a> {
         Ok(self.get(name)?.as_chunks().0.iter().map(int).collect())
     }
 
-    /// Returns the row number that an index buffer begins with.
+    /// Returns the first number of an index buffer.
     pub(crate) fn id(&self, name: &'static str) -> Result<usize, Mismatch> {
         Ok(self.ints(name)?.first().map_or(0, |id| *id as usize))
     }
 
-    /// Returns rows of `row_len` elements in a format.
+    /// Returns the numbers of a buffer of rows with `row_len` elements, stored in `format`.
     pub(crate) fn rows(&self, name: &'static str, format: Format, row_len: usize) -> Result<Vec<f64>, Mismatch> {
         let bytes = self.get(name)?;
         Ok(format.dequantise_rows(bytes, row_len).into_iter().map(f64::from).collect())
     }
 
-    /// Returns the rows of a weight, each `k` long; for a packed weight, strip by strip.
+    /// Returns the numbers of a weight whose rows have `k` elements. Strips of a packed weight are
+    /// in order, with their rows in order.
     pub(crate) fn weight(&self, name: &'static str, format: Format, k: usize) -> Result<Vec<f64>, Mismatch> {
         let bytes = self.get(name)?;
         Ok(format.dequantise_rows(bytes, k).into_iter().map(f64::from).collect())
@@ -125,29 +128,29 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Converts f32 to f64.
+/// Converts little-endian f32 numbers to f64.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks().0.iter().map(|bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes))).collect()
 }
 
-/// Checks that a value is within `bound` of the formula's.
+/// Checks that the kernel's value is within `bound` of the formula's value.
 pub(crate) fn close(what: fmt::Arguments<'_>, found: f64, expected: f64, bound: f64) -> Result<(), Mismatch> {
     let near = (found - expected).abs() <= bound;
     if near { Ok(()) } else { Err(Mismatch::Value { what: what.to_string(), found, expected, bound }) }
 }
 
-/// Checks that a buffer holds these bytes.
+/// Checks that a buffer contains exactly these bytes.
 pub(crate) fn equal(buffer: &'static str, found: &[u8], expected: &[u8]) -> Result<(), Mismatch> {
     if found == expected { Ok(()) } else { Err(Mismatch::Bytes { buffer }) }
 }
 
-/// Returns the sum and the sum of magnitudes of products.
+/// Returns the sum of the products of `x` and `w`, and the sum of their magnitudes.
 pub(crate) fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
     x.iter().zip(w).fold((0.0, 0.0), |(s, m), (x, w)| (s + x * w, m + (x * w).abs()))
 }
 
-/// Returns half a step of a quantiser for a block with largest magnitude `amax`: 127 steps, or 16
-/// bits.
+/// Returns half a quantisation step of a block with the largest magnitude `amax`. The format has
+/// 127 steps, or 16 bits.
 pub(crate) fn step(format: Format, amax: f64) -> f64 {
     match format.codec() {
         Codec::Float(_) => 0.0,

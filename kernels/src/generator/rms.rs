@@ -1,4 +1,4 @@
-//! Root mean squares of rows, as kernel IR, for norms and rotations.
+//! Root mean squares of rows in kernel IR, for norms and rotations.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
@@ -8,7 +8,7 @@ use crate::generator::reference::{Mismatch, Run, close, floats, step};
 use crate::generator::text::Bits;
 use crate::generator::vectors::{SUM, fold_row};
 
-/// Returns the sum of the squares of a row's elements, in one lane.
+/// Returns the sum of the squares of a row's elements, as a scalar.
 pub fn squares(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -21,7 +21,7 @@ pub fn squares(
     })
 }
 
-/// Returns `1 / sqrt(sum / n + eps)`, in one lane.
+/// Returns `1 / sqrt(sum / n + eps)`, as a scalar.
 pub fn inverse_root(b: &mut KernelBuilder, sum: ValueId, n: u32, eps: f32) -> ValueId {
     let (per_element, eps, one) = (b.splat_f32(1, 1.0 / n as f32), b.splat_f32(1, eps), b.splat_f32(1, 1.0));
     let mean = b.fma(sum, per_element, eps);
@@ -29,7 +29,7 @@ pub fn inverse_root(b: &mut KernelBuilder, sum: ValueId, n: u32, eps: f32) -> Va
     b.same(Op::Div, &[one, root])
 }
 
-/// Returns `1 / sqrt(mean(x^2) + eps)` of a row, in one lane.
+/// Returns `1 / sqrt(mean(x^2) + eps)` of a row, as a scalar.
 pub fn inverse_rms(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -41,18 +41,18 @@ pub fn inverse_rms(
     inverse_root(b, sum, n, eps)
 }
 
-/// Buffers of a norm.
+/// Buffers of a norm of one row.
 #[derive(Clone, Copy)]
 pub struct NormBuffers {
-    /// The row, in f32.
+    /// Row to normalise, in f32.
     pub x: BufferId,
-    /// Factors of the elements, in f32; all are 1 if absent.
+    /// Factor of each element, in f32. `None` if all factors are 1.
     pub w: Option<BufferId>,
-    /// The result.
+    /// Buffer for the normalised row.
     pub y: BufferId,
 }
 
-/// Stores `x * scale * w` for `n` elements, in format `out`.
+/// Stores `x * scale * w` for `n` elements, in the format `out`.
 pub fn store_scaled(b: &mut KernelBuilder, lanes: u16, out: Format, n: u32, buffers: NormBuffers, scale: ValueId) {
     let NormBuffers { x, w, y } = buffers;
     quantise::store_row(b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
@@ -64,13 +64,13 @@ pub fn store_scaled(b: &mut KernelBuilder, lanes: u16, out: Format, n: u32, buff
     });
 }
 
-/// Compares `y` with `x * w / sqrt(sum / row + eps)`. `sum` is that of the squares of a row of
-/// `row` elements.
+/// Compares `y` with `x * w / sqrt(sum / row + eps)`. `sum` is the sum of the squares of a whole
+/// row of `row` elements.
 pub fn reference(run: &Run<'_>, sum: f64, row: u32, eps: Bits, out: Format) -> Result<(), Mismatch> {
     let x = run.input().floats("x")?;
     let w = run.input().find("w").map_or_else(|| vec![1.0; x.len()], floats);
     let scale = 1.0 / (sum / f64::from(row) + f64::from(eps.value())).sqrt();
-    // If an item is a column, this is a part of a row.
+    // If items are columns, `x` and `y` are only a part of the row.
     let mut y = vec![0.0; x.len()];
     out.dequantise(run.output().get("y")?, &mut y);
     let expected: Vec<f64> = x.iter().zip(&w).map(|(x, w)| x * scale * w).collect();

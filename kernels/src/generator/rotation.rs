@@ -1,8 +1,8 @@
-//! Rotary position embedding of a head, as kernel IR.
+//! Rotary position embedding (RoPE) of a head, in kernel IR.
 //!
-//! Cosines and sines come from a table that the runtime fills in f64 (`plan::RopeTable`), one row
-//! for each position. The position is `16 * block + lane`, because the key cache interleaves 16
-//! positions.
+//! Cosines and sines come from a table that the runtime computes in f64 (`plan::RopeTable`), with
+//! one row for each position. A position is given as `16 * block + lane`, because the key cache
+//! interleaves 16 positions.
 
 use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, KernelBuilder, Op, Type, ValueId, VarId};
@@ -14,40 +14,40 @@ use crate::generator::rms;
 use crate::generator::text::Bits;
 use crate::generator::vectors::for_vectors;
 
-/// Returns the parts of a kernel's name for a rotation: its style, and the suffix of a norm of the
-/// heads.
+/// Returns two parts of the kernel's name: the style of the rotation, and the suffix for a norm of
+/// the heads.
 pub fn name(style: RopeStyle, norm: Option<Bits>) -> (&'static str, String) {
     (style.word(), norm.map_or(String::new(), |eps| format!("_n{:x}", eps.0)))
 }
 
 pub const KEY_BLOCK: i64 = KEY_LANES as i64;
 
-/// Position of a row, in units of the key cache.
+/// Position of a row, as block and lane of the key cache.
 pub struct Position {
-    /// Block of the key cache.
+    /// Index of a block of positions in the key cache.
     pub block: VarId,
-    /// Lane of the position in the block.
+    /// Lane of the position in its block.
     pub lane: VarId,
-    /// Table, and the byte in it at which the position's row begins.
+    /// Buffer with the table of cosines and sines. `row` is the byte offset of the position's row.
     pub table: BufferId,
     pub row: Affine,
 }
 
-/// A head to rotate.
+/// Properties of a head that is rotated.
 pub struct Head {
-    /// Lanes of a vector.
+    /// Number of lanes of a vector.
     pub lanes: u16,
-    /// Elements of the head.
+    /// Number of elements of the head.
     pub d: u32,
-    /// Elements that are rotated.
+    /// Number of elements that are rotated.
     pub dims: u32,
-    /// Pairing of elements.
+    /// Choice of the two elements of a pair.
     pub style: RopeStyle,
-    /// Epsilon and weight of a norm before the rotation.
+    /// Epsilon and weight of a norm that is applied before the rotation, or `None`.
     pub norm: Option<(Bits, BufferId)>,
 }
 
-/// Checks that `dims` elements of a head can be rotated.
+/// Checks that the first `dims` elements of a head can be rotated.
 pub fn check_rotated_dims(name: &str, d: u32, dims: u32) -> Result<(), GenerateError> {
     check(
         name,
@@ -58,7 +58,8 @@ pub fn check_rotated_dims(name: &str, d: u32, dims: u32) -> Result<(), GenerateE
     )
 }
 
-/// Declares the dim, the index buffers and the table of positions, and returns the row's position.
+/// Declares the dim, the index buffers and the table of cosines and sines. Returns the row's
+/// position.
 pub fn position(b: &mut KernelBuilder, style: RopeStyle, dims: u32) -> Position {
     let row_bytes = style.row_bytes(dims) as i64;
     let blocks = b.dim("blocks", 1, MAX_POSITIONS / KEY_BLOCK);
@@ -69,14 +70,15 @@ pub fn position(b: &mut KernelBuilder, style: RopeStyle, dims: u32) -> Position 
     Position { block, lane, table, row: block * (KEY_BLOCK * row_bytes) + lane * row_bytes }
 }
 
-/// Applies norm and rotation to the head at `from` of `x`, and stores it at `to` of `y`.
+/// Applies the norm and the rotation to the head at offset `from` of `x`, and stores the result at
+/// offset `to` of `y`.
 pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, from: Affine, y: BufferId, to: Affine) {
     let scale = head.norm.map(|(eps, _)| {
         rms::inverse_rms(b, head.lanes, head.d, eps.value(), |b, i, lanes| {
             b.load(Type::f32(lanes), x, from.clone() + i * 4)
         })
     });
-    // Returns element `i` after the norm.
+    // Loads elements from `i` on, and applies the norm.
     let load = |b: &mut KernelBuilder, i: Affine, lanes: u16| -> ValueId {
         let v = b.load(Type::f32(lanes), x, from.clone() + i.clone() * 4);
         let (Some(scale), Some((_, norm))) = (scale, head.norm) else { return v };
@@ -108,7 +110,7 @@ pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, fr
             b.store(y, to.clone() + i * 4, v);
         }),
     }
-    // Elements that are not rotated are copied.
+    // Elements after the first `dims` are copied without rotation.
     let rest = head.d - head.dims;
     for_vectors(b, head.lanes, rest, |b, i, lanes| {
         let i = i + i64::from(head.dims);
@@ -117,8 +119,7 @@ pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, fr
     });
 }
 
-/// Returns the position, and the heads of `x` after norm and rotation, in f64. The heads lie one
-/// after the other.
+/// Returns the position, and the consecutive heads of `x` after the norm and the rotation, in f64.
 pub fn rotate_heads(
     input: &Buffers<'_>,
     x: &[f64],

@@ -1,4 +1,4 @@
-//! Signature of a kernel: buffers and dims by name, in the order of its kernel IR.
+//! Signature of a kernel: the names of its buffers and dims, in the order of its kernel IR.
 //!
 //! ```
 //! use ixc_kernels::KernelSpec;
@@ -22,62 +22,63 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel};
 use ixc_ir::plan::DimExpr;
 
-/// Value of a kernel's buffer or dim, by name.
+/// Value that is bound to a buffer or dim, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedValue<T> {
     /// Name of the buffer or dim.
     pub name: &'static str,
-    /// Value of the buffer or dim.
+    /// Value that is bound to the name.
     pub value: T,
 }
 
-/// Use of a buffer by a kernel.
+/// A kernel's use of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The kernel reads the buffer.
     Read,
-    /// The kernel reads row positions from the buffer. Each is checked before the kernel runs.
+    /// The kernel reads index values, such as row numbers, from the buffer. The caller checks each
+    /// of them before the kernel runs.
     Index,
-    /// The kernel writes a whole result to the buffer, and may read that result.
+    /// The kernel writes a whole result to the buffer, and may read what it has written.
     Write,
-    /// The kernel reads the earlier contents and writes new ones.
+    /// The kernel reads the contents before the call, and writes new ones.
     Update,
-    /// Scratch memory, without contents before or after a call.
+    /// Scratch memory, whose contents before and after a call have no meaning.
     Scratch,
 }
 
-/// Contents of a buffer. Formats come with the name of the spec's field that determines them. Test
-/// runs fill buffers by it, and a spec is refused if a format is not allowed in its field. A weight
-/// that is f32 in every spec is [`BufferContents::Floats`].
+/// Contents of a buffer, which test runs fill in. Formats have the name of the spec's field that
+/// determines them; a spec with a format that the field does not allow is rejected. A weight that
+/// is f32 in every spec is [`BufferContents::Floats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferContents {
-    /// Rows of a matrix, packed or not.
+    /// Rows of a weight matrix, packed or in the file layout.
     Weight(Format, &'static str),
-    /// Rows of a table, which are not packed.
+    /// Rows of a table in the file layout.
     Table(Format, &'static str),
-    /// A strip of a packed matrix.
+    /// A strip of 16 rows of a packed matrix.
     Strip(Format, &'static str),
-    /// Rows in f32 or a format of activations.
+    /// Rows in f32 or in an activation format.
     Activations(Format, &'static str),
-    /// f32.
+    /// f32 numbers.
     Floats,
-    /// f32 above 0.
+    /// f32 numbers above 0.
     Positive,
-    /// f32 below 0.
+    /// f32 numbers below 0.
     Negative,
-    /// Small f32 above 0: slopes of the decrease of scores with distance.
+    /// Small f32 numbers above 0: slopes of the decrease of scores with distance.
     Slopes,
-    /// f16.
+    /// f16 numbers.
     Halves,
-    /// Panels of the KV cache, in blocks of a format ([`ixc_ir::cache`]).
+    /// Panels of the KV cache in a block format ([`ixc_ir::cache`]).
     Panels(Format),
-    /// Positions in the cache, i32, of consecutive rows.
+    /// Positions of consecutive rows in the KV cache, i32.
     Positions,
-    /// Number of complete entries, i32, at most up to the end of the last block.
+    /// Number of complete entries of each row, i32. It does not exceed the end of the last block.
     Whole,
-    /// Row numbers, i32.
+    /// Row numbers or other ids, i32.
     Ids,
-    /// Bytes of any kind.
+    /// Bytes without a specified meaning.
     Bytes,
 }
 
@@ -86,11 +87,11 @@ pub enum BufferContents {
 pub struct Buffer {
     /// Name in the kernel IR.
     pub name: &'static str,
-    /// Use by the kernel.
+    /// Use of the buffer by the kernel.
     pub role: Role,
     /// Contents of the buffer.
     pub holds: BufferContents,
-    /// Whether the kernels of some targets lack the buffer.
+    /// Whether the kernels of some targets do not have this buffer.
     pub optional: bool,
 }
 
@@ -99,56 +100,56 @@ pub struct Buffer {
 pub struct Dim {
     /// Name in the kernel IR.
     pub name: &'static str,
-    /// Value for an item; `None` if the task provides it.
+    /// Value of the dim for an item. `None` if the task provides it.
     pub value: Option<DimExpr>,
 }
 
-/// Buffers and dims of a kernel, in order.
+/// Buffers and dims of a kernel, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// Buffers; scratch, which some kernels lack, comes last.
+    /// Buffers of the kernel. Scratch memory, which some kernels do not have, is the last one.
     pub buffers: Vec<Buffer>,
     /// Dims of the kernel.
     pub dims: Vec<Dim>,
 }
 
-/// Reason why names do not match a kernel's arguments.
+/// Reason why bindings do not match a kernel's buffers or dims.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// A buffer or dim without a binding.
+    /// A buffer or dim that has no binding.
     #[error("{kernel}: no argument is bound to %{name}")]
     Missing {
-        /// The kernel's name.
+        /// Name of the kernel.
         kernel: String,
-        /// The buffer or dim.
+        /// Name of the buffer or dim.
         name: &'static str,
     },
-    /// A name that is bound twice.
+    /// A name that has two bindings.
     #[error("{kernel}: %{name} is bound twice")]
     Twice {
-        /// The kernel's name.
+        /// Name of the kernel.
         kernel: String,
-        /// The buffer or dim.
+        /// Name of the buffer or dim.
         name: &'static str,
     },
-    /// A name that the kernel does not have.
+    /// A binding of a name that the kernel does not have.
     #[error("{kernel} has no %{name}; it has {}", expected.join(", "))]
     Unknown {
-        /// The kernel's name.
+        /// Name of the kernel.
         kernel: String,
-        /// Name that occurs twice.
+        /// Name in the binding.
         name: &'static str,
         /// Names that the kernel has.
         expected: Vec<&'static str>,
     },
-    /// A kernel whose arguments are in another order than the task's arguments.
+    /// A kernel whose buffers have another order than the task's arguments.
     #[error("{kernel} takes {}; the task's arguments are {}", found.join(", "), expected.join(", "))]
     Order {
-        /// The kernel's name.
+        /// Name of the kernel.
         kernel: String,
-        /// Buffers of the kernel.
+        /// Buffers of the kernel, in its order.
         found: Vec<&'static str>,
-        /// The task's arguments.
+        /// Arguments of the task, in its order.
         expected: Vec<&'static str>,
     },
 }
@@ -164,27 +165,27 @@ impl Signature {
         self
     }
 
-    /// Adds a buffer that is read.
+    /// Adds a buffer that the kernel reads.
     pub fn read(self, name: &'static str, holds: BufferContents) -> Signature {
         self.with(name, Role::Read, holds)
     }
 
-    /// Adds a buffer that is read, if `is_there` is set.
+    /// Adds a buffer that the kernel reads, if `is_there` is true.
     pub fn read_if(self, is_there: bool, name: &'static str, holds: BufferContents) -> Signature {
         if is_there { self.read(name, holds) } else { self }
     }
 
-    /// Adds a buffer of row numbers.
+    /// Adds a buffer of index values.
     pub fn index(self, name: &'static str) -> Signature {
         self.with(name, Role::Index, BufferContents::Ids)
     }
 
-    /// Adds a result.
+    /// Adds a buffer that the kernel writes.
     pub fn write(self, name: &'static str, holds: BufferContents) -> Signature {
         self.with(name, Role::Write, holds)
     }
 
-    /// Adds a buffer that is read and written.
+    /// Adds a buffer that the kernel reads and writes.
     pub fn update(self, name: &'static str, holds: BufferContents) -> Signature {
         self.with(name, Role::Update, holds)
     }
@@ -201,13 +202,13 @@ impl Signature {
         signature
     }
 
-    /// Adds a dim.
+    /// Adds a dim with its value for an item.
     pub fn dim(mut self, name: &'static str, value: impl Into<DimExpr>) -> Signature {
         self.dims.push(Dim { name, value: Some(value.into()) });
         self
     }
 
-    /// Adds a dim, if `there` is set.
+    /// Adds a dim with its value for an item, if `there` is true.
     pub fn dim_if(self, there: bool, name: &'static str, value: impl Into<DimExpr>) -> Signature {
         if there { self.dim(name, value) } else { self }
     }
@@ -224,7 +225,7 @@ impl Signature {
         self
     }
 
-    /// Returns the buffer with this name.
+    /// Returns the buffer with this name, or `None`.
     pub fn buffer(&self, name: &str) -> Option<&Buffer> {
         self.buffers.iter().find(|buffer| buffer.name == name)
     }
@@ -234,29 +235,28 @@ impl Signature {
         self.buffers.iter().map(|buffer| buffer.name).collect()
     }
 
-    /// Returns the bindings in the order of the buffers. Optional buffers need no binding.
+    /// Returns the bound values in the order of the buffers. Optional buffers need no binding.
     ///
     /// # Errors
-    /// A [`BindError`] that names the kernel: a buffer without an argument, or an argument without
-    /// a buffer.
+    /// Returns a [`BindError`] if a buffer has no binding, or if a binding has no buffer.
     pub fn order<T>(&self, kernel: &str, bound: Vec<NamedValue<T>>) -> Result<Vec<T>, BindError> {
         let place = |buffer: &Buffer| Place { name: buffer.name, optional: buffer.optional };
         let wanted: Vec<Place> = self.buffers.iter().map(place).collect();
         arrange(kernel, &wanted, bound)
     }
 
-    /// Returns the values of the dims in order: those that the signature defines, and those of the
-    /// task.
+    /// Returns the values of all dims in order. They come from the signature, or from the bindings
+    /// `of_task`.
     ///
     /// # Errors
-    /// Errors of [`Signature::order`], for dims.
+    /// Fails like [`Signature::order`], for dims instead of buffers.
     pub fn dim_values(&self, kernel: &str, of_task: &[NamedValue<DimExpr>]) -> Result<Vec<DimExpr>, BindError> {
         let own = self.dims.iter().filter_map(|dim| Some(NamedValue { name: dim.name, value: dim.value.clone()? }));
         let wanted: Vec<Place> = self.dims.iter().map(|dim| Place { name: dim.name, optional: false }).collect();
         arrange(kernel, &wanted, own.chain(of_task.iter().cloned()).collect())
     }
 
-    /// Returns the first property in which a kernel differs from the signature.
+    /// Returns the first property in which a kernel differs from this signature, or `None`.
     pub(crate) fn difference(&self, kernel: &Kernel) -> Option<&'static str> {
         let (most, found) = (self.buffers.len(), kernel.buffers.len());
         let least = self.buffers.iter().filter(|buffer| !buffer.optional).count();
@@ -281,14 +281,14 @@ impl Signature {
     }
 }
 
-/// A buffer or dim that takes a binding.
+/// A buffer or dim to which a value can be bound.
 struct Place {
     name: &'static str,
-    /// Whether the buffer or dim needs no binding.
+    /// Whether the buffer or dim may have no binding.
     optional: bool,
 }
 
-/// Returns the bindings in the order of the `wanted` names.
+/// Returns the bound values in the order of the names in `wanted`.
 fn arrange<T>(kernel: &str, wanted: &[Place], bound: Vec<NamedValue<T>>) -> Result<Vec<T>, BindError> {
     let mut places: Vec<Option<T>> = wanted.iter().map(|_| None).collect();
     for NamedValue { name, value } in bound {

@@ -1,14 +1,15 @@
-//! Kernel specs as text, for typed specs and reports: a word for the kind, then fields by name.
+//! Kernel specs as text, for command lines and reports. The first word is the kind of kernel; the
+//! fields follow by name.
 //!
 //! ```text
 //! linear format=q4_k k=2048 tile=32 n=2048 residual shape=gemm
 //! rope_heads heads=16 d=128 dims=128 style=neox norm=1e-6
 //! ```
 //!
-//! Each kernel declares its spec by [`spec!`], which makes both directions. Fields may be in any
-//! order. Flags (`bias`) and optional fields (`norm`) are omitted if they are not set. Activations
-//! (`x`) are omitted if they are the default of the weight's format. The input is hostile text; an
-//! error states the expected form.
+//! Each kernel declares its spec with [`spec!`], which generates the printer and the parser. Fields
+//! may be in any order. Flags (`bias`) and optional fields (`norm`) are omitted if they are not
+//! set. Activations (`x`) are omitted if they have the default format for the weight. The input may
+//! be hostile text, and an error states the expected form.
 //!
 //! ```
 //! use ixc_kernels::KernelSpec;
@@ -19,7 +20,7 @@
 //! assert_eq!(error.to_string(), "linear needs tile=NUMBER");
 //! ```
 //!
-//! Invariant: text reads back to an equal spec.
+//! Invariant: the text of a spec parses to an equal spec.
 
 use std::fmt;
 
@@ -30,55 +31,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::{KINDS, KernelSpec};
 
-/// A float parameter as its bits, which have equality.
+/// A float parameter, stored as its bits so that specs can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bits(pub u32);
 
 impl Bits {
-    /// Returns the bits of a value.
+    /// Returns the parameter for a value, rounded to f32.
     pub fn from_value(value: f64) -> Bits {
         Bits((value as f32).to_bits())
     }
 
-    /// Returns the value.
+    /// Returns the value of the parameter.
     pub fn value(self) -> f32 {
         f32::from_bits(self.0)
     }
 }
 
-/// Reason why text is not a spec.
+/// Reason why a text is not a spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// The first word names no kind of kernel.
+    /// A first word that is not a kind of kernel.
     #[error("there is no kind of kernel \"{found}\"; the kinds are {}", kinds())]
     Kind {
-        /// The first word of the spec.
+        /// First word of the text.
         found: String,
     },
-    /// A field that the kind does not have.
+    /// A field that this kind of kernel does not have.
     #[error("{kind} has no field \"{found}\"; its fields are {}", fields.join(", "))]
     Field {
         /// Kind of kernel.
         kind: &'static str,
         /// Name of the unknown field.
         found: String,
-        /// Fields of a spec of this kind, in the order of its text.
+        /// Fields of this kind of kernel, in the order of printed text.
         fields: Vec<&'static str>,
     },
     /// A field that occurs twice.
     #[error("field {field} is given twice")]
     Twice {
-        /// Name of the repeated field.
+        /// Name of the field.
         field: String,
     },
-    /// A field that is missing.
+    /// A required field that is missing.
     #[error("{kind} needs {field}={expected}")]
     Missing {
         /// Kind of kernel.
         kind: &'static str,
         /// Name of the missing field.
         field: &'static str,
-        /// Description of valid values.
+        /// Description of the valid values.
         expected: String,
     },
     /// A value that the field cannot have.
@@ -88,7 +89,7 @@ pub enum SpecError {
         field: &'static str,
         /// Value of the field in the text.
         found: String,
-        /// Description of valid values.
+        /// Description of the valid values.
         expected: String,
     },
 }
@@ -106,40 +107,40 @@ impl SpecError {
     }
 }
 
-/// A named kernel.
+/// A row of the kernel catalogue: a representative spec with a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// Name of the kernel.
     pub name: &'static str,
     /// Default number of rows for a run; see [`KernelSpec::dims_of_rows`].
     pub rows: u32,
-    /// Text of the spec.
+    /// Spec of the kernel as text.
     pub text: &'static str,
 }
 
 impl Row {
-    /// Reads the spec.
+    /// Parses the row's spec.
     ///
     /// # Errors
-    /// Never, since a test parses all rows.
+    /// Fails if the text is invalid. A test parses all rows of the catalogue.
     pub fn spec(&self) -> Result<KernelSpec, SpecError> {
         self.text.parse()
     }
 }
 
-/// Creates a row, in the form that kernels' files use.
+/// Returns a row, for the tables in kernels' files.
 pub(crate) const fn row(name: &'static str, rows: u32, text: &'static str) -> Row {
     Row { name, rows, text }
 }
 
-/// A kind of kernel: first word of its text, fields, and representative specs.
+/// A kind of kernel: the first word of its text, its fields, and representative specs.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// The first word.
+    /// First word of the kind's text.
     pub word: &'static str,
     /// Fields of the kind.
     pub fields: &'static [Field],
-    /// Returns the kind's rows of the catalogue.
+    /// Function that returns the kind's rows of the catalogue.
     pub rows: fn() -> &'static [Row],
 }
 
@@ -157,7 +158,7 @@ pub struct Field {
 pub enum FieldKind {
     /// A whole number.
     Number,
-    /// A word that is present or absent.
+    /// A flag: a word that is present or absent.
     Flag,
     /// A float.
     Float,
@@ -165,30 +166,30 @@ pub enum FieldKind {
     Format,
     /// Formats of keys and values.
     Cache,
-    /// Prefetch distance and unrolling.
+    /// Prefetch distance and unrolling of a product.
     Pace,
-    /// One of these words.
+    /// One of the listed words.
     Word(&'static [&'static str]),
 }
 
-/// A spec's text. Only [`spec!`] implements it.
+/// A complete spec that has a text form. Only [`spec!`] implements this trait.
 pub(crate) trait Text: Part {
-    /// The first word.
+    /// First word of the spec's text.
     const WORD: &'static str;
 }
 
-/// Part of a spec as text: all fields, or the fields that several specs share. Only [`spec!`]
-/// implements it.
+/// Fields of a spec as text: all its fields, or fields that several specs share. Only [`spec!`]
+/// implements this trait.
 pub(crate) trait Part: Sized {
-    /// The fields.
+    /// Fields in the order of printed text.
     const FIELDS: &'static [Field];
-    /// Reads a spec from its fields.
+    /// Parses the values of the fields.
     fn read(fields: &Fields<'_>) -> Result<Self, SpecError>;
-    /// Writes the fields, a space before each.
+    /// Writes the fields, each with a space before it.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// Returns the number of fields in all lists.
+/// Returns the total number of fields in the lists.
 pub(crate) const fn count(lists: &[&[Field]]) -> usize {
     let (mut sum, mut list) = (0, 0);
     while list < lists.len() {
@@ -198,7 +199,7 @@ pub(crate) const fn count(lists: &[&[Field]]) -> usize {
     sum
 }
 
-/// Returns the fields of all lists; `N` is their number.
+/// Returns the fields of all lists in order. `N` must be their number.
 pub(crate) const fn join<const N: usize>(lists: &[&[Field]]) -> [Field; N] {
     let mut all = [Field { name: "", holds: FieldKind::Flag }; N];
     let (mut end, mut list) = (0, 0);
@@ -214,11 +215,12 @@ pub(crate) const fn join<const N: usize>(lists: &[&[Field]]) -> [Field; N] {
     all
 }
 
-/// Declares a spec: a struct with its first word and its fields. In texts, a field has its own
-/// name, or the name after `as`. The value after `=` is the default if the text omits the field.
+/// Declares a spec: a struct with its first word and its fields. In texts, a field has its Rust
+/// name, or the name after `as`. The value after `=` is the default of a field that the text omits.
 ///
 /// `pub part` instead of `pub struct` declares fields that several specs share. A spec includes
-/// them by `..name: Part,` before its own fields. Texts and JSON list all fields on one level.
+/// these fields by `..name: Part,` before its own fields. Texts and JSON do not nest the shared
+/// fields.
 macro_rules! spec {
     (@absent) => { crate::generator::text::Value::absent() };
     (@absent $default:expr) => { Some($default) };
@@ -283,25 +285,25 @@ fn kinds() -> String {
 }
 
 impl SpecError {
-    /// Returns the error for a first word that names no kind.
+    /// Returns the error for a first word that is not a kind of kernel.
     pub(crate) fn unknown_kind(found: &str) -> SpecError {
         SpecError::Kind { found: shorten(found) }
     }
 }
 
-/// Shortens text for an error message.
+/// Shortens a text for an error message.
 fn shorten(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// Fields of a text, as unparsed words.
+/// Fields of a text whose values are not yet parsed.
 pub(crate) struct Fields<'t> {
     kind: &'static str,
     pairs: Vec<(&'t str, Option<&'t str>)>,
 }
 
 impl<'t> Fields<'t> {
-    /// Splits the words after the first into the fields of a kind.
+    /// Splits the words after the first word into the fields of the kind `T`.
     pub(crate) fn parse<T: Text>(words: impl Iterator<Item = &'t str>) -> Result<Fields<'t>, SpecError> {
         let kind = T::WORD;
         let mut pairs: Vec<(&str, Option<&str>)> = Vec::new();
@@ -319,7 +321,7 @@ impl<'t> Fields<'t> {
         Ok(Fields { kind, pairs })
     }
 
-    /// Returns the value of a field.
+    /// Parses the value of a field, or returns its default.
     pub(crate) fn value<V: Value>(
         &self,
         field: &'static str,
@@ -336,17 +338,17 @@ impl<'t> Fields<'t> {
     }
 }
 
-/// Type of a field's value.
+/// Type of the value of a spec's field.
 pub(crate) trait Value: Sized {
-    /// Kind of field.
+    /// Type of field that this Rust type stands for.
     const KIND: FieldKind;
-    /// Writes ` name=value`. Called only if the value differs from the default.
+    /// Writes ` name=value`. The caller omits fields that have their default.
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
-    /// Reads a value from text. `None` as text means a field name without `=`.
+    /// Parses a value. `None` stands for a field name without `=`.
     fn read(text: Option<&str>) -> Option<Self>;
-    /// Returns a description of valid values.
+    /// Returns a description of the valid values.
     fn expected_text() -> String;
-    /// Returns the value of a field that the text omits.
+    /// Returns the value of a field that the text omits, or `None` if the field is required.
     fn absent() -> Option<Self> {
         None
     }
@@ -392,7 +394,7 @@ impl Value for bool {
     const KIND: FieldKind = FieldKind::Flag;
 
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The caller omits a flag that is not set.
+        // The caller omits flags that are not set.
         write!(f, " {name}")
     }
 
@@ -469,13 +471,13 @@ impl Value for Format {
     }
 }
 
-/// A value that is one of a few words.
+/// A type whose values are written as words.
 pub(crate) trait Words {
     /// Returns the word of the value.
     fn word(self) -> &'static str;
 }
 
-/// Declares the words of a type.
+/// Declares the words of a type's values.
 macro_rules! words {
     ($type:ident { $($variant:ident $word:literal),* }) => {
         impl crate::generator::text::Words for $type {
@@ -503,7 +505,7 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-/// Writes and reads the words of graph IR as values of fields.
+/// Implements printing and parsing for types whose words are those of the graph IR.
 macro_rules! graph_words {
     ($($type:ident),*) => { $(
         impl Value for $type {
@@ -532,8 +534,8 @@ mod tests {
     use crate::catalogue::ROWS;
     use crate::{AttentionPart, Cache, Heads, KernelSpec, Scores};
 
-    /// Texts in printed form that the catalogue's rows do not cover: numbers at their limits,
-    /// optional fields set or not.
+    /// Texts in printed form, in addition to those of the catalogue: numbers at their limits, and
+    /// optional fields that are set or not.
     const TEXTS: &[&str] = &[
         "linear format=bf16 k=7 tile=3 n=3 bias residual shape=gemv",
         "linear format=q4_k_r16 x=a8_super_tile k=256 tile=32 n=32 shape=tiles",

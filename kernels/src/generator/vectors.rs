@@ -1,14 +1,14 @@
-//! Loops over rows in vectors: whole vectors first, then vectors of half the length, down to 1, for
-//! the remainder.
+//! Loops over the vectors of a row: whole vectors first, then for the remainder vectors of half the
+//! length each time, down to 1.
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
-/// Lower bound of all logits of models.
+/// Lower bound of the logits of all models.
 pub(crate) const LOWEST: f32 = -3.0e38;
 
-/// Runs `body` for every vector of a row of `n` elements: a loop over vectors of `lanes` lanes,
-/// then vectors of half the length, down to 1, for the remainder. The body gets the element offset
-/// and the lanes.
+/// Emits `body` for every vector of a row of `n` elements: first in a loop over vectors of `lanes`
+/// lanes. For the remainder, the number of lanes is halved each time, down to 1. `body` gets the
+/// element offset and the number of lanes.
 pub(crate) fn for_vectors(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -22,8 +22,8 @@ pub(crate) fn for_vectors(
     for_rest(b, lanes, n, &mut body);
 }
 
-/// Runs `body` like [`for_vectors`], with up to `most` whole vectors at a time. The body gets the
-/// element offset of the first vector, the lanes, and the number of vectors.
+/// Emits `body` like [`for_vectors`], but with up to `most` whole vectors at a time. `body` gets
+/// the element offset of the first vector, the number of lanes, and the number of vectors.
 pub(crate) fn for_bundles(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -42,7 +42,7 @@ pub(crate) fn for_bundles(
     for_rest(b, lanes, n, &mut |b, at, lanes| body(b, at, lanes, 1));
 }
 
-/// Runs `body` for the elements after the whole vectors.
+/// Emits `body` for the elements after the last whole vector.
 pub(crate) fn for_rest(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -60,21 +60,21 @@ pub(crate) fn for_rest(
     }
 }
 
-/// Reduction of vectors to a scalar in [`fold_row`].
+/// Reduction of the elements of a row to a scalar, for [`fold_row`].
 #[derive(Clone, Copy)]
 pub(crate) struct Fold {
-    /// Initial value of accumulators.
+    /// Initial value of all lanes of the accumulators.
     pub(crate) start: f32,
     /// Op that reduces a vector to one lane.
     pub(crate) reduce: Op,
-    /// Op that combines two lanes.
+    /// Op that combines two accumulators lane by lane.
     pub(crate) combine: Op,
 }
 
 pub(crate) const SUM: Fold = Fold { start: 0.0, reduce: Op::ReduceAdd, combine: Op::Add };
 
-/// Folds a row of `n` elements to a scalar. `vector` returns the next accumulator from the previous
-/// one, an element offset and the number of lanes.
+/// Reduces a row of `n` elements to a scalar. `vector` returns the next accumulator, given the
+/// previous one, an element offset and the number of lanes.
 pub(crate) fn fold_row(
     b: &mut KernelBuilder,
     lanes: u16,

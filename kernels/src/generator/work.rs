@@ -1,10 +1,11 @@
-//! Minimum work of a call, for GB/s and GOP/s: weight bytes to read, and multiply-adds.
+//! Minimum work of a call, for speeds in GB/s and GOP/s: the weight bytes to read, and the
+//! multiply-adds.
 
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 
 use crate::KernelSpec;
 
-/// Arithmetic of a kernel's multiply-adds.
+/// Number format of a kernel's multiply-adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Products of 8-bit integers, summed in integers.
@@ -16,7 +17,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// Returns the name of the type of the factors.
+    /// Returns the name of the factors' type.
     pub fn name(self) -> &'static str {
         match self {
             Arithmetic::Int8 => "int8",
@@ -26,15 +27,15 @@ impl Arithmetic {
     }
 }
 
-/// Work of a call.
+/// Bytes and operations of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Bytes of weights that are read, or of keys and values for attention. For other kernels, the
-    /// bytes of all buffers except scratch.
+    /// Number of bytes that must be read: those of weights, or of keys and values for attention.
+    /// For other kernels, the number of bytes of all buffers except scratch.
     pub bytes: u64,
-    /// Multiply-adds of products; each counts as two operations.
+    /// Number of multiply-adds. Each counts as two operations.
     pub multiply_adds: u64,
-    /// Arithmetic of the multiply-adds.
+    /// Number format of the multiply-adds.
     pub arithmetic: Arithmetic,
 }
 
@@ -45,8 +46,8 @@ impl Work {
     }
 }
 
-/// Returns the value of an affine size for these dims; `None` if it overflows or names something
-/// other than a dim.
+/// Returns the value of an affine expression for these dims. Returns `None` if it overflows, or if
+/// it contains variables.
 pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
     let known = std::cell::Cell::new(true);
     let value = size.evaluate(|atom| match atom {
@@ -59,7 +60,7 @@ pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
     known.get().then_some(value)
 }
 
-/// A kernel with values for its dims.
+/// A call of a kernel: the kernel with values for its dims.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// Kernel that is called.
@@ -69,7 +70,7 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns the number of bytes of a buffer; 0 if no buffer has this name.
+    /// Returns the number of bytes of the buffer with this name, or 0 if no buffer has it.
     pub fn bytes(&self, name: &str) -> u64 {
         let buffer = self.kernel.buffers.iter().find(|buffer| buffer.name == name);
         buffer.and_then(|buffer| evaluate(&buffer.size, self.dims)).map_or(0, |size| size.max(0).unsigned_abs())
@@ -82,7 +83,8 @@ impl Call<'_> {
     }
 }
 
-/// Returns the work of a call with these dims. Without a spec, only the bytes are known.
+/// Returns the work of a call with these dims. Without a spec, it has only bytes and no
+/// multiply-adds.
 pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
     let call = Call { kernel, dims };
     spec.map_or_else(|| Work::of_bytes(call.all_bytes()), |spec| spec.work(&call))

@@ -1,18 +1,19 @@
-//! Products with weights that have a scale for each row: integer sums over all columns.
+//! Products with weights that have one scale for each row: integer sums over all columns.
 //!
 //! ```text
 //! y[r][n] += float(sum over k of q[n][k] * x[r][k]  -  zero * sum[r]) * dx[r] * d[n]
 //! ```
 //!
-//! Integers are exact, so the order of sums does not matter. Every strategy gives the same bits on
-//! every target, tiles included. In memory, a strip's block of 64 columns of bytes is already a
-//! tile of `tile_dot_s8u8`: 16 groups of four columns times 16 rows. Only codes of four bits are
-//! unpacked for tiles, to a panel in scratch, once for all rows of an item.
+//! Integer arithmetic is exact, so the order of sums does not matter, and every strategy gives the
+//! same bits on every target, tile products included. A block of a byte format, 64 columns of a
+//! strip, already has the layout of a tile of `tile_dot_s8u8`: 16 groups of four columns times 16
+//! rows. Codes of four bits are unpacked for tile products, to a panel in scratch memory, once for
+//! all rows of an item.
 //!
 //! Groups of columns may have integer scales, which are multiples of the row's scale. A code times
-//! its multiple fits a byte. Unpacking computes 64 of these bytes in two instructions, and all
-//! other steps are the same as with bytes. Targets without products by fours multiply sums of two
-//! instead.
+//! its multiple fits in a byte. Unpacking computes 64 of these bytes in two instructions, and all
+//! other steps are those of bytes. Targets without `dot4_u8s8` multiply the sums of two products by
+//! the multiples instead.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP as STRIP_ROWS;
@@ -27,41 +28,44 @@ use crate::generator::buffer_offset::BufferOffset;
 use crate::linear;
 
 const STRIP: i64 = STRIP_ROWS as i64;
-/// Rows of a tile.
+/// Number of rows of a tile.
 const ROWS: i64 = 16;
-/// Columns of a tile.
+/// Number of columns of a tile.
 const STEP: i64 = 64;
-/// Bytes of a tile's row.
+/// Number of bytes of a tile's row.
 const LINE: i64 = 64;
-/// Bytes of a tile.
+/// Number of bytes of a tile.
 const TILE: i64 = 1024;
-/// Maximum sums in flight: together with sums of 16-bit words they fill 16 registers.
+/// Maximum number of sums that are computed at once without `dot4_u8s8`. Together with sums in
+/// 16-bit words, they fill 16 registers.
 const FEW_SUMS: usize = 4;
-/// Maximum sums in flight with products by fours, or with 32 registers.
+/// Maximum number of sums that are computed at once with `dot4_u8s8`, or with 32 registers.
 const SUMS: usize = 8;
-/// Weight rows of a panel.
+/// Number of weight rows of a panel.
 const PANEL_ROWS: i64 = 64;
 
 const BYTES: Type = Type::tile(Elem::I8, 16, 64);
 const SUM: Type = Type::tile(Elem::I32, 16, 16);
 
-/// Max columns: sums of bytes times bytes fit 32 bits, with and without the zero point.
+/// Maximum number of columns. Sums of products of bytes then fit in 32 bits, with and without the
+/// zero point.
 pub const MAX_COLUMNS: u32 = 1 << 16;
 
-/// Last stage of a product: turns integer sums of a row of activations and a strip into floats.
+/// Last stage of a product: converts the integer sums of a row of activations and a strip to
+/// floats, and adds them to the result.
 struct Ends<'p> {
     product: &'p Product,
     to: &'p Destination,
 }
 
 impl Ends<'_> {
-    /// Returns the offset of a field after the bytes of a row of `x`.
+    /// Returns the offset of a field of the tail of a row of `x`.
     fn of_row(&self, row: &Affine, field: &str) -> Affine {
         let Product { k, x_format, .. } = *self.product;
         row.clone() * row_bytes(x_format, k) + (i64::from(k) + x_format.tail_field(field) as i64)
     }
 
-    /// Adds the product of a row and a strip's part to the destination.
+    /// Adds the product of a row of activations and a part of a strip to the destination.
     fn add(&self, b: &mut KernelBuilder, row: &Affine, strip: &Affine, part: Part, sum: ValueId, zero: u8) {
         let Product { format, k, x, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.product;
         let sum = match zero {
@@ -89,12 +93,13 @@ impl Ends<'_> {
     }
 }
 
-/// Adds the product to the destination, by vectors.
+/// Adds the product to the destination, with vector instructions.
 pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to: &Destination, dots: Dots) {
     let parts = Part::all(product.vectors);
     let most = if dots == Dots::Dot4 { SUMS } else { FEW_SUMS };
     rows.for_sizes(b, |b, first, groups, count| {
-        // With a single row, a strip is read once, strictly forwards.
+        // With a single row of activations, all parts of a strip are multiplied together, so that
+        // the strip is read once, strictly forwards.
         let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
         b.for_each("strip", i64::from(product.tile) / STRIP, |b, strip| {
             b.for_each("group", groups, |b, group| {
@@ -108,7 +113,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to
     });
 }
 
-/// Product of several parts of a strip with several rows of activations.
+/// Product of several parts of a strip and several rows of activations.
 struct Vectors<'p> {
     ends: Ends<'p>,
     dots: Dots,
@@ -121,7 +126,8 @@ impl Vectors<'_> {
     fn multiply(&self, b: &mut KernelBuilder) {
         let Product { format, k, .. } = *self.ends.product;
         let count = self.parts.len() * self.rows.len();
-        // Few sums do not hide the latency, so each sum gets two chains.
+        // A few sums would not hide the latency of an addition, so each sum is divided into two
+        // chains.
         let chains = if count < FEW_SUMS { 2 } else { 1 };
         let zero = b.splat_int(self.parts[0].dwords(), 0);
         let columns = Columns { strip: self.source(), k: i64::from(k), parts: self.parts };
@@ -130,8 +136,8 @@ impl Vectors<'_> {
             self.sub_block(b, sub, &mut sums);
             sums
         });
-        // Magnitudes have their signs in the other factor, and no zero point. Scaled words have
-        // already subtracted the zero point.
+        // Formats with magnitudes put the sign on the other factor, and have no zero point. Scaled
+        // words have already subtracted the zero point.
         let without = has_magnitudes(format, self.dots) || self.scales_words();
         let zero = if without { 0 } else { linear::quants(format).zero_of_products() };
         for (p, part) in self.parts.iter().enumerate() {
@@ -146,22 +152,23 @@ impl Vectors<'_> {
         }
     }
 
-    /// Whether the multiples multiply sums of two products, which costs extra additions. Without
-    /// products by fours, a byte times its multiple would be too large for 16-bit sums. The zero
-    /// point is then also multiplied, so it is subtracted from the sums of two.
+    /// Whether sums of two products, instead of codes, are multiplied by the multiples. This costs
+    /// additional additions. Without `dot4_u8s8`, a byte times its multiple would be too large for
+    /// 16-bit sums. The multiple would then also apply to the zero point, so the zero point is
+    /// subtracted from the sums of two products.
     fn scales_words(&self) -> bool {
         self.dots == Dots::Dot2 && linear::quants(self.ends.product.format).multiples().is_some()
     }
 
-    /// Returns the source of the strip's codes.
+    /// Returns the reader of the strip's codes.
     fn source(&self) -> Source {
         let Product { format, k, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.ends.product;
         let offset = self.strip.clone() * super::strip_bytes(format, k) + w_at;
         Source { panel: false, format, dots: self.dots, buffer: w, offset }
     }
 
-    /// Adds the products of 32 columns: those of even groups to the first chain, those of odd
-    /// groups to the last.
+    /// Adds the products of 32 columns to the sums. Even groups of columns are added to the first
+    /// chain, odd groups to the last.
     fn sub_block(&self, b: &mut KernelBuilder, columns: &SubBlock, sums: &mut [ValueId]) {
         let Product { format, k, x, x_format, .. } = *self.ends.product;
         let SubBlock { source, first, sub, multiples } = columns;
@@ -179,8 +186,8 @@ impl Vectors<'_> {
         let magnitudes = has_magnitudes(format, self.dots);
         let scales_words = self.scales_words();
         let mut pairs: Vec<Option<ValueId>> = vec![None; count];
-        // The zero point times each row's sums of two, if several parts share these. A single part
-        // subtracts the zero point directly.
+        // Zero point times each row's sums of two activations, if several parts of the strip need
+        // it. A single part subtracts the zero point directly.
         let mut zeros: Vec<Option<ValueId>> = vec![None; rows.len()];
         for pair in 0..SUB / 8 {
             for (p, part) in self.parts.iter().enumerate() {
@@ -220,7 +227,7 @@ impl Vectors<'_> {
                     }
                 }
             }
-            // Maximum number of pairs whose sums fit a word.
+            // Maximum number of pairs of products whose sums fit in a word.
             let fit = (linear::quants(format).pairs_in_a_word() as i64 / 2).clamp(1, SUB / 8);
             if (pair + 1) % fit == 0 {
                 for (own, two) in pairs.iter_mut().enumerate() {
@@ -240,28 +247,30 @@ impl Vectors<'_> {
     }
 }
 
-/// All columns of a strip's parts, read a sub-block of 32 at a time.
+/// All columns of some parts of a strip, which are read in sub-blocks of 32.
 struct Columns<'p> {
     strip: Source,
     k: i64,
     parts: &'p [Part],
 }
 
-/// A sub-block of 32 columns, number `sub` from column `first` on. `source` begins at the same
-/// column.
+/// A sub-block of 32 columns: number `sub` after the column `first`. `source` begins at the column
+/// `first`.
 struct SubBlock {
     source: Source,
     first: Affine,
     sub: VarId,
-    /// Multiples of each part's codes, if groups of columns have scales: see [`Source::multiples`].
+    /// Multiples of the codes of each part, if groups of columns have scales. See
+    /// [`Source::multiples`].
     multiples: Vec<Vec<ValueId>>,
 }
 
-/// Computation for a sub-block, with the values carried from one sub-block to the next.
+/// Function that emits the computation for a sub-block. It takes and returns the values that are
+/// carried from one sub-block to the next.
 type OfSubBlock<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &SubBlock, &[ValueId]) -> Vec<ValueId>;
 
 impl Columns<'_> {
-    /// Runs `body` for every sub-block: in one loop, or in one loop for the columns of each scale.
+    /// Emits `body` for every sub-block: in one loop, or in one loop for the columns of each scale.
     fn for_sub_blocks(&self, b: &mut KernelBuilder, carried: &[ValueId], body: OfSubBlock<'_>) -> Vec<ValueId> {
         let format = self.strip.format;
         let Some(columns) = linear::quants(format).multiples() else {
@@ -285,10 +294,10 @@ impl Columns<'_> {
     }
 }
 
-/// Offsets in scratch memory, relative to its start in the buffer.
+/// Layout of scratch memory for tile products. Offsets are relative to its start.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Bytes of a strip in the panel; 0 if tiles are read from the weight.
+    /// Number of bytes of a strip in the panel, or 0 if tiles are read from the weight itself.
     strip: i64,
     x_at: i64,
     x_row: i64,
@@ -306,7 +315,7 @@ impl Layout {
     }
 }
 
-/// Whether codes are narrower than a byte, so tiles read them from a panel.
+/// Whether the format's codes are narrower than a byte. Tiles are then read from an unpacked panel.
 pub fn unpacks(format: Format) -> bool {
     linear::quants(format).low.bits < 8
 }
@@ -315,19 +324,19 @@ fn panel_rows(tile: u32) -> i64 {
     i64::from(tile).min(PANEL_ROWS)
 }
 
-/// Returns the number of bytes of weights that tiles read repeatedly: a panel, or weight rows of
-/// the same number.
+/// Returns the number of bytes of weights that tile products read repeatedly: a panel of at most
+/// `rows` rows, or the same rows of the weight.
 pub fn panel_bytes(k: u64, rows: u64) -> u64 {
     k.saturating_mul(rows.min(PANEL_ROWS.unsigned_abs()))
 }
 
-/// Returns the number of bytes of scratch memory of products by tiles: the panel, 16 rows of x for
-/// a partial tile, and four tiles of sums.
+/// Returns the number of bytes of scratch memory for tile products: the panel, 16 rows of x for a
+/// partial tile, and four tiles of sums.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
     Layout::new(format, x, k, tile).end
 }
 
-/// Adds the product to the destination, by tiles.
+/// Adds the product to the destination, with tile instructions.
 pub fn multiply_tiles(
     b: &mut KernelBuilder,
     product: &Product,
@@ -353,8 +362,8 @@ pub fn multiply_tiles(
     }
 }
 
-/// Rows of x that fill a tile: their offset, the number of the first row in the result, and the
-/// number of rows if the tile is partial.
+/// Source of up to 16 rows of x for a tile: their offset, and the index of the first row in the
+/// result. A partial tile also has the number of its rows.
 #[derive(Clone)]
 struct Source16 {
     buffer: BufferId,
@@ -363,19 +372,19 @@ struct Source16 {
     count: Option<DimId>,
 }
 
-/// Strips of a panel, and all rows.
+/// Strips of a panel, and all rows of the item.
 struct Group<'p> {
     ends: Ends<'p>,
     scratch: BufferOffset,
     layout: Layout,
     rows: tiles::Rows,
-    /// First strip.
+    /// Index of the first strip.
     first: Affine,
     strips: i64,
 }
 
 impl Group<'_> {
-    /// Unpacks the weight into the panel, if the product has one.
+    /// Unpacks the strips into the panel, if the format needs one.
     fn unpack(&self, b: &mut KernelBuilder) {
         let Product { format, k, vectors, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.ends.product;
         if !unpacks(format) {
@@ -430,12 +439,13 @@ impl Group<'_> {
         });
     }
 
-    /// Multiplies 16 or 32 rows with all strips: two strips at a time with 32 rows, four with 16,
-    /// so that four sums are in flight.
+    /// Multiplies 16 or 32 rows by all strips. With 32 rows, it takes two strips at a time, with 16
+    /// rows four strips, so that four sums are computed at once.
     fn block(&self, b: &mut KernelBuilder, x: &[Source16]) {
         let width = (4 / x.len() as i64).min(self.strips);
         let mut first = 0;
-        // Unrolls two iterations: a loop would need registers for its counter and pointers.
+        // Two iterations are unrolled, since a loop would need registers for its counter and
+        // pointers.
         if self.strips / width > 2 {
             b.for_each("column", self.strips / width, |b, i| self.micro(b, x, i * width, width));
             first = self.strips / width * width;
@@ -447,7 +457,8 @@ impl Group<'_> {
         }
     }
 
-    /// Micro-kernel: sums `x` times `width` strips from `strip` on, then computes the results.
+    /// Micro-kernel: sums the products of `x` and `width` strips from `strip` on, then converts the
+    /// sums to results.
     fn micro(&self, b: &mut KernelBuilder, x: &[Source16], strip: Affine, width: i64) {
         let Product { format, k, vectors, w: BufferOffset { buffer: w, at: w_at }, x_format, .. } = *self.ends.product;
         let BufferOffset { buffer: scratch, at } = self.scratch;

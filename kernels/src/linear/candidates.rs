@@ -1,11 +1,12 @@
-//! Candidates of the pass `tile`: kernels and item sizes for a weight's products, with their costs.
+//! Candidates for the pass `tile`: the kernels and item sizes for a weight's products, with their
+//! costs.
 //!
-//! A candidate is a kernel, the weight rows of an item and the max rows of activations of an item.
-//! All candidates read all columns of their weight rows, so sums stay in registers. Every candidate
-//! of a quantised weight gives the same bits, except tiles, which multiply bf16. For float weights,
-//! `gemv` sums in another order than `gemm` and `gemm6`. The time of a candidate is the larger of
-//! two times: the arithmetic, and the repeated reads from the cache level or memory that holds the
-//! bytes:
+//! A candidate is a kernel with two item sizes: the number of weight rows, and the maximum number
+//! of rows of activations. All candidates read all columns of their weight rows, so sums stay in
+//! registers. All candidates for a quantised weight give the same bits, except tile products, which
+//! multiply bf16. For float weights, `gemv` adds in another order than `gemm` and `gemm6`. The time
+//! of a candidate is the maximum of two times. One is that of the arithmetic. The other is that of
+//! repeated reads from the cache level or memory that holds the bytes:
 //!
 //! | kernel | reads again | how often |
 //! | --- | --- | --- |
@@ -22,15 +23,16 @@
 //! | `gemv`, `gemm`, pairs of bf16 | its rows of activations | for every two strips |
 //! | | a stretch of two strips | for every 4 rows |
 //!
-//! With few rows, the time of a kernel is the time to read its weight rows from memory. So all
-//! threads need equal shares of them. Items for few rows can therefore be divided in bands
+//! With few rows, the time of a kernel is the time to read its weight rows from memory, so all
+//! threads need equal numbers of them. Items for few rows can therefore be divided into bands
 //! ([`bands`]).
 //!
 //! Costs are in [`UNIT`]s of a cycle for each element of the weight. They were measured on AVX-512
 //! with byte products (Zen 4, Sapphire Rapids), at the row counts where two kernels take the same
-//! time. Unpacking pays from 6 rows. By vectors, 16 rows take an eighth of a cycle. A block of 16
-//! rows by tiles takes as long; three quarters of that convert the weight to bf16. All costs grow
-//! in proportion for shorter vectors, and where a product of bytes takes two instructions.
+//! time. Unpacking has a benefit from 6 rows on. With vector instructions, 16 rows take an eighth
+//! of a cycle. With tiles, the first block of 16 rows takes as long; three quarters of that time
+//! convert the weight to bf16. All costs are proportionally higher for shorter vectors, and on
+//! targets where a product of bytes takes two instructions.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -39,115 +41,125 @@ use ixc_targets::{CoreCaches, Target};
 use super::{MatmulStrategy, by_rows, packed, takes, tiles};
 use crate::generator::generate::Vectors;
 
-/// Unit of costs, as a fraction of a cycle.
+/// Unit of costs in cycles.
 pub const UNIT: f64 = 1.0 / 2048.0;
-/// Cost of a row of activations by `gemv`, which unpacks a strip for every four rows (`gemm`: for
-/// every eight).
+/// Cost of a row of activations with `gemv`, which unpacks a strip for every four rows. `gemm`
+/// unpacks for every eight rows.
 const GEMV_ROW: f64 = 18.0;
-/// Cost of a row without unpacking: pairs of bf16 in a float weight. 16 rows take an eighth of a
-/// cycle.
+/// Cost of a row of activations without unpacking: bf16 pairs times a float weight. 16 rows take an
+/// eighth of a cycle.
 const PAIRS_ROW: f64 = 16.0;
-/// Cost of a row of activations by `gemm`, or by `gemm6`, which gives the same bits. Both become
-/// better than `gemv` at the same number of rows.
+/// Cost of a row of activations with `gemm`, or with `gemm6`, which gives the same bits. Both
+/// become faster than `gemv` at the same number of rows.
 const GEMM_ROW: f64 = 15.0;
-/// Cost of `gemm` before its first row. With this value, `gemm` and `gemv` cost the same at 6 rows.
+/// Cost of `gemm` that does not depend on the number of rows. With this value, `gemm` and `gemv`
+/// cost the same at 6 rows.
 const GEMM_UNPACK: f64 = 16.0;
-/// Cost of a block of 16 rows by tiles: 1/32 of a cycle, even if the block is partial.
+/// Cost of a block of 16 rows of activations with tiles: 1/32 of a cycle, even if the block is
+/// partial.
 const TILES_BLOCK: f64 = 64.0;
-/// Cost of converting the weight to bf16: three times the cost of a block of rows.
+/// Cost of converting the weight to bf16: three times the cost of a block of 16 rows.
 const TILES_UNPACK: f64 = 192.0;
-/// Cost of unpacking four bits to bytes for tiles.
+/// Cost of unpacking codes of four bits to bytes for tiles.
 const TILES_BYTES: f64 = 48.0;
-/// Cost of multiplying codes by their multiples: four more instructions for 128 bytes.
+/// Cost of multiplying codes by their multiples: four additional instructions for 128 bytes.
 const TILES_MULTIPLES: f64 = 32.0;
-/// Bytes of a bf16.
+/// Number of bytes of a bf16.
 const BF16_BYTES: f64 = 2.0;
-/// Cost factor of f32: a product takes a multiply-add, while a byte takes a quarter of an
-/// instruction.
+/// Factor on the costs for f32 products: a product takes one lane of a multiply-add, while a
+/// product of bytes takes a quarter of a lane.
 const FLOAT_PRODUCTS: f64 = 4.0;
-/// Cost factor of bf16 in pairs: a product takes half a multiply-add.
+/// Factor on the costs for products of bf16 pairs: a product takes half a lane.
 const BF16_PRODUCTS: f64 = 2.0;
-/// Cost factor of bytes on targets without an instruction for four products. They take one
-/// instruction for pairs of products, and one that adds the pairs.
+/// Factor on the costs for byte products on targets without an instruction for four products. These
+/// take one instruction for pairs of products, and another one that adds the pairs.
 const PAIRS_OF_PRODUCTS: f64 = 2.0;
-/// Vector length in bytes for which costs were measured.
+/// Vector length in bytes of the machines on which costs were measured.
 const MEASURED_VECTOR: f64 = 64.0;
 
-/// Bytes that a core's vectors read in a cycle from L1, L2, L3 and memory. L1 has two loads of 32
-/// bytes; L2 has half of that, and L3 half again. Memory is a core's share of a socket's. The last
-/// two are assumptions. Reads of several levels run in parallel.
+/// Bytes per cycle that a core's vector instructions read from L1, L2, L3 and memory. L1 has two
+/// loads of 32 bytes, L2 half of that, and L3 half of L2. The value for memory is a core's fraction
+/// of the socket's bandwidth. The last two are assumptions. Reads from several levels run in
+/// parallel.
 const BYTES_PER_CYCLE: [f64; 4] = [64.0, 32.0, 16.0, 3.0];
-/// Bytes that a core's tile loads read in a cycle, measured on an Emerald Rapids. A tile of 1 KiB
-/// takes 8 cycles of the load ports, 17 to 40 from L2, and 107 to 127 from L3.
+/// Bytes per cycle that a core's tile loads read from L1, L2, L3 and memory, measured on an Emerald
+/// Rapids. A tile of 1 KiB takes 8 cycles of the load ports, 17 to 40 cycles from L2, and 107 to
+/// 127 from L3.
 const TILE_BYTES_PER_CYCLE: [f64; 4] = [128.0, 36.0, 9.0, 3.0];
-/// Minimum cores that read the same rows of activations, each with other weight rows. L3 holds
-/// these rows once.
+/// Minimum number of cores that read the same rows of activations, each with other weight rows. L3
+/// needs only one copy of these rows.
 const SHARING: u64 = 8;
 
-/// Weight rows of an item of vector kernels: 32 rows of a `q4_k` weight of 2048 columns are 36 KiB.
+/// Possible numbers of weight rows of an item for vector kernels. 32 rows of a `q4_k` weight of
+/// 2048 columns have 36 KiB.
 const VECTOR_ITEMS: [u64; 2] = [16, 32];
-/// Weight rows of an item of tile products: two or four tiles of 16; with four, a block of 16 rows
-/// has four sums in flight.
+/// Possible numbers of weight rows of an item for tile products: two or four tiles of 16 rows. With
+/// four tiles, a block of 16 rows of activations has four sums that are computed at once.
 const TILES_ITEMS: [u64; 2] = [32, 64];
-/// Max rows of an item of vector kernels. More than 12 groups of 8 rows give no further gain from
-/// an unpacked strip.
+/// Possible maximum numbers of rows of activations for vector kernels. An unpacked strip for more
+/// than 12 groups of 8 rows has no further benefit.
 const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
-/// Max rows of an item of `gemm6`, whose groups are 12 rows.
+/// Possible maximum numbers of rows of activations for `gemm6`, whose groups have 12 rows.
 const SIXES_CHUNKS: [u32; 5] = [12, 24, 36, 48, 96];
-/// Max rows of an item of tile products: with 256 rows a fifth of the time is unpacking.
+/// Possible maximum numbers of rows of activations for tile products. With 256 rows, a fifth of the
+/// time is unpacking.
 const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, tiles::MAX_TASK_ROWS as u32];
 
-/// Max columns of weights with a scale for each row: their integer sums fit 32 bits.
+/// Maximum number of columns of weights with a scale for each row. Their integer sums then fit in
+/// 32 bits.
 pub const MAX_COLUMNS_BY_ROWS: u64 = by_rows::MAX_COLUMNS as u64;
 
-/// A weight with the properties that its products depend on.
+/// Properties of a weight that determine its products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Weight {
-    /// Format that kernels read.
+    /// Format of the weight that kernels read.
     pub format: Format,
     /// Format of the activations.
     pub x: Format,
-    /// Rows of the weight, or of each expert.
+    /// Number of rows of the weight, or of each expert's matrix.
     pub n: u64,
-    /// Columns of the weight.
+    /// Number of columns of the weight.
     pub k: u64,
-    /// Weights that a kernel multiplies together: 2 for gate and up. Their sums share the cache, so
-    /// an item has half the rows.
+    /// Number of weights that a kernel multiplies together: 2 for gate and up. Their sums share the
+    /// cache, so an item has half as many rows of each.
     pub products: u32,
-    /// Weight rows of an item are a multiple of this block length, in which results are quantised.
+    /// Block length in which results are quantised, otherwise 1. The number of weight rows of an
+    /// item must be a multiple of it.
     pub block: u64,
-    /// Weight rows of a band are a multiple of this: the number of results that are quantised
-    /// together.
+    /// Number of results that are quantised together. The number of weight rows of a band must be a
+    /// multiple of it.
     pub sub_block: u64,
 }
 
 impl Weight {
-    /// Returns the number of bytes that an item of `rows` weight rows reads from all its weights.
+    /// Returns the number of bytes that an item of `rows` weight rows reads from all weights of the
+    /// kernel.
     pub fn bytes(&self, rows: u64) -> u64 {
         let row = self.format.row_bytes(self.k).unwrap_or(u64::MAX);
         row.saturating_mul(rows).saturating_mul(self.products.into())
     }
 }
 
-/// Bytes that an item reads repeatedly.
+/// Bytes that an item reads repeatedly, so they should stay in a cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reuse {
     /// Name of the bytes, for messages.
     pub what: &'static str,
-    /// Bytes that must stay in a cache for any number of rows of activations.
+    /// Number of these bytes that does not depend on the rows of activations.
     fixed: u64,
-    /// Bytes of other data that must fit in the same cache.
+    /// Number of bytes of other data that must fit in the same cache.
     beside: u64,
-    /// Bytes per row of activations that must stay in the cache, and the max rows.
+    /// Number of these bytes for each row of activations, and the maximum number of rows.
     row: (u64, u32),
-    /// Whether other cores read the same bytes.
+    /// Whether other cores read the same bytes, so that they are in a shared cache only once.
     shared: bool,
-    /// Bytes read for each element of the weight and row of activations.
+    /// Number of bytes read, for each element of the weight and each row of activations.
     reads: f64,
 }
 
 impl Reuse {
-    /// Returns the number of bytes that must stay in a cache for an item with its max rows.
+    /// Returns the number of bytes that must stay in a cache, for an item with the maximum number
+    /// of rows.
     pub fn bytes(&self) -> u64 {
         self.bytes_of_rows(self.row.1)
     }
@@ -156,7 +168,7 @@ impl Reuse {
         self.row.0.saturating_mul(rows.into()).saturating_add(self.fixed)
     }
 
-    /// Returns the cache level that holds the bytes.
+    /// Returns the lowest cache level that is large enough for the bytes.
     pub fn level(&self, caches: &CoreCaches) -> Level {
         let l3 = caches.l3.saturating_mul(if self.shared { SHARING } else { 1 });
         [(Level::L1, caches.l1d), (Level::L2, caches.l2), (Level::L3, l3)]
@@ -166,47 +178,49 @@ impl Reuse {
     }
 }
 
-/// A kernel and the sizes of its items, for a weight's products.
+/// A kernel for a weight's products, with the sizes of its items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// Kernel for the products of the weight.
+    /// Kernel for the products.
     pub strategy: MatmulStrategy,
-    /// Weight rows of an item.
+    /// Number of weight rows of an item.
     pub rows: u64,
-    /// Max rows of activations of an item.
+    /// Maximum number of rows of activations of an item.
     pub row_chunk: u32,
-    /// Bytes that an item with the max rows reads repeatedly.
+    /// Bytes that an item with the maximum number of rows reads repeatedly.
     pub reuse: Vec<Reuse>,
-    /// Arithmetic, in units per element of the weight, before the first row.
+    /// Cost of arithmetic that does not depend on the rows of activations, in units for each
+    /// element of the weight.
     unpack: f64,
-    /// Arithmetic, in units per element of the weight, for a block of rows; and the rows of a
-    /// block.
+    /// Cost of arithmetic for a block of rows of activations, in units for each element of the
+    /// weight, and the number of rows of a block.
     block: (f64, u32),
 }
 
-/// Cache level of bytes that are read repeatedly.
+/// Cache level that holds bytes which are read repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// L1 data cache.
     L1,
     /// L2 cache.
     L2,
-    /// A core's share of the L3 cache.
+    /// A core's part of the L3 cache.
     L3,
     /// Memory: no cache holds the bytes.
     Memory,
 }
 
 impl Candidate {
-    /// Returns the arithmetic for an element of the weight and `rows` rows of activations, in
-    /// [`UNIT`]s.
+    /// Returns the cost of arithmetic in [`UNIT`]s, for an element of the weight and `rows` rows of
+    /// activations.
     pub fn arithmetic(&self, rows: u32) -> f64 {
         let (block, size) = self.block;
         self.unpack + block * f64::from(rows.div_ceil(size))
     }
 
-    /// Returns the cost of an element and a row at an item's maximum rows, in [`UNIT`]s: arithmetic
-    /// or reads, whichever is larger.
+    /// Returns the cost in [`UNIT`]s of an element of the weight and one row of activations, for an
+    /// item with the maximum number of rows. It is the maximum of the costs of arithmetic and of
+    /// reads.
     pub fn cost_of_a_row(&self, caches: &CoreCaches) -> f64 {
         let speeds = match self.strategy {
             MatmulStrategy::Tiles => TILE_BYTES_PER_CYCLE,
@@ -218,7 +232,7 @@ impl Candidate {
     }
 }
 
-/// Returns the possible weight rows of an item, in ascending order.
+/// Returns the possible numbers of weight rows of an item, in ascending order.
 pub fn item_rows(weight: &Weight, target: Target) -> Vec<u64> {
     let sizes = if has_tiles(weight, target) { TILES_ITEMS } else { VECTOR_ITEMS };
     let mut rows: Vec<u64> = sizes.map(|rows| whole_strips(rows.next_multiple_of(weight.block).min(weight.n))).to_vec();
@@ -226,16 +240,16 @@ pub fn item_rows(weight: &Weight, target: Target) -> Vec<u64> {
     rows
 }
 
-/// Returns the weight rows of the possible bands of items with `rows` weight rows, in ascending
-/// order.
+/// Returns the possible numbers of weight rows of a band, for items of `rows` weight rows, in
+/// ascending order.
 pub fn bands(weight: &Weight, rows: u64) -> Vec<u64> {
     let smallest = VECTOR_ITEMS[0].next_multiple_of(weight.sub_block.max(1));
     let sizes = std::iter::successors(Some(smallest), |band| band.checked_mul(2)).take_while(|band| *band < rows);
     sizes.filter(|band| rows.is_multiple_of(*band)).collect()
 }
 
-/// Returns all candidates of items with `rows` weight rows, in the order in which they become the
-/// fastest as rows of activations increase.
+/// Returns all candidates for items of `rows` weight rows. They are in the order in which they
+/// become the fastest as the number of rows of activations grows.
 pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> {
     let items = Items::new(weight, rows, target);
     let floats = !weight.format.activation().is_quantised();
@@ -264,8 +278,8 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     if has_tiles(weight, target) && rows.is_multiple_of(TILES_ITEMS[0]) {
         let chunks = &TILES_CHUNKS[..];
         found.extend(match weight.format.has_row_scale() {
-            // A product of bytes costs half of a product of bf16. Four-bit codes become bytes in
-            // two instructions for 128 of them.
+            // A product of bytes costs half as much as a product of bf16. Two instructions unpack
+            // 128 four-bit codes to bytes.
             true => {
                 let multiplied = items.strips.quants().is_some_and(|codec| codec.multiples().is_some());
                 let bytes = if by_rows::unpacks(items.strips) { TILES_BYTES } else { 0.0 };
@@ -273,8 +287,8 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
                 let arithmetic = Arithmetic { unpack, block: TILES_BLOCK / 2.0, block_rows: 16 };
                 items.candidates(MatmulStrategy::Tiles, chunks, arithmetic, |chunk| items.tile_reads_by_rows(chunk))
             }
-            // The other formats multiply bf16, for any format of the weight: all weight rows of a
-            // chunk of columns, then the next chunk.
+            // Tile products of all other formats multiply bf16. They multiply all weight rows of a
+            // chunk of columns, and then those of the next chunk.
             false => {
                 let arithmetic = Arithmetic { unpack: TILES_UNPACK, block: TILES_BLOCK, block_rows: 16 };
                 items.candidates(MatmulStrategy::Tiles, chunks, arithmetic, |chunk| items.tile_reads(chunk))
@@ -284,23 +298,23 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     found
 }
 
-/// Units of arithmetic for an element of the weight.
+/// Costs of a kernel's arithmetic, in units for each element of the weight.
 #[derive(Clone, Copy)]
 struct Arithmetic {
-    /// Units before the first row of activations.
+    /// Cost that does not depend on the rows of activations.
     unpack: f64,
-    /// Units for a block of rows.
+    /// Cost for a block of rows of activations.
     block: f64,
-    /// Rows of a block.
+    /// Number of rows of a block.
     block_rows: u32,
 }
 
-/// Items with a given number of weight rows, for a target.
+/// Items with a given number of weight rows, for one weight and target.
 struct Items<'a> {
     weight: &'a Weight,
     rows: u64,
     vectors: Vectors,
-    /// Format of the weight's strips.
+    /// Format of the strips: the weight's format, or its packed form.
     strips: Format,
 }
 
@@ -309,18 +323,18 @@ impl Items<'_> {
         Items { weight, rows, vectors: Vectors::for_target(target), strips: super::strips_of(weight.format) }
     }
 
-    /// Whether activations are pairs of bf16, for `dot2_bf16`.
+    /// Whether activations are bf16 pairs, for products with `dot2_bf16`.
     fn has_pairs(&self) -> bool {
         packed::pairs::takes(self.weight.x)
     }
 
-    /// Whether strips are unpacked to a panel.
+    /// Whether kernels unpack strips to a panel.
     fn has_panels(&self) -> bool {
         packed::unpacks(self.strips, self.weight.x, self.vectors)
     }
 
-    /// Returns the candidates of a kernel: one for each of the `chunks`, the max rows of
-    /// activations of an item.
+    /// Returns the candidates of a kernel. There is one for each of the `chunks`, the possible
+    /// maximum numbers of rows of activations.
     fn candidates(
         &self,
         strategy: MatmulStrategy,
@@ -338,12 +352,12 @@ impl Items<'_> {
         chunks.map(candidate).collect()
     }
 
-    /// Returns reads of a chunk's rows of activations, of `row` bytes each.
+    /// Returns the repeated reads of an item's rows of activations. Each row has `row` bytes.
     fn x_rows(&self, chunk: u32, row: u64, reads: f64) -> Reuse {
         Reuse { what: "rows of activations", fixed: 0, beside: 0, row: (row, chunk), shared: true, reads }
     }
 
-    /// Returns reads of `fixed` bytes for each chunk of rows of activations.
+    /// Returns the repeated reads of `fixed` bytes that do not depend on the rows of activations.
     fn fixed_reads(&self, what: &'static str, fixed: u64, chunk: u32, reads: f64) -> Reuse {
         Reuse { what, fixed, beside: 0, row: (0, chunk), shared: false, reads }
     }
@@ -375,18 +389,18 @@ impl Items<'_> {
         vec![self.x_rows(chunk, row, each(x) / self.rows as f64), weight]
     }
 
-    /// Returns the number of bytes of a chunk's sums.
+    /// Returns the number of bytes of an item's sums.
     fn sum_bytes(&self, chunk: u32) -> u64 {
         u64::from(self.weight.products * chunk) * self.rows * size_of::<f32>() as u64
     }
 
-    /// Returns the repeated reads of tile products of a weight with a scale for each row.
+    /// Returns the repeated reads of tile products with a weight that has a scale for each row.
     fn tile_reads_by_rows(&self, chunk: u32) -> Vec<Reuse> {
         let Weight { k, products, .. } = *self.weight;
         let fixed = by_rows::panel_bytes(k, self.rows);
         let of_panel = 1.0 / self.rows.min(TILES_ITEMS[1]) as f64;
         let panel = self.fixed_reads("panel", fixed, chunk, 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]));
-        // The sums of gate and up are kept in scratch memory.
+        // If the kernel multiplies gate and up, their sums are stored in scratch memory.
         let sums = if products > 1 { self.sum_bytes(chunk) } else { 0 };
         vec![Reuse { beside: fixed + sums, ..self.x_rows(chunk, k, of_panel) }, panel]
     }
@@ -401,7 +415,7 @@ impl Items<'_> {
         let again = Reuse { what: "columns of activations", beside, ..self.x_rows(chunk, of_chunk, reads) };
         let of_row = k.saturating_mul(BF16_BYTES as u64);
         let all = Reuse { beside, ..self.x_rows(chunk, of_row, BF16_BYTES / self.rows as f64) };
-        // Sums are loaded and stored, and a chunk of activations is read in between.
+        // For each chunk of columns, sums are loaded and stored; activations are read in between.
         let reads = (2 * leaves) as f64 * size_of::<f32>() as f64 / k.max(1) as f64;
         let row = u64::from(products) * self.rows * size_of::<f32>() as u64;
         let beside = of_chunk.saturating_mul(chunk.into());
@@ -410,20 +424,20 @@ impl Items<'_> {
     }
 }
 
-/// Rounds down to whole strips, unless there is less than one strip.
+/// Rounds a number of rows down to whole strips, unless it is less than one strip.
 pub fn whole_strips(rows: u64) -> u64 {
     if rows > STRIP as u64 { rows / STRIP as u64 * STRIP as u64 } else { rows }
 }
 
-/// Whether tiles can multiply with these activations.
+/// Whether the target has tile products with the weight's activations.
 fn has_tiles(weight: &Weight, target: Target) -> bool {
     target.isa().tile_registers > 0
         && weight.format.tile_activation() == Some(weight.x)
         && takes(weight.format, weight.x)
 }
 
-/// Whether a float weight is multiplied with pairs of bf16. If so, nothing is unpacked, so `gemm`
-/// has no advantage.
+/// Whether a float weight is multiplied as bf16 pairs. If so, no unpacking is needed, so `gemm` has
+/// no advantage.
 fn packed_floats_by_pairs(weight: &Weight, target: Target) -> bool {
     !weight.format.activation().is_quantised() && has_tiles(weight, target)
 }

@@ -1,25 +1,25 @@
-//! Cut of a product's kernel: the fields of a spec that a tuner changes.
+//! Fields of a product's spec that a tuner changes.
 
 use super::candidates::Weight;
 use super::pace::Pace;
 use super::{Linear, MatmulStrategy, Swiglu};
 use crate::KernelSpec;
 
-/// Cut of a product.
+/// Kernel, item size and pace of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductCut {
-    /// The weight, with the properties that its products depend on.
+    /// Properties of the weight that determine its products.
     pub weight: Weight,
     /// Kernel for the product.
     pub strategy: MatmulStrategy,
-    /// Weight rows of an item.
+    /// Number of weight rows of an item.
     pub tile: u32,
     /// Prefetch distance and unrolling.
     pub pace: Pace,
 }
 
 impl ProductCut {
-    /// Returns the cut of a spec; `None` if it is not a product with a weight.
+    /// Returns these fields of a spec, or `None` if the spec is not a product with a weight.
     pub fn from_spec(spec: &KernelSpec) -> Option<ProductCut> {
         if let KernelSpec::Linear(Linear { format, x, k, tile, n, strategy, pace, .. }) = *spec {
             let weight = Weight { format, x, n: n.into(), k: k.into(), products: 1, block: 1, sub_block: 1 };
@@ -31,8 +31,8 @@ impl ProductCut {
         Some(ProductCut { weight, strategy, tile, pace })
     }
 
-    /// Returns the same product with items of `tile` weight rows and at most `rows` rows of
-    /// activations, with another pace. Returns `None` like [`ProductCut::from_spec`].
+    /// Returns the same product with another item size and pace: `tile` weight rows, and at most
+    /// `rows` rows of activations. Returns `None` in the same cases as [`ProductCut::from_spec`].
     pub fn other(spec: &KernelSpec, tile: u32, rows: u32, pace: Pace) -> Option<KernelSpec> {
         if let KernelSpec::Linear(linear) = spec {
             return Some(Linear { tile, pace, ..*linear }.into());

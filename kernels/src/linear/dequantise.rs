@@ -8,7 +8,7 @@ use super::packed::panel;
 use super::{LANES, SUB, for_vectors};
 use crate::linear;
 
-/// Writes `n` elements of the row at `offset` of `w` to `y`.
+/// Writes `n` elements of the weight row at `offset` of `w` to `y`, as f32.
 pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId, offset: Affine, y: BufferId) {
     if let Codec::Float(float) = format.codec() {
         for_vectors(b, LANES, n, |b, at, lanes| {
@@ -94,7 +94,7 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
     });
 }
 
-/// Returns scale `number` of those that [`Block::scales`] returned.
+/// Returns one of the scales that [`Block::scales`] returned: that at index `number`.
 fn scale(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -> ValueId {
     let byte = b.op_imm(Op::Extract, Type::i8(1), &[bytes], number);
     let extend = match scales {
@@ -109,7 +109,7 @@ fn scale(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -> 
     b.same(Op::And, &[scale, mask])
 }
 
-/// Returns the minimum that belongs to a scale.
+/// Returns the minimum at index `number`, which belongs to the scale at the same index.
 fn minimum(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -> ValueId {
     let together = scales == Scales::Nibbles16;
     let byte = b.op_imm(Op::Extract, Type::i8(1), &[bytes], if together { number } else { number + 8 });
@@ -117,7 +117,7 @@ fn minimum(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -
     if together { b.shift(Op::ShrU, minimum, 4) } else { minimum }
 }
 
-/// Returns `d` times an integer, in all lanes.
+/// Returns an integer times `d`, as f32 in all lanes.
 fn scale_integer(b: &mut KernelBuilder, integer: ValueId, d: ValueId) -> ValueId {
     let s = b.op(Op::ToF32, Type::f32(1), &[integer]);
     let v = b.mul(d, s);

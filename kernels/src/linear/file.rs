@@ -1,5 +1,5 @@
-//! Blocks in the layout of a model file: codes, scales and floats of a row, at the bit positions
-//! that the codec gives.
+//! Reader of blocks in the layout of model files: codes, scales and floats of a row, at the bit
+//! positions that the codec gives.
 
 mod numbers;
 
@@ -12,9 +12,9 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 use crate::linear;
 pub use numbers::{number_bits, numbers, whole};
 
-/// Type of a sub-block's codes.
+/// Type of a vector with the codes of a sub-block.
 pub const BYTES: Type = Type::i8(SUB as u16);
-/// Elements of half a sub-block.
+/// Number of elements of half a sub-block.
 const HALF: usize = SUB / 2;
 
 /// A block of a weight row in memory.
@@ -30,18 +30,18 @@ impl Block {
         linear::quants(self.format)
     }
 
-    /// Returns the address of a field.
+    /// Returns the offset of a field of the block.
     pub fn field(&self, name: &str) -> Affine {
         self.offset.clone() + self.format.field(name) as i64
     }
 
-    /// Returns float `at` of the block's field `name`, as f32.
+    /// Returns the float at index `at` of the block's field `name`, as f32.
     pub fn number(&self, b: &mut KernelBuilder, name: &str, at: i64) -> ValueId {
         let number = self.codec().number(name);
         numbers(b, number, 1, self.buffer, self.field(name) + at * number.bytes() as i64)
     }
 
-    /// Returns the codes of a sub-block of 32 elements, a byte each.
+    /// Returns the codes of a sub-block of 32 elements, each in one byte.
     pub fn codes(&self, b: &mut KernelBuilder, sub: i64) -> ValueId {
         let codec = self.codec();
         match (codec.codes, &codec.high) {
@@ -56,8 +56,8 @@ impl Block {
         }
     }
 
-    /// Returns a sub-block's digits. A run has at least two bytes, so both bytes of a 16-bit word
-    /// have the same digit number.
+    /// Returns the codes of a sub-block that are base-3 digits. A run has at least two bytes, so
+    /// both bytes of a 16-bit word contain the code at the same digit index.
     fn digits(&self, b: &mut KernelBuilder, all: &'static [Digits], sub: i64) -> ValueId {
         let halves = [0, 1].map(|half| {
             let first = (2 * sub as usize + half) * HALF;
@@ -65,7 +65,7 @@ impl Block {
             let at = self.field(digits.field) + byte as i64;
             match digits.run {
                 HALF.. => b.load(Type::i8(HALF as u16), self.buffer, at),
-                // Loads the same four bytes again, shifted to the next digits.
+                // The same four bytes are loaded again, and shifted to their next digits.
                 4 => {
                     let four = b.load_splat(Type::i32(HALF as u16 / 4), self.buffer, at);
                     b.bitcast(Type::i8(HALF as u16), four)
@@ -95,7 +95,8 @@ impl Block {
         b.bitcast(BYTES, both)
     }
 
-    /// Returns a sub-block's bits of a plane, shifted to bit `to` of a byte.
+    /// Returns the bits that a plane has of a sub-block's codes. They are shifted to bit `to` of
+    /// each byte.
     fn plane(&self, b: &mut KernelBuilder, plane: &Plane, sub: i64, to: i64) -> ValueId {
         let (byte, from) = plane.place(sub as usize * SUB);
         let (at, from, width) = (self.field(plane.field) + byte as i64, from as i64, plane.bits as i64);
@@ -110,13 +111,14 @@ impl Block {
                 let bytes = b.load(BYTES, self.buffer, at);
                 moved(b, bytes, from)
             }
-            // The two runs use different bits of the same bytes.
+            // The two halves of the sub-block use different bits of the same bytes.
             (16, _) => {
                 let bytes = b.load(Type::i8(16), self.buffer, at);
                 let (low, high) = (moved(b, bytes, from), moved(b, bytes, from + width));
                 b.op(Op::Concat, BYTES, &[low, high])
             }
-            // Eight bytes, twice: first the low bits, then the high bits.
+            // The same eight bytes are loaded twice: their low bits come first, then their high
+            // bits.
             (8, 4) => {
                 let ty = Type::i8(16);
                 let bytes = b.load(ty, self.buffer, at);
@@ -124,8 +126,8 @@ impl Block {
                 let halves = [Op::UnpackLo, Op::UnpackHi].map(|op| b.op_imm(op, ty, &[low, high], 8));
                 b.op(Op::Concat, BYTES, &halves)
             }
-            // A byte has four neighbouring codes: each byte is repeated four times, and each lane
-            // keeps its own code.
+            // Each byte has the codes of four neighbouring elements. It is repeated four times, and
+            // each lane keeps its own code.
             (1, 2) => {
                 let eight = b.load(Type::i8(8), self.buffer, at);
                 let both = b.op(Op::Concat, Type::i8(16), &[eight, eight]);
@@ -151,7 +153,7 @@ impl Block {
         }
     }
 
-    /// Returns the codes of a sub-block by a grid.
+    /// Returns the codes of a sub-block that is stored as indices of a grid.
     fn grid_codes(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
         let numbers = self.grid_indices(b, grid, sub);
         let mut entries = b.op_imm(Op::Lookup, b.ty(numbers), &[numbers], grid.table as i64);
@@ -161,7 +163,7 @@ impl Block {
         let places = match grid.len {
             4 => b.bitcast(BYTES, entries),
             _ => {
-                // Four low nibbles of each entry, then four high ones.
+                // The four low nibbles of each entry come first, then the four high ones.
                 let ty = Type::i8(BYTES.lanes / 2);
                 let both = b.bitcast(ty, entries);
                 let (low, high) = (bits(b, both, Shift::NONE, 15), bits(b, both, Shift::right(4), 15));
@@ -175,17 +177,17 @@ impl Block {
             Signs::Bits { field } => self.plane(b, &Plane::new(field, 1, 1), sub, to),
             Signs::Words { .. } | Signs::AboveIndex => {
                 let signs = self.sevens(b, grid, sub);
-                // The lowest byte of each dword has the signs.
+                // The lowest byte of each dword has eight signs.
                 let top = each_bit(b, signs, 4);
                 bits(b, top, Shift::right(7 - to), 1 << to)
             }
-            // Entries of the grid already contain these signs.
+            // The entries of such a grid contain the signs already.
             Signs::Common { .. } => return places,
         };
         b.same(Op::Or, &[places, signs])
     }
 
-    /// Returns the indices of a sub-block, in dwords.
+    /// Returns the grid indices of a sub-block, each in a dword.
     fn grid_indices(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
         let dwords = Type::i32(grid.each() as u16);
         match grid.index {
@@ -206,8 +208,8 @@ impl Block {
         }
     }
 
-    /// Returns the bits of a sub-block's indices above a byte, with other bits between them, in one
-    /// dword for each index.
+    /// Returns the bits of a sub-block's indices above the low bytes, one dword for each index. The
+    /// dwords still contain other bits.
     fn high_bits(&self, b: &mut KernelBuilder, grid: &Grid, high: HighBits, sub: i64) -> ValueId {
         let bytes = high.bytes as i64;
         let word = b.load(whole(high.bytes), self.buffer, self.field("high") + sub * bytes);
@@ -215,7 +217,8 @@ impl Block {
         b.broadcast(grid.each() as u16, word)
     }
 
-    /// Returns the sign that all elements of an index share, for grids with such signs.
+    /// Returns the sign that all elements of an index share, or `None` for grids without such
+    /// signs.
     fn common_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> Option<ValueId> {
         let (Signs::Common { first, apart }, Index::Bytes { high: Some(high), .. }) = (grid.signs, grid.index) else {
             return None;
@@ -227,22 +230,22 @@ impl Block {
         Some(b.same(Op::IMul, &[signs, every]))
     }
 
-    /// Returns a sub-block's 16-bit words, each extended to a dword.
+    /// Returns the 16-bit words of a sub-block, each extended to a dword.
     fn grid_words(&self, b: &mut KernelBuilder, grid: &Grid, field: &str, sub: i64) -> ValueId {
         let at = self.field(field) + sub * grid.words_stride() as i64;
         let words = b.load(Type::i16(grid.each() as u16), self.buffer, at);
         b.op(Op::ExtendU, Type::i32(grid.each() as u16), &[words])
     }
 
-    /// Returns the signs of every eight elements, in the lowest bytes of four dwords. The four
-    /// dwords are repeated. The block stores seven of the eight signs.
+    /// Returns the signs of every eight elements, in the lowest bytes of four dwords. These four
+    /// dwords are then repeated. The block stores only seven of the eight signs.
     fn sevens(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
         let dwords = Type::i32(BYTES.lanes / 8);
         let seven = match (grid.signs, grid.index) {
             (Signs::Words { field, stride, at }, _) => {
                 let at = self.field(field) + sub * stride as i64 + at as i64;
                 let word = b.load_splat(dwords, self.buffer, at);
-                // Moves each group of seven bits to the top of its dword, then down.
+                // Each group of seven bits is shifted to the top of its dword, and then down.
                 let up = b.bytes(dwords, (0..4).flat_map(|i| (1u32 << (25 - 7 * i)).to_le_bytes()).collect());
                 let top = b.same(Op::IMul, &[word, up]);
                 b.shift(Op::ShrU, top, 25)
@@ -255,7 +258,7 @@ impl Block {
                 unreachable!("{} has eight signs, or one", self.format)
             }
         };
-        // The eighth sign makes the number of negative signs even.
+        // The eighth sign is chosen so that an even number of signs is negative.
         let parity = [4, 2, 1].into_iter().fold(seven, |all, by| {
             let half = b.shift(Op::ShrU, all, by);
             b.same(Op::Xor, &[all, half])
@@ -268,9 +271,10 @@ impl Block {
         b.op(Op::Concat, BYTES, &[signs, signs])
     }
 
-    /// Returns the integer scales of a block of 256 in sixteen bytes. They are eight scales, then
-    /// eight minimums, all less than 64; or sixteen or eight signed scales; or sixteen scales of
-    /// four bits with minimums in the upper bits.
+    /// Returns the integer scales of a block of 256 elements, in sixteen bytes. They depend on the
+    /// format. Some formats have eight scales and then eight minimums, all below 64. Some have eight
+    /// or sixteen signed scales. Others have sixteen scales of four bits, with minimums in the upper
+    /// bits.
     pub fn scales(&self, b: &mut KernelBuilder) -> ValueId {
         let load = |b: &mut KernelBuilder| b.load(SCALES, self.buffer, self.field("scales"));
         match self.codec().scales {
@@ -289,7 +293,7 @@ impl Block {
         }
     }
 
-    /// Returns the codes of scales, in sixteen bytes.
+    /// Returns the codes of the block's scales, in sixteen bytes.
     pub fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
         let dense = Spread { each: 1, first: 0 };
         match &codes.bits {
@@ -308,8 +312,8 @@ impl Block {
         }
     }
 
-    /// Returns `count` codes of 16-bit words as one byte each. A word has `each` codes, from bit
-    /// `first` on.
+    /// Returns `count` codes that are stored in 16-bit words, as one byte each. A word has `each`
+    /// codes, from bit `first` on.
     fn in_words(
         &self,
         b: &mut KernelBuilder,
@@ -331,7 +335,7 @@ impl Block {
             let order = b.bytes(SCALES, order.collect());
             let own = b.same(Op::ShuffleBytes, &[words, order]);
             let own = b.bitcast(eight, own);
-            // Moves each code to the top of its word, then down.
+            // Each code is shifted to the top of its word, and then down.
             let up = (0..8).flat_map(|i| (1u16 << (16 - width - first - number(i) % each * width)).to_le_bytes());
             let up = b.bytes(eight, up.collect());
             let top = b.same(Op::IMul, &[own, up]);
@@ -341,9 +345,9 @@ impl Block {
         b.op(Op::Concat, SCALES, &halves)
     }
 
-    /// Returns the bits of scales in a plane, as one byte each, shifted to bit `to`. Each scale
-    /// gets a copy of its byte. Bytes with the same shift are shifted together, and a mask selects
-    /// them.
+    /// Returns the bits that a plane has of the codes of scales. Each code gets a byte, with its
+    /// bits shifted to bit `to`. The byte of the block is copied for each code. Bytes with the same
+    /// shift are shifted together, and a mask selects them.
     fn small_plane(&self, b: &mut KernelBuilder, columns: usize, plane: &Plane, spread: Spread, to: usize) -> ValueId {
         let lanes = usize::from(SCALES.lanes);
         let field = self.format.field(plane.field);
@@ -353,8 +357,8 @@ impl Block {
         };
         let places: Vec<(usize, usize)> = (0..self.format.block_len() / columns).map(place).collect();
         let mut all = None;
-        // Loads sixteen bytes of the block at a time. The last load may overlap the one before,
-        // because the block may end with the field.
+        // Sixteen bytes of the block are loaded at a time. The last load may overlap the one
+        // before, because the block may end with the field.
         let mut rest = places.as_slice();
         let mut first = 0;
         while let Some(&(least, _)) = rest.first() {
@@ -399,7 +403,7 @@ impl Block {
     }
 }
 
-/// Returns the scales that codes stand for.
+/// Returns the scales that the codes stand for.
 pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId) -> ValueId {
     let ty = b.ty(codes);
     match scales.number {
@@ -414,17 +418,18 @@ pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId)
     }
 }
 
-/// Type of a block's scales.
+/// Type of a vector with the integer scales of a block.
 const SCALES: Type = Type::i8(16);
 
-/// Returns `width` bits of a dword for each lane, moved to bit `to`. The dword is in all lanes. The
-/// first lane's bits begin at bit `first`, and each further lane's bits begin `apart` bits later.
+/// Returns `width` bits of a dword in each lane, shifted to bit `to`. All lanes of `word` contain
+/// the dword. The bits of the first lane begin at bit `first`, and those of each further lane
+/// `apart` bits later.
 fn each_to(b: &mut KernelBuilder, word: ValueId, first: usize, apart: usize, width: usize, to: usize) -> ValueId {
     let (ty, lanes) = (b.ty(word), usize::from(b.ty(word).lanes));
     let dwords = |of: &dyn Fn(usize) -> u32| (0..lanes).flat_map(|i| of(i).to_le_bytes()).collect();
     let at = |i: usize| first + apart * i;
-    // A multiplication moves the bits up, to the bit of the last lane or to bit `to`. A shift then
-    // moves them down.
+    // A multiplication shifts the bits of each lane up, to the bit of the last lane or to bit `to`.
+    // A right shift of all lanes then moves them down.
     let top = at(lanes - 1).max(to);
     let own = b.bytes(ty, dwords(&|i| ((1 << width) - 1) << at(i)));
     let up = b.bytes(ty, dwords(&|i| 1 << (top - at(i))));
@@ -433,13 +438,14 @@ fn each_to(b: &mut KernelBuilder, word: ValueId, first: usize, apart: usize, wid
     if top > to { b.shift(Op::ShrU, moved, (top - to) as i64) } else { moved }
 }
 
-/// Returns eight scales and eight minimums from twelve bytes. Bytes after these are loaded but not
-/// used.
+/// Returns eight scales and eight minimums from the first twelve bytes of `packed`. The other bytes
+/// are not used.
 fn six_bits(b: &mut KernelBuilder, packed: ValueId) -> ValueId {
     let ty = b.ty(packed);
-    // Dwords u0 u1 u2 hold twelve bytes. The low six bits of u0's bytes are scales 0-3, those of
-    // u1's are minimums 0-3. Scales 4-7 are the low nibbles of u2 with the top bits of u0 above.
-    // Minimums 4-7 are the high nibbles of u2 with the top bits of u1.
+    // Dwords u0, u1 and u2 hold the twelve bytes. The low six bits of u0's bytes are scales 0-3,
+    // and those of u1's bytes are minimums 0-3. Scales 4-7 are the low nibbles of u2, with the top
+    // bits of u0 above them. Minimums 4-7 are the high nibbles of u2, with the top bits of u1 above
+    // them.
     let dwords = |order: [Option<u8>; 4]| -> Vec<u8> {
         order.iter().flat_map(|d| (0..4u8).map(move |i| d.map_or(0x80, |d| 4 * d + i))).collect()
     };
@@ -464,9 +470,9 @@ fn six_bits(b: &mut KernelBuilder, packed: ValueId) -> ValueId {
     b.same(Op::Or, &[both, top])
 }
 
-/// Expands each bit of four bytes, `apart` bytes apart in both halves of a vector, to the top bit
-/// of a byte. The lower bits are undefined. A byte is first reduced to its bit. The byte or its
-/// negative then has the top bit set, unless it is 0.
+/// Expands each bit of four bytes to the top bit of a byte. The four bytes are `apart` bytes apart
+/// in both halves of a vector. The lower bits of the result are undefined. Each byte is first
+/// masked to its bit. Then the byte or its negative has the top bit set, unless the byte is 0.
 fn each_bit(b: &mut KernelBuilder, four: ValueId, apart: u8) -> ValueId {
     let order = b.bytes(BYTES, (0..BYTES.lanes as u8).map(|i| i / 8 * apart).collect());
     let bytes = b.same(Op::ShuffleBytes, &[four, order]);
@@ -476,7 +482,7 @@ fn each_bit(b: &mut KernelBuilder, four: ValueId, apart: u8) -> ValueId {
     b.same(Op::Or, &[bit, negative])
 }
 
-/// Returns codes as the bytes that kernels multiply with: see [`Quants::byte`].
+/// Converts codes to the bytes that kernels multiply: see [`Quants::byte`].
 pub fn bytes(b: &mut KernelBuilder, codec: &Quants, codes: ValueId) -> ValueId {
     let ty = b.ty(codes);
     match codec.values {
@@ -493,10 +499,10 @@ pub fn bytes(b: &mut KernelBuilder, codec: &Quants, codes: ValueId) -> ValueId {
     }
 }
 
-/// A shift by a number of bits.
+/// A shift by a constant number of bits.
 #[derive(Clone, Copy)]
 pub struct Shift {
-    /// Op that shifts, to the left or to the right.
+    /// Op of the shift, to the left or to the right.
     pub op: Op,
     /// Number of bits to shift by.
     pub by: i64,
@@ -517,8 +523,8 @@ impl Shift {
     }
 }
 
-/// Returns `(bytes >> by) & mask` for each byte. Shifts work on words; the mask drops bits from the
-/// neighbour.
+/// Returns `(bytes >> by) & mask` for each byte. Shifts work on words, so the mask also drops bits
+/// from the neighbouring byte.
 pub fn bits(b: &mut KernelBuilder, bytes: ValueId, shift: Shift, mask: i64) -> ValueId {
     let lanes = b.ty(bytes).lanes;
     let shifted = match shift {

@@ -1,9 +1,9 @@
 //! Matrix products with weights of every format.
 //!
-//! A vector lane is a weight row, so no horizontal sums are needed. Weights are packed in this way,
-//! and [`packed`] multiplies with strips of 16 rows. A product with a weight in its file layout
-//! packs the weight itself, a strip at a time to scratch memory. So both give the same bits. All
-//! modules take the meaning of a block's bytes from the format's codec.
+//! Each vector lane is a weight row, so no horizontal sums are needed. Packed weights have this
+//! layout, and [`packed`] multiplies with strips of 16 rows. A product with a weight in its file
+//! layout packs the weight itself, one strip at a time, in scratch memory. Both products therefore
+//! give the same bits. All modules read the meaning of a block's bytes from the format's codec.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -55,22 +55,24 @@ pub use self::strategy::MatmulStrategy;
 pub use self::swiglu::Swiglu;
 pub use dequantise::dequantise_row;
 
-/// f32 lanes of code that reads blocks in the file layout: blocks of 32 bytes fill 256-bit
-/// registers.
+/// Number of f32 lanes of code that reads blocks in the file layout. Blocks of 32 bytes then fill
+/// 256-bit registers.
 const LANES: u16 = 8;
-/// Columns of a sub-block.
+/// Number of columns of a sub-block.
 const SUB: i64 = layout::SUB as i64;
-/// Max rows of an item with a partial strip, whose results pass through scratch memory, for a
-/// kernel for few rows.
+/// Maximum number of rows of an item with a partial strip, for a kernel for few rows. The results
+/// of partial strips pass through scratch memory.
 const MAX_FEW_PARTIAL_ROWS: i64 = 1 << 4;
-/// Max rows of an item with a partial strip, for a kernel for many rows.
+/// Maximum number of rows of an item with a partial strip, for a kernel for many rows.
 const MAX_PARTIAL_ROWS: i64 = 1 << 8;
 
-/// Rows of an item, in groups of a few sizes: see [`MatmulStrategy::row_groups`].
+/// Rows of activations of an item, in groups of a few sizes: see [`MatmulStrategy::row_groups`].
 struct Rows {
-    /// Number of groups, and rows of each, largest groups first.
+    /// Number of groups of each size, and the number of rows of such a group. The largest size
+    /// comes first.
     groups: Vec<(DimId, u32)>,
-    /// Whether the last groups are a partial tile, for [`MatmulStrategy::Tiles`].
+    /// Dim that is 1 if the rows after the whole groups form a partial tile, for
+    /// [`MatmulStrategy::Tiles`].
     partial: Option<DimId>,
 }
 
@@ -93,13 +95,13 @@ impl Rows {
         self.groups.iter().fold(Affine::constant(0), |sum, (groups, size)| sum + *groups * i64::from(*size))
     }
 
-    /// Returns the maximum number of rows after the whole groups of the first size.
+    /// Returns the maximum number of rows after the whole groups of the largest size.
     fn max_rest(&self) -> i64 {
         self.groups.first().map_or(0, |(_, size)| i64::from(*size))
     }
 
-    /// Runs `body` for every size of groups. It gets the first row of these groups, their number
-    /// and their size.
+    /// Emits `body` for every size of groups. `body` gets the first row of these groups, their
+    /// number and their size.
     fn for_sizes(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, DimId, u32)) {
         let mut first = Affine::constant(0);
         for (groups, size) in &self.groups {
@@ -108,7 +110,8 @@ impl Rows {
         }
     }
 
-    /// Runs `body` for every group. It gets the group's first row and its number of rows.
+    /// Emits `body` in loops over all groups. `body` gets the group's first row and its number of
+    /// rows.
     fn for_each(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, u32)) {
         self.for_sizes(b, |b, first, groups, size| {
             let name = if size == 1 { "row" } else { "group" };
@@ -117,17 +120,18 @@ impl Rows {
     }
 }
 
-/// Destination of a product: row `r`, weight row `n` at `offset + r * row_bytes + 4 * n`.
+/// Destination of a product. The sum of row `r` and weight row `n` is at `offset + r * row_bytes +
+/// 4 * n`.
 #[derive(Clone)]
 struct Destination {
     buffer: BufferId,
     offset: Affine,
     row_bytes: i64,
-    /// Whether the memory has no initial value, so a product is stored instead of added.
+    /// Whether the memory has no initial values. If so, products are stored instead of added.
     fresh: bool,
 }
 
-/// A weight tile and the activations that it is multiplied with.
+/// A product of weight rows and rows of activations.
 #[derive(Clone)]
 struct Product {
     format: Format,
@@ -135,17 +139,17 @@ struct Product {
     tile: u32,
     x: BufferId,
     x_format: Format,
-    /// Start of the weight.
+    /// Buffer of the weight, and the offset of its first byte.
     w: BufferOffset,
     strategy: MatmulStrategy,
     vectors: Vectors,
-    /// Start of the scratch memory.
+    /// Buffer of the scratch memory, and the offset of its first byte.
     scratch: Option<BufferOffset>,
 }
 
-/// Whether a product with a weight in `format` can read activations in `x`. Possible are the weight
-/// format's activation format, and its form for tiles if that begins with the same fields. Packed
-/// floats take either; only gemv and gemm read pairs of bf16.
+/// Whether a product with a weight in `format` can read activations in `x`. It can read the weight
+/// format's activation format, and the form of that format for tile products if it begins with the
+/// same fields. Products with packed floats read both forms. Only gemv and gemm read bf16 pairs.
 fn takes(format: Format, x: Format) -> bool {
     let own = format.activation();
     x == own
@@ -190,8 +194,8 @@ fn check_strategy(
         check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
         check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
     } else {
-        // A tile is whole strips, or less than one strip: code for both cases in one kernel would
-        // be twice as long.
+        // An item has whole strips, or fewer rows than one strip. Code for whole strips and a
+        // partial strip in one kernel would be twice as long.
         let whole = tile.is_multiple_of(STRIP as u32) || format.rows() == 1 && tile < STRIP as u32;
         let expected = if format.rows() == 1 { "a multiple of 16, or less" } else { "a multiple of 16" };
         check(name, "tile", u64::from(tile), whole, expected)?;
@@ -201,30 +205,32 @@ fn check_strategy(
     Ok((x_row, w))
 }
 
-/// Returns the number of bytes from one row to the next; the number of columns was checked before.
+/// Returns the distance in bytes from one row to the next. The number of columns must have been
+/// checked.
 fn row_bytes(format: Format, k: u32) -> i64 {
     quantise::row_bytes("", format, k).unwrap_or(0)
 }
 
-/// Returns the format of a product's strips: the weight's format, or its packed form.
+/// Returns the format of a product's strips: the weight's format if it is packed, otherwise its
+/// packed form.
 fn strips_of(format: Format) -> Format {
     format.packed_format().unwrap_or(format)
 }
 
-/// Returns the codec of a packed format of integers; other formats have other readers.
+/// Returns the codec of a packed format of integers. Float formats have other readers.
 pub fn quants(format: Format) -> &'static Quants {
     format.quants().unwrap_or_else(|| unreachable!("{format} has no integers"))
 }
 
-/// Returns the number of bytes of a strip of rows of `k` columns. The last block has its full size,
-/// even if it has fewer sub-blocks.
+/// Returns the number of bytes of a strip of rows with `k` columns. The last block has its full
+/// size, even if the row ends in it.
 fn strip_bytes(format: Format, k: u32) -> i64 {
     let blocks = (k as usize).div_ceil(format.block_len()) * format.block_bytes();
     (STRIP * (blocks + format.tail_bytes())) as i64
 }
 
 /// Returns the number of bytes of scratch memory that a product needs for items of at most `rows`
-/// rows, if any.
+/// rows. Returns `None` if it needs none.
 fn scratch_bytes(
     format: Format,
     x: Format,
@@ -246,13 +252,13 @@ fn scratch_bytes(
     }
 }
 
-/// Whether a product can store its results without adding: see [`Destination::fresh`].
+/// Whether a product can store its results instead of adding them: see [`Destination::fresh`].
 fn stores(format: Format, strategy: MatmulStrategy) -> bool {
     format.has_row_scale() || strategy == MatmulStrategy::Tiles
 }
 
-/// Adds the product to the destination, or stores it if [`Destination::fresh`] is set. For a weight
-/// in its file layout, the destination has room for whole strips.
+/// Adds the product to the destination, or stores it if [`Destination::fresh`] is set. If the
+/// weight is in its file layout, the destination must have room for whole strips.
 fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     match (product.scratch, rows.partial) {
         (Some(scratch), Some(partial)) => {
@@ -267,13 +273,14 @@ fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destinat
     }
 }
 
-/// Packs strip after strip, and multiplies with each.
+/// Packs one strip after another, and multiplies with each of them.
 fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: BufferOffset, rows: &Rows, to: &Destination) {
     let BufferOffset { buffer, at } = scratch;
     let format = strips_of(product.format);
     let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
     let bytes = strip_bytes(format, product.k);
-    // The size for 0 rows is enough, because only the layout matters.
+    // The layout of scratch memory does not depend on the number of rows, so 0 rows are enough
+    // here.
     let needs = packed::scratch_bytes(format, product.x_format, product.k, product.strategy, 0, product.vectors);
     let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
         let first = strip.clone() * (STRIP as i64 * row_bytes) + product.w.at;
@@ -292,18 +299,19 @@ fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: BufferOffset, r
 }
 
 spec! {
-    /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the item's rows; rows of
-    /// `y` and `residual` are `n` elements apart.
+    /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the rows of an item. Rows
+    /// of `y` and of `residual` are `n` elements apart.
     pub struct Linear "linear" {
-        /// The weight's format.
+        /// Format of the weight.
         pub format: Format,
-        /// The activations' format.
+        /// Format of the activations.
         pub x: Format = format.activation(),
-        /// Elements of a dot product.
+        /// Number of elements of a dot product.
         pub k: u32,
-        /// Rows of the weight in an item.
+        /// Number of weight rows of an item.
         pub tile: u32,
-        /// Rows of the whole weight: the distance between rows of y and residual.
+        /// Number of rows of the whole weight, which is the distance between rows of y and of
+        /// residual.
         pub n: u32,
         /// Whether a bias is added.
         pub bias: bool,
@@ -311,8 +319,8 @@ spec! {
         pub residual: bool,
         /// Kernel of the product.
         pub strategy as "shape": MatmulStrategy,
-        /// Prefetch distance and unrolling of the innermost loops, if tuned. The pace changes no
-        /// bit of the result.
+        /// Prefetch distance and unrolling of the innermost loops, if tuned. The pace does not
+        /// change the bits of the result.
         pub pace: Pace = Pace::default(),
     }
 }
@@ -425,7 +433,7 @@ impl Definition for Linear {
         let x_format = x;
         check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
         let mut b = KernelBuilder::new(name);
-        // Results of partial strips are computed in scratch memory, then copied to the output.
+        // Results of partial strips are computed in scratch memory, and then copied to the output.
         let partial = !tile.is_multiple_of(STRIP as u32);
         let most = max_rows(strategy, tile);
         let rows = Rows::dims(&mut b, strategy, most);
@@ -433,7 +441,8 @@ impl Definition for Linear {
         let x = b.read("x", rows.count() * x_row);
         let w = b.read("w", i64::from(tile) * w_row);
         let bias = bias.then(|| b.read("bias", tile_bytes));
-        // The last row ends with the tile. With 0 rows, the size is negative, which means empty.
+        // The last row ends after the item's weight rows. With 0 rows, the size is negative, which
+        // means an empty buffer.
         let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
         let residual = residual.then(|| b.read("residual", size.clone()));
         let y = b.buffer("y", BufferKind::ReadWrite, size);
@@ -453,7 +462,7 @@ impl Definition for Linear {
             _ => result.clone(),
         };
 
-        // Initial values, to which the products are added.
+        // Writes the initial values, to which the products are added.
         let before = |b: &mut KernelBuilder, row: Affine, count: u32| {
             b.for_each("r", i64::from(count), |b, r| {
                 for_vectors(b, lanes, tile, |b, at, lanes| {
@@ -472,7 +481,7 @@ impl Definition for Linear {
                     };
                     b.store(sums.buffer, (row.clone() + r) * sums.row_bytes + at * 4, v);
                 });
-                // Lanes that have no weight row.
+                // Lanes of a partial strip that have no weight row get no bias.
                 if partial {
                     let zero = b.splat_f32(1, 0.0);
                     for at in i64::from(tile)..sums_row / 4 {
@@ -513,7 +522,8 @@ impl Definition for Linear {
             for c in 0..tile {
                 let (sum, magnitude) = dot(&x[r * k..][..k], &w[c * k..][..k]);
                 let added = bias.as_ref().map_or(0.0, |b| b[c]) + residual.as_ref().map_or(0.0, |v| v[r * n + c]);
-                // Minimums and offsets are subtracted from sums of up to four times the magnitude.
+                // The bound covers minimums and offsets, which are subtracted from sums of up to
+                // four times the magnitude.
                 let bound = (magnitude + added.abs() + 1.0) * relative(format, k, self.strategy);
                 close(format_args!("y[{r}, {c}]"), y[r * n + c], sum + added, bound)?;
             }
@@ -539,20 +549,20 @@ impl Definition for Linear {
     }
 }
 
-/// Returns the max rows of activations of an item with `tile` weight rows.
+/// Returns the maximum number of rows of activations of an item with `tile` weight rows.
 fn max_rows(strategy: MatmulStrategy, tile: u32) -> i64 {
     let partial = !tile.is_multiple_of(STRIP as u32);
     match strategy {
         MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
         MatmulStrategy::Gemm if partial => MAX_PARTIAL_ROWS,
-        // The sums of `gemm6` are in scratch memory, too.
+        // The sums of `gemm6` are stored in scratch memory, too.
         MatmulStrategy::Gemm6 => MAX_PARTIAL_ROWS,
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => MAX_ROWS,
         MatmulStrategy::Tiles => tiles::MAX_TASK_ROWS,
     }
 }
 
-/// Returns the error bound of a product of `k` columns, relative to the sum of magnitudes.
+/// Returns the error bound of a product with `k` columns, relative to the sum of magnitudes.
 fn relative(format: Format, k: usize, strategy: MatmulStrategy) -> f64 {
     let rounding = match strategy {
         MatmulStrategy::Tiles if format.has_row_scale() => 0.0,
@@ -562,12 +572,12 @@ fn relative(format: Format, k: usize, strategy: MatmulStrategy) -> f64 {
     k as f64 * UNIT * 4.0 + rounding
 }
 
-/// Returns the multiply-adds of a product.
+/// Returns the number of multiply-adds of a product.
 fn multiply_adds(strategy: MatmulStrategy, k: u32, tile: u32, dims: &[i64]) -> u64 {
     u64::from(k) * u64::from(tile) * strategy.rows(dims).max(0).unsigned_abs()
 }
 
-/// Returns the arithmetic of a product's multiply-adds.
+/// Returns the number format of a product's multiply-adds.
 fn arithmetic(x: Format, strategy: MatmulStrategy) -> Arithmetic {
     match strategy {
         MatmulStrategy::Tiles if !x.has_row_scale() => Arithmetic::Bf16,

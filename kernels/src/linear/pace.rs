@@ -1,6 +1,6 @@
-//! Pace of a product along its weight: the distance of prefetches ahead of loads, and the unrolling
-//! of the innermost loops. Both affect only speed: prefetches compute nothing, and an unrolled loop
-//! does the same operations in the same order.
+//! Pace of a product along its weight: the distance between loads and prefetches, and the unrolling
+//! of the innermost loops. The pace affects only speed: prefetches compute nothing, and an unrolled
+//! loop does the same operations in the same order.
 //!
 //! ```text
 //! 4096/1      a page ahead, loops as the generator writes them: where nobody tunes
@@ -8,8 +8,8 @@
 //! 0/1         no prefetches
 //! ```
 //!
-//! The input is a generated kernel. The result is a kernel in canonical numbering with the same
-//! results.
+//! The input is a generated kernel. The output is a kernel in canonical numbering that gives the
+//! same results.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,20 +22,22 @@ use super::packed::ahead::{AHEAD, LINE};
 use crate::generator::generate::{GenerateError, check};
 use crate::generator::text::{FieldKind, Value};
 
-/// Max prefetch distance: beyond it, lines leave the L1 cache before they are read.
+/// Maximum prefetch distance. With a larger distance, lines leave the L1 cache before they are
+/// read.
 pub const MAX_AHEAD: u32 = 1 << 16;
-/// Max iterations unrolled into one.
+/// Maximum number of iterations that are unrolled into one.
 pub const MAX_UNROLLED: u32 = 8;
-/// Max statements of an unrolled body: longer code exceeds the caches of decoded instructions.
+/// Maximum number of statements of an unrolled body. Longer code exceeds the caches of decoded
+/// instructions.
 const MAX_STATEMENTS: usize = 512;
 
-/// Pace of a product along its weight.
+/// Prefetch distance and unrolling of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pace {
-    /// Bytes from the current loads to the prefetched lines, in whole cache lines; 0 turns
-    /// prefetches off.
+    /// Distance in bytes from the current loads to the prefetched lines, in whole cache lines. 0
+    /// turns prefetches off.
     pub ahead: u32,
-    /// Iterations of an innermost loop that are unrolled into one.
+    /// Number of iterations of an innermost loop that are unrolled into one.
     pub unroll: u32,
 }
 
@@ -54,7 +56,7 @@ impl Pace {
             && self.unroll <= MAX_UNROLLED
     }
 
-    /// Returns the suffix of a kernel's name; empty for the default.
+    /// Returns the suffix of the kernel's name. It is empty for the default pace.
     pub(crate) fn suffix(self) -> String {
         if self == Pace::default() { String::new() } else { format!("_a{}u{}", self.ahead, self.unroll) }
     }
@@ -65,7 +67,7 @@ impl Pace {
         check(name, "bytes ahead", self.ahead.into(), self.is_valid(), most)
     }
 
-    /// Returns the kernel with this pace.
+    /// Changes the kernel's prefetches and innermost loops to this pace, and returns the kernel.
     pub(crate) fn apply(self, mut kernel: Kernel) -> Kernel {
         if self == Pace::default() {
             return kernel;
@@ -95,8 +97,8 @@ impl Pace {
     }
 }
 
-/// Unrolls a loop `times` times, if it is innermost and its number of iterations is a multiple of
-/// `times`.
+/// Unrolls a loop `times` times. Does nothing if the loop is not innermost, or if its number of
+/// iterations is not a multiple of `times`.
 fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     let is_innermost = inner.body.iter().all(|statement| matches!(statement, Stmt::Inst(_)));
     let trip = inner.trip.as_constant().filter(|trip| trip % i64::from(times) == 0 && *trip > i64::from(times));
@@ -104,7 +106,7 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
         return;
     };
     let mut body = Vec::with_capacity(inner.body.len() * times as usize);
-    // Results of the previous iteration, by carried value.
+    // Value that each carried value has after the previous copy of the body.
     let mut given: Vec<ValueId> = inner.carries.iter().map(|carry| carry.inner).collect();
     for iteration in 0..i64::from(times) {
         let carried = inner.carries.iter().zip(given).map(|(carry, to)| Rename { from: carry.inner, to });
@@ -122,19 +124,19 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     inner.body = body;
 }
 
-/// New name of a value in a copied iteration.
+/// New name of a value in a copy of the body.
 #[derive(Clone, Copy)]
 struct Rename {
     from: ValueId,
     to: ValueId,
 }
 
-/// Returns the current name of a value.
+/// Returns the name that a value has in the current copy of the body.
 fn last_name(names: &[Rename], value: ValueId) -> ValueId {
     names.iter().rev().find(|name| name.from == value).map_or(value, |name| name.to)
 }
 
-/// Returns a copy of an instruction for iteration `iteration` of `times`, with a new result.
+/// Returns a copy of an instruction for copy `iteration` of `times`, with a new result.
 fn copy_instruction(
     values: &mut Vec<Type>,
     inst: &Inst,
@@ -210,8 +212,8 @@ mod tests {
     use crate::catalogue::inputs;
     use crate::{KernelSpec, generate};
 
-    /// Kernels for few rows and for many, with quantised and float weights, and with one and two
-    /// weights.
+    /// Kernels for few rows and for many rows, with quantised and float weights, and with one and
+    /// two weights.
     const SPECS: [&str; 5] = [
         "linear format=q4_k_r16 k=512 tile=32 n=32 shape=gemv",
         "linear format=q6_k_r16 k=512 tile=16 n=32 residual shape=gemm",
@@ -238,7 +240,8 @@ mod tests {
                 let spec: KernelSpec = format!("{text} pace={pace}").parse().unwrap();
                 let other = generate(&spec, Target::AVX2).unwrap();
                 verify(&other).unwrap();
-                // Inputs depend on a spec's name, so both kernels get the inputs of the same spec.
+                // Inputs depend on a spec's name, so both kernels must get the inputs of the same
+                // spec.
                 assert_eq!(results(&other, &own), results(&kernel, &own), "{spec}");
                 let prefetches = |kernel: &Kernel| kernel.to_string().matches("prefetch").count();
                 match pace.starts_with('0') {

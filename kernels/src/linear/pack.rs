@@ -1,10 +1,10 @@
-//! Packing: turns 16 rows of a weight in its file layout into a strip.
+//! Packing: conversion of 16 rows of a weight in its file layout to a strip.
 //!
-//! A sub-block's codes of 16 rows are bytes, and four neighbouring ones are a dword. Dwords of 8
-//! rows by 8 groups are transposed. A vector then holds a group of four columns of all rows, and
-//! low and high bits are moved to their positions. Scales are transposed as bytes, floats of two
-//! bytes as words. Vectors have 32 bytes on every target: shuffles limit the speed, and wider ones
-//! are no faster.
+//! The codes of a sub-block are unpacked to bytes for each of 16 rows. Four neighbouring codes form
+//! a dword. The dwords of 8 rows by 8 groups are transposed, so that a vector holds one group of
+//! four columns of all rows. Low and high bits are then shifted to their positions. Scales are
+//! transposed as bytes, and floats of two bytes as words. Vectors have 32 bytes on every target,
+//! because shuffles limit the speed and wider shuffles are not faster.
 //!
 //! ```text
 //! row r: | q0 q1 q2 q3 | q4 .. |     ->     group g: | q[4g..4g+4] of row 0 | of row 1 | .. of row 15 |
@@ -27,20 +27,20 @@ use crate::generator::text::spec;
 use crate::linear;
 
 const STRIP: i64 = STRIP_ROWS as i64;
-/// Columns of floats that are transposed together.
+/// Number of columns of floats that are transposed together.
 const FLOATS: i64 = 16;
-/// Bytes of a vector: half of the rows.
+/// Number of bytes of a vector, which has half of a strip's rows.
 const HALF: i64 = VECTOR / 2;
 
-/// Max columns of a call.
+/// Maximum number of columns of a call.
 const MAX_COLUMNS: i64 = 1 << 24;
 
-/// Rows of a strip in a file: row `r`, if it exists, at `first + r * row_bytes`.
+/// Rows of a strip in the file layout. Row `r` begins at `first + r * row_bytes`.
 pub struct Rows {
     pub buffer: BufferId,
     pub first: Affine,
     pub row_bytes: Affine,
-    /// Number of rows; numbers of missing rows are packed as 0.
+    /// Number of rows that exist. The numbers of missing rows are packed as 0.
     pub count: i64,
 }
 
@@ -51,7 +51,7 @@ impl Rows {
     }
 }
 
-/// Destination of a strip's packed blocks.
+/// Destination of the packed blocks of a strip.
 pub struct Place {
     pub format: Format,
     pub buffer: BufferId,
@@ -65,14 +65,14 @@ impl Place {
 }
 
 spec! {
-    /// Packing of 16 rows of a weight into a strip.
+    /// Packing of 16 rows of a weight in its file layout into a strip.
     pub struct Pack "pack" {
-        /// The packed format.
+        /// Packed format of the strip.
         pub to: Format,
     }
 }
 
-/// Rows of the catalogue: representative specs with names, one for each format.
+/// Rows of the kernel catalogue: representative specs with names, one for each packed format.
 #[rustfmt::skip] // One line for each row.
 const ROWS: &[Row] = &[
     row("pack_f32_r16", 8, "pack to=f32_r16"),
@@ -103,7 +103,8 @@ impl Definition for Pack {
         format!("pack_{}", self.to)
     }
 
-    /// Returns the signature. Dims: packed blocks; for floats, columns / 16 and columns % 16.
+    /// Returns the signature. The dim is the number of packed blocks. For floats, the dims are
+    /// columns / 16 and columns % 16.
     fn signature(&self) -> Signature {
         let from = self.to.unpacked_format().unwrap_or(self.to);
         let signature = Signature::new()
@@ -165,7 +166,8 @@ impl Definition for Pack {
     }
 }
 
-/// Packs rows of `k` columns in whole blocks of the file; the last packed block may have fewer.
+/// Packs rows of `k` columns, which are whole blocks of the file format. The last packed block may
+/// have fewer columns.
 pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
     let len = to.format.block_len() as i64;
     match to.format.codec() {
@@ -176,7 +178,7 @@ pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
     }
 }
 
-/// Packs `blocks` blocks, and `rest` more columns.
+/// Packs `blocks` packed blocks, and `rest` additional columns.
 fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Place) {
     let from = to.format.unpacked_format().unwrap_or(to.format);
     let each = to.format.block_len() as i64 / from.block_len() as i64;
@@ -209,7 +211,7 @@ fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Pl
     }
 }
 
-/// Packs file block `number` of a packed block, for all rows.
+/// Packs block `number` of each row's part of a packed block.
 fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], number: i64, to: &Place) {
     let field = |name: &str| to.format.field(name) as i64;
     let format = to.format;
@@ -234,7 +236,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     if let Some(grid) = codec.grid() {
         pack_grid(b, grid, rows, subs as usize, to);
     }
-    // Formats without a grid have codes in planes.
+    // Formats without a grid have their codes in planes.
     let of_planes = if codec.grid().is_some() { 0 } else { subs };
     for sub in 0..of_planes {
         for (half, rows) in rows.chunks_exact(STRIP_ROWS / 2).enumerate() {
@@ -245,7 +247,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
                         Some(row) => row.codes(b, sub),
                         None => b.splat_int(file::BYTES, 0),
                     };
-                    // Codes of eight bits are stored in the form that kernels multiply with.
+                    // Codes of eight bits are stored as the bytes that kernels multiply.
                     let codes = if codec.low.bits == 8 { file::bytes(b, codec, codes) } else { codes };
                     b.bitcast(Type::i32(8), codes)
                 })
@@ -262,7 +264,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
         Scales::None | Scales::Row => {}
         Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => match codec.codes_of_scales() {
             CodesOfScales::Bytes | CodesOfScales::Nibbles => pack_scales(b, codec, rows, to),
-            // These codes are packed together with the signs or the high bits.
+            // These codes of scales are packed together with the signs or with the high bits.
             CodesOfScales::AboveSigns | CodesOfScales::High { .. } => {}
         },
         Scales::Multiples { columns } => {
@@ -280,13 +282,13 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     }
 }
 
-/// Packs indices of a grid, signs, and the bits stored with them: four bytes of each sub-block and
-/// row for each vector, transposed eight at a time.
+/// Packs the indices of a grid, the signs, and other bits that are stored with them. Each vector
+/// has four bytes of each sub-block and row. Eight rows are transposed at a time.
 fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: usize, to: &Place) {
     let at = |name: &str, at: usize| Affine::constant((to.format.field(name) + at) as i64);
     let vectors: Vec<FourBytes> = (0..grid.vectors()).map(|vector| grid.vector(vector)).collect();
     for (i, own) in vectors.iter().enumerate() {
-        // Vectors of the same field are packed together with the first vector of that field.
+        // Vectors from the same field of the file are packed together, with the first of them.
         let is_own = |other: &FourBytes| other.field == own.field;
         if vectors[..i].iter().any(is_own) {
             continue;
@@ -297,7 +299,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
                     let Some(row) = row else { return b.splat_int(Type::i32(8), 0) };
                     let mut bytes = b.load(file::BYTES, row.buffer, row.field(own.field) + from as i64);
                     if own.step == 2 {
-                        // The low bytes of four words, then their high bytes.
+                        // The order takes the low bytes of four words, and then their high bytes.
                         let order = [0, 2, 4, 6, 1, 3, 5, 7].map(|byte| [byte, byte + 8]);
                         let order: Vec<u8> = (0..2).flat_map(|eight| order.map(|byte| byte[eight])).collect();
                         let order = b.bytes(file::BYTES, order.repeat(2));
@@ -307,7 +309,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
                 });
                 let bytes: Vec<ValueId> = bytes.collect();
                 for (dword, bytes) in exchange(b, &bytes).into_iter().enumerate() {
-                    // Looks for the vector that contains these bytes.
+                    // Finds the vector that contains these bytes.
                     let place = from + 4 * dword;
                     let whose = vectors.iter().enumerate().filter(|(_, other)| is_own(other)).find(|(_, other)| {
                         place % other.stride == if other.step == 2 { 4 * other.first } else { other.first }
@@ -336,7 +338,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
     }
 }
 
-/// Returns the vectors of a sub-block for 8 rows: those of high bits, then those of low bits.
+/// Returns the vectors of a sub-block for 8 rows: vectors of high bits, then vectors of low bits.
 fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<ValueId> {
     let (low, mut all) = (codec.low.bits as i64, Vec::new());
     if low == 8 {
@@ -347,7 +349,7 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
         for groups in groups.chunks_exact(8 / high.bits) {
             let mut vector = None;
             for (place, group) in (0..).zip(groups) {
-                // Moves the bits from their position above the low bits to the group's position.
+                // Shifts the bits from their position in the code to the position of the group.
                 let to = width * place;
                 let shift = if to <= low { Shift::right(low - to) } else { Shift::shift_left(to - low) };
                 let bits = bits(b, *group, shift, ((1 << width) - 1) << to);
@@ -370,7 +372,7 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
     all
 }
 
-/// Packs the scales of a block, with minimums in the layout of [`super::packed`].
+/// Packs the scales of a block, and its minimums, in the layout of [`super::packed`].
 fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to: &Place) {
     let ty = Type::i8(16);
     let nibbles = codec.codes_of_scales() == CodesOfScales::Nibbles;
@@ -385,7 +387,7 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     let columns = interleave(b, all, 1);
     let at = |name: &str, at: i64| Affine::constant(to.format.field(name) as i64 + at);
     if codec.scales != Scales::SixBits {
-        // There are sixteen or eight scales.
+        // A block has sixteen or eight scales.
         let count = codec.scale_group_len().map_or(0, |columns| to.format.block_len() / columns);
         for (s, scales) in (0..).zip(columns.into_iter().take(count)) {
             if nibbles {
@@ -407,8 +409,8 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     }
 }
 
-/// Packs the low nibbles of 16 rows: rows 0 to 7 become the low nibbles of eight bytes, rows 8 to
-/// 15 the high ones.
+/// Packs the low nibbles of 16 bytes, one for each row. Rows 0 to 7 become the low nibbles of eight
+/// bytes, and rows 8 to 15 the high nibbles.
 fn nibbles_of_rows(b: &mut KernelBuilder, rows: ValueId) -> ValueId {
     let ty = b.ty(rows);
     let low = bits(b, rows, Shift::NONE, 15);
@@ -418,13 +420,13 @@ fn nibbles_of_rows(b: &mut KernelBuilder, rows: ValueId) -> ValueId {
     b.op_imm(Op::Slice, Type::i8(8), &[both], 0)
 }
 
-/// Packs floats: `sixteens` times 16 columns, and `rest` more columns.
+/// Packs floats: 16 columns `sixteens` times, and then `rest` columns.
 fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, rest: Affine, to: &Place) {
     let bytes = float.bytes() as i64;
     if sixteens != Affine::constant(0) {
         b.for_each("b", sixteens.clone(), |b, i| {
             for part in 0..bytes / 2 {
-                // Loads 32 bytes of each row.
+                // Each iteration loads 32 bytes of each row.
                 let from = i * (FLOATS * bytes) + part * HALF;
                 let vectors: Vec<ValueId> = (0..STRIP)
                     .map(|r| match r < rows.count {
@@ -455,7 +457,8 @@ fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, re
     });
 }
 
-/// Transposes 32 bytes of floats of 16 rows: returns parts of columns, each with its byte offset.
+/// Transposes 32 bytes of floats of each of 16 rows. Returns parts of columns, each with its byte
+/// offset.
 fn transpose_rows(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i64, ValueId)> {
     let mut all = Vec::new();
     match float {
@@ -467,8 +470,8 @@ fn transpose_rows(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Ve
             }
         }
         Float::F16 | Float::Bf16 => {
-            // Each half of a vector has 8 columns; a column is joined from the halves of two
-            // vectors.
+            // Each half of a vector then has 8 elements of a column, and a column is joined from
+            // the halves of two vectors.
             for (c, pair) in (0..).zip(interleave(b, rows, 2).chunks_exact(2)) {
                 let (low, high) = (b.same(Op::JoinLo, pair), b.same(Op::JoinHi, pair));
                 all.extend([(c * HALF, low), ((8 + c) * HALF, high)]);
@@ -478,7 +481,7 @@ fn transpose_rows(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Ve
     all
 }
 
-/// Transposes eight vectors of eight dwords.
+/// Transposes eight vectors of eight dwords each.
 fn exchange(b: &mut KernelBuilder, rows: &[ValueId]) -> Vec<ValueId> {
     let ty = b.ty(rows[0]);
     let mut unpack = |op, x, y, unit| b.op_imm(op, ty, &[x, y], unit);
@@ -499,8 +502,9 @@ fn exchange(b: &mut KernelBuilder, rows: &[ValueId]) -> Vec<ValueId> {
 }
 
 /// Transposes 16 vectors in each chunk of 16 bytes, with elements of `unit` bytes. The bits of an
-/// element's number are those of its row, then those of its column. Interleaving the first half of
-/// the rows with the second half rotates these bits by one. Four steps thus swap row and column.
+/// element's index are those of its row, then those of its column. An interleaving of the first
+/// half of the rows with the second half rotates these bits by one. Four steps thus exchange row
+/// and column.
 fn interleave(b: &mut KernelBuilder, mut rows: Vec<ValueId>, unit: i64) -> Vec<ValueId> {
     let ty = b.ty(rows[0]);
     for _ in 0..4 {

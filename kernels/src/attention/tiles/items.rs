@@ -16,8 +16,8 @@ const CONVERSION: f64 = 27.0;
 
 /// Returns the maximum number of rows of an item in a long step. Without a window, it follows from
 /// the limit of queries. An item with a window covers the window plus one position for each of its
-/// rows. With more rows, a conversion serves more queries, but each row then computes more positions
-/// that it does not see.
+/// rows. With more rows, a conversion serves more queries, but each row then computes more
+/// positions that it does not see.
 pub fn rows(group: u32, window: Option<u32>) -> u32 {
     let most = AttentionTiles::rows_of(group, QUERIES);
     let Some(window) = window else { return most };

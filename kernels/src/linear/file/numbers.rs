@@ -1,10 +1,10 @@
-//! Floats of blocks as f32.
+//! Conversion of the floats of blocks to f32.
 
 use ixc_ir::format::Number;
 use ixc_ir::format::codec::HALF_OF_E4M3;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
-/// Returns the number that is stored as an f16.
+/// Returns the number that is stored as an f16, which may be divided by a power of two.
 fn part(b: &mut KernelBuilder, number: Number, whole: ValueId) -> ValueId {
     match number {
         Number::PartOfHalf { halved } | Number::TopsOfWords { halved } => {
@@ -15,10 +15,10 @@ fn part(b: &mut KernelBuilder, number: Number, whole: ValueId) -> ValueId {
     }
 }
 
-/// Half of the number that would follow E4M3's largest number.
+/// Half of the number that would come after E4M3's largest number.
 const E4M3_BEYOND: f32 = 240.0;
 
-/// Returns a block's floats, or the adjacent floats of several rows, as f32.
+/// Returns a block's float, or the adjacent floats of several rows, as f32.
 pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
     match number {
         Number::Half => {
@@ -44,16 +44,16 @@ pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: Buffer
             let whole = b.op(Op::F16ToF32, Type::f32(lanes), &[halves]);
             let (factor, nan) = (b.splat_f32(lanes, HALF_OF_E4M3), b.splat_f32(lanes, E4M3_BEYOND));
             let whole = b.mul(whole, factor);
-            // After the conversion, E4M3's NaN is [`E4M3_BEYOND`]; it becomes 0.
+            // After the conversion, E4M3's NaN has the value [`E4M3_BEYOND`]. It is replaced by 0.
             let is_number = b.op(Op::CmpLtF, Type::i32(lanes), &[whole, nan]);
             let bits = b.bitcast(Type::i32(lanes), whole);
             let bits = b.same(Op::And, &[bits, is_number]);
             b.bitcast(Type::f32(lanes), bits)
         }
         Number::HalfOfPower => {
-            // The exponent of `2^(e - 128)` is `e - 1`. For `e` of 0 and 1 the number is subnormal,
-            // and `e + 1` is its value in units of 2^-128. The bits of the f32 are the larger of
-            // both numbers.
+            // The exponent field of `2^(e - 128)` is `e - 1`. For `e` of 0 and 1 the number is
+            // subnormal, and its mantissa bits are `e + 1` in units of 2^-128. The larger of the
+            // two bit patterns is the f32.
             let bytes = b.load(Type::i8(lanes), buffer, at);
             let e = b.op(Op::ExtendU, Type::i32(lanes), &[bytes]);
             let one = b.splat_int(Type::i32(lanes), 1);
@@ -66,7 +66,7 @@ pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: Buffer
     }
 }
 
-/// Returns the type of an integer of one, two or four bytes.
+/// Returns the type of an integer scalar with one, two or four bytes.
 pub fn whole(bytes: usize) -> Type {
     match bytes {
         1 => Type::i8(1),
@@ -75,7 +75,7 @@ pub fn whole(bytes: usize) -> Type {
     }
 }
 
-/// Returns the bits of a block's float in the format of packed blocks.
+/// Returns the bits of a block's float in the storage of packed blocks.
 pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: Affine) -> ValueId {
     match number {
         Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => {
@@ -83,7 +83,7 @@ pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: 
         }
         Number::TopsOfWords { .. } => {
             let dword = Type::i32(1);
-            // Extracts the top four bits of each word, and joins the bits of two words.
+            // The top four bits of each word are extracted, and the bits of two words are joined.
             let tops = [0, 4].map(|from| {
                 let words = b.load(dword, buffer, at.clone() + from);
                 let [low, high] = [(12, 15), (24, 0xf0)].map(|(by, mask)| {

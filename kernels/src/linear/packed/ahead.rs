@@ -1,14 +1,14 @@
-//! Prefetches of a stream of packed weights.
+//! Prefetches for products that read packed weights as a stream.
 //!
 //! A kernel for few rows reads each byte of a weight once, in order, from memory. Hardware
-//! prefetchers stop at the end of a page. After each page the memory latency is exposed again: some
-//! 100 ns, in which a core could have read 4 KiB. A kernel therefore prefetches the lines [`AHEAD`]
-//! bytes further on while it multiplies a sub-block. After the end of an item, these lines belong
-//! to the next item, which is usually computed by the same thread. At the end of a thread's share,
-//! one page is prefetched unnecessarily.
+//! prefetchers stop at the end of a page. After each page, the core waits for the memory latency:
+//! about 100 ns, in which it could have read 4 KiB. While a kernel multiplies a sub-block, it
+//! therefore prefetches the lines that are [`AHEAD`] bytes later. At the end of an item, these
+//! lines belong to the next item, which usually the same thread computes. At the end of a thread's
+//! last item, one page is prefetched unnecessarily.
 //!
-//! Zen 5, 2 threads, tokens per second of decode (Q4_K with Q6_K), three interleaved rounds on a
-//! shared machine whose memory gave 50 to 80 GB/s:
+//! Results on Zen 5 with 2 threads: tokens per second of decode (Q4_K with Q6_K) in three
+//! interleaved rounds. The machine was shared, and its memory gave 50 to 80 GB/s:
 //!
 //! | bytes ahead | none | 512 | 1024 | 2048 | 4096 |
 //! | --- | --- | --- | --- | --- | --- |
@@ -17,18 +17,20 @@
 //! | the dense model, AVX2 only | 48 47 45 | | 68 64 60 | | 82 69 66 |
 //! | the mixture, AVX2 only | 60 70 64 | | 92 89 88 | | 81 104 99 |
 //!
-//! With prefetches, ops of decode read at 85 to 91 % of the rate that two threads can reach. Where
-//! kernels already used all memory bandwidth (Zen 4, Cascade Lake), prefetches made no difference.
+//! With prefetches, ops of decode read at 85 to 91 % of the rate that two threads can reach. On
+//! machines where kernels already used all memory bandwidth (Zen 4, Cascade Lake), prefetches made
+//! no difference.
 
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder};
 
-/// Default prefetch distance in bytes, a page; a tuner may change it ([`crate::linear::pace`]).
+/// Default prefetch distance in bytes: a page. A tuner may change it ([`crate::linear::pace`]).
 pub const AHEAD: i64 = 4096;
 /// Bytes that one prefetch loads: a cache line.
 pub const LINE: i64 = 64;
 
-/// Prefetches the lines [`AHEAD`] bytes after the `bytes` bytes from `at` on. If these do not begin
-/// on a line, neighbouring calls prefetch one line twice, which costs a load slot.
+/// Prefetches the lines that are [`AHEAD`] bytes after the `bytes` bytes from `at` on. If these
+/// bytes do not begin on a line, neighbouring calls prefetch one line twice, which costs a load
+/// slot.
 pub fn prefetch(b: &mut KernelBuilder, buffer: BufferId, at: &Affine, bytes: i64) {
     for line in 0..(bytes + LINE - 1) / LINE {
         b.prefetch(buffer, at.clone() + (AHEAD + line * LINE));

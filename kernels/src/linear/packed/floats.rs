@@ -1,4 +1,5 @@
-//! Sums over packed `f16` and `bf16`: a vector is a column of a strip, or of a part of it.
+//! Sums of products with packed `f16` and `bf16`. A vector has one column of a strip, or of a part
+//! of a strip.
 
 use ixc_ir::format::Codec;
 use ixc_ir::format::packed::STRIP;
@@ -7,16 +8,16 @@ use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 use super::Block;
 use super::panel::{self, Dots, Source};
 
-/// Columns of a step.
+/// Number of columns of an iteration.
 const UNROLL: i64 = 4;
 
-/// Sums of each strip with each row, in the order of [`Block::sums`]. Each sum has several chains,
-/// which are added at the end.
+/// Sums of each strip with each row, in the order of [`Block::sums`]. Each sum is divided into
+/// several chains, which are added at the end.
 type Chains = Vec<Vec<ValueId>>;
 
 /// See [`Block::sums`].
 pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
-    // A single row has few sums, so each gets two chains.
+    // With a single row there are few sums, so each is divided into two chains to hide latency.
     let each = if block.rows.len() == 1 { 2 } else { 1 };
     let zero = b.splat_f32(block.lanes, 0.0);
     let sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
@@ -61,7 +62,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     sums.iter().fold(first, |total, chain| total.iter().zip(chain).map(|(t, c)| b.add(*t, *c)).collect())
 }
 
-/// Emits a loop that carries chains of sums.
+/// Emits a loop over columns that carries the chains of sums.
 fn carry(
     b: &mut KernelBuilder,
     name: &str,
@@ -75,8 +76,8 @@ fn carry(
     split(&flat)
 }
 
-/// Adds columns of every strip times those of every row, which `x` loads. Consecutive columns use
-/// different chains, if there are several.
+/// Adds the products of some columns of every strip and every row. `x` loads the numbers of a row.
+/// If sums have several chains, consecutive columns use different ones.
 fn step<const N: usize>(
     b: &mut KernelBuilder,
     block: &Block,
@@ -104,7 +105,8 @@ fn step<const N: usize>(
     }
 }
 
-/// Returns two columns of a row in `bf16x2`, each in all lanes: high plus low part, which is exact.
+/// Returns two columns of a row in `bf16x2`, each in all lanes as f32. The sum of high and low part
+/// is exact.
 fn bf16_pair(b: &mut KernelBuilder, block: &Block, at: Affine) -> [ValueId; 2] {
     let (dwords, floats) = (Type::i32(block.lanes), Type::f32(block.lanes));
     let parts = ["high", "low"].map(|part| {

@@ -1,16 +1,16 @@
-//! Codes of a packed strip that stores indices of a grid.
+//! Reader of the codes of packed strips that store indices of a grid.
 //!
-//! On targets that permute bytes in whole vectors, the bytes of entries are looked up for 64
-//! indices at once. Each group's codes are then extracted from a row's bytes, at their first bits.
-//! Eight bytes hold two rows:
+//! On targets with instructions that permute the bytes of whole vectors, bytes of entries are
+//! looked up for 64 indices at once. The codes of each group are then extracted at their first bits
+//! from the bytes of a row. Eight bytes hold two rows:
 //!
 //! ```text
 //! iq2_xxs, 16 rows x 32 columns: 64 indices -> 64 bytes of elements 0..4, 64 of elements 4..8 -> group g: bits of row's byte g / 2 -> places | signs
 //! ```
 //!
-//! On other targets, entries of 32 bits are looked up for each row's index of four or eight
-//! columns. An entry has the codes of a group in its bytes or nibbles. A dword has four indices of
-//! a row, one in each byte. A second dword has the bits of the indices above eight.
+//! On other targets, an entry of 32 bits is looked up for each row's index of four or eight
+//! columns. The bytes or nibbles of an entry are the codes of its columns. A dword has the low
+//! bytes of four indices of a row. A second dword has the bits of these indices above the low byte.
 
 use ixc_ir::format::grids::{Grid, HighBits, Index, SIGNS, Signs};
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, QUARTERS, Type, ValueId};
@@ -18,11 +18,11 @@ use ixc_ir::kernel::{Affine, KernelBuilder, Op, QUARTERS, Type, ValueId};
 use super::super::file::{Shift, bits};
 use super::strip::{ROWS, StripBlock, VECTOR};
 
-/// Groups of four columns that share a dword of bits.
+/// Number of columns of a group. The index of a group, or of two groups, selects one entry.
 const GROUP: usize = 4;
 
 impl StripBlock {
-    /// Returns the vectors that contain the groups of a sub-block.
+    /// Returns vectors from which [`Source::grid_pair`] extracts the codes of a sub-block.
     pub fn grid_vectors(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         if self.part.permutes { self.looked_up(b, grid, sub) } else { self.numbers_and_signs(b, grid, sub) }
     }
@@ -36,8 +36,8 @@ impl StripBlock {
         let quants = self.part.quants();
         [0, 1].map(|half| {
             let group = 2 * pair + half;
-            // Eight bytes hold a dword of each of two rows, or four alternating words. Finds the
-            // first bit of element `i` of row `row`.
+            // Eight bytes hold a dword of each of two rows, or four alternating words. The closures
+            // return the first bit of element `i` of row `row`.
             let (entries, first, row_bits) = match grid.len {
                 GROUP => (vectors[pair], 32 * half, 16),
                 _ => (vectors[half], 8 * pair, 32),
@@ -48,7 +48,7 @@ impl StripBlock {
                     Signs::Common { first, apart } => first + apart * (group * GROUP / grid.len),
                     Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => GROUP * group + i,
                 };
-                // Moves the sign to the bit above the magnitude's index.
+                // The sign is moved to the bit above the magnitude's index.
                 row * 32 + bit + 64 - grid.bits
             });
             let [mask, sign] = [(1 << grid.bits) - 1, 1 << grid.bits].map(|mask| b.splat_int(quants, mask));
@@ -57,12 +57,13 @@ impl StripBlock {
         })
     }
 
-    /// Loads a vector of a sub-block.
+    /// Loads vector `vector` of the sub-block `sub`.
     fn grid_vector(&self, b: &mut KernelBuilder, sub: Affine, vector: usize) -> ValueId {
         b.load(self.part.quants(), self.buffer, self.quants(sub) + vector as i64 * VECTOR)
     }
 
-    /// Returns the field `high` for the rows of a sub-block, in dwords.
+    /// Returns the bits of the field `high` for the rows of a sub-block, one dword for each row.
+    /// Returns `None` without the field.
     pub fn high_words(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Option<ValueId> {
         let high = grid.high()?;
         let (bytes, lanes) = (high.bytes as i64, self.part.lanes);
@@ -72,8 +73,8 @@ impl StripBlock {
         Some(b.op(Op::ExtendU, self.part.dwords(), &[words]))
     }
 
-    /// Returns the bytes of entries, then signs. The bytes belong to the first and second half of
-    /// eight elements, or to two groups in words.
+    /// Returns the bytes of the looked-up entries, and then the signs. The bytes have the first and
+    /// the second half of eight elements, or two groups as words.
     fn looked_up(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         let quants = self.part.quants();
         let high = self.high_words(b, grid, sub.clone()).map(|high| b.bitcast(quants, high));
@@ -93,7 +94,8 @@ impl StripBlock {
                 }
                 _ => low,
             };
-            // Joins the words of two rows, if eight bytes must hold entries of both.
+            // For entries of four elements, the words of two rows are joined, because eight bytes
+            // must hold entries of both.
             let [low, above] = match grid.len {
                 GROUP => {
                     let order = |t: u8| 4 * (t / 4 % 2 * 2 + t % 2) + t / 8 * 2 + t / 2 % 2;
@@ -125,9 +127,10 @@ impl StripBlock {
         all
     }
 
-    /// Returns the low bytes of indices, then the same number of vectors with their bits above
-    /// eight. Signs of even and of odd groups follow, moved to the bits above the magnitudes'
-    /// indices; or the words that contain the signs.
+    /// Returns the low bytes of the indices, and then the same number of vectors with the bits of
+    /// the indices above eight. The last vectors have the signs of even and of odd groups, moved to
+    /// the bits above the magnitudes' indices. For grids with a common sign, the last vector has
+    /// the words with these signs instead.
     fn numbers_and_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         let (quants, dwords) = (self.part.quants(), self.part.dwords());
         let vectors = grid.index_vectors();
@@ -142,15 +145,15 @@ impl StripBlock {
         }
         let signs = self.grid_vector(b, sub, vectors);
         if high.is_none() {
-            // The upper bytes of the words are used. For indices without bits above eight, their
-            // value does not matter.
+            // Only the upper bytes of these words are used as signs. Grids whose indices have no
+            // bits above eight ignore the vector's other use.
             all.push(signs);
             all.resize(2 * vectors, signs);
         }
         let signs = b.bitcast(dwords, signs);
         let eight = match grid.signs {
             Signs::Words { .. } => {
-                // Moves each group of seven bits to its own byte.
+                // Each group of seven bits is moved to its own byte.
                 let sevens = (0..4).map(|byte| {
                     let moved = b.shift(Op::Shl, signs, byte);
                     let own = b.splat_int(dwords, 0x7f << (8 * byte));
@@ -176,7 +179,7 @@ impl StripBlock {
         all
     }
 
-    /// Returns the codes of two groups by looking up entries.
+    /// Returns the codes of two groups of columns, by a look-up of whole entries.
     fn entries(&self, b: &mut KernelBuilder, grid: &Grid, pair: usize, vectors: &[ValueId]) -> [ValueId; 2] {
         let (quants, dwords) = (self.part.quants(), self.part.dwords());
         let entry = |b: &mut KernelBuilder, number: usize| {
@@ -206,8 +209,8 @@ impl StripBlock {
         if let Signs::Common { .. } = grid.signs {
             return places;
         }
-        // A sign is the minimum of two bits: the sign bit, which is at or above the bit over the
-        // index, and the bit over the index.
+        // The mask `own` keeps the sign bit of each element, which is at bit `grid.bits` or higher.
+        // The minimum with bit `grid.bits` moves it there.
         let [own, sign] = [
             b.bytes(quants, (0..quants.lanes).map(|i| 1 << (grid.bits + usize::from(i) % 4)).collect()),
             b.splat_int(quants, 1 << grid.bits),
@@ -222,8 +225,8 @@ impl StripBlock {
     }
 }
 
-/// Returns four bytes for each row's dword of `words`. Their lowest bits are bits 8 and above of
-/// indices `first` to `first + 3`.
+/// Returns four bytes for each row, in a dword. Their lowest bits are the bits from 8 on of the
+/// indices `first` to `first + 3`. `words` has the field `high` of each row.
 fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usize) -> ValueId {
     let dwords = b.ty(words);
     let quants = Type::i8(4 * dwords.lanes);
@@ -240,8 +243,8 @@ fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usi
         let bit = b.same(Op::And, &[all, own]);
         return b.same(Op::IMin, &[bit, one]);
     }
-    // Each index's bits are moved to its byte. Bits of other indices may be above them in the byte,
-    // but do not overlap them.
+    // The bits of each index are moved to its byte. Bits of other indices may be above them in the
+    // byte, but do not overlap them.
     let up = |i: usize| 8 * i as i64 - from(i);
     let in_others = |i: usize, j: usize| {
         let begins = 8 * j as i64 - up(i);
@@ -261,8 +264,8 @@ fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usi
     b.bitcast(quants, all)
 }
 
-/// Returns, for each of two rows in every eight bytes of `a`, four bytes that begin at bits
-/// `from(row, i)`, modulo 64.
+/// Returns, for each of the two rows in every eight bytes of `a`, four bytes. Byte `i` of row `row`
+/// begins at bit `from(row, i)`, modulo 64.
 fn take_bytes(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> usize) -> ValueId {
     let ty = b.ty(a);
     let eight: Vec<u8> = (0..8).map(|byte| (from(byte / 4, byte % 4) % 64) as u8).collect();
@@ -270,8 +273,8 @@ fn take_bytes(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> 
     b.op(Op::Multishift, ty, &[a, from])
 }
 
-/// Returns bytes of eight signs, with an even number of negative ones. Seven of them come from a
-/// nibble and the three bits above it.
+/// Returns bytes of eight signs, with an even number of negative ones. The block stores seven of
+/// them, in a nibble and the three bits above it.
 fn complete_signs(b: &mut KernelBuilder, sevens: ValueId, quants: Type) -> ValueId {
     let dwords = b.ty(sevens);
     let sevens = b.bitcast(quants, sevens);
