@@ -272,9 +272,9 @@ impl Block {
     }
 
     /// Returns the integer scales of a block of 256 elements, in sixteen bytes. They depend on the
-    /// format. Some formats have eight scales and then eight minimums, all below 64. Some have eight
-    /// or sixteen signed scales. Others have sixteen scales of four bits, with minimums in the upper
-    /// bits.
+    /// format. Some formats have eight scales and then eight minimums, all below 64. Some have
+    /// eight or sixteen signed scales. Others have sixteen scales of four bits, with minimums in
+    /// the upper bits.
     pub fn scales(&self, b: &mut KernelBuilder) -> ValueId {
         let load = |b: &mut KernelBuilder| b.load(SCALES, self.buffer, self.field("scales"));
         match self.codec().scales {

@@ -11,18 +11,20 @@ use crate::generator::text::{Words, words};
 /// Kernel of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MatmulStrategy {
-    /// Few rows, one after the other along strips of the weight. Dims:
-    /// [`MatmulStrategy::row_groups`].
+    /// Kernel for few rows, which are computed one after the other along strips of the weight.
+    /// Dims: [`MatmulStrategy::row_groups`].
     Gemv,
-    /// Many rows: a strip is read once for a group of rows. Dims: [`MatmulStrategy::row_groups`].
+    /// Kernel for many rows, which reads a strip once for each group of rows. Dims:
+    /// [`MatmulStrategy::row_groups`].
     Gemm,
-    /// A variant of [`MatmulStrategy::Gemm`] for floats with 16 registers: 12 sums of six rows.
-    /// Eight sums would hide the latency of a multiply-add; four more absorb delays. Sums have the
-    /// same order as in [`MatmulStrategy::Gemm`]. Dims: [`MatmulStrategy::row_groups`].
+    /// Variant of [`MatmulStrategy::Gemm`] for float weights and 16 registers: 12 sums of six rows.
+    /// Eight sums would hide the latency of a multiply-add; four more sums absorb delays. The order
+    /// of additions is that of [`MatmulStrategy::Gemm`]. Dims: [`MatmulStrategy::row_groups`].
     Gemm6,
-    /// Many rows, with tile products. Strips of a packed weight become bf16 panels, which are
-    /// multiplied with blocks of 32 rows, then of 16. Dims: `[rows / 32, rows % 32 / 16, rows % 16,
-    /// 1 if rows % 16 > 0]`; the tile's weight rows are a multiple of 32.
+    /// Kernel for many rows with tile products. Strips of a packed weight are converted to bf16
+    /// panels, which are multiplied with blocks of 32 rows, then of 16 rows. Dims: `[rows / 32,
+    /// rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`. The number of weight rows of an item must
+    /// be a multiple of 32.
     Tiles,
 }
 
@@ -35,14 +37,15 @@ impl fmt::Display for MatmulStrategy {
 }
 
 impl MatmulStrategy {
-    /// Returns the sizes of groups of rows that a product computes together, largest first. Each
-    /// size divides the size before. The kernel's dims are the numbers of groups of each size:
-    /// `[rows / 8, rows % 8 / 4, rows % 4]` of `gemm`.
+    /// Returns the numbers of rows that a product computes together, the largest first. Each number
+    /// is a divisor of the one before. The kernel's dims are the numbers of groups of each size,
+    /// such as `[rows / 8, rows % 8 / 4, rows % 4]` for `gemm`.
     ///
-    /// For eight rows, a strip's float sums and two integer sums take 24 of 32 registers; the
-    /// weight takes the rest. More rows would share the unpacking of the weight but gain nothing
-    /// (on Zen 4: 325 GOP/s with 8 and with 12). Four rows are enough chains to hide the latency of
-    /// a product. Twelve is a multiple of six, and of four for the remaining rows.
+    /// With eight rows, a strip's float sums and two integer sums take 24 of 32 registers; the
+    /// weight takes the other registers. With more rows, fewer operations would unpack the weight,
+    /// but there is no gain (on Zen 4: 325 GOP/s with 8 and with 12). Four rows are enough chains
+    /// to hide the latency of a product. Twelve is a multiple of six, and of four for the remaining
+    /// rows.
     pub fn row_groups(self) -> &'static [u32] {
         match self {
             MatmulStrategy::Gemv => &[4, 1],
@@ -52,7 +55,7 @@ impl MatmulStrategy {
         }
     }
 
-    /// Returns the dims of a product.
+    /// Returns the dims of a product, with their values for an item.
     pub fn dims(self) -> Vec<Dim> {
         let groups = self.row_groups();
         let mut dims: Vec<Dim> = groups

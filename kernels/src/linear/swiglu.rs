@@ -1,5 +1,6 @@
-//! Gate and up projection with a gated linear unit ([`crate::ops::gated`]), quantised. The simplest
-//! unit is `silu(x gate') * (x up')`.
+//! Product of a row with the gate and up matrices, followed by a gated linear unit
+//! ([`crate::ops::gated`]) and quantisation. The simplest gated linear unit is `silu(x gate') * (x
+//! up')`.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -26,11 +27,11 @@ use crate::generator::vectors::for_vectors;
 use crate::generator::work::{Call, Work};
 
 spec! {
-    /// `act(x gate' + gate_bias) * (x up' + up_bias)` for `tile` rows of both weights and the
-    /// item's rows, quantised. `gate` and `up` take the same activations and are both packed or
-    /// both unpacked. The tile is a multiple of the block of `out`, or a number of sub-blocks that
-    /// divides this block. In the second case, `y` is the whole block, and a dim is the number of
-    /// the band that the item writes.
+    /// `act(x gate' + gate_bias) * (x up' + up_bias)` for `tile` rows of both weights and the rows
+    /// of an item, quantised. `gate` and `up` use the same activations; they are both packed or
+    /// both unpacked. `tile` is a multiple of the block length of `out`, or a number of sub-blocks
+    /// that divides this length. In the second case, `y` is the whole block, and a dim is the
+    /// number of the band of the block that the item writes.
     pub struct Swiglu "swiglu" {
         /// Format of the gate's weight.
         pub gate: Format,
@@ -38,32 +39,32 @@ spec! {
         pub up: Format,
         /// Format of the activations.
         pub x: Format = gate.activation(),
-        /// Elements of a dot product.
+        /// Number of elements of a dot product.
         pub k: u32,
-        /// Rows of each weight in an item.
+        /// Number of rows of each weight in an item.
         pub tile: u32,
-        /// Rows of each whole weight.
+        /// Number of rows of each whole weight.
         pub n: u32,
         /// Format of the result.
         pub out: Format,
-        /// Maximum rows of an item, which bounds the scratch memory.
+        /// Maximum number of rows of activations of an item, which bounds the scratch memory.
         pub rows: u32,
-        /// Function of the gate.
+        /// Activation function of the gate.
         pub act: Activation = Activation::Silu,
-        /// Upper bound of gate and up.
+        /// Maximum of the gate, and of the magnitude of up.
         pub limit: Option<Bits>,
-        /// Shift added to up.
+        /// Number that is added to up.
         pub shift: Option<Bits>,
         /// Bound of a smoothly bounded gate.
         pub bend: Option<Bits>,
-        /// Whether the gate has a bias.
+        /// Whether the product with `gate` has a bias.
         pub gate_bias: bool,
-        /// Whether the matrix `up` has a bias.
+        /// Whether the product with `up` has a bias.
         pub up_bias: bool,
         /// Kernel of the products.
         pub strategy as "shape": MatmulStrategy,
-        /// Prefetch distance and unrolling of the innermost loops, if tuned. The pace changes no
-        /// bit of the result.
+        /// Prefetch distance and unrolling of the innermost loops, if tuned. The pace does not
+        /// change the bits of the result.
         pub pace: Pace = Pace::default(),
     }
 }
@@ -100,8 +101,8 @@ const ROWS: &[Row] = &[
 ];
 
 /// Returns the number of bytes between rows of sums in scratch memory: a cache line if tiles are
-/// stored there. Rows of sums are a multiple of 1 KiB; without the line, a tile's 16 rows would
-/// share a few sets of the L1 cache.
+/// stored there, otherwise 0. Rows of sums are a multiple of 1 KiB. Without this line, the 16 rows
+/// of a tile would share a few sets of the L1 cache.
 fn pad(strategy: MatmulStrategy) -> i64 {
     match strategy {
         MatmulStrategy::Tiles => 64,
@@ -110,7 +111,8 @@ fn pad(strategy: MatmulStrategy) -> i64 {
 }
 
 impl Swiglu {
-    /// Returns the number of items for a block of the result, if there are several.
+    /// Returns the number of items that share a block of the result, or `None` if items write whole
+    /// blocks.
     fn bands(&self) -> Option<i64> {
         let (tile, block) = (self.tile.max(1), self.out.block_len() as u32);
         (block > tile).then(|| i64::from(block / tile))
@@ -184,9 +186,10 @@ impl Definition for Swiglu {
         let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
         let mut bias = |name, there: bool| there.then(|| b.read(name, i64::from(tile) * 4));
         let biases = [bias("gate_bias", gate_bias), bias("up_bias", up_bias)];
-        // The last row ends with the tile.
+        // The buffer ends with the item's elements of the last row.
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
-        // Scratch memory: both products of all rows, then the scratch memory of a product.
+        // Scratch memory first has the two products of all rows, and then the scratch memory of a
+        // single product.
         let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4 + pad(strategy);
         let product_bytes = (most + rows.max_rest()) * row_bytes;
         let bytes = [gate, up]
@@ -201,7 +204,8 @@ impl Definition for Swiglu {
             let bias = biases[i];
             let fresh = bias.is_none() && stores(format, strategy);
             let to = Destination { buffer: scratch, offset: offset.into(), row_bytes, fresh };
-            // Initial values of the products; lanes without a weight row get zeros.
+            // Writes the initial values of the products: biases, and zeros in lanes without a
+            // weight row.
             let before = |b: &mut KernelBuilder, row: Affine, count: u32| {
                 b.for_each("r", i64::from(count), |b, r| {
                     let row = (row.clone() + r) * row_bytes + offset;
@@ -230,7 +234,8 @@ impl Definition for Swiglu {
             let product = Product { format, k, tile, x, x_format, w, strategy, vectors, scratch: spare };
             multiply(&mut b, &product, &rows, &to);
         }
-        // The activation replaces the gate's product; the quantiser then reads it.
+        // The result of the gated linear unit replaces the gate's product, and is then read for
+        // quantisation.
         rows.for_each(&mut b, |b, row, count| {
             b.for_each("r", i64::from(count), |b, r| {
                 let from = (row.clone() + r) * row_bytes;
@@ -272,7 +277,8 @@ impl Definition for Swiglu {
             let mut y = vec![0f32; stored];
             out.dequantise(&bytes[r * row..][..part], &mut y);
             let y = &y[band * tile..][..tile];
-            // An item writes only its band's share of each field, not other bands of the block.
+            // An item writes only its own part of each field, and not those of other bands of the
+            // block.
             for field in out.row().fields.iter().filter(|_| self.bands().is_some()) {
                 let share = field.bytes * tile / stored;
                 for at in (0..field.bytes).filter(|at| at / share != band).map(|at| r * row + field.offset + at) {
@@ -288,14 +294,14 @@ impl Definition for Swiglu {
             let (g, u) = (products(&g, &gate_bias), products(&u, &up_bias));
             let gated: Vec<_> = g.iter().zip(&u).map(|((g, _), (u, _))| function.exact(*g, *u)).collect();
             let expected: Vec<f64> = gated.iter().map(|gated| gated.value).collect();
-            // Error of each product, as for `Linear`.
+            // Returns the error bound of one product, as for `Linear`.
             let off = |(_, magnitude): (f64, f64)| (magnitude + 1.0) * relative(gate, k, strategy);
             for (c, y) in y.iter().enumerate() {
                 let len = out.sub_block_len();
                 let block = &expected[c / len * len..][..len];
                 let amax = block.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
-                // The quantiser's rounding, which depends on the block's largest element, and the
-                // errors of the products.
+                // The error is that of quantisation, which depends on the block's largest element,
+                // plus the errors of the products.
                 let products = off(g[c]) * gated[c].slope_of_gate + off(u[c]) * gated[c].slope_of_up;
                 let bound = step(out, amax) * 1.01 + products + (amax + 1.0) * 1e-5;
                 close(format_args!("y[{r}, {c}]"), f64::from(*y), expected[c], bound)?;
@@ -304,8 +310,8 @@ impl Definition for Swiglu {
         Ok(())
     }
 
-    /// Returns the dims for a number of rows. The band depends on the number of rows, so that tests
-    /// cover all bands.
+    /// Returns the values of the dims for a number of rows. The band depends on the number of rows,
+    /// so that tests cover all bands.
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         let band = self.bands().map(|bands| i64::from(rows) % bands);
         self.strategy.dim_values(rows).into_iter().chain(band).collect()

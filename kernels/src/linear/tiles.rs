@@ -1,13 +1,13 @@
-//! Products of many rows on machines with tile products. Strips of a packed weight become bf16
-//! panels, and every row of activations is multiplied with them.
+//! Products of many rows, on machines with tile products. Strips of a packed weight are converted
+//! to bf16 panels, and all rows of activations are multiplied by them.
 //!
-//! Block-quantised weights have a scale for 16 or 32 columns, and a tile product sums over 32
-//! (bf16) or 64 (int8) of them. With int8 tiles the sums would leave the tiles for scaling after
-//! every 32 columns, and tiles would be half filled. Quants are therefore dequantised to bf16,
-//! scales and minimums included, once for all rows of the item. Sums stay in tiles over a whole
-//! [`chunk`] of columns. `docs/cost-model.md` compares both methods. Activations are also bf16,
-//! rounded from f32 and not from bytes, so this path has less error than the byte paths. For a
-//! weight with one chunk, sums leave the tiles only once.
+//! Block-quantised weights have a scale for 16 or 32 columns, while a tile product sums over 32
+//! (bf16) or 64 (int8) columns. With int8 tiles, sums would leave the tiles for scaling after every
+//! 32 columns, and tiles would be half filled. Codes are therefore dequantised to bf16, including
+//! scales and minimums, once for all rows of the item. Sums stay in tiles over a whole [`chunk`] of
+//! columns. `docs/cost-model.md` compares both methods. Activations are bf16 too, rounded from f32
+//! and not from bytes, so the error is smaller than that of the kernels that multiply bytes. If the
+//! weight has only one chunk of columns, sums leave the tiles only once.
 //!
 //! ```text
 //! for every 256 columns
@@ -19,19 +19,19 @@
 //!     for what is left: the same on rows copied to scratch
 //! ```
 //!
-//! Four sums are in flight in both shapes: a product takes 52 cycles, and one can start every 16
-//! cycles. Between chunks of columns, sums are stored in scratch memory, tile after tile. With all
-//! columns in one chunk, they would never leave the tiles, but the panel would be in L2. Loading
-//! the four tiles of a step from L2 takes 100 cycles, and its products take 64. Unpacking would
-//! also store to L2. Result rows are often a power of two apart, and each of their lines is written
-//! once.
+//! Both shapes (2 x 2 and 1 x 4) compute four sums at once: a product takes 52 cycles, and one can
+//! start every 16 cycles. Between chunks of columns, sums are stored in scratch memory, tile by
+//! tile. With all columns in one chunk, sums would never leave the tiles, but the panel would be in
+//! L2. Loading the four tiles of a step from L2 takes 100 cycles, while its products take 64.
+//! Unpacking would also store to L2. Result rows are often a power of two apart, but each of their
+//! lines is written only once.
 //!
-//! Activations that exceed L2 are read once for all weight rows of the item. Only the rows' columns
-//! of a chunk are read again for the next two strips.
+//! Activations that exceed L2 are read once for all weight rows of the item. Only their columns of
+//! the current chunk are read again for the next two strips.
 //!
-//! Float weights of 16 bits do not fit bf16, nor does an f32 activation. Both are split in two bf16
-//! (`bf16x2`), and three products (high·high, low·high, high·low) give 16 bits. bf16 weights need
-//! two products.
+//! bf16 cannot represent 16-bit float weights or f32 activations exactly. Both are split into two
+//! bf16 (`bf16x2`), and three products (high·high, low·high, high·low) are accurate to 16 bits.
+//! bf16 weights need two products.
 
 mod unpack;
 
@@ -43,34 +43,35 @@ use super::{Destination, Product, row_bytes};
 use crate::generator::bf16_tile::{self, BF16, LINE, ROWS, STEP, SUM, Side, TILE};
 use crate::generator::buffer_offset::BufferOffset;
 
-/// Weight rows of a strip.
+/// Number of weight rows of a strip.
 const STRIP: i64 = packed::STRIP as i64;
-/// Columns of a chunk: two strips of them are 16 KiB of the 48 KiB of L1, and so are 32 rows of
-/// activations. With twice the number of columns, rows of activations would evict the panel; with
-/// half, sums would leave the tiles twice as often.
+/// Number of columns of a chunk. This many columns of two strips take 16 KiB of the 48 KiB of L1,
+/// and those of 32 rows of activations take 16 KiB too. With twice the number, rows of activations
+/// would evict the panel. With half the number, sums would leave the tiles twice as often.
 const CHUNK: i64 = 256;
-/// Strips of a panel: the number of strips that 16 rows are multiplied with at once.
+/// Number of strips of a panel, with which 16 rows are multiplied at once.
 const PANEL_STRIPS: i64 = 4;
-/// Strips that are unpacked together, and multiplied with 32 rows.
+/// Number of strips that are unpacked together, and multiplied with 32 rows.
 const PAIR: i64 = 2;
-/// Max rows of activations of an item, which bounds the sums in scratch memory.
+/// Maximum number of rows of activations of an item, which bounds the sums in scratch memory.
 pub const MAX_TASK_ROWS: i64 = 512;
 
-/// Rows of an item, from the dims.
+/// Rows of activations of an item, as dims.
 #[derive(Clone, Copy)]
 pub struct Rows {
-    /// Blocks of 32 rows.
+    /// Number of blocks of 32 rows.
     pub blocks: DimId,
-    /// Whether 16 more rows follow.
+    /// 1 if 16 more rows follow, otherwise 0.
     pub half: DimId,
-    /// Rows after these, fewer than 16.
+    /// Number of rows after the whole tiles, fewer than 16.
     pub rest: DimId,
-    /// Whether `rest` is more than 0.
+    /// 1 if `rest` is more than 0, otherwise 0.
     pub partial: DimId,
 }
 
 impl Rows {
-    /// Returns the dims of [`MatmulStrategy::Tiles`](super::MatmulStrategy::Tiles), by their names.
+    /// Returns the rows of an item with the dims of
+    /// [`MatmulStrategy::Tiles`](super::MatmulStrategy::Tiles).
     pub fn from_rows(rows: &super::Rows, partial: DimId) -> Rows {
         match rows.groups[..] {
             [(blocks, 32), (half, 16), (rest, 1)] => Rows { blocks, half, rest, partial },
@@ -78,50 +79,50 @@ impl Rows {
         }
     }
 
-    /// Returns the rows in full tiles.
+    /// Returns the number of rows in whole tiles.
     pub fn whole(self) -> Affine {
         self.blocks * (2 * ROWS) + self.half * ROWS
     }
 }
 
-/// Whether products of a weight of this format with these activations can use tiles: both must be
-/// in formats that this file reads.
+/// Whether tile products are possible for a weight and activations in these formats.
 pub fn takes(format: Format, x: Format) -> bool {
     format.tile_activation() == Some(x)
 }
 
-/// Returns the number of bf16 parts whose sum is a weight's element.
+/// Returns the number of bf16 parts that an element of a weight is split into.
 fn parts(format: Format) -> i64 {
     match format.codec() {
-        // Other formats have no tile products.
+        // Other formats have no bf16 tile products.
         Codec::Float(float) => float.bf16_parts().unwrap_or(1) as i64,
         Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => 1,
     }
 }
 
-/// Returns the number of columns of a panel. If the weight or the activations have two parts, half
-/// as many columns take the same memory.
+/// Returns the number of columns of a chunk. If the weight or the activations have two parts, a
+/// chunk has half as many columns, so that it needs the same memory.
 fn chunk(format: Format, x: Format, k: u32) -> i64 {
     (CHUNK / parts(format).max(x_parts(x))).min(i64::from(k))
 }
 
-/// Returns the number of bytes that are read again for every two strips: a chunk of each row of
-/// activations.
+/// Returns the number of bytes of each row of activations that are read again for every two strips:
+/// a chunk of columns.
 pub fn chunk_bytes(format: Format, x: Format, k: u32) -> u64 {
     (chunk(format, x, k) * 2 * x_parts(x)).unsigned_abs()
 }
 
-/// Weight rows for one read of the activations.
+/// Number of weight rows for which activations are read once.
 pub const ROWS_AT_ONCE: u64 = (PAIR * STRIP) as u64;
 
-/// Returns the number of times that sums leave the tiles, except the last.
+/// Returns how many times sums leave the tiles before all columns are added.
 pub fn leaves(format: Format, x: Format, k: u32) -> u64 {
     ((i64::from(k) - 1) / chunk(format, x, k)).unsigned_abs()
 }
 
-/// Returns a bound of the relative error of a product from the roundings of both factors. Cutting
-/// off a weight's lower half costs up to 2^-7, and an activation is rounded to nearest. If both are
-/// split in two, only the remainders and the product of the low parts are lost.
+/// Returns a bound of the relative error of a product that comes from the rounding of its factors.
+/// Truncation of a weight costs up to 2^-7, and an activation is rounded to nearest. If both
+/// factors are split into two parts, the error is that of their remainders and of the omitted
+/// product of the low parts.
 pub fn rounding(format: Format) -> f64 {
     match format.codec() {
         Codec::Float(_) => 1.0 / 16384.0,
@@ -133,21 +134,21 @@ pub fn rounding(format: Format) -> f64 {
 /// The memory has the panel, a chunk of 16 rows of x for a partial tile, and the sums.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, rows: i64) -> i64 {
     let layout = Layout::new(format, x, k, tile);
-    // Adds 16 rows for half a block, and 16 for a partial tile.
+    // The number includes 16 rows for half a block, and 16 for a partial tile.
     let blocks = rows / (2 * ROWS) * 2 + 2;
     layout.sums_at + blocks * layout.sums_block
 }
 
-/// Offsets in scratch memory, relative to its start in the buffer.
+/// Layout of scratch memory. Offsets are relative to its start in the buffer.
 #[derive(Clone, Copy)]
 struct Layout {
     chunk: i64,
-    /// Bytes of a strip in the panel.
+    /// Number of bytes of a strip in the panel.
     strip: i64,
     x_at: i64,
     x_row: i64,
     sums_at: i64,
-    /// Bytes of the sums of 16 rows.
+    /// Number of bytes of the sums of 16 rows.
     sums_block: i64,
 }
 
@@ -161,7 +162,7 @@ impl Layout {
     }
 }
 
-/// Returns the bf16 numbers per activation.
+/// Returns the number of bf16 parts of each activation.
 fn x_parts(x: Format) -> i64 {
     match x.codec() {
         Codec::Bf16 { parts } => *parts as i64,
@@ -169,8 +170,8 @@ fn x_parts(x: Format) -> i64 {
     }
 }
 
-/// Returns the offset of columns `column`.. in a row of activations; `column` is a multiple of 32.
-/// `part` selects the high (0) or low (1) half of two bf16.
+/// Returns the offset of the columns from `column` on in a row of activations. `column` must be a
+/// multiple of 32. `part` selects the high (0) or low (1) part of each activation.
 fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     let (len, bytes) = (x.block_len() as i64, x.block_bytes() as i64);
     let field = match (x.codec(), part) {
@@ -181,7 +182,7 @@ fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     column / len * bytes + x.field(field) as i64 + column % len * 2
 }
 
-/// Rows of x that are multiplied together: their offset, and the distance between rows.
+/// Rows of x that are multiplied together: their offset, and the distance between them.
 #[derive(Clone)]
 struct Source {
     buffer: BufferId,
@@ -192,7 +193,7 @@ struct Source {
 
 impl Source {
     /// Returns the offset of the columns from `column` on: in a row of the activation format, or in
-    /// scratch memory. There, the parts of a step are adjacent.
+    /// scratch memory. In scratch memory, the parts of the same 32 columns are adjacent.
     fn offset(&self, column: i64, part: i64, parts: i64) -> i64 {
         match self.format {
             Some(format) => x_offset(format, column, part),
@@ -222,16 +223,17 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: BufferOffset,
     }
 }
 
-/// Position of a chunk among all columns.
+/// Position of a chunk among all chunks of columns.
 #[derive(Clone, Copy)]
 struct Place {
-    /// Whether sums start with this chunk: from the destination, or from zero.
+    /// Whether this is the first chunk. Sums then begin with the destination's values, or with
+    /// zeros.
     first: bool,
-    /// Whether sums end with this chunk, and go to the destination.
+    /// Whether this is the last chunk. Sums are then written to the destination.
     last: bool,
 }
 
-/// A chunk of columns.
+/// Product of a chunk of columns.
 struct Chunk<'p> {
     product: &'p Product,
     scratch: BufferOffset,
@@ -243,18 +245,18 @@ struct Chunk<'p> {
     place: Place,
 }
 
-/// Strips of a weight that are multiplied together.
+/// Strips of a weight that are multiplied with the same rows together.
 #[derive(Clone)]
 struct Strips {
-    /// First strip.
+    /// Index of the first strip in the weight.
     first: Affine,
-    /// Offset of the first strip in the panel.
+    /// Index of the first strip in the panel.
     in_panel: Affine,
     count: i64,
 }
 
-/// Location of the sums of 16 rows and the first strip, and distances between rows and between
-/// strips.
+/// Location of sums: the offset for 16 rows and the first strip, and the distances between rows and
+/// between strips.
 #[derive(Clone)]
 struct Sums {
     buffer: BufferId,
@@ -263,7 +265,7 @@ struct Sums {
     strip: i64,
 }
 
-/// Source and destination of the sums of some rows; without a source they begin with zeros.
+/// Source and destination of the sums of 16 rows. Without a source, sums begin with zeros.
 #[derive(Clone)]
 struct Ends {
     from: Option<Sums>,
@@ -271,7 +273,7 @@ struct Ends {
 }
 
 impl Chunk<'_> {
-    /// Returns the number of columns of an iteration: eight steps if there are enough.
+    /// Returns the number of columns of an iteration: at most eight steps of 32.
     fn unit(&self) -> i64 {
         [256, 128, 64, 32].into_iter().find(|unit| self.columns % unit == 0).unwrap_or(STEP)
     }
@@ -290,7 +292,7 @@ impl Chunk<'_> {
         }
     }
 
-    /// Multiplies all rows with the strips of a panel, from `first` on.
+    /// Multiplies all rows by the strips of a panel, which begin with strip `first` of the weight.
     fn panel(&self, b: &mut KernelBuilder, first: Affine, strips: i64) {
         let rows = self.rows;
         let pair = |b: &mut KernelBuilder, pair: Affine| {
@@ -303,7 +305,7 @@ impl Chunk<'_> {
                 self.micro(b, &x, &strips, &ends);
             });
         };
-        // Iterations are unrolled: a loop would need registers for its counter and pointers.
+        // Iterations are unrolled, since a loop would need registers for its counter and pointers.
         (0..strips / PAIR).for_each(|i| pair(b, i.into()));
         let all = Strips { first, in_panel: 0.into(), count: strips };
         b.for_each("half", rows.half, |b, half| {
@@ -313,7 +315,7 @@ impl Chunk<'_> {
         self.partial(b, &all);
     }
 
-    /// Unpacks strips to the panel.
+    /// Unpacks strips of the weight to the panel.
     fn unpack(&self, b: &mut KernelBuilder, strips: &Strips) {
         let Product { format, k, w: BufferOffset { buffer: w, at: w_at }, .. } = *self.product;
         let BufferOffset { buffer: panel, at: panel_at } = self.scratch;
@@ -334,7 +336,8 @@ impl Chunk<'_> {
         });
     }
 
-    /// Returns the location of the activations, from this row on, at the first column of the chunk.
+    /// Returns the location of the activations of the rows from `row` on, at the first column of
+    /// the chunk.
     fn x(&self, row: Affine) -> Source {
         let Product { k, x, x_format, .. } = *self.product;
         let bytes = row_bytes(x_format, k);
@@ -342,21 +345,21 @@ impl Chunk<'_> {
         Source { buffer: x, at: row * bytes + self.number.clone() * chunk, row: bytes, format: Some(x_format) }
     }
 
-    /// Returns the location of the sums of these 16 rows between chunks.
+    /// Returns the location in scratch memory of the sums of these 16 rows between chunks.
     fn waiting(&self, block: Affine, strips: &Strips) -> Sums {
         let BufferOffset { buffer, at } = self.scratch;
         let at = block * self.layout.sums_block + strips.first.clone() * TILE + (at + self.layout.sums_at);
         Sums { buffer, at, row: LINE, strip: TILE }
     }
 
-    /// Returns the location of the result of these 16 rows.
+    /// Returns the location of these 16 rows in the destination.
     fn result(&self, row: Affine, strips: &Strips) -> Sums {
         let Destination { buffer, offset, row_bytes, .. } = self.to;
         let at = row * *row_bytes + strips.first.clone() * LINE + offset.clone();
         Sums { buffer: *buffer, at, row: *row_bytes, strip: LINE }
     }
 
-    /// Returns the source and the destination of the sums of a block's 16 rows.
+    /// Returns the source and the destination of the sums of these 16 rows, for this chunk.
     fn ends(&self, block: Affine, strips: &Strips) -> Ends {
         let (waiting, result) = (self.waiting(block.clone(), strips), self.result(block * ROWS, strips));
         let to = if self.place.last { result.clone() } else { waiting.clone() };
@@ -368,7 +371,7 @@ impl Chunk<'_> {
         Ends { from, to }
     }
 
-    /// Copies a chunk of the rows of a partial tile to scratch memory of a tile's size.
+    /// Copies the chunk's columns of a partial tile's rows to scratch memory of a tile's size.
     fn copy_partial(&self, b: &mut KernelBuilder) {
         let (BufferOffset { buffer: scratch, at }, layout, rows) = (self.scratch, self.layout, self.rows);
         let parts = x_parts(self.product.x_format);
@@ -390,8 +393,8 @@ impl Chunk<'_> {
         });
     }
 
-    /// Multiplies the copied rows. The unused rows of the tile are multiplied too, but their
-    /// results are not copied to the output.
+    /// Multiplies the copied rows of a partial tile. The unused rows of the tile are multiplied
+    /// too, but their results are not copied to the output.
     fn partial(&self, b: &mut KernelBuilder, strips: &Strips) {
         let (BufferOffset { buffer: scratch, at }, layout, rows) = (self.scratch, self.layout, self.rows);
         b.for_each("partial", rows.partial, |b, _| {
@@ -418,7 +421,7 @@ impl Chunk<'_> {
         });
     }
 
-    /// Micro-kernel: sums `x` times strips, 2 x 2 or 1 x 4 tiles.
+    /// Micro-kernel: sums the products of tiles of `x` and tiles of strips, 2 x 2 or 1 x 4 tiles.
     fn micro(&self, b: &mut KernelBuilder, x: &[Source], strips: &Strips, ends: &[Ends]) {
         let BufferOffset { buffer: panel, at: panel_at } = self.scratch;
         let (w_parts, x_parts) = (parts(self.product.format), x_parts(self.product.x_format));

@@ -1,19 +1,21 @@
 //! Tiling: the division of a weight's products into items, and the kernel for each number of rows.
-//! The pass `tile` writes it, and `lower` follows it.
+//! The pass `tile` writes it as text, and the pass `lower` uses it.
 //!
 //! ```text
 //! rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96
 //! ```
 //!
-//! means: items of 64 weight rows as long as they fit, then items of 16. For an item of 64, `gemv`
-//! multiplies up to 5 rows of activations, `gemm` up to 15, and `tiles` more, at most 256 at a
-//! time. `5x16` is 5 rows of activations times 16 weight rows: with many threads, the item can be
-//! divided in 4 bands of 16 ([`ixc_ir::plan::Bands`]). `gemv<=5/5x16@2048/2` also gives a
-//! [pace](super::pace): the prefetch distance and the unrolling.
+//! This text means: items of 64 weight rows as long as they fit, then items of 16. For an item of
+//! 64 weight rows, `gemv` multiplies up to 5 rows of activations, and `gemm` up to 15. `tiles`
+//! multiplies more rows, at most 256 at a time. `5x16` is 5 rows of activations times 16 weight
+//! rows: with many threads, the item can be divided into 4 bands of 16 weight rows
+//! ([`ixc_ir::plan::Bands`]). `gemv<=5/5x16@2048/2` also has a [pace](super::pace): the prefetch
+//! distance and the unrolling.
 //!
-//! The input is hostile text; an error states the expected form. Invariants: parts have rows,
-//! chunks are at least 1, bands divide the part's rows, limits ascend, and the last kernel of a
-//! part accepts any number of rows.
+//! The input is hostile text, and an error states the expected form. Invariants:
+//! - Items and chunks have at least one row.
+//! - Bands divide the rows of an item.
+//! - Limits ascend, and the last kernel of a part accepts any number of rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,49 +27,49 @@ use crate::generator::text::{Value, Words};
 /// Tiling of a weight's products.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// Parts of the weight's rows, one after the other.
+    /// Parts of the weight's rows, each with its own item size, one after the other.
     pub parts: Vec<RowTiles>,
 }
 
-/// Items with the same number of weight rows, as many as fit in the remaining weight rows.
+/// Items with the same number of weight rows: as many as fit into the remaining rows of the weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowTiles {
-    /// Weight rows of an item.
+    /// Number of weight rows of an item.
     pub rows: u64,
-    /// Kernels by rows of activations.
+    /// Kernels for ranges of rows of activations, in ascending order.
     pub uses: Vec<Use>,
 }
 
-/// A kernel for a range of rows of activations.
+/// A kernel for a range of numbers of rows of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Kernel for these rows.
+    /// Kernel that computes these rows.
     pub strategy: MatmulStrategy,
-    /// Max rows for which the kernel is used; `u32::MAX` for any number.
+    /// Maximum number of rows for which the kernel is used, or `u32::MAX` for any number.
     pub up_to_rows: u32,
-    /// Max rows of an item.
+    /// Maximum number of rows of activations of an item.
     pub row_chunk: u32,
-    /// Weight rows of a band, if the item can be divided in bands.
+    /// Number of weight rows of a band, if items can be divided into bands.
     pub band: Option<u32>,
     /// Prefetch distance and unrolling.
     pub pace: Pace,
 }
 
-/// Location of a part in a weight: `columns` items from weight row `first`.
+/// Location of a part in a weight: `columns` items, from weight row `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPlace<'t> {
     /// The part.
     pub part: &'t RowTiles,
     /// First weight row of the part.
     pub first: u64,
-    /// Number of items.
+    /// Number of items in the part.
     pub columns: u64,
 }
 
 /// Reason why text is not a tiling, or why a tiling does not fit its weight.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TilingError {
-    /// A word that is not part of a tiling.
+    /// A word that no tiling contains.
     #[error(
         "unknown word {found:?}; expected rows=N, or a kernel with its limit and its rows: gemv<=5/5x16, gemm/96, tiles/256"
     )]
@@ -75,73 +77,73 @@ pub enum TilingError {
         /// The unknown word.
         found: String,
     },
-    /// No kernel has this name.
+    /// A name that is not a kernel.
     #[error("there is no kernel {found:?}; there are {}", MatmulStrategy::expected_text())]
     Kernel {
-        /// The unknown name of a kernel.
+        /// The name.
         found: String,
     },
-    /// Text that is not a number, or a number out of range.
+    /// Text that is not a number, or whose number is out of range.
     #[error("{found:?} is not a number from 1 to {}", u32::MAX - 1)]
     Number {
-        /// Text in place of the number.
+        /// Text at the place of the number.
         found: String,
     },
     /// Text that is not a pace.
     #[error("{found:?} is not a prefetch distance and an unrolling; expected {}", <Pace as Value>::expected_text())]
     Pace {
-        /// Text in place of the pace.
+        /// Text at the place of the pace.
         found: String,
     },
-    /// A part that does not begin with its rows.
+    /// A part that does not begin with the number of its item's rows.
     #[error("a part must begin with rows=N, given once")]
     Rows,
-    /// A part whose kernels do not cover all row counts.
+    /// A part whose kernels do not cover all numbers of rows.
     #[error("limits must ascend, and the last kernel of a part must have no limit, such as gemv<=5/5 gemm/96")]
     Limits,
-    /// Bands that do not divide the part's rows.
+    /// Bands that do not divide the item's weight rows.
     #[error("{rows} rows are not two or more bands of {band} rows")]
     Band {
-        /// Weight rows of a band.
+        /// Number of weight rows of a band.
         band: u32,
-        /// Weight rows of the part.
+        /// Number of weight rows of an item.
         rows: u64,
     },
-    /// Bands that are not whole blocks of results, in items of several blocks.
+    /// Bands that are not whole blocks of results, in items with several blocks.
     #[error(
         "bands of {band} rows do not fit items of {rows} rows, because results are quantised in blocks of {block}; expected items of one block"
     )]
     Block {
-        /// Weight rows of a band.
+        /// Number of weight rows of a band.
         band: u32,
-        /// Weight rows of the part.
+        /// Number of weight rows of an item.
         rows: u64,
-        /// Results that are quantised together.
+        /// Number of results that are quantised together.
         block: u64,
     },
-    /// Items of more rows of activations than the kernel takes.
+    /// Items with more rows of activations than the kernel accepts.
     #[error("an item has {rows} rows of activations; the kernel takes at most {most}")]
     Chunk {
-        /// Rows of an item.
+        /// Maximum number of rows of activations of an item.
         rows: u32,
-        /// Max rows of the kernel.
+        /// Maximum number of rows that the kernel accepts.
         most: u32,
     },
-    /// Items that do not fill the weight's rows exactly.
+    /// Parts whose items do not cover the weight's rows exactly.
     #[error("the parts end at row {end}; the weight has {rows} rows")]
     Length {
-        /// End of the last part.
+        /// End of the last part, in weight rows.
         end: u64,
-        /// Rows of the weight.
+        /// Number of rows of the weight.
         rows: u64,
     },
 }
 
 impl Tiling {
-    /// Returns the location of each part in a weight of `rows` rows.
+    /// Returns the location of each part, in a weight of `rows` rows.
     ///
     /// # Errors
-    /// [`TilingError::Length`].
+    /// Fails with [`TilingError::Length`].
     pub fn place(&self, rows: u64) -> Result<Vec<PartPlace<'_>>, TilingError> {
         let mut first = 0;
         let mut placed = Vec::with_capacity(self.parts.len());
@@ -157,11 +159,11 @@ impl Tiling {
 }
 
 impl RowTiles {
-    /// Returns the number of bands of an item in a use of the part; `None` if items are not
-    /// divided.
+    /// Returns the number of bands of an item for one of the part's kernels, or `None` if its items
+    /// are not divided.
     ///
     /// # Errors
-    /// [`TilingError::Band`].
+    /// Fails with [`TilingError::Band`].
     pub fn bands(&self, each: &Use) -> Result<Option<u64>, TilingError> {
         let Some(band) = each.band else { return Ok(None) };
         let count = self.rows / u64::from(band.max(1));

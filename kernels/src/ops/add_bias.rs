@@ -1,4 +1,4 @@
-//! Addition of a vector to a row.
+//! Addition of a bias vector to a row.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 

@@ -1,5 +1,5 @@
 //! Append of a step's keys and values to cache entries that several positions share. Rows are
-//! stored in order, so an entry keeps the data of its last position.
+//! stored in order, so that an entry keeps the data of its last position.
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::DimInput;
@@ -15,8 +15,8 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// Append of a head's keys and values to the cache as f16, for all rows of a step. Items:
-    /// column = head.
+    /// Append of one head's keys and values to the cache as f16, for all rows of a step. Columns of
+    /// the grid are heads.
     pub struct AppendPlaces "append_places" {
         /// Elements of a key.
         pub d: u32,

@@ -1,4 +1,4 @@
-//! Subtraction of a row's mean: layer norms do this before their root mean square.
+//! Subtraction of a row's mean. Layer norms do this before they divide by the root mean square.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -11,7 +11,7 @@ use crate::generator::text::spec;
 use crate::generator::vectors::{SUM, fold_row, for_vectors};
 
 spec! {
-    /// `y = x - mean(x)`.
+    /// `y = x - mean(x)`, for one row.
     pub struct Centre "centre" {
         /// Elements of a row.
         pub n: u32,
@@ -56,8 +56,8 @@ impl Definition for Centre {
         let (x, y) = (run.input().floats("x")?, run.output().floats("y")?);
         let n = x.len() as f64;
         let mean = x.iter().sum::<f64>() / n;
-        // Roundings: one for each addition, one for the inverse, one for the product and one for
-        // the difference.
+        // The bound covers one rounding for each addition, and one each for the inverse, the
+        // product and the difference.
         let size = x.iter().map(|x| x.abs()).sum::<f64>();
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {
             close(format_args!("y[{i}]"), *y, x - mean, (size * (n + 2.0) / n + (x - mean).abs()) * UNIT)?;

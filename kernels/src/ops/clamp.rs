@@ -12,11 +12,11 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// `y = min(max(x, -limit), limit)`.
+    /// `y = min(max(x, -limit), limit)`, for one row.
     pub struct Clamp "clamp" {
         /// Elements of a row.
         pub n: u32,
-        /// Largest magnitude, 0 or above.
+        /// Maximum magnitude of a result, 0 or above.
         pub limit: Bits,
     }
 }

@@ -1,8 +1,8 @@
-//! Sums of the squares of each column of rows, and the number of rows. Importance matrices of
-//! weights are computed from these sums.
+//! Sums of the squares of each column of some rows, and the number of these rows. Importance
+//! matrices of weights are computed from these sums.
 //!
-//! `sums[c] += sum over rows of x[t, c]^2`, and `sums[n] += rows`. A vector's lanes are columns;
-//! its sums stay in a register from row to row.
+//! `sums[c] += sum over rows of x[t, c]^2`, and `sums[n] += rows`. Vector lanes are columns, and
+//! their sums stay in a register from row to row.
 
 use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
@@ -18,9 +18,9 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// Sums of the squares of each column of rows, and the number of rows.
+    /// Addition of the squares of each column of some rows, and of the number of rows, to `sums`.
     pub struct ColumnSquares "column_squares" {
-        /// The rows' format: f32 or an activation format.
+        /// Format of the rows: f32 or an activation format.
         pub format: Format,
         /// Elements of a row.
         pub n: u32,
@@ -62,7 +62,7 @@ impl Definition for ColumnSquares {
                 rows_of.add(b, at.clone(), lanes, |b, row| b.load(Type::f32(lanes), x, row + at.clone() * 4));
             }),
             Codec::Bytes { scaled } => {
-                // Loops over the elements that share a scale, one vector at a time.
+                // The loop is over the elements that share a scale, one vector at a time.
                 let lanes = vectors.lanes.min(scaled as u16);
                 b.for_each("block", i64::from(n) / block.0, |b, i| {
                     for first in (0..block.0).step_by(lanes.into()) {
@@ -135,7 +135,7 @@ impl Definition for ColumnSquares {
     }
 }
 
-/// The rows, and the buffer of their sums.
+/// The rows, and the buffer of the columns' sums.
 struct Rows {
     rows: ixc_ir::kernel::DimId,
     bytes: i64,
@@ -143,7 +143,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// Adds the squares of the columns from `at` on. `load` loads them from the row at an offset.
+    /// Adds the squares of the columns from `at` on, for all rows. `load` loads these columns from
+    /// the row at an offset.
     fn add(
         &self,
         b: &mut KernelBuilder,
@@ -160,7 +161,7 @@ impl Rows {
     }
 }
 
-/// Returns integers times their scale.
+/// Returns the integers of a row multiplied by their scale.
 fn integers(b: &mut KernelBuilder, x: BufferId, at: Affine, lanes: u16, d: ValueId) -> ValueId {
     let quants = b.load(Type::i8(lanes), x, at);
     let quants = b.op(Op::ExtendS, Type::i32(lanes), &[quants]);

@@ -1,8 +1,8 @@
-//! Weighted sum of the rows of a token's slots: it combines the results of the token's experts.
+//! Weighted sum of a token's slots, which combines the results of the token's experts.
 //!
 //! A slot of weight 0 adds nothing, even if its row is infinite or NaN. Slots without an expert
 //! (`route.given`) have weight 0 and the row of another slot. The kernel replaces the elements of
-//! such a row by zeros of the same sign. For finite rows, sums thus have the same bits as with
+//! such a row by zeros of the same sign. If rows are finite, sums thus have the same bits as with
 //! multiplication by 0.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
@@ -17,12 +17,12 @@ use crate::generator::vectors::for_vectors;
 use crate::generator::work::{Arithmetic, Call, Work};
 
 spec! {
-    /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, in the order of slots, over slots
-    /// whose `p` is not 0. The dim is the number of rows of `x`.
+    /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, in the order of slots. Slots with
+    /// `p` = 0 are skipped. The dim is the number of rows of `x`.
     pub struct Combine "combine" {
         /// Elements of a row.
         pub n: u32,
-        /// Slots of a row.
+        /// Number of slots of a token.
         pub slots: u32,
         /// Whether a residual is added.
         pub residual: bool,
@@ -70,11 +70,12 @@ impl Definition for Combine {
             };
             b.store(y, at * 4, v);
         });
-        // Slots are the outer loop, so that one row pointer is live at a time; y stays in the L1
-        // cache.
+        // Slots are the outer loop, so that only one row pointer is live at a time; y stays in the
+        // L1 cache.
         b.for_each("s", i64::from(slots), |b, s| {
             let row = b.load_index("r", slot, s * 4);
-            // Computed again for the remainder of a row, which has fewer lanes.
+            // The mask for whole vectors. It is computed again for the remainder of a row, which
+            // has fewer lanes.
             let whole = (n >= u32::from(lanes)).then(|| (lanes, slot_mask(b, lanes, p, s * 4)));
             for_vectors(b, lanes, n, |b, at, lanes| {
                 let slot_mask = match whole {
@@ -119,8 +120,8 @@ impl Definition for Combine {
     }
 }
 
-/// Returns the mask of the bits that a slot contributes: all bits, or only the sign if its weight
-/// is 0.
+/// Returns the mask of the bits that a slot contributes: all bits, or only the sign bit if the
+/// slot's weight is 0.
 fn slot_mask(b: &mut KernelBuilder, lanes: u16, p: BufferId, at: Affine) -> ValueId {
     let ty = Type::i32(lanes);
     // The shift drops the sign, so -0 also counts as 0.

@@ -1,9 +1,10 @@
-//! Compression of `every` positions into one row, up to the current position. Each element is a
-//! mean with its own softmax weights, over the rows of a step; see the graph op `compress`.
+//! Compression of every `every` positions into one row. Each element is a mean over positions with
+//! its own softmax weights. See the graph op `compress`.
 //!
-//! A vector's lanes are elements. Maximum, sum of weights and weighted sum stay in registers from
-//! row to row, as in an online softmax. They are stored to the state at the end. A row's position
-//! modulo `every` selects a row of `ape`, and shows whether the compressed row is complete.
+//! Vector lanes are elements. As in an online softmax, the maximum, the sum of weights and the
+//! weighted sum stay in registers from row to row. They are stored in the state at the end. A row's
+//! position modulo `every` selects a row of `ape`, and determines whether the compressed row is
+//! complete.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::DimInput;
@@ -18,15 +19,15 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// Compressed rows of `every` positions each, for a range of their elements.
+    /// Compression of every `every` positions into one row, for a range of elements.
     pub struct Compress "compress" {
         /// Elements of a row.
         pub d: u32,
-        /// Number of elements that a call computes, from one slice of the row.
+        /// Number of elements that a call computes: a slice of each row.
         pub n: u32,
-        /// Positions that a row compresses.
+        /// Number of positions that one compressed row covers.
         pub every: u32,
-        /// Whether the row also includes the previous `every` positions.
+        /// Whether a compressed row also includes the `every` positions before its own.
         pub overlap: bool,
     }
 }
@@ -38,7 +39,8 @@ const ROWS: &[Row] = &[
     row("compress_overlap", 32, "compress d=512 n=128 every=4 overlap"),
 ];
 
-/// Numbers of an element of a compressed row: maximum, sum of weights, weighted sum.
+/// Number of state elements for each element of a compressed row: maximum, sum of weights, weighted
+/// sum.
 const NUMBERS: i64 = 3;
 
 impl Compress {
@@ -73,7 +75,7 @@ impl Definition for Compress {
         let wide = series * row;
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);
-        // A call computes a slice of the rows; the distance between rows is the whole width.
+        // A call computes a slice of each row, but the distance between rows is that of whole rows.
         let state = b.buffer("state", BufferKind::ReadWrite, (NUMBERS * series - 1) * row + own);
         let phase = b.buffer("phase", BufferKind::Index { below: i64::from(every).into() }, rows * 4);
         let kv = b.read("kv", rows * wide + (own - row));
@@ -87,7 +89,7 @@ impl Definition for Compress {
             let after = b.for_carry("t", rows, &before, |b, t, before| {
                 let place = b.load_index("place", phase, t * 4);
                 let mut made = Vec::with_capacity(before.len());
-                // The row of the token's own positions takes the second half.
+                // The compressed row of the token's own positions takes the second half.
                 for (numbers, half) in before.chunks_exact(NUMBERS as usize).zip((0..series).rev()) {
                     let at = at.clone() + half * row;
                     let score = b.load(ty, gate, t * wide + at.clone());
@@ -98,7 +100,8 @@ impl Definition for Compress {
                 }
                 let mean = b.same(Op::Div, &[made[2], made[1]]);
                 b.store(y, t * row + at.clone(), mean);
-                // After the last position, the next row becomes the current one.
+                // After the last of `every` positions, the state of the next compressed row becomes
+                // the current one.
                 let (place, last) = (b.index(place), b.splat_int(Type::i32(1), i64::from(every) - 1));
                 let last = b.same(Op::CmpEq, &[place, last]);
                 let last = if lanes == 1 { last } else { b.broadcast(lanes, last) };
@@ -140,8 +143,8 @@ impl Definition for Compress {
                     state[number(2)] = weighted * fall + weight * kv[t * series * d + at];
                 }
                 let expected = state[2 * d + i] / state[d + i];
-                // A sum is at most as large as its largest element. Weights are positive, and their
-                // sum is at least 1 after the first.
+                // The result is at most as large as the largest element. Weights are positive, and
+                // after the first position their sum is at least 1.
                 let bound = 2e-5 * (phases.len() as f64) * (1.0 + expected.abs() + state[2 * d + i].abs());
                 close(format_args!("y[{t}, {i}]"), y[t * d + i], expected, bound)?;
                 if phase as usize + 1 == every {
@@ -165,8 +168,8 @@ impl Definition for Compress {
     }
 }
 
-/// Adds a score and its element to maximum, sum of weights and weighted sum. A sum of weights of 0
-/// means that no element was added yet.
+/// Adds an element with its score to the maximum, the sum of weights and the weighted sum. If the
+/// sum of weights is 0, no element was added yet.
 fn with(b: &mut KernelBuilder, numbers: &[ValueId], score: ValueId, x: ValueId) -> [ValueId; 3] {
     let [max, sum, weighted] = [numbers[0], numbers[1], numbers[2]];
     let ty = b.ty(score);

@@ -11,9 +11,9 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// `y = x`.
+    /// `y = x`, for `n` elements.
     pub struct Copy "copy" {
-        /// Number of elements.
+        /// Number of elements to copy.
         pub n: u32,
     }
 }

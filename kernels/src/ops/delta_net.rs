@@ -1,8 +1,8 @@
-//! Linear attention by the gated delta rule, for the value heads of one key head, over all rows of
-//! a step.
+//! Linear attention with the gated delta rule, for the value heads of one key head, over all rows
+//! of a step.
 //!
-//! For each row: `q` and `k` are scaled to length 1 (`q` then by `1 / sqrt(d)`). Then, for each
-//! value head:
+//! In each row, `q` and `k` are scaled to length 1, and `q` is then multiplied by `1 / sqrt(d)`.
+//! The following is computed for each value head:
 //!
 //! ```text
 //! decay = exp(a * softplus(alpha + dt)),  rate = sigmoid(beta)
@@ -16,8 +16,8 @@
 //! With the field `channels`, each element of a key has its own decay. `alpha` and `dt` then have
 //! one number for each element of a key, and `decay * M` scales each row of `M`.
 //!
-//! A vector's lanes are elements of the value, so nothing is summed across lanes. A head's state
-//! `[d, dv]` is read for `M' k`, then read and written once for all other terms.
+//! Vector lanes are elements of the value, so no sum is across lanes. A head's state `[d, dv]` is
+//! read once for `M' k`, and then read and written once for all other terms.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -33,25 +33,25 @@ use crate::generator::work::{Arithmetic, Call, Work};
 use crate::generator::{math, rms};
 
 spec! {
-    /// The gated delta rule, for the value heads of a key head.
+    /// Gated delta rule, for the value heads of one key head.
     pub struct DeltaNet "delta_net" {
         /// Key heads of a row.
         pub heads: u32,
-        /// Value heads that share a key head.
+        /// Number of value heads that share a key head.
         pub group: u32,
         /// Elements of a key.
         pub d: u32,
         /// Elements of a value.
         pub dv: u32,
-        /// Epsilon added to the squared length of a key or query.
+        /// Epsilon that is added to the squared length of a key or query.
         pub eps: Bits,
         /// Whether the value heads of a key head are `heads` apart instead of adjacent.
         pub interleaved: bool,
         /// Whether each element of a key has its own decay.
         pub channels: bool,
-        /// Lower bound of a decay's logarithm, if any.
+        /// Lower bound of the logarithm of decays, or `None`.
         pub bound: Option<Bits>,
-        /// Upper bound of rates, if it is not 1.
+        /// Upper bound of rates, or `None` if it is 1.
         pub rate: Option<Bits>,
     }
 }
@@ -67,17 +67,17 @@ const ROWS: &[Row] = &[
 ];
 
 impl DeltaNet {
-    /// Returns the distance between value heads of the same key head, in heads.
+    /// Returns the distance between neighbouring value heads of the same key head, in heads.
     fn spread(&self) -> i64 {
         if self.interleaved { self.heads.into() } else { 1 }
     }
 
-    /// Returns the number of decays of a value head.
+    /// Returns the number of decays that a value head has in each row.
     fn decays(&self) -> u32 {
         if self.channels { self.d } else { 1 }
     }
 
-    /// Rejects invalid sizes.
+    /// Checks the sizes. Returns an error if one is invalid.
     pub(crate) fn check(&self, name: &str) -> Result<(), GenerateError> {
         let DeltaNet { heads, group, d, dv, .. } = *self;
         let sizes = [("heads", heads), ("value heads", group), ("elements of a key", d), ("elements of a value", dv)];
@@ -95,7 +95,7 @@ impl DeltaNet {
         check(name, "bound (its bits)", bound.0.into(), ok, "those of a number below 0")
     }
 
-    /// Returns the buffers.
+    /// Returns a signature with the kernel's buffers.
     pub(crate) fn buffers() -> Signature {
         Signature::new()
             .update("state", BufferContents::Floats)
@@ -110,8 +110,8 @@ impl DeltaNet {
             .scratch("scratch")
     }
 
-    /// Compares a run over `rows` rows with the recurrence. `each` bounds the error that a row
-    /// adds, relative to sums of absolute terms.
+    /// Compares a run over `rows` rows with the recurrence in f64. `each` is a bound of the error
+    /// that each row adds, relative to the sums of the terms' magnitudes.
     pub(crate) fn compare(&self, run: &Run<'_>, rows: usize, each: f64) -> Result<(), Mismatch> {
         let DeltaNet { heads, group, d, dv, eps, .. } = *self;
         let (input, output) = (run.input(), run.output());
@@ -119,7 +119,7 @@ impl DeltaNet {
         let (q, k, v) = (read("q")?, read("k")?, read("v")?);
         let (alpha, beta, a, dt) = (read("alpha")?, read("beta")?, read("a")?, read("dt")?);
         let (mut state, after, y) = (read("state")?, output.floats("state")?, output.floats("y")?);
-        // Sums of absolute terms, to which errors are relative.
+        // Sums of the magnitudes of terms. Errors are relative to these sums.
         let mut size: Vec<f64> = state.iter().map(|m| m.abs()).collect();
         let (heads, group, d, dv, spread) =
             (heads as usize, group as usize, d as usize, dv as usize, self.spread() as usize);
@@ -177,7 +177,8 @@ impl DeltaNet {
     }
 }
 
-/// Buffers of a call and their strides, for few and for many rows.
+/// Buffers of a call, and the distances between their rows. This kernel and that for chunks of rows
+/// use it.
 pub(crate) struct Layout {
     spec: DeltaNet,
     pub(crate) lanes: u16,
@@ -191,21 +192,21 @@ pub(crate) struct Layout {
     pub(crate) dt: BufferId,
     y: BufferId,
     pub(crate) scratch: BufferId,
-    /// Bytes of a key.
+    /// Number of bytes of a key.
     pub(crate) key: i64,
-    /// Bytes of a value.
+    /// Number of bytes of a value.
     pub(crate) value: i64,
-    /// Value heads of a row.
+    /// Number of value heads of a row.
     all: i64,
 }
 
 impl Layout {
-    /// Declares the buffers for `rows` rows and `scratch` bytes of scratch memory. A row contains
-    /// all heads; the buffers begin at one key head.
+    /// Declares the buffers for `rows` rows, and `scratch` bytes of scratch memory. Rows have all
+    /// heads; each buffer begins at the data of one key head.
     pub(crate) fn declare(b: &mut KernelBuilder, spec: &DeltaNet, lanes: u16, rows: Affine, scratch: i64) -> Layout {
         let DeltaNet { heads, group, d, dv, .. } = *spec;
         let (key, value, all) = (i64::from(d) * 4, i64::from(dv) * 4, i64::from(heads) * i64::from(group));
-        // From the first value head of the group to the end of the last one.
+        // Number of heads from the first value head of the group to the last one.
         let span = (i64::from(group) - 1) * spec.spread() + 1;
         let part = |row: i64, own: i64| rows.clone() * row + (own - row);
         let keys = part(i64::from(heads) * key, key);
@@ -220,12 +221,12 @@ impl Layout {
         Layout { spec: *spec, lanes, state, q, k, v, alpha, beta, a, dt, y, scratch, key, value, all }
     }
 
-    /// Returns the start of the matrix of a value head of the group.
+    /// Returns the offset of the state matrix of a value head of the group.
     pub(crate) fn matrix(&self, h: VarId) -> Affine {
         h * (self.spec.spread() * self.key * i64::from(self.spec.dv))
     }
 
-    /// Returns the rates of betas.
+    /// Returns the update rate for a number of `beta`.
     pub(crate) fn rate(&self, b: &mut KernelBuilder, beta: ValueId) -> ValueId {
         let share = math::sigmoid(b, beta);
         let Some(most) = self.spec.rate else { return share };
@@ -234,8 +235,8 @@ impl Layout {
         b.mul(share, most)
     }
 
-    /// Returns the offset of a value head's number in `a`, and in row `t` of `beta`. The offsets
-    /// are also valid for `dt` and `alpha` if a head has one decay.
+    /// Returns the offset of a value head's number in `a`, and in row `t` of `beta`. If a head has
+    /// one decay, these are also its offsets in `dt` and `alpha`.
     pub(crate) fn numbers(&self, t: Affine, h: VarId) -> (Affine, Affine) {
         let of_head = h * (self.spec.spread() * 4);
         (of_head.clone(), t * (self.all * 4) + of_head)
@@ -272,23 +273,23 @@ impl Layout {
         b.mul(share, bound)
     }
 
-    /// Returns the offset of a value head's value, or result, in row `t`.
+    /// Returns the offset of a value head's value, and also of its result, in row `t`.
     fn place(&self, t: Affine, h: VarId) -> Affine {
         t * (self.all * self.value) + h * (self.spec.spread() * self.value)
     }
 
-    /// Loads a part of a value.
+    /// Loads `lanes` elements of a value.
     pub(crate) fn load_v(&self, b: &mut KernelBuilder, lanes: u16, t: Affine, h: VarId, at: Affine) -> ValueId {
         b.load(Type::f32(lanes), self.v, self.place(t, h) + at)
     }
 
-    /// Stores a part of a result.
+    /// Stores `lanes` elements of a result.
     pub(crate) fn store_y(&self, b: &mut KernelBuilder, t: Affine, h: VarId, at: Affine, y: ValueId) {
         b.store(self.y, self.place(t, h) + at, y);
     }
 
-    /// Stores the query or key `x` of row `t`, divided by its length and times `factor`, at `to` in
-    /// scratch memory.
+    /// Divides the query or key `x` of row `t` by its length and multiplies it by `factor`. Stores
+    /// the result at `to` in scratch memory.
     pub(crate) fn unit(&self, b: &mut KernelBuilder, x: BufferId, factor: f32, t: &Affine, to: &Affine) {
         let DeltaNet { heads, d, eps, .. } = self.spec;
         let row = t.clone() * (i64::from(heads) * self.key);
@@ -305,20 +306,21 @@ impl Layout {
         });
     }
 
-    /// Returns the factor of queries that multiplies the inverse of their lengths.
+    /// Returns the factor on queries, in addition to the inverse of their lengths.
     pub(crate) fn query_factor(&self) -> f32 {
         (1.0 / f64::from(self.spec.d).sqrt()) as f32
     }
 
-    /// Returns the number of bytes of scratch memory of the recurrence.
+    /// Returns the number of bytes of scratch memory that one row of the recurrence needs.
     pub(crate) fn row_scratch(spec: &DeltaNet) -> i64 {
-        // A query and a key; with channels also decays, and the key times the decays.
+        // The scratch memory has a query and a key. With channels, it also has the decays, and the
+        // key times the decays.
         let keys = if spec.channels { 4 } else { 2 };
         keys * i64::from(spec.d) * 4
     }
 
-    /// Computes a row by the recurrence. Uses [`Layout::row_scratch`] bytes of scratch memory from
-    /// its beginning.
+    /// Computes one row with the recurrence. Uses [`Layout::row_scratch`] bytes of scratch memory
+    /// from its beginning.
     pub(crate) fn row(&self, b: &mut KernelBuilder, t: Affine) {
         let DeltaNet { group, d, dv, .. } = self.spec;
         let (query, key) = (Affine::constant(0), Affine::constant(self.key));
@@ -343,8 +345,8 @@ impl Layout {
                 let x = self.log_decay(b, alpha, dt, a);
                 Some(math::exp(b, x))
             };
-            // `M' k` uses the decayed state: the decay multiplies each element of the key, or the
-            // sum.
+            // `M' k` uses the decayed state. With channels, each element of the key is multiplied
+            // by its decay. Otherwise the sum is multiplied by the decay.
             let finder = if self.spec.channels { &decayed } else { &key };
             let rate = scalar(b, self.beta, &of_row);
             let rate = self.rate(b, rate);
@@ -390,10 +392,11 @@ impl Layout {
     }
 }
 
-/// Vectors of a value in one loop of a row, so that as many sums are in flight.
+/// Number of vectors of a value that a loop computes together, so that this many sums are computed
+/// at once.
 const BUNDLE: u32 = 4;
 
-/// Broadcasts a scalar to `lanes` lanes.
+/// Copies a scalar to `lanes` lanes.
 fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
     if lanes == 1 { x } else { b.broadcast(lanes, x) }
 }
@@ -422,8 +425,8 @@ impl Definition for DeltaNet {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        // A row has sums of d products, lengths by sums of d squares, two exponentials, a logarithm
-        // and a dozen operations.
+        // In each row, errors come from sums of d products, lengths with sums of d squares, two
+        // exponentials, a logarithm and about twelve operations.
         let each = f64::from(3 * self.d + 32) * UNIT + 2.0 * EXP_BOUND;
         self.compare(run, run.dim("rows") as usize, each)
     }

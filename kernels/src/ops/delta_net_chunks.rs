@@ -1,8 +1,8 @@
-//! Gated delta rule ([`crate::DeltaNet`]) for many rows, in chunks whose products with the state
-//! are matrix products.
+//! Gated delta rule ([`crate::DeltaNet`]) for many rows. Rows form chunks, whose products with the
+//! state are matrix products.
 //!
-//! Consider a chunk that begins with the state `M`. `c[i]` is the sum of the logarithms of the
-//! decays up to and including row `i`.
+//! Let a chunk begin with the state `M`. `c[i]` is the sum of the logarithms of the decays of the
+//! chunk's rows, up to and including row `i`.
 //!
 //! ```text
 //! u[i] = rate[i] * (v[i] - e^c[i] M' k[i]) - sum over j < i of rate[i] e^(c[i] - c[j]) (k[i] . k[j]) u[j]
@@ -10,26 +10,26 @@
 //! M <- e^c[last] M + sum over j of k[j] (e^(c[last] - c[j]) u[j])'
 //! ```
 //!
-//! This is the recurrence solved for its changes `u`: the "UT transform" of Yang et al.,
-//! "Parallelizing Linear Transformers with the Delta Rule", 2024. It is applied to the right side,
-//! so keys need no transform of their own. The state is read twice and written once for each
-//! chunk instead of each row. Sums of several rows are in flight in vectors, while the recurrence
-//! waits for each sum.
+//! This is the recurrence, solved for its changes `u`: the "UT transform" of Yang et al.,
+//! "Parallelizing Linear Transformers with the Delta Rule", 2024. It is applied to the right side
+//! of the equations, so keys are not transformed. The state is read twice and written once for each
+//! chunk, instead of each row. Vectors compute sums of several rows at once, while the recurrence
+//! would wait for each sum.
 //!
-//! **Length of a chunk.** Products with the state take `3 d dv` multiply-adds for a row,
-//! independent of the length. Products within a chunk add `length * (dv + d)`, and the state's
-//! traffic is `3 d dv / length` elements. With vectors of f32, 16 rows already reduce the traffic
-//! to an eighth of the arithmetic, and the triangles are 6 % of it. With 64 rows they would be a
-//! quarter. Rows after the last whole chunk use the recurrence.
+//! **Length of a chunk.** Products with the state take `3 d dv` multiply-adds for each row, for any
+//! length. Products within a chunk add `length * (dv + d)`. For each row, `3 d dv / length`
+//! elements of the state are read or written. With f32 vectors, chunks of 16 rows already reduce
+//! these accesses to an eighth of the arithmetic, and the products within a chunk are 6 % of it.
+//! With 64 rows they would be a quarter. Rows after the last whole chunk use the recurrence.
 //!
-//! **Decays of channels.** With a decay for each element of a key, `e^c` and its quotients are
-//! vectors. Products of keys are then sums of products of three factors. `e^(c[i] - c[j])` cannot
-//! be split into two factors, because `e^-c[j]` overflows. The earlier keys are kept as columns of
-//! a matrix `[d][16]`, each times the decay since its row. A row multiplies all of them by its
-//! decays and adds its own key. The row's key and query are multiplied with this matrix. After the
-//! last row, the product of the matrix and the changes is added to the state.
+//! **Decays of channels.** If each element of a key has its own decay, `e^c` and its quotients are
+//! vectors, and products of keys are sums of products of three factors. `e^(c[i] - c[j])` cannot be
+//! split into two factors, because `e^-c[j]` overflows. The earlier keys are kept as columns of a
+//! matrix `[d][16]`, each multiplied by the decay since its row. Each row multiplies all columns by
+//! its decays, and adds its own key. The row's key and query are multiplied by this matrix. After
+//! the last row, the product of the matrix and the changes is added to the state.
 //!
-//! Sums follow the order of their index for every lane count, as in the recurrence.
+//! Sums are added in the order of their index for every number of lanes, as in the recurrence.
 
 mod places;
 
@@ -48,37 +48,37 @@ use crate::generator::work::{Arithmetic, Call, Work};
 use crate::ops::delta_net::{DeltaNet, Layout};
 use places::{Channels, Places};
 
-/// Rows of a chunk.
+/// Number of rows of a chunk.
 const CHUNK: u32 = 16;
-/// Bytes of one f32 for each row of a chunk.
+/// Number of bytes of one f32 for each row of a chunk.
 const NUMBERS: i64 = CHUNK as i64 * 4;
 /// Number of vectors of a value that a loop sums at once, for all rows of a chunk.
 const BUNDLE: u32 = 2;
-/// Sums over a key's elements that are computed in parallel. Each addition takes four cycles, and
-/// each element adds to two sums.
+/// Number of sums over the elements of a key that are computed in parallel. Each addition takes
+/// four cycles, and each element is added to two sums.
 const PARALLEL_SUMS: u32 = 4;
 
 spec! {
-    /// Gated delta rule over many rows, for the value heads of a key head; the fields are those of
-    /// `delta_net`.
+    /// Gated delta rule over many rows, for the value heads of one key head. The fields are those
+    /// of `delta_net`.
     pub struct DeltaNetChunks "delta_net_chunks" {
         /// Key heads of a row.
         pub heads: u32,
-        /// Value heads that share a key head.
+        /// Number of value heads that share a key head.
         pub group: u32,
         /// Elements of a key.
         pub d: u32,
         /// Elements of a value.
         pub dv: u32,
-        /// Epsilon added to the squared length of a key or query.
+        /// Epsilon that is added to the squared length of a key or query.
         pub eps: Bits,
         /// Whether the value heads of a key head are `heads` apart instead of adjacent.
         pub interleaved: bool,
         /// Whether each element of a key has its own decay.
         pub channels: bool,
-        /// Lower bound of a decay's logarithm, if any.
+        /// Lower bound of the logarithm of decays, or `None`.
         pub bound: Option<Bits>,
-        /// Upper bound of rates, if it is not 1.
+        /// Upper bound of rates, or `None` if it is 1.
         pub rate: Option<Bits>,
     }
 }
@@ -93,10 +93,10 @@ const ROWS: &[Row] = &[
 ];
 
 impl DeltaNetChunks {
-    /// Minimum rows of the kernel: a chunk.
+    /// Minimum number of rows of the kernel: one chunk.
     pub const MIN_ROWS: u32 = CHUNK;
 
-    /// Returns the recurrence's spec of the same sizes.
+    /// Returns the spec of the recurrence with the same sizes.
     fn recurrence(&self) -> DeltaNet {
         let DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate } = *self;
         DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }
@@ -132,9 +132,9 @@ impl Definition for DeltaNetChunks {
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let rows = run.dim("chunks") as usize * CHUNK as usize + run.dim("rest") as usize;
-        // Bound of the recurrence, plus sums over a chunk's rows and products of keys. Differences
-        // of summed logarithms of decays have larger errors than the sums, which are below 16 * 8
-        // in tests.
+        // The bound is that of the recurrence, plus errors of sums over a chunk's rows and of
+        // products of keys. Differences of summed logarithms of decays have the absolute errors of
+        // the sums, which are below 16 * 8 in tests.
         let each = f64::from(5 * self.d + 4 * CHUNK + 32) * UNIT + 4.0 * EXP_BOUND + 256.0 * UNIT;
         self.recurrence().compare(run, rows, each)
     }
@@ -157,11 +157,12 @@ struct Chunk {
     spec: DeltaNetChunks,
     layout: Layout,
     places: Places,
-    /// Rows whose sums are in registers together, with [`BUNDLE`] vectors each.
+    /// Number of rows whose sums are in registers together, with [`BUNDLE`] vectors for each row.
     block: u32,
 }
 
-/// Vectors of a value: byte offset of the first, lanes and number.
+/// Some vectors of a value: the byte offset of the first, the number of lanes, and the number of
+/// vectors.
 #[derive(Clone)]
 struct Columns {
     at: Affine,
@@ -182,7 +183,7 @@ impl Columns {
 }
 
 impl Chunk {
-    /// Generates the chunk that begins with row `first`.
+    /// Emits the code for the chunk that begins with row `first`.
     fn generate(&self, b: &mut KernelBuilder, first: &Affine) {
         self.keys(b, first);
         b.for_each("h", i64::from(self.spec.group), |b, h| {
@@ -199,12 +200,13 @@ impl Chunk {
         });
     }
 
-    /// Loads a number from scratch memory into every lane.
+    /// Loads a number from scratch memory, and copies it to every lane.
     fn splat(&self, b: &mut KernelBuilder, ty: Type, at: impl Into<Affine>) -> ValueId {
         b.load_splat(ty, self.layout.scratch, at)
     }
 
-    /// Computes and stores the queries and keys of the key head, and their products.
+    /// Computes and stores the scaled queries and keys of the key head. Without channels, also
+    /// computes their products.
     fn keys(&self, b: &mut KernelBuilder, first: &Affine) {
         let (Layout { key, lanes, scratch, .. }, places) = (&self.layout, &self.places);
         let (key, lanes, scratch) = (*key, *lanes, *scratch);
@@ -213,7 +215,8 @@ impl Chunk {
             let own: Affine = r * key;
             self.layout.unit(b, self.layout.q, self.layout.query_factor(), &t, &(own.clone() + places.q));
             self.layout.unit(b, self.layout.k, 1.0, &t, &(own.clone() + places.k));
-            // Handles four elements at a time, so that loop control is a small part of the work.
+            // Four elements are copied in each iteration, so that loop control is a small part of
+            // the work.
             for_vectors(b, 4, self.spec.d, |b, at, count| {
                 for e in (0..i64::from(count)).map(|n| at.clone() + n) {
                     let x = b.load(Type::f32(1), scratch, own.clone() + e.clone() * 4 + places.k);
@@ -222,7 +225,7 @@ impl Chunk {
             });
         });
         if self.spec.channels {
-            // With channels, products also depend on a value head's decays.
+            // With channels, these products also depend on the decays of a value head.
             return;
         }
         for (rows, products) in [(places.k, places.kk), (places.q, places.qk)] {
@@ -246,13 +249,15 @@ impl Chunk {
         }
     }
 
-    /// Maps each row of a block; `of` gets the row's offset, for rows of `row_bytes` bytes.
+    /// Applies `of` to each row of a block. `of` gets the row's offset in an array whose rows have
+    /// `row_bytes` bytes.
     fn of_block<T, U>(&self, block: VarId, row_bytes: i64, items: &[T], mut of: impl FnMut(Affine, &T) -> U) -> Vec<U> {
         let row = |r: usize| block * (i64::from(self.block) * row_bytes) + r as i64 * row_bytes;
         items.iter().enumerate().map(|(r, item)| of(row(r), item)).collect()
     }
 
-    /// Computes and stores the decays and rates of a value head, and the triangles.
+    /// Computes and stores the decays and rates of a value head, and the two triangular matrices of
+    /// products.
     fn numbers(&self, b: &mut KernelBuilder, first: &Affine, h: VarId) {
         let (layout, places) = (&self.layout, &self.places);
         let (lanes, scratch) = (layout.lanes, layout.scratch);
@@ -307,7 +312,7 @@ impl Chunk {
         });
     }
 
-    /// Stores the identity matrix.
+    /// Stores an identity matrix in scratch memory.
     fn units(&self, b: &mut KernelBuilder, channels: &Channels) {
         for_vectors(b, self.layout.lanes, CHUNK * CHUNK, |b, at, lanes| {
             let none = b.splat_f32(lanes, 0.0);
@@ -317,8 +322,8 @@ impl Chunk {
         b.for_each("r", i64::from(CHUNK), |b, r| b.store(self.layout.scratch, r * (NUMBERS + 4) + channels.unit, one));
     }
 
-    /// Stores for a value head: the decays of its channels, its rates, the queries and keys
-    /// multiplied by their decays, and the triangles.
+    /// Computes and stores for a value head: the decays of its channels, its rates, the queries and
+    /// keys times their decays, and the two triangular matrices of products.
     fn channels(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, channels: &Channels) {
         let (layout, places) = (&self.layout, &self.places);
         let (lanes, scratch, key, d) = (layout.lanes, layout.scratch, layout.key, self.spec.d);
@@ -349,7 +354,8 @@ impl Chunk {
             let none = b.splat_f32(lanes, 0.0);
             b.store(scratch, at * 4 + channels.kept, none);
         });
-        // Every `apart`th element has separate sums, so that sums do not wait for each other.
+        // Elements that are `apart` apart share a sum, so that an addition does not wait for the
+        // one before.
         let apart = if d.is_multiple_of(PARALLEL_SUMS) { PARALLEL_SUMS } else { 1 };
         for_vectors(b, lanes, CHUNK, |b, at, lanes| {
             let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
@@ -385,8 +391,8 @@ impl Chunk {
         });
     }
 
-    /// Multiplies rows with the state. Products with keys are the right sides of the equations for
-    /// the changes; products with queries are the first terms of results.
+    /// Multiplies rows by the state. The products with keys are the right sides of the equations
+    /// for the changes. The products with queries are the first terms of the results.
     fn multiply_state(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
@@ -426,8 +432,8 @@ impl Chunk {
         });
     }
 
-    /// Solves for the changes one row after another, and adds their terms to the results. Finally
-    /// multiplies each change by its decay up to the chunk's end.
+    /// Solves the equations for the changes, one row after another, and adds the changes' terms to
+    /// the results. Finally multiplies each change by its decay up to the chunk's end.
     fn triangles(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
@@ -435,7 +441,8 @@ impl Chunk {
         let load = |b: &mut KernelBuilder, of: i64, row: i64| -> Vec<ValueId> {
             columns.each().map(|at| b.load(ty, scratch, at + row * layout.value + of)).collect()
         };
-        // Returns `sums` plus the changes before `end` times a row of a triangle.
+        // Returns `sums` plus the sum of the changes before row `end`, each times an element of a
+        // triangular matrix's row.
         let with_changes = |b: &mut KernelBuilder, sums: Vec<ValueId>, triangle: i64, end: i64| -> Vec<ValueId> {
             (0..end).fold(sums, |sums, j| {
                 let x = self.splat(b, ty, triangle + j * 4);
@@ -484,7 +491,8 @@ impl Chunk {
         }
     }
 
-    /// Stores the rows of the state for `count` elements of a key from `from` on.
+    /// Computes and stores the rows of the state for `count` elements of a key, from element `from`
+    /// on.
     fn state_rows(&self, b: &mut KernelBuilder, h: VarId, columns: &Columns, from: &Affine, count: u32) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);

@@ -1,4 +1,4 @@
-//! Embedding: a row of a table, dequantised.
+//! Embedding: look-up and dequantisation of a row of a table.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder};
@@ -14,11 +14,11 @@ use crate::generator::work::{Call, Work};
 use crate::linear;
 
 spec! {
-    /// A dequantised row of a table, as f32.
+    /// Look-up of a row of a table, which is dequantised to f32.
     pub struct Embed "embed" {
-        /// The table's format.
+        /// Format of the table.
         pub format: Format,
-        /// Rows of the table.
+        /// Number of rows of the table.
         pub rows: u32,
         /// Elements of a row.
         pub n: u32,

@@ -1,4 +1,5 @@
-//! Groups of experts: each expert id divided by the number of experts in a group, a power of two.
+//! Groups of experts: each expert id is divided by the number of experts in a group, a power of
+//! two.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 
@@ -11,11 +12,11 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// Group numbers of a row's experts.
+    /// Group numbers of the experts of one row.
     pub struct ExpertGroups "expert_groups" {
-        /// Ids of a row.
+        /// Number of expert ids of a row.
         pub n: u32,
-        /// Experts of a group, a power of two.
+        /// Number of experts in a group, a power of two.
         pub size: u32,
     }
 }

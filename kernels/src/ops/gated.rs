@@ -1,5 +1,5 @@
-//! Gated linear units: a function of the gate times the up projection, element by element.
-//! [`crate::generator::gate`] has the functions.
+//! Gated linear units: an activation function of the gate, times the up projection, element by
+//! element. [`crate::generator::gate`] has the functions.
 
 use ixc_ir::graph::attrs::Activation;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
@@ -14,16 +14,16 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, or with `min(act(gate),
-    /// limit)`.
+    /// `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`. Some activations use
+    /// `min(act(gate), limit)` instead.
     pub struct Gated "gated" {
-        /// Function of the gate.
+        /// Activation function of the gate.
         pub act: Activation,
         /// Elements of a row.
         pub n: u32,
-        /// Upper bound of gate and up.
+        /// Maximum of the gate, and of the magnitude of up.
         pub limit: Option<Bits>,
-        /// Shift added to up.
+        /// Number that is added to up.
         pub shift: Option<Bits>,
         /// Bound of a smoothly bounded gate.
         pub bend: Option<Bits>,

@@ -11,9 +11,9 @@ use crate::generator::text::spec;
 use crate::generator::work::{Call, Work};
 
 spec! {
-    /// Copy of a row of `x`. The dim is the number of rows of `x`.
+    /// Copy of the row of `x` that an index selects. The dim is the number of rows of `x`.
     pub struct Gather "gather" {
-        /// Bytes of a row.
+        /// Number of bytes of a row.
         pub bytes: u32,
     }
 }

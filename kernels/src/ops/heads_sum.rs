@@ -11,7 +11,7 @@ use crate::generator::text::spec;
 use crate::generator::vectors::{SUM, fold_row};
 
 spec! {
-    /// `y` = sum of the elements of a head.
+    /// Sum of the elements of one head, stored to `y`.
     pub struct HeadsSum "heads_sum" {
         /// Elements of a head.
         pub n: u32,

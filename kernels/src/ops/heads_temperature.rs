@@ -1,6 +1,6 @@
-//! Multiplication of a head by a factor that depends on the position and on two numbers of the
-//! head. It sharpens queries at high positions, head by head. The table is that of
-//! [`temperature`](crate::ops::temperature), where an entry is 1 plus a logarithm.
+//! Multiplication of a head by a factor that depends on the position, and on two numbers of the
+//! head. It sharpens queries at high positions, differently for each head. The table is that of
+//! [`temperature`](crate::ops::temperature); its entries are 1 plus a logarithm.
 
 use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
@@ -18,17 +18,17 @@ use crate::generator::vectors::for_vectors;
 use crate::generator::work::{Call, Work};
 
 spec! {
-    /// `y = x * (bias + scale * (table[16 * block + lane] - 1))`: the cosine of one pair, in the
-    /// order of halves.
+    /// `y = x * (bias + scale * (table[16 * block + lane] - 1))`. A row of the table is the cosine
+    /// and the sine of one pair of elements, and the cosine is read.
     pub struct HeadsTemperature "heads_temperature" {
         /// Elements of a head.
         pub n: u32,
     }
 }
 
-/// Style of the table: a cosine and a sine; only the cosine is read.
+/// Style of the table: a row has a cosine and then a sine. Only the cosine is read.
 const STYLE: RopeStyle = RopeStyle::Neox;
-/// Elements of the one pair.
+/// Number of elements of the table's single pair.
 const PAIR: u32 = 2;
 
 /// Rows of the kernel catalogue: representative specs, each with a name.
@@ -81,7 +81,7 @@ impl Definition for HeadsTemperature {
         let log = input.floats("table")?[position * PAIR as usize] - 1.0;
         let (scale, bias) = (input.floats("scale")?[0], input.floats("bias")?[0]);
         let factor = bias + scale * log;
-        // Roundings: one each for the logarithm, the factor and the product.
+        // The bound covers one rounding each for the logarithm, the factor and the product.
         let error = ((scale * log).abs() + factor.abs()) * UNIT;
         let (x, y) = (input.floats("x")?, run.output().floats("y")?);
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {

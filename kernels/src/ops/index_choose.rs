@@ -1,5 +1,5 @@
-//! Choice of the positions that a row attends to, from scores of parts ([`crate::IndexScores`]).
-//! The rule is that of [`crate::IndexTopK`].
+//! Choice of the positions that a row attends to, from the scores of all parts of the positions
+//! ([`crate::IndexScores`]). The rule is that of [`crate::IndexTopK`].
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder};
 use ixc_ir::plan::ATTENTION_BLOCK;
@@ -15,16 +15,16 @@ use crate::ops::index_top_k::{BlockScores, Blocks, PositionScores};
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
-    /// Bits of the places with the highest scores. The first of places with equal scores wins.
-    /// Scores are integers; the lowest integer stands for no place.
+    /// Bits for the places with the highest scores. Of places with equal scores, the first is
+    /// chosen. Scores are integers; the lowest integer marks places that do not exist.
     pub struct IndexChoose "index_choose" {
-        /// Places to choose, if there are more.
+        /// Number of places to choose, if there are more.
         pub chosen: u32,
-        /// Max places.
+        /// Maximum number of places.
         pub positions: u32,
-        /// Positions of a block, if blocks are chosen.
+        /// Number of positions of a block, if blocks are chosen.
         pub every: Option<u32>,
-        /// Number of blocks chosen regardless of their score, up to the last position with a score.
+        /// Number of blocks before and including the last position's block that are always chosen.
         pub local: Option<u32>,
     }
 }

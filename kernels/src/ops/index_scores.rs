@@ -1,6 +1,6 @@
-//! Scores of a part of a row's positions, from which positions are chosen
-//! ([`crate::ops::index_top_k`]). A step of one row has few items, so threads divide its positions
-//! into parts. [`crate::IndexChoose`] chooses from the scores of all parts.
+//! Scores of a part of a row's positions. Positions are chosen by these scores
+//! ([`crate::ops::index_top_k`]). A step of one row has few items, so threads divide the row's
+//! positions into parts. [`crate::IndexChoose`] chooses from the scores of all parts.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 use ixc_ir::plan::ATTENTION_BLOCK;
@@ -18,18 +18,18 @@ use crate::ops::index_top_k::{BlockScores, Index, last_entry};
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
-    /// Scores of a part's positions, as integers in the same order. Positions after the row's
-    /// position have the lowest integer, and all others a higher one.
+    /// Scores of the positions of one part, as integers in the same order as the floats. Positions
+    /// after the row's position have the lowest integer, and all other positions a higher one.
     pub struct IndexScores "index_scores" {
-        /// Query heads of the index.
+        /// Number of query heads of the index.
         pub heads: u32,
-        /// Elements of a query or key.
+        /// Number of elements of a query or key.
         pub d: u32,
-        /// Max positions.
+        /// Maximum number of positions.
         pub positions: u32,
-        /// Positions of an entry, if entries are scored.
+        /// Number of positions of an entry, if entries are scored.
         pub every: Option<u32>,
-        /// Whether there is one head, whose products are the scores.
+        /// Whether the index has only one head, whose products are the scores.
         pub plain: bool,
     }
 }
@@ -113,7 +113,7 @@ impl Definition for IndexScores {
                 if self.plain { (sum, size) } else { (w[h] * sum.max(0.0), w[h].abs() * size) }
             };
             let (score, size) = (0..heads).map(head).fold((0.0, 0.0), |(s, m), (x, own)| (s + x, m + own));
-            // Inverts the mapping from floats to ordered integers.
+            // Converts ordered integers back to floats.
             let bits = if found < 0 { found ^ i32::MAX } else { found };
             let found = f64::from(f32::from_bits(bits as u32));
             close(format_args!("the score of place {p}"), found, score, size * (d + heads + 2) as f64 * UNIT)?;
@@ -122,7 +122,7 @@ impl Definition for IndexScores {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // The second dim is not 0, so this is not the first part.
+        // The first dim is not 0, so this is a part that is not the first.
         vec![8, rows.into()]
     }
 

@@ -1,17 +1,17 @@
-//! Products of some rows of activations with a stretch (range of columns) of a strip. They serve
-//! targets whose vectors hold half a strip, and targets without products of four bytes.
+//! Micro-kernel: products of some rows of activations with a stretch (range of columns) of a strip.
+//! It serves targets whose vectors hold half a strip, and targets without `dot4_u8s8`.
 //!
-//! With 16 registers a block is four rows by two parts of a strip, so six loads serve eight
+//! With 16 registers, a block is four rows by two parts of a strip, so that six loads serve eight
 //! products. Eight registers hold their integer sums. Float sums of a block, and integer sums of
 //! partial sub-blocks, stay in memory (*slots*), which is read and written once for 16 or 32
-//! columns. Formats with six bits and a scale for 16 columns would do so every 8 columns; for them,
-//! a block is two rows by two parts.
+//! columns. Formats with six bits and a scale for 16 columns would access slots every 8 columns;
+//! for these formats, a block is two rows by two parts.
 //!
-//! Float weights need only one kind of sums. With
-//! [`MatmulStrategy::Gemm6`](crate::MatmulStrategy::Gemm6) a block of floats is six rows: two
-//! multiply-adds a cycle with a latency of four need just eight chains.
+//! Float weights need only float sums. With
+//! [`MatmulStrategy::Gemm6`](crate::MatmulStrategy::Gemm6), a block of floats has six rows. With
+//! two multiply-adds in a cycle and a latency of four cycles, eight chains would be enough.
 //!
-//! Products by pairs ([`Dots::Dot2`]) are summed in 16-bit words as long as they fit. Then one
+//! Products of pairs ([`Dots::Dot2`]) are summed in 16-bit words as long as the sums fit. Then one
 //! `dot2_s16` widens and scales them:
 //!
 //! ```text
@@ -22,8 +22,8 @@
 //! 8 bits   128 * 127 * 2     = 32512      4 columns, of magnitudes: signs go to the activations
 //! ```
 //!
-//! The results follow from `d` and `dmin` of the weight (lanes) and `dx` and sums of the
-//! activations (one number in all lanes):
+//! The results are computed from `d` and `dmin` of the weight (one number in each lane), and from
+//! `dx` and sums of the activations (the same number in all lanes):
 //!
 //! ```text
 //! integer scales   y += -dmin * (sum over sub-blocks of min * sums);              t += sum * dx for eight sub-blocks;  y += t * d
@@ -49,48 +49,49 @@ use super::strip::{self, Part};
 use crate::generator::buffer_offset::BufferOffset;
 use crate::linear;
 
-/// Max sums of a block: rows times parts.
+/// Maximum number of sums of a block: rows times parts.
 const SUMS: usize = 8;
-/// Max sums of a block of floats, which have no other sums.
+/// Maximum number of sums of a block of floats, which needs no registers for integer sums.
 const FLOAT_SUMS: usize = 12;
-/// Max float sums that stay in registers together with integer sums.
+/// Maximum number of float sums that stay in registers in addition to integer sums.
 const MAX_FLOAT_SUMS: usize = 2;
-/// Max integer sums that stay in registers together with sums of words.
+/// Maximum number of integer sums that stay in registers in addition to sums of 16-bit words.
 const MAX_INTEGER_SUMS: usize = 4;
 
-/// Returns the number of rows of activations of a block, which divides `size`.
+/// Returns the number of rows of activations of a block. It is a divisor of `size`.
 pub fn rows(format: Format, vectors: Vectors, size: u32) -> u32 {
-    // With two scales for 32 columns, sums of pairs leave 16-bit words most often. Half the number
-    // of rows then leaves registers for both kinds of sums.
+    // With two scales for 32 columns, sums of pairs are moved out of 16-bit words most often. Half
+    // the number of rows then leaves registers for both word sums and integer sums.
     let kinds = |codec: &Quants| codec.scale_group_len().map_or(1, |columns| SUB as usize / columns);
     let sums = format.quants().map_or(FLOAT_SUMS, |codec| SUMS / kinds(codec));
     let most = (sums / Part::all(vectors).len()) as u32;
     (1..=most).rev().find(|rows| size.is_multiple_of(*rows)).unwrap_or(1)
 }
 
-/// Returns the number of bytes of a block's sums in memory: float sums, and integer sums of partial
+/// Returns the number of bytes of the slots of a block: float sums, and integer sums of partial
 /// sub-blocks.
 pub fn slot_bytes(lanes: u16) -> i64 {
     2 * SUMS as i64 * 4 * i64::from(lanes)
 }
 
-/// Rows of activations and a stretch of a strip. Sums are in the order of parts, then rows.
+/// Micro-kernel for some rows of activations and a stretch of a strip. Its sums are in the order of
+/// parts, then of rows.
 pub struct Micro {
     pub vectors: Vectors,
-    /// First block of the stretch.
+    /// First block of the stretch in the strip or the panel.
     pub source: Source,
     pub x: BufferId,
     pub x_format: Format,
-    /// Start of the stretch in each row of `x`.
+    /// Offset of the stretch in each row of `x`.
     pub rows: Vec<Affine>,
-    /// Location of the strip's results, for each row.
+    /// Offset of the strip's results in `to`, for each row.
     pub results: Vec<Affine>,
     pub to: BufferId,
-    /// See [`slot_bytes`]; present for more than [`MAX_FLOAT_SUMS`] sums.
+    /// Memory for [`slot_bytes`]. Required for more than [`MAX_FLOAT_SUMS`] sums.
     pub slots: Option<BufferOffset>,
 }
 
-/// A sub-block of the weight and of all rows.
+/// A sub-block of the weight, and the same columns of all rows of activations.
 struct Step {
     weights: Source,
     sub: VarId,
@@ -98,7 +99,7 @@ struct Step {
 }
 
 impl Micro {
-    /// Adds the product of `columns` columns to the results.
+    /// Adds the products of `columns` columns to the results.
     pub fn multiply(&self, b: &mut KernelBuilder, columns: i64) {
         match self.source.format.quants() {
             None => self.columns(b, columns),
@@ -118,8 +119,8 @@ impl Micro {
         Part::all(self.vectors)
     }
 
-    /// Returns the sets of parts that are computed together. Formats with high bits or indices need
-    /// more registers, so their sets are smaller.
+    /// Returns sets of parts of the strip; the parts of a set are computed together. Formats with
+    /// high bits or grid indices need more registers, so their sets are smaller.
     fn sets(&self) -> Vec<Vec<Part>> {
         let high = self.codec().high.is_some() || self.codec().grid().is_some();
         match high && !self.source.panel {
@@ -128,7 +129,8 @@ impl Micro {
         }
     }
 
-    /// Returns the locations of sums, if they are in memory: floats, then integers.
+    /// Returns the slots: locations of float sums, then of integer sums. Returns `None` if all sums
+    /// stay in registers.
     fn slots(&self) -> Option<Vec<BufferOffset>> {
         let sums = self.rows.len() * self.parts().len();
         let BufferOffset { buffer, at } = self.slots.filter(|_| sums > MAX_FLOAT_SUMS)?;
@@ -140,7 +142,7 @@ impl Micro {
         self.results[row].clone() + part.at(4)
     }
 
-    /// Adds `values * item` to the results.
+    /// Adds `values` times a number of the activations to the results.
     fn add(
         &self,
         b: &mut KernelBuilder,
@@ -159,7 +161,7 @@ impl Micro {
         }
     }
 
-    /// Prefetches the data after the sub-block, if strips are read directly from memory.
+    /// Prefetches the data a page after the sub-block, if strips are read directly from memory.
     fn prefetch(&self, b: &mut KernelBuilder, step: &Step) {
         if !self.source.panel {
             let format = self.source.format;
@@ -182,8 +184,8 @@ impl Micro {
         let zero = b.splat_f32(self.vectors.lanes, 0.0);
         let count = self.rows.len() * self.parts().len();
         let mut sums = vec![zero; count];
-        // Minimums come first for any number of rows. They then need no registers during the sums,
-        // and a row's result does not depend on other rows.
+        // Minimums are added first, for any number of rows. They then need no registers during the
+        // sums, and a row's result does not depend on the other rows.
         if let Some(minimums) = &minimums {
             self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
         }
@@ -226,8 +228,8 @@ impl Micro {
         });
     }
 
-    /// Returns the weight's minimums times the activations' sums, without the scale of the
-    /// minimums.
+    /// Returns the weight's minimums times the activations' sums. The result must still be
+    /// multiplied by `dmin`, the scale of the minimums.
     fn minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Option<Vec<ValueId>> {
         if self.codec().minimum != Minimum::Scaled {
             return None;
@@ -253,7 +255,8 @@ impl Micro {
         Some(sums.into_iter().flatten().collect())
     }
 
-    /// Returns the same products for formats in which both halves of a sub-block have a minimum.
+    /// Returns the same as [`Micro::minimums`], for formats in which each half of a sub-block has a
+    /// minimum.
     fn two_minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Vec<ValueId> {
         let parts = self.parts();
         let zero = b.splat_f32(self.vectors.lanes, 0.0);
@@ -273,11 +276,11 @@ impl Micro {
         })
     }
 
-    /// Returns a sub-block's sums of products with its integer scales, as floats.
+    /// Returns a sub-block's sums of products, multiplied by its integer scales, as floats.
     fn terms(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part]) -> Vec<ValueId> {
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
-        // A sub-block may have two units with a scale each; 16-bit sums are split further if they
-        // could overflow within a unit.
+        // A sub-block has one or two units, which are columns with a common scale. Sums in 16-bit
+        // words are divided further if they could overflow within a unit.
         let codec = self.codec();
         let units = SUB / codec.scale_group_len().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
@@ -330,7 +333,8 @@ impl Micro {
         }
         let mut terms = vec![None; parts.len() * self.rows.len()];
         for unit in 0..units {
-            // Each part gets its own copy, because a product overwrites its sum.
+            // The initial value is computed again for each part, because a product overwrites its
+            // sum.
             let starts = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
             let mut sums: Vec<ValueId> = starts.map(|(row, part)| self.start(b, row, unit, units, part)).collect();
             self.groups(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, |b, i, quants, x| {
@@ -361,7 +365,8 @@ impl Micro {
         values.chunks_exact_mut(self.rows.len())
     }
 
-    /// Returns sums of products by pairs as floats, without the contribution of the zero point.
+    /// Converts sums of products of pairs to floats, after subtracting the contribution of the zero
+    /// point.
     fn float_sums(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], mut sums: Vec<ValueId>) -> Vec<ValueId> {
         if self.codec().zero() > 0 && !panel::has_magnitudes(self.source.format, self.source.dots) {
             self.correct(b, step, parts, &mut sums);
@@ -369,7 +374,7 @@ impl Micro {
         sums.into_iter().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect()
     }
 
-    /// Subtracts the contribution of the zero point from sums of products by pairs.
+    /// Subtracts the contribution of the zero point from sums of products of pairs.
     fn correct(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], sums: &mut [ValueId]) {
         for (part, sums) in parts.iter().zip(self.by_part_mut(sums)) {
             let scales = step.weights.item(b, Item::Correction, step.sub, *part);
@@ -382,7 +387,8 @@ impl Micro {
         }
     }
 
-    /// Returns the initial value of sums of products by fours.
+    /// Returns the initial value of the sums of `dot4_u8s8`: the negated contribution of the zero
+    /// point, or 0.
     fn start(&self, b: &mut KernelBuilder, row: &RowBlock, unit: i64, units: i64, part: Part) -> ValueId {
         match self.codec().zero() {
             0 => b.splat_int(part.dwords(), 0),
@@ -390,7 +396,7 @@ impl Micro {
         }
     }
 
-    /// Returns the sums of some pairs of groups, in 16-bit words.
+    /// Returns the sums of products of some pairs of groups, in 16-bit words.
     fn words(
         &self,
         b: &mut KernelBuilder,
@@ -407,8 +413,8 @@ impl Micro {
         words.into_iter().flatten().collect()
     }
 
-    /// Calls `product` for both groups of each pair, all parts and all rows. It gets the number of
-    /// the sum, the quantised weights and the activations.
+    /// Calls `product` for each group of each pair, for all parts and all rows. `product` gets the
+    /// index of the sum, the codes of the weight and the activations.
     fn groups(
         &self,
         b: &mut KernelBuilder,
@@ -432,8 +438,8 @@ impl Micro {
         }
     }
 
-    /// Adds products by pairs to sums, each times the scale of its part, in words. A 16-bit word
-    /// sums the products of one group. Each part comes with its high bits.
+    /// Adds products of pairs to sums, each multiplied by the scale of its part, in 16-bit words. A
+    /// word sums the products of only one group. `parts` has the vectors of high bits of each part.
     fn by_groups(
         &self,
         b: &mut KernelBuilder,
@@ -465,12 +471,12 @@ impl Micro {
     }
 }
 
-/// Returns parts, each with its vectors of high bits.
+/// Returns each part with its vectors of high bits.
 fn pair_with_high<'v>(parts: &[Part], high: &'v [Vec<ValueId>]) -> Vec<(Part, &'v [ValueId])> {
     parts.iter().zip(high).map(|(part, high)| (*part, high.as_slice())).collect()
 }
 
-/// Adds to a sum, or starts it.
+/// Adds a value to a sum. If the sum has no value yet, it becomes the value.
 fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) {
     *sum = Some(match *sum {
         Some(old) => b.iadd(old, value),
@@ -478,11 +484,12 @@ fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) 
     });
 }
 
-/// Returns the start of the sum for one unit of a sub-block's columns: minus `zero` times the sum
-/// of their activations. Weights are stored with `zero` added. `unit` of `units` selects the unit.
+/// Returns the initial value of the sum for one unit of a sub-block's columns: minus `zero` times
+/// the sum of their activations. This corrects codes that are stored with `zero` added. `unit` is
+/// the index of one of `units` units.
 pub fn zero_point(b: &mut KernelBuilder, row: &RowBlock, unit: i64, units: i64, zero: u8, lanes: u16) -> ValueId {
     let part = Part { lanes, index: 0, permutes: false };
-    // The negated zero point for the unit's sums of 16 columns, and 0 for other sums.
+    // The words are the negated zero point for the unit's sums of 16 columns, and 0 for other sums.
     let minus = -i16::from(zero);
     let pair = [0, 1].map(|half| if units == 1 || half == unit { minus } else { 0 });
     let pair: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();

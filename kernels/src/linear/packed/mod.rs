@@ -1,5 +1,5 @@
-//! Products with packed weights. A lane is a weight row, so there are no horizontal sums and no
-//! transposition.
+//! Products with packed weights. Each vector lane is a weight row, so kernels need no horizontal
+//! sums and no transposition.
 //!
 //! ```text
 //! row of x:  .. b0 b1 b2 b3 ..        four neighbouring quants, in every dword of a vector by the load itself
@@ -7,30 +7,32 @@
 //! dot4_u8s8: 16 lanes += 4 products each
 //! ```
 //!
-//! Rows of activations come in groups ([`MatmulStrategy::row_groups`]), and a strip is read once
-//! for a group. The method depends on the target:
+//! Rows of activations form groups ([`MatmulStrategy::row_groups`]), and a strip is read once for
+//! each group. The method depends on the target:
 //!
-//! - If a vector holds a whole strip and four products are one instruction, codes are unpacked on
-//!   the fly. For 32 columns of `q4_k` and eight rows, there are 12 unpacking operations, 64
-//!   products, 8 conversions and 24 scalings. Unpacking runs on execution units that products do
-//!   not use. A panel of bytes in scratch memory would save it, but double the loads (Zen 5, 96
-//!   rows: `q4_k` 687 GOP/s, with a panel 576). Codes of a grid need more operations than these
-//!   units can hide. For them, a whole strip is unpacked for all rows of an item
-//!   ([`unpacks_whole`]; `iq3_s` 600 GOP/s, on the fly 432; eight rows alone are 5 % slower).
-//! - Otherwise a *stretch* (range of columns) of a strip is unpacked to a panel in scratch, once
-//!   for all rows, and multiplied with four rows at a time ([`micro`]). Unpacking on the fly would
-//!   be repeated for each four rows, the most that registers hold, and take a quarter of their
-//!   time.
+//! - If a vector holds a whole strip and the target has `dot4_u8s8` as one instruction, codes are
+//!   unpacked on the fly. For 32 columns of `q4_k` and eight rows, there are 12 unpacking
+//!   operations, 64 products, 8 conversions and 24 scalings. Unpacking runs on execution units that
+//!   products do not use. A panel of bytes in scratch memory would save the unpacking, but double
+//!   the loads (Zen 5, 96 rows: `q4_k` 687 GOP/s, with a panel 576). Codes of a grid need more
+//!   operations than these units can hide. For these formats, a whole strip is unpacked for all
+//!   rows of an item ([`unpacks_whole`]; `iq3_s` 600 GOP/s, on the fly 432; with only eight rows it
+//!   is 5 % slower).
+//! - Otherwise a *stretch* (range of columns) of a strip is unpacked to a panel in scratch memory,
+//!   once for all rows, and multiplied with four rows at a time ([`micro`]). Unpacking on the fly
+//!   would be repeated for every four rows, because registers hold no more. It would take a quarter
+//!   of the time.
 //!
-//! A single row is decode, where weights come from memory. It reads one strip after the other,
-//! strictly forwards, which hardware prefetches best (Zen 4, one core: 28 of 29 GB/s; two strips at
-//! a time 19). The kernel also prefetches the data a page further on ([`ahead`]). Two chains of
-//! integer sums for each sub-block hide the latency.
+//! A single row is the case of decode, where weights come from memory. The kernel reads one strip
+//! after the other, strictly forwards, which hardware prefetches best (Zen 4, one core: 28 of 29
+//! GB/s; with two strips at a time, 19). The kernel also prefetches the data that are a page later
+//! ([`ahead`]). Two chains of integer sums for each sub-block hide the latency.
 //!
-//! On Zen 4, products, multiplications and multiply-adds share two 256-bit units, which bounds the
+//! On Zen 4, products, multiplications and multiply-adds share two 256-bit units, which limits the
 //! speed. For `q4_k`, 64 + 24 operations take 88 cycles, so the kernel can reach 8/11 of the peak
-//! of products; it reaches 91 to 93 % of that. Products by pairs take four operations of 256 bits
-//! where products by fours take two of 512 bits. Two of the four add words and run on other units.
+//! of products; it reaches 91 to 93 % of that. Where `dot4_u8s8` takes two operations of 512 bits,
+//! products of pairs take four operations of 256 bits. Two of these four add words and run on other
+//! units.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -65,10 +67,10 @@ use self::strip::Part;
 use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, by_rows, quantise};
 use crate::generator::buffer_offset::BufferOffset;
 
-/// Bytes of a strip's results for one row of activations.
+/// Number of bytes of a strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;
 
-/// Several parts of strips and several rows of activations. Each part is multiplied with each row.
+/// Parts of strips and rows of activations. Each part is multiplied by each row.
 struct Block {
     lanes: u16,
     format: Format,
@@ -78,11 +80,11 @@ struct Block {
     x: BufferId,
     x_format: Format,
     rows: Vec<Affine>,
-    /// See [`quants::scratch_bytes`].
+    /// Scratch memory for initial values of sums: see [`quants::scratch_bytes`].
     scratch: Option<BufferOffset>,
-    /// Unpacked strip in scratch memory, if any.
+    /// Unpacked strip in scratch memory, or `None` if codes are unpacked on the fly.
     unpacked: Option<UnpackedStrip>,
-    /// Whether the weight comes from memory, so it is prefetched.
+    /// Whether the weight is read from memory. If so, the kernel prefetches it.
     streams: bool,
 }
 
@@ -91,15 +93,17 @@ impl Block {
         self.scratch.filter(|_| quants::begins_in_scratch(self.format))
     }
 
-    /// Prefetches the data after `bytes` bytes of each strip, from byte `at` of the strip on.
+    /// Prefetches the data a page after the `bytes` bytes of each strip from byte `at` of the strip
+    /// on.
     fn prefetch(&self, b: &mut KernelBuilder, at: &Affine, bytes: i64) {
-        // The parts of a strip share its cache lines, so only the first part prefetches.
+        // The parts of a strip share cache lines, so only the first part prefetches.
         for (strip, _) in self.strips.iter().filter(|(_, part)| self.streams && part.index == 0) {
             ahead::prefetch(b, self.w, &(strip.clone() + at.clone()), bytes);
         }
     }
 
-    /// Returns the products of all parts and rows: rows of the first part, then of the second.
+    /// Returns the products of all parts and rows: all rows with the first part, then all rows with
+    /// the second.
     fn sums(&self, b: &mut KernelBuilder) -> Vec<ValueId> {
         if self.format.is_quantised() { quants::sums(self, b) } else { floats::sums(self, b) }
     }
@@ -109,7 +113,7 @@ fn dots(vectors: Vectors) -> Dots {
     if vectors.dot4 { Dots::Dot4 } else { Dots::Dot2 }
 }
 
-/// Whether strips are unpacked to a panel for several rows.
+/// Whether products with several rows unpack strips to a panel.
 pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
     if format.has_row_scale() {
         return false;
@@ -119,22 +123,22 @@ pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
 }
 
 /// Whether the sums of a strip with all rows are gathered in scratch memory until the strip's last
-/// stretch. If the length of result rows is a power of two, they share a few sets of the L1 cache.
-/// With activations of the same length, this also happens in L2. Measured on Zen 4 with `f16` and
-/// 2048 rows: 83 % of the peak without, 94 % with; 2080 rows: 94 %. Sums of quantised weights
-/// gained nothing.
+/// stretch. If the distance between result rows is a power of two, result rows share a few sets of
+/// the L1 cache. With activations of the same length, this also happens in L2. Measured on Zen 4
+/// with `f16`: with 2048 rows, 83 % of the peak without gathering and 94 % with it; with 2080 rows,
+/// 94 %. Sums of quantised weights gained nothing.
 fn gathers(strategy: MatmulStrategy) -> bool {
     strategy == MatmulStrategy::Gemm6
 }
 
-/// Returns the offset of these sums, which come after slots and panel.
+/// Returns the offset of the gathered sums in scratch memory, after the slots and the panel.
 fn gathered_at(format: Format, vectors: Vectors) -> i64 {
     let dots = dots(vectors);
     micro::slot_bytes(vectors.lanes) + panel::stretch(format, dots) * panel::block_bytes(format, dots)
 }
 
-/// Whether a whole strip is unpacked for many rows, with the same sums as strips unpacked on the
-/// fly.
+/// Whether a kernel unpacks a whole strip for many rows. Its sums are the same as with strips that
+/// are unpacked on the fly.
 pub fn unpacks_whole(format: Format, strategy: MatmulStrategy, vectors: Vectors) -> bool {
     let whole = usize::from(vectors.lanes) == STRIP && vectors.dot4 && strategy == MatmulStrategy::Gemm;
     let grid = format.quants().is_some_and(|codec| codec.grid().is_some());
@@ -160,7 +164,7 @@ pub fn scratch_bytes(
         return None;
     }
     if unpacks(format, x, vectors) {
-        // The dims of whole groups and of remaining rows may add up to one group too many.
+        // For some numbers of rows, the dims may count up to one whole group more than `rows`.
         let most = rows + i64::from(strategy.row_groups()[0]);
         return Some(gathered_at(format, vectors) + if gathers(strategy) { most * RESULT } else { 0 });
     }
@@ -175,7 +179,8 @@ pub fn scratch_bytes(
     }
 }
 
-/// Adds the product to the destination.
+/// Adds the product to the destination, or stores it if the destination is
+/// [fresh](Destination::fresh).
 pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     if product.format.has_row_scale() {
         return by_rows::multiply(b, product, rows, to, dots(product.vectors));
@@ -201,7 +206,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Dest
     }
 }
 
-/// A product, and sizes derived from it.
+/// A product with packed weights, and sizes derived from it.
 struct Packed<'p> {
     product: &'p Product,
     to: &'p Destination,
@@ -211,23 +216,24 @@ struct Packed<'p> {
     dots: Dots,
 }
 
-/// Consecutive blocks of rows of activations.
+/// Consecutive blocks of rows of activations, all with the same number of rows.
 struct RowBlocks {
-    /// First row of the first block.
+    /// Index of the first row of the first block.
     first: Affine,
     /// Number of blocks.
     number: Affine,
-    /// Rows of a block.
+    /// Number of rows of a block.
     rows: u32,
 }
 
 impl Packed<'_> {
-    /// Multiplies groups of `count` rows from `first` on, with quants unpacked on the fly.
+    /// Multiplies `groups` groups of `count` rows, from row `first` on, with codes unpacked on the
+    /// fly.
     fn on_the_fly(&self, b: &mut KernelBuilder, first: &Affine, groups: Affine, count: u32) {
         let Product { format, vectors, .. } = *self.product;
         let parts = Part::all(vectors).len();
-        // Two strips of floats halve the loads of activations, if registers suffice. A single row
-        // should read only one stream.
+        // With float weights, two strips at a time halve the loads of activations, if registers
+        // suffice. With a single row, only one strip should be read at a time.
         let together = if count == 1 || format.is_quantised() || parts > 1 { 1 } else { self.strips.min(2) };
         for (from, number, together) in
             [(0, self.strips / together, together), (self.strips / together * together, self.strips % together, 1)]
@@ -242,7 +248,7 @@ impl Packed<'_> {
         }
     }
 
-    /// Multiplies some strips with `groups` groups of `count` rows from row `first` on.
+    /// Multiplies some strips by `groups` groups of `count` rows, from row `first` on.
     fn groups(
         &self,
         b: &mut KernelBuilder,
@@ -254,10 +260,10 @@ impl Packed<'_> {
     ) {
         let Product { format, k, x, x_format, w: BufferOffset { buffer: w, at: w_at }, strategy, vectors, .. } =
             *self.product;
-        // Products with panels use the scratch memory in another way.
+        // Products with panels use the scratch memory for other data.
         let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
         let parts = Part::all(vectors);
-        // With several rows, registers hold the sums of one part only.
+        // With several rows, registers hold the sums of only one part.
         let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
         b.for_each("group", groups, |b, group| {
             let row = first.clone() + group * i64::from(count);
@@ -291,7 +297,7 @@ impl Packed<'_> {
         });
     }
 
-    /// Multiplies all rows with strip after strip; each strip is unpacked once for all rows.
+    /// Multiplies all rows by one strip after the other. Each strip is unpacked once for all rows.
     fn by_whole_strips(&self, b: &mut KernelBuilder, rows: &Rows, scratch: BufferOffset) {
         let Product { format, k, strategy, vectors, .. } = *self.product;
         let begins = quants::scratch_bytes(format, strategy.row_groups()[0]).unwrap_or(0);
@@ -310,8 +316,8 @@ impl Packed<'_> {
         row.clone() * self.to.row_bytes + strip.clone() * RESULT + self.to.offset.clone()
     }
 
-    /// Multiplies all rows: several rows with panels; a single row of a kernel for few rows
-    /// directly.
+    /// Multiplies all rows. Several rows use panels. A single row of a kernel for few rows reads
+    /// the strips directly.
     fn by_panels(&self, b: &mut KernelBuilder, rows: &Rows, scratch: BufferOffset) {
         let Product { format, strategy, vectors, .. } = *self.product;
         let mut blocks: Vec<RowBlocks> = Vec::new();
@@ -332,8 +338,8 @@ impl Packed<'_> {
         if strategy != MatmulStrategy::Gemv {
             self.panels(b, scratch, &blocks);
         } else if let Some((groups, size)) = rows.groups.iter().find(|(_, size)| *size > 1) {
-            // A kernel for few rows usually gets one row. Without groups of several rows, nothing
-            // is unpacked.
+            // A kernel for few rows usually gets one row. If no group has several rows, nothing is
+            // unpacked.
             for RowBlocks { first, rows, .. } in &blocks {
                 b.for_each("group", *groups, |b, group| {
                     let first = first.clone() + group * i64::from(*size);
@@ -343,8 +349,8 @@ impl Packed<'_> {
             }
         }
         if let Some((first, number)) = single {
-            // A single row uses the same order as several rows, so that results do not depend on
-            // the number of rows.
+            // A single row is summed in the same order as several rows, so that results do not
+            // depend on the number of rows.
             if format.is_quantised() {
                 b.for_each("strip", self.strips, |b, strip| {
                     b.for_each("row", number, |b, row| {
@@ -359,14 +365,14 @@ impl Packed<'_> {
         }
     }
 
-    /// Returns the first block of a strip.
+    /// Returns a reader of the first block of a strip.
     fn source(&self, strip: Affine) -> Source {
         let Product { format, w: BufferOffset { buffer: w, at }, .. } = *self.product;
         Source { panel: false, format, dots: self.dots, buffer: w, offset: strip * self.strip_bytes + at }
     }
 
-    /// Returns the micro-kernel for some rows and the blocks of a strip from `source` on. These
-    /// blocks correspond to `x` bytes into a row of activations.
+    /// Returns the micro-kernel for some rows and for the blocks of a strip from `source` on. The
+    /// activations of these blocks begin `x` bytes after the start of a row.
     fn micro(
         &self,
         source: Source,
@@ -388,7 +394,7 @@ impl Packed<'_> {
         }
     }
 
-    /// Unpacks every stretch of every strip once for all rows.
+    /// Unpacks one stretch of a strip after the other, and multiplies all rows by it.
     fn panels(&self, b: &mut KernelBuilder, slots: BufferOffset, blocks: &[RowBlocks]) {
         let BufferOffset { buffer: scratch, at } = slots;
         let Product { format, k, x_format, strategy, vectors, .. } = *self.product;
@@ -431,7 +437,7 @@ impl Packed<'_> {
                 });
             }
         };
-        // Copies the results of all rows to scratch memory, or back.
+        // Copies the results of all rows to scratch memory, or back to the destination.
         let copy = |b: &mut KernelBuilder, strip: &Affine, back: bool| {
             let Some(gathered) = gathered else { return };
             let number = blocks

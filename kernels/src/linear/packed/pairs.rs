@@ -1,6 +1,6 @@
-//! Sums over packed bf16 with activations rounded to bf16
-//! ([`Format::pair_activation`](ixc_ir::format::Format::pair_activation)): two products for each
-//! lane at a time.
+//! Sums of products of packed bf16 weights and activations rounded to bf16
+//! ([`Format::pair_activation`](ixc_ir::format::Format::pair_activation)). Each instruction adds
+//! two products to each lane.
 //!
 //! ```text
 //! row of x:   .. x0 x1 x2 x3 ..            two neighbours, in every dword of a vector by the load itself
@@ -8,14 +8,15 @@
 //! dot2_bf16:  16 lanes += w1 * x1, then w0 * x0
 //! ```
 //!
-//! Columns are summed in stretches (ranges of columns), with one chain for even and one for odd
-//! pairs. The sums of a stretch are added to the result. One row and many rows use the same
+//! Columns are summed in stretches (ranges of columns), with one chain for even pairs and one for
+//! odd pairs. The sums of a stretch are added to the result. One row and many rows use the same
 //! additions in the same order, so every candidate and every number of rows gives the same bits.
-//! With several rows, a stretch of two strips stays in L1 while all rows are multiplied with it.
+//! With several rows, a stretch of two strips stays in L1 while all rows are multiplied by it.
 //!
-//! A block is four rows by two strips: 16 sums in flight. A product takes six cycles, and two can
-//! start in each cycle (Zen 5). Six loads and two exchanges of words serve eight products. With one
-//! row and one strip, two sums are enough to keep up with memory: 64 bytes in three cycles.
+//! A block is four rows by two strips, with 16 sums that are computed at once. A product takes six
+//! cycles, and two can start in each cycle (Zen 5). Six loads and two exchanges of words serve
+//! eight products. With one row and one strip, two sums are enough to keep up with memory: 64 bytes
+//! in three cycles.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Format};
@@ -26,26 +27,27 @@ use super::{Packed, ahead};
 use crate::generator::buffer_offset::BufferOffset;
 use crate::linear::{MatmulStrategy, Rows};
 
-/// Columns of a stretch: 16 KiB of a strip.
+/// Number of columns of a stretch, which is 16 KiB of a strip.
 pub const STRETCH: i64 = 512;
-/// Strips that several rows are multiplied with together, if a vector is a column of a strip.
+/// Number of strips that are multiplied with several rows together, if a vector holds a column of a
+/// whole strip.
 pub const STRIPS_TOGETHER: i64 = 2;
-/// Rows of a block, both for `gemv` and for `gemm`.
+/// Number of rows of a block, both for `gemv` and for `gemm`.
 pub const ROWS: u32 = 4;
-/// Chains of sums.
+/// Number of chains that a sum is divided into.
 const CHAINS: i64 = 2;
-/// Columns of a pair.
+/// Number of columns of a pair.
 const PAIR: i64 = 2;
-/// Bytes of a column of a strip.
+/// Number of bytes of a column of a strip.
 const COLUMN: i64 = 2 * STRIP as i64;
 
-/// Whether products with these activations are by pairs.
+/// Whether products with activations of this format are products of bf16 pairs.
 pub fn takes(x: Format) -> bool {
     *x.codec() == Codec::Bf16 { parts: 1 }
 }
 
 impl Packed<'_> {
-    /// Multiplies all rows.
+    /// Adds the products of all rows and all strips to the destination.
     pub(super) fn by_pairs(&self, b: &mut KernelBuilder, rows: &Rows) {
         let mut first = Affine::constant(0);
         for (groups, size) in &rows.groups {
@@ -69,7 +71,7 @@ impl Packed<'_> {
         Part::all(self.product.vectors)
     }
 
-    /// Multiplies strips with `blocks` blocks of `count` rows, stretch after stretch.
+    /// Multiplies strips by `blocks` blocks of `count` rows, one stretch after another.
     fn stretches(&self, b: &mut KernelBuilder, strips: &[Affine], first: &Affine, blocks: &Affine, count: u32) {
         let k = i64::from(self.product.k);
         let stretch = |b: &mut KernelBuilder, from: Affine, columns: i64| {
@@ -89,7 +91,7 @@ impl Packed<'_> {
         }
     }
 
-    /// Adds the products of the `columns` columns from column `from` on to the results.
+    /// Adds the products of `columns` columns, from column `from` on, to the results.
     fn block(
         &self,
         b: &mut KernelBuilder,
@@ -101,13 +103,13 @@ impl Packed<'_> {
     ) {
         let BufferOffset { buffer: w, at: w_at } = self.product.w;
         let x_format = self.product.x_format;
-        // Blocks of activations have no other fields, so a row's pairs are contiguous.
+        // Blocks of bf16 activations have no other fields, so the pairs of a row are contiguous.
         let x_at = from.clone() * 2 + x_format.field("high") as i64;
         let zero = b.splat_f32(part.lanes, 0.0);
         let sums = vec![zero; CHAINS as usize * strips.len() * rows.len()];
         let sums = b.for_carry("c", columns / (PAIR * CHAINS), &sums, |b, i, sums| {
             let mut sums = sums.to_vec();
-            // The parts of a strip share its cache lines, so only the first part prefetches.
+            // The parts of a strip share cache lines, so only the first part prefetches.
             let streams = self.product.strategy == MatmulStrategy::Gemv && part.index == 0;
             for strip in strips.iter().filter(|_| streams) {
                 let at = strip.clone() * self.strip_bytes + (from.clone() + i * (PAIR * CHAINS)) * COLUMN + w_at;
@@ -148,7 +150,8 @@ impl Packed<'_> {
     }
 }
 
-/// Loads two columns of some rows of a strip, as adjacent words for each row.
+/// Loads two columns of the rows of one part of a strip. The two columns of a row are adjacent
+/// words.
 fn weights(b: &mut KernelBuilder, w: BufferId, at: Affine, part: Part) -> ValueId {
     let both = Type::bf16(2 * part.lanes);
     let columns = match usize::from(part.lanes) == STRIP {

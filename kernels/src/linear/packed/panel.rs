@@ -1,9 +1,9 @@
-//! Inputs of sums: codes, a byte each, and scales. They are read from a strip's block, or from a
-//! *panel*, which contains a strip's unpacked blocks.
+//! Inputs of sums: codes with one byte each, and scales. They are read from a strip's block, or
+//! from a *panel*, which contains unpacked blocks of a strip.
 //!
 //! For each block, a panel first has the codes of every group of four columns, in vectors of 64
-//! bytes (16 rows). All [`Item`]s of the block follow. [`Source`] returns the same values from
-//! both.
+//! bytes (16 rows). All [`Item`]s of the block follow. [`Source`] returns the same values from a
+//! strip and from a panel.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Float, Format, Minimum};
@@ -14,42 +14,43 @@ use super::SUB;
 use super::strip::{Part, StripBlock, VECTOR};
 use crate::linear;
 
-/// Columns that a panel of quants covers: 16 KiB of bytes, which stay in L1.
+/// Number of columns of a panel: 16 KiB of bytes, which stay in L1.
 const STRETCH: i64 = 1024;
-/// Columns of a panel for floats, and for a format with magnitudes in addition to codes.
+/// Number of columns of a panel for floats, or for a format with magnitudes in addition to codes.
 const LONG_STRETCH: i64 = 512;
 const FLOAT_STRETCH: i64 = 256;
 
-/// Items of a block in addition to its codes, with a lane for each row.
+/// Data of a block in addition to its codes, with a lane for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// The scale of 16 or 32 columns. Products by pairs have it in both words of a lane; products
-    /// by fours have it as a float.
+    /// Scale of 16 or 32 columns. For products of pairs it is in both words of a lane; for
+    /// `dot4_u8s8` it is a float.
     Scale,
-    /// The minimum of a sub-block, as a float.
+    /// Minimum of a sub-block, as a float.
     Minimum,
-    /// The minimums of both halves of a sub-block, as words.
+    /// Minimums of the two halves of a sub-block, as words.
     Minimums,
-    /// The zero point times the scales of both halves of a sub-block, as words.
+    /// Zero point times the scales of the two halves of a sub-block, as words.
     Correction,
-    /// The float scale of a block, or of a sub-block.
+    /// Float scale `d` of a block, or of a sub-block.
     D,
-    /// The float scale of the minimums, negated.
+    /// Float scale `dmin` of the minimums, negated.
     Dmin,
-    /// The float that is added to each element.
+    /// Float `m` that is added to each element.
     M,
 }
 
-/// Method of summing products of bytes.
+/// Instructions that sum products of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dots {
-    /// Two products in a 16-bit word.
+    /// Two products are summed in a 16-bit word.
     Dot2,
-    /// Four products in a 32-bit lane.
+    /// Four products are summed in a 32-bit lane.
     Dot4,
 }
 
-/// Returns the items of a format's block in the order of a panel, with their numbers.
+/// Returns the items of a format's block in the order of a panel, and how many of each item a block
+/// has.
 fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     let (codec, len) = (linear::quants(format), format.block_len() as i64);
     let numbers = len / format.d_columns() as i64;
@@ -59,7 +60,8 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
         return items;
     };
     let mut items = vec![(Item::Scale, len / scaled as i64)];
-    // Sums of products by fours start with the negated contribution of the zero point.
+    // With `dot4_u8s8`, the initial values of sums contain the contribution of the zero point, so
+    // they need no correction.
     let corrects = codec.zero() > 0 && dots == Dots::Dot2 && !has_magnitudes(format, dots);
     items.extend(corrects.then_some((Item::Correction, len / SUB)));
     let minimum = if codec.scale_group_len() == Some(SUB as usize) { Item::Minimum } else { Item::Minimums };
@@ -69,7 +71,7 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     items
 }
 
-/// Whether products by pairs multiply unsigned magnitudes, with the signs in the other factor. This
+/// Whether products of pairs multiply unsigned magnitudes, with the signs on the other factor. This
 /// is the case if two products of the largest byte exceed a 16-bit word. In formats whose words
 /// always sum two groups of columns, it is the case if four products do.
 pub fn has_magnitudes(format: Format, dots: Dots) -> bool {
@@ -77,25 +79,25 @@ pub fn has_magnitudes(format: Format, dots: Dots) -> bool {
     dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < least)
 }
 
-/// Whether a 16-bit word sums the products of only one group of columns, because four products of
-/// the largest byte, or of magnitudes, exceed it.
+/// Whether a 16-bit word sums the products of only one group of columns. This is the case if four
+/// products of the largest byte, or of the largest magnitude, exceed the word.
 pub fn by_groups(format: Format, dots: Dots) -> bool {
     dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < 2)
 }
 
-/// Returns the offset of an item in a block of a panel.
+/// Returns the offset of an item in a block of a panel. For `None`, returns the size of the block.
 fn place(format: Format, dots: Dots, item: Option<Item>) -> i64 {
     let vectors = format.block_len() as i64 / 4 * if has_magnitudes(format, dots) { 2 } else { 1 };
     let before = items(format, dots).into_iter().take_while(|(other, _)| Some(*other) != item);
     (vectors + before.map(|(_, count)| count).sum::<i64>()) * VECTOR
 }
 
-/// Returns the number of bytes of a block of a panel; for floats, of a column.
+/// Returns the number of bytes of a block of a panel. For floats, a block is a column.
 pub fn block_bytes(format: Format, dots: Dots) -> i64 {
     if format.is_quantised() { place(format, dots, None) } else { VECTOR }
 }
 
-/// Returns the number of blocks (for floats, columns) of a panel.
+/// Returns the number of blocks of a panel. For floats, a block is a column.
 pub fn stretch(format: Format, dots: Dots) -> i64 {
     let columns = match format.is_quantised() {
         true if has_magnitudes(format, dots) => LONG_STRETCH,
@@ -105,10 +107,10 @@ pub fn stretch(format: Format, dots: Dots) -> i64 {
     columns / format.block_len() as i64
 }
 
-/// A block of weights.
+/// Reader of a block of weights, in a strip or in a panel.
 #[derive(Clone)]
 pub struct Source {
-    /// Whether the block is unpacked in a panel; otherwise it is in a strip.
+    /// Whether the block is unpacked, in a panel. Otherwise it is in a strip.
     pub panel: bool,
     pub format: Format,
     pub dots: Dots,
@@ -121,7 +123,7 @@ impl Source {
         StripBlock { format: self.format, buffer: self.buffer, offset: self.offset.clone(), part }
     }
 
-    /// Returns block `i` after this one.
+    /// Returns a reader of block `i` after this one.
     pub fn block(&self, i: impl Into<Affine>) -> Source {
         let bytes = match self.panel {
             true => block_bytes(self.format, self.dots),
@@ -130,24 +132,27 @@ impl Source {
         Source { offset: self.offset.clone() + i.into() * bytes, ..self.clone() }
     }
 
-    /// Returns this block from sub-block `number` on. Scales must be read from the whole block.
+    /// Returns a reader of this block from sub-block `number` on. Scales must be read from the
+    /// whole block.
     pub fn sub_block(&self, number: i64) -> Source {
         let bytes = linear::quants(self.format).vectors().1 as i64 * VECTOR;
         Source { offset: self.offset.clone() + number * bytes, ..self.clone() }
     }
 
-    /// Returns vectors that are the same for all pairs of a sub-block, for [`Source::pair`].
+    /// Returns vectors that are the same for all pairs of groups of a sub-block. [`Source::pair`]
+    /// needs them.
     pub fn high(&self, b: &mut KernelBuilder, sub: VarId, part: Part) -> Vec<ValueId> {
         if self.panel { Vec::new() } else { self.strip(part).high(b, sub) }
     }
 
-    /// Returns the vectors for [`Source::pair`] for columns whose scale is number `at` of a block.
-    /// They exist in formats whose codes are multiplied with this scale.
+    /// Returns vectors for [`Source::pair`], for columns whose scale has index `at` in the block.
+    /// Only formats whose codes are multiplied by this scale have them.
     pub fn multiples(&self, b: &mut KernelBuilder, at: i64, part: Part) -> Vec<ValueId> {
         self.strip(part).multiples(b, at)
     }
 
-    /// Returns groups `2 * pair` and `2 * pair + 1` of a sub-block; signed if there are magnitudes.
+    /// Returns the codes of groups `2 * pair` and `2 * pair + 1` of a sub-block. They are signed if
+    /// the format has magnitudes.
     pub fn pair(&self, b: &mut KernelBuilder, sub: VarId, pair: i64, part: Part, high: &[ValueId]) -> [ValueId; 2] {
         if self.panel {
             let at = self.offset.clone() + sub * (8 * VECTOR) + (2 * pair * VECTOR + part.at(4));
@@ -157,7 +162,7 @@ impl Source {
         if !has_magnitudes(self.format, self.dots) {
             return quants;
         }
-        // The panel has numbers plus the zero point.
+        // Codes in the panel are numbers plus the zero point.
         match linear::quants(self.format).zero() {
             128 => {
                 let top = b.splat_int(part.quants(), -128);
@@ -170,7 +175,7 @@ impl Source {
         }
     }
 
-    /// Returns the magnitudes of quants that [`Source::pair`] returned.
+    /// Returns the magnitudes of the signed numbers that [`Source::pair`] returned.
     pub fn magnitudes(&self, b: &mut KernelBuilder, sub: VarId, group: i64, part: Part, quants: ValueId) -> ValueId {
         if !self.panel {
             return b.same(Op::IAbs, &[quants]);
@@ -180,16 +185,16 @@ impl Source {
         b.load(part.quants(), self.buffer, at)
     }
 
-    /// Returns the number of the [`Item::D`] or [`Item::M`] for half `half` of sub-block `sub`.
+    /// Returns the index of the [`Item::D`] or [`Item::M`] for half `half` of sub-block `sub`.
     pub fn number_of(&self, sub: VarId, half: i64, part: Part) -> Affine {
         self.strip(part).number_of(sub, half)
     }
 
-    /// Returns number `at` of an item.
+    /// Returns the item of this kind at index `at` of the block.
     pub fn item(&self, b: &mut KernelBuilder, item: Item, at: impl Into<Affine>, part: Part) -> ValueId {
         let at = at.into();
-        // Formats without integer scales have the scale 1 in 16-bit words, because products by
-        // pairs always multiply with a scale.
+        // Formats without integer scales have the scale 1 in 16-bit words, because products of
+        // pairs are always multiplied by a scale.
         let constant = match (item, linear::quants(self.format).scale_group_len()) {
             (Item::Scale, None) => Some(1),
             (Item::Correction, None) => Some(linear::quants(self.format).zero()),
@@ -230,7 +235,7 @@ impl Source {
         }
     }
 
-    /// Unpacks the first `filled` sub-blocks of this block of a strip to a block of a panel.
+    /// Unpacks the first `filled` sub-blocks of this block of a strip to the block `to` of a panel.
     pub fn unpack(&self, b: &mut KernelBuilder, to: &Source, filled: i64, vectors: Vectors) {
         let store =
             |b: &mut KernelBuilder, at: Affine, value: ValueId| b.store(to.buffer, to.offset.clone() + at, value);
@@ -269,7 +274,7 @@ impl Source {
     }
 }
 
-/// Unpacks a column of a strip of floats.
+/// Unpacks a column of a strip of floats to a panel.
 pub fn unpack_column(b: &mut KernelBuilder, strip: &Source, to: &Source, vectors: Vectors) {
     for part in Part::all(vectors) {
         let value = column(b, strip, part);
@@ -277,7 +282,7 @@ pub fn unpack_column(b: &mut KernelBuilder, strip: &Source, to: &Source, vectors
     }
 }
 
-/// Loads a column of floats.
+/// Loads a column of floats from a strip or a panel.
 pub fn column(b: &mut KernelBuilder, source: &Source, part: Part) -> ValueId {
     if source.panel {
         return b.load(part.floats(), source.buffer, source.offset.clone() + part.at(4));
@@ -293,7 +298,7 @@ pub fn column(b: &mut KernelBuilder, source: &Source, part: Part) -> ValueId {
     }
 }
 
-/// Loads floats of a weight as f32.
+/// Loads floats of a weight, and converts them to f32.
 pub fn floats(b: &mut KernelBuilder, float: Float, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
     match float {
         Float::F32 => b.load(Type::f32(lanes), buffer, at),
@@ -308,7 +313,7 @@ pub fn floats(b: &mut KernelBuilder, float: Float, lanes: u16, buffer: BufferId,
     }
 }
 
-/// Returns integers times a zero point.
+/// Returns the integers multiplied by a zero point.
 pub fn times(b: &mut KernelBuilder, integers: ValueId, zero: u8) -> ValueId {
     match zero.is_power_of_two() {
         true => b.shift(Op::Shl, integers, zero.trailing_zeros().into()),

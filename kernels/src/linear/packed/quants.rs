@@ -1,7 +1,8 @@
-//! Sums over quantised strips, a sub-block of 32 columns at a time.
+//! Sums of products with quantised strips, in sub-blocks of 32 columns.
 //!
-//! A sub-block's products are summed in integers, exactly. The results follow from `d` and `scale`
-//! of the weight (lanes) and `dx` of the activations (one number in all lanes), in this order:
+//! The products of a sub-block are summed in integers, which is exact. The results are computed
+//! from `d` and `scale` of the weight (one number in each lane) and `dx` of the activations (the
+//! same number in all lanes), in this order:
 //!
 //! ```text
 //! integer scales   t = low * (d * scale) [+ high * (d * scale)];      y += t * dx;  y += -(dmin * min) * sums
@@ -11,10 +12,10 @@
 //! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;         y += t * d
 //! ```
 //!
-//! `low` and `high` are the sums of 16 columns each. There is only one sum if both the weight and
-//! the activations have one scale for 32 columns. If activations have one scale for 32, or weights
-//! one for 16, the initial value of the sums contains the zero point: `-zero * sums16`. Terms in
-//! parentheses are computed once for all rows.
+//! `low` and `high` are the sums of the first and the second 16 columns. There is only one sum if
+//! the weight and the activations each have one scale for 32 columns. If activations have one scale
+//! for 32 columns, or weights one for 16, the initial value of the sums contains the zero point:
+//! `-zero * sums16`. Terms in parentheses are computed once for all rows.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants, Values};
@@ -28,24 +29,27 @@ use super::{Block, SUB};
 use crate::generator::buffer_offset::BufferOffset;
 use crate::linear;
 
-/// Sums of 16 elements of a block of `a8_super`.
+/// Number of sums of 16 elements that a block of `a8_super` has.
 const SUMS16: u16 = 16;
-/// Offset in bytes of the negated products of the zero point and these sums, as dwords.
+/// Distance in bytes between the initial values of two rows: the negated products of the zero point
+/// and these sums, as dwords.
 const OFFSETS: i64 = 4 * SUMS16 as i64;
 
-/// Whether the sums of 16 columns start with values from scratch memory, which are stored once for
-/// a block. A sum then starts with a load, which costs no arithmetic, instead of a product.
+/// Whether the initial values of sums over 16 columns are in scratch memory, where they are stored
+/// once for each block. A sum then begins with a load instead of a product, so it needs no
+/// arithmetic.
 pub fn begins_in_scratch(format: Format) -> bool {
     format.quants().is_some_and(|codec| codec.scale_group_len() == Some(16) && codec.zero() > 0)
 }
 
-/// Returns the number of bytes of scratch memory for the initial values of `rows` rows' sums.
+/// Returns the number of bytes of scratch memory for the initial values of the sums of `rows` rows,
+/// or `None` if they are not stored.
 pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
     begins_in_scratch(format).then(|| i64::from(rows) * OFFSETS)
 }
 
-/// A strip in scratch memory: for each sub-block the bytes of its eight groups, then each of its
-/// scales times `d`, all in whole vectors.
+/// An unpacked strip in scratch memory. For each sub-block, it has the bytes of its eight groups,
+/// then each of its scales times `d`, all in whole vectors.
 #[derive(Clone)]
 pub struct UnpackedStrip {
     pub buffer: BufferId,
@@ -53,7 +57,7 @@ pub struct UnpackedStrip {
 }
 
 impl UnpackedStrip {
-    /// Returns the number of bytes of `columns` columns of a strip.
+    /// Returns the number of bytes of an unpacked strip of `columns` columns.
     pub fn bytes(format: Format, columns: i64) -> i64 {
         columns / SUB * Self::sub_block(format)
     }
@@ -62,23 +66,23 @@ impl UnpackedStrip {
         Self::scale_at(scales(linear::quants(format)))
     }
 
-    /// Returns the offset of scale `unit` in a sub-block.
+    /// Returns the offset of the scale at index `unit` in an unpacked sub-block.
     fn scale_at(unit: i64) -> i64 {
         (SUB / GROUP + unit) * VECTOR
     }
 
-    /// Returns block `i` of a format.
+    /// Returns the unpacked strip from block `i` on.
     fn block(&self, format: Format, i: impl Into<Affine>) -> UnpackedStrip {
         let at = self.at.clone() + i.into() * Self::bytes(format, format.block_len() as i64);
         UnpackedStrip { buffer: self.buffer, at }
     }
 
-    /// Returns the offset of sub-block `sub` of a block.
+    /// Returns the offset of sub-block `sub` of the first block.
     fn sub(&self, format: Format, sub: VarId) -> Affine {
         self.at.clone() + sub * Self::sub_block(format)
     }
 
-    /// Unpacks `columns` columns of a strip; the lanes of its part must hold a whole strip.
+    /// Unpacks `columns` columns of a strip. The lanes of its part must hold a whole strip.
     pub fn fill(&self, b: &mut KernelBuilder, strip: &StripBlock, columns: i64) {
         let format = strip.format;
         let (len, bytes) = (format.block_len() as i64, STRIP as i64 * format.block_bytes() as i64);
@@ -109,12 +113,12 @@ impl UnpackedStrip {
     }
 }
 
-/// Returns the number of scales of a sub-block: integers, or `d` alone.
+/// Returns the number of scales of a sub-block: its integer scales, or 1 if `d` is the only scale.
 fn scales(codec: &Quants) -> i64 {
     SUB / codec.scale_group_len().map_or(SUB, |columns| columns as i64)
 }
 
-/// Returns scale `at` of a block times `d`, which may be loaded already.
+/// Returns the scale at index `at` of a block times `d`. The caller may have loaded `d` already.
 fn scale_times_d(b: &mut KernelBuilder, strip: &StripBlock, d: Option<ValueId>, at: Affine) -> ValueId {
     let scale = strip.codec().scale_group_len().map(|_| strip.scale(b, at));
     let d = d.unwrap_or_else(|| strip.numbers(b, "d", 0));
@@ -122,7 +126,7 @@ fn scale_times_d(b: &mut KernelBuilder, strip: &StripBlock, d: Option<ValueId>, 
 }
 
 /// Whether a block's `d` stays in a register. If the format has two scales for 32 columns and a
-/// table, no register is free for `d`.
+/// codebook, no register is free for `d`.
 fn holds_d(codec: &Quants) -> bool {
     match codec.values {
         Values::Codebook(_) => codec.scale_group_len() != Some(16),
@@ -147,7 +151,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 let unpacked = block.unpacked.as_ref().map(|unpacked| unpacked.block(format, i.clone()));
                 let block = StripBlock { format, buffer: block.w, offset: at.clone() + i.clone() * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.numbers(b, name, 0);
-                // Other formats read `d` with each sub-block.
+                // Formats that do not keep `d` in a register read it with each sub-block.
                 let d = (unpacked.is_none() && strip::by_sub_blocks(format) && holds_d(codec)).then(|| scale(b, "d"));
                 let dmin = (codec.minimum == Minimum::Scaled).then(|| {
                     let dmin = scale(b, "dmin");
@@ -194,17 +198,17 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     sums
 }
 
-/// A block of a strip, with the scales of the whole block.
+/// A block of a strip that is being multiplied.
 struct Strip {
     block: StripBlock,
-    /// Unpacked bytes in scratch memory, if any.
+    /// Unpacked block in scratch memory, or `None` if codes are unpacked on the fly.
     unpacked: Option<UnpackedStrip>,
-    /// Scale of the block, if a register [holds](holds_d) it.
+    /// Scale `d` of the block, if it [stays in a register](holds_d).
     d: Option<ValueId>,
     dmin: Option<ValueId>,
 }
 
-/// One sub-block of all rows.
+/// A sub-block with the activations of all rows.
 struct Step<'a> {
     block: &'a Block,
     codec: &'static Quants,
@@ -213,12 +217,12 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Loads a float of row `r`'s sub-block into all lanes.
+    /// Loads a float of row `r`'s sub-block, and copies it to all lanes.
     fn splat(&self, b: &mut KernelBuilder, r: usize, field: &str, bytes: i64, i: i64) -> ValueId {
         self.rows[r].splat(b, Type::f32(self.block.lanes), field, bytes, i)
     }
 
-    /// Returns the new sums of all rows for one strip.
+    /// Returns the new sums of one strip with all rows.
     fn strip(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
         match strip::by_sub_blocks(self.block.format) {
             true => self.by_sub_blocks(b, strip, sums),
@@ -226,8 +230,8 @@ impl Step<'_> {
         }
     }
 
-    /// Adds the products of pairs of groups to `chains`: those of even groups to the first chain of
-    /// a row, those of odd groups to its last.
+    /// Adds the products of pairs of groups to `chains`. Even groups are added to the first chain
+    /// of a row, odd groups to its last chain.
     fn dots(
         &self,
         b: &mut KernelBuilder,
@@ -246,11 +250,12 @@ impl Step<'_> {
         }
     }
 
-    /// Computes a sum for the columns of each integer scale, or of the sub-block.
+    /// Computes one sum for the columns of each integer scale. Without integer scales, computes one
+    /// sum for the sub-block.
     fn by_sub_blocks(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
         let units = scales(self.codec);
         let pairs = 4 / units;
-        // A single row has few sums, so each gets two chains.
+        // With a single row there are few sums, so each is divided into two chains to hide latency.
         let each = if self.rows.len() == 1 && units == 1 { 2 } else { 1 };
         let unpacked =
             strip.unpacked.as_ref().map(|unpacked| (unpacked.buffer, unpacked.sub(self.block.format, self.sub)));
@@ -308,7 +313,7 @@ impl Step<'_> {
         next.collect()
     }
 
-    /// Returns the initial value of the sum over the columns that share a scale: the correction for
+    /// Returns the initial value of the sum over columns that share a scale: the correction for
     /// unsigned codes, or 0.
     fn start(&self, b: &mut KernelBuilder, r: usize, unit: i64, units: i64) -> ValueId {
         let dwords = Type::i32(self.block.lanes);
@@ -323,7 +328,8 @@ impl Step<'_> {
         }
     }
 
-    /// Computes a sum for the columns of each of the activations' scales.
+    /// Computes one sum for the columns of each scale of the activations: the halves of a
+    /// sub-block.
     fn by_halves(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
         let mut parts: Vec<Option<ValueId>> = vec![None; self.rows.len()];
         let high = strip.high(b, self.sub);
@@ -382,7 +388,7 @@ impl Step<'_> {
     }
 }
 
-/// Returns the sum of chains, as floats.
+/// Adds the chains of a sum, and converts the result to floats.
 fn convert(b: &mut KernelBuilder, chains: &[ValueId]) -> ValueId {
     let sum = chains[1..].iter().fold(chains[0], |sum, chain| b.iadd(sum, *chain));
     let floats = Type::f32(b.ty(sum).lanes);

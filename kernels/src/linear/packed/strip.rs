@@ -1,9 +1,10 @@
-//! Reads of a block of a packed strip: vectors of unsigned codes, and scales with a lane for each
-//! row.
+//! Reader of a block of a packed strip. It returns vectors of unsigned codes, and scales with a
+//! lane for each row.
 //!
-//! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs. A
-//! vector in memory has one pair if codes have four bits or four low bits, and two pairs if they
-//! have two. Rows are read for one [`Part`]: all 16, or 8 if vectors have 8 lanes.
+//! All formats are read in sub-blocks of 32 columns, which are eight groups of four columns, in
+//! four pairs of groups. A vector in memory has one pair if codes have four bits or four low bits.
+//! It has two pairs if they have two bits. Rows are read for one [`Part`]: all 16 rows, or 8 if
+//! vectors have 8 lanes.
 
 use ixc_ir::format::packed::{CodesOfScales, STRIP, SUB};
 use ixc_ir::format::{Codec, Format, Quants, Scales};
@@ -13,35 +14,35 @@ use super::super::Vectors;
 use super::super::file::{self, Shift, bits};
 use crate::linear;
 
-/// Bytes of a vector in memory: four quants of each row of a strip.
+/// Number of bytes of a vector in memory: four codes of each row of a strip.
 pub const VECTOR: i64 = 4 * STRIP as i64;
 pub const ROWS: i64 = STRIP as i64;
-/// Columns of half a sub-block.
+/// Number of columns of half a sub-block.
 const HALF: usize = SUB / 2;
 
-/// Rows of a strip that are the lanes of a vector.
+/// Part of a strip: the rows that are the lanes of one vector.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub lanes: u16,
-    /// Number of the part in its strip.
+    /// Index of the part in its strip.
     pub index: i64,
-    /// See [`Vectors`].
+    /// Whether the target can permute the bytes of a vector: see [`Vectors`].
     pub permutes: bool,
 }
 
 impl Part {
-    /// Returns the parts of a strip.
+    /// Returns all parts of a strip.
     pub fn all(vectors: Vectors) -> Vec<Part> {
         let Vectors { lanes, permutes, .. } = vectors;
         (0..ROWS / i64::from(lanes)).map(|index| Part { lanes, index, permutes }).collect()
     }
 
-    /// Returns the start of the part in a field with `bytes` for each row.
+    /// Returns the offset of the part's rows in data with `bytes` bytes for each row.
     pub fn at(self, bytes: i64) -> i64 {
         self.index * i64::from(self.lanes) * bytes
     }
 
-    /// Returns the type of four neighbouring columns of each row, a byte each.
+    /// Returns the type of a vector with four neighbouring columns of each row, a byte each.
     pub fn quants(self) -> Type {
         Type::i8(4 * self.lanes)
     }
@@ -59,7 +60,7 @@ impl Part {
     }
 }
 
-/// A block of a strip in memory.
+/// A block of a strip in memory, for reading the rows of one part.
 #[derive(Clone)]
 pub struct StripBlock {
     pub format: Format,
@@ -74,13 +75,14 @@ impl StripBlock {
         linear::quants(self.format)
     }
 
-    /// Returns the offset of the part's rows in a field with `bytes` for each row.
+    /// Returns the offset of the part's rows in the field `name`, which has `bytes` bytes for each
+    /// row.
     fn field(&self, name: &str, bytes: i64) -> Affine {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
     }
 
-    /// Returns the number of a block's float for half `half` of sub-block `sub`: the block has one
-    /// float, one for each sub-block, or one for each half.
+    /// Returns the index of the block's float for half `half` of sub-block `sub`. A block has one
+    /// float for each row, one for each sub-block, or one for each half.
     pub fn number_of(&self, sub: impl Into<Affine>, half: i64) -> Affine {
         match self.format.d_columns() {
             SUB => sub.into(),
@@ -89,14 +91,14 @@ impl StripBlock {
         }
     }
 
-    /// Loads number `at` of the floats `name` that a block has for each row.
+    /// Loads the floats `name` of the rows, at index `at` among those of the block.
     pub fn numbers(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>) -> ValueId {
         let number = self.codec().number(name);
         let bytes = number.bytes() as i64;
         file::numbers(b, number, self.part.lanes, self.buffer, self.field(name, bytes) + at.into() * (bytes * ROWS))
     }
 
-    /// Returns scale `at` of the rows.
+    /// Returns the scales of the rows at index `at`, as floats.
     pub fn scale(&self, b: &mut KernelBuilder, at: impl Into<Affine>) -> ValueId {
         let at = at.into();
         if let Some(scales) = self.coded_scales(b, at.clone()) {
@@ -107,7 +109,7 @@ impl StripBlock {
         self.widen(b, scales)
     }
 
-    /// Returns the minimum that belongs to scale `at` of the rows.
+    /// Returns the minimums of the rows that belong to the scales at index `at`, as floats.
     pub fn minimum(&self, b: &mut KernelBuilder, at: impl Into<Affine>) -> ValueId {
         let minimums = match self.codec().scales {
             Scales::Nibbles16 => {
@@ -124,7 +126,8 @@ impl StripBlock {
         self.widen(b, minimums)
     }
 
-    /// Returns scale `at` of the rows as integers, if a block has codes of scales.
+    /// Returns the scales of the rows at index `at` as integers. Returns `None` if the block has no
+    /// codes of scales.
     fn coded_scales(&self, b: &mut KernelBuilder, at: Affine) -> Option<ValueId> {
         let (Scales::Coded(scales), Some(grid)) = (self.codec().scales, self.codec().grid()) else { return None };
         let (lanes, dwords) = (self.part.lanes, self.part.dwords());
@@ -161,13 +164,13 @@ impl StripBlock {
         Some(file::scale_numbers(b, &scales, codes))
     }
 
-    /// Returns scales or minimums as floats.
+    /// Converts scales or minimums, bytes, to floats.
     fn widen(&self, b: &mut KernelBuilder, bytes: ValueId) -> ValueId {
         let ints = b.op(self.extend(), self.part.dwords(), &[bytes]);
         b.op(Op::ToF32, self.part.floats(), &[ints])
     }
 
-    /// Returns the op that widens scales.
+    /// Returns the op that extends bytes of scales: signed or unsigned.
     fn extend(&self) -> Op {
         match self.codec().scales {
             Scales::Signed16 | Scales::Coded(_) | Scales::Multiples { .. } => Op::ExtendS,
@@ -175,7 +178,7 @@ impl StripBlock {
         }
     }
 
-    /// Returns scales without the bits of minimums that are stored above them.
+    /// Returns the scales without the bits of minimums that are stored above them.
     fn scale_bits(&self, b: &mut KernelBuilder, scales: ValueId) -> ValueId {
         match self.codec().scales {
             Scales::SixBits => bits(b, scales, Shift::NONE, 63),
@@ -184,15 +187,15 @@ impl StripBlock {
         }
     }
 
-    /// Returns the minimums of sub-block `at`: two high bits from the bytes of scales, four from a
-    /// separate field.
+    /// Returns the minimums of sub-block `at`. Two high bits are in the bytes of scales, and four
+    /// low bits in a separate field.
     fn minimums(&self, b: &mut KernelBuilder, at: Affine) -> ValueId {
-        // The load extends beyond the rows, but stays in the block.
+        // The load reads bytes after the part's rows, but stays inside the block.
         let ty = Type::i8(16);
         let high = b.load(ty, self.buffer, self.field("scales", 1) + at.clone() * ROWS);
         let high = bits(b, high, Shift::right(2), 48);
         let low = b.load(ty, self.buffer, self.offset.clone() + self.format.field("mins") as i64 + at * (ROWS / 2));
-        // Rows 0 to 7 are the low nibbles of eight bytes, rows 8 to 15 the high ones.
+        // Rows 0 to 7 are the low nibbles of eight bytes, and rows 8 to 15 the high nibbles.
         let words = b.bitcast(Type::i16(8), low);
         let words = b.shift(Op::ShrU, words, 4);
         let shifted = b.bitcast(ty, words);
@@ -206,12 +209,13 @@ impl StripBlock {
         if self.part.lanes == 8 { b.op_imm(Op::Slice, Type::i8(8), &[minimums], 0) } else { minimums }
     }
 
-    /// Returns scales `first` and `second` of the rows as the words of a dword.
+    /// Returns the scales of the rows at the indices `first` and `second`, as the two words of a
+    /// dword.
     pub fn scale_words(&self, b: &mut KernelBuilder, first: impl Into<Affine>, second: impl Into<Affine>) -> ValueId {
         let (first, second) = (first.into(), second.into());
         if let Some(low) = self.coded_scales(b, first.clone()) {
-            // These scales are positive, so the sign extension of the low word adds no bits to the
-            // high word.
+            // The coded scales of grid formats are positive, so the sign extension of the low word
+            // adds no bits to the high word.
             let high = if second == first { Some(low) } else { self.coded_scales(b, second) };
             let high = b.shift(Op::Shl, high.unwrap_or(low), 16);
             let both = b.same(Op::Or, &[low, high]);
@@ -222,8 +226,8 @@ impl StripBlock {
         b.op(self.extend(), self.part.words(), &[pairs])
     }
 
-    /// Returns the minimums of both halves of sub-block `sub` as the words of a dword, in formats
-    /// with a minimum for each half.
+    /// Returns the minimums of the two halves of sub-block `sub` as the two words of a dword, for
+    /// formats with a minimum for each half.
     pub fn minimum_words(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> ValueId {
         let first = sub.into() * 2;
         let pairs = self.scale_pairs(b, first.clone(), first + 1);
@@ -231,9 +235,9 @@ impl StripBlock {
         b.op(Op::ExtendU, self.part.words(), &[pairs])
     }
 
-    /// Returns scales `first` and `second` of the rows as adjacent bytes.
+    /// Returns the scales of the rows at the indices `first` and `second`, as adjacent bytes.
     fn scale_pairs(&self, b: &mut KernelBuilder, first: Affine, second: Affine) -> ValueId {
-        // The load extends beyond the part, but stays in the block.
+        // The load reads bytes after the part's rows, but stays inside the block.
         let ty = Type::i8(16);
         let [first, second] = [first, second].map(|at| {
             let at = self.field("scales", 1) + at * ROWS;
@@ -249,13 +253,13 @@ impl StripBlock {
         }
     }
 
-    /// Returns the start of a sub-block's quants.
+    /// Returns the offset of a sub-block's codes.
     pub fn quants(&self, sub: Affine) -> Affine {
         self.field("quants", 4) + sub * (self.codec().vectors().1 as i64 * VECTOR)
     }
 
-    /// Returns the vectors of high bits of a sub-block, or other values computed once for it, for
-    /// [`StripBlock::pair`].
+    /// Returns the vectors of high bits of a sub-block, or other values that are computed once for
+    /// it. [`StripBlock::pair`] needs them.
     pub fn high(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> Vec<ValueId> {
         let sub = sub.into();
         if let Some(grid) = self.codec().grid() {
@@ -267,7 +271,7 @@ impl StripBlock {
     }
 
     /// Loads the low bits of groups `2 * pair` and `2 * pair + 1` in the layout of memory: each
-    /// byte has four bits of both.
+    /// byte has four bits of each of the two groups.
     pub fn both(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64) -> ValueId {
         let at = self.quants(sub.into());
         self.both_at(b, at, pair)
@@ -278,10 +282,10 @@ impl StripBlock {
         b.load(self.part.quants(), self.buffer, quants + (high as i64 + vector) * VECTOR)
     }
 
-    /// Returns the vectors that turn codes with scale number `at` into bytes: words to multiply
-    /// with, and words to add. Both bytes of a word are computed at once: `(256 a + b) s + 257 t =
-    /// 256 (a s + t) + (b s + t)`. With `t = 128 - zero s` both parts are in 0..=255. Returns
-    /// nothing for formats whose codes are multiplied unchanged.
+    /// Returns the vectors that multiply codes by the scale at index `at`: words to multiply by,
+    /// and words to add. Both bytes of a word are computed at once: `(256 a + b) s + 257 t = 256 (a
+    /// s + t) + (b s + t)`. With `t = 128 - zero s`, each byte of the result is in 0..=255. Returns
+    /// no vectors for formats whose codes are not multiplied.
     pub fn multiples(&self, b: &mut KernelBuilder, at: i64) -> Vec<ValueId> {
         let codec = self.codec();
         if codec.multiples().is_none() {
@@ -296,8 +300,8 @@ impl StripBlock {
     }
 
     /// Returns groups `2 * pair` and `2 * pair + 1` of a sub-block, as bytes in the form of
-    /// [`Quants::byte`]. `vectors` come from [`StripBlock::high`], or from
-    /// [`StripBlock::multiples`] for multiples of these bytes.
+    /// [`Quants::byte`]. `vectors` come from [`StripBlock::high`]. For multiples of these bytes,
+    /// they come from [`StripBlock::multiples`].
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
         let (at, quants, codec) = (self.quants(sub.into()), self.part.quants(), self.codec());
         if let Some(grid) = codec.grid() {
@@ -309,7 +313,7 @@ impl StripBlock {
             return [0, VECTOR].map(|next| b.load(quants, self.buffer, at.clone() + next));
         }
         let low = codec.low.bits as i64;
-        // With four bits a vector holds one pair, with two bits two.
+        // With codes of four bits a vector holds one pair of groups, with two bits two pairs.
         let both = self.both_at(b, at, 2 * pair * low / 8);
         let mut groups = [0, low].map(|next| {
             let from = 2 * pair * low % 8 + next;
@@ -317,7 +321,7 @@ impl StripBlock {
         });
         for (group, quants) in (2 * pair..).zip(&mut groups) {
             if let Some(high) = codec.high {
-                // Moves a group's high bits to their position above the low bits.
+                // The high bits of a group are shifted to their position above the low bits.
                 let width = high.bits as i64;
                 let (vector, from) = (group * width / 8, group * width % 8);
                 let shift = if from <= low { Shift::shift_left(low - from) } else { Shift::right(from - low) };
@@ -336,9 +340,9 @@ impl StripBlock {
     }
 }
 
-/// Whether activations for a format have one scale for a sub-block, and the integer sums of its
-/// halves. If so, sums of products stay integers for a sub-block. Otherwise activations have a
-/// scale for each half.
+/// Whether activations for a format have one scale for each sub-block, and the integer sums of its
+/// halves. If so, sums of products stay integers for a whole sub-block. Otherwise activations have
+/// a scale for each half.
 pub fn by_sub_blocks(format: Format) -> bool {
     matches!(format.activation().codec(), Codec::Bytes { scaled } if *scaled == SUB)
 }
@@ -348,9 +352,9 @@ pub fn by_halves_of_d(format: Format) -> bool {
     format.d_columns() == HALF
 }
 
-/// Whether sums of products with activations of a format start with the negated contribution of the
-/// zero point. This is the case if halves of a sub-block have a scale each, and activations have
-/// the integer sums of the halves.
+/// Whether the initial value of sums of products with these activations is the negated contribution
+/// of the zero point. This is the case if each half of a sub-block has a scale, and activations
+/// have the integer sums of the halves.
 pub fn begins_with_zero_point(format: Format, x_format: Format) -> bool {
     !by_sub_blocks(format) && linear::quants(format).zero() > 0 && x_format.has_field("sums16")
 }

@@ -1,5 +1,5 @@
-//! Unpacking of a packed weight's strips to bf16: each row of a tile is two columns of 16 weight
-//! rows.
+//! Unpacking of a packed weight's strips to bf16 tiles. Each row of a tile has two columns of 16
+//! weight rows.
 //!
 //! ```text
 //! q4_k, 16 weight rows x 32 columns: quants -> mantissas -> scale and minimum in one multiply-add -> upper halves in pairs
@@ -14,7 +14,7 @@ use super::{STRIP, parts};
 use crate::generator::bf16_tile::{LANES, LINE, STEP, TILE, cut, pair};
 use crate::linear;
 
-/// A strip to unpack to the panel.
+/// Unpacking of one strip to the panel.
 pub(super) struct Unpack {
     pub(super) format: Format,
     pub(super) w: BufferId,
@@ -24,12 +24,13 @@ pub(super) struct Unpack {
     pub(super) from: Affine,
     /// Offset of the strip in the panel's buffer.
     pub(super) to: Affine,
-    /// See [`crate::generator::generate::Vectors`].
+    /// Whether the target can permute the bytes of a vector: see
+    /// [`crate::generator::generate::Vectors`].
     pub(super) permutes: bool,
 }
 
 impl Unpack {
-    /// Fills the strip's part of the panel.
+    /// Converts the strip's columns of the chunk, and stores them in the panel.
     pub(super) fn strip(&self, b: &mut KernelBuilder) {
         match self.format.codec() {
             Codec::Float(float) => self.floats(b, *float),
@@ -37,8 +38,8 @@ impl Unpack {
         }
     }
 
-    /// Stores two columns as a row of a panel's tile, at offset `at` of the strip's part in the
-    /// panel.
+    /// Stores two columns as one row of a panel's tile. `at` is the offset in the strip's area of
+    /// the panel.
     fn store(&self, b: &mut KernelBuilder, at: Affine, even: ValueId, odd: ValueId) {
         let pair = b.to_bf16_pairs(even, odd);
         b.store(self.panel, self.to.clone() + at, pair);
@@ -84,7 +85,7 @@ impl Unpack {
                 let centre = b.splat_f32(LANES, TRUNCATION_FACTOR);
                 b.mul(v, centre)
             };
-            // A scale of the whole block is read once.
+            // A scale `d` of the whole block is loaded once.
             let d = (len > STEP && self.format.d_columns() as i64 == len).then(|| halves(b, "d", 0.into()));
             let dmin = (codec.minimum == Minimum::Scaled).then(|| halves(b, "dmin", 0.into()));
             b.for_each("sub", len / STEP, |b, sub| {
@@ -99,7 +100,7 @@ impl Unpack {
                     None if strip::by_halves_of_d(self.format) => vec![own, halves(b, "d", strip.number_of(sub, 1))],
                     None => vec![own],
                 };
-                // Addends of the columns of each scale: minimums, or the floats `m`.
+                // Addends of the columns that share a scale: minimums, or the floats `m`.
                 let added: Vec<Option<ValueId>> = match (codec.minimum, dmin) {
                     (Minimum::Scaled, Some(dmin)) => (0..scales.len() as i64)
                         .map(|i| {
@@ -147,31 +148,32 @@ impl Unpack {
 }
 
 /// Factor on a weight before truncation to bf16. Truncation reduces the magnitude by half a unit of
-/// bf16 on average: by 2^-9 to 2^-8 of the weight. With this factor, the mean error is about 0. Dot
-/// products have 5 % more error than with weights rounded to nearest, and 2 % more if activations
-/// are rounded too (q4_k, normal activations). Conversions would take five instructions of two
-/// ports for two vectors; cutting takes two.
+/// bf16 on average, which is 2^-9 to 2^-8 of the weight. With this factor, the mean error is about
+/// 0. Dot products have 5 % more error than with weights rounded to nearest, and 2 % more if
+/// activations are rounded too (q4_k, normally distributed activations). For two vectors,
+/// conversions with rounding would take five instructions on two ports; truncation takes two.
 const TRUNCATION_FACTOR: f32 = 1.0 + 0.72 / 256.0;
 
-/// Conversion of a vector's codes to floats without a conversion instruction. A code is put into
-/// the mantissa of a float with exponent 0, so the float is `1 + q * 2^(bit - 23)`. The
-/// multiply-add with scale and offset, which is needed anyway, undoes this ([`Line`]).
+/// Conversion of the codes of a vector to floats without a conversion instruction. A code is put
+/// into the mantissa of a float with exponent 0, so the float is `1 + q * 2^(bit - 23)`. The
+/// multiply-add with scale and offset, which is needed anyway, reverses this ([`Line`]).
 ///
-/// The offset is rounded to 2^-24 of `2^(23 - bit)` scales. For bit 8 this is 2^-9 of a scale, less
-/// than the rounding of a code of 1 to bf16.
+/// The offset, `2^(23 - bit)` times the scale, is rounded to 24 bits. For bit 8, this error is 2^-9
+/// of a scale, less than that of rounding a code of 1 to bf16.
 struct Fields {
-    /// Whether a vector in memory, with four low and four high bits in each byte, is read
-    /// unchanged, so it has eight columns.
+    /// Whether a vector in memory is used unchanged. Each of its bytes has two four-bit codes, so
+    /// it contains eight columns.
     of_pairs: bool,
-    /// Bit positions of the columns of a vector; the first four belong to the first group.
+    /// Bit positions of the columns of a vector. The first four belong to the first group.
     places: &'static [Place],
-    /// Bits of a code.
+    /// Number of bits of a code.
     width: u32,
 }
 
-/// Bit position of a column's code in a mantissa.
+/// Bit position of a column's code in the mantissa.
 struct Place {
-    /// Shift from the position in a dword to the mantissa; positive is left.
+    /// Number of bits to shift from the position in a dword to that in the mantissa. Positive
+    /// shifts are to the left.
     shift: i64,
     /// Lowest bit of the code in the mantissa.
     bit: u32,
@@ -181,7 +183,8 @@ const fn place(shift: i64, bit: u32) -> Place {
     Place { shift, bit }
 }
 
-/// Positions of two groups' four-bit codes in the low and high bits of bytes.
+/// Positions of the four-bit codes of two groups, which are in the low and in the high bits of
+/// bytes.
 const NIBBLES: &[Place] = &[
     place(12, 12),
     place(0, 8),
@@ -192,12 +195,12 @@ const NIBBLES: &[Place] = &[
     place(-12, 8),
     place(-12, 16),
 ];
-/// Positions of byte codes with up to seven bits.
+/// Positions of codes that are bytes with up to seven bits.
 const BYTES: &[Place] = &[place(16, 16), place(0, 8), place(0, 16), place(-8, 16)];
-/// Positions of byte codes with eight bits.
+/// Positions of codes that are bytes with eight bits.
 const WHOLE_BYTES: &[Place] = &[place(15, 15), place(7, 15), place(-1, 15), place(-9, 15)];
 
-/// Bits of a mantissa.
+/// Number of bits of a mantissa.
 const MANTISSA: u32 = 23;
 
 impl Fields {
@@ -212,8 +215,8 @@ impl Fields {
         Fields { of_pairs, places, width }
     }
 
-    /// Returns the multiply-adds that convert floats of each position to `(q - zero) * scale +
-    /// added`.
+    /// Returns, for each bit position, the multiply-add that converts the float to `(q - zero) *
+    /// scale + added`.
     fn lines(&self, b: &mut KernelBuilder, scale: ValueId, added: Option<ValueId>, zero: u8) -> Vec<Line> {
         let mut bits: Vec<u32> = self.places.iter().map(|place| place.bit).collect();
         bits.sort_unstable();
@@ -231,7 +234,7 @@ impl Fields {
         bits.into_iter().map(line).collect()
     }
 
-    /// Returns the columns of a vector, each as `1 + q * 2^(bit - 23)`.
+    /// Returns each column of a vector as floats `1 + q * 2^(bit - 23)`.
     fn mantissas(&self, b: &mut KernelBuilder, quants: ValueId) -> Vec<ValueId> {
         let dwords = Type::i32(LANES);
         let quants = b.bitcast(dwords, quants);
@@ -254,7 +257,7 @@ impl Fields {
     }
 }
 
-/// A multiply-add that computes the weight from a float with the code at a bit of its mantissa.
+/// Multiply-add that computes the weight from a float whose mantissa has the code.
 struct Line {
     bit: u32,
     scale: ValueId,

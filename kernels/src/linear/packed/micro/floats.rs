@@ -1,15 +1,15 @@
-//! Products with float weights.
+//! Micro-kernel for float weights.
 
 use ixc_ir::kernel::{Affine, KernelBuilder, ValueId};
 
 use super::super::panel;
 use super::Micro;
 
-/// Columns in a step.
+/// Number of columns of an iteration.
 const UNROLL: i64 = 4;
 
 impl Micro {
-    /// Multiplies columns of floats.
+    /// Adds the products of `columns` columns of floats to the results.
     pub(super) fn columns(&self, b: &mut KernelBuilder, columns: i64) {
         let parts = self.parts();
         let mut init = Vec::new();

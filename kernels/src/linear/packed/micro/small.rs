@@ -1,4 +1,5 @@
-//! Products of formats without integer scales: each sub-block, or half of it, has a float scale.
+//! Micro-kernel for formats without integer scales. Each sub-block, or each half of it, has a float
+//! scale.
 
 use ixc_ir::format::Minimum;
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
@@ -11,8 +12,8 @@ use super::{Micro, Step, pair_with_high, zero_point};
 use crate::generator::buffer_offset::BufferOffset;
 
 impl Micro {
-    /// Multiplies formats without integer scales: blocks of two sub-blocks; the last block may have
-    /// one.
+    /// Adds the products of `columns` columns, for formats without integer scales. Blocks have two
+    /// sub-blocks; the last block may have only one.
     pub(super) fn small(&self, b: &mut KernelBuilder, columns: i64) {
         let slots = self.slots();
         let parts = self.parts();
@@ -57,7 +58,7 @@ impl Micro {
         slots: Option<&[BufferOffset]>,
     ) -> Vec<ValueId> {
         let (parts, rows) = (self.parts(), self.rows.len());
-        // Magnitudes have their signs in the other factor, so there is no zero point.
+        // With magnitudes, signs are on the other factor, so there is no zero point.
         let zero = if self.has_magnitudes() || self.begins_with_zero_point() { 0 } else { self.codec().zero() };
         let by_halves = strip::by_halves_of_d(self.source.format);
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
@@ -126,17 +127,18 @@ impl Micro {
         panel::has_magnitudes(self.source.format, self.source.dots)
     }
 
-    /// Whether integer sums begin with the contribution of the zero point.
+    /// Whether the initial value of integer sums is the contribution of the zero point.
     fn begins_with_zero_point(&self) -> bool {
         strip::begins_with_zero_point(self.source.format, self.x_format)
     }
 
-    /// Returns the integer sums of half a sub-block.
+    /// Returns the integer sums of one half of a sub-block.
     fn half_sums(&self, b: &mut KernelBuilder, step: &Step, half: i64, high: &[Vec<ValueId>]) -> Vec<ValueId> {
         let (parts, rows) = (self.parts(), self.rows.len());
         let pairs = 2 * half..2 * half + 2;
         let starts = |b: &mut KernelBuilder| -> Vec<ValueId> {
-            // Each part gets its own copy, because a product overwrites its sum.
+            // The initial value is computed again for each part, because a product overwrites its
+            // sum.
             let each = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
             each.map(|(row, part)| zero_point(b, row, half, 2, self.codec().zero(), part.lanes)).collect()
         };
@@ -167,7 +169,7 @@ impl Micro {
         }
     }
 
-    /// Replaces a sum of the results.
+    /// Replaces a result by the value that `sum` computes from it.
     fn update(
         &self,
         b: &mut KernelBuilder,
@@ -186,7 +188,7 @@ impl Micro {
     }
 }
 
-/// Location of a sum of the results.
+/// Location of a result: in memory, or in a register.
 enum Total<'a> {
     Memory(Affine),
     Register(&'a mut ValueId),
