@@ -1,5 +1,5 @@
-//! Attention kernels for a list of requests: the first candidate that accepts, and the reasons
-//! against the others. `IXC_BLESS=1` rewrites `attention.txt`.
+//! Tests the choice of attention kernels for a list of requests: the first candidate that accepts,
+//! and the reasons of the others. `IXC_BLESS=1` rewrites `attention.txt`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,12 +13,12 @@ use ixc_kernels::attention::{
 use ixc_kernels::{Bits, Cache};
 use ixc_testing::bless;
 
-/// Attention of a small model, 8 query heads to a key head.
+/// Returns a request of a small model, with 8 query heads for each key head.
 fn plain() -> AttentionRequest {
     AttentionRequest::plain(Heads { group: 8, d: 64, dv: 64 }, Scores::with_scale(0.125), 4)
 }
 
-/// Requests, each with its name.
+/// Returns the requests, each with its name.
 fn requests() -> Vec<(&'static str, AttentionRequest)> {
     let plain = plain();
     let window = Some(Window { positions: 128, chunked: false, both: false });
@@ -71,7 +71,7 @@ fn requests() -> Vec<(&'static str, AttentionRequest)> {
     ]
 }
 
-/// Returns the answer of each candidate, one per line.
+/// Returns the answer of each candidate to the request, one per line.
 fn answers(request: &AttentionRequest) -> String {
     let (mut text, mut taken) = (String::new(), None);
     for candidate in CANDIDATES {

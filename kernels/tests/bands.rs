@@ -1,5 +1,5 @@
-//! Bands of a block of results. Together, they give the same bits as a kernel for the whole block,
-//! and only one band writes each byte.
+//! Tests of bands of a block of results. Together, the bands must give the same bits as a kernel
+//! for the whole block, and only one band may write each byte.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::Activation;
@@ -8,11 +8,11 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{KernelSpec, MatmulStrategy, Pace, Swiglu, generate};
 use ixc_targets::Target;
 
-/// Contents of the results before two runs of a kernel. A byte that is equal after both runs was
-/// written by the kernel.
+/// Two different contents of the result buffer before a run. A byte that is equal after two runs,
+/// one with each content, was written by the kernel.
 const BEFORE: [u8; 2] = [inputs::POISON, !inputs::POISON];
 
-/// Runs a kernel whose results start with `before`, and returns the results.
+/// Runs a kernel whose result buffer contains `before`, and returns the buffer.
 fn results(kernel: &Kernel, dims: &[i64], inputs: &[Vec<u8>], before: u8) -> Vec<u8> {
     let mut buffers = inputs.to_vec();
     let y = kernel.buffers.iter().position(|buffer| buffer.name == "y").unwrap();
@@ -74,7 +74,8 @@ fn bands_of_a_block_make_the_block_and_write_each_byte_once() {
                     assert_eq!((a, b), (&expected[at], &expected[at]), "{} band {number}: byte {at}", of_band.name);
                 }
             }
-            // Bytes between a row's block and the next row's block belong to other columns.
+            // Bytes between the blocks of two rows belong to other columns, so no kernel writes
+            // them.
             let of_all: Vec<u32> = expected.iter().zip(&other).map(|(a, b)| u32::from(a == b)).collect();
             assert_eq!(writers, of_all, "{}", of_band.name);
         }

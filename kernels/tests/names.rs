@@ -1,5 +1,5 @@
-//! Generators, the lowering and the runtime take the meaning of a format's bytes from its codec.
-//! This test checks that they name no format.
+//! Checks that generators, the lowering and the runtime name no block format. They must read the
+//! meaning of a format's bytes from its codec.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,8 @@ fn no_source_file_names_a_block_format() {
     assert!(files.len() > 100, "{} files", files.len());
     for file in &files {
         let text = std::fs::read_to_string(file).unwrap();
-        // Tests are at the end of a file, or in separate files.
+        // Code before the first test module is checked. Tests are at the end of a file, or in
+        // separate files.
         let product = text.split("#[cfg(test)]").next().unwrap_or_default();
         let lines = product.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
         let named = lines.filter(|(_, line)| {

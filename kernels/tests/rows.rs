@@ -1,5 +1,5 @@
-//! A row of activations has the same products alone and in a batch, by kernels for few rows and for
-//! many rows. A row's bits do not depend on the other rows of its batch.
+//! Tests that a row of activations has the same products alone and in a batch, with kernels for few
+//! rows and for many rows. A row's bits must not depend on the other rows of its batch.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{FORMATS, Format};
@@ -8,17 +8,18 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Pace, generate};
 use ixc_targets::Target;
 
-/// Number of rows: a kernel for many rows takes them as a group of eight, one of four, and a single
-/// row.
+/// Number of rows. A kernel for many rows divides them into a group of eight, a group of four, and
+/// a single row.
 const ROWS: u32 = 13;
-/// One row of each of these groups.
+/// Index of one row in each of these three groups.
 const ALONE: [usize; 3] = [0, 9, 12];
-/// Blocks of a row: one, an even and an odd number, and more blocks than kernels unpack at once,
-/// with an odd remainder.
+/// Numbers of blocks of a row: one, an even number, an odd number, and a number that is larger than
+/// kernels unpack at once, with an odd remainder.
 const BLOCKS: [u32; 5] = [1, 2, 3, 5, 19];
 
-/// Returns each weight format with each activation format in which a row's sums do not depend on
-/// the kernel. Unquantised floats have two different sums, `gemv`'s and `gemm`'s.
+/// Returns each weight format with each activation format for which a row's sums do not depend on
+/// the kernel. For float weights, this is only bf16 in pairs: with f32, `gemv` and `gemm` add in
+/// different orders.
 fn pairs() -> impl Iterator<Item = (Format, Format)> {
     let weights = FORMATS.iter().map(|row| row.format).filter(|format| format.is_weight());
     weights.flat_map(|format| {
@@ -31,7 +32,7 @@ fn pairs() -> impl Iterator<Item = (Format, Format)> {
     })
 }
 
-/// Returns one target for each kind of vectors.
+/// Returns one target for each kind of vector instructions.
 fn targets() -> Vec<Target> {
     let mut targets: Vec<Target> = Vec::new();
     for target in Target::all() {
@@ -45,7 +46,7 @@ fn targets() -> Vec<Target> {
     targets
 }
 
-/// A kernel that multiplies rows by a weight, and its spec.
+/// A generated kernel that multiplies rows by a weight, with its spec.
 struct Product {
     kernel: Kernel,
     spec: KernelSpec,
@@ -61,7 +62,7 @@ impl Product {
         self.kernel.buffers.iter().position(|buffer| buffer.name == name).unwrap()
     }
 
-    /// Returns random inputs for `rows` rows.
+    /// Returns random activations for `rows` rows, and a random weight.
     fn inputs(&self, rows: u32) -> [Vec<u8>; 2] {
         let filled = inputs::fill(&self.kernel, Some(&self.spec), &self.spec.dims_of_rows(rows), 0).unwrap();
         ["x", "w"].map(|name| filled[self.buffer(name)].clone())
@@ -88,7 +89,7 @@ fn a_row_has_the_same_products_alone_and_among_others_on_odd_targets() {
     compare_rows(1);
 }
 
-/// Compares the products of rows on every other target, from the one with the number `first`.
+/// Compares the products of rows on every second target, from the target at index `first` on.
 fn compare_rows(first: usize) {
     let mut others = Vec::new();
     for target in targets().into_iter().skip(first).step_by(2) {

@@ -1,34 +1,36 @@
-//! Choice of the positions that a row attends to: those with the highest scores of the index's
-//! queries with keys.
+//! Choice of the positions that a row attends to: those whose keys have the highest scores with the
+//! index's queries.
 //!
 //! ```text
 //! score(j) = sum over heads of w[h] * max(q[h] . k[j], 0)      // j up to the row's own position
 //! ```
 //!
-//! The `top_k` highest positions are chosen; of equal scores the first. The result is a bit for
-//! each position, 32 of them to a word. From these bits the runtime gathers the chosen keys and
-//! values.
+//! The `top_k` positions with the highest scores are chosen; of equal scores, the first. The result
+//! is one bit for each position, 32 bits in a word. The runtime reads these bits and copies the
+//! chosen keys and values into contiguous memory.
 //!
-//! A float score becomes an integer with the same order. The lowest chosen score is found bit by
-//! bit, from the highest bit. It is the largest number for which at least `top_k` scores are not
-//! below it. Each bit thus costs one count over the scores. If several positions have this score,
-//! the last chosen one is found in the same way. A count is one operation for a vector of
-//! positions; a score takes `heads * d` of them.
+//! A float score is converted to an integer with the same order. The lowest chosen score is found
+//! bit by bit, from the highest bit on. It is the largest number that is greater than at most `n -
+//! top_k` of the `n` scores. Each bit thus needs one count over all scores. If several positions
+//! have this score, the last chosen position is found in the same way. A count takes one operation
+//! for each vector of positions, while a score takes `heads * d` operations.
 //!
-//! For one row alone, several threads compute the scores in parts ([`crate::IndexScores`]), and one
-//! choice covers them all ([`crate::IndexChoose`]). The result is the same.
+//! For a single row, several threads compute the scores of parts of the positions
+//! ([`crate::IndexScores`]). One item then chooses among all parts ([`crate::IndexChoose`]). The
+//! result is the same.
 //!
-//! **Runs.** If `every` positions share a key (GLM-5.3-Flash), whole runs of positions are scored
-//! and chosen. A row then sees the positions of the chosen runs, and those after the last whole
-//! run. A run's bits are adjacent in a word.
+//! **Runs.** If `every` positions share a key (GLM-5.3-Flash), these positions form a run, and runs
+//! are scored and chosen as a whole. A row then sees the positions of the chosen runs, and the
+//! positions after the last whole run. The bits of a run are adjacent in a word.
 //!
-//! **Blocks.** If each position has a key and each head chooses blocks of positions (MiniMax-M3), a
-//! block's score is the highest `q . k` of its positions. Positions of local blocks, up to the
-//! row's own, get the highest integer as score; other positions get the score of their block.
-//! `top_k` is a multiple of the block's length, so blocks are chosen whole.
+//! **Blocks.** If each position has its own key and each head chooses blocks of positions
+//! (MiniMax-M3), the score of a block is the highest `q . k` of its positions. Positions of local
+//! blocks, up to the row's own position, get the highest integer as their score. Other positions
+//! get the score of their block. `top_k` is a multiple of the block's length, so blocks are chosen
+//! as a whole.
 //!
-//! **Entries.** If entries are chosen instead of positions (DeepSeek-V4), each complete entry has a
-//! bit, like a visible position.
+//! **Entries.** If compressed entries are chosen instead of positions (DeepSeek-V4), each complete
+//! entry has one bit.
 
 mod scores;
 
@@ -48,28 +50,28 @@ pub(crate) use scores::{BlockScores, Blocks, Index, PositionScores, last_entry};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
-/// Maximum number of blocks after the blocks that a row sees whole: the block of the row's
-/// position.
+/// Maximum number of blocks after those that a row sees whole: the block with the row's position.
 const MAX_MASKED: i64 = 1;
 
 spec! {
-    /// Bits of the positions that a row attends to.
+    /// Bits that mark the positions that a row attends to.
     pub struct IndexTopK "index_top_k" {
-        /// Query heads of the index.
+        /// Number of query heads of the index.
         pub heads: u32,
-        /// Elements of a query or key.
+        /// Number of elements of a query or key.
         pub d: u32,
-        /// Positions to choose, if there are more.
+        /// Number of positions to choose, if there are more.
         pub chosen: u32,
-        /// Max positions.
+        /// Maximum number of positions.
         pub positions: u32,
-        /// Positions that share a key, if they share one.
+        /// Number of positions that share a key or form a block. `None` if each position is chosen
+        /// alone.
         pub every: Option<u32>,
-        /// Whether entries are chosen, each with one bit.
+        /// Whether compressed entries are chosen, each with one bit.
         pub entries: bool,
-        /// Number of blocks that are chosen regardless of their score, up to and including the
-        /// row's own. If set, each position has its own key, and blocks of `every` positions are
-        /// chosen by the highest product of one head.
+        /// Number of blocks that are always chosen, up to and including the row's own. If set, each
+        /// position has its own key, and blocks of `every` positions are chosen by the highest
+        /// product of one head.
         pub local: Option<u32>,
     }
 }
@@ -98,8 +100,8 @@ impl Definition for IndexTopK {
             "w",
             BufferContents::Floats,
         );
-        // The row's position in its unit of [`KEY_LANES`](ixc_ir::plan::KEY_LANES), with its phase
-        // among positions that share a key; or the number of complete entries before it.
+        // If positions share a key, these buffers have the number of the row's run and the phase in
+        // it. If entries are chosen, the buffer has the number of complete entries.
         let of_blocks = self.local.is_some();
         let signature = match (self.every.filter(|_| !of_blocks), self.entries) {
             (Some(_), false) => signature.read("place", BufferContents::Whole).index("phase"),
@@ -154,7 +156,7 @@ impl Definition for IndexTopK {
         let phase = every.map(|every| b.buffer("phase", below(every), 4));
         let keys = b.read("keys", scored(BLOCK * d * 2));
         let chosen = b.write("chosen", of_positions(4));
-        // Scores of runs after the last complete run need space too, because all runs have bits.
+        // All runs have bits, so scores of runs after the last complete run need space too.
         let behind = every.map_or_else(Affine::default, |every| of_positions(BLOCK / i64::from(every) * 4));
         let scores = b.buffer("scores", BufferKind::Scratch, scored(BLOCK * 4) + behind);
         let blocks = entries.map_or_else(|| Affine::from(full) + masked, Affine::from);
@@ -169,7 +171,7 @@ impl Definition for IndexTopK {
         };
         let phase = b.load_index("phase", phase, 0);
         let phase = b.index(phase);
-        // The row's own position, and the next one.
+        // Computes the row's own position and the number of positions up to it.
         let (length, one) = (b.splat_int(Type::i32(1), every.into()), b.splat_int(Type::i32(1), 1));
         let own = b.same(Op::IMul, &[own, length]);
         let own = b.iadd(own, phase);
@@ -197,7 +199,7 @@ impl Definition for IndexTopK {
         let input = run.input();
         let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);
         let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
-        // Scores, and sums of absolute terms.
+        // Returns the score of a key, and the sum of the magnitudes of its terms.
         let score = |p: usize| {
             let head = |h: usize| {
                 let products = (0..d).map(|e| q[h * d + e] * key(p, e));
@@ -207,9 +209,9 @@ impl Definition for IndexTopK {
         };
         let words = run.output().ints("chosen")?;
         let has_bit = |p: usize| words[p / 32] >> (p % 32) & 1 == 1;
-        // Length of a run; 1 if each position has a key.
+        // Number of positions of a run, or 1 if each position has its own key.
         let length = if entries { 1 } else { every.unwrap_or(1) as usize };
-        // Positions up to and including the row's position, or entries.
+        // Number of places to choose, and number of positions or entries that the row sees.
         let (top_k, seen) = match (every, entries) {
             (Some(_), true) => (top_k as usize, input.id("whole")?),
             (Some(_), false) => (top_k as usize / length, input.id("place")? * length + input.id("phase")? + 1),
@@ -231,7 +233,8 @@ impl Definition for IndexTopK {
         falling.sort_unstable_by(|a, b| b.total_cmp(a));
         let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (p, (score, size)) in scores.iter().enumerate() {
-            // The choice depends on differences of the sums over d products and over heads.
+            // The choice depends on differences of scores, each a sum over d products and over
+            // heads.
             let bound = 2.0 * size * (d + heads + 2) as f64 * UNIT;
             let wrong = if is_chosen(p) { least - score } else { score - least };
             close(format_args!("how far position {p} is on the wrong side"), wrong.max(0.0), 0.0, bound)?;
@@ -248,7 +251,7 @@ impl Definition for IndexTopK {
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        // Keys belong to positions, or to runs or entries.
+        // Number of keys: one for each position, or one for each run or entry.
         let keys = match self.every.filter(|_| self.local.is_none()) {
             Some(_) => call.dims.last().map_or(&[][..], std::slice::from_ref),
             None => call.dims,
@@ -288,7 +291,7 @@ impl IndexTopK {
         let d = self.d as usize;
         let input = run.input();
         let (q, keys, own) = (input.floats("q")?, input.halves("keys")?, input.id("position")?);
-        // The score of a block, and the largest sum of absolute terms of its products.
+        // Score of a block, and the largest sum of the magnitudes of a product's terms.
         let product = |p: usize| {
             let products = (0..d).map(|e| q[e] * keys[(p / 16 * d + e) * 16 + p % 16]);
             (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>())
@@ -313,7 +316,7 @@ impl IndexTopK {
         falling.sort_unstable_by(|a, b| b.total_cmp(a));
         let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (block, (score, size)) in scores.iter().enumerate() {
-            // The choice depends on differences of sums of d products.
+            // The choice depends on differences of scores, each a sum of d products.
             let bound = 2.0 * size * (d + 2) as f64 * UNIT;
             let wrong = if is_chosen(block) { least - score } else { score - least };
             close(format_args!("how far block {block} is on the wrong side"), wrong.max(0.0), 0.0, bound)?;

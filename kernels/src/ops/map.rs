@@ -1,4 +1,4 @@
-//! Elementwise functions of rows.
+//! Elementwise functions of one or two rows.
 
 use ixc_ir::erf::erf;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
@@ -13,7 +13,7 @@ use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::{Words, spec, words};
 use crate::generator::vectors::for_vectors;
 
-/// Elementwise function.
+/// A function that is applied to each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Elementwise {
     /// `a + b`.
@@ -38,7 +38,7 @@ pub enum Elementwise {
     Exp,
 }
 
-/// Smallest magnitude for [`Elementwise::SignedRoot`]; smaller magnitudes are raised to it.
+/// Minimum magnitude for [`Elementwise::SignedRoot`]. Smaller magnitudes are raised to it.
 const MIN_ROOT_INPUT: f32 = 1e-6;
 
 words! {
@@ -49,7 +49,7 @@ words! {
 }
 
 impl Elementwise {
-    /// Whether the function takes a second operand, `b`.
+    /// Whether the function has a second operand, `b`.
     pub fn has_second(self) -> bool {
         match self {
             Elementwise::Add | Elementwise::Mul => true,
@@ -108,7 +108,7 @@ impl Definition for Map {
         let mut b = KernelBuilder::new(name);
         let size = i64::from(n) * 4;
         let x = b.read("a", size);
-        // A function without a second operand does not read it.
+        // If the function has no second operand, the kernel has no buffer `b`.
         let second = if function.has_second() { b.read("b", size) } else { x };
         let y = b.write("y", size);
         for_vectors(&mut b, lanes, n, |b, at, lanes| {
@@ -140,7 +140,7 @@ impl Definition for Map {
                     let sign = b.same(Op::And, &[bits, sign_bit]);
                     let root = b.same(Op::Or, &[root, sign]);
                     let root = b.bitcast(floats, root);
-                    // Results for zeros of both signs.
+                    // If the argument is zero, with either sign, the result is zero.
                     let none = b.splat_int(ints, 0);
                     let is_zero = b.same(Op::CmpEq, &[size, none]);
                     b.op(Op::Select, floats, &[is_zero, zero, root])

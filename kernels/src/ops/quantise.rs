@@ -1,5 +1,5 @@
-//! Quantisation of activations. [`crate::generator::quantise`] has the formula and the writers of
-//! all formats.
+//! Quantisation of a row of activations. [`crate::generator::quantise`] has the formula, and the
+//! code for all formats.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
@@ -13,7 +13,7 @@ use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::spec;
 
 spec! {
-    /// `y = x`, quantised.
+    /// Conversion of a row to the format `out`.
     pub struct Quantise "quantise" {
         /// Elements of a row.
         pub n: u32,

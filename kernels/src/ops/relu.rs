@@ -1,6 +1,6 @@
-//! ReLU from a threshold: `y = max(x - from, 0)`. With `from` 0 it is the usual ReLU. With a higher
-//! threshold, few elements are above 0: in Gemma 3n, the threshold is some standard deviations
-//! above the gates' mean.
+//! ReLU with a threshold: `y = max(x - from, 0)`. With `from` = 0, it is the usual ReLU. With a
+//! higher threshold, few results are above 0: in Gemma 3n, the threshold is several standard
+//! deviations above the mean of the gate.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 
@@ -13,7 +13,7 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// `y = max(x - from, 0)`.
+    /// `y = max(x - from, 0)`, for one row.
     pub struct Relu "relu" {
         /// Elements of a row.
         pub n: u32,
@@ -55,7 +55,7 @@ impl Definition for Relu {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let (x, y) = (run.input().floats("x")?, run.output().floats("y")?);
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {
-            // One rounding, in f32.
+            // The expected result has one rounding, in f32.
             close(format_args!("y[{i}]"), *y, f64::from((*x as f32 - self.from.value()).max(0.0)), 0.0)?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! RMS norm of a row, quantised.
+//! RMS norm of a row, followed by quantisation.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
@@ -12,7 +12,7 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::{quantise, rms};
 
 spec! {
-    /// `y = x * w / sqrt(mean(x^2) + eps)`, quantised; plain norms have no `w`.
+    /// `y = x * w / sqrt(mean(x^2) + eps)`, quantised. With `plain`, there is no factor `w`.
     pub struct RmsNorm "rms_norm" {
         /// Elements of a row.
         pub n: u32,
@@ -20,7 +20,7 @@ spec! {
         pub eps: Bits,
         /// Format of the result.
         pub out: Format,
-        /// Whether there is no weight.
+        /// Whether the norm has no weight `w`.
         pub plain: bool,
     }
 }

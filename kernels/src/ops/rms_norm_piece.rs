@@ -1,4 +1,4 @@
-//! RMS norm of a piece of a row, from the sums of the squares of all its pieces.
+//! RMS norm of one piece of a row. The sums of squares of all pieces are inputs.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
@@ -12,14 +12,14 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::{quantise, rms};
 
 spec! {
-    /// RMS norm of a piece of a row, quantised. The sums of squares of all pieces are inputs, which
-    /// are added in order.
+    /// RMS norm of one piece of a row, quantised. The sums of squares of all pieces are inputs, and
+    /// are added in the order of the pieces.
     pub struct RmsNormPiece "rms_norm_piece" {
-        /// Elements of the piece.
+        /// Number of elements of the piece.
         pub n: u32,
-        /// Elements of the row.
+        /// Number of elements of the whole row.
         pub row: u32,
-        /// Pieces of the row.
+        /// Number of pieces of the row.
         pub parts: u32,
         /// Epsilon of the norm.
         pub eps: Bits,

@@ -1,4 +1,4 @@
-//! Rotation of a key head, and the append of key and value to the cache.
+//! Rotation of a key head, and append of key and value to the KV cache.
 
 use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Address, Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type};
@@ -17,18 +17,18 @@ use crate::generator::vectors::for_vectors;
 use crate::generator::work::{Call, Work};
 
 spec! {
-    /// [`crate::RopeHeads`] of one key head, then append of key and value to the cache. Items: row,
-    /// and column = head.
+    /// [`crate::RopeHeads`] of one key head, followed by the append of key and value to the KV
+    /// cache. An item is one row and one column; columns are key heads.
     pub struct RopeAppend "rope_append" {
         /// Elements of a key head.
         pub d: u32,
         /// Elements of a value head.
         pub dv: u32,
-        /// Elements that are rotated.
+        /// Number of elements that are rotated.
         pub dims: u32,
-        /// Pairing of elements.
+        /// Choice of the two elements of a pair.
         pub style: RopeStyle,
-        /// Epsilon of the norm; `None` without a norm.
+        /// Epsilon of the norm, or `None` if there is no norm.
         pub norm: Option<Bits>,
         /// Formats of keys and values.
         #[serde(default)]
@@ -80,7 +80,7 @@ impl Definition for RopeAppend {
         let blocks = ixc_ir::kernel::DimId(0);
         let keys = b.write("keys", blocks * of_keys.strip_bytes());
         let values = b.write("values", blocks * of_values.strip_bytes());
-        // Scratch memory: the rotated key, then the codes of one of its blocks.
+        // Scratch memory first has the rotated key, and then the codes of one of its blocks.
         let codes_at = i64::from(d) * 4;
         let codes = of_keys.codes().map_or(0, |blocks| blocks.bytes());
         let rotated = b.buffer("rotated", BufferKind::Scratch, codes_at + codes);
@@ -93,7 +93,7 @@ impl Definition for RopeAppend {
             rotated,
             Affine::constant(0),
         );
-        // Elements of a block have the same offsets as in the whole row.
+        // `append` passes offsets in a block; they become offsets in the whole row.
         let in_blocks = |b: &mut KernelBuilder, blocks: Blocks, from: BufferId, to: Address, scratch| {
             b.for_each("block", blocks.count, |b, i| {
                 let elements = |b: &mut KernelBuilder, at: Affine, lanes: u16| {

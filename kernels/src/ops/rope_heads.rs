@@ -1,4 +1,4 @@
-//! Norm (if any) and rotation of the heads of a row.
+//! Rotation of the heads of a row, after an optional norm.
 
 use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Kernel, KernelBuilder};
@@ -14,18 +14,19 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::work::{Call, Work};
 
 spec! {
-    /// Norm (if `norm` is set) and rotation of the heads of a row. The dims `block` and `lane` give
-    /// the row's position, `16 * block + lane`, and with it the row of `table` that has the angles.
+    /// Rotation of the heads of a row, after a norm if `norm` is set. The buffers `block` and
+    /// `lane` give the row's position, `16 * block + lane`. This is the row of `table` with the
+    /// cosines and sines.
     pub struct RopeHeads "rope_heads" {
-        /// Heads in a row.
+        /// Number of heads in a row.
         pub heads: u32,
         /// Elements of a head.
         pub d: u32,
-        /// Elements that are rotated.
+        /// Number of elements that are rotated.
         pub dims: u32,
-        /// Pairing of elements.
+        /// Choice of the two elements of a pair.
         pub style: RopeStyle,
-        /// Epsilon of the norm; `None` without a norm.
+        /// Epsilon of the norm, or `None` if there is no norm.
         pub norm: Option<Bits>,
     }
 }

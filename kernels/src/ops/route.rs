@@ -1,4 +1,4 @@
-//! Routing of a token to its experts: scores, the best `top_k` of them in order, and their weights.
+//! Routing of a token to experts: scores, the `top_k` best experts in order, and their weights.
 
 use ixc_ir::graph::attrs::SPARSE_MIXER_NEAR;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
@@ -13,57 +13,59 @@ use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::{Bits, Words, spec, words};
 use crate::generator::vectors::{LOWEST, SUM, fold_row, for_vectors};
 
-/// Lower bound of a sum of weights before a division (llama.cpp; the smallest normal f16).
+/// Lower bound of a sum that weights are divided by: the smallest normal f16, as in llama.cpp.
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
-/// Score below all others, for experts that were already chosen and for lanes without an expert.
+/// Score of experts that are already chosen, and of lanes without an expert. It is below all other
+/// scores.
 const CHOSEN_SCORE: f32 = LOWEST;
-/// Lower bound of scores, for experts whose logit or bias is NaN or extremely low. It is above
-/// [`CHOSEN_SCORE`], so that every id names an expert.
+/// Lower bound of scores. It applies to experts whose logit or bias is NaN or extremely low. It is
+/// above [`CHOSEN_SCORE`], so that every chosen id is that of an expert.
 const FLOOR: f32 = -1.0e38;
 
-/// Scoring of experts by a router.
+/// Function from a router's logits to the scores of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Score {
     /// Softmax over all experts.
     Softmax,
     /// Logistic function of each logit.
     Sigmoid,
-    /// The logit itself; weights are a softmax over the chosen.
+    /// The logit itself. Weights are a softmax over the chosen experts.
     Chosen,
     /// The square root of `ln(1 + e^x)`.
     RootSoftplus,
-    /// The logit itself; the weight of a chosen expert is its share in a softmax over the remaining
-    /// experts with nearby logits (SparseMixer).
+    /// The logit itself. The weight of a chosen expert is its probability in a softmax over those
+    /// remaining experts whose logits are near its own (SparseMixer).
     SparseMixer,
 }
 
 words! { Score { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" } }
 
 spec! {
-    /// Routing of a row of logits to experts.
+    /// Routing of one row of logits to experts.
     pub struct Route "route" {
         /// Number of experts.
         pub experts: u32,
-        /// Experts per token.
+        /// Number of experts per token.
         pub top_k: u32,
         /// Function from logits to scores.
         pub score: Score,
-        /// Equal groups of adjacent experts.
+        /// Number of equal groups of adjacent experts.
         pub groups: u32 = 1,
         /// Number of groups from which experts are chosen. These groups have the largest sums of
-        /// their two highest scores, or with `highest` the highest scores.
+        /// their two highest scores. With `highest`, they have the highest scores.
         pub kept: u32 = 1,
-        /// Whether groups are compared by their highest score alone.
+        /// Whether groups are compared only by their highest score.
         pub highest: bool,
-        /// Whether a bias is added to scores for the choice.
+        /// Whether a bias is added to the scores for the choice of experts.
         pub bias: bool,
-        /// Whether each expert has a factor on its weights.
+        /// Whether each expert has a factor on its weight.
         pub scales: bool,
         /// Whether weights are divided by their sum.
         pub normalise: bool,
-        /// Factor on the weights.
+        /// Factor on all weights.
         pub scale: Bits,
-        /// Rows of a table that gives the experts of each token id; 0 if the best are chosen.
+        /// Number of rows of a table that lists the experts of each token id. 0 if the best experts
+        /// are chosen.
         pub listed: u32 = 0,
     }
 }
@@ -83,12 +85,12 @@ const ROWS: &[Row] = &[
 ];
 
 impl Route {
-    /// Returns the number of elements of scores in scratch memory, in whole vectors.
+    /// Returns the number of scores in scratch memory, rounded up to whole vectors.
     fn padded_scores(&self, lanes: u16) -> i64 {
         i64::from(self.experts.div_ceil(lanes.into())) * i64::from(lanes)
     }
 
-    /// Whether experts are chosen by other scores than those that give the weights.
+    /// Whether experts are chosen by scores that differ from those of the weights.
     fn chooses_apart(&self) -> bool {
         self.bias || self.groups > 1
     }
@@ -105,7 +107,8 @@ impl Route {
         check(name, "rows of a table", listed.into(), alone, "0, where experts have biases, factors or groups")
     }
 
-    /// Multiplies the weights by the factor, and divides them by their sum if they are normalised.
+    /// Multiplies the weights by the factor `scale`. If weights are normalised, also divides them
+    /// by their sum.
     fn scale_weights(&self, b: &mut KernelBuilder, p: BufferId, total: ValueId) {
         let scale = b.splat_f32(1, self.scale.value());
         let total = if self.score == Score::Chosen { softmax_of_chosen(b, p, self.top_k) } else { total };
@@ -161,7 +164,8 @@ impl Definition for Route {
         let kind = if scales { BufferKind::ReadWrite } else { BufferKind::Write };
         let ids = b.buffer("ids", kind, i64::from(top_k) * 4);
         let p = b.buffer("p", BufferKind::ReadWrite, i64::from(top_k) * 4);
-        // Scores of the choice; then scores of weights, if they differ; then scores of groups.
+        // Scratch memory has the scores for the choice, the scores of the weights if they differ,
+        // and the scores of groups.
         let own = if self.chooses_apart() { vectors * width * 4 } else { 0 };
         let of_groups = vectors * width * 4 + own;
         let group_bytes = if groups > 1 { i64::from(groups) * 4 } else { 0 };
@@ -261,14 +265,15 @@ impl Definition for Route {
     }
 }
 
-/// The size of scores in scratch memory.
+/// Sizes of the scores in scratch memory.
 #[derive(Clone, Copy)]
 struct Shape {
     experts: u32,
     lanes: u16,
-    /// Whole vectors of scores.
+    /// Number of whole vectors of scores.
     vectors: i64,
-    /// Distance in bytes to the scores of weights; 0 if they equal the scores of the choice.
+    /// Distance in bytes from the scores for the choice to those of the weights. 0 if they are the
+    /// same.
     own: i64,
 }
 
@@ -286,7 +291,7 @@ struct Scores {
 }
 
 impl Scores {
-    /// Copies logits to `buffer`.
+    /// Copies the logits to `buffer`, and pads them to whole vectors.
     fn copy(b: &mut KernelBuilder, logits: BufferId, buffer: BufferId, shape: Shape) -> Scores {
         let Shape { experts, lanes, vectors, .. } = shape;
         let lowest = b.splat_f32(lanes, LOWEST);
@@ -301,12 +306,12 @@ impl Scores {
         Scores { buffer, shape, lowest, iota, number, taken, zero }
     }
 
-    /// Returns the offset of vector `i`.
+    /// Returns the offset of vector `i` of the scores.
     fn place(&self, i: VarId) -> Affine {
         i * (i64::from(self.shape.lanes) * 4)
     }
 
-    /// Loads vector `i`.
+    /// Loads vector `i` of the scores.
     fn load(&self, b: &mut KernelBuilder, i: VarId) -> ValueId {
         b.load(Type::f32(self.shape.lanes), self.buffer, self.place(i))
     }
@@ -318,7 +323,7 @@ impl Scores {
         b.iadd(self.iota, first)
     }
 
-    /// Applies a function to each score.
+    /// Applies a function to each vector of scores.
     fn each(&self, b: &mut KernelBuilder, score: impl Fn(&mut KernelBuilder, ValueId) -> ValueId) {
         b.for_each("i", self.shape.vectors, |b, i| {
             let v = self.load(b, i);
@@ -372,7 +377,7 @@ impl Scores {
         self.each(b, |b, v| b.mul(v, inverse));
     }
 
-    /// Copies the scores of weights, and adds the bias to the scores of the choice.
+    /// Copies the scores for the weights. Then adds the bias to the scores for the choice.
     fn separate(&self, b: &mut KernelBuilder, biases: Option<BufferId>) {
         for_vectors(b, self.shape.lanes, self.shape.experts, |b, at, lanes| {
             let s = b.load(Type::f32(lanes), self.buffer, at.clone() * 4);
@@ -390,7 +395,7 @@ impl Scores {
         });
     }
 
-    /// Stores the id that the table has for a slot, and returns the expert's score.
+    /// Stores the id that the table lists for a slot. Returns the score of that expert.
     fn store_listed_id(
         &self,
         b: &mut KernelBuilder,
@@ -415,8 +420,8 @@ impl Scores {
         b.op(Op::ReduceAdd, Type::f32(1), &weight)
     }
 
-    /// Stores the id of the best expert for a slot, marks the expert as chosen, and returns its
-    /// weight.
+    /// Stores the id of the best expert for a slot, and marks the expert as chosen. Returns the
+    /// expert's weight.
     fn take_best(&self, b: &mut KernelBuilder, score: Score, far: ValueId, ids: BufferId, slot: VarId) -> ValueId {
         let Shape { lanes, vectors, own, .. } = self.shape;
         let best = b.for_carry("i", vectors, &[self.lowest], |b, i, best| {
@@ -425,7 +430,7 @@ impl Scores {
         });
         let best = b.op(Op::ReduceMax, Type::f32(1), &best);
         let best_lanes = b.broadcast(lanes, best);
-        // The lowest id whose score is not less than the best.
+        // Finds the lowest id whose score is not less than the best score.
         let id = b.for_carry("i", vectors, &[far], |b, i, id| {
             let v = self.load(b, i);
             let less = b.op(Op::CmpLtF, Type::i32(lanes), &[v, best_lanes]);
@@ -456,8 +461,8 @@ impl Scores {
         }
     }
 
-    /// Returns the share of the highest score in a softmax over the remaining scores near it.
-    /// Scores of chosen experts are far below all others.
+    /// Returns the probability of the highest score in a softmax over the remaining scores near it.
+    /// Scores of chosen experts are far below all others, so they are not near it.
     fn share_of_near(&self, b: &mut KernelBuilder, best: ValueId) -> ValueId {
         let Shape { lanes, vectors, .. } = self.shape;
         let (zero, near) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, SPARSE_MIXER_NEAR as f32));
@@ -478,25 +483,26 @@ impl Scores {
     }
 }
 
-/// Equal groups of adjacent experts.
+/// Equal groups of adjacent experts. Experts are chosen from the best groups only.
 struct Groups {
     count: i64,
     /// Number of groups from which experts are chosen.
     kept: i64,
-    /// Experts of a group.
+    /// Number of experts of a group.
     size: i64,
     /// Whether the score of a group is its highest score.
     highest: bool,
-    /// Offset of the groups' scores.
+    /// Offset of the scores of the groups in scratch memory.
     sums: i64,
 }
 
 impl Groups {
-    /// Removes the experts of all groups except the best ones from the choice. The score of a group
-    /// is the sum of its two highest scores, or its highest; of equal groups the first is better.
+    /// Removes the experts of all groups except the best groups from the choice. The score of a
+    /// group is the sum of its two highest scores, or its highest score. If groups have equal
+    /// scores, the first is better.
     ///
-    /// There are few groups, which do not fill vectors. The loop therefore handles one expert at a
-    /// time: a few hundred short iterations.
+    /// There are too few groups to fill vectors. The loop therefore handles one expert at a time,
+    /// in a few hundred short iterations.
     fn keep(&self, b: &mut KernelBuilder, scores: BufferId) {
         let Groups { count, kept, size, highest, sums } = *self;
         let lowest = b.splat_f32(1, LOWEST);
@@ -515,7 +521,7 @@ impl Groups {
         b.for_each("group", count, |b, group| {
             let own = b.load(Type::f32(1), scores, group * 4 + sums);
             let number = b.index(group);
-            // Number of better groups.
+            // Counts the groups that are better than this one.
             let better = b.for_carry("other", count, &[zero], |b, other, better| {
                 let sum = b.load(Type::f32(1), scores, other * 4 + sums);
                 let other = b.index(other);
@@ -538,15 +544,15 @@ impl Groups {
     }
 }
 
-/// Weights of the chosen experts, and the factors of all experts.
+/// Buffers of the chosen experts' weights, and of the factors of all experts.
 struct ScaledWeights {
     ids: BufferId,
     p: BufferId,
     scales: BufferId,
 }
 
-/// Multiplies the weight of each chosen expert by the expert's factor. The factor is looked up as a
-/// sum over all experts in which only the expert's id counts.
+/// Multiplies the weight of each chosen expert by the expert's factor. The factor is found as a sum
+/// over all experts, in which every term except that of the chosen id is 0.
 fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, weights: &ScaledWeights) {
     let ScaledWeights { ids, p, scales } = *weights;
     let zero = b.splat_f32(1, 0.0);
@@ -571,8 +577,8 @@ fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, wei
     });
 }
 
-/// Replaces the chosen logits by exponentials, and returns their sum. The first logit is the
-/// highest.
+/// Replaces the logits of the chosen experts by exponentials, and returns their sum. The first
+/// logit must be the highest.
 fn softmax_of_chosen(b: &mut KernelBuilder, p: BufferId, top_k: u32) -> ValueId {
     let (max, none) = (b.load(Type::f32(1), p, 0), b.splat_f32(1, 0.0));
     b.for_carry("slot", i64::from(top_k), &[none], |b, slot, sum| {

@@ -1,7 +1,7 @@
-//! Removal of identity experts, which return their input, from a routing. Their slots lose their
-//! expert, and their weights are summed.
+//! Removal of identity experts, which return their input, from a routing. Their slots become slots
+//! without an expert, and their weights are summed.
 //!
-//! Slots are processed one at a time, in order: a row has about a dozen.
+//! Slots are processed one at a time, in order, since a row has only about a dozen.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::NO_EXPERT;
@@ -14,10 +14,10 @@ use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::spec;
 
 spec! {
-    /// Ids and weights of a row's experts with matrices, and the sum of the weights of identity
-    /// experts.
+    /// Ids and weights of those experts of a row that have matrices, and the sum of the weights of
+    /// identity experts.
     pub struct RouteIdentities "route_identities" {
-        /// Slots of a row.
+        /// Number of slots of a row.
         pub n: u32,
         /// Number of experts that have matrices. Experts with higher ids are identities.
         pub experts: u32,

@@ -1,6 +1,7 @@
-//! Removal of the experts of other ranks from a routing. Their slots lose their expert.
+//! Removal of the experts of other ranks from a routing. Their slots become slots without an
+//! expert.
 //!
-//! Slots are processed one at a time, in order: a row has about a dozen.
+//! Slots are processed one at a time, in order, since a row has only about a dozen.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::NO_EXPERT;
@@ -13,12 +14,12 @@ use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::spec;
 
 spec! {
-    /// Ids and weights of a row's experts of this rank. Ids are relative to the rank's first
-    /// expert.
+    /// Ids and weights of those experts of a row that this rank has. Ids are relative to the rank's
+    /// first expert.
     pub struct RouteOwned "route_owned" {
-        /// Slots of a row.
+        /// Number of slots of a row.
         pub n: u32,
-        /// First expert of the rank.
+        /// Id of the first expert of the rank.
         pub first: u32,
         /// Number of experts of the rank.
         pub experts: u32,
@@ -59,7 +60,7 @@ impl Definition for RouteOwned {
         b.for_each("slot", i64::from(n), |b, slot| {
             let (id, weight) = (b.load(int, ids, slot * 4), b.load(float, p, slot * 4));
             let relative = b.op(Op::ISub, int, &[id, start]);
-            // An id before the first expert is negative here.
+            // Ids before the rank's first expert are negative here.
             let is_before_end = b.op(Op::CmpGt, int, &[count, relative]);
             let id = b.op(Op::Select, int, &[is_before_end, relative, nobody]);
             let is_own = b.op(Op::CmpGt, int, &[id, nobody]);

@@ -1,5 +1,5 @@
-//! Multiplication of a row by a constant. Some models scale embeddings and logits in this way: `y =
-//! factor * x`.
+//! Multiplication of a row by a constant: `y = factor * x`. Some models scale embeddings and logits
+//! in this way.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -12,11 +12,11 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// `y = factor * x`.
+    /// `y = factor * x`, for one row.
     pub struct Scale "scale" {
         /// Elements of a row.
         pub n: u32,
-        /// The factor.
+        /// Factor on each element.
         pub factor: Bits,
     }
 }
@@ -53,7 +53,7 @@ impl Definition for Scale {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let (x, y) = (run.input().floats("x")?, run.output().floats("y")?);
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {
-            // One rounding, in f32.
+            // The expected result has one rounding, in f32.
             close(format_args!("y[{i}]"), *y, f64::from(*x as f32 * self.factor.value()), 0.0)?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// `y = x * s` with one number `s`.
+    /// `y = x * s`, with the same number `s` for the whole row.
     pub struct ScaleBy "scale_by" {
         /// Elements of a row.
         pub n: u32,

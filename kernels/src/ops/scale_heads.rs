@@ -1,4 +1,4 @@
-//! Multiplication of a part of a row by one number, for gates of heads and of shared experts.
+//! Multiplication of a part of a row by one number. Gates of heads and of shared experts use it.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -11,9 +11,9 @@ use crate::generator::text::spec;
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// `y = s * x [+ residual]`, for one number `s`.
+    /// `y = s * x [+ residual]`, with the same number `s` for all elements.
     pub struct ScaleHeads "scale_heads" {
-        /// Elements of the part.
+        /// Number of elements of the part.
         pub n: u32,
         /// Whether a residual is added.
         pub residual: bool,
@@ -68,7 +68,7 @@ impl Definition for ScaleHeads {
         let residual = input.find("residual").map(floats);
         for (i, y) in output.floats("y")?.iter().enumerate() {
             let expected = x[i] * s[0] + residual.as_ref().map_or(0.0, |r| r[i]);
-            // One rounding, of a product or of a fused sum.
+            // The bound covers one rounding, of a product or of a fused multiply-add.
             close(format_args!("y[{i}]"), *y, expected, expected.abs() * UNIT)?;
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! Causal convolution of a few taps over the rows of a step, separately for each channel. The state
-//! holds the earlier rows.
+//! Causal convolution with a few taps over the rows of a step, separately for each channel. The
+//! state has the earlier rows.
 //!
-//! `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, in the order of the taps. A vector's
-//! lanes are channels. The earlier rows stay in registers from row to row, and are stored to the
-//! state at the end. The taps of a channel are adjacent in the weight, so a transposition comes
+//! `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, in the order of the taps. Vector lanes
+//! are channels. The earlier rows stay in registers from row to row, and are stored in the state at
+//! the end. The taps of a channel are adjacent in the weight, so the kernel transposes the weight
 //! first. With a `dilation` of n, taps are n rows apart.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
@@ -20,13 +20,13 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, for a slice of the channels.
     pub struct ShortConv "short_conv" {
-        /// Channels of a row.
+        /// Number of channels of a row.
         pub channels: u32,
-        /// Channels that a call computes.
+        /// Number of channels that a call computes.
         pub n: u32,
-        /// Taps; the last one belongs to the row itself.
+        /// Number of taps. The last tap belongs to the row itself.
         pub taps: u32,
-        /// Rows from one tap to the next, if more than one.
+        /// Distance in rows from one tap to the next, or `None` if it is 1.
         pub dilation: Option<u32>,
     }
 }
@@ -39,7 +39,8 @@ const ROWS: &[Row] = &[
     row("short_conv_dilated", 32, "short_conv channels=10240 n=256 taps=4 dilation=3"),
 ];
 
-/// Maximum taps, and maximum earlier rows, which stay in registers.
+/// Maximum number of taps. The earlier rows stay in registers, so the next constant limits their
+/// number too.
 const MAX_TAPS: u32 = 8;
 const MAX_BEFORE: u32 = 12;
 
@@ -72,7 +73,8 @@ impl Definition for ShortConv {
         let (reach, dilation) = (i64::from(reach), dilation as usize);
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);
-        // A call computes a slice of the channels; the distance between rows is the whole width.
+        // A call computes a slice of the channels, but the distance between rows is that of whole
+        // rows.
         let state = b.buffer("state", BufferKind::ReadWrite, (reach - 1) * row + own);
         let x = b.read("x", rows * row + (own - row));
         let w = b.read("w", own * count);
@@ -91,7 +93,7 @@ impl Definition for ShortConv {
             let factors = |b: &mut KernelBuilder| -> Vec<_> {
                 (0..count).map(|tap| b.load(ty, apart, at.clone() + tap * own)).collect()
             };
-            // With many earlier rows, no registers are left for the taps' factors.
+            // With a dilation, earlier rows leave no registers for the factors of the taps.
             let kept = (dilation == 1).then(|| factors(b));
             let after = b.for_carry("t", rows, &before, |b, t, before| {
                 let new = b.load(ty, x, t * row + at.clone());
@@ -119,7 +121,7 @@ impl Definition for ShortConv {
         let (state, x, w) = (input.floats("state")?, input.floats("x")?, input.floats("w")?);
         let (after, y) = (output.floats("state")?, output.floats("y")?);
         let rows = run.dim("rows") as usize;
-        // Rows of the state, then rows of the input.
+        // Rows of the state come before those of the input.
         let at = |r: usize, c: usize| if r < reach { state[r * channels + c] } else { x[(r - reach) * channels + c] };
         for c in 0..n {
             for t in 0..rows {

@@ -1,5 +1,5 @@
-//! Soft cap: a smooth bound of values, as Gemma uses for scores and logits. `y = cap * tanh(x /
-//! cap)`.
+//! Soft cap: a smooth bound of values, `y = cap * tanh(x / cap)`. Gemma uses it for scores and
+//! logits.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -13,11 +13,11 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// `y = cap * tanh(x / cap)`.
+    /// `y = cap * tanh(x / cap)`, for one row.
     pub struct Softcap "softcap" {
         /// Elements of a row.
         pub n: u32,
-        /// Bound of results, above 0.
+        /// Bound of the magnitude of results, above 0.
         pub cap: Bits,
     }
 }

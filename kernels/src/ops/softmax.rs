@@ -1,4 +1,4 @@
-//! The sampler's softmax.
+//! Softmax of a row of logits, for the sampler.
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
 
@@ -12,7 +12,7 @@ use crate::generator::text::spec;
 use crate::generator::vectors::{Fold, LOWEST, SUM, fold_row, for_vectors};
 
 spec! {
-    /// Probabilities from logits: `e^((x - max) / temperature)`, divided by the sum.
+    /// Probabilities of tokens from logits: `e^((x - max) / temperature)`, divided by the sum.
     pub struct Softmax "softmax" {
         /// Elements of a row.
         pub n: u32,

@@ -1,17 +1,17 @@
-//! Selective state space of some heads with one decay for a whole head (Mamba-2), over all rows of
-//! a step.
+//! Selective state space with one decay for each head (Mamba-2), for some heads, over all rows of a
+//! step.
 //!
 //! ```text
 //! step = softplus(dt + bias);   M <- exp(a * step) * M + b (step * x)';   y = M' c + d * x
 //! ```
 //!
-//! A vector's lanes are elements of `x`, so nothing is summed across lanes. A head processes all
-//! rows before the next head. Its state `[s, p]`, 32 KiB in most models, stays in L1. A row costs
-//! three operations for each vector of the state, with a load and a store.
+//! Vector lanes are elements of `x`, so no sum is across lanes. A head processes all rows before
+//! the next head begins. Its state `[s, p]`, 32 KiB in most models, stays in L1. For each row, a
+//! vector of the state takes three operations, a load and a store.
 //!
-//! With the field `channels`, a head is one element, and each element of its row of the state has
-//! its own decay (Mamba-1). Lanes are elements of that row, `b` and `c`. An exponential for each
-//! vector is then most of the cost.
+//! With the field `channels`, a head has one element, and each element of the head's row of the
+//! state has its own decay (Mamba-1). Vector lanes are then elements of that row, of `b` and of
+//! `c`. Most of the time is then needed for one exponential for each vector.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -27,21 +27,21 @@ use crate::generator::vectors::{SUM, fold_row, for_bundles};
 use crate::generator::work::{Arithmetic, Call, Work};
 
 spec! {
-    /// State space of `n` adjacent heads in each of `of` groups.
+    /// State space of `n` adjacent heads in each of `of` groups of heads.
     pub struct SsmScan "ssm_scan" {
-        /// Heads of a row.
+        /// Number of heads of a row.
         pub heads: u32,
-        /// Groups of a row's heads, each with its `b` and `c`.
+        /// Number of groups that a row's heads form. The heads of a group share `b` and `c`.
         pub groups: u32,
-        /// Groups of a call.
+        /// Number of groups that a call computes.
         pub of: u32,
-        /// Heads of each group that a call computes.
+        /// Number of heads of each group that a call computes.
         pub n: u32,
-        /// Elements of a head's `x`.
+        /// Number of elements of `x` for each head.
         pub p: u32,
-        /// Elements of `b` and `c`.
+        /// Number of elements of `b`, and of `c`.
         pub s: u32,
-        /// Whether each element of a head's state has its own decay. A head then has one element.
+        /// Whether each element of a head's state has its own decay. If so, a head has one element.
         pub channels: bool,
     }
 }
@@ -54,16 +54,18 @@ const ROWS: &[Row] = &[
     row("ssm_scan_rows", 32, "ssm_scan heads=64 groups=8 of=8 n=1 p=64 s=128"),
 ];
 
-/// Vectors of a head's `x` in one loop of a row, so that as many sums are in flight.
+/// Number of vectors of a head's `x` that a loop computes together, so that this many sums are
+/// computed at once.
 const BUNDLE: u32 = 4;
 
 impl SsmScan {
-    /// Returns the number of bytes of a head's decays.
+    /// Returns the number of bytes of the decay rates of one head.
     fn rates(&self) -> i64 {
         if self.channels { i64::from(self.s) * 4 } else { 4 }
     }
 
-    /// Returns the number of heads from the first head of a call to its last, both included.
+    /// Returns the number of heads from the first head of a call to its last one, including both
+    /// heads.
     fn span(&self) -> u32 {
         (self.of.max(1) - 1) * (self.heads / self.groups.max(1)) + self.n
     }
@@ -104,7 +106,7 @@ impl Definition for SsmScan {
         let rows = b.dim("rows", 1, MAX_ROWS);
         let span = i64::from(self.span());
         let (head, matrix) = (i64::from(p) * 4, i64::from(s) * i64::from(p) * 4);
-        // Bytes of a row; a call uses a part of it.
+        // Number of bytes of a whole row; a call uses only a part of each row.
         let (x_row, shared_row, dt_row) =
             (i64::from(heads) * head, i64::from(groups) * i64::from(s) * 4, i64::from(heads) * 4);
         let part = |row: i64, own: i64| rows * row + (own - row);
@@ -198,13 +200,13 @@ impl Definition for SsmScan {
         let (x, b, c, dt) = (read("x")?, read("b")?, read("c")?, read("dt")?);
         let (a, bias, d) = (read("a")?, read("bias")?, read("d")?);
         let (mut state, after, y) = (read("state")?, output.floats("state")?, output.floats("y")?);
-        // Sums of absolute terms, to which errors are relative.
+        // Sums of the magnitudes of terms. Errors are relative to these sums.
         let mut size: Vec<f64> = state.iter().map(|m| m.abs()).collect();
-        // Error added by a row: a sum of s products, an exponential, a logarithm of an exponential,
-        // and a dozen operations.
+        // Each row adds errors of a sum of s products, an exponential, a logarithm of an
+        // exponential, and about twelve operations.
         let each = (s + 16) as f64 * UNIT + 2.0 * EXP_BOUND;
         let rows = run.dim("rows") as usize;
-        // Largest rate of a head.
+        // Largest decay rate of a head.
         let rate = |h: usize| a[h * rates..][..rates].iter().map(|a| a.abs()).fold(0.0, f64::max);
         for g in 0..of {
             for h in (0..n).map(|h| g * (heads / groups) + h) {
@@ -214,7 +216,8 @@ impl Definition for SsmScan {
                     let step = dt[t * heads + h] + bias[h];
                     let step = step.max(0.0) + (-step.abs()).exp().ln_1p();
                     let decay = |i: usize| (a[h * rates + i % rates] * step).exp();
-                    // An error of the step is an error of the exponent.
+                    // An error of `step` is multiplied by the rate, and is then an error of the
+                    // exponent of a decay.
                     let bound = bound * (1.0 + rate(h) * step.abs());
                     for j in 0..p {
                         let x = x[(t * heads + h) * p + j];
@@ -250,7 +253,7 @@ impl Definition for SsmScan {
     }
 }
 
-/// Broadcasts a scalar to `lanes` lanes.
+/// Copies a scalar to `lanes` lanes.
 fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
     if lanes == 1 { x } else { b.broadcast(lanes, x) }
 }

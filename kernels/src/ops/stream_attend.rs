@@ -1,4 +1,4 @@
-//! Attention of a row over its streams from earlier layers and its current value (attention
+//! Attention of a row over the residual streams of earlier layers and its current value (attention
 //! residuals; see the graph op `stream.attend`).
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //! shares = softmax of scores;  z = sum of shares * x
 //! ```
 //!
-//! Rows are read twice: for scores, and for the sum. In the sum a vector's lanes are elements, and
-//! shares are loaded from memory.
+//! Rows are read twice: for the scores, and for the sum. In the sum, vector lanes are elements, and
+//! the shares are loaded from memory.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 
@@ -21,14 +21,14 @@ use crate::generator::vectors::{SUM, fold_row, for_vectors};
 use crate::generator::{math, rms};
 
 spec! {
-    /// `z = sum over the kept streams, and y, of share * stream`, with shares from a softmax of
+    /// `z = sum over the streams, and y, of share * stream`. The shares are a softmax of the
     /// scores.
     pub struct StreamAttend "stream_attend" {
-        /// Streams from earlier layers.
+        /// Number of streams of earlier layers.
         pub streams: u32,
         /// Elements of a stream.
         pub d: u32,
-        /// Epsilon of the norm.
+        /// Epsilon of the norm in the scores.
         pub eps: Bits,
     }
 }
@@ -39,7 +39,7 @@ const ROWS: &[Row] = &[
     row("stream_attend", 1, "stream_attend streams=4 d=4096 eps=1e-5"),
 ];
 
-/// Maximum number of streams: the code is unrolled over streams.
+/// Maximum number of streams. It is limited because the code is unrolled over streams.
 const MAX_STREAMS: u32 = 64;
 
 impl Definition for StreamAttend {
@@ -69,7 +69,7 @@ impl Definition for StreamAttend {
         let w = b.read("w", stream);
         let shares = b.buffer("shares", BufferKind::ReadWrite, (count + 1) * 4);
         let z = b.write("z", stream);
-        // Buffer and offset of each stream.
+        // Buffer and byte offset of each stream, with `y` as the last one.
         let begins: Vec<(BufferId, i64)> = (0..count).map(|j| (x, j * stream)).chain([(y, 0)]).collect();
         let load = |b: &mut KernelBuilder, (buffer, from): (BufferId, i64), at: Affine, lanes: u16| {
             b.load(Type::f32(lanes), buffer, at * 4 + from)
@@ -123,7 +123,8 @@ impl Definition for StreamAttend {
         let (x, y, w) = (input.floats("x")?, input.floats("y")?, input.floats("w")?);
         let (shares, z) = (output.floats("shares")?, output.floats("z")?);
         let all: Vec<&[f64]> = x.chunks_exact(d).chain([&y[..]]).collect();
-        // The error of a score comes from a sum of products, and from a norm with positive terms.
+        // The error of a score comes from a sum of products, and from a norm whose terms are all
+        // positive.
         let mut wrong = 0f64;
         let scores: Vec<f64> = all
             .iter()
@@ -138,12 +139,12 @@ impl Definition for StreamAttend {
         let max = scores.iter().copied().fold(f64::MIN, f64::max);
         let e: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let sum: f64 = e.iter().sum();
-        // Relative error of a share: from the exponents, an exponential with a rounded argument,
-        // and the sum of exponentials.
+        // The relative error of a share comes from the exponents, from an exponential with a
+        // rounded argument, and from the sum of exponentials.
         let spread = scores.iter().map(|score| max - score).fold(0.0, f64::max).min(90.0);
         let relative = (2.0 * wrong + 4.0 * spread * UNIT).exp_m1() + 2.0 * EXP_BOUND + (all.len() + 4) as f64 * UNIT;
         for (j, share) in shares.iter().enumerate() {
-            // An exponential below the smallest normal number is 0.
+            // An exponential below the smallest normal number may be 0.
             close(format_args!("shares[{j}]"), *share, e[j] / sum, e[j] / sum * relative + 1e-37)?;
         }
         for (i, z) in z.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Input of a block: the streams of a hyper-connection, each times a weight of the row, summed in
-//! order.
+//! Input of a block of layers: the streams of a hyper-connection, each multiplied by its weight for
+//! the row, and added in order.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 
@@ -19,7 +19,7 @@ spec! {
         pub streams: u32,
         /// Elements of a stream.
         pub d: u32,
-        /// Elements that a call computes.
+        /// Number of elements that a call computes.
         pub n: u32,
     }
 }

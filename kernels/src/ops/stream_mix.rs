@@ -1,8 +1,9 @@
-//! Streams of a hyper-connection, mixed by a matrix of the row, plus the output of a block.
+//! Update of the streams of a hyper-connection: a matrix of the row mixes them, and the output of a
+//! block of layers is added.
 //!
 //! For n streams of a row, `z[k] = w[n + k] * y + sum over j of w[(2 + j) * n + k] * x[j]`, in the
-//! order of j. Without a matrix (`apart`), `z[k] = w[n + k] * y + x[k]`. A vector's lanes are
-//! elements: each element of all streams is loaded once, and every sum is in a register.
+//! order of j. Without a matrix (`apart`), `z[k] = w[n + k] * y + x[k]`. Vector lanes are elements:
+//! each element of all streams is loaded once, and every sum is in a register.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 
@@ -16,15 +17,15 @@ use crate::generator::vectors::for_vectors;
 use crate::ops::stream_weights::{MAX_STREAMS, row_len};
 
 spec! {
-    /// Streams of a row after a block, for a range of their elements.
+    /// Streams of a row after a block of layers, for a range of their elements.
     pub struct StreamMix "stream_mix" {
         /// Number of streams.
         pub streams: u32,
         /// Elements of a stream.
         pub d: u32,
-        /// Elements that a call computes.
+        /// Number of elements that a call computes.
         pub n: u32,
-        /// Whether streams are not mixed: there is no matrix.
+        /// Whether there is no matrix, so that streams are not mixed.
         pub apart: bool,
     }
 }

@@ -7,9 +7,9 @@
 //! balanced: the softmax of rows plus eps; columns over their sums plus eps; then rows and columns, iterations - 1 times
 //! ```
 //!
-//! Without a matrix (`apart`), eps is added to the second part. A row of the matrix is one or two
-//! vectors of [`LANES`] lanes. Sums of columns add registers, sums of rows add lanes, and the
-//! matrix stays in registers.
+//! Without a matrix (`apart`), eps is added to the output's weights too. A row of the matrix is one
+//! or two vectors of [`LANES`] lanes. Sums of columns add registers, and sums of rows add lanes.
+//! The matrix stays in registers.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
 use serde::{Deserialize, Serialize};
@@ -23,21 +23,21 @@ use crate::generator::signature::{BufferContents, Signature};
 use crate::generator::text::{Bits, Words, spec, words};
 use crate::generator::vectors::for_vectors;
 
-/// Parts of hyper-connections for which a row has weights.
+/// Parts of a hyper-connection for which a row has weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StreamParts {
-    /// A block's input.
+    /// Weights of a block's input only.
     Input,
-    /// Input and output of a block, without mixing of streams.
+    /// Weights of a block's input and output. Streams are not mixed.
     Apart,
-    /// Input and output of a block, and a matrix that mixes the streams.
+    /// Weights of a block's input and output, and a matrix that mixes the streams.
     Mixed,
 }
 
 words! { StreamParts { Input "input", Apart "apart", Mixed "mixed" } }
 
 impl StreamParts {
-    /// Returns the parts for rows of `width` numbers, as in the op's type rule.
+    /// Returns the parts for which rows of `width` numbers have weights, as in the op's type rule.
     pub fn of_width(width: u64, streams: u64) -> StreamParts {
         match width / streams.max(1) {
             0 | 1 => StreamParts::Input,
@@ -46,7 +46,7 @@ impl StreamParts {
         }
     }
 
-    /// Returns the numbers of a row, and the number of scales.
+    /// Returns the number of weights of a row, and the number of scales.
     fn lengths(self, streams: i64) -> (i64, i64) {
         match self {
             StreamParts::Input => (streams, 1),
@@ -57,15 +57,15 @@ impl StreamParts {
 }
 
 spec! {
-    /// Weights of a row's streams, from its projections.
+    /// Weights of a row's streams, computed from its projections.
     pub struct StreamWeights "stream_weights" {
         /// Number of streams.
         pub streams: u32,
-        /// Parts for which there are weights.
+        /// Parts of the hyper-connection for which a row has weights.
         pub parts: StreamParts,
         /// Number of times that columns are divided by their sums.
         pub iterations: u32,
-        /// Epsilon added to weights and to sums.
+        /// Epsilon that is added to weights and to sums.
         pub eps: Bits,
         /// Upper bound of the weights of a block's output.
         pub magnitude: Bits,
@@ -80,11 +80,11 @@ const ROWS: &[Row] = &[
     row("stream_weights_apart", 1, "stream_weights streams=4 parts=apart iterations=0 eps=1e-6 magnitude=1.5"),
 ];
 
-/// Maximum number of streams, whose matrix is in registers.
+/// Maximum number of streams. The matrix of larger numbers would not fit in registers.
 pub(crate) const MAX_STREAMS: u32 = 8;
-/// Lanes of the matrix's vectors.
+/// Number of lanes of the matrix's vectors.
 const LANES: u16 = 4;
-/// Max iterations: models have 20.
+/// Maximum number of iterations. Known models have 20.
 const MAX_ITERATIONS: u32 = 1 << 10;
 
 /// Returns the number of weights of a row with `streams` streams.
@@ -204,8 +204,8 @@ impl Definition for StreamWeights {
             expected.extend(matrix);
         }
         // All terms are positive. The relative error of a sum is thus at most that of its terms,
-        // plus a rounding for each; a division adds two. The argument x is also rounded, which
-        // gives a relative error of the exponential.
+        // plus one rounding for each term; a division adds two roundings. The argument x is rounded
+        // too, which causes a relative error of the exponential.
         let roundings = f64::from(self.iterations) * 2.0 * (n + 3) as f64;
         let bound = EXP_BOUND + roundings * UNIT;
         for (i, (y, expected)) in output.floats("y")?.iter().zip(expected).enumerate() {
@@ -219,14 +219,15 @@ impl Definition for StreamWeights {
     }
 }
 
-/// A matrix in registers: rows of `vectors` vectors, one after the other.
+/// A matrix in registers. Each row is `vectors` vectors, and rows follow one after the other.
 struct Matrix {
     vectors: usize,
     eps: f32,
 }
 
 impl Matrix {
-    /// Reduces all lanes of a row to one number.
+    /// Reduces all lanes of a row of the matrix to one number. `both` combines two vectors, and
+    /// `reduce` the lanes of one.
     fn across(&self, b: &mut KernelBuilder, row: &[ValueId], both: Op, reduce: Op) -> ValueId {
         let one = row[1..].iter().fold(row[0], |sum, x| b.same(both, &[sum, *x]));
         b.op(reduce, Type::f32(1), &[one])
@@ -255,7 +256,7 @@ impl Matrix {
         out
     }
 
-    /// Divides rows by their sums.
+    /// Divides each row of the matrix by its sum.
     fn rows(&self, b: &mut KernelBuilder, mut x: Vec<ValueId>) -> Vec<ValueId> {
         for row in x.chunks_exact_mut(self.vectors) {
             let sum = self.across(b, row, Op::Add, Op::ReduceAdd);
@@ -267,7 +268,7 @@ impl Matrix {
         x
     }
 
-    /// Divides columns by their sums.
+    /// Divides each column of the matrix by its sum.
     fn columns(&self, b: &mut KernelBuilder, mut x: Vec<ValueId>) -> Vec<ValueId> {
         let eps = b.splat_f32(LANES, self.eps);
         for vector in 0..self.vectors {

@@ -1,5 +1,5 @@
-//! Sum of the squares of a piece of a row: the first half of a norm of a row that is divided into
-//! pieces. [`crate::RmsNormPiece`] is the second half.
+//! Sum of the squares of one piece of a row. It is the first half of a norm of a row that is
+//! divided into pieces. [`crate::RmsNormPiece`] is the second half.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 
@@ -14,7 +14,7 @@ use crate::generator::text::spec;
 spec! {
     /// Sum of the squares of a piece of a row.
     pub struct SumSquares "sum_squares" {
-        /// Elements of the piece.
+        /// Number of elements of the piece.
         pub n: u32,
     }
 }

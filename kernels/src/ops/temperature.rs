@@ -1,5 +1,5 @@
 //! Multiplication of a row by a factor that depends on its position, which sharpens queries at high
-//! positions. The factors are in a table: a `plan::RopeTable` whose pair does not rotate.
+//! positions. The factors are in a table: a `plan::RopeTable` whose single pair does not rotate.
 
 use ixc_ir::graph::attrs::RopeStyle;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
@@ -17,16 +17,17 @@ use crate::generator::vectors::for_vectors;
 use crate::generator::work::{Call, Work};
 
 spec! {
-    /// `y = x * table[16 * block + lane]`: the cosine of one pair, in the order of halves.
+    /// `y = x * table[16 * block + lane]`. A row of the table is the cosine and the sine of one
+    /// pair of elements, and the cosine is the factor.
     pub struct Temperature "temperature" {
         /// Elements of a row.
         pub n: u32,
     }
 }
 
-/// Style of the table: a cosine and a sine; only the cosine is read.
+/// Style of the table: a row has a cosine and then a sine. Only the cosine is read.
 const STYLE: RopeStyle = RopeStyle::Neox;
-/// Elements of the one pair.
+/// Number of elements of the table's single pair.
 const PAIR: u32 = 2;
 
 /// Rows of the kernel catalogue: representative specs, each with a name.

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! With `before`, a row's result uses the state before the row. With `filled`, keys are multiplied
-//! by `1 - decay`. Without `finds`, no value is found or removed.
+//! by `1 - decay`. Without `finds`, no value is looked up or subtracted.
 //!
-//! A vector's lanes are elements of the value, so nothing is summed across lanes. A head processes
-//! all rows before the next head. Its state `[d, dv]`, 16 KiB in all models, stays in L1. It is
-//! read for the found value, then read and written once for all other terms.
+//! Vector lanes are elements of the value, so no sum is across lanes. A head processes all rows
+//! before the next head begins. Its state `[d, dv]`, 16 KiB in all models, stays in L1. It is read
+//! once for the looked-up value, and then read and written once for all other terms.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -25,11 +25,11 @@ use crate::generator::vectors::for_bundles;
 use crate::generator::work::{Arithmetic, Call, Work};
 
 spec! {
-    /// Linear attention with decays of each token, for the heads that share a key.
+    /// Linear attention with decays for each token, for the heads that share a key.
     pub struct Wkv "wkv" {
-        /// Heads of a row's keys and values.
+        /// Number of heads of the keys and values of a row.
         pub heads: u32,
-        /// Heads that share a key.
+        /// Number of heads that share a key.
         pub group: u32,
         /// Elements of a key.
         pub d: u32,
@@ -37,7 +37,7 @@ spec! {
         pub dv: u32,
         /// Whether a row's result uses the state before the row.
         pub before: bool,
-        /// Whether a value is found in the state and removed.
+        /// Whether a value is looked up in the state and subtracted.
         pub finds: bool,
         /// Whether keys are multiplied by `1 - decay`.
         pub filled: bool,
@@ -52,8 +52,8 @@ const ROWS: &[Row] = &[
     row("wkv6_filled", 1, "wkv heads=8 group=5 d=128 dv=128 filled"),
 ];
 
-/// Vectors of a value in one loop of a row: together with shared values they fill sixteen
-/// registers.
+/// Number of vectors of a value that a loop computes together. With the values that they share,
+/// they fill sixteen registers.
 const BUNDLE: u32 = 2;
 
 impl Definition for Wkv {
@@ -86,8 +86,8 @@ impl Definition for Wkv {
         let rows = b.dim("rows", 1, MAX_ROWS);
         let (heads, group, key, value) = (i64::from(heads), i64::from(group), i64::from(d) * 4, i64::from(dv) * 4);
         let matrix = i64::from(d) * value;
-        // Part of each row that a call uses: the first `each` of `all` elements. Buffers begin at
-        // this part.
+        // Size of a buffer that begins at the call's part of the first row. A call uses `each` of
+        // the `all` elements of a row.
         let part = |all: i64, each: i64| rows * all + (each - all);
         let (all_keys, all_values) = (heads * group * key, heads * group * value);
         let state = b.buffer("state", BufferKind::ReadWrite, group * matrix);
@@ -161,10 +161,10 @@ impl Definition for Wkv {
         let (q, k, v, decay) = (read("q")?, read("k")?, read("v")?, read("decay")?);
         let deltas = if finds { Some((read("find")?, read("remove")?)) } else { None };
         let (mut state, after, y) = (read("state")?, output.floats("state")?, output.floats("y")?);
-        // Sums of absolute terms, to which errors are relative.
+        // Sums of the magnitudes of terms. Errors are relative to these sums.
         let mut size: Vec<f64> = state.iter().map(|m| m.abs()).collect();
-        // A row has two sums of d products, and a dozen operations. An error in the state carries
-        // over to the next rows.
+        // Each row has two sums of d products, and about twelve operations. An error in the state
+        // carries over to the next rows.
         let each = (2 * d + 12) as f64 * UNIT;
         let all = heads * group;
         for h in 0..group {

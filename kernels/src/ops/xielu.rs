@@ -1,5 +1,6 @@
-//! xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", arXiv 2411.13010).
-//! Apertus uses it between up and down. It is a parabola above 0, and an integrated ELU below.
+//! Activation function xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration",
+//! arXiv 2411.13010). Apertus uses it between the up and down projections. It is a parabola above
+//! 0, and an integrated ELU below.
 //!
 //! ```text
 //! y = alpha_p * x^2 + beta * x                                  x > 0
@@ -18,17 +19,17 @@ use crate::generator::text::{Bits, spec};
 use crate::generator::vectors::for_vectors;
 
 spec! {
-    /// xIELU of a row.
+    /// xIELU of each element of a row.
     pub struct Xielu "xielu" {
         /// Elements of a row.
         pub n: u32,
-        /// The factor below 0.
+        /// Factor of the function below 0.
         pub alpha_n: Bits,
-        /// The factor of squares.
+        /// Factor of the square above 0.
         pub alpha_p: Bits,
-        /// The slope at 0.
+        /// Slope at 0.
         pub beta: Bits,
-        /// Upper bound of exponents.
+        /// Upper bound of the exponent.
         pub eps: Bits,
     }
 }
@@ -85,7 +86,8 @@ impl Definition for Xielu {
                 let curve = alpha_n.abs() * (power + 1.0 + x.abs());
                 (alpha_n * (power - 1.0 - x) + beta * x, curve + (beta * x).abs())
             };
-            // Error of an exponential, and of four sums whose terms may cancel.
+            // The bound covers the error of an exponential, and of four additions whose terms may
+            // cancel.
             close(format_args!("y[{i}]"), *y, expected, terms * (EXP_BOUND + 4.0 * UNIT))?;
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! Scores of positions, and the choice of the highest scores: code that kernels with an index
-//! share.
+//! Computation of scores of positions, and choice of the highest scores. All kernels with an index
+//! share this code.
 
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::{ATTENTION_BLOCK, CHOSEN_BLOCK};
@@ -7,18 +7,18 @@ use ixc_ir::plan::{ATTENTION_BLOCK, CHOSEN_BLOCK};
 use super::{BLOCK, KEYS};
 use crate::generator::generate::{GenerateError, check};
 
-/// Choice of blocks of positions by a head of the indexer.
+/// Choice of blocks of positions by one head of the index.
 pub(crate) struct Blocks {
-    /// Positions of all chosen blocks.
+    /// Number of positions in all chosen blocks.
     pub top_k: u32,
-    /// Positions of a block: a power of two of [`BLOCK`]s.
+    /// Number of positions of a block: a power of two times [`BLOCK`].
     pub every: u32,
-    /// Number of blocks chosen regardless of their score, up to and including the row's block.
+    /// Number of blocks that are always chosen, up to and including the row's own block.
     pub local: u32,
 }
 
 impl Blocks {
-    /// Returns the blocks, if a kernel can choose them.
+    /// Returns the parameters unchanged. Fails if kernels cannot choose such blocks.
     pub fn check(self, name: &str) -> Result<Blocks, GenerateError> {
         let Blocks { top_k, every, local } = self;
         let is_block = every.is_power_of_two() && CHOSEN_BLOCK.contains(&every.into());
@@ -31,55 +31,55 @@ impl Blocks {
         Ok(self)
     }
 
-    /// Returns the number of blocks of the cache ([`BLOCK`] positions) in a block of the index.
+    /// Returns the number of cache blocks of [`BLOCK`] positions in a block of the index.
     fn runs(&self) -> i64 {
         i64::from(self.every / ATTENTION_BLOCK)
     }
 
-    /// Returns the bytes of a score for each [`BLOCK`] positions of `blocks`, with padding scores
-    /// before and after them.
+    /// Returns the number of bytes for one score for each [`BLOCK`] positions, with padding before
+    /// and after these scores. `blocks` is the number of scores.
     pub fn best_bytes(&self, blocks: Affine) -> Affine {
         blocks * 4 + 2 * (self.runs() - 1) * 4
     }
 }
 
-/// Returns the number of the last complete entry, which is the number of entries minus one.
+/// Returns the index of the last complete entry: the number of complete entries minus one.
 pub(crate) fn last_entry(b: &mut KernelBuilder, whole: BufferId) -> ValueId {
     let (whole, one) = (b.load(Type::i32(1), whole, 0), b.splat_int(Type::i32(1), 1));
     b.same(Op::ISub, &[whole, one])
 }
 
-/// Scores in memory.
+/// Scores of positions, runs or entries in memory, as integers.
 pub(crate) struct BlockScores {
     pub lanes: u16,
-    /// Scores of positions as integers of the same order; the lowest integer marks a missing
-    /// position.
+    /// Scores of positions, as integers in the order of the floats. The lowest integer marks a
+    /// position that does not exist.
     pub scores: BufferId,
-    /// Blocks of positions, or of runs, that have scores.
+    /// Number of blocks of [`BLOCK`] scores.
     pub blocks: Affine,
 }
 
-/// Scores of positions, from which the scores of blocks follow.
+/// Scores of positions, from which the scores of blocks are computed.
 pub(crate) struct PositionScores {
-    /// The scores; this may be the buffer of the blocks' scores.
+    /// Buffer with the scores. It may be the buffer for the blocks' scores.
     pub buffer: BufferId,
-    /// Offset of the highest score of each block, in the buffer of the blocks' scores.
+    /// Byte offset of the highest score of each cache block, in the buffer for the blocks' scores.
     pub best: Affine,
-    /// The row's own position.
+    /// Position of the row.
     pub own: ValueId,
 }
 
-/// Inputs of scores.
+/// Inputs from which scores are computed.
 pub(crate) struct Index {
     /// Destination of the scores.
     pub scored: BlockScores,
     pub heads: i64,
     pub d: i64,
     pub q: BufferId,
-    /// Weights of heads; `None` for a single head, whose products are the scores.
+    /// Weights of the heads. `None` for a single head, whose products are the scores.
     pub w: Option<BufferId>,
     pub keys: BufferId,
-    /// Number of the first block.
+    /// Index of the first block.
     pub first: Affine,
 }
 
@@ -91,18 +91,19 @@ impl std::ops::Deref for Index {
     }
 }
 
-/// Runs of positions, up to and including the row's position.
+/// Runs of positions that a row sees, up to and including the row's position.
 pub(super) struct Runs {
     /// Number of whole runs.
     pub whole: ValueId,
-    /// Number of positions, up to and including the row's position.
+    /// Number of positions up to and including the row's position.
     pub positions: ValueId,
-    /// Positions of a run.
+    /// Number of positions of a run.
     pub length: i64,
 }
 
 impl BlockScores {
-    /// Stores a bit for each of the `top_k` best of at most `positions` positions.
+    /// Stores one bit for each of at most `positions` positions. The bit is set if the position is
+    /// among the `top_k` best.
     pub fn choose(&self, b: &mut KernelBuilder, chosen: BufferId, top_k: u32, positions: u32) {
         let top_k = b.splat_int(Type::i32(1), top_k.into());
         let least = self.least(b, top_k);
@@ -110,9 +111,9 @@ impl BlockScores {
         self.mark(b, chosen, least, end);
     }
 
-    /// Stores a bit for each position of the best blocks, among at most `positions` positions. The
-    /// buffer of `self` has room for [`Blocks::best_bytes`] from the byte [`PositionScores::best`]
-    /// on.
+    /// Stores one bit for each of at most `positions` positions. The bit is set if the position is
+    /// in one of the best blocks. From the byte [`PositionScores::best`] on, the buffer of `self`
+    /// must have room for [`Blocks::best_bytes`] bytes.
     pub fn choose_blocks(
         &self,
         b: &mut KernelBuilder,
@@ -123,7 +124,7 @@ impl BlockScores {
     ) {
         self.share(b, from, of);
         let own = from.own;
-        // In the row's own block, only positions up to and including the row's position count.
+        // In the row's own block, only positions up to and including the row's position are chosen.
         let scalar = Type::i32(1);
         let inside = b.splat_int(scalar, i64::from(of.every) - 1);
         let inside = b.same(Op::And, &[own, inside]);
@@ -134,14 +135,14 @@ impl BlockScores {
         self.mark(b, chosen, least, end);
     }
 
-    /// Gives each position up to and including the row's position the score of its block; positions
-    /// of local blocks get the highest integer.
+    /// Stores a score for each position up to and including the row's position: that of its block.
+    /// Positions of local blocks get the highest integer.
     fn share(&self, b: &mut KernelBuilder, from: &PositionScores, of: &Blocks) {
         let PositionScores { buffer: from, ref best, own } = *from;
         let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
         let (ty, runs) = (Type::i32(lanes), of.runs());
-        // Stores the highest score of every 32 positions, with the lowest integer as padding before
-        // and after.
+        // Stores the highest score of every 32 positions. The padding before and after these scores
+        // is the lowest integer.
         let lowest = b.splat_int(scalar, i32::MIN.into());
         for i in 0..runs - 1 {
             b.store(self.scores, best.clone() + i * 4, lowest);
@@ -157,7 +158,7 @@ impl BlockScores {
             b.store(self.scores, best.clone() + (runs - 1) * 4 + block * 4, highest);
         });
         let number = |b: &mut KernelBuilder, value: i64| b.splat_int(scalar, value);
-        // First local block, in units of 32 positions.
+        // Index of the first local block, in units of 32 positions.
         let first = b.shift(Op::ShrS, own, of.every.trailing_zeros().into());
         let before = number(b, i64::from(of.local) - 1);
         let first = b.same(Op::ISub, &[first, before]);
@@ -168,7 +169,7 @@ impl BlockScores {
             let (mask, outside) = (number(b, runs - 1), number(b, -runs));
             let phase = b.same(Op::And, &[at, mask]);
             let highest = b.for_carry("near", 2 * runs - 1, &[lowest], |b, near, carried| {
-                // Position of this score in its block, which has `runs` scores.
+                // Position of this score among the `runs` scores of its block.
                 let (place, back) = (b.index(near), number(b, runs - 1));
                 let place = b.iadd(phase, place);
                 let place = b.same(Op::ISub, &[place, back]);
@@ -179,7 +180,7 @@ impl BlockScores {
                 let score = b.op(Op::Select, scalar, &[is_own, score, carried[0]]);
                 vec![b.same(Op::IMax, &[score, carried[0]])]
             });
-            // The score of a NaN may be the highest integer.
+            // The score of a NaN could be the highest integer, which is reserved for local blocks.
             let (all, below) = (number(b, i32::MAX.into()), number(b, i64::from(i32::MAX) - 1));
             let highest = b.same(Op::IMin, &[highest[0], below]);
             let is_other = b.same(Op::CmpGt, &[first, at]);
@@ -194,7 +195,7 @@ impl BlockScores {
         });
     }
 
-    /// Returns the position of a row: one less than the number of positions with a score.
+    /// Returns the position of the row: the number of positions with a score, minus one.
     pub fn last(&self, b: &mut KernelBuilder, from: BufferId) -> ValueId {
         let lowest = self.number(b, i32::MIN.into());
         let seen = self.count_of(b, from, |b, score, _| b.same(Op::CmpGt, &[score, lowest]));
@@ -202,7 +203,7 @@ impl BlockScores {
         b.same(Op::ISub, &[seen, one])
     }
 
-    /// Returns the number of vectors of a block of positions.
+    /// Returns the number of vectors in a block of positions.
     fn vectors(&self) -> i64 {
         BLOCK / i64::from(self.lanes)
     }
@@ -215,7 +216,7 @@ impl BlockScores {
         if self.lanes == 1 { x } else { b.broadcast(self.lanes, x) }
     }
 
-    /// Returns the numbers of the positions of a vector.
+    /// Returns a vector of consecutive positions, from `first` on.
     fn positions(&self, b: &mut KernelBuilder, first: Affine) -> ValueId {
         let first = b.index(first);
         let first = self.wide(b, first);
@@ -225,11 +226,13 @@ impl BlockScores {
 }
 
 impl Index {
-    /// Stores the scores of all positions. Positions after the row's position get the lowest score.
+    /// Computes and stores the scores of all positions. Positions after the row's position get the
+    /// lowest integer.
     pub fn scores(&self, b: &mut KernelBuilder, own: ValueId) {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let ty = Type::f32(lanes);
-        // Whole strips of keys, and enough heads to hide the latency of a product.
+        // An iteration handles whole strips of keys, and enough heads to hide the latency of a
+        // product.
         let vectors = (KEYS / width).max(2).min(self.vectors());
         let most = if lanes >= 16 { 8 } else { 4 };
         let together =
@@ -257,10 +260,12 @@ impl Index {
                 });
                 let own = self.wide(b, own);
                 let (lowest, all) = (self.number(b, i32::MIN.into()), self.number(b, i32::MAX.into()));
-                // The score of a NaN could otherwise be the lowest integer.
+                // The score of a NaN could otherwise be the lowest integer, which marks positions
+                // that do not exist.
                 let above = self.number(b, i64::from(i32::MIN) + 1);
                 for (v, score) in scores.into_iter().enumerate() {
-                    // For a negative number, all bits but the sign are inverted.
+                    // All bits of a negative number except the sign are inverted, so that integers
+                    // have the order of the floats.
                     let bits = b.bitcast(Type::i32(lanes), score);
                     let sign = b.shift(Op::ShrS, bits, 31);
                     let turn = b.same(Op::And, &[sign, all]);
@@ -276,8 +281,8 @@ impl Index {
         });
     }
 
-    /// Returns the products of `together` heads of a tile with `vectors` vectors of positions, head
-    /// by head. The keys begin at byte `at`.
+    /// Returns the products of `together` heads with `vectors` vectors of positions, head by head.
+    /// `tile` is the index of the group of heads. The keys begin at byte `at`.
     fn products(&self, b: &mut KernelBuilder, tile: VarId, together: i64, at: &Affine, vectors: i64) -> Vec<ValueId> {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let none = b.splat_f32(lanes, 0.0);
@@ -301,8 +306,8 @@ impl Index {
 }
 
 impl BlockScores {
-    /// Counts positions. `mask` gets the scores and the first position of a vector, and returns all
-    /// ones for positions that count.
+    /// Counts positions. `mask` gets the scores and the first position of a vector. It returns a
+    /// mask whose lanes are all ones for positions that count.
     fn count(
         &self,
         b: &mut KernelBuilder,
@@ -325,7 +330,7 @@ impl BlockScores {
             for v in 0..self.vectors() {
                 let first = block * BLOCK + v * width;
                 let score = b.load(Type::i32(self.lanes), scores, first.clone() * 4);
-                // A mask of all ones is -1.
+                // A lane of all ones is -1, so the subtraction adds 1.
                 let is = mask(b, score, first);
                 count = b.same(Op::ISub, &[count, is]);
             }
@@ -355,8 +360,8 @@ impl BlockScores {
         b.same(Op::IMax, &[found[0], above])
     }
 
-    /// Returns the end of the positions that are chosen among those with exactly the lowest chosen
-    /// score.
+    /// Returns the first position that is not chosen although it has the lowest chosen score. Of
+    /// the positions with this score, those before it are chosen.
     pub(super) fn end(&self, b: &mut KernelBuilder, top_k: ValueId, least: ValueId, positions: u32) -> ValueId {
         let wide = self.wide(b, least);
         let above = self.count(b, |b, score, _| b.same(Op::CmpGt, &[score, wide]));
@@ -380,7 +385,7 @@ impl BlockScores {
         found[0]
     }
 
-    /// Stores a word of bits for each block.
+    /// Stores a word of bits for each block of positions.
     fn mark(&self, b: &mut KernelBuilder, chosen: BufferId, least: ValueId, end: ValueId) {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let (least, end) = (self.wide(b, least), self.wide(b, end));
@@ -399,14 +404,14 @@ impl BlockScores {
                 let own = b.same(Op::And, &[is, bit]);
                 word = b.same(Op::Or, &[word, own]);
             }
-            // Different lanes have different bits, so the sum joins them.
+            // Lanes have different bits set, so their sum has all bits.
             let word = b.op(Op::ReduceAdd, Type::i32(1), &[word]);
             b.store(chosen, block * 4, word);
         });
     }
 
-    /// Stores `words` words of bits, one for each block of positions: the bits of chosen runs, and
-    /// of positions after the last complete run up to the row's position.
+    /// Stores `words` words of bits, one for each block of positions. Set bits are those of chosen
+    /// runs, and of positions after the last complete run up to the row's position.
     pub(super) fn mark_runs(
         &self,
         b: &mut KernelBuilder,
@@ -455,7 +460,8 @@ impl BlockScores {
     }
 }
 
-/// Returns the bits of a vector of positions from `first` on, in the word of their block.
+/// Returns the bit of each position of a vector, within the word of its block. The vector begins at
+/// position `first` of the block.
 fn bits(b: &mut KernelBuilder, lanes: u16, first: i64) -> ValueId {
     let bit = |lane: i64| (1u32 << (first + lane)).to_le_bytes();
     b.bytes(Type::i32(lanes), (0..i64::from(lanes)).flat_map(bit).collect())
