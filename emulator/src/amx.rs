@@ -1,9 +1,9 @@
 //! The tile unit: configuration, tile registers, and the AMX instructions.
 //!
-//! The unit has the state TILECFG and TILEDATA. Functions take tile numbers and access memory by
-//! callbacks. Like the instructions, they zero every byte outside a tile's rows and columns. Faults
-//! follow the manual's exception classes AMX-E1 to AMX-E5, and name the tile and the reason. The
-//! caller checks CPU support and the system's permission.
+//! The unit has the state TILECFG and TILEDATA. Its methods take tile numbers, and access memory
+//! through callbacks. Like the instructions, they zero every byte outside a tile's rows and
+//! columns. Faults follow the manual's exception classes AMX-E1 to AMX-E5, and name the tile and
+//! the reason. The caller checks CPU support and the system's permission.
 //!
 //! ```
 //! use ixc_emulator::amx::{TileFault, Tiles};
@@ -27,149 +27,149 @@ use crate::fault::{FaultKind, Trap};
 use crate::memory::Memory;
 use products::{ProductShape, add_product, dwords};
 
-/// Tile registers of palette 1 (CPUID leaf 1DH: max_names).
+/// Number of tile registers of palette 1 (CPUID leaf 1DH: max_names).
 pub const TILES: usize = 8;
-/// Max rows of a tile of palette 1.
+/// Maximum number of rows of a tile of palette 1.
 pub const MAX_ROWS: usize = 16;
-/// Max bytes of a row of a tile of palette 1.
+/// Maximum number of bytes of a tile's row of palette 1.
 pub const MAX_ROW_BYTES: usize = 64;
-/// Bytes of a tile configuration in memory.
+/// Number of bytes of a tile configuration in memory.
 pub const CONFIG_BYTES: usize = 64;
 
 const DWORDS: usize = MAX_ROW_BYTES / 4;
-/// Offset of the tiles' rows in a configuration, one byte each. Their bytes per row begin at 16,
-/// two bytes each.
+/// Offset of the numbers of rows in a configuration, one byte for each tile. The next constant is
+/// the offset of the bytes per row, two bytes for each tile.
 const ROWS_AT: usize = 48;
 const COLUMNS_AT: usize = 16;
 
-/// The reason why a tile instruction faults.
+/// Reason why a tile instruction faults.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TileFault {
-    /// `ldtilecfg` requests a palette that does not exist.
+    /// A palette in the operand of `ldtilecfg` that does not exist.
     #[error("#GP: byte 0 of the tile configuration selects palette {palette}; the palettes are 0 and 1")]
     Palette {
-        /// Value of byte 0.
+        /// Palette number: byte 0 of the configuration.
         palette: u8,
     },
-    /// `ldtilecfg` finds a reserved byte that is set.
+    /// A reserved byte in the operand of `ldtilecfg` that is not 0.
     #[error("#GP: byte {byte} of the tile configuration is {value}; it is reserved and must be 0")]
     Reserved {
-        /// Position of the byte.
+        /// Offset of the byte in the configuration.
         byte: usize,
         /// Value of the byte.
         value: u8,
     },
-    /// `ldtilecfg` finds a tile with too long rows.
+    /// A tile in the operand of `ldtilecfg` whose rows are too long.
     #[error("#GP: byte {byte} of the tile configuration gives tmm{tile} rows of {colsb} bytes; at most 64 fit")]
     RowTooLong {
-        /// Position of the low byte.
+        /// Offset in the configuration of the low byte of the bytes per row.
         byte: usize,
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
         /// Bytes per row.
         colsb: u16,
     },
-    /// `ldtilecfg` finds a tile with too many rows.
+    /// A tile in the operand of `ldtilecfg` that has too many rows.
     #[error("#GP: byte {byte} of the tile configuration gives tmm{tile} {rows} rows; it has at most 16")]
     TooManyRows {
-        /// Position of the byte.
+        /// Offset in the configuration of the number of rows.
         byte: usize,
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
         /// Number of rows.
         rows: u8,
     },
-    /// `ldtilecfg` finds a tile with rows but no columns, or columns but no rows.
+    /// A tile in the operand of `ldtilecfg` with rows but no columns, or with columns but no rows.
     #[error(
         "#GP: byte {byte} of the tile configuration is 0: tmm{tile} has {rows} rows of {colsb} bytes; \
          both are 0 for an unused tile, neither for a used one"
     )]
     HalfConfigured {
-        /// Position of the field that is zero.
+        /// Offset in the configuration of the field that is 0.
         byte: usize,
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
         /// Number of rows.
         rows: u8,
         /// Bytes per row.
         colsb: u16,
     },
-    /// A tile is used before `ldtilecfg` or after `tilerelease`.
+    /// Use of a tile before `ldtilecfg` or after `tilerelease`.
     #[error("#UD: tmm{tile} is used, but no tiles are configured; run ldtilecfg first and tilerelease last")]
     NotConfigured {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
     },
-    /// A tile is used that the configuration gives no rows.
+    /// Use of a tile to which the configuration gives no rows.
     #[error("#UD: tmm{tile} is used, but the tile configuration gives it no rows")]
     Unused {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
     },
-    /// A register is used that does not exist.
+    /// Use of a tile register that does not exist.
     #[error("#UD: tmm{tile} is used; palette 1 has tmm0 to tmm7")]
     NoSuchTile {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
     },
-    /// A load, store or product uses a tile whose rows are not whole doublewords.
+    /// A load, store or product of a tile whose rows are not whole doublewords.
     #[error("#UD: rows of tmm{tile} have {colsb} bytes; loads, stores and products need a multiple of 4")]
     PartialDword {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
         /// Bytes per row.
         colsb: usize,
     },
-    /// A load or store would start after the last row.
+    /// A load or store whose start row is after the tile's last row.
     #[error("#UD: the tile configuration has start row {start_row}, but tmm{tile} has {rows} rows")]
     StartRow {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
-        /// The start row in the configuration.
+        /// Start row in the configuration.
         start_row: u8,
         /// Number of rows of the tile.
         rows: usize,
     },
-    /// A product names one tile twice.
+    /// A product that names one tile twice.
     #[error("#UD: tmm{tile} is used twice in one product; the three tiles must differ")]
     SameTile {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: usize,
     },
-    /// The result of a product has another number of rows than the first factor.
+    /// A product whose result and first factor have different numbers of rows.
     #[error("#UD: tmm{sum} has {sum_rows} rows, its first factor tmm{a} has {a_rows}; they must be equal")]
     RowsDiffer {
-        /// The tile of the sums.
+        /// Index of the tile of the sums.
         sum: usize,
         /// Number of rows of the sums.
         sum_rows: usize,
-        /// The tile of the first factor.
+        /// Index of the tile of the first factor.
         a: usize,
         /// Number of rows of the first factor.
         a_rows: usize,
     },
-    /// The result of a product has rows of another length than the second factor.
+    /// A product whose result and second factor have rows of different lengths.
     #[error(
         "#UD: rows of tmm{sum} have {sum_colsb} bytes, rows of its second factor tmm{b} have {b_colsb}; they must be equal"
     )]
     ColumnsDiffer {
-        /// The tile of the sums.
+        /// Index of the tile of the sums.
         sum: usize,
-        /// Bytes of a row of the sums.
+        /// Number of bytes of a row of the sums.
         sum_colsb: usize,
-        /// The tile of the second factor.
+        /// Index of the tile of the second factor.
         b: usize,
-        /// Bytes of a row of the second factor.
+        /// Number of bytes of a row of the second factor.
         b_colsb: usize,
     },
-    /// The inner dimensions of a product differ.
+    /// A product of tiles whose inner dimensions differ.
     #[error("#UD: rows of tmm{a} have {a_dwords} doublewords, but tmm{b} has {b_rows} rows; they must be equal")]
     InnerDiffers {
-        /// The tile of the first factor.
+        /// Index of the tile of the first factor.
         a: usize,
-        /// Doublewords of a row of the first factor.
+        /// Number of doublewords of a row of the first factor.
         a_dwords: usize,
-        /// The tile of the second factor.
+        /// Index of the tile of the second factor.
         b: usize,
         /// Number of rows of the second factor.
         b_rows: usize,
@@ -193,33 +193,33 @@ pub enum TileOp {
     Release,
     /// The instruction `tilezero`.
     Zero {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: u8,
     },
     /// The instructions `tileloadd` and `tileloaddt1`.
     Load {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: u8,
     },
     /// The instruction `tilestored`.
     Store {
-        /// Number of the tile.
+        /// Index of the tile.
         tile: u8,
     },
-    /// The instructions `tdp…`.
+    /// A tile product, one of the instructions `tdp…`.
     Multiply {
-        /// The types of the factors.
+        /// Types of the factors.
         product: TileProduct,
-        /// The tile of the sums: the instruction's first operand.
+        /// Index of the tile of the sums, the instruction's first operand.
         sum: u8,
-        /// The first factor: the instruction's second operand.
+        /// Index of the tile of the first factor, the instruction's second operand.
         a: u8,
-        /// The second factor: the instruction's third operand.
+        /// Index of the tile of the second factor, the instruction's third operand.
         b: u8,
     },
 }
 
-/// Decodes a tile instruction; `None` for others.
+/// Decodes a tile instruction. Returns `None` for other instructions.
 pub fn decode(instruction: &Instruction) -> Option<TileOp> {
     let tile = |operand: u32| {
         let register = instruction.op_register(operand);
@@ -243,12 +243,13 @@ pub fn decode(instruction: &Instruction) -> Option<TileOp> {
     }
 }
 
-/// Executes a tile instruction. `address` is base plus displacement; for the configuration
-/// instructions, it is the whole address. `stride` is the index register shifted by the scale, or
-/// zero without one.
+/// Executes a tile instruction. `address` is base plus displacement; for `ldtilecfg` and
+/// `sttilecfg`, it is the whole address. `stride` is the index register shifted by the scale, or
+/// zero without an index register.
 ///
 /// # Errors
-/// [`FaultKind::Tile`] with the text of a [`TileFault`], and the faults of memory.
+/// Fails with [`FaultKind::Tile`], which has the text of a [`TileFault`], or with a fault of a
+/// memory access.
 pub fn execute(op: &TileOp, tiles: &mut Tiles, memory: &mut Memory, address: u64, stride: u64) -> Result<(), Trap> {
     match *op {
         TileOp::LoadConfig => tiles.load_config(&memory.load(address)?)?,
@@ -262,7 +263,7 @@ pub fn execute(op: &TileOp, tiles: &mut Tiles, memory: &mut Memory, address: u64
     Ok(())
 }
 
-/// The types of a tile product's factors, as the letters of `TDPBssD` name them.
+/// Types of a tile product's factors, named as in `TDPBssD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileProduct {
     /// `TDPBSSD`: signed bytes times signed bytes.
@@ -279,12 +280,12 @@ pub enum TileProduct {
     F16,
 }
 
-/// The rows and bytes per row of a tile; both are zero for an unused tile.
+/// Shape of a tile. Both numbers are zero for an unused tile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TileShape {
-    /// Rows, at most 16.
+    /// Number of rows, at most 16.
     pub rows: usize,
-    /// Bytes per row, at most 64.
+    /// Number of bytes per row, at most 64.
     pub colsb: usize,
 }
 
@@ -292,7 +293,7 @@ type Tile = [[u8; MAX_ROW_BYTES]; MAX_ROWS];
 const EMPTY: Tile = [[0; MAX_ROW_BYTES]; MAX_ROWS];
 type Sums = [[u32; DWORDS]; MAX_ROWS];
 
-/// The tile registers and their configuration.
+/// Tile registers and their configuration.
 #[derive(Clone, Debug)]
 pub struct Tiles {
     configured: bool,
@@ -313,21 +314,22 @@ impl Tiles {
         !self.configured
     }
 
-    /// Returns the shape of a tile, if the configuration has it.
+    /// Returns the shape of a tile, or `None` if the tile is not configured.
     pub fn shape(&self, tile: usize) -> Option<TileShape> {
         self.shapes.get(tile).copied().filter(|s| s.rows != 0)
     }
 
-    /// Returns a tile's bytes, all 16 rows of 64.
+    /// Returns the bytes of a tile register: all 16 rows of 64 bytes. Returns `None` if the index
+    /// is out of range.
     pub fn bytes(&self, tile: usize) -> Option<&[[u8; MAX_ROW_BYTES]; MAX_ROWS]> {
         self.data.get(tile)
     }
 
-    /// Executes `LDTILECFG`: zeroes all tiles. Palette 0 releases them.
+    /// Executes `LDTILECFG`, which also zeroes all tiles. Palette 0 releases them.
     ///
     /// # Errors
-    /// Returns the first violation of the manual's checks, in the order of the bytes. The tiles
-    /// then stay unchanged.
+    /// Returns the first violation of the manual's checks, in the order of the configuration's
+    /// bytes. The tiles are then unchanged.
     pub fn load_config(&mut self, config: &[u8; CONFIG_BYTES]) -> Result<(), TileFault> {
         match config[0] {
             0 => {
@@ -365,7 +367,8 @@ impl Tiles {
         Ok(())
     }
 
-    /// Executes `STTILECFG`: returns the configuration, all zero if no tiles are configured.
+    /// Executes `STTILECFG`. Returns the configuration, which is all zero if no tiles are
+    /// configured.
     pub fn store_config(&self) -> [u8; CONFIG_BYTES] {
         let mut config = [0; CONFIG_BYTES];
         if self.configured {
@@ -399,8 +402,8 @@ impl Tiles {
     /// wrap at 2⁶⁴, so a stride may be negative. `read` is called once for each row.
     ///
     /// # Errors
-    /// Fails if the tile cannot be loaded, or if `read` fails. The start row of the configuration
-    /// is then the next row to load.
+    /// Fails if the tile cannot be loaded, or if `read` fails. After a failure of `read`, the start
+    /// row of the configuration is the row to continue with.
     pub fn load<E: From<TileFault>>(
         &mut self,
         tile: usize,

@@ -1,4 +1,5 @@
-//! Comparisons: of floats into vectors or masks, and of integers into masks.
+//! Comparisons of floats, whose results are vectors or masks, and of integers, whose results are
+//! masks.
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind};
 
@@ -7,14 +8,15 @@ use crate::lanes::{self, Lane};
 use crate::op::{MaskFn, Op};
 use crate::vector::{Row, Shape};
 
-/// The result of each of the 16 comparison predicates. Bits 0 to 3 are the results for greater,
-/// less, equal and unordered operands. The upper 16 predicates differ only in their exceptions.
+/// Results of each of the 16 comparison predicates. Bits 0 to 3 are the results for greater, less,
+/// equal and unordered operands. The other 16 predicates differ from these only in their
+/// exceptions.
 const PREDICATES: [u8; 16] = [
     0b0100, 0b0010, 0b0110, 0b1000, 0b1011, 0b1101, 0b1001, 0b0111, 0b1100, 0b1010, 0b1110, 0b0000, 0b0011, 0b0101,
     0b0001, 0b1111,
 ];
 
-/// Returns the result of a predicate of `vcmpps` and similar instructions.
+/// Returns the result of `vcmpps` or a similar instruction for one pair of elements.
 fn float_holds<T: PartialOrd>(a: T, b: T, op: &Op) -> bool {
     let relation = match a.partial_cmp(&b) {
         Some(std::cmp::Ordering::Greater) => 0,
@@ -27,7 +29,7 @@ fn float_holds<T: PartialOrd>(a: T, b: T, op: &Op) -> bool {
     PREDICATES[usize::from(predicate)] >> relation & 1 == 1
 }
 
-/// Returns the result of a predicate of `vpcmpd` and similar instructions.
+/// Returns the result of `vpcmpd` or a similar instruction for one pair of elements.
 fn integer_holds<T: Ord>(a: T, b: T, op: &Op) -> bool {
     match op.imm8() & 7 {
         0 => a == b,
@@ -54,7 +56,7 @@ fn mask<T: Lane>(f: MaskFn) -> Row {
     Row::new(Shape::Mask(f), T::BYTES as u8)
 }
 
-/// Returns the row of a comparison.
+/// Returns the table row of a comparison, or `None` for other instructions.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     let to_mask = i.op0_kind() == OpKind::Register && i.op0_register().is_k();

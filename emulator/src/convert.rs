@@ -1,4 +1,5 @@
-//! Conversions between number formats, and widening and narrowing: a row per mnemonic.
+//! Table rows of conversions between number formats, and of widening and narrowing, one for each
+//! mnemonic.
 
 use iced_x86::{Instruction, Mnemonic};
 
@@ -10,9 +11,10 @@ use crate::state::Vector;
 use crate::vector::{Row, Shape};
 use crate::{dot, half_ops};
 
-/// An integer type that floats are converted to.
+/// Integer type that floats can be converted to.
 pub(crate) trait Integer: Lane + TryFrom<i128> + Into<i128> {
-    /// Result for a float that does not fit: the least signed number, or the greatest unsigned one.
+    /// Result for a float that does not fit: the least number of a signed type, or the greatest of
+    /// an unsigned one.
     const INDEFINITE: Self;
 }
 
@@ -39,16 +41,16 @@ pub(crate) fn of_integer<F: Float, T: Integer>(x: T, rounding: Rounding) -> F {
     F::of_bits(F::FORMAT.of_integer(x.into(), rounding))
 }
 
-/// Converts a float to another format.
+/// Converts a float to another float format.
 pub(crate) fn round_between<F: Float, R: Float>(x: F, rounding: Rounding) -> R {
     R::of_bits(F::FORMAT.convert(x.bits(), R::FORMAT, rounding))
 }
 
-/// Converts single precision to `i32`, to nearest. The sum with 3·2^51 has the integer in its low
-/// bits.
+/// Converts single precision to the nearest `i32`. After 3·2^51 is added in double precision, the
+/// low bits of the sum are the integer.
 fn nearest_i32(x: f32) -> i32 {
     const MAGIC: f64 = 6_755_399_441_055_744.0;
-    // 2^31 is exact; a NaN fails both tests.
+    // 2^31 is exact in single precision, and NaN is outside of the range.
     let fits = (-2_147_483_648.0..2_147_483_648.0).contains(&x);
     let low = (f64::from(x) + MAGIC).to_bits() as i32;
     if fits { low } else { i32::MIN }
@@ -59,8 +61,8 @@ fn truncated_i32(x: f32) -> i32 {
     if fits { x as i32 } else { i32::MIN }
 }
 
-/// Converts half precision to single. The shifted bits form a float with an exponent too small by
-/// 112, which a multiplication corrects. This is exact for denormals, too.
+/// Converts half precision to single. The shifted bits are a float whose exponent is too small by
+/// 112. A multiplication corrects it, which is also exact for denormals.
 fn widen_half(h: u16) -> u32 {
     let (sign, rest) = (u32::from(h & 0x8000) << 16, u32::from(h & 0x7fff) << 13);
     let finite = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();
@@ -87,7 +89,7 @@ fn of_integers<T: Integer, F: Float>() -> Row {
     Row::new(Shape::Lanes(convert::<T, F>), F::BYTES as u8).from(T::BYTES as u8)
 }
 
-/// Makes the row of `r[i] = f(b[i])` with elements of different sizes.
+/// Returns the table row of `r[i] = f(b[i])`, for elements of different sizes.
 macro_rules! each {
     ($from:ty, $to:ty, $f:expr) => {
         Row::new(
@@ -101,7 +103,7 @@ macro_rules! each {
     };
 }
 
-/// Makes the row of a widening of integers.
+/// Returns the table row of a widening of integers.
 macro_rules! widen {
     ($from:ty, $to:ty) => {
         Row::new(
@@ -112,8 +114,8 @@ macro_rules! widen {
     };
 }
 
-/// Makes the row of a narrowing of integers, by truncation or by clamping to the range of the
-/// second type.
+/// Returns the table row of a narrowing of integers, by truncation or by clamping to the range of
+/// the second type.
 macro_rules! narrow {
     ($from:ty, $to:ty) => {
         each!($from, $to, |x, _| x as $to)
@@ -124,17 +126,18 @@ macro_rules! narrow {
 }
 
 fn imm_rounding(op: &Op) -> Rounding {
-    // Bit 2 selects the mode of MXCSR, which is to nearest.
+    // If bit 2 is set, the mode is that of MXCSR, which is always to nearest here.
     if op.imm8() & 4 != 0 { Rounding::Nearest } else { Rounding::from_bits(op.imm8()) }
 }
 
-/// Takes the low half of the result from `b`, and the high half from `a`.
+/// Converts single precision to bfloat16. The low half of the result comes from `b`, and the high
+/// half from `a`.
 fn two_to_bf16(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let half = usize::from(op.count) / 2;
     lanes::each(r, op, |i| dot::cvtneps2bf16(if i < half { u32::get(b, i) } else { u32::get(a, i - half) }));
 }
 
-/// Returns the row of a conversion.
+/// Returns the table row of a conversion, or `None` for other instructions.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     integer_row(i)
         .or_else(|| float_row(i))
@@ -143,7 +146,8 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         .or_else(|| narrowing_row(i))
 }
 
-/// Returns the row of a conversion between integers and single or double precision.
+/// Returns the table row of a conversion between integers and single or double precision, or
+/// `None`.
 fn integer_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -189,7 +193,7 @@ fn integer_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a conversion between float formats.
+/// Returns the table row of a conversion between float formats, or `None`.
 fn float_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -220,7 +224,7 @@ fn float_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a conversion between integers and half precision.
+/// Returns the table row of a conversion between integers and half precision, or `None`.
 fn half_integer_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -246,7 +250,7 @@ fn half_integer_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a widening of integers.
+/// Returns the table row of a widening of integers, or `None`.
 fn widening_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -266,7 +270,7 @@ fn widening_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a narrowing of integers.
+/// Returns the table row of a narrowing of integers, or `None`.
 fn narrowing_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {

@@ -1,4 +1,4 @@
-//! Instructions between vectors and general registers or flags.
+//! Instructions that move data between vectors and general registers or flags.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -14,7 +14,7 @@ use crate::vector;
 
 type Step = Result<(), Trap>;
 
-/// Returns the value of a source operand that is a general register or memory.
+/// Returns the value of a source operand that is a general register or in memory.
 fn general_source(m: &Machine, op: &Op) -> Result<u64, Trap> {
     if op.memory_bytes == 0 {
         return Ok(m.state.gpr[usize::from(op.b)]);
@@ -28,7 +28,7 @@ fn vector_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     if op.memory_bytes == 0 { Ok(m.state.vector[usize::from(op.b)]) } else { vector::memory_source(m, op) }
 }
 
-/// Writes the lowest element (of `element` bytes), and zero elsewhere.
+/// Writes the lowest element of a vector, which has `element` bytes, and zero to all other bytes.
 fn to_vector(m: &mut Machine, op: &Op) -> Step {
     let x = general_source(m, op)?;
     let size = usize::from(op.element);
@@ -38,7 +38,7 @@ fn to_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Executes `vmovq` between vectors: copies the low quadword, and writes zero elsewhere.
+/// Executes `vmovq` between vectors: copies the low quadword, and writes zero to all other bytes.
 fn low_quad(m: &mut Machine, op: &Op) -> Step {
     let mut r = Vector::ZERO;
     r.0[..8].copy_from_slice(&m.state.vector[usize::from(op.b)].0[..8]);
@@ -53,7 +53,7 @@ fn lowest(m: &Machine, op: &Op, element: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Copies the element with the immediate's number to a register or memory.
+/// Copies the element that the immediate selects to a general register or memory.
 fn extract(m: &mut Machine, op: &Op) -> Step {
     let count = 16 / usize::from(op.element);
     let x = lowest(m, op, op.immediate as usize % count);
@@ -92,7 +92,8 @@ fn broadcast(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Executes `vpmovmskb` and similar instructions: collects the sign bits.
+/// Executes `vpmovmskb` and similar instructions: collects the sign bits of the elements in a
+/// general register.
 fn signs(m: &mut Machine, op: &Op) -> Step {
     let v = &m.state.vector[usize::from(op.b)];
     let size = usize::from(op.element);
@@ -106,7 +107,7 @@ fn set_flags(m: &mut Machine, zero: bool, carry: bool, parity: bool) {
     m.state.flags = m.state.flags & !(CF | PF | AF | ZF | SF | OF) | flags;
 }
 
-/// Executes `vptest`, and `vtestps` and `vtestpd`, which use only sign bits.
+/// Executes `vptest`. Also executes `vtestps` and `vtestpd`, which test only sign bits.
 fn test(m: &mut Machine, op: &Op) -> Step {
     let (a, b) = (m.state.vector[usize::from(op.a)], vector_source(m, op)?);
     let look = match op.element {
@@ -139,13 +140,14 @@ fn compare<T: Lane>(m: &mut Machine, op: &Op) -> Step {
 
 fn compare_half(m: &mut Machine, op: &Op) -> Step {
     let (a, b) = (u16::get(&m.state.vector[usize::from(op.a)], 0), u16::get(&vector_source(m, op)?, 0));
-    // The predicates are equal, less, unordered.
+    // The three comparisons test for equal, less and unordered.
     let unordered = half_ops::compare(a, b, 3);
     set_flags(m, unordered || half_ops::compare(a, b, 0), unordered || half_ops::compare(a, b, 1), unordered);
     Ok(())
 }
 
-/// Converts an integer into the lowest element, and takes the rest from `a`.
+/// Converts an integer to a float, and writes it as the lowest element. All other elements come
+/// from `a`.
 fn float_of<T: Integer, F: Float>(m: &mut Machine, op: &Op) -> Step {
     let x = general_source(m, op)?;
     let mut bytes = Vector::ZERO;
@@ -167,7 +169,7 @@ fn half_of<T: Lane>(m: &mut Machine, op: &Op, f: fn(T, Rounding) -> u16) -> Step
     Ok(())
 }
 
-/// Converts the lowest element to an integer.
+/// Converts the lowest element, a float, to an integer in a general register.
 fn integer_of<F: Float, T: Integer, const TRUNCATES: bool>(m: &mut Machine, op: &Op) -> Step {
     let x = F::get(&vector_source(m, op)?, 0);
     let rounding = if TRUNCATES { Rounding::Zero } else { op.rounding };
@@ -189,7 +191,7 @@ fn integer_of_half<T: Lane>(m: &mut Machine, op: &Op, rounding: Rounding, f: fn(
 fn conversion(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     let general = |r: Register, n: u32| (i.op_kind(n) == OpKind::Register).then(|| r.size());
-    // Whether the integer, in a register or memory, has 8 bytes.
+    // Whether the integer, in a register or in memory, has 8 bytes.
     let source = |n: u32| general(i.op_register(n), n).unwrap_or(i.memory_size().size()) == 8;
     let last = i.op_count() - 1;
     let long = match i.mnemonic() {
@@ -250,12 +252,12 @@ fn conversion(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(run)
 }
 
-/// Returns whether operand `n` is a register of a kind.
+/// Whether operand `n` is a register of the kind that `is` tests for.
 fn is_register(i: &Instruction, n: u32, is: fn(Register) -> bool) -> bool {
     i.op_kind(n) == OpKind::Register && is(i.op_register(n))
 }
 
-/// Returns the number of register operand `n`; 0 for another operand.
+/// Returns the number of the register that is operand `n`, or 0 for another kind of operand.
 fn number(i: &Instruction, n: u32) -> u8 {
     if i.op_kind(n) == OpKind::Register { i.op_register(n).number() as u8 } else { 0 }
 }
@@ -283,7 +285,7 @@ fn lowest_move(i: &Instruction, op: &mut Op) -> Option<Run> {
     })
 }
 
-/// Decodes an extraction of any element.
+/// Decodes an extraction of an element that the immediate selects.
 fn extraction(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     op.element = match i.mnemonic() {
@@ -297,7 +299,7 @@ fn extraction(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(extract)
 }
 
-/// Decodes an insertion of any element.
+/// Decodes an insertion of an element at the position that the immediate selects.
 fn insertion(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     op.element = match i.mnemonic() {
@@ -307,13 +309,13 @@ fn insertion(i: &Instruction, op: &mut Op) -> Option<Run> {
         M::Vpinsrq | M::Pinsrq => 8,
         _ => return None,
     };
-    // The immediate is the last operand.
+    // The immediate is the last operand, so the source is the one before it.
     let source = i.op_count() - 2;
     (op.destination, op.a, op.b) = (number(i, 0), number(i, source - 1), number(i, source));
     Some(insert)
 }
 
-/// Decodes a broadcast of a general register.
+/// Decodes a broadcast from a general register.
 fn general_broadcast(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     let element = match i.mnemonic() {
@@ -332,7 +334,7 @@ fn general_broadcast(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(broadcast)
 }
 
-/// Decodes a collection of sign bits in a general register.
+/// Decodes a collection of sign bits into a general register.
 fn sign_bits(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     op.element = match i.mnemonic() {
@@ -375,7 +377,7 @@ fn comparison(i: &Instruction, op: &mut Op) -> Option<Run> {
 
 /// Decodes an instruction between vectors and general registers or flags.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
-    // Excludes instructions of MMX.
+    // Instructions with MMX registers are not supported.
     if i.op_count() < 2 || (0..2).any(|n| is_register(i, n, Register::is_mm)) {
         return None;
     }

@@ -1,12 +1,13 @@
-//! Lookup of the row of a vector instruction: searches the tables one after the other.
+//! Decoding of vector, mask and tile instructions. The tables of the modules are searched one after
+//! another.
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic};
 
 use crate::op::{Op, Run};
 use crate::{compare, convert, float, integer, masks, moves, shuffle, vector};
 
-/// Whether an instruction's memory operand must be aligned. Legacy instructions have separate
-/// rules.
+/// Whether the memory operand of a VEX or EVEX instruction must be aligned. Legacy instructions
+/// have another rule.
 fn is_aligned(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -23,13 +24,13 @@ fn is_aligned(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// Whether a legacy instruction's 16 bytes of memory need not be aligned.
+/// Whether a legacy instruction accepts an unaligned memory operand of 16 bytes.
 fn is_unaligned_legacy(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(mnemonic, M::Movups | M::Movupd | M::Movdqu | M::Lddqu)
 }
 
-/// Decodes a vector, mask or tile instruction.
+/// Decodes a vector, mask or tile instruction. Returns `None` for other instructions.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     op.legacy = i.encoding() == EncodingKind::Legacy;
     let aligned = op.legacy && op.memory_bytes == 16 && !is_unaligned_legacy(i.mnemonic());

@@ -1,12 +1,12 @@
 //! Lane arithmetic of dot products: VNNI (int8, int16), bfloat16, and the float sums of tiles.
 //!
-//! Functions compute one 32-bit lane by the Operation sections of the processor manual. Arguments
-//! and results are bits, never `f32` values, so that NaN payloads survive. Masks, broadcast and
-//! vector lengths are handled elsewhere.
+//! Each function computes one 32-bit lane, as the Operation sections of the processor manual
+//! specify. Arguments and results are bits, never `f32` values, so that NaN payloads survive.
+//! Callers handle masks, broadcasts and vector lengths.
 //!
-//! All float sums follow `TDPBF16PS`, `TDPFP16PS` and `VDPBF16PS`. They are fused, and rounded to
-//! nearest even. Denormal inputs count as zero, and denormal results are flushed to zero. MXCSR is
-//! neither read nor written.
+//! All float sums follow `TDPBF16PS`, `TDPFP16PS` and `VDPBF16PS`. Each product and addition is
+//! fused, and rounded to nearest even. Denormal inputs count as zero, and denormal results become
+//! zero. MXCSR is neither read nor written.
 //!
 //! ```
 //! use ixc_emulator::dot;
@@ -20,8 +20,8 @@ const INDEFINITE: u32 = 0xffc0_0000;
 const SIGN: u32 = 0x8000_0000;
 const QUIET: u32 = 0x0040_0000;
 const INFINITY: u32 = 0x7f80_0000;
-/// The bits of an `f64` below the last bit of an `f32`. A number halfway between two `f32` has only
-/// the highest of them set.
+/// Mask of the bits of an `f64` below the last bit of an `f32`. In a number halfway between two
+/// `f32`, only the highest of these bits is set.
 const BELOW_F32: u64 = (1 << 29) - 1;
 const HALFWAY: u64 = 1 << 28;
 
@@ -46,14 +46,14 @@ pub fn pdpwssds(sum: u32, a: u32, b: u32) -> u32 {
     saturate(i64::from(sum as i32) + word_products(a, b))
 }
 
-/// Returns the sum of the byte products. Its magnitude is at most 4 · 255 · 128, so it cannot
-/// overflow.
+/// Returns the sum of four products of an unsigned and a signed byte. Its magnitude is at most 4 ·
+/// 255 · 128, so it cannot overflow.
 fn products_us(a: u32, b: u32) -> i32 {
     let pairs = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
     pairs.map(|(x, y)| i32::from(x) * i32::from(y as i8)).sum()
 }
 
-/// Returns the sum of the word products, in 64 bits because 2 · (−32768)² is 2³¹.
+/// Returns the sum of two products of signed words. It needs 64 bits, because 2 · (−32768)² is 2³¹.
 fn word_products(a: u32, b: u32) -> i64 {
     let word = |x: u32, i: u32| i64::from((x >> (16 * i)) as i16);
     word(a, 0) * word(b, 0) + word(a, 1) * word(b, 1)
@@ -66,25 +66,27 @@ fn saturate(x: i64) -> u32 {
 /// Adds two products of bfloat16 pairs to `sum` (`VDPBF16PS`). The high pair comes first, and each
 /// product has its own fused multiply-add.
 ///
-/// This order gives the manual's table of NaN priorities: low pair of `a`, low pair of `b`, high
-/// pair of `a`, high pair of `b`, then `sum`.
+/// With NaN operands, the result is the first NaN in this order: low pair of `a`, low pair of `b`,
+/// high pair of `a`, high pair of `b`, `sum`. The order of the products gives this priority, which
+/// the manual specifies in a table.
 pub fn dpbf16ps(sum: u32, a: u32, b: u32) -> u32 {
     let sum = fma_flushed(a & 0xffff_0000, b & 0xffff_0000, sum);
     fma_flushed(a << 16, b << 16, sum)
 }
 
-/// Returns `x · y + z` of single-precision bits: fused, to nearest even, with denormal inputs and
-/// results as zero.
+/// Returns `x · y + z` of single-precision bits, rounded once to nearest even. Denormal inputs and
+/// denormal results become zero.
 ///
-/// If operands are NaN, the first of x, y, z wins and becomes quiet.
+/// If operands are NaN, the result is the first of x, y and z that is NaN, made quiet.
 #[inline(always)]
 pub fn fma_flushed(x: u32, y: u32, z: u32) -> u32 {
     let (bits, settled) = fma_by_f64(x, y, z);
     if settled { bits } else { fma_with_care(zero_if_denormal(x), zero_if_denormal(y), zero_if_denormal(z)) }
 }
 
-/// Adds `x · y` to `sums` in each lane, by the rules of [`fma_flushed`]. `x` has one value for even
-/// lanes and one for odd ones. The common case has no branch, so that a compiler can vectorise it.
+/// Adds `x · y` to `sums` in each lane, with the rules of [`fma_flushed`]. `x` has one value for
+/// even lanes and one for odd lanes. The common case has no branch, so that a compiler can
+/// vectorise it.
 pub fn add_products_flushed<const N: usize>(sums: &mut [u32; N], x: [u32; 2], y: &[u32; N]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -114,26 +116,27 @@ fn add_products_by_f64<const N: usize>(sums: &mut [u32; N], x: [u32; 2], y: &[u3
     *sums = if all_settled { next } else { std::array::from_fn(|i| fma_flushed(x[i], y[i], sums[i])) };
 }
 
-/// Returns `x · y + z` with denormals as zero, and whether this is certainly the correct result.
+/// Returns `x · y + z` with denormals as zero. Also returns whether this result is certainly
+/// correct.
 #[inline(always)]
 fn fma_by_f64(x: u32, y: u32, z: u32) -> (u32, bool) {
     let (x, y, z) = (zero_if_denormal(x), zero_if_denormal(y), zero_if_denormal(z));
     let (product, z) = (widen(x) * widen(y), widen(z));
     let wide = product + z;
-    // The product of two `f32` is exact in `f64` (48 of 53 bits), but the sum may not be. Rounding
-    // it again to `f32` is correct in most cases. It may fail if the sum was inexact and lies
-    // halfway between two `f32`, because the exact sum may lie on either side. Knuth's two-sum
-    // finds the lost part.
+    // The product of two `f32` is exact in `f64` (48 of 53 bits), but the sum may not be. A second
+    // rounding to `f32` is correct in most cases. It may be wrong if the `f64` sum was inexact and
+    // lies halfway between two `f32`, because the exact sum may be on either side. Knuth's two-sum
+    // computes the part that the rounding lost.
     let part = wide - product;
     let exact = (product - (wide - part)) + (z - part) == 0.0;
     let narrow = wide as f32;
     let normal = (narrow.abs() > f32::MIN_POSITIVE) & (narrow.abs() <= f32::MAX);
-    // An `f64` sum of such values is zero only if the exact sum is zero.
+    // An `f64` sum of such products is zero only if the exact sum is zero.
     let settled = ((wide.to_bits() & BELOW_F32 != HALFWAY) | exact) & normal | (wide == 0.0);
     (narrow.to_bits(), settled)
 }
 
-/// Returns `x + y` by the same rules; a NaN in `x` wins.
+/// Returns `x + y` with the rules of [`fma_flushed`]. If both operands are NaN, the result is x.
 #[inline]
 pub fn add_flushed(x: u32, y: u32) -> u32 {
     fma_flushed(x, 1.0f32.to_bits(), y)
@@ -154,7 +157,7 @@ fn is_nan(bits: u32) -> bool {
     bits & !SIGN > INFINITY
 }
 
-/// Computes the result in the cases where the fast computation is uncertain: NaN, infinity,
+/// Returns `x · y + z` in the cases where the fast computation may be wrong: NaN, infinity,
 /// midpoints, and results near the smallest normal number.
 #[cold]
 fn fma_with_care(x: u32, y: u32, z: u32) -> u32 {
@@ -170,11 +173,11 @@ fn fma_with_care(x: u32, y: u32, z: u32) -> u32 {
         return result;
     }
     if size == f32::MIN_POSITIVE.to_bits() {
-        // Rounded to denormal precision, this is the smallest normal number. Flushing depends on
-        // rounding to 24 bits without a lower bound of the exponent, so the result is rounded again
-        // with larger exponents. The product has at most 48 bits, and one of them is at or below
-        // 2^-126. So it is below 2^-78, and its smaller factor is below 2^-39. The scaled values
-        // are thus far from overflow.
+        // Rounded to the precision of denormals, the result is the smallest normal number. Whether
+        // it is flushed depends on the rounding to 24 bits with an unlimited exponent. The result
+        // is therefore rounded again with larger exponents. The product has at most 48 bits, and
+        // one of them is at or below 2^-126. The product is thus below 2^-78, and its smaller
+        // factor below 2^-39. The scaled values are therefore far from overflow.
         let (small, large) = if x & !SIGN < y & !SIGN { (x, y) } else { (y, x) };
         let up = f32::from_bits((127 + 24) << 23);
         let scaled = |bits: u32| (f32::from_bits(bits) * up).to_bits();
@@ -190,8 +193,8 @@ fn fused_multiply_add(x: u32, y: u32, z: u32) -> u32 {
     f32::from_bits(x).mul_add(f32::from_bits(y), f32::from_bits(z)).to_bits()
 }
 
-/// Converts one lane (`VCVTNEPS2BF16`, `VCVTNE2PS2BF16`): to nearest even, denormals to zero, NaN
-/// made quiet.
+/// Converts one lane to bfloat16 (`VCVTNEPS2BF16`, `VCVTNE2PS2BF16`). It rounds to nearest even,
+/// denormals become zero, and a NaN becomes quiet.
 pub fn cvtneps2bf16(bits: u32) -> u16 {
     let high = (bits >> 16) as u16;
     if bits & INFINITY == 0 {
@@ -199,8 +202,8 @@ pub fn cvtneps2bf16(bits: u32) -> u16 {
     } else if is_nan(bits) {
         high | 0x0040
     } else {
-        // The sum carries into the exponent, and from the largest values to infinity. Infinity is
-        // unchanged, because its low bits are zero.
+        // The addition may carry into the exponent, and for the largest values up to infinity.
+        // Infinity itself is unchanged, because its low bits are zero.
         ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
     }
 }

@@ -1,8 +1,8 @@
-//! Float vector arithmetic: a row per mnemonic.
+//! Table rows of float vector arithmetic, one for each mnemonic.
 //!
 //! Rounding to nearest uses the host's arithmetic; every other mode uses [`soft`](crate::soft). A
-//! NaN result is replaced by the processor's rule: the first NaN operand, made quiet, or else the
-//! "real indefinite" NaN.
+//! NaN result is replaced as the processor specifies: by the first NaN operand, made quiet,
+//! otherwise by the "real indefinite" NaN.
 
 use iced_x86::{Instruction, Mnemonic};
 
@@ -13,7 +13,7 @@ use crate::state::Vector;
 use crate::vector::{Row, Shape};
 use crate::{half_ops, wide};
 
-/// `f32` and `f64`.
+/// Element type of float instructions: `f32` or `f64`.
 pub(crate) trait Float: Lane {
     const FORMAT: Format;
     fn bits(self) -> u64;
@@ -56,13 +56,14 @@ fn negate<T: Float>(x: T) -> T {
     T::of_bits(x.bits() ^ T::FORMAT.sign())
 }
 
-/// Returns the NaN result of an operation on these operands: the first NaN among them, made quiet.
+/// Returns the result of an operation with NaN operands: the first operand that is NaN, made quiet.
 fn nan_of<T: Float>(operands: &[T]) -> T {
     let first = operands.iter().copied().find(|x| is_nan(*x));
     T::of_bits(first.map_or(T::FORMAT.indefinite(), |x| x.bits() | T::FORMAT.quiet()))
 }
 
-/// Replaces the NaN in the lanes of the result.
+/// Replaces NaN in the lanes of the result by the NaN that the processor returns. `nan` returns it
+/// for a lane.
 #[inline(always)]
 fn repair<T: Float>(r: &mut Vector, op: &Op, nan: impl Fn(usize) -> T) {
     let mut any = false;
@@ -79,7 +80,8 @@ fn repair<T: Float>(r: &mut Vector, op: &Op, nan: impl Fn(usize) -> T) {
     }
 }
 
-/// Computes an operation with two operands.
+/// Computes an operation with two operands in every lane, with the rounding and the NaN rules of
+/// the instruction.
 #[inline(always)]
 fn two<T: Float>(
     r: &mut Vector,
@@ -117,12 +119,12 @@ fn sqrt<T: Float>(r: &mut Vector, b: &Vector, op: &Op, host: impl Fn(T) -> T) {
     }
 }
 
-/// Signs of a fused multiply-add's product and addend. In the alternating forms, they differ by
-/// lane.
+/// Signs of the product and of the addend of a fused multiply-add. In the alternating instructions,
+/// the addend's sign differs between even and odd lanes.
 #[derive(Clone, Copy)]
 struct Signs {
     product: bool,
-    /// Whether the addend is negated, in even lanes and in odd ones.
+    /// Whether the addend is negated: in even lanes, and in odd lanes.
     addend: [bool; 2],
 }
 
@@ -133,8 +135,8 @@ const NEGATIVE_SUB: Signs = Signs { product: true, addend: [true, true] };
 const ADD_SUB: Signs = Signs { product: false, addend: [true, false] };
 const SUB_ADD: Signs = Signs { product: false, addend: [false, true] };
 
-/// Computes `x · y + z`; `r` holds the accumulator. Of several NaN, `x`'s wins, then `y`'s, then
-/// `z`'s, with their own signs.
+/// Computes `x · y + z` in every lane. `r` holds the accumulator on entry. If several operands are
+/// NaN, the result is that of `x`, then `y`, then `z`, with its own sign.
 #[inline(always)]
 fn fma<T: Float>(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, op: &Op, signs: Signs) {
     let flip = T::FORMAT.sign();
@@ -175,7 +177,7 @@ fn fma_half(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, op: &Op, signs: 
     *r = result;
 }
 
-/// Calls one of the lane functions above, by type.
+/// Calls the fused multiply-add function for an element type.
 macro_rules! fma_of {
     (half, $r:expr, $x:expr, $y:expr, $z:expr, $op:expr, $signs:ident) => {
         fma_half($r, $x, $y, $z, $op, $signs)
@@ -194,7 +196,8 @@ macro_rules! bytes_of {
     };
 }
 
-/// Makes three rows for each line. The forms differ in the operands that are multiplied and added.
+/// Returns the table rows of the three forms (132, 213, 231) of each line. The forms differ in the
+/// operands that are multiplied and added.
 macro_rules! fma_rows {
     ($i:expr; $($shape:ident $t:ident $signs:ident: $f132:ident $f213:ident $f231:ident;)*) => {
         match $i.mnemonic() {
@@ -246,8 +249,8 @@ fn fma_row(i: &Instruction) -> Option<Row> {
     )
 }
 
-/// Returns the minimum. If an operand is NaN, or both are zero, `min` and `max` return the second
-/// one.
+/// Returns the minimum of two operands. If one is NaN, or both are zero, `min` and `max` return the
+/// second operand.
 fn min<T: Float>(a: T, b: T) -> T {
     if a < b { a } else { b }
 }
@@ -256,7 +259,8 @@ fn max<T: Float>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-/// Combines adjacent pairs with `f`: in every 128 bits, the pairs of `a`, then the pairs of `b`.
+/// Combines adjacent elements with `f`. Every 128 bits of the result have the pairs of `a`, and
+/// then the pairs of `b`.
 fn horizontal<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> T) {
     let half = 8 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -276,11 +280,11 @@ fn alternate<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl 
     });
 }
 
-/// Executes `vroundps` and similar instructions (`scaled` false), or `vrndscaleps` and similar
+/// Executes `vroundps` and similar instructions. With `scaled`, executes `vrndscaleps` and similar
 /// instructions.
 fn round<T: Float>(r: &mut Vector, b: &Vector, op: &Op, scaled: bool) {
     let imm = op.imm8();
-    // Bit 2 selects the mode of MXCSR, which is to nearest.
+    // If bit 2 is set, the mode is that of MXCSR, which is always to nearest here.
     let rounding = if imm & 4 != 0 { Rounding::Nearest } else { Rounding::from_bits(imm) };
     let scale = if scaled { imm >> 4 } else { 0 };
     lanes::each(r, op, |i| {
@@ -289,7 +293,8 @@ fn round<T: Float>(r: &mut Vector, b: &Vector, op: &Op, scaled: bool) {
     });
 }
 
-/// Executes `vreduceps` and similar instructions: returns the part that [`round`] removes.
+/// Executes `vreduceps` and similar instructions: returns the difference between the operand and
+/// the result of [`round`].
 fn reduce<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     let imm = op.imm8();
     let rounding = if imm & 4 != 0 { Rounding::Nearest } else { Rounding::from_bits(imm) };
@@ -332,7 +337,8 @@ fn scale<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
         let (a, b) = (T::get(a, i), T::get(b, i));
         let f = T::FORMAT;
         if is_nan(a) {
-            // A quiet NaN does not win over an infinite scale: the result is then infinity or zero.
+            // With a quiet NaN in `a` and an infinite scale, the result is not NaN, but infinity or
+            // zero.
             let quiet = a.bits() & f.quiet() != 0;
             return match (quiet && f.is_infinite(b.bits()), b.bits() & f.sign() != 0) {
                 (true, false) => T::of_bits(f.infinity()),
@@ -356,7 +362,7 @@ fn scale<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
         if zero || infinite {
             return a;
         }
-        // Larger exponents overflow or vanish in every case.
+        // With larger exponents, the result overflows or becomes zero in every case.
         let by = f.to_integer(b.bits(), Rounding::Down).unwrap_or(if b.bits() & f.sign() != 0 {
             i128::MIN
         } else {
@@ -399,7 +405,7 @@ macro_rules! half {
     };
 }
 
-/// Returns the row of a float instruction.
+/// Returns the table row of a float instruction, or `None` for other instructions.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {

@@ -1,13 +1,13 @@
-//! Lane arithmetic of AVX512-FP16: half-precision values as 16 bits.
+//! Lane arithmetic of AVX512-FP16. Half-precision values are 16 bits in a `u16`.
 //!
-//! Functions compute one lane of a half-precision instruction. Every operation is exact in integers
-//! and rounded once, so double rounding cannot occur. A finite half is a multiple of 2⁻²⁴
-//! below 2⁴⁰. A product of two is a multiple of 2⁻⁴⁸ below 2³², and their sum fits 128 bits.
-//! Quotients and roots record whether there is a remainder.
+//! Each function computes one lane of a half-precision instruction. Every operation is exact in
+//! integers and then rounded once, so double rounding cannot occur. A finite half is less than 2⁴⁰
+//! units of 2⁻²⁴. A product of two halves is a multiple of 2⁻⁴⁸ below 2³², and sums of products and
+//! halves fit in 128 bits. Quotients and roots record whether there is a remainder.
 //!
 //! Half-precision denormals are always kept, because these instructions ignore MXCSR.DAZ and
-//! MXCSR.FTZ for them. For single or double precision inputs, the caller applies DAZ. Of several
-//! NaN, the first operand's wins and becomes quiet.
+//! MXCSR.FTZ for them. For inputs in single or double precision, the caller applies DAZ. If several
+//! operands are NaN, the result is the first of them, made quiet.
 //!
 //! ```
 //! use ixc_emulator::{half_ops, soft::Rounding};
@@ -27,7 +27,7 @@ const INDEFINITE: u16 = 0xfe00;
 const LARGEST: u16 = 0x7bff;
 /// Exponent of the last bit of a denormal.
 const UNIT: i32 = -24;
-/// Bits of a normal number's significand after the first one.
+/// Number of bits of a normal number's significand after the leading bit.
 const FRACTION_BITS: i32 = 10;
 
 /// A number other than NaN.
@@ -36,7 +36,7 @@ enum Number {
     Infinite {
         negative: bool,
     },
-    /// `size · 2⁻²⁴`
+    /// A finite number of the size `size · 2⁻²⁴`.
     Finite {
         negative: bool,
         size: u64,
@@ -49,7 +49,7 @@ fn is_nan(bits: u16) -> bool {
     bits & !SIGN > INFINITY
 }
 
-/// Decodes bits that are not NaN.
+/// Decodes the bits of a number that is not NaN.
 fn number(bits: u16) -> Number {
     let negative = bits & SIGN != 0;
     let (exponent, fraction) = (bits >> FRACTION_BITS & 0x1f, u64::from(bits & 0x03ff));
@@ -64,13 +64,13 @@ fn signed(negative: bool, bits: u16) -> u16 {
     if negative { bits | SIGN } else { bits }
 }
 
-/// Returns the first NaN, made quiet.
+/// Returns the first operand that is NaN, made quiet, or `None`.
 fn first_nan<const N: usize>(operands: [u16; N]) -> Option<u16> {
     operands.into_iter().find(|bits| is_nan(*bits)).map(|bits| bits | QUIET)
 }
 
-/// An unsigned exact value `size · 2^exponent`, plus an amount smaller than that unit if `more` is
-/// set.
+/// An exact unsigned value: `size · 2^exponent`. If `more` is set, the value is larger by less than
+/// `2^exponent`.
 #[derive(Clone, Copy)]
 struct Exact {
     size: u128,
@@ -106,9 +106,9 @@ impl Exact {
         }
         let first_bit = 127 - self.size.leading_zeros() as i32 + self.exponent;
         let unit = (first_bit - FRACTION_BITS).max(UNIT);
-        // Exponent field and significand are added. The leading bit of a normal number thus adds
-        // one to the exponent field. A significand that is rounded up to the next power of two
-        // carries into it.
+        // The exponent field and the significand are added. The leading bit of a normal number thus
+        // adds one to the exponent field. If the significand is rounded up to the next power of
+        // two, it also carries into the exponent field.
         let bits = (i64::from(unit - UNIT) << FRACTION_BITS) + self.to_multiple_of(unit, negative, rounding) as i64;
         if bits < i64::from(INFINITY) {
             return signed(negative, bits as u16);
@@ -123,7 +123,8 @@ impl Exact {
     }
 }
 
-/// Rounds `sum · 2^exponent`. A sum of zero has the sign of x − x in this rounding mode.
+/// Rounds `sum · 2^exponent` to half precision. If the sum is zero, it has the sign of x − x in
+/// this rounding mode.
 fn round_sum(sum: i128, exponent: i32, rounding: Rounding) -> u16 {
     let negative = sum < 0 || sum == 0 && rounding == Rounding::Down;
     Exact { size: sum.unsigned_abs(), exponent, more: false }.to_half(negative, rounding)
@@ -183,7 +184,8 @@ pub fn div(a: u16, b: u16, rounding: Rounding) -> u16 {
         (Infinite { .. }, _) | (_, Finite { size: 0, .. }) => signed(negative, INFINITY),
         (_, Infinite { .. }) => signed(negative, 0),
         (Finite { size: a, .. }, Finite { size: b, .. }) => {
-            // The quotient has at least 24 bits, because a is 0 or at least 1, and b is below 2⁴⁰.
+            // The shifted quotient has at least 24 bits, because a is 0 or at least 1, and b is
+            // below 2⁴⁰.
             let (a, b) = (u128::from(a) << 64, u128::from(b));
             Exact { size: a / b, exponent: -64, more: a % b != 0 }.to_half(negative, rounding)
         }
@@ -199,7 +201,7 @@ pub fn sqrt(a: u16, rounding: Rounding) -> u16 {
         Finite { size: 0, .. } | Infinite { negative: false } => a,
         Finite { negative: true, .. } | Infinite { negative: true } => INDEFINITE,
         Finite { size, .. } => {
-            // 2⁻²⁴ · 2⁻⁵⁶ is the square of 2⁻⁴⁰.
+            // The shift makes the unit 2⁻²⁴ · 2⁻⁵⁶, which is the square of 2⁻⁴⁰.
             let square = u128::from(size) << 56;
             let root = square.isqrt();
             Exact { size: root, exponent: -40, more: root * root != square }.to_half(false, rounding)
@@ -207,24 +209,26 @@ pub fn sqrt(a: u16, rounding: Rounding) -> u16 {
     }
 }
 
-/// Returns the minimum (`VMINPH`, `VMINSH`), and the second operand if one is NaN or both are zero.
+/// Returns the minimum (`VMINPH`, `VMINSH`). If an operand is NaN, or both are zero, returns the
+/// second operand.
 pub fn min(a: u16, b: u16) -> u16 {
     if less(a, b) { a } else { b }
 }
 
-/// Returns the maximum (`VMAXPH`, `VMAXSH`), and the second operand if one is NaN or both are zero.
+/// Returns the maximum (`VMAXPH`, `VMAXSH`). If an operand is NaN, or both are zero, returns the
+/// second operand.
 pub fn max(a: u16, b: u16) -> u16 {
     if less(b, a) { a } else { b }
 }
 
-/// Returns `x · y + z`, rounded once (`VFMADD…PH`, `VFMADD…SH`). See [`fma_signed`] for the negated
-/// forms.
+/// Returns `x · y + z`, rounded once (`VFMADD…PH`, `VFMADD…SH`). [`fma_signed`] computes the forms
+/// with negations.
 pub fn fma(x: u16, y: u16, z: u16, rounding: Rounding) -> u16 {
     fma_signed(x, y, z, false, false, rounding)
 }
 
-/// Returns `±(x · y) ± z`, rounded once: `VFNMADD` negates the product, `VFMSUB` the addend,
-/// `VFNMSUB` both. A NaN keeps its sign.
+/// Returns `±(x · y) ± z`, rounded once. `VFNMADD` negates the product, `VFMSUB` the addend, and
+/// `VFNMSUB` both. A NaN operand keeps its sign.
 pub fn fma_signed(x: u16, y: u16, z: u16, negate_product: bool, negate_addend: bool, rounding: Rounding) -> u16 {
     if let Some(nan) = first_nan([x, y, z]) {
         return nan;
@@ -251,19 +255,20 @@ pub fn fma_signed(x: u16, y: u16, z: u16, negate_product: bool, negate_addend: b
     }
 }
 
-/// Whether `a < b`; false if one is NaN.
+/// Whether `a < b`. Returns false if an operand is NaN.
 fn less(a: u16, b: u16) -> bool {
     !is_nan(a) && !is_nan(b) && order(a) < order(b)
 }
 
-/// Returns an integer in the order of the numbers; both zeros return 0.
+/// Returns an integer that has the order of the number. Both zeros return 0.
 fn order(bits: u16) -> i32 {
     let size = i32::from(bits & !SIGN);
     if bits & SIGN != 0 { -size } else { size }
 }
 
-/// Returns the result of `VCMPPH` and `VCMPSH`. The 32 predicates are those of `VCMPPS`, in the
-/// immediate's low five bits. Some signal a quiet NaN (bit 4 and others), which changes no result.
+/// Returns the result of `VCMPPH` and `VCMPSH`. The 32 predicates are those of `VCMPPS`, and the
+/// low five bits of the immediate select one. Some predicates signal quiet NaN, which does not
+/// change a result.
 pub fn compare(a: u16, b: u16, predicate: u8) -> bool {
     let unordered = is_nan(a) || is_nan(b);
     let (a, b) = (order(a), order(b));
@@ -287,7 +292,7 @@ pub fn compare(a: u16, b: u16, predicate: u8) -> bool {
     }
 }
 
-/// Rounds to a multiple of 2^−M (`VRNDSCALEPH`); M is the number in the high four bits of the
+/// Rounds to a multiple of 2^−M (`VRNDSCALEPH`). M is the number in the high four bits of the
 /// immediate. The low two bits are the rounding mode. Bit 2 selects MXCSR's mode instead, which is
 /// to nearest in kernels. A zero result keeps the operand's sign.
 pub fn round_scale(a: u16, imm: u8) -> u16 {
@@ -358,7 +363,7 @@ pub fn from_f64(bits: u64, rounding: Rounding) -> u16 {
     }
 }
 
-/// Rounds to an integer; `None` if it lies outside of `least..=most`.
+/// Rounds to an integer. Returns `None` if the integer is outside of `least..=most`.
 fn to_integer(a: u16, rounding: Rounding, least: i128, most: i128) -> Option<i128> {
     if is_nan(a) {
         return None;
@@ -369,7 +374,7 @@ fn to_integer(a: u16, rounding: Rounding, least: i128, most: i128) -> Option<i12
 }
 
 fn from_integer(a: i128, rounding: Rounding) -> u16 {
-    // Zero is positive in every rounding mode.
+    // An integer zero becomes positive zero in every rounding mode.
     Exact { size: a.unsigned_abs(), exponent: 0, more: false }.to_half(a < 0, rounding)
 }
 
@@ -378,8 +383,9 @@ macro_rules! integers {
         $(
             #[doc = $doc_to]
             ///
-            /// A value that does not fit becomes the integer indefinite: the least value, or all
-            /// ones if unsigned. The truncating forms (`VCVTT…`) round to zero.
+            /// A value that does not fit becomes the integer indefinite: the least value of a
+            /// signed type, or all ones of an unsigned type. For the truncating forms (`VCVTT…`),
+            /// callers pass rounding to zero.
             pub fn $to(a: u16, rounding: Rounding) -> $type {
                 to_integer(a, rounding, $type::MIN.into(), $type::MAX.into()).map_or($indefinite, |i| i as $type)
             }

@@ -1,4 +1,4 @@
-//! Integer vector arithmetic: a row per mnemonic.
+//! Table rows of integer vector arithmetic, one for each mnemonic.
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind};
 
@@ -8,28 +8,29 @@ use crate::op::{LaneFn, Op};
 use crate::state::Vector;
 use crate::vector::{Row, Shape};
 
-/// Makes the row of `r = f(a, b)` in lanes of a type.
+/// Returns the table row of `r = f(a, b)`, with lanes of an integer type.
 macro_rules! two {
     ($t:ty, $f:expr) => {
         Row::new(Shape::Lanes(|r, a, b, op| lanes::two::<$t, $t>(r, a, b, op, $f)), size_of::<$t>() as u8)
     };
 }
 
-/// Makes the row of `r = f(b)` in lanes of a type.
+/// Returns the table row of `r = f(b)`, with lanes of an integer type.
 macro_rules! one {
     ($t:ty, $f:expr) => {
         Row::new(Shape::Lanes(|r, _, b, op| lanes::one::<$t, $t>(r, b, op, $f)), size_of::<$t>() as u8)
     };
 }
 
-/// Makes the row of `r = f(r, a, b)` in lanes of a type.
+/// Returns the table row of `r = f(r, a, b)`, with lanes of an integer type.
 macro_rules! three {
     ($t:ty, $f:expr) => {
         Row::new(Shape::Accumulate(|r, a, b, op| lanes::three::<$t>(r, a, b, op, $f)), size_of::<$t>() as u8)
     };
 }
 
-/// Makes the row of a VEX or legacy comparison: sets all bits of a lane if a condition holds.
+/// Returns the table row of a VEX or legacy comparison, which sets all bits of a lane if the
+/// condition holds.
 macro_rules! holds {
     ($t:ty, $f:expr) => {
         Row::new(
@@ -42,8 +43,8 @@ macro_rules! holds {
     };
 }
 
-/// Makes the row of a shift of all elements by one count: an immediate, or the low quadword of the
-/// last operand.
+/// Returns the table row of a shift of all elements by the same count: an immediate, or the low
+/// quadword of the last operand.
 macro_rules! shift {
     ($i:expr, $t:ty, $f:expr) => {{
         let immediate = $i.op_kind($i.op_count() - 1) == OpKind::Immediate8;
@@ -60,7 +61,7 @@ macro_rules! shift {
                 lanes::one::<$t, $t>(r, a, op, |x| f(x, count));
             }
         };
-        // A count in memory is an operand of 16 bytes, which is read as a whole.
+        // A count in memory is an operand of 16 bytes, which is always read as a whole.
         Row { whole: !immediate, ..Row::new(Shape::Lanes(lanes), size_of::<$t>() as u8) }
     }};
 }
@@ -88,8 +89,8 @@ fn rotate_left(r: &mut Vector, a: &Vector, op: &Op, element: usize, count: impl 
     }
 }
 
-/// Makes the row of a rotation by an immediate or by elements of the last operand. A rotation to
-/// the right is one to the left by the negated count.
+/// Returns the table row of a rotation by an immediate, or by the elements of the last operand. A
+/// rotation to the right is a rotation to the left by the negated count.
 fn rotate(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     let element = match i.mnemonic() {
@@ -114,12 +115,14 @@ fn saturate<T: TryFrom<i64> + Into<i64> + Copy>(x: i64, least: T, most: T) -> T 
     T::try_from(x.clamp(least.into(), most.into())).unwrap_or(most)
 }
 
-/// Computes `r[i] = f(pair i of a, pair i of b)`; operands are half as wide as results.
+/// Computes `r[i] = f(pair i of a, pair i of b)`. The operands' elements are half as wide as those
+/// of the result.
 fn pairs<T: Lane, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn([T; 2], [T; 2]) -> R) {
     lanes::each(r, op, |i| f([T::get(a, 2 * i), T::get(a, 2 * i + 1)], [T::get(b, 2 * i), T::get(b, 2 * i + 1)]));
 }
 
-/// Combines adjacent pairs: in every 128 bits, the pairs of `a`, then the pairs of `b`.
+/// Combines adjacent elements with `f`. Every 128 bits of the result have the pairs of `a`, and
+/// then the pairs of `b`.
 fn horizontal<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> T) {
     let half = 8 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -128,7 +131,8 @@ fn horizontal<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl 
     });
 }
 
-/// Narrows with saturation: in every 128 bits, the elements of `a`, then those of `b`.
+/// Narrows elements with saturation. Every 128 bits of the result have the elements of `a`, and
+/// then those of `b`.
 fn pack<T: Lane + Into<i64>, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(i64) -> R) {
     let per = 16 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -150,7 +154,8 @@ fn multishift(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
 
 fn ternary(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let table = op.imm8();
-    // The function is the sum of those of its eight products that are set in the table.
+    // The function of three bits is the sum of those of its eight products whose bit is set in the
+    // table.
     let term = |n: u8, on: u64| if table >> n & 1 == 1 { on } else { 0 };
     lanes::three::<u64>(r, a, b, op, |r, a, b| {
         term(0, !r & !a & !b)
@@ -164,7 +169,7 @@ fn ternary(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     });
 }
 
-/// Makes the row of a sign operation: `x` with the sign of `s`, or zero.
+/// Returns the table row of a sign operation: `x` with the sign of `s`, or zero if `s` is zero.
 macro_rules! sign {
     ($t:ty) => {
         two!($t, |x, s| if s == 0 {
@@ -186,7 +191,7 @@ macro_rules! shift_each {
     };
 }
 
-/// Returns the row of an integer instruction.
+/// Returns the table row of an integer instruction, or `None` for other instructions.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     sum_row(i)
         .or_else(|| product_row(i))
@@ -199,7 +204,7 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         .or_else(|| dot_row(i))
 }
 
-/// Returns the row of a sum, difference or average.
+/// Returns the table row of a sum, difference or average, or `None`.
 fn sum_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -225,7 +230,7 @@ fn sum_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a product.
+/// Returns the table row of a product, or `None`.
 fn product_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -264,7 +269,7 @@ fn product_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a bitwise operation.
+/// Returns the table row of a bitwise operation, or `None`.
 fn logic_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -282,7 +287,7 @@ fn logic_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a minimum, maximum, absolute value or sign.
+/// Returns the table row of a minimum, maximum, absolute value or sign, or `None`.
 fn extremum_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -313,10 +318,10 @@ fn extremum_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a comparison whose result is a vector.
+/// Returns the table row of a comparison whose result is a vector, or `None`.
 fn comparison_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
-    // The EVEX forms have a mask as their result.
+    // EVEX comparisons are excluded, since their result is a mask.
     if i.encoding() == EncodingKind::EVEX {
         return None;
     }
@@ -333,7 +338,7 @@ fn comparison_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a shift, by one count or by one for each element.
+/// Returns the table row of a shift by one count, or by a count for each element, or `None`.
 fn shift_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -360,7 +365,7 @@ fn shift_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a horizontal sum or a pack.
+/// Returns the table row of a horizontal sum or a pack, or `None`.
 fn horizontal_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -394,12 +399,12 @@ fn horizontal_row(i: &Instruction) -> Option<Row> {
     })
 }
 
-/// Returns the row of a dot product that adds to the destination.
+/// Returns the table row of a dot product that adds to the destination, or `None`.
 fn dot_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
-        // By the manual, masked elements of these instructions and of `vpmuldq` do not fault. On a
-        // Zen 4, they do.
+        // The manual says that masked elements of these instructions and of `vpmuldq` do not fault.
+        // On a Zen 4, they do.
         M::Vpdpbusd => three!(u32, dot::pdpbusd).whole(),
         M::Vpdpbusds => three!(u32, dot::pdpbusds).whole(),
         M::Vpdpwssd => three!(u32, dot::pdpwssd).whole(),

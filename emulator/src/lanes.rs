@@ -1,19 +1,19 @@
 //! Loops over the lanes of vectors.
 //!
-//! Functions that are the same in every lane use [`one`], [`two`] or [`three`]. These process
-//! pieces of 16 bytes, so that compilers can use the host's vector instructions. Lanes beyond the
+//! Functions that do the same in every lane use [`one`], [`two`] or [`three`]. These process pieces
+//! of 16 bytes, so that compilers can use the host's vector instructions. Pieces beyond the
 //! vector's length are not computed.
 
 use crate::op::Op;
 use crate::state::Vector;
 
-/// A number that a lane can hold.
+/// Type of a number that a lane can hold.
 pub(crate) trait Lane: Copy + PartialOrd {
     const BYTES: usize;
-    /// Returns lane `i` of a piece.
+    /// Returns lane `i` of a piece of 16 bytes.
     fn read(piece: &[u8; 16], i: usize) -> Self;
     fn put(self, piece: &mut [u8; 16], i: usize);
-    /// Returns lane `i` of a vector, modulo the number of lanes.
+    /// Returns the lane of a vector at index `i`, modulo the number of lanes.
     fn get(v: &Vector, i: usize) -> Self;
     fn set(self, v: &mut Vector, i: usize);
 }
@@ -85,7 +85,7 @@ pub(crate) fn three<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f:
     }
 }
 
-/// Returns one bit for each lane: the result of `f`.
+/// Returns a mask with one bit for each lane: the result of `f`.
 #[inline(always)]
 pub(crate) fn bits<T: Lane>(a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> bool) -> u64 {
     let mut bits = 0;
@@ -103,7 +103,9 @@ pub(crate) fn each<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize) -> T) {
     }
 }
 
-/// Computes `r[i] = f(first element of i's 128 bits, position in them)`, the form of most shuffles.
+/// Computes `r[i] = f(first, position)` for every element. `first` is the index of the first
+/// element of the same 128 bits, and `position` that of the element in them. Most shuffles have
+/// this form.
 #[inline(always)]
 pub(crate) fn by_128<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize, usize) -> T) {
     let per = 16 / T::BYTES;
@@ -114,7 +116,8 @@ pub(crate) fn by_128<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize, usize) 
     }
 }
 
-/// Takes elements of `old` where a mask bit is clear.
+/// Replaces elements of `r` by those of `old` where the mask bit is clear, for elements of `E`
+/// bytes.
 #[inline(always)]
 fn select_elements<const E: usize>(r: &mut Vector, old: &Vector, mask: u64, count: usize) {
     let pairs = r.0.as_chunks_mut::<E>().0.iter_mut().zip(old.0.as_chunks::<E>().0);
@@ -123,7 +126,7 @@ fn select_elements<const E: usize>(r: &mut Vector, old: &Vector, mask: u64, coun
     }
 }
 
-/// Takes elements of `old` into `r` where their mask bit is clear.
+/// Replaces elements of `r` by those of `old` where the mask bit is clear.
 #[inline]
 pub(crate) fn select(r: &mut Vector, old: &Vector, mask: u64, op: &Op) {
     let count = usize::from(op.count);

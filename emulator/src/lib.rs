@@ -1,8 +1,8 @@
-//! Executes finished x86-64 code. Code for AVX-512 and AMX can thus be tested on any machine. The
-//! emulator also finds errors that no processor reports.
+//! Emulator of finished x86-64 code. Code for AVX-512 and AMX can thus be tested on any machine.
+//! The emulator also finds errors that processors do not report.
 //!
-//! The bytes are decoded with iced-x86's decoder. The semantics are written from the processor
-//! manual (Intel SDM volume 2), never from the encoder's or the lowering's tables.
+//! The decoder of iced-x86 decodes the bytes. The semantics are written from the processor manual
+//! (Intel SDM volume 2), never from the tables of the encoder or the lowering.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -35,9 +35,9 @@
 //! # Separate lane arithmetic
 //!
 //! `amx`, `dot` and `half_ops` do not depend on registers and operands. [`amx::decode`] and
-//! [`amx::execute`] take the tiles, an address and a stride; `dot` and `half_ops` are functions
-//! over the bits of one lane. `a` is the second operand of the instruction, and `b` the third.
-//! `fma(x, y, z)` is x·y + z; of several NaN, x's wins, then y's, then z's.
+//! [`amx::execute`] take the tiles, an address and a stride. `dot` and `half_ops` have functions on
+//! the bits of one lane. `a` is the second operand of the instruction, and `b` the third. `fma(x,
+//! y, z)` is x·y + z. If several operands are NaN, the result is that of x, then y, then z.
 
 pub mod amx;
 mod compare;

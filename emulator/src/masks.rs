@@ -23,7 +23,8 @@ fn binary(m: &mut Machine, op: &Op) -> Step {
         4 => !(a ^ b),
         5 => a.wrapping_add(b),
         _ => {
-            // The second source becomes the lower half, the first the upper half.
+            // The second source becomes the lower half of the result, and the first source the
+            // upper half.
             let half = 4 * u32::from(op.size);
             (a << half) | b & (u64::MAX >> (64 - half))
         }
@@ -45,7 +46,7 @@ fn shift(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Executes `kortest` (`element` 0) or `ktest`.
+/// Executes `kortest` (if `element` is 0) or `ktest`.
 fn test(m: &mut Machine, op: &Op) -> Step {
     let (a, b) = (m.state.mask[usize::from(op.a)], m.state.mask[usize::from(op.b)]);
     let (zero, carry) = if op.element == 0 {
@@ -97,7 +98,7 @@ fn to_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Executes `vpmovb2m` and similar instructions: collects the sign bits.
+/// Executes `vpmovb2m` and similar instructions: collects the sign bits of the elements in a mask.
 fn from_vector(m: &mut Machine, op: &Op) -> Step {
     let v = &m.state.vector[usize::from(op.b)];
     let size = usize::from(op.element);
@@ -106,8 +107,8 @@ fn from_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// The operation of a mask instruction. The number in `Binary`, `Shift` and `Test` selects the
-/// function: the executing function matches on it.
+/// Operation of a mask instruction. The number in `Binary`, `Shift` and `Test` selects one of
+/// several functions, in the code that executes the operation.
 #[derive(Clone, Copy)]
 enum Work {
     Binary(u8),
@@ -115,11 +116,12 @@ enum Work {
     Shift(u8),
     Test(u8),
     Move,
-    /// Moves between a mask and the elements of a vector.
+    /// A move between a mask and the elements of a vector.
     Vector,
 }
 
-/// Returns the operation of a mask instruction, and the bytes of the mask.
+/// Returns the operation of a mask instruction, and the number of bytes of the mask. Returns `None`
+/// for other instructions.
 fn work(mnemonic: Mnemonic) -> Option<(Work, u8)> {
     use Mnemonic as M;
     use Work::{Binary, Move, Not, Shift, Test, Vector};
@@ -183,7 +185,7 @@ fn work(mnemonic: Mnemonic) -> Option<(Work, u8)> {
     })
 }
 
-/// Sets the operands of a move between a mask and a mask, a general register or memory.
+/// Sets the operands of a move between a mask and another mask, a general register or memory.
 fn decode_move(i: &Instruction, op: &mut Op) -> Option<Run> {
     let register = |n: u32| (i.op_kind(n) == OpKind::Register).then(|| i.op_register(n));
     Some(match (register(0), register(1)) {
@@ -207,7 +209,7 @@ fn decode_move(i: &Instruction, op: &mut Op) -> Option<Run> {
     })
 }
 
-/// Decodes a mask instruction.
+/// Decodes a mask instruction. Returns `None` for other instructions.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     let (work, size) = work(i.mnemonic())?;
     op.size = size;

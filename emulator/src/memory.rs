@@ -1,9 +1,10 @@
-//! Guest memory. Each buffer has an address range far from all others, so that an access one byte
-//! outside faults.
+//! Guest memory. The address range of each buffer is far from all others, so that an access even
+//! one byte outside of a buffer faults.
 //!
-//! All `unsafe` code of the emulator's memory accesses is here. A region lies in the middle of a
-//! slot of 2^38 addresses. The upper bits of an address are the slot's number. The fault of an
-//! access outside all regions names the nearest region.
+//! This file has all `unsafe` code for the emulator's memory accesses. A region is the memory of
+//! one buffer. It lies in the middle of a slot of 2^38 addresses, and the upper bits of an address
+//! are the number of the slot. If an access is outside of all regions, its fault names the nearest
+//! region.
 //!
 //! ```
 //! use ixc_emulator::memory::{Memory, Slice};
@@ -23,18 +24,18 @@ use std::marker::PhantomData;
 
 use crate::fault::{FaultKind, Trap};
 
-/// Addresses of a slot, as a power of two: 256 GiB.
+/// Number of addresses of a slot, as a power of two: 256 GiB.
 const SLOT_BITS: u32 = 38;
-/// Offset of a region in its slot, far from both neighbours.
+/// Offset of a region in its slot. It is far from the slots before and after.
 const MIDDLE: u64 = 1 << (SLOT_BITS - 1);
 /// Number of slots below the canonical limit of 2^47. Slot 0 is reserved for null pointers.
 const SLOTS: usize = 1 << (47 - SLOT_BITS);
-/// Bytes below `rsp` that a function may use (System V).
+/// Number of bytes below `rsp` that a function may use (System V).
 const RED_ZONE: u64 = 128;
-/// Alignment up to which guest addresses agree with host addresses.
+/// Alignment in bytes up to which guest addresses and host addresses have the same low bits.
 const ALIGNMENT: u64 = 64;
 
-/// A buffer of a call.
+/// A buffer that is passed to a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     name: &'a str,
@@ -45,7 +46,7 @@ pub struct Slice<'a> {
 }
 
 impl<'a> Slice<'a> {
-    /// Makes a buffer from pointer and length.
+    /// Returns a buffer with this pointer and this length.
     ///
     /// # Safety
     /// For `'a`, `ptr` must be valid for reads of `len` bytes and, if `writable`, for writes. Other
@@ -54,12 +55,12 @@ impl<'a> Slice<'a> {
         Slice { name, ptr, len, writable, life: PhantomData }
     }
 
-    /// Makes a buffer that may only be read.
+    /// Returns a buffer that emulated code may only read.
     pub fn read(name: &'a str, bytes: &'a [u8]) -> Slice<'a> {
         Slice { name, ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), writable: false, life: PhantomData }
     }
 
-    /// Makes a buffer that may be written.
+    /// Returns a buffer that emulated code may read and write.
     pub fn write(name: &'a str, bytes: &'a mut [u8]) -> Slice<'a> {
         Slice { name, ptr: bytes.as_mut_ptr(), len: bytes.len(), writable: true, life: PhantomData }
     }
@@ -70,29 +71,30 @@ struct Region<'a> {
     base: u64,
 }
 
-/// The memory that emulated code can access.
+/// Memory that emulated code can access.
 pub struct Memory<'a> {
-    /// Regions by slot; the first one is empty.
+    /// Region of each slot. The region of slot 0 is empty.
     regions: Vec<Region<'a>>,
-    /// Slot of the stack.
+    /// Number of the slot with the stack.
     stack: usize,
-    /// The lowest address of the stack that may be used at the current stack pointer.
+    /// Lowest address of the stack that may be accessed with the current stack pointer.
     floor: u64,
-    /// The lowest offset in the stack that was written.
+    /// Lowest offset in the stack to which a store was made.
     lowest: usize,
 }
 
 impl<'a> Memory<'a> {
-    /// Makes empty memory.
+    /// Returns memory without buffers.
     pub fn new() -> Memory<'a> {
         let null = Region { slice: Slice::read("null", &[]), base: 0 };
         Memory { regions: vec![null], stack: usize::MAX, floor: 0, lowest: usize::MAX }
     }
 
-    /// Adds a buffer and returns its address, which agrees with the host's in the low 6 bits.
+    /// Adds a buffer and returns its guest address. The low 6 bits of this address are those of the
+    /// host address.
     ///
     /// # Errors
-    /// The buffer is too large, or there are too many buffers.
+    /// Fails if the buffer is too large, or if there are too many buffers.
     pub fn map(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
         let slot = self.regions.len();
         if slot >= SLOTS || slice.len as u64 >= MIDDLE - ALIGNMENT {
@@ -105,10 +107,10 @@ impl<'a> Memory<'a> {
         Ok(base)
     }
 
-    /// Adds the stack and returns the address after its end.
+    /// Adds the stack, and returns the address after its last byte.
     ///
     /// # Errors
-    /// See [`Memory::map`].
+    /// Fails like [`Memory::map`].
     pub fn map_stack(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
         self.stack = self.regions.len();
         self.lowest = slice.len;
@@ -116,34 +118,34 @@ impl<'a> Memory<'a> {
         Ok(self.map(slice)? + len)
     }
 
-    /// Sets the stack pointer, which limits the usable part of the stack.
+    /// Sets the stack pointer, which determines the part of the stack that may be accessed.
     #[inline]
     pub fn set_stack_pointer(&mut self, rsp: u64) {
         self.floor = rsp.wrapping_sub(RED_ZONE);
     }
 
-    /// Returns the lowest offset in the stack that was written.
+    /// Returns the lowest offset in the stack to which a store was made.
     pub fn lowest_stack_write(&self) -> usize {
         self.lowest
     }
 
-    /// Whether an access would be inside a buffer.
+    /// Whether an access to these bytes would be inside a buffer.
     pub fn contains(&self, address: u64, bytes: usize) -> bool {
         self.host(address, bytes, false).is_ok()
     }
 
-    /// Returns the fault that a store would cause.
+    /// Checks whether a store to these bytes would fault.
     ///
     /// # Errors
-    /// See [`Memory::store`].
+    /// Fails like [`Memory::store`].
     pub fn check_store(&self, address: u64, bytes: usize) -> Result<(), Trap> {
         self.host(address, bytes, true).map(|_| ())
     }
 
-    /// Loads bytes.
+    /// Loads `N` bytes.
     ///
     /// # Errors
-    /// The bytes are not all in one buffer.
+    /// Fails if the bytes are not all in the same buffer.
     #[inline]
     pub fn load<const N: usize>(&self, address: u64) -> Result<[u8; N], Trap> {
         let host = self.host(address, N, false)?;
@@ -152,10 +154,10 @@ impl<'a> Memory<'a> {
         Ok(unsafe { host.cast::<[u8; N]>().read_unaligned() })
     }
 
-    /// Stores bytes.
+    /// Stores `N` bytes.
     ///
     /// # Errors
-    /// The bytes are not all in one writable buffer.
+    /// Fails if the bytes are not all in the same writable buffer.
     #[inline]
     pub fn store<const N: usize>(&mut self, address: u64, bytes: [u8; N]) -> Result<(), Trap> {
         let host = self.host(address, N, true)?;
@@ -166,10 +168,10 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
-    /// Loads as many bytes as `into` has.
+    /// Loads bytes to `into`, as many as it has.
     ///
     /// # Errors
-    /// See [`Memory::load`].
+    /// Fails like [`Memory::load`].
     #[inline]
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Trap> {
         let host = self.host(address, into.len(), false)?;
@@ -179,10 +181,10 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
-    /// Stores bytes.
+    /// Stores all bytes of `from`.
     ///
     /// # Errors
-    /// See [`Memory::store`].
+    /// Fails like [`Memory::store`].
     #[inline]
     pub fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Trap> {
         let host = self.host(address, from.len(), true)?;
@@ -197,7 +199,7 @@ impl<'a> Memory<'a> {
         (address >> SLOT_BITS) as usize
     }
 
-    /// Records a write to the stack, for the lowest written offset.
+    /// Records a store to the stack, for the lowest written offset.
     #[inline]
     fn wrote(&mut self, address: u64) {
         let slot = Memory::slot(address);
@@ -208,7 +210,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Returns the host's address of an access, if it is permitted.
+    /// Returns the host address of an access. Fails if the access is not permitted.
     #[inline]
     fn host(&self, address: u64, bytes: usize, write: bool) -> Result<*mut u8, Trap> {
         let slot = Memory::slot(address);

@@ -1,4 +1,4 @@
-//! Moves: of whole vectors, masked, scalar, gathered, scattered, compressed.
+//! Moves of vectors: whole, masked, scalar, gathered, scattered and compressed.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -59,7 +59,7 @@ fn vzeroall(m: &mut Machine, _: &Op) -> Step {
     Ok(())
 }
 
-/// Loads the half of the low 128 bits with number `c`, and takes the other half from `a`.
+/// Loads half `c` of the low 128 bits from memory, and takes the other half from `a`.
 fn load_half(m: &mut Machine, op: &Op) -> Step {
     let mut r = Vector::ZERO;
     r.0[..16].copy_from_slice(&m.state.vector[usize::from(op.a)].0[..16]);
@@ -75,7 +75,8 @@ fn store_half(m: &mut Machine, op: &Op) -> Step {
     m.memory.store(address, x.to_le_bytes())
 }
 
-/// Executes `vmaskmovps` and similar loads: an element is read if the sign bit of its mask is set.
+/// Executes `vmaskmovps` and similar loads. An element is read if the sign bit of its mask element
+/// is set.
 fn load_by_sign(m: &mut Machine, op: &Op) -> Step {
     let (address, size) = (m.address(op), usize::from(op.element));
     let mask = m.state.vector[usize::from(op.a)];
@@ -97,7 +98,8 @@ fn store_by_sign(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Returns the address of element `i` of a gather or scatter. `op.size` has the bytes of an index.
+/// Returns the address of element `i` of a gather or scatter. `op.size` is the number of bytes of
+/// an index.
 fn element_address(m: &Machine, op: &Op, i: usize) -> u64 {
     let indexes = &m.state.vector[usize::from(op.address.index)];
     let index = if op.size == 4 { i64::from(i32::get(indexes, i)) } else { i64::get(indexes, i) };
@@ -122,7 +124,7 @@ fn gather(m: &mut Machine, op: &Op) -> Step {
         }
     }
     m.state.vector[usize::from(op.destination)] = r;
-    // The instruction clears its mask.
+    // A gather clears its mask when it is complete.
     if by_sign {
         m.state.vector[usize::from(op.a)] = Vector::ZERO;
     } else {
@@ -148,8 +150,8 @@ fn mask_or_all(m: &Machine, op: &Op) -> u64 {
     if op.mask == 0 { all } else { m.state.mask[usize::from(op.mask)] & all }
 }
 
-/// Moves the elements whose mask bit is set to the lowest positions. Returns them and their number
-/// of bytes.
+/// Moves the elements whose mask bit is set to the lowest positions. Returns these elements and
+/// their total number of bytes.
 fn compress_lanes(m: &Machine, op: &Op) -> (Vector, usize) {
     let (size, x) = (usize::from(op.element), &m.state.vector[usize::from(op.b)]);
     let (bits, mut r, mut to) = (mask_or_all(m, op), Vector::ZERO, 0);
@@ -206,13 +208,13 @@ fn tile(m: &mut Machine, op: &Op) -> Step {
     let Some(tile) = &op.tile else { return Ok(()) };
     let base = m.state.gpr[usize::from(op.address.base)].wrapping_add(op.address.displacement);
     let stride = m.state.gpr[usize::from(op.address.index)] << op.address.scale;
-    // The configuration instructions have an ordinary address. The others have the address of a row
-    // and a stride.
+    // `ldtilecfg` and `sttilecfg` have an ordinary address. The other tile instructions have the
+    // address of a row, and a stride.
     let address = if op.c == 1 { base.wrapping_add(stride) } else { base };
     amx::execute(tile, &mut m.state.tiles, &mut m.memory, address, stride)
 }
 
-/// Returns the number of bytes of an element of a move.
+/// Returns the number of bytes of an element that a move has, or `None` for other instructions.
 fn element(mnemonic: Mnemonic) -> Option<u8> {
     use Mnemonic as M;
     Some(match mnemonic {
@@ -240,8 +242,8 @@ fn element(mnemonic: Mnemonic) -> Option<u8> {
     })
 }
 
-/// Decodes scalar moves. Between registers, they write the lowest element; with memory, they access
-/// only that element.
+/// Decodes scalar moves. A move between registers writes the lowest element; a move from or to
+/// memory accesses only that element.
 fn scalar(i: &Instruction, op: &mut Op) -> Option<Run> {
     let size = match i.mnemonic() {
         Mnemonic::Vmovss | Mnemonic::Movss => 4,
@@ -249,7 +251,7 @@ fn scalar(i: &Instruction, op: &mut Op) -> Option<Run> {
         Mnemonic::Vmovsh => 2,
         _ => return None,
     };
-    // The name `movsd` also belongs to a string instruction.
+    // Another instruction named `movsd` exists, which moves strings.
     let memory = |n: u32| i.op_kind(n) == OpKind::Memory;
     if !(0..i.op_count()).all(|n| memory(n) || i.op_register(n).is_vector_register()) {
         return None;
@@ -348,7 +350,7 @@ fn packed_move(i: &Instruction, op: &mut Op) -> Option<Run> {
     })
 }
 
-/// Decodes a move or a tile instruction.
+/// Decodes a move or a tile instruction. Returns `None` for other instructions.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     match i.mnemonic() {
         Mnemonic::Vzeroupper => return Some(vzeroupper),

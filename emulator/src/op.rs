@@ -1,4 +1,4 @@
-//! A decoded instruction, and the machine that executes it.
+//! Decoded instructions, and the machine that executes them.
 
 use iced_x86::{Instruction, OpKind, Register};
 
@@ -8,19 +8,19 @@ use crate::memory::Memory;
 use crate::soft::Rounding;
 use crate::state::{ALWAYS_ZERO, State, Vector};
 
-/// The function that executes an instruction.
+/// Function that executes a decoded instruction.
 pub(crate) type Run = fn(&mut Machine, &Op) -> Result<(), Trap>;
-/// The function of a vector instruction: computes `result` (zero, or the accumulator) from its
-/// sources.
+/// Lane function of a vector instruction. It computes `result`, which is zero or the accumulator on
+/// entry, from the sources.
 pub(crate) type LaneFn = fn(result: &mut Vector, a: &Vector, b: &Vector, op: &Op);
-/// The function of a vector instruction with a mask as result.
+/// Lane function of a vector instruction whose result is a mask.
 pub(crate) type MaskFn = fn(a: &Vector, b: &Vector, op: &Op) -> u64;
 
-/// The registers and memory of a call.
+/// Registers and memory of a call.
 pub(crate) struct Machine<'a> {
     pub state: State,
     pub memory: Memory<'a>,
-    /// Number of the next instruction.
+    /// Index of the next instruction.
     pub next: usize,
     /// Whether `ret` was executed.
     pub returned: bool,
@@ -31,9 +31,9 @@ pub(crate) struct Machine<'a> {
 pub(crate) struct Address {
     pub base: u8,
     pub index: u8,
-    /// Scale of the index, as a shift.
+    /// Scale of the index register, as a number of bits to shift.
     pub scale: u8,
-    /// Displacement; the whole address if it is relative to `rip`.
+    /// Displacement. If the address is relative to `rip`, this is the whole address.
     pub displacement: u64,
 }
 
@@ -41,60 +41,61 @@ pub(crate) struct Address {
 #[derive(Clone, Copy)]
 pub(crate) struct Op {
     pub run: Run,
-    /// Registers that must be defined. Bits 0 to 15 are general registers, 16 to 47 vectors, 48 to
-    /// 55 masks, and the rest tiles.
+    /// Set of registers that must be defined. Bits 0 to 15 are general registers, 16 to 47 vectors,
+    /// 48 to 55 masks, and 56 to 63 tiles.
     pub reads: u64,
-    /// Registers that become defined, with the bits of `reads`.
+    /// Set of registers that become defined, with the same bits as `reads`.
     pub writes: u64,
-    /// Registers that become undefined, with the bits of `reads`.
+    /// Set of registers that become undefined, with the same bits as `reads`.
     pub lost: u64,
-    /// Flags that must be defined, in the decoder's numbering.
+    /// Set of flags that must be defined, in the decoder's numbering.
     pub flags_read: u8,
-    /// Flags that become defined.
+    /// Set of flags that become defined.
     pub flags_written: u8,
-    /// Flags that become undefined.
+    /// Set of flags that become undefined.
     pub flags_lost: u8,
-    /// Whether the op writes more than the low half of one of the first 16 vectors.
+    /// Whether the instruction writes more than the low half of one of the first 16 vector
+    /// registers.
     pub dirties: bool,
 
     pub destination: u8,
     pub a: u8,
     pub b: u8,
-    /// Register of a fourth operand, or of the accumulator.
+    /// Number of the register that is a fourth operand or the accumulator.
     pub c: u8,
     pub address: Address,
     pub immediate: u64,
-    /// Bytes of the memory operand.
+    /// Number of bytes of the memory operand.
     pub memory_bytes: u8,
-    /// Required alignment of the memory operand.
+    /// Alignment in bytes that the memory operand must have.
     pub alignment: u8,
-    /// Bytes of the operands of an integer instruction.
+    /// Number of bytes of the operands of an integer instruction.
     pub size: u8,
 
     pub lanes: LaneFn,
     pub compare: MaskFn,
-    /// Bytes of the result.
+    /// Number of bytes of the result.
     pub bytes: u8,
-    /// Elements of the result.
+    /// Number of elements of the result.
     pub count: u8,
-    /// Bytes of the vector that a broadcast memory operand fills.
+    /// Number of bytes of the vector that a broadcast memory operand fills.
     pub source_bytes: u8,
-    /// Bytes of an element of the result; each has one mask bit.
+    /// Number of bytes of an element of the result. Each element has one mask bit.
     pub element: u8,
-    /// Bytes of an element in memory.
+    /// Number of bytes of an element in memory.
     pub memory_element: u8,
-    /// Number of the mask register; 0 for none.
+    /// Number of the mask register, or 0 for no mask.
     pub mask: u8,
     pub zeroing: bool,
     pub broadcast: bool,
-    /// Whether memory is read as a whole, including masked elements.
+    /// Whether the memory operand is read as a whole, including masked elements.
     pub whole: bool,
-    /// Whether the destination's upper bytes are unchanged.
+    /// Whether the instruction keeps the destination's upper bytes.
     pub legacy: bool,
     pub rounding: Rounding,
     pub tile: Option<TileOp>,
 
-    /// Number of the target instruction of a jump.
+    /// Index of the instruction that a jump goes to.
     pub target: u32,
     /// Offset of the instruction in the code.
     pub offset: u32,
@@ -111,7 +112,8 @@ fn no_run(_: &mut Machine, _: &Op) -> Result<(), Trap> {
 }
 
 impl Op {
-    /// Makes an op with the properties that all instructions have. The caller sets the function.
+    /// Returns an op with the properties that all instructions have. The caller must set the
+    /// function.
     pub fn new(i: &Instruction) -> Option<Op> {
         let mut op = Op {
             run: no_run,
@@ -184,7 +186,7 @@ impl Op {
     }
 }
 
-/// Returns the memory operand, if its kind is emulated: 64-bit addresses without segments.
+/// Returns the memory operand. Returns `None` unless it has a 64-bit address without a segment.
 fn address(i: &Instruction) -> Option<Address> {
     if i.segment_prefix() != Register::None {
         return None;

@@ -1,4 +1,4 @@
-//! Programs: code that is decoded once and called many times.
+//! Programs: code that is decoded once and can be called many times.
 
 use std::cell::Cell;
 
@@ -17,24 +17,24 @@ use crate::{decode, vector};
 use ixc_targets::instruction;
 use ixc_targets::{Feature, Features};
 
-/// Bytes of the stack of a call.
+/// Number of bytes of the stack of a call.
 const STACK: usize = 1 << 20;
-/// Initial content of the stack: NaN as floats, large numbers as integers.
+/// Byte that fills the stack before a call. As floats it is NaN, and as integers large numbers.
 const POISON: u8 = 0xfd;
-/// Callee-saved registers of System V.
+/// Callee-saved registers of System V, with their numbers.
 const CALLEE_SAVED: [(usize, &str); 6] = [(3, "rbx"), (5, "rbp"), (12, "r12"), (13, "r13"), (14, "r14"), (15, "r15")];
 const RDI: usize = 7;
 const RSI: usize = 6;
-/// First bits of the vectors, the masks and the tiles in a register set.
+/// First bits of the vectors, the masks and the tiles in a register set of [`Op`].
 const VECTORS: u32 = 16;
 const MASKS: u32 = 48;
 const TILES: u32 = 56;
 const ALL_TILES: u64 = 0xff << TILES;
-/// Flags in the decoder's numbering. The direction flag is defined at a call.
+/// Direction flag in the decoder's numbering. It is defined at a call.
 const DIRECTION: u8 = 64;
 const FLAGS: [(u8, &str); 7] = [(1, "of"), (2, "sf"), (4, "zf"), (8, "af"), (16, "cf"), (32, "pf"), (64, "df")];
 
-/// Decoded code, which any number of threads can call any number of times.
+/// Decoded code. Several threads can call it, any number of times.
 ///
 /// ```
 /// use ixc_emulator::memory::Slice;
@@ -53,9 +53,9 @@ const FLAGS: [(u8, &str); 7] = [(1, "of"), (2, "sf"), (4, "zf"), (8, "af"), (16,
 /// ```
 pub struct Program {
     ops: Vec<Op>,
-    /// The code and its constants.
+    /// Code and its constants, after padding.
     image: Vec<u8>,
-    /// Padding before the code in `image`, which aligns the code.
+    /// Number of padding bytes before the code in `image`, which align the code.
     start: usize,
     limit: u64,
 }
@@ -63,24 +63,24 @@ pub struct Program {
 /// Statistics of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallStats {
-    /// Number of instructions executed.
+    /// Number of instructions that were executed.
     pub instructions: u64,
 }
 
-/// Alignment of code in memory.
+/// Alignment of the code in memory, in bytes.
 const ALIGNMENT: usize = 64;
 
 thread_local! {
-    /// The stack of the thread's last call, poisoned again.
+    /// Stack of the thread's last call, which is filled with [`POISON`] again.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl Program {
-    /// Decodes code: `code_bytes` of instructions, then constants.
+    /// Decodes code: `code_bytes` bytes of instructions, followed by constants.
     ///
     /// # Errors
-    /// The first instruction that is unknown, needs a feature that is not allowed, or jumps to an
-    /// offset without an instruction.
+    /// Fails at the first instruction that is not supported, needs a feature that is not in
+    /// `allowed`, or jumps to an offset without an instruction.
     pub fn new(code: &[u8], code_bytes: usize, allowed: Features) -> Result<Program, Fault> {
         let Some(instructions) = code.get(..code_bytes).filter(|_| code.len() < i32::MAX as usize) else {
             let reason = format!("{code_bytes} bytes of instructions in {} bytes of code", code.len());
@@ -89,7 +89,7 @@ impl Program {
         let mut image = vec![0; code.len() + ALIGNMENT];
         let start = image.as_ptr().addr().next_multiple_of(ALIGNMENT) - image.as_ptr().addr();
         image[start..start + code.len()].copy_from_slice(code);
-        // A call maps the code's region first, so its address is the same here.
+        // A call maps the code first, so the code has the same address as here.
         let base = Memory::new().map(Slice::read("code", &image[start..start + code.len()]))?;
 
         let mut ops = Vec::new();
@@ -124,19 +124,19 @@ impl Program {
         Ok(Program { ops, image, start, limit: u64::MAX })
     }
 
-    /// Limits a call to this number of instructions. Exceeding the limit is a fault.
+    /// Limits each call to this number of instructions. A call that exceeds the limit fails.
     #[must_use]
     pub fn with_step_limit(mut self, limit: u64) -> Program {
         self.limit = limit;
         self
     }
 
-    /// Returns the number of instructions.
+    /// Returns the number of instructions of the code.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Whether there is no instruction.
+    /// Whether the code has no instruction.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -144,7 +144,7 @@ impl Program {
     /// Calls the code as `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.
     ///
     /// # Errors
-    /// Returns the first fault. Earlier stores stay in the buffers.
+    /// Returns the first fault. Stores before the fault stay in the buffers.
     pub fn call(&self, buffers: &[Slice], dims: &[i64]) -> Result<CallStats, Fault> {
         let mut state = State::default();
         for (register, n) in state.gpr.iter_mut().zip(0..16) {
@@ -160,12 +160,12 @@ impl Program {
         self.execute(&mut state, buffers, dims, DefinedFlags { registers: defined, flags: DIRECTION }, check_return)
     }
 
-    /// Calls the code with given registers, which count as defined, and returns the registers in
-    /// `state`. This function sets the registers of the arguments and the stack pointer. It does
-    /// not check the conditions at a return, so that parts of functions can be tested.
+    /// Calls the code with the registers in `state`, which count as defined, and returns the final
+    /// registers in `state`. It sets the argument registers and the stack pointer itself. The
+    /// conditions at return are not checked, so that parts of functions can be tested.
     ///
     /// # Errors
-    /// See [`Program::call`].
+    /// Fails like [`Program::call`].
     pub fn call_with(&self, state: &mut State, buffers: &[Slice], dims: &[i64]) -> Result<CallStats, Fault> {
         let registers = if state.tiles.is_init() { !ALL_TILES } else { u64::MAX };
         self.execute(state, buffers, dims, DefinedFlags { registers, flags: u8::MAX }, |_, _| Ok(()))
@@ -185,8 +185,8 @@ impl Program {
         }
         let dims: Vec<u8> = dims.iter().flat_map(|d| d.to_le_bytes()).collect();
         let mut pointers = vec![0; 8 * buffers.len()];
-        // The address of each buffer is known before all memory is mapped, because its slot is its
-        // position.
+        // The address of a buffer depends only on its slot, which is its position. All addresses
+        // are thus known before the memory is complete.
         let (mut addresses, mut memory) = (Memory::new(), Memory::new());
         memory.map(self.code())?;
         addresses.map(self.code())?;
@@ -196,7 +196,7 @@ impl Program {
         }
         state.gpr[RDI] = memory.map(Slice::read("the buffers' pointers", &pointers))?;
         state.gpr[RSI] = memory.map(Slice::read("the dims", &dims))?;
-        // The stack is as after a call instruction at a stack pointer that is a multiple of 16.
+        // The stack pointer is that after a call instruction: 8 bytes below a multiple of 16.
         let entry = memory.map_stack(Slice::write("stack", &mut stack))? - 8;
         state.gpr[RSP] = entry;
         memory.set_stack_pointer(entry);
@@ -217,7 +217,8 @@ impl Program {
         result
     }
 
-    /// Runs until the return. Returns the number of the instruction that returned.
+    /// Executes instructions until the return. Returns the statistics and the index of the
+    /// instruction that returned.
     fn run(&self, m: &mut Machine, mut defined: DefinedFlags) -> Result<(CallStats, usize), Fault> {
         let mut instructions = 0;
         let mut number = 0;
@@ -248,7 +249,7 @@ impl Program {
         Slice::read("code", &self.image[self.start..self.image.len() - ALIGNMENT + self.start])
     }
 
-    /// Makes the fault of an instruction, by its number.
+    /// Returns the fault of the instruction at index `number`.
     #[cold]
     fn fault(&self, number: usize, kind: Trap) -> Fault {
         let Some(op) = self.ops.get(number) else {
@@ -260,7 +261,7 @@ impl Program {
     }
 }
 
-/// Registers and flags that were written since the call.
+/// Registers and flags that are defined at a point of the call.
 #[derive(Clone, Copy)]
 struct DefinedFlags {
     registers: u64,
@@ -286,7 +287,7 @@ fn unknown_trap(i: &Instruction, code: &[u8]) -> Trap {
     Box::new(FaultKind::Unknown { bytes: bytes.join(" ") })
 }
 
-/// Checks that features beyond baseline x86-64 are allowed.
+/// Checks that all features that an instruction needs beyond baseline x86-64 are allowed.
 fn fence(i: &Instruction, allowed: Features) -> Result<(), Trap> {
     for &needed in i.cpuid_features() {
         let known = instruction::feature(needed);
@@ -306,7 +307,7 @@ fn fence(i: &Instruction, allowed: Features) -> Result<(), Trap> {
                 | CpuidFeature::SSE
                 | CpuidFeature::SSE2
         );
-        // All CPUs with AVX2 have these features; the target table does not list them.
+        // All CPUs with AVX2 have these features, so the target table does not list them.
         let with_avx2 = matches!(
             needed,
             CpuidFeature::BMI1
@@ -370,7 +371,7 @@ fn undefined_trap(op: &Op, defined: DefinedFlags) -> Trap {
     Box::new(FaultKind::Undefined { register })
 }
 
-/// Returns a register's bit in a register set.
+/// Returns the bit of a register in a register set.
 fn bit(register: Register) -> u64 {
     let n = register.full_register().number() as u32;
     if register.is_gpr() {
@@ -386,7 +387,8 @@ fn bit(register: Register) -> u64 {
     }
 }
 
-/// Whether the result does not depend on the sources: idioms for zero and for all ones.
+/// Whether the instruction is an idiom for zero or all ones, so that its result does not depend on
+/// the sources.
 fn is_constant(i: &Instruction) -> bool {
     use Mnemonic as M;
     let last = i.op_count() - 1;
@@ -440,7 +442,7 @@ fn is_constant(i: &Instruction) -> bool {
     )
 }
 
-/// Makes an op; `None` if the instruction is not emulated.
+/// Returns the decoded instruction, or `None` if it is not supported.
 fn decode(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Op> {
     let mut op = Op::new(i)?;
     op.run = match general::decode(i, &mut op) {
@@ -465,21 +467,21 @@ fn decode(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Op> {
     if i.has_op_mask() {
         op.reads |= bit(i.op_mask());
     }
-    // The mask of a blend selects between its sources.
+    // The mask of a blend selects between the two sources, so the old destination is not read.
     let merges = i.has_op_mask() && !i.zeroing_masking() && !vector::is_blend(i.mnemonic());
     if i.op0_kind() == OpKind::Register && i.op0_register().is_vector_register() && merges {
         op.reads |= bit(i.op0_register());
         op.writes |= bit(i.op0_register());
     }
     if i.mnemonic() == Mnemonic::Vzeroupper {
-        // Copies may read undefined registers, which then stay undefined.
+        // Copies may read undefined registers. The destination is then undefined too.
         (op.reads, op.writes) = (0, 0);
     }
     if i.op_count() > 0 && !i.has_op_mask() && is_constant(i) {
         op.reads = 0;
     }
     match op.tile {
-        // A new configuration zeroes all tiles.
+        // A new configuration zeroes all tiles, so they become defined.
         Some(TileOp::LoadConfig) => op.writes |= ALL_TILES,
         Some(TileOp::Release) => op.lost |= ALL_TILES,
         _ => {}

@@ -1,5 +1,5 @@
-//! Instructions that only move elements: shuffles, permutations, blends, inserts, extracts,
-//! broadcasts. Each mnemonic has a row.
+//! Table rows of instructions that only move elements, one for each mnemonic: shuffles,
+//! permutations, blends, insertions, extractions and broadcasts.
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
@@ -8,10 +8,11 @@ use crate::op::{LaneFn, Op};
 use crate::state::Vector;
 use crate::vector::{Row, Shape};
 
-/// Bytes of a 128-bit piece; most shuffles stay within one piece.
+/// Number of bytes of a 128-bit piece. Most shuffles move elements only within a piece.
 const PIECE: usize = 16;
 
-/// Interleaves elements of `a` and `b`, from the low or `high` halves of every 128 bits.
+/// Interleaves elements of `a` and `b`, from the low halves of every 128 bits, or with `high` from
+/// the high halves.
 fn interleave<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, high: bool) {
     let start = if high { 8 / T::BYTES } else { 0 };
     lanes::by_128(r, op, |first, i| T::get(if i % 2 == 0 { a } else { b }, first + start + i / 2));
@@ -24,7 +25,7 @@ fn shuffle_bytes(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     });
 }
 
-/// Returns field `i` of 2 bits.
+/// Returns the two-bit field `i` of an immediate.
 fn field(imm: u8, i: usize) -> usize {
     usize::from(imm >> (2 * i) & 3)
 }
@@ -47,7 +48,8 @@ fn align_elements<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| if i + by < count { T::get(b, i + by) } else { T::get(a, i + by - count) });
 }
 
-/// An index type that selects one of `count` elements, a power of two.
+/// Element type of indices. An index selects one of `count` elements, where `count` is a power of
+/// two.
 trait Index: Lane {
     fn of_count(self, count: usize) -> usize;
 }
@@ -63,7 +65,7 @@ macro_rules! index {
 }
 index!(u8 u16 u32 u64);
 
-/// Selects elements of `b` by the indices in `a`.
+/// Selects elements of `b` by the indices that are elements of `a`.
 fn permute<T: Index>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| T::get(b, T::get(a, i).of_count(usize::from(op.count))));
 }
@@ -78,13 +80,13 @@ fn permute_two<T: Index>(r: &mut Vector, indexes: &Vector, tables: [&Vector; 2],
     *r = result;
 }
 
-/// Selects elements of `a` and `b` by the indices in the destination.
+/// Selects elements of `a` and `b` by the indices that are elements of the destination.
 fn permute_by_destination<T: Index>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let indexes = *r;
     permute_two::<T>(r, &indexes, [a, b], op);
 }
 
-/// Selects elements of the destination and `b` by the indices in `a`.
+/// Selects elements of the destination and `b` by the indices that are elements of `a`.
 fn permute_with_destination<T: Index>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let first = *r;
     permute_two::<T>(r, a, [&first, b], op);
@@ -94,7 +96,7 @@ fn permute_quads(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| u64::get(b, (i & !3) + field(op.imm8(), i & 3)));
 }
 
-/// Copies `bytes` bytes.
+/// Copies `bytes` bytes from offset `at` of `from` to offset `to` of `r`.
 fn copy(r: &mut Vector, to: usize, from: &Vector, at: usize, bytes: usize) {
     r.0[to..to + bytes].copy_from_slice(&from.0[at..at + bytes]);
 }
@@ -130,19 +132,20 @@ fn extract<const BYTES: usize>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) 
     copy(r, 0, b, BYTES * (usize::from(op.imm8()) % (usize::from(op.source_bytes) / BYTES)), BYTES);
 }
 
-/// Repeats the low `BYTES` bytes.
+/// Repeats the low `BYTES` bytes of `b` in the whole result.
 fn broadcast<const BYTES: usize>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) {
     for to in r.0[..usize::from(op.bytes)].as_chunks_mut::<BYTES>().0 {
         *to = b.0.as_chunks::<BYTES>().0[0];
     }
 }
 
-/// Blends by a bit of the immediate for each element. For words, every 128 bits use the same bits.
+/// Blends elements of `a` and `b` by a bit of the immediate for each element. For words, all
+/// 128-bit pieces use the same eight bits.
 fn blend<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| T::get(if bit(op.imm8(), i % 8) == 1 { b } else { a }, i));
 }
 
-/// Blends by the sign bits of the fourth operand, which is in `r`.
+/// Blends elements of `a` and `b` by the sign bits of the fourth operand, which `r` holds on entry.
 fn blend_by_sign<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let by = *r;
     lanes::each(r, op, |i| T::get(if by.0[(i + 1) * T::BYTES - 1] & 0x80 != 0 { b } else { a }, i));
@@ -151,7 +154,8 @@ fn blend_by_sign<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
 fn insert_float(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let imm = op.imm8();
     copy(r, 0, a, 0, PIECE);
-    // A float in memory is the only element of the operand.
+    // If the source is in memory, its float is the only element, so the immediate does not select
+    // one.
     let from = if op.memory_bytes > 0 { 0 } else { usize::from(imm >> 6) };
     u32::get(b, from).set(r, usize::from(imm >> 4 & 3));
     for i in (0..4).filter(|i| bit(imm, *i) == 1) {
@@ -159,33 +163,34 @@ fn insert_float(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     }
 }
 
-/// Makes the row of an instruction that reads memory as a whole.
+/// Returns the table row of an instruction that reads its memory operand as a whole.
 fn moving(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Lanes(lanes), element).whole())
 }
 
-/// Makes the row of an instruction whose source may have any number of elements.
+/// Returns the table row of an instruction whose source may have any number of elements.
 fn repeated_row(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Lanes(lanes), element).from(0))
 }
 
-/// Makes the row of an instruction whose result elements come from the same positions of its
-/// sources.
+/// Returns the table row of an instruction whose result elements come from the same positions of
+/// its sources.
 fn in_lanes(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Lanes(lanes), element))
 }
 
-/// Makes the row of an instruction that also reads its destination, and reads memory as a whole.
+/// Returns the table row of an instruction that also reads its destination. It reads its memory
+/// operand as a whole.
 fn two_tables(element: u8, lanes: LaneFn) -> Option<Row> {
     Some(Row::new(Shape::Accumulate(lanes), element).whole())
 }
 
-/// Whether the last operand is an immediate.
+/// Whether the last operand of an instruction is an immediate.
 fn ends_in_immediate(i: &Instruction) -> bool {
     i.op_count() > 0 && i.op_kind(i.op_count() - 1) == OpKind::Immediate8
 }
 
-/// Returns the row of an instruction that moves elements within vectors.
+/// Returns the table row of an instruction that moves elements, or `None` for other instructions.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     interleave_row(i)
         .or_else(|| shuffle_row(i))
@@ -195,7 +200,7 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         .or_else(|| blend_row(i))
 }
 
-/// Returns the row of an instruction that interleaves two vectors.
+/// Returns the table row of an instruction that interleaves two vectors, or `None`.
 fn interleave_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     match i.mnemonic() {
@@ -219,7 +224,7 @@ fn interleave_row(i: &Instruction) -> Option<Row> {
     }
 }
 
-/// Returns the row of a shuffle within each 128 bits, or of an alignment.
+/// Returns the table row of a shuffle within each 128 bits, or of an alignment, or `None`.
 fn shuffle_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     match i.mnemonic() {
@@ -267,7 +272,7 @@ fn shuffle_row(i: &Instruction) -> Option<Row> {
     }
 }
 
-/// Returns the row of a permutation across 128 bits.
+/// Returns the table row of a permutation across 128-bit pieces, or `None`.
 fn permute_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     match i.mnemonic() {
@@ -291,7 +296,8 @@ fn permute_row(i: &Instruction) -> Option<Row> {
     }
 }
 
-/// Returns the row of an insertion or extraction of a part, or of a float.
+/// Returns the table row of an insertion or extraction of a part of a vector or of a float, or
+/// `None`.
 fn part_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     match i.mnemonic() {
@@ -316,7 +322,7 @@ fn part_row(i: &Instruction) -> Option<Row> {
     }
 }
 
-/// Returns the row of an instruction that repeats elements.
+/// Returns the table row of an instruction that repeats elements, or `None`.
 fn broadcast_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     match i.mnemonic() {
@@ -340,8 +346,8 @@ fn broadcast_row(i: &Instruction) -> Option<Row> {
     }
 }
 
-/// Returns the row of an instruction that takes each element from the same position of one of two
-/// vectors.
+/// Returns the table row of an instruction that takes each element from the same position of one of
+/// two vectors, or `None`.
 fn blend_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     match i.mnemonic() {

@@ -1,8 +1,10 @@
-//! Float arithmetic in every rounding mode, bit for bit, in integers.
+//! Float arithmetic in every rounding mode, computed in integers, with the same bits as a
+//! processor.
 //!
-//! Emulated instructions round to nearest with the host's arithmetic, which is fast. Other modes
-//! use this module. A finite float is unpacked into `mantissa · 2^exponent` with an integer
-//! mantissa. Sums and products are thus exact until [`Format::round`] rounds them once.
+//! Emulated instructions that round to nearest use the host's arithmetic, which is fast.
+//! Instructions with other modes use this module. A finite float is unpacked into `mantissa ·
+//! 2^exponent`, with an integer mantissa. Sums and products are thus exact until [`Format::round`]
+//! rounds them once.
 //!
 //! ```
 //! use ixc_emulator::soft::{F32, Rounding};
@@ -11,12 +13,13 @@
 //! assert_eq!(third, u64::from((1.0_f32 / 3.0).to_bits()));
 //! ```
 //!
-//! Callers handle NaN operands, because the instruction determines which NaN is the result.
+//! Callers handle NaN operands, because each instruction has its own rule for which NaN is the
+//! result.
 
-/// A rounding mode, with its number in MXCSR and in immediates.
+/// Rounding mode. Its discriminant is its number in MXCSR and in immediates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// The nearest number; ties go to the even one.
+    /// To the nearest number; ties go to the even one.
     Nearest,
     /// Towards minus infinity.
     Down,
@@ -27,7 +30,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// Returns the mode with the low two bits of an immediate.
+    /// Returns the mode that the low two bits of an immediate select.
     pub fn from_bits(bits: u8) -> Rounding {
         [Rounding::Nearest, Rounding::Down, Rounding::Up, Rounding::Zero][usize::from(bits & 3)]
     }
@@ -36,9 +39,9 @@ impl Rounding {
 /// A binary interchange format of IEEE 754.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// Bits of the fraction.
+    /// Number of bits of the fraction.
     pub fraction: u32,
-    /// Bits of the exponent.
+    /// Number of bits of the exponent.
     pub exponent: u32,
 }
 
@@ -54,13 +57,13 @@ pub const F64: Format = Format { fraction: 52, exponent: 11 };
 pub struct Finite {
     /// Whether the number is negative.
     pub negative: bool,
-    /// Mantissa as an integer; 0 for zero.
+    /// Mantissa as an integer. It is 0 for zero.
     pub mantissa: u128,
     /// Power of two that multiplies the mantissa.
     pub exponent: i32,
 }
 
-/// Position of the highest bit of an aligned mantissa. One bit above it is for the carry, and one
+/// Position of the highest bit of an aligned mantissa. There is one more bit for the carry, and one
 /// for the sign.
 const TOP: u32 = 125;
 
@@ -74,12 +77,12 @@ impl Format {
         (1 << (self.exponent - 1)) - 1
     }
 
-    /// Returns the sign bit.
+    /// Returns a mask of the sign bit.
     pub const fn sign(self) -> u64 {
         1 << (self.bits() - 1)
     }
 
-    /// Returns plus infinity.
+    /// Returns the bits of plus infinity.
     pub const fn infinity(self) -> u64 {
         ((1 << self.exponent) - 1) << self.fraction
     }
@@ -109,7 +112,7 @@ impl Format {
         x & !self.sign() == 0
     }
 
-    /// Unpacks a finite float.
+    /// Unpacks the bits of a finite float.
     pub const fn unpack(self, x: u64) -> Finite {
         let fraction = x & ((1 << self.fraction) - 1);
         let field = (x & !self.sign()) >> self.fraction;
@@ -123,13 +126,13 @@ impl Format {
         }
     }
 
-    /// Returns a signed zero.
+    /// Returns the bits of a zero with this sign.
     pub const fn zero(self, negative: bool) -> u64 {
         if negative { self.sign() } else { 0 }
     }
 
-    /// Rounds `x` to the format. With `sticky`, the exact value is slightly larger in magnitude, by
-    /// less than the last bit of `x`. The mantissa must then have more bits than the format. Zero
+    /// Rounds `x` to the format. With `sticky`, the exact value has a slightly larger magnitude: by
+    /// less than the last bit of `x`. The mantissa must then have more bits than the format. A zero
     /// keeps its sign.
     pub fn round(self, x: Finite, sticky: bool, rounding: Rounding) -> u64 {
         let sign = self.zero(x.negative);
@@ -217,7 +220,7 @@ impl Format {
             (_, true, ..) | (_, _, true, _) => self.zero(negative),
             _ => {
                 let (a, b) = (self.unpack(a), self.unpack(b));
-                // The quotient has at least 64 bits for all mantissas.
+                // The quotient has at least 64 bits for any two mantissas.
                 let shift = a.mantissa.leading_zeros();
                 let (n, d) = (a.mantissa << shift, b.mantissa);
                 let exponent = a.exponent - b.exponent - shift as i32;
@@ -246,7 +249,8 @@ impl Format {
         self.round(x, root * root != n, rounding)
     }
 
-    /// Converts to another format. A NaN becomes quiet and keeps the upper bits of its payload.
+    /// Converts a float to another format. A NaN becomes quiet and keeps the upper bits of its
+    /// payload.
     pub fn convert(self, x: u64, to: Format, rounding: Rounding) -> u64 {
         let sign = to.zero(x & self.sign() != 0);
         if self.is_nan(x) {
@@ -264,12 +268,13 @@ impl Format {
         to.round(self.unpack(x), false, rounding)
     }
 
-    /// Converts from an integer.
+    /// Converts an integer to a float.
     pub fn of_integer(self, x: i128, rounding: Rounding) -> u64 {
         self.round(Finite { negative: x < 0, mantissa: x.unsigned_abs(), exponent: 0 }, false, rounding)
     }
 
-    /// Converts to an integer; `None` for a NaN, an infinity, or a value outside of `i128`.
+    /// Converts a float to an integer. Returns `None` for a NaN, an infinity, or a value outside of
+    /// `i128`.
     pub fn to_integer(self, x: u64, rounding: Rounding) -> Option<i128> {
         if self.is_nan(x) || self.is_infinite(x) {
             return None;
@@ -278,7 +283,7 @@ impl Format {
         if x.mantissa == 0 {
             return Some(0);
         }
-        // If the exponent is not 0 after rounding, the number was already an integer. All results
+        // If the exponent is not 0 after rounding, the float was already an integer. All results
         // are below 2^126, so the cast keeps the sign.
         let fits = 127 - x.mantissa.leading_zeros() as i32 + x.exponent < 126;
         fits.then(|| {
@@ -287,7 +292,7 @@ impl Format {
         })
     }
 
-    /// Rounds a float to a multiple of `2^-scale`. It must not be NaN.
+    /// Rounds a float to a multiple of `2^-scale`. The float must not be NaN.
     pub fn round_to_multiple(self, x: u64, scale: u8, rounding: Rounding) -> u64 {
         if self.is_infinite(x) {
             return x;
@@ -295,7 +300,8 @@ impl Format {
         self.round(integral(self.unpack(x), -i32::from(scale), rounding), false, rounding)
     }
 
-    /// Returns the exact product, or the result if an operand is infinite.
+    /// Returns the exact product. If an operand is infinite, returns the bits of the result as
+    /// `Err`.
     fn product(self, a: u64, b: u64) -> Result<Finite, u64> {
         let negative = (a ^ b) & self.sign() != 0;
         if self.is_infinite(a) || self.is_infinite(b) {
@@ -321,9 +327,9 @@ impl Format {
         };
         let (a, b) = (align(a), align(b));
         let (large, small) = if (a.exponent, a.mantissa) >= (b.exponent, b.mantissa) { (a, b) } else { (b, a) };
-        // If set bits are shifted out, the last bit becomes 1. Mantissas have at most 106 bits, so
-        // at least 20 zeros follow them, and this 1 cannot be mistaken for half a unit. If more
-        // than one bit cancels, no bit is shifted out.
+        // If set bits are shifted out, the last bit is set to 1. Mantissas have at most 106 bits,
+        // so at least 20 zeros follow them, and this 1 cannot be mistaken for half a unit. If a
+        // subtraction cancels more than one bit, no set bit was shifted out.
         let distance = (large.exponent - small.exponent).cast_unsigned();
         let low = if distance > TOP {
             1
@@ -339,7 +345,7 @@ impl Format {
     }
 }
 
-/// Rounds to a multiple of `2^unit`.
+/// Rounds a number to a multiple of `2^unit`.
 fn integral(x: Finite, unit: i32, rounding: Rounding) -> Finite {
     let shift = unit - x.exponent;
     if shift <= 0 || x.mantissa == 0 {
@@ -362,7 +368,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a random double; many are near each other, subnormal or special.
+    /// Returns a random double. Many of these doubles are near each other, subnormal or special.
     fn double(random: &mut Random) -> f64 {
         let bits = random.bits();
         match bits % 8 {
@@ -403,7 +409,7 @@ mod tests {
         let mut random = Random::new(5);
         for _ in 0..100_000 {
             let [a, b] = [(); 2].map(|()| f32::from_bits(random.bits() as u32));
-            // The product is exact in double precision.
+            // The product of two singles is exact in double precision.
             let exact = f64::from(a) * f64::from(b);
             if !exact.is_finite() {
                 continue;

@@ -1,12 +1,12 @@
-//! The registers.
+//! Registers of the emulated processor.
 
-/// A vector register, little-endian as in memory.
+/// A vector register. Its bytes are little-endian, as in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Vector(pub [u8; 64]);
 
 impl Vector {
-    /// All zero.
+    /// A register whose bytes are all zero.
     pub const ZERO: Vector = Vector([0; 64]);
 }
 
@@ -25,27 +25,27 @@ pub const DF: u64 = 1 << 10;
 /// Overflow flag.
 pub const OF: u64 = 1 << 11;
 
-/// Number of the stack pointer.
+/// Number of the stack pointer among the general registers.
 pub const RSP: usize = 4;
-/// Number of a general register that is always zero, so that an absent base or index needs no
-/// branch.
+/// Index in [`State::gpr`] of an additional register that is always zero. It stands for an absent
+/// base or index, so that address computation needs no branch.
 pub const ALWAYS_ZERO: usize = 16;
 
-/// The registers that kernels use.
+/// Registers that kernels use.
 #[derive(Clone)]
 pub struct State {
-    /// General registers, in the processor's order: rax, rcx, rdx, rbx, rsp, rbp. rsi, rdi and r8
-    /// to r15 follow. The last entry is [`ALWAYS_ZERO`].
+    /// General registers, in the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, and r8
+    /// to r15. The last element is [`ALWAYS_ZERO`].
     pub gpr: [u64; 17],
-    /// The flags, as the constants above.
+    /// Flags, at the bits of the constants above.
     pub flags: u64,
-    /// zmm0 to zmm31.
+    /// Vector registers zmm0 to zmm31.
     pub vector: [Vector; 32],
-    /// k0 to k7.
+    /// Mask registers k0 to k7.
     pub mask: [u64; 8],
-    /// Tile configuration and tiles.
+    /// Tile registers and their configuration.
     pub tiles: crate::amx::Tiles,
-    /// Whether one of the first 16 vector registers was written beyond its low half since
+    /// Whether one of the first 16 vector registers was written beyond its low half, after the last
     /// `vzeroupper`.
     pub dirty_upper: bool,
 }

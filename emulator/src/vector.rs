@@ -1,8 +1,8 @@
-//! The common path of vector instructions: fetch operands, broadcast, compute, mask, clear the
-//! upper bytes.
+//! Steps that all vector instructions share: fetch the operands, broadcast, compute, mask, and
+//! clear the upper bytes.
 //!
-//! A [`Row`] has the properties of one instruction: its lane function and the width of an element.
-//! Length, mask, broadcast and rounding come from the decoded instruction.
+//! A [`Row`] of a table has the properties of one instruction: its lane function and the widths of
+//! elements. Length, mask, broadcast and rounding come from the decoded instruction.
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
@@ -13,35 +13,37 @@ use crate::state::Vector;
 
 type Step = Result<(), Trap>;
 
-/// The form of an instruction's result.
+/// Form of an instruction's result, with its lane function.
 pub(crate) enum Shape {
-    /// Elements computed from the sources.
+    /// Elements that are computed from the sources.
     Lanes(LaneFn),
-    /// Elements computed from the sources and the destination's old value (or the fourth
-    /// operand's).
+    /// Elements that are computed from the sources and from the old value of the destination or of
+    /// a fourth operand.
     Accumulate(LaneFn),
-    /// The lowest element is computed from the sources; the others come from `a`.
+    /// A lowest element that is computed from the sources. All other elements come from `a`.
     Scalar(LaneFn),
-    /// The lowest element is computed from the sources and the old value; the others do not change.
+    /// A lowest element that is computed from the sources and the old value. All other elements do
+    /// not change.
     ScalarAccumulate(LaneFn),
-    /// A mask.
+    /// A mask with one bit for each element.
     Mask(MaskFn),
     /// A mask with one bit.
     ScalarMask(MaskFn),
-    /// Elements of `b` where the mask is set, and of `a` elsewhere.
+    /// Elements of `b` where the mask bit is set, and elements of `a` elsewhere.
     Blend,
 }
 
-/// The properties of one instruction.
+/// Properties of one instruction: a row of a module's table.
 pub(crate) struct Row {
     pub shape: Shape,
-    /// Bytes of an element of the result.
+    /// Number of bytes of an element of the result.
     pub element: u8,
-    /// Bytes of an element of the source.
+    /// Number of bytes of an element of the source. 0 if the source may have any number of
+    /// elements.
     pub source: u8,
-    /// Whether memory is read as a whole, including masked elements. The manual requires this for
-    /// instructions that move elements (exception classes `NF`). Some processors also do it for
-    /// other instructions.
+    /// Whether the memory operand is read as a whole, including masked elements. The manual
+    /// requires this for instructions that move elements (exception classes `NF`). Some processors
+    /// also do it for other instructions.
     pub whole: bool,
 }
 
@@ -50,18 +52,19 @@ impl Row {
         Row { shape, element, source: element, whole: false }
     }
 
-    /// Makes masked elements fault like others.
+    /// Returns the row changed so that the memory operand is read as a whole. Masked elements then
+    /// fault like others.
     pub fn whole(self) -> Row {
         Row { whole: true, ..self }
     }
 
-    /// Sets the bytes of an element of the source.
+    /// Returns the row with this number of bytes of an element of the source.
     pub fn from(self, source: u8) -> Row {
         Row { source, ..self }
     }
 }
 
-/// Returns the mask bits of the elements.
+/// Returns the mask bits of the result's elements; all are set without a mask.
 #[inline]
 fn active(m: &Machine, op: &Op) -> u64 {
     let all = u64::MAX >> (64 - u32::from(op.count).max(1));
@@ -78,7 +81,8 @@ pub(crate) fn check_alignment(op: &Op, address: u64) -> Step {
     Ok(())
 }
 
-/// Returns the memory operand as a vector; masked elements are not read.
+/// Returns the memory operand as a vector. Masked elements are not read, unless the operand is read
+/// as a whole.
 #[inline]
 pub(crate) fn memory_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     let address = m.address(op);
@@ -109,14 +113,15 @@ pub(crate) fn memory_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     Ok(v)
 }
 
-/// Reads memory element by element, so that masked elements do not fault.
+/// Reads memory element by element, so that masked elements cannot fault.
 #[cold]
 fn masked_source(m: &Machine, op: &Op, address: u64) -> Result<Vector, Trap> {
     let mut v = Vector::ZERO;
     let (bytes, element) = (usize::from(op.memory_bytes), usize::from(op.memory_element));
     let active = active(m, op);
     if bytes / element < usize::from(op.count) {
-        // The instruction uses elements in memory several times, so all of them are read.
+        // The instruction uses elements in memory several times, so all of them are read unless all
+        // result elements are masked.
         if active != 0 {
             m.memory.read(address, &mut v.0[..bytes])?;
         }
@@ -133,8 +138,8 @@ fn second<const MEMORY: bool>(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     if MEMORY { memory_source(m, op) } else { Ok(m.state.vector[usize::from(op.b)]) }
 }
 
-/// Masks a result and writes it. Upper bytes are zero in `r`; legacy instructions keep the old
-/// upper bytes.
+/// Applies the mask to a result, and writes it to the destination. The upper bytes of `r` are zero;
+/// legacy instructions keep those of the destination.
 #[inline(always)]
 pub(crate) fn finish<const MASKED: bool>(m: &mut Machine, op: &Op, mut r: Vector) {
     let destination = &mut m.state.vector[usize::from(op.destination)];
@@ -156,7 +161,7 @@ fn run_lanes<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &Op) -
     Ok(())
 }
 
-/// Returns the first bytes of a vector, with zeros after them.
+/// Returns the first `bytes` bytes of a vector, with zeros after them.
 #[inline(always)]
 fn low(v: &Vector, bytes: u8) -> Vector {
     let mut r = Vector::ZERO;
@@ -179,7 +184,7 @@ fn run_accumulate<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &
 fn run_scalar<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &Op) -> Step {
     let b = second::<MEMORY>(m, op)?;
     let a = m.state.vector[usize::from(op.a)];
-    // `c` is the destination if its old value is used, and `a` otherwise.
+    // `c` is the destination if the lane function uses its old value, and `a` otherwise.
     let mut computed = low(&m.state.vector[usize::from(op.c)], 16);
     (op.lanes)(&mut computed, &a, &b, op);
     let element = usize::from(op.element);
@@ -206,7 +211,7 @@ fn run_blend<const MEMORY: bool>(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Writes the result to memory; a masked result is written element by element.
+/// Writes the result to memory. A masked result is written element by element.
 pub(crate) fn store_masked(m: &mut Machine, op: &Op, r: &Vector) -> Step {
     let address = m.address(op);
     check_alignment(op, address)?;
@@ -249,7 +254,7 @@ macro_rules! by_source {
 }
 
 /// Returns the number of bytes that a broadcast fills. If the result is shorter than the source,
-/// only the name of the memory operand's size contains this number.
+/// this number is only in the name of the memory operand's size.
 fn broadcast_bytes(i: &Instruction) -> u8 {
     let name = format!("{:?}", i.memory_size());
     let digits: String = name.trim_start_matches("Broadcast").chars().take_while(char::is_ascii_digit).collect();
@@ -262,7 +267,7 @@ pub(crate) fn is_blend(mnemonic: Mnemonic) -> bool {
     matches!(mnemonic, M::Vpblendmb | M::Vpblendmw | M::Vpblendmd | M::Vpblendmq | M::Vblendmps | M::Vblendmpd)
 }
 
-/// Sets the operands of an instruction with this row.
+/// Sets the operands of an instruction that has this table row.
 pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     let count = (0..i.op_count()).filter(|n| matches!(i.op_kind(*n), OpKind::Register | OpKind::Memory)).count() as u32;
     let register = |n: u32| (i.op_kind(n) == OpKind::Register).then(|| i.op_register(n).number() as u8);
@@ -272,7 +277,7 @@ pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     if !to_memory {
         op.destination = register(0)?;
     }
-    // Number of the last source, which may be memory.
+    // Index of the last source operand, which may be in memory.
     let last = match count {
         1 => 0,
         2 => 1,
@@ -283,7 +288,7 @@ pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     let memory = i.op_kind(last) == OpKind::Memory;
     let mut c = op.destination;
     if count == 4 {
-        // No supported instruction exchanges the last two of four operands.
+        // Four-operand instructions that have their last two operands exchanged are not supported.
         c = register(3)?;
     }
     let vector_bytes = |n: u32| {
@@ -308,14 +313,14 @@ pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     op.count = if scalar {
         1
     } else if count <= 2 || to_memory {
-        // A source with any number of elements does not limit the number.
+        // If the source may have any number of elements, it does not limit the number of elements.
         let limit = op.source_bytes.checked_div(row.source).unwrap_or(u8::MAX);
         (op.bytes / row.element).min(limit)
     } else {
         op.bytes / row.element
     };
-    // In packed instructions, embedded rounding implies the full length, which the registers
-    // already show.
+    // With embedded rounding, a packed instruction has the full vector length, and its registers
+    // show this length already.
     Some(match row.shape {
         Shape::Lanes(lanes) => {
             op.lanes = lanes;

@@ -1,15 +1,16 @@
-//! Fused multiply-adds of whole vectors.
+//! Fused multiply-add of whole vectors.
 //!
-//! Unless the compiler may assume FMA, `f32::mul_add` is a library call, which is too slow for the
-//! most frequent instruction of kernels. If the host has FMA, its instruction is used. Otherwise,
-//! the product of two floats is computed exactly in double precision. Its sum with the third is
-//! rounded to odd, so that rounding it to single precision is right (Boldo and Melquiond,
-//! "Emulation of FMA and correctly rounded sums", 2008).
+//! If the compiler may not assume FMA, `f32::mul_add` is a library call. This would be too slow,
+//! because FMA is the most frequent instruction of kernels. On hosts with FMA, this module uses the
+//! instruction. Otherwise it computes the product of two floats exactly in double precision. It
+//! rounds the sum with the third float to odd, so that the final rounding to single precision is
+//! correct (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
 
 use crate::lanes::Lane;
 use crate::state::Vector;
 
-/// Computes `x · y + z` in single precision. The payload of a NaN is unspecified.
+/// Computes `x · y + z` in single precision in every lane. The payload of a NaN result is
+/// unspecified.
 pub(crate) fn fma_f32(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes: u8) {
     #[cfg(target_arch = "x86_64")]
     if host::has_fma() {
@@ -22,7 +23,8 @@ pub(crate) fn fma_f32(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes:
     }
 }
 
-/// Computes `x · y + z` in double precision. The payload of a NaN is unspecified.
+/// Computes `x · y + z` in double precision in every lane. The payload of a NaN result is
+/// unspecified.
 pub(crate) fn fma_f64(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes: u8) {
     for i in 0..usize::from(bytes.max(16)) / 8 {
         f64::get(x, i).mul_add(f64::get(y, i), f64::get(z, i)).set(r, i);
@@ -52,12 +54,12 @@ mod host {
 fn fma(x: f32, y: f32, z: f32) -> f32 {
     let (product, z) = (f64::from(x) * f64::from(y), f64::from(z));
     let sum = product + z;
-    // The rounding error of the sum, exactly (Knuth's two-sum).
+    // The rounding error of the sum, which is exact (Knuth's two-sum).
     let part = sum - product;
     let lost = (product - (sum - part)) + (z - part);
     let bits = sum.to_bits();
-    // Rounds to odd: of the two doubles around the exact sum, selects the one with an odd last bit.
-    // For a NaN, the conditions are false.
+    // Rounding to odd: of the two doubles around the exact sum, takes the one whose last bit is
+    // set. For NaN, the conditions are false.
     let even = bits & 1 == 0;
     let away = (lost > 0.0) == (sum > 0.0);
     let inexact = lost.abs() > 0.0;
@@ -75,7 +77,7 @@ mod tests {
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let bits = (state >> 32) as u32;
-            // Three of four exponents are near each other, so that sums cancel.
+            // Three of four floats have exponents near each other, so that sums cancel.
             f32::from_bits(if state & 3 == 0 { bits } else { bits & 0x87ff_ffff | 0x3800_0000 })
         };
         for _ in 0..1_000_000 {

@@ -1,10 +1,10 @@
-//! Products of tiles.
+//! Arithmetic of tile products.
 
 use super::{DWORDS, MAX_ROW_BYTES, MAX_ROWS, Sums, Tile, TileProduct};
 use crate::dot::{add_flushed, add_products_flushed};
 use crate::half_ops;
 
-/// The shape of a product, in doublewords.
+/// Shape of a tile product, in doublewords.
 #[derive(Clone, Copy)]
 pub(super) struct ProductShape {
     pub(super) rows: usize,
@@ -12,7 +12,7 @@ pub(super) struct ProductShape {
     pub(super) inner: usize,
 }
 
-/// Adds the product of two tiles to sums.
+/// Adds the product of two tiles to the sums.
 pub(super) fn add_product(sums: &mut Sums, product: TileProduct, left: &Tile, right: &Tile, shape: ProductShape) {
     match product {
         TileProduct::SignedSigned => bytes_product(sums, left, right, shape, signed, signed),
@@ -24,7 +24,7 @@ pub(super) fn add_product(sums: &mut Sums, product: TileProduct, left: &Tile, ri
     }
 }
 
-/// Returns the doublewords of a row.
+/// Returns the doublewords of a tile's row.
 pub(super) fn dwords(row: &[u8; MAX_ROW_BYTES]) -> [u32; DWORDS] {
     std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| row[4 * i + j])))
 }
@@ -68,8 +68,9 @@ fn bytes_product(
     }
 }
 
-/// Sums products of even and of odd elements separately, in the order of the rows of `right`. Then
-/// adds both sums, and only then the old sum.
+/// Adds products of floats to the sums. Products of even and of odd elements have separate sums, in
+/// the order of the rows of `right`. These two sums are added to each other, and then to the old
+/// sum.
 fn float_product(sums: &mut Sums, left: &Tile, right: &Tile, shape: ProductShape, widen: fn(u16) -> u32) {
     let halves = |row: &[u8; MAX_ROW_BYTES]| -> [u32; 2 * DWORDS] {
         std::array::from_fn(|i| widen(u16::from_le_bytes([row[2 * i], row[2 * i + 1]])))

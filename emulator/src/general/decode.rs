@@ -18,7 +18,7 @@ macro_rules! by_form {
 
 macro_rules! by_size {
     ($op:expr, $form:expr, $f:ident $(, $kind:literal)?) => {{
-        // Computing the form also sets the size.
+        // The form must be computed first, because this also sets the size.
         let form = $form;
         match $op.size {
             1 => by_form!(1, form, $f $(, $kind)?),
@@ -29,8 +29,8 @@ macro_rules! by_size {
     }};
 }
 
-/// Sets the operands of an instruction with up to two, and returns its form; `None` if it has no
-/// such form.
+/// Sets the operands of an instruction with at most two operands. Returns its form, or `None` if
+/// the emulator does not support the form.
 fn form(i: &Instruction, op: &mut Op) -> Option<u8> {
     let general = |n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_gpr();
     op.b = ALWAYS_ZERO as u8;
@@ -55,7 +55,8 @@ fn form(i: &Instruction, op: &mut Op) -> Option<u8> {
     })
 }
 
-/// Sets the operands of an instruction whose source may be memory: destination, then `b`.
+/// Sets the operands of an instruction: a destination register, and a source `b` that may be in
+/// memory.
 fn unary_source(i: &Instruction, op: &mut Op, last: u32) -> Option<()> {
     let register = |n| (i.op_kind(n) == OpKind::Register && i.op_register(n).is_gpr()).then(|| i.op_register(n));
     op.destination = register(0)?.full_register().number() as u8;
@@ -69,7 +70,7 @@ fn unary_source(i: &Instruction, op: &mut Op, last: u32) -> Option<()> {
     Some(())
 }
 
-/// Returns the condition's number in the processor's encoding.
+/// Returns the number of the instruction's condition, as the processor encodes it.
 fn condition(i: &Instruction) -> Option<u8> {
     use iced_x86::ConditionCode as C;
     Some(match i.condition_code() {
@@ -93,7 +94,7 @@ fn condition(i: &Instruction) -> Option<u8> {
     })
 }
 
-/// Decodes a jump to an address in the code.
+/// Decodes a jump to an address inside the code.
 fn jump(i: &Instruction, op: &mut Op) -> Option<Run> {
     if i.op0_kind() != OpKind::NearBranch64 {
         return None;
@@ -152,7 +153,7 @@ fn movement(i: &Instruction, op: &mut Op) -> Option<Run> {
         }
         M::Bswap => {
             form(i, op)?;
-            // The 16-bit form is undefined.
+            // The result of the 16-bit form is undefined.
             if op.size < 4 {
                 return None;
             }
@@ -283,7 +284,7 @@ fn bits(i: &Instruction, op: &mut Op) -> Option<Run> {
     })
 }
 
-/// Decodes a push, pop, return, change of a flag, or an instruction without effect.
+/// Decodes a push, a pop, a return, a change of a flag, or an instruction without an effect.
 fn control(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
@@ -323,7 +324,7 @@ fn control(i: &Instruction, op: &mut Op) -> Option<Run> {
     })
 }
 
-/// Decodes an instruction that writes or copies by a condition.
+/// Decodes an instruction that writes or copies depending on a condition.
 fn conditional(i: &Instruction, op: &mut Op) -> Option<Run> {
     op.c = condition(i)?;
     if i.op_count() == 1 {
@@ -336,9 +337,9 @@ fn conditional(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(cmov)
 }
 
-/// Decodes a general-purpose instruction; `None` if it is not emulated.
+/// Decodes a general-purpose instruction. Returns `None` if the emulator does not support it.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
-    // Whether a register is the second byte of one of the first four registers.
+    // Whether a register is bits 8 to 15 of one of the first four registers.
     let high = |r: Register| matches!(r, Register::AH | Register::BH | Register::CH | Register::DH);
     if i.has_lock_prefix() || i.has_rep_prefix() || i.has_repne_prefix() {
         return None;

@@ -1,6 +1,7 @@
 //! General-purpose instructions.
 //!
-//! An operand that is a register or an immediate is `gpr[b] + immediate`; one of the two is zero.
+//! A source operand that is a register or an immediate is computed as `gpr[b] + immediate`. One of
+//! the two terms is zero.
 
 mod decode;
 
@@ -12,7 +13,7 @@ use crate::state::{AF, CF, DF, OF, PF, RSP, SF, ZF};
 
 type Step = Result<(), Trap>;
 
-/// The return address that a call pushes. It is outside guest memory.
+/// Return address that a call pushes. It is outside of guest memory.
 pub(crate) const RETURN_ADDRESS: u64 = 0x5245_5455_524e_0000;
 
 const ARITHMETIC: u64 = CF | PF | AF | ZF | SF | OF;
@@ -43,8 +44,8 @@ impl Machine<'_> {
         self.state.gpr[usize::from(r)] & ones(size)
     }
 
-    /// Writes a register as the processor does: 32-bit results clear the upper half, shorter ones
-    /// keep the other bits.
+    /// Writes a general register as the processor does. A 32-bit result clears the upper half;
+    /// shorter results keep the other bits.
     #[inline]
     pub fn set(&mut self, r: u8, size: usize, x: u64) {
         let register = &mut self.state.gpr[usize::from(r)];
@@ -108,13 +109,13 @@ impl Machine<'_> {
     }
 }
 
-/// The forms of a two-operand instruction.
+/// Forms of an instruction with two operands, by the place of the destination and the source.
 const TO_REGISTER: u8 = 0;
 const FROM_MEMORY: u8 = 1;
 const TO_MEMORY: u8 = 2;
 
-/// Numbers of the arithmetic operations: `add`, `or`, `adc`, `sbb`, `and`, `sub`, `xor`, `cmp`, as
-/// encoded. `test` is last.
+/// Numbers of the arithmetic operations, as the processor encodes them: `add`, `or`, `adc`, `sbb`,
+/// `and`, `sub`, `xor`, `cmp`. `test` has the next number.
 const CMP: u8 = 7;
 const TEST: u8 = 8;
 
@@ -125,8 +126,8 @@ fn arithmetic<const KIND: u8, const SIZE: usize>(m: &mut Machine, a: u64, b: u64
         0 | 2 => {
             let c = if KIND == 2 { m.carry() } else { 0 };
             let r = a.wrapping_add(b).wrapping_add(c) & mask;
-            // A carry occurred if the sum is below an operand, or equal to it with an incoming
-            // carry.
+            // A carry occurred if the sum is below an operand. With an incoming carry, it also
+            // occurred if the sum equals the operand.
             let carry = r < a || (c == 1 && r == a);
             (r, carry, (a ^ r) & (b ^ r))
         }
@@ -152,7 +153,7 @@ fn binary<const KIND: u8, const SIZE: usize, const FORM: u8>(m: &mut Machine, op
         FROM_MEMORY => (m.get(op.destination, SIZE), m.load_sized(m.address(op), SIZE)?),
         _ => (m.load_sized(m.address(op), SIZE)?, register),
     };
-    // A store that faults must not change the flags.
+    // The flags are saved, because a store that faults must not change them.
     let flags = m.state.flags;
     let r = arithmetic::<KIND, SIZE>(m, a, b);
     if KIND == CMP || KIND == TEST {
@@ -185,13 +186,13 @@ fn mov<const SIZE: usize, const FORM: u8>(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Reads the source of an instruction with one source, which may be memory, of `size` bytes.
+/// Reads the source operand of `size` bytes, which may be in memory.
 #[inline]
 fn source(m: &Machine, op: &Op, size: usize) -> Result<u64, Trap> {
     if op.memory_bytes > 0 { m.load_sized(m.address(op), size) } else { Ok(m.get(op.b, size)) }
 }
 
-/// Changes the destination, which may be memory.
+/// Replaces the destination, which may be in memory, by the value that `f` computes from it.
 fn modify(m: &mut Machine, op: &Op, f: impl FnOnce(&mut Machine, u64) -> u64) -> Step {
     let size = usize::from(op.size);
     if op.memory_bytes > 0 {
@@ -256,8 +257,8 @@ fn lea(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Executes `imul` with a destination register: multiplies destination and `b`, or `b` and an
-/// immediate.
+/// Executes `imul` with a destination register. It multiplies the destination and `b`, or `b` and
+/// an immediate.
 fn imul(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let b = i128::from(sign_extend(source(m, op, size)?, size));
@@ -265,8 +266,8 @@ fn imul(m: &mut Machine, op: &Op) -> Step {
     let full = i128::from(a) * b;
     let r = full as u64 & ones(size);
     let lost = full != i128::from(sign_extend(r, size));
-    // Sign, zero, adjust and parity are undefined. Present processors set them from the result,
-    // except for AF.
+    // The manual leaves the sign, zero, adjust and parity flags undefined. Current processors set
+    // all of them except AF from the result.
     m.set_flags(ARITHMETIC, result_flags(r, size) | u64::from(lost) | u64::from(lost) << 11);
     m.set(op.destination, size, r);
     Ok(())
@@ -326,7 +327,8 @@ fn divide(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Extends the sign within `rax` (`cbw`, `cwde`, `cdqe`) or into `rdx` (`cwd`, `cdq`, `cqo`).
+/// Extends the sign of a value in `rax` to a larger part of `rax` (`cbw`, `cwde`, `cdqe`), or into
+/// `rdx` (`cwd`, `cdq`, `cqo`).
 fn extend_accumulator(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     if op.c == 1 {
@@ -451,8 +453,8 @@ fn bmi(m: &mut Machine, op: &Op) -> Step {
             (if n < bits { b & ((1 << n) - 1) } else { b }, n >= bits)
         }
         6 | 7 => {
-            // The set bits of `b`, lowest first, take the lowest bits of `a` (`pdep`), or select
-            // bits of `a` for the lowest places (`pext`).
+            // The set bits of `b`, from the lowest on, receive the lowest bits of `a` (`pdep`). Or
+            // they select bits of `a`, which become the lowest bits of the result (`pext`).
             let (mut r, mut mask, mut k) = (0, b, 0);
             while mask != 0 {
                 let place = mask.trailing_zeros();
@@ -466,7 +468,7 @@ fn bmi(m: &mut Machine, op: &Op) -> Step {
         }
         _ => {
             let full = u128::from(m.get(2, size)) * u128::from(b);
-            // If both results go to one register, it keeps the high half.
+            // If both results go to the same register, it gets the high half.
             m.set(op.a, size, full as u64 & ones(size));
             m.set(op.destination, size, (full >> bits) as u64);
             return Ok(());
@@ -486,8 +488,8 @@ fn bswap(m: &mut Machine, op: &Op) -> Step {
 
 fn cmov(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
-    // The memory operand is always read, and 32-bit destinations are always extended, also if the
-    // condition is false.
+    // Even if the condition is false, the memory operand is read, and a 32-bit destination is
+    // extended.
     let x = source(m, op, size)?;
     let r = if m.condition(op.c) { x } else { m.get(op.destination, size) };
     m.set(op.destination, size, r);
