@@ -66,7 +66,7 @@ pub enum TileFault {
         byte: usize,
         /// Index of the tile.
         tile: usize,
-        /// Bytes per row.
+        /// Number of bytes per row.
         colsb: u16,
     },
     /// A tile in the operand of `ldtilecfg` that has too many rows.
@@ -91,7 +91,7 @@ pub enum TileFault {
         tile: usize,
         /// Number of rows.
         rows: u8,
-        /// Bytes per row.
+        /// Number of bytes per row.
         colsb: u16,
     },
     /// Use of a tile before `ldtilecfg` or after `tilerelease`.
@@ -117,7 +117,7 @@ pub enum TileFault {
     PartialDword {
         /// Index of the tile.
         tile: usize,
-        /// Bytes per row.
+        /// Number of bytes per row.
         colsb: usize,
     },
     /// A load or store whose start row is after the tile's last row.

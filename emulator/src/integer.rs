@@ -403,8 +403,8 @@ fn horizontal_row(i: &Instruction) -> Option<Row> {
 fn dot_row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {
-        // The manual says that masked elements of these instructions and of `vpmuldq` do not fault.
-        // On a Zen 4, they do.
+        // In the manual, masked elements of these instructions and of `vpmuldq` do not fault. On a
+        // Zen 4, they do.
         M::Vpdpbusd => three!(u32, dot::pdpbusd).whole(),
         M::Vpdpbusds => three!(u32, dot::pdpbusds).whole(),
         M::Vpdpwssd => three!(u32, dot::pdpwssd).whole(),

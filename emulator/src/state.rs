@@ -34,8 +34,8 @@ pub const ALWAYS_ZERO: usize = 16;
 /// Registers that kernels use.
 #[derive(Clone)]
 pub struct State {
-    /// General registers, in the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, and r8
-    /// to r15. The last element is [`ALWAYS_ZERO`].
+    /// General registers, in the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi and rdi. r8
+    /// to r15 follow, and then [`ALWAYS_ZERO`].
     pub gpr: [u64; 17],
     /// Flags, at the bits of the constants above.
     pub flags: u64,

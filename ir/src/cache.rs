@@ -35,13 +35,13 @@ use crate::plan::KEY_LANES;
 use crate::state::STATES;
 
 const LANES: usize = KEY_LANES as usize;
-/// Bytes of an `f16`.
+/// Number of bytes of an `f16`.
 const HALF: usize = 2;
 
 /// Integer codes of a block format that a KV cache can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codes {
-    /// Elements of a block.
+    /// Number of elements of a block.
     pub len: usize,
     /// The smallest integer.
     pub least: i32,
@@ -135,7 +135,7 @@ pub fn round(format: Format, row: &mut [f32]) {
 pub struct CachedHead<'a> {
     /// Format of the elements.
     pub format: Format,
-    /// Elements of the head's key or value at one position.
+    /// Number of elements of the head's key or value at one position.
     pub width: usize,
     /// Whether the bytes hold keys; otherwise they hold values.
     pub keys: bool,

@@ -43,7 +43,7 @@ pub use digits::Digits;
 pub use grids::Grid;
 use grids::{HighBits, Index, Signs};
 
-/// Elements in a K-quant super-block (ggml `QK_K`).
+/// Number of elements in a K-quant super-block (ggml `QK_K`).
 pub const K_BLOCK: usize = 256;
 /// Columns of a sub-block. Packed blocks, and the indices of a grid, are stored sub-block by
 /// sub-block.
@@ -129,7 +129,7 @@ pub struct FormatRow {
     /// Tensor type id in a GGUF file. `None` for formats that do not appear in GGUF files: packed
     /// formats and formats of activations.
     pub gguf_id: Option<u32>,
-    /// Elements in a block.
+    /// Number of elements in a block.
     pub block_len: usize,
     /// Bytes in a block. In packed formats, the block's bytes divided by its number of rows.
     pub block_bytes: usize,

@@ -1,5 +1,5 @@
-//! Tests tiles against the processor manual. A model implements its pseudocode with flat bytes and
-//! plain loops.
+//! Tests tiles against the processor manual. [`Model`] implements the manual's pseudocode with flat
+//! bytes and plain loops.
 
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_emulator::amx::{self, TileFault, TileOp, TileProduct, TileShape, Tiles};
@@ -20,7 +20,7 @@ pub const PRODUCTS: [TileProduct; 6] = [
     TileProduct::F16,
 ];
 
-/// The manual's state: `tilecfg` and 8 tiles of 1024 bytes.
+/// State that the manual's pseudocode uses: `tilecfg`, and 8 tiles of 1024 bytes.
 #[derive(Clone)]
 pub struct Model {
     pub rows: [usize; 8],
@@ -29,12 +29,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// Makes tiles with these shapes, all zero.
+    /// Returns a model whose tiles have these shapes (rows, bytes per row) and are all zero.
     pub fn new(shapes: [(usize, usize); 8]) -> Model {
         Model { rows: shapes.map(|s| s.0), colsb: shapes.map(|s| s.1), tile: [[0; 1024]; 8] }
     }
 
-    /// Returns the configuration for `ldtilecfg`.
+    /// Returns the operand of `ldtilecfg` for these shapes.
     pub fn config(&self) -> [u8; 64] {
         let mut config = [0; 64];
         config[0] = 1;
@@ -68,7 +68,7 @@ impl Model {
         self.tile[tile][64 * row..].fill(0);
     }
 
-    /// Executes `TILELOADD` from a buffer: row `r` at `start + r · stride`.
+    /// Executes `TILELOADD` from a buffer. Row `r` is at offset `start + r · stride`.
     pub fn load(&mut self, tile: usize, buffer: &[u8], start: isize, stride: isize) {
         for row in 0..self.rows[tile] {
             let at = (start + row as isize * stride) as usize;
@@ -79,7 +79,7 @@ impl Model {
         self.zero_upper_rows(tile, self.rows[tile]);
     }
 
-    /// Executes `TILESTORED`.
+    /// Executes `TILESTORED` to a buffer. Row `r` is at offset `start + r · stride`.
     pub fn store(&self, tile: usize, buffer: &mut [u8], start: isize, stride: isize) {
         for row in 0..self.rows[tile] {
             for i in 0..self.colsb[tile] {
@@ -88,7 +88,7 @@ impl Model {
         }
     }
 
-    /// Executes `TDP…`.
+    /// Executes a tile product, one of the instructions `TDP…`.
     pub fn multiply(&mut self, product: TileProduct, c: usize, a: usize, b: usize) {
         for m in 0..self.rows[c] {
             let row: Vec<u32> = match product {
@@ -135,7 +135,7 @@ impl Model {
     }
 }
 
-/// Converts the value to single precision. A NaN keeps sign and payload.
+/// Converts half precision to single precision. A NaN keeps its sign and payload.
 fn half_to_single(bits: u16) -> u32 {
     let sign = u32::from(bits >> 15) << 31;
     match (bits >> 10 & 0x1f, bits & 0x3ff) {
@@ -168,7 +168,7 @@ pub fn operand(random: &mut Random, product: TileProduct, bytes: usize) -> Vec<u
     }
 }
 
-/// Returns bytes of sums with few NaN and infinities, which would hide other errors.
+/// Returns bytes of sums. They have few NaN and infinities, because these would hide other errors.
 pub fn sums(random: &mut Random, product: TileProduct, bytes: usize) -> Vec<u8> {
     let one = |random: &mut Random| match product {
         TileProduct::Bf16 | TileProduct::F16 => single(random),
@@ -189,7 +189,8 @@ fn tile_products_of_every_shape_match_the_manual() {
     let mut random = Random::new(0x0061_6d78);
     for rows in 1..=16 {
         for inner in 1..=16 {
-            // All widths occur, but not in combination with all rows and inner sizes.
+            // All numbers of columns occur, but not in combination with all rows and inner
+            // dimensions.
             let columns = 1 + (5 * rows + 3 * inner) % 16;
             for product in PRODUCTS {
                 let mut shapes = [(16, 64); 8];
@@ -213,8 +214,8 @@ fn tile_products_of_every_shape_match_the_manual() {
     }
 }
 
-/// Tests products of one doubleword each, with every pair of bytes at every position and with all
-/// signednesses.
+/// Tests products of one doubleword each: every pair of bytes, at every position, with all four
+/// combinations of signedness.
 #[test]
 fn all_byte_pairs_multiply_with_correct_signedness() {
     let value = |byte: usize, signed: bool| if signed { byte as u8 as i8 as i32 } else { byte as i32 };
@@ -224,8 +225,8 @@ fn all_byte_pairs_multiply_with_correct_signedness() {
         (TileProduct::UnsignedSigned, false, true),
         (TileProduct::UnsignedUnsigned, false, false),
     ];
-    // Row m of the first factor has byte 16 · i + m at one of four positions, and column n of the
-    // second 16 · j + n.
+    // Row m of the first factor has the byte 16 · i + m at one of four positions. Column n of the
+    // second factor has the byte 16 · j + n at the same position.
     let mut model = Model::new([(16, 64), (16, 4), (1, 64), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)]);
     for (product, signed_a, signed_b) in cases {
         for (i, j) in (0..16).flat_map(|i| (0..16).map(move |j| (i, j))) {
@@ -262,15 +263,16 @@ fn loads_and_stores_follow_base_and_stride() {
                 let mut bytes: Vec<u8> = (0..memory_size).map(|_| random.bits() as u8).collect();
                 let mut right = bytes.clone();
                 let start = if stride < 0 { 3200 } else { 17 };
-                // The load clears the tile's old content, also in rows and columns outside of the
-                // shape.
+                // The load must replace the tile's whole content, including rows and columns
+                // outside of the shape.
                 model.load(3, &bytes, start, stride);
                 let mut memory = Memory::new();
                 let at = memory.map(Slice::write("buffer", &mut bytes)).unwrap();
                 let address = at + start as u64;
                 amx::execute(&TileOp::Load { tile: 3 }, &mut tiles, &mut memory, address, stride as u64).unwrap();
                 assert_same(&tiles, &model, &format!("load {rows}×{colsb}, stride {stride}"));
-                // The store uses another address and another stride, so that rows overlap.
+                // The store has another address and a shorter stride than the load, so that rows
+                // overlap.
                 amx::execute(&TileOp::Store { tile: 3 }, &mut tiles, &mut memory, address + 5, (stride / 2) as u64)
                     .unwrap();
                 drop(memory);
@@ -298,14 +300,15 @@ fn faulting_tile_load_records_row_and_can_resume() {
     }
     assert_eq!(tiles.bytes(0).unwrap()[6], [7; 64]);
     assert_eq!(tiles.bytes(0).unwrap()[7], [0; 64]);
-    // With this start row, only the last row is read: the buffer has no other.
+    // The buffer has only one row. With this start row, the load reads only the last row of the
+    // tile.
     let mut memory = Memory::new();
     let at = memory.map(Slice::read("last row", &[9; 64])).unwrap();
     amx::execute(&TileOp::Load { tile: 0 }, &mut tiles, &mut memory, at.wrapping_sub(64 * 7), 64).unwrap();
     assert_eq!(tiles.bytes(0).unwrap()[7], [9; 64]);
     assert_eq!(tiles.store_config()[1], 0);
 
-    // A store also continues at the start row, and earlier rows in memory do not change.
+    // A store also continues at the start row. Memory of earlier rows must not change.
     let mut out = [0; 100];
     let mut memory = Memory::new();
     let at = memory.map(Slice::write("out", &mut out)).unwrap();
@@ -315,7 +318,7 @@ fn faulting_tile_load_records_row_and_can_resume() {
     drop(memory);
     assert_eq!((out[63], out[64]), (1, 0));
 
-    // A product resets the start row, and so does tilezero.
+    // A product and `tilezero` each reset the start row.
     tiles.zero(1).unwrap();
     assert_eq!(tiles.store_config()[1], 0);
 }
@@ -332,7 +335,7 @@ fn configurations_are_loaded_stored_and_released() {
     assert!(!tiles.is_init());
     assert_eq!(tiles.store_config(), config);
     assert_eq!((tiles.shape(3), tiles.shape(2)), (Some(TileShape { rows: 3, colsb: 12 }), None));
-    // The instruction tilezero accepts any shape; loads do not.
+    // `tilezero` accepts tiles of any shape; loads do not.
     tiles.zero(6).unwrap();
     config[1] = 0;
     assert_eq!(tiles.store_config(), config);
@@ -351,7 +354,7 @@ fn configurations_are_loaded_stored_and_released() {
     tiles.load_config(&bad).unwrap_err();
     assert_same(&tiles, &model, "refused");
 
-    // Palette 0 releases the tiles, for any values of other bytes, and so does tilerelease.
+    // Palette 0 releases the tiles, for any values of the other bytes. `tilerelease` does too.
     for by_palette in [true, false] {
         let mut tiles = tiles.clone();
         if by_palette {
@@ -401,7 +404,7 @@ fn invalid_tile_configurations_are_refused() {
         );
         assert_eq!(refused(|c| c[at_rows] = 0), TileFault::HalfConfigured { byte: at_rows, tile, rows: 0, colsb: 64 });
     }
-    // Every size inside the limits is accepted.
+    // Every size up to the limits is accepted.
     for rows in 1..=16 {
         for colsb in 1..=64 {
             configured(&Model::new([(rows, colsb); 8]));
@@ -438,7 +441,7 @@ fn tiles_that_are_not_configured_fault() {
         };
         assert_eq!(reason(Tiles::default()), TileFault::NotConfigured { tile: first }.to_string(), "{op:?}");
     }
-    // Palette 1 does not have this tile.
+    // Palette 1 has only tiles 0 to 7.
     assert_eq!(partly.clone().zero(8), Err(TileFault::NoSuchTile { tile: 8 }));
 }
 
@@ -470,14 +473,14 @@ fn shapes_that_do_not_fit_fault() {
             assert_eq!(trap.to_string(), TileFault::PartialDword { tile: 2, colsb: 8 + odd }.to_string());
         }
     }
-    // The same tile twice is rejected, even if the shapes match.
+    // A product that names one tile twice is rejected, even if the shapes match.
     let mut tiles = configured(&Model::new([(16, 64); 8]));
     for product in PRODUCTS {
         assert_eq!(tiles.multiply(product, 1, 1, 2), Err(TileFault::SameTile { tile: 1 }));
         assert_eq!(tiles.multiply(product, 1, 2, 1), Err(TileFault::SameTile { tile: 1 }));
         assert_eq!(tiles.multiply(product, 1, 2, 2), Err(TileFault::SameTile { tile: 2 }));
     }
-    // The start row lies after the last row.
+    // The start row is after the tile's last row.
     let mut config = Model::new([(5, 8); 8]).config();
     config[1] = 5;
     tiles.load_config(&config).unwrap();
@@ -487,7 +490,8 @@ fn shapes_that_do_not_fit_fault() {
     }
 }
 
-/// Encodes instructions, after loads of the call's buffer addresses into rax, rcx, rdx and r8.
+/// Returns a program of these instructions. It first loads the addresses of the call's buffers into
+/// rax, rcx, rdx and r8.
 fn encoded(instructions: &[Instruction]) -> Program {
     let mut encoder = Encoder::new(64);
     let buffers = [Register::RAX, Register::RCX, Register::RDX, Register::R8].into_iter().enumerate().map(|(n, to)| {
@@ -506,8 +510,8 @@ fn tile_memory(base: Register, index: Register, scale: u32, displacement: i64) -
     MemoryOperand::new(base, index, scale, displacement, 8, false, Register::None)
 }
 
-/// Tests the encodings of the instructions: the order of operands, strides with every scale, a
-/// displacement, and no index.
+/// Tests encodings of tile instructions: the order of operands, strides with every scale, a
+/// displacement, and no index register.
 #[test]
 fn encoded_tile_instructions_match_the_manual() {
     use Register::{R8, R9, RAX, RCX, RDX, TMM1, TMM3, TMM6};
@@ -523,9 +527,10 @@ fn encoded_tile_instructions_match_the_manual() {
     for (product, code) in PRODUCTS.into_iter().zip(codes) {
         for scale in [1u32, 2, 4, 8] {
             let stride = 128 / i64::from(scale) * if scale == 2 { -1 } else { 1 };
-            // A negative stride starts at the last row.
+            // With a negative stride, the first address is that of the last row.
             let start = if stride < 0 { 15 * 128 } else { 0 };
-            // tmm6 (5×12) += tmm1 (5×28) · tmm3 (7×12): shapes and values distinguish the operands.
+            // The product is tmm6 (5×12) += tmm1 (5×28) · tmm3 (7×12). Its shapes and values show
+            // whether operands are exchanged.
             let shapes = [(0, 0), (5, 28), (0, 0), (7, 12), (0, 0), (0, 0), (5, 12), (0, 0)];
             let mut model = Model::new(shapes);
             let (a, b) = (operand(&mut random, product, 2048), operand(&mut random, product, 2048));

@@ -1,12 +1,13 @@
-//! Runs a function in its own process, so that a signal is a result and does not end the tests.
+//! Calls of a function in its own process. A signal that ends it is then a result, and does not end
+//! the tests.
 //!
-//! The process is a fork: it has the same memory, and the permission to use tiles. Outputs of the
-//! function are in [`Shared`] memory.
+//! The process is a fork, so it has the same memory and the same permission to use tiles. The
+//! function must write its outputs to [`Shared`] memory.
 
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
 
-/// The signal that ended a function.
+/// Signal that ended the process of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(pub i32);
 
@@ -40,7 +41,7 @@ impl Drop for Shared {
     }
 }
 
-/// Machine code of a function that takes pointers to buffers, with the signature of kernels.
+/// Machine code of a function with the signature of kernels, which takes pointers to buffers.
 pub struct Function(ExecutableBuffer);
 
 impl Function {
@@ -51,7 +52,8 @@ impl Function {
         Function(memory.make_exec().unwrap())
     }
 
-    /// Calls the function with these pointers. Returns the signal that ended it.
+    /// Calls the function with these pointers in a new process. Returns the signal that ended the
+    /// process.
     ///
     /// # Safety
     /// This CPU must have the instructions. Wrong accesses harm only the child, except in
@@ -103,8 +105,8 @@ fn isolated_call_returns_output_or_signal() {
     assert_eq!(shared.bytes()[..4], [7, 0, 0, 0]);
     // ud2
     assert_eq!(call(&[0x0f, 0x0b], &mut shared), Err(Signal(libc::SIGILL)));
-    // xor eax, eax; dec rax; shr rax, 1; mov eax, [rax]: a non-canonical address. It causes #GP, as
-    // a wrong configuration does.
+    // xor eax, eax; dec rax; shr rax, 1; mov eax, [rax]. The load has a non-canonical address,
+    // which causes #GP, as an invalid tile configuration does.
     let wild = [0x31, 0xc0, 0x48, 0xff, 0xc8, 0x48, 0xd1, 0xe8, 0x8b, 0x00, 0xc3];
     assert_eq!(call(&wild, &mut shared), Err(Signal(libc::SIGSEGV)));
 }

@@ -1,8 +1,10 @@
-//! Vector instructions with random operands, written to a file that Bochs checks one by one.
+//! Tests of vector instructions with random operands. The results are written to a file, which
+//! Bochs checks instruction by instruction.
 //!
-//! Bochs is another emulator, which supports AVX-512 without VNNI, BF16 and FP16. It is available
-//! as a Python package, and is not a dependency. `bochs/judge.py` explains how to install it.
-//! `IXC_BOCHS` names the Python to run it with; without it, the test prints that it did not run.
+//! Bochs is another emulator, which supports AVX-512 without VNNI, BF16 and FP16. It is a Python
+//! package, and not a dependency of this test. `bochs/judge.py` explains how to install it.
+//! `IXC_BOCHS` names the Python interpreter that runs it. Without this variable, the test prints
+//! that it did not run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,14 +17,14 @@ use ixc_targets::{Feature, Features};
 use crate::function::{self, Function, PAGE, Page};
 use ixc_testing::tools::{BOCHS, InstalledTool};
 
-/// Number of tries of each instruction.
+/// Number of random operands for each instruction.
 const TRIES: u64 = 8;
 
 fn all_features() -> Features {
     Features::from_list(Feature::ALL)
 }
 
-/// Returns the emulator's result, or `None` if it does not know the instruction.
+/// Returns the emulator's result, or `None` if it does not support the instruction.
 pub fn emulate(function: &Function, input: &Page) -> Option<Page> {
     let program = Program::new(&function.bytes, function.bytes.len(), all_features()).ok()?;
     let mut output = Page([0; PAGE]);
@@ -31,8 +33,8 @@ pub fn emulate(function: &Function, input: &Page) -> Option<Page> {
     Some(output)
 }
 
-/// Calls `check` for every form of every code that the emulator supports and whose features are
-/// selected.
+/// Calls `check` for random forms of each instruction that the emulator supports and whose features
+/// `wanted` selects.
 fn each(wanted: impl Fn(CpuidFeature) -> bool, mut check: impl FnMut(Function, Page, Page)) {
     for code in function::codes().filter(|code| code.cpuid_features().iter().all(|f| wanted(*f))) {
         let mut random = Random::new(code as u64);
@@ -46,11 +48,12 @@ fn each(wanted: impl Fn(CpuidFeature) -> bool, mut check: impl FnMut(Function, P
     }
 }
 
-/// Forms that Bochs gets wrong: a Zen 4 agrees with the emulator. Bochs masks the first by
-/// quadwords instead of bytes. It ignores or refuses W1 of the others.
+/// Instructions that Bochs executes wrongly; a Zen 4 agrees with the emulator. Bochs masks the
+/// first one by quadwords instead of bytes. It ignores or rejects W1 of the others.
 const WRONG_IN_BOCHS: [&str; 3] = ["EVEX_Vpmultishiftqb_", "EVEX_Vextractps_r64m32_", "EVEX_Vpinsrb_xmm_xmm_r64m8_"];
 
-/// Whether Bochs' newest AVX-512 model, Cannon Lake, has a feature that the emulator supports.
+/// Whether Cannon Lake, the newest AVX-512 model of Bochs, has this feature. Only features that the
+/// emulator supports are listed.
 fn bochs_has(feature: CpuidFeature) -> bool {
     use CpuidFeature as F;
     matches!(

@@ -1,4 +1,5 @@
-//! Deliberate bugs that a processor would not report, one of each kind, and the expected faults.
+//! Tests of deliberate bugs that a processor would not report. There is one of each kind, with the
+//! expected fault.
 
 use iced_x86::Register::{
     EAX, ECX, EDX, K1, K2, K3, R8, R9, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP, TMM0, TMM1,
@@ -52,14 +53,13 @@ fn encode(code: &[Instruction]) -> Vec<u8> {
     BlockEncoder::encode(64, block, BlockEncoderOptions::NONE).unwrap().code_buffer
 }
 
-/// Returns code that loads the pointer of the first buffer into `rax`, and of the second into
-/// `rcx`.
+/// Returns code that loads the pointers to the first and the second buffer into `rax` and `rcx`.
 fn pointers() -> Vec<Instruction> {
     vec![load(Code::Mov_r64_rm64, RAX, at(RDI, 0)), load(Code::Mov_r64_rm64, RCX, at(RDI, 8))]
 }
 
-/// Runs code and a return for the widest target. It has two buffers of 64 bytes: `x`, which is
-/// read-only, and `y`.
+/// Runs the code and a return, for the target with the widest vectors. The call has two buffers of
+/// 64 bytes: `x`, which is read-only, and `y`. Returns the contents of `y`.
 fn run(code: &[Instruction]) -> Result<[u8; 64], Fault> {
     let code = [&pointers()[..], code, &[op(Code::Retnq)]].concat();
     run_exactly(&code)
@@ -91,7 +91,7 @@ fn clean() -> Instruction {
     op(Code::VEX_Vzeroupper)
 }
 
-/// Returns code that sets `k1` to the low bits.
+/// Returns code that sets `k1` to these bits.
 fn mask(bits: u32) -> [Instruction; 2] {
     [Instruction::with2(Code::Mov_r32_imm32, EDX, bits).unwrap(), op2(Code::VEX_Kmovd_kr_r32, K1, EDX)]
 }
@@ -117,7 +117,7 @@ fn out_of_bounds_load_is_reported() {
     assert!(matches!(dims, FaultKind::OutOfBounds { buffer, offset: 16, .. } if buffer == "the dims"));
     let pointers = fault(&[load(Code::Mov_r64_rm64, RDX, at(RDI, 16))]);
     assert!(matches!(pointers, FaultKind::OutOfBounds { offset: 16, .. }));
-    // The load reads the caller's frame.
+    // This load reads the caller's stack frame.
     let above = fault(&[load(Code::Mov_r64_rm64, RDX, at(RSP, 8))]);
     assert!(matches!(above, FaultKind::OutOfBounds { buffer, .. } if buffer == "stack"));
 }
@@ -160,7 +160,7 @@ fn elements_that_are_masked_away_are_not_loaded() {
     broadcast.set_is_broadcast(true);
     with(0, broadcast).unwrap();
     assert!(with(1, broadcast).is_err());
-    // Instructions that move elements read memory as a whole, including masked elements.
+    // Instructions that move elements read their whole memory operand, including masked elements.
     let permute = Instruction::with3(Code::EVEX_Vpermd_zmm_k1z_zmm_zmmm512b32, ZMM0, ZMM0, at(RAX, 4)).unwrap();
     assert!(run(&[&mask(0)[..], &[zero, zeroing(permute, K1), clean()]].concat()).is_err());
 }
@@ -173,7 +173,8 @@ fn clobbered_callee_saved_state_is_a_fault() {
         assert!(matches!(kind, FaultKind::CalleeSaved { register, found: 5, .. } if register == name), "{kind:?}");
         run(&[op1(Code::Push_r64, register), clobber, op1(Code::Pop_r64, register)]).unwrap();
     }
-    // The stack pointer moves. In the second case, a return address is still found.
+    // The stack pointer is wrong at the return. In the second case, the stack still has a return
+    // address there.
     let lower = [op1(Code::Push_r64, RAX)];
     assert!(matches!(fault(&lower), FaultKind::ReturnAddress { .. }));
     let copied = [load(Code::Mov_r64_rm64, RDX, at(RSP, 0)), op1(Code::Push_r64, RDX)];
@@ -189,13 +190,13 @@ fn dirty_upper_halves_at_return_are_a_fault() {
     run(&[low]).unwrap();
     assert_eq!(fault(&[load(LOAD, YMM1, at(RAX, 0))]), FaultKind::DirtyUpper);
     assert_eq!(fault(&[load(LOAD_512, ZMM1, at(RAX, 0))]), FaultKind::DirtyUpper);
-    // Registers that legacy instructions cannot name are never dirty.
+    // Registers 16 to 31, which legacy instructions cannot use, do not count as dirty.
     run(&[load(LOAD_512, ZMM17, at(RAX, 0))]).unwrap();
 }
 
 #[test]
 fn unreleased_tiles_are_a_fault() {
-    // The configuration is on the stack: palette 1, tile 0 with 16 rows of 64 bytes.
+    // The stack contains a tile configuration: palette 1, and tile 0 with 16 rows of 64 bytes.
     let immediate = |place: i64, value: u32| Instruction::with2(Code::Mov_rm32_imm32, at(RSP, place), value).unwrap();
     let mut code = vec![Instruction::with2(Code::Sub_rm64_imm8, RSP, 72).unwrap()];
     code.extend((0..16).map(|i| immediate(4 * i, [1, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0][i as usize])));
@@ -230,7 +231,7 @@ fn instructions_outside_the_target_are_refused() {
     assert_eq!(of(dot, Target::AVX512), refused("vpdpbusd zmm0,zmm1,zmm2", Feature::Avx512vnni));
     let tile = op3(Code::VEX_Tdpfp16ps_tmm_tmm_tmm, TMM0, TMM1, TMM2);
     assert_eq!(of(tile, Target::AMX), refused("tdpfp16ps tmm0,tmm1,tmm2", Feature::AmxFp16));
-    // The target table does not have this feature.
+    // The target table does not list the feature of this instruction.
     let conflict = op2(Code::EVEX_Vpconflictd_zmm_k1z_zmmm512b32, ZMM0, ZMM1);
     assert!(matches!(of(conflict, Target::AMX), Err((_, FaultKind::Feature { known: None, .. }))));
     let bytes = encode(&[op3(Code::VEX_Vaddps_ymm_ymm_ymmm256, YMM0, YMM1, YMM2)]);
@@ -256,7 +257,7 @@ fn undefined_registers_are_not_read() {
     let multiply = op2(Code::Imul_r64_rm64, RAX, RAX);
     let branch = |code| Instruction::with_branch(code, 0).unwrap();
     assert_eq!(fault(&[multiply, branch(Code::Je_rel8_64)]), undefined("the flag zf"));
-    // The idioms for zero and all ones accept undefined sources.
+    // Sources of idioms for zero and for all ones may be undefined.
     let ones = |code| Instruction::with4(code, ZMM3, ZMM3, ZMM3, 0xffu32).unwrap();
     run(&[
         op3(Code::VEX_Vpxor_xmm_xmm_xmmm128, XMM1, XMM1, XMM1),
@@ -281,7 +282,7 @@ fn misaligned_aligned_accesses_are_a_fault() {
     let kind = fault(&[load(aligned, XMM0, at(RSP, 0)), clean()]);
     assert!(matches!(kind, FaultKind::Misaligned { bytes: 16, alignment: 16, .. }), "{kind}");
     run(&[load(aligned, XMM0, at(RSP, -8)), clean()]).unwrap();
-    // Legacy instructions require alignment of all 16 bytes.
+    // Legacy instructions require an aligned memory operand of 16 bytes.
     let legacy = Instruction::with2(Code::Paddd_xmm_xmmm128, XMM0, at(RSP, 0)).unwrap();
     let kind = fault(&[load(Code::VEX_Vmovups_xmm_xmmm128, XMM0, at(RAX, 0)), legacy]);
     assert!(matches!(kind, FaultKind::Misaligned { .. }), "{kind}");
@@ -296,18 +297,18 @@ fn the_stack_is_used_down_to_the_red_zone() {
 
 #[test]
 fn jumps_outside_the_code_are_a_fault() {
-    // The loop has no end.
+    // This loop never ends.
     let mut label = op(Code::Nopd);
     label.set_ip(0x100);
     let back = Instruction::with_branch(Code::Jmp_rel8_64, 0x100).unwrap();
     assert_eq!(run_exactly(&[label, back]).unwrap_err().kind, FaultKind::StepLimit { limit: 1000 });
     assert_eq!(run_exactly(&[op2(Code::Mov_r64_rm64, RAX, RDI)]).unwrap_err().kind, FaultKind::End);
     let features = Target::AVX2.features();
-    // The jmp goes into the middle of a mov.
+    // The `jmp` goes to an offset inside of a `mov`.
     let middle = [0xeb, 0x01, 0xb8, 0, 0, 0, 0, 0xc3];
     let kind = Program::new(&middle, middle.len(), features).map(|_| ()).unwrap_err().kind;
     assert_eq!(kind, FaultKind::Branch { target: 3 });
-    // The bytes are not an instruction, or one that kernels may not have.
+    // `ud2`, which kernels must not use, and then bytes that are not a whole instruction.
     let fault = Program::new(&[0x90, 0x0f, 0x0b], 3, features).map(|_| ()).unwrap_err();
     assert_eq!((fault.offset, fault.kind.clone()), (Some(1), FaultKind::Unknown { bytes: "0f 0b".into() }));
     assert_eq!(fault.to_string(), "0x0001 `ud2`: unknown instruction, bytes 0f 0b");

@@ -1,4 +1,4 @@
-//! Compiled kernels run in the emulator, compared with the interpreter.
+//! Tests of compiled kernels: the emulator's results are compared with those of the interpreter.
 
 use ixc_codegen::x64::{self, CompiledKernel, X64Error};
 use ixc_emulator::{Program, Slice};
@@ -6,12 +6,13 @@ use ixc_ir::kernel::{BufferKind, Kernel, Op, interpret};
 use ixc_targets::Target;
 use ixc_testing::random_kernels::{KernelOptions, random_buffers, random_dims, random_kernel_with};
 
-/// The first seed.
+/// First seed of the random kernels.
 const SEED: u64 = 0x71e5;
-/// Number of seeds.
+/// Number of random kernels.
 const KERNELS: u64 = 200;
 
-/// Makes a random kernel of all ops that the target supports, compiles it and decodes its code.
+/// Generates a random kernel with all ops that the target supports, compiles it and decodes its
+/// code.
 fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
     let widest = target.isa().vector_bytes;
     let everything = KernelOptions { widest, tiles: target.isa().tile_registers > 0, has: |_| true };
@@ -22,8 +23,8 @@ fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
     };
     let mut kernel = random_kernel_with(seed, everything);
     let compiled = match x64::compile(&kernel, target) {
-        // Several random tiles are live at once and are used several times, so the target's eight
-        // registers may not suffice.
+        // A random kernel has several tiles that are live at once and used several times. The
+        // target's eight tile registers may not suffice.
         Err(
             X64Error::NoLowering { .. }
             | X64Error::Unsupported { .. }

@@ -1,6 +1,6 @@
-//! Tests encoded FP16 and AVX-VNNI instructions, which few CPUs have, against the manual's
-//! Operation sections: operands, masks, broadcast, rounding, and unchanged bytes of the
-//! destination.
+//! Tests encoded FP16 and AVX-VNNI instructions, which few CPUs have. The expected results follow
+//! the manual's Operation sections: operands, masks, broadcast, rounding, and unchanged bytes of
+//! the destination.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +17,14 @@ use crate::half::{
 };
 use crate::manual::reference_vnni;
 
-/// Number of tries of each instruction.
+/// Number of random operands for each instruction.
 const TRIES: usize = 60;
-/// Number of instructions.
+/// Expected number of FP16 instructions.
 const FP16_CODES: usize = 193;
 const VNNI_CODES: usize = 8;
 
-/// FP16 instructions that are not emulated: approximations, complex numbers, and others without use
-/// in kernels.
+/// FP16 instructions that are not emulated: approximations, complex numbers, and other instructions
+/// that kernels do not use.
 #[rustfmt::skip]
 const NOT_EMULATED: &[&str] = &[
     "vfcmaddcph", "vfcmaddcsh", "vfcmulcph", "vfcmulcsh", "vfmaddcph", "vfmaddcsh", "vfmulcph", "vfmulcsh", "vfpclassph",
@@ -34,22 +34,23 @@ const NOT_EMULATED: &[&str] = &[
 
 type Lane<'a> = Box<dyn Fn(usize, u64, u64, u64) -> u64 + 'a>;
 
-/// The meaning of an instruction.
+/// Effect of an instruction.
 enum Meaning<'a> {
-    /// Computes `f(lane, destination, a, b)`. The numbers are the bytes of a result element and of
-    /// a source element. A single source is `b`.
+    /// Each lane of the result is `f(lane, destination, a, b)`. The numbers are the bytes of a
+    /// result element and of a source element. If there is only one source, it is `b`.
     Packed(usize, usize, Lane<'a>),
-    /// Computes the lowest lane in the same way; the other bytes of the low 128 bits come from `a`.
+    /// The lowest lane is computed as in `Packed`. The other bytes of the low 128 bits come from
+    /// `a`.
     Scalar(usize, usize, Lane<'a>),
-    /// Computes the lowest lane in the same way, but the other bytes do not change.
+    /// The lowest lane is computed as in `Packed`. The other bytes do not change.
     ScalarKept(Lane<'a>),
-    /// Computes mask bits.
+    /// The result is a mask.
     Mask(bool, u8),
-    /// Writes a general register.
+    /// The result is written to a general register.
     General(Box<dyn Fn(u64) -> u64 + 'a>),
-    /// Sets ZF and CF.
+    /// The flags ZF and CF are set.
     Flags,
-    /// Writes only the low word, masked if there is a mask.
+    /// Only the low word is written, subject to the mask if there is one.
     Word,
 }
 
@@ -86,7 +87,7 @@ fn meaning(i: &Instruction) -> Option<Meaning<'static>> {
         Meaning::General(Box::new(move |x| reference_to_integer(x as u16, rounding, bits, signed)))
     };
     let from_general = |is_signed: bool| {
-        // The width is that of the register or of the memory operand.
+        // The width of the integer is that of the register or of the memory operand.
         let register = i.op2_register();
         let bytes = match i.op2_kind() {
             OpKind::Memory => i.memory_size().size(),
@@ -127,8 +128,8 @@ fn meaning(i: &Instruction) -> Option<Meaning<'static>> {
         M::Vcmpsh => Meaning::Mask(false, imm),
         M::Vcomish | M::Vucomish => Meaning::Flags,
         M::Vmovw => Meaning::Word,
-        // From memory, the other bytes are zero. Between registers, they come from the second
-        // operand. A store has none.
+        // In a load, the other bytes of the result are zero. Between registers, they come from the
+        // second operand. A store writes no other bytes.
         M::Vmovsh if i.op_count() == 3 => Scalar(2, 2, Box::new(|_, _, _, b| b)),
         M::Vmovsh => Meaning::Word,
         M::Vcvtph2psx => Packed(4, 2, Box::new(|_, _, _, b| reference_to_f32(b as u16).into())),
@@ -170,7 +171,7 @@ fn meaning(i: &Instruction) -> Option<Meaning<'static>> {
     })
 }
 
-/// Returns the meaning of a fused multiply-add by its name:
+/// Returns the effect of a fused multiply-add, from its name:
 /// `VF[N]M(ADD|SUB|ADDSUB|SUBADD)(132|213|231)(PH|SH)`.
 fn fused(i: &Instruction, rounding: Rounding) -> Option<(Lane<'static>, bool)> {
     let name = format!("{:?}", i.mnemonic()).to_lowercase();
@@ -183,7 +184,7 @@ fn fused(i: &Instruction, rounding: Rounding) -> Option<(Lane<'static>, bool)> {
     let (what, order) = rest.split_at(order);
     let (order, kind) = order.split_at(3);
     let order = order.to_string();
-    // Whether the addend is subtracted, for even and for odd lanes.
+    // Whether the addend is subtracted in even lanes, and in odd lanes.
     let subtract = match what {
         "add" => [false, false],
         "sub" => [true, true],
@@ -205,7 +206,7 @@ fn fused(i: &Instruction, rounding: Rounding) -> Option<(Lane<'static>, bool)> {
     Some((Box::new(f), kind == "sh"))
 }
 
-/// The operands of a function's instruction, from its input page.
+/// Values of the operands of a function's instruction, in its input page.
 struct Operands<'a> {
     i: &'a Instruction,
     page: &'a [u8],
@@ -251,7 +252,8 @@ fn set(bytes: &mut [u8], size: usize, n: usize, x: u64) {
     bytes[size * n..size * (n + 1)].copy_from_slice(&x.to_le_bytes()[..size]);
 }
 
-/// Returns the number of bits of the last source from the code's name, `xmmm64b16` or `zmm`.
+/// Returns the number of bits of the last source. The code's name contains it, as in `xmmm64b16` or
+/// `zmm`.
 fn source_bits(function: &Function) -> usize {
     let name = format!("{:?}", function.code);
     let source = name.split('_').rfind(|part| part.contains("mm") && !part.starts_with("imm")).unwrap();
@@ -316,7 +318,8 @@ fn check(function: &Function, input: &Page, output: &Page) -> Result<(), String>
             let mut right = vec![0; 64];
             let result = match mask & 1 == 1 {
                 true => element(&b, 2, 0),
-                // Memory that is written is zero at first.
+                // With zeroing, the old value counts as zero. Memory of the output page is zero
+                // before the call.
                 false if i.zeroing_masking() || i.op0_kind() == OpKind::Memory => 0,
                 false => element(&operands.bytes(0), 2, 0),
             };
@@ -331,7 +334,7 @@ fn check(function: &Function, input: &Page, output: &Page) -> Result<(), String>
             }
         }
         Meaning::Flags => {
-            // In this form, `a` and `b` are the first and the second operand.
+            // For this kind of instruction, `a` and `b` are the first and the second operand.
             let (a, b) = (element(&operands.bytes(0), 2, 0) as u16, element(&b, 2, 0) as u16);
             let unordered = reference_compare(a, b, 3);
             let right = [unordered || reference_compare(a, b, 0), unordered || reference_compare(a, b, 1)];
@@ -340,8 +343,8 @@ fn check(function: &Function, input: &Page, output: &Page) -> Result<(), String>
     }
 }
 
-/// Checks every form of a feature's instructions. Returns the number of instructions, and the names
-/// of those not emulated.
+/// Checks all forms of the instructions of a CPU feature. Returns the number of instructions, and
+/// the names of those that are not emulated.
 fn check_all(feature: CpuidFeature) -> (usize, Vec<String>) {
     let mut random = Random::new(0x656e_636f_6465);
     let (mut cases, mut checked, mut unknown) = (0, BTreeSet::new(), BTreeSet::new());

@@ -1,9 +1,8 @@
-//! (no tests) A second implementation of the manual's arithmetic. It searches for results instead
-//! of computing them.
+//! (no tests) A second implementation of the manual's arithmetic. It finds results by a search, and
+//! does not compute them.
 //!
-//! Single-precision sums are kept exactly in one wide fixed-point number, and rounded from its
-//! bits. A half-precision result is found by comparing the exact value with the midpoints of all
-//! halves.
+//! A single-precision sum is exact in one wide fixed-point number, which is then rounded. A
+//! half-precision result is found by comparing the exact value with the midpoints of all halves.
 
 use std::cmp::Ordering;
 
@@ -11,15 +10,15 @@ use ixc_emulator::soft::Rounding;
 
 pub const ROUNDINGS: [Rounding; 4] = [Rounding::Nearest, Rounding::Down, Rounding::Up, Rounding::Zero];
 
-/// A non-negative multiple of 2^-300, with room for every product of two single-precision numbers
-/// and 276 bits above.
+/// A non-negative multiple of 2^-300. It has room for every product of two single-precision
+/// numbers, and 276 bits above 2^0.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Wide([u64; 9]);
 
 const WIDE_UNIT: i32 = -300;
 
 impl Wide {
-    /// Makes `significand · 2^exponent`.
+    /// Returns the number `significand · 2^exponent`.
     fn new(significand: u64, exponent: i32) -> Wide {
         let shift = usize::try_from(exponent - WIDE_UNIT).unwrap();
         let mut limbs = [0; 9];
@@ -60,8 +59,8 @@ impl Wide {
         usize::try_from(i).is_ok_and(|i| self.0[i / 64] >> (i % 64) & 1 == 1)
     }
 
-    /// Rounds to 24 bits, nearest even, as single precision without a lower bound of the exponent.
-    /// A result below 2^-126 then becomes zero.
+    /// Rounds to 24 bits, to nearest even, as single precision with an unlimited exponent. A result
+    /// below 2^-126 then becomes zero.
     fn flushed(&self) -> u32 {
         let Some(first) = (0..576).rev().find(|i| self.bit(*i)) else { return 0 };
         let mut significand = (0..24).fold(0u64, |bits, i| bits << 1 | u64::from(self.bit(first - i)));
@@ -89,7 +88,7 @@ enum Single {
     Finite(u64, i32),
 }
 
-/// Decodes sign and value, with denormals as zero.
+/// Decodes the sign and the value of a single-precision number. Denormals count as zero.
 fn single(bits: u32) -> (bool, Single) {
     let fraction = u64::from(bits & 0x7f_ffff);
     let class = match bits >> 23 & 0xff {
@@ -101,8 +100,8 @@ fn single(bits: u32) -> (bool, Single) {
     (bits >> 31 == 1, class)
 }
 
-/// Returns `x · y + z` with denormal inputs and results as zero. Of several NaN, the first of x, y,
-/// z wins.
+/// Returns `x · y + z`. Denormal inputs and results become zero. If several operands are NaN, the
+/// result is the first of x, y and z.
 pub fn fma32(x: u32, y: u32, z: u32) -> u32 {
     use Single::{Finite, Infinite, NaN};
     for operand in [x, y, z] {
@@ -135,12 +134,12 @@ pub fn fma32(x: u32, y: u32, z: u32) -> u32 {
 
 /// Returns `x + y` with the rules of [`fma32`].
 pub fn add32(x: u32, y: u32) -> u32 {
-    // Only the value matters: a NaN in x has priority over 1 and y.
+    // `x · 1 + y` has the same value, and a NaN in x has priority over 1 and y.
     fma32(x, 0x3f80_0000, y)
 }
 
-/// Returns a finite, non-negative half in units of 2^-25, so that midpoints of two are integers,
-/// too.
+/// Returns a finite non-negative half as a number of units of 2^-25. Midpoints between two halves
+/// are then integers too.
 pub fn half_units(bits: u16) -> i128 {
     let (exponent, fraction) = (bits >> 10, i128::from(bits & 0x3ff));
     match exponent {
@@ -149,16 +148,17 @@ pub fn half_units(bits: u16) -> i128 {
     }
 }
 
-/// Returns the half for an exact magnitude. `compare` compares it with a number of units of 2^-25.
+/// Returns the rounded half of an exact magnitude. `compare` compares the magnitude with a number
+/// of units of 2^-25.
 pub fn round_to_half(negative: bool, rounding: Rounding, compare: impl Fn(i128) -> Ordering) -> u16 {
     const LARGEST: u16 = 0x7bff;
-    // Finds the largest half that does not exceed the magnitude.
+    // Finds the largest half that is not greater than the magnitude.
     let (mut below, mut above) = (0, LARGEST + 1);
     while above - below > 1 {
         let middle = (below + above) / 2;
         if compare(half_units(middle)) == Ordering::Less { above = middle } else { below = middle }
     }
-    // The number after the largest would be 65536; its bits are those of infinity.
+    // The number after the largest half would be 65536. Its bits would be those of infinity.
     let above = below + 1;
     let exact = compare(half_units(below)) == Ordering::Equal;
     let up = match rounding {

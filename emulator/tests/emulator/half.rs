@@ -1,4 +1,5 @@
-//! FP16 lanes against the processor manual's pseudocode, which is implemented with `exact`.
+//! Tests of FP16 lanes against the processor manual's pseudocode, which this file implements with
+//! `exact`.
 
 use std::cmp::Ordering;
 
@@ -24,14 +25,14 @@ pub fn negative(x: u16) -> bool {
     x >> 15 == 1
 }
 
-/// Returns the signed value in units of 2^-25.
+/// Returns the value of a half in units of 2^-25, with its sign.
 pub fn units(x: u16) -> i128 {
     let size = half_units(x & 0x7fff);
     if negative(x) { -size } else { size }
 }
 
-/// Rounds `sum · 2^-50`. If the signs of the terms differ, an exact zero is positive, or negative
-/// if the mode rounds down.
+/// Rounds `sum · 2^-50` to half precision. If the terms had different signs, an exact zero is
+/// positive, or negative if the mode rounds down.
 pub fn round_units(sum: i128, both_negative: bool, unlike: bool, rounding: Rounding) -> u16 {
     let sign = match sum.cmp(&0) {
         Ordering::Less => true,
@@ -95,12 +96,14 @@ pub fn reference_add(a: u16, b: u16, rounding: Rounding) -> u16 {
     reference_fma(a, 0x3c00, b, rounding)
 }
 
-/// Returns `a · b ± 0` with a zero of the product's sign, so that a zero product keeps its sign.
+/// Returns `a · b ± 0`. The added zero has the product's sign, so that a zero product keeps its
+/// sign.
 pub fn reference_mul(a: u16, b: u16, rounding: Rounding) -> u16 {
     reference_fma(a, b, (a ^ b) & 0x8000, rounding)
 }
 
-/// Returns the column of the manual's predicate table: greater, less, equal, or unordered.
+/// Returns the column of the manual's table of predicates: 0 for greater, 1 for less, 2 for equal,
+/// 3 for unordered.
 fn relation(a: u16, b: u16) -> usize {
     let value = |x: u16| match x & 0x7fff {
         0x7c00 => Some(if negative(x) { i128::MIN } else { i128::MAX }),
@@ -116,7 +119,7 @@ fn relation(a: u16, b: u16) -> usize {
 }
 
 pub fn reference_compare(a: u16, b: u16, predicate: u8) -> bool {
-    // Results of each predicate for greater, less, equal, unordered.
+    // Results of each predicate, for the relations greater, less, equal and unordered.
     const TABLE: [[u8; 4]; 16] = [
         [0, 0, 1, 0], // EQ_OQ
         [0, 1, 0, 0], // LT_OS
@@ -148,7 +151,7 @@ pub fn reference_max(a: u16, b: u16) -> u16 {
     if relation(a, b) == 0 { a } else { b }
 }
 
-/// Converts exactly to double precision. A NaN keeps sign and payload and becomes quiet.
+/// Converts to double precision exactly. A NaN keeps its sign and payload, and becomes quiet.
 pub fn reference_to_f64(x: u16) -> u64 {
     let sign = u64::from(negative(x)) << 63;
     match () {
@@ -173,7 +176,7 @@ pub fn reference_from_f64(bits: u64, rounding: Rounding) -> u16 {
     match () {
         () if x.is_nan() => sign | 0x7e00 | (bits >> 42 & 0x3ff) as u16,
         () if x.is_infinite() => sign | 0x7c00,
-        // Multiples of 2^-25 up to 2^17 are exact in an f64, so this comparison is exact, too.
+        // Multiples of 2^-25 up to 2^17 are exact in an f64, so this comparison is exact.
         () => round_to_half(sign != 0, rounding, |units| x.abs().total_cmp(&(units as f64 / f64::from(1 << 25)))),
     }
 }
@@ -186,8 +189,8 @@ pub fn reference_from_f32(bits: u32, rounding: Rounding) -> u16 {
     }
 }
 
-/// Converts to two's complement of `bits` bits. The integer indefinite is the least value, or all
-/// ones if unsigned.
+/// Converts to an integer of `bits` bits in two's complement. A value that does not fit becomes the
+/// integer indefinite: the least value if signed, or all ones if unsigned.
 pub fn reference_to_integer(x: u16, rounding: Rounding, bits: u32, signed: bool) -> u64 {
     let (least, most) = match signed {
         true => (-1i128 << (bits - 1), (1i128 << (bits - 1)) - 1),
@@ -216,7 +219,7 @@ pub fn reference_round_scale(x: u16, imm: u8) -> u16 {
         return if is_nan(x) { x | QUIET } else { x };
     }
     let rounding = if imm & 4 != 0 { Rounding::Nearest } else { ROUNDINGS[usize::from(imm & 3)] };
-    // Units of 2^-25 in one step of 2^-M.
+    // Number of units of 2^-25 in a multiple of 2^-M.
     let step = 1i128 << (25 - (imm >> 4));
     let (floor, rest) = (units(x).abs() / step, units(x).abs() % step);
     let up = match rounding {
@@ -238,7 +241,7 @@ fn check_half(a: u16, b: u16, c: u16, rounding: Rounding) {
     assert_eq!(half_ops::sqrt(a, rounding), reference_sqrt(a, rounding), "sqrt {}", context());
     assert_eq!(half_ops::fma(a, b, c, rounding), reference_fma(a, b, c, rounding), "fma {}", context());
     for (product, addend) in [(false, true), (true, false), (true, true)] {
-        // The sign of a NaN is never flipped, in any operand.
+        // Negation does not change the sign of an operand that is NaN.
         let x = if product { flip(a) } else { a };
         let z = if addend { flip(c) } else { c };
         let right = reference_fma(x, b, z, rounding);
@@ -294,7 +297,7 @@ fn half_rounds_floats_as_the_manual_does() {
     let mut random = Random::new(0x6376_7470_6832);
     for rounding in ROUNDINGS {
         for bits in 0..=0x7bffu16 {
-            // Tests every number and every midpoint, both also slightly increased and decreased.
+            // Tests every half and every midpoint. Each is also slightly increased and decreased.
             let (low, middle) = (half_units(bits) * 2, half_units(bits) + half_units(bits + 1));
             for at in [low, middle] {
                 let at = at as f64 / f64::from(1 << 26);
@@ -341,7 +344,7 @@ fn half_integer_conversions_match_the_manual() {
             assert_eq!(half_ops::to_i64(x, rounding) as u64, right(64, true), "{}", context());
             assert_eq!(half_ops::to_u64(x, rounding), right(64, false), "{}", context());
 
-            // Tests every word as an integer, and random wider ones.
+            // Tests every 16-bit word as an integer, and random integers with more bits.
             let right = |i: i128| reference_from_integer(i, rounding);
             assert_eq!(half_ops::from_u16(x, rounding), right(x.into()), "{}", context());
             assert_eq!(half_ops::from_i16(x as i16, rounding), right((x as i16).into()), "{}", context());

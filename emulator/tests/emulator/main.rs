@@ -1,4 +1,4 @@
-//! Tests of the emulator: its results, and the code that it rejects.
+//! Tests of the emulator: its results, and the faults that it must detect.
 //!
 //! | module | what it tests |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! VNNI and BF16 lanes against the processor manual's pseudocode, which is implemented with
-//! `exact`.
+//! Tests of VNNI and BF16 lanes against the processor manual's pseudocode, which this file
+//! implements with `exact`.
 
 use std::cmp::Ordering;
 
@@ -45,7 +45,7 @@ pub const SPECIAL_HALVES: [u16; 20] = [
     0x7c00, 0xfc00, 0x7e00, 0xfe01, 0x7c01, 0xfd55,
 ];
 
-/// Returns a byte, often at the ends of the signed and unsigned ranges.
+/// Returns a random byte, often at an end of the signed or unsigned range.
 pub fn byte(random: &mut Random) -> u8 {
     let bits = random.bits();
     match bits & 3 {
@@ -58,7 +58,8 @@ pub fn dword_of_bytes(random: &mut Random) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|_| byte(random)))
 }
 
-/// Returns bits of single precision: arbitrary, special, or in a narrow range, so that sums cancel.
+/// Returns the bits of a single-precision number: arbitrary, special, or in a narrow range so that
+/// sums cancel.
 pub fn single(random: &mut Random) -> u32 {
     let bits = random.bits();
     let any = (bits >> 32) as u32;
@@ -82,8 +83,8 @@ pub fn half(random: &mut Random) -> u16 {
     }
 }
 
-/// Returns operands near two limits: flushing differs before and after rounding, or sums round
-/// twice.
+/// Returns operands near two kinds of limits. In the first kind, flushing before rounding would
+/// differ from flushing after it. In the second, a sum that is rounded twice would be wrong.
 fn edges() -> Vec<[u32; 3]> {
     let mut list = Vec::new();
     for x in SPECIAL_SINGLES {
@@ -91,7 +92,7 @@ fn edges() -> Vec<[u32; 3]> {
             list.extend(SPECIAL_SINGLES.map(|z| [x, y, z]));
         }
     }
-    // (1 - 2^-24) · 2^-126 plus a little: a tiny result near this may round to the smallest normal
+    // Exact results near (1 - 2^-24) · 2^-126 plus a little may round to the smallest normal
     // number.
     for low in 0..64 {
         list.push([0x3f7f_ffc0 | low, 0x0080_0000, 0]);
@@ -99,8 +100,8 @@ fn edges() -> Vec<[u32; 3]> {
         list.push([0x2000_0000 + low, 0x1fff_fff0 - low, 0x8000_0000]);
         list.push([0x9fff_ffff, 0x1fff_ffc0 + low, 0x0080_0000 + low]);
     }
-    // The exact sum differs from a midpoint of two floats by 2^-70, but rounds to this midpoint in
-    // an f64.
+    // The exact sum differs by 2^-70 from a midpoint of two floats. In an f64, it is rounded to
+    // this midpoint.
     for half_ulp in [0x3380_0000u32, 0xb380_0000, 0x3300_0000] {
         for z in [0x3f80_0000u32, 0x3f80_0001, 0xbf80_0000, 0xbf80_0001, 0x3f7f_ffff] {
             list.push([half_ulp, 0x3f80_0000, z]);
@@ -123,7 +124,8 @@ fn fused_sums_match_the_manual() {
     for _ in 0..300_000 {
         let [x, y, z] = std::array::from_fn(|_| single(&mut random));
         check([x, y, z]);
-        // One addend cancels most of the product; the other has a sum near a midpoint.
+        // The first addend cancels most of the product. With the second, the sum is near a
+        // midpoint.
         let product = (f32::from_bits(x) * f32::from_bits(y)).to_bits();
         check([x, y, product ^ 0x8000_0000]);
         check([x, y, product.wrapping_sub(0x0c00_0000)]);
@@ -131,9 +133,9 @@ fn fused_sums_match_the_manual() {
     }
 }
 
-/// Returns `VPDPBUSD`, `VPDPBUSDS`, `VPDPWSSD` and `VPDPWSSDS` of one doubleword.
+/// Returns the results of `VPDPBUSD`, `VPDPBUSDS`, `VPDPWSSD` and `VPDPWSSDS` for one doubleword.
 pub fn reference_vnni(sum: u32, a: u32, b: u32) -> [u32; 4] {
-    // The manual's p1word to p4word, p1dword and p2dword are exact integers.
+    // The variables p1word to p4word, p1dword and p2dword of the manual are exact integers.
     let bytes: i128 = (0..4).map(|i| i128::from(a >> (8 * i) & 0xff) * i128::from((b >> (8 * i)) as u8 as i8)).sum();
     let words: i128 = (0..2).map(|i| i128::from((a >> (16 * i)) as i16) * i128::from((b >> (16 * i)) as i16)).sum();
     let origin = i128::from(sum as i32);
@@ -154,7 +156,7 @@ fn vnni_lanes_match_the_manual() {
         assert_eq!(found, reference_vnni(sum, a, b), "busd, busds, wssd, wssds of {sum:08x}, {a:08x}, {b:08x}");
     };
     let mut random = Random::new(0x766e_6e69);
-    // Tests every pair of bytes at every position, with random bytes at the others.
+    // Tests every pair of bytes at every position. The other positions have random bytes.
     for a in 0..=255u32 {
         for b in 0..=255u32 {
             let place = 8 * (random.bits() as u32 % 4);
@@ -176,7 +178,7 @@ fn bf16_lanes_match_the_manual() {
     let mut random = Random::new(0x6266_3136);
     for _ in 0..300_000 {
         let [sum, a, b] = std::array::from_fn(|_| single(&mut random));
-        // Each has the bits of two bfloat16; the low one gets its own special values.
+        // Each operand has the bits of two bfloat16. The low one gets a special value of its own.
         let (a, b) = (a & !0xffff | single(&mut random) >> 16, b & !0xffff | single(&mut random) >> 16);
         let make = |x: u32| (x & 0xffff) << 16;
         let right = fma32(make(a >> 16), make(b >> 16), sum);
@@ -192,7 +194,8 @@ fn bf16_conversion_matches_the_manual() {
             0..=0x007f_ffff => x >> 16 & 0x8000,
             0x7f80_0000 => x >> 16,
             0x7f80_0001.. => x >> 16 | 0x40,
-            // Takes the nearer of the two neighbours, or the even one if both are equally near.
+            // Takes the nearer of the two neighbouring numbers, or the even one if both are equally
+            // near.
             size => {
                 let (low, high) = (size & 0xffff_0000, (size & 0xffff_0000) + 0x1_0000);
                 let wide = |bits: u32| match bits {

@@ -1,10 +1,10 @@
 //! Tests every instruction that both the emulator and this CPU support, in all its forms, against
 //! this CPU.
 //!
-//! An instruction runs here only if CPUID and the system permit everything that it needs. This
-//! works on any x86-64: without AVX, the legacy instructions remain. The forms come from the
-//! decoder's description of each instruction: its operands, and whether it can be masked, broadcast
-//! or rounded. `IXC_MNEMONIC=vaddps` runs one instruction.
+//! An instruction runs here only if CPUID and the system permit all features that it needs. The
+//! test thus works on any x86-64 machine; without AVX, it runs only legacy instructions. The forms
+//! come from the decoder's description of each instruction: its operands, and whether it can be
+//! masked, broadcast or rounded. With `IXC_MNEMONIC=vaddps`, the test runs only this instruction.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,20 +25,20 @@ use ixc_ir::random::Random;
 
 /// Number of random operands for each form of an instruction.
 const ROUNDS: usize = 6;
-/// Number of runs of each form whose masked elements are beyond the end of memory.
+/// Number of runs of each form in which masked elements are beyond the end of memory.
 const CUTS: usize = 2;
-/// Bytes that memory operands may access.
+/// Number of bytes that memory operands may access.
 const MEMORY: usize = 4096;
-/// Offset of the memory operand: the middle of the memory.
+/// Offset of the memory operand, in the middle of the memory.
 const POINTED: usize = 2048;
-/// General registers for operands. The emulator sets the arguments' registers, and one register
-/// points to memory.
+/// Numbers of the general registers that operands may be. The emulator sets the registers of the
+/// arguments, and `rbx` points to the memory.
 const GENERAL: [u32; 12] = [0, 1, 2, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 const POINTER: Register = Register::RBX;
-/// Flags in the decoder's numbering, then in the processor's.
+/// Flags, each as the bit in the decoder's numbering and the bit in the processor's register.
 const FLAGS: [(u32, u64); 6] = [(1, 1 << 11), (2, 1 << 7), (4, 1 << 6), (8, 1 << 4), (16, 1), (32, 1 << 2)];
 
-/// The form of an instruction.
+/// Form of an instruction: the options that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Form {
     memory: bool,
@@ -93,7 +93,7 @@ fn forms(code: Code) -> Vec<Form> {
         }
         if info.can_use_op_mask_register() {
             forms.push(Form { masked: true, ..place });
-            // A masked store always merges.
+            // A masked store merges with memory; it cannot zero elements.
             let stores = place.memory && format!("{:?}", info.op0_kind()).contains("mem");
             if info.can_use_zeroing_masking() && !stores {
                 forms.push(Form { masked: true, zeroing: true, ..place });
@@ -103,8 +103,8 @@ fn forms(code: Code) -> Vec<Form> {
     forms
 }
 
-/// Makes an instruction of this form with random operands; `None` if an operand's kind is not
-/// supported.
+/// Returns an instruction of this form with random operands. Returns `None` if it has an operand of
+/// a kind that this test does not support.
 fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
     use OpCodeOperandKind as K;
     let info = code.op_code();
@@ -112,8 +112,8 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
     i.set_code(code);
     let evex = info.encoding() == iced_x86::EncodingKind::EVEX;
     let vectors = if evex { 32 } else { 16 };
-    // Few registers are used, so that operands are often equal. They differ if the instruction
-    // requires it.
+    // Registers are chosen from few, so that operands are often equal. They are different if the
+    // instruction requires this.
     let distinct = info.requires_unique_reg_nums() || info.requires_unique_dest_reg_num();
     let mut taken: Vec<u32> = Vec::new();
     let mut vector = |random: &mut Random| {
@@ -165,7 +165,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
                 i.set_op_kind(n, OpKind::Memory);
                 i.set_memory_base(POINTER);
                 if code.mnemonic() == Mnemonic::Lea {
-                    // The instruction computes the address and accesses no memory.
+                    // This instruction only computes the address, and accesses no memory.
                     i.set_memory_base(Register::RAX + general);
                     i.set_memory_index(Register::RAX + random.pick(&GENERAL));
                     i.set_memory_index_scale(random.pick(&[1, 2, 4, 8]));
@@ -180,7 +180,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
                 i.set_is_broadcast(form.broadcast);
                 true
             }
-            // The numbers of `spl` to `dil` are in between.
+            // In the decoder's numbering, `ah` to `bh` come between `bl` and `spl`.
             K::r8_reg | K::r8_opcode => register(Register::AL, if general >= 4 { general + 4 } else { general }),
             K::r16_reg | K::r16_rm | K::r16_opcode => register(Register::AX, general),
             K::r32_reg | K::r32_rm | K::r32_opcode | K::r32_vvvv => register(Register::EAX, general),
@@ -254,8 +254,8 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
 }
 
 /// Whether this CPU has the features of an instruction, and the thunk loads and stores the
-/// registers that the instruction may use. Features without a known CPUID bit count as absent,
-/// because the decoder also knows instructions of CPUs that were never sold.
+/// registers that it may use. Features without a known CPUID bit count as absent, because the
+/// decoder also knows instructions of CPUs that were never sold.
 fn is_here(code: Code, present: Features, width: Width) -> bool {
     code.cpuid_features().iter().all(|f| match ixc_targets::instruction::feature(*f) {
         Some(feature) => present.has(feature) && Width::needed(feature).is_some_and(|needed| needed <= width),
@@ -263,8 +263,8 @@ fn is_here(code: Code, present: Features, width: Width) -> bool {
     })
 }
 
-/// Whether this CPU has a feature without a row in the target table. All CPUs of supported targets
-/// have these features.
+/// Whether this CPU has a feature that the target table does not list. All CPUs of the supported
+/// targets have these features; this CPU may be another one.
 fn is_here_without_a_row(feature: CpuidFeature) -> bool {
     use CpuidFeature as F;
     use std::arch::is_x86_feature_detected as has;
@@ -287,7 +287,8 @@ fn is_here_without_a_row(feature: CpuidFeature) -> bool {
 }
 
 /// Whether the thunk cannot run an instruction, because it moves the stack pointer, jumps, or
-/// changes the direction flag. The thunk also does not load tiles; `native_tiles` compares them.
+/// changes the direction flag. The thunk does not load tiles either; `native_tiles` tests tile
+/// instructions.
 fn is_left_out(code: Code) -> bool {
     use Mnemonic as M;
     let mut features = code.cpuid_features().iter().filter_map(|f| ixc_targets::instruction::feature(*f));
@@ -298,8 +299,8 @@ fn is_left_out(code: Code) -> bool {
         || code.cpuid_features().contains(&CpuidFeature::MMX)
 }
 
-/// Instructions that QEMU (7.2) rejects. Observed: SIGILL, while processors execute them in this
-/// test.
+/// Instructions that QEMU (7.2) does not support: it raises SIGILL, while processors execute them
+/// in this test.
 const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
     const SECOND_TEST: &str = "`test` has a second encoding, /1 in addition to /0, which QEMU does not support";
     [
@@ -310,13 +311,14 @@ const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
     ]
 };
 
-/// Flags that QEMU (7.2) gets wrong. Observed: `blsi` of 0x7fff clears the carry, although it is
-/// set for a source other than zero.
+/// Flags that QEMU (7.2) computes wrongly. `blsi` of 0x7fff clears the carry there, although a
+/// source other than zero must set it.
 const FLAGS_WRONG_IN_QEMU: [(Mnemonic, u64); 1] = [(Mnemonic::Blsi, 1)];
 
 /// Returns the number of bytes of an element, if QEMU (7.2) returns the wrong NaN when both
-/// operands are NaN. Processors return the first; QEMU takes the one with the larger fraction, as
-/// the x87 does. Observed: `addps`, `divpd`, `hsubps`, `vmulsd` and others with two quiet NaN.
+/// operands are NaN. Processors return the first operand. QEMU returns the one with the larger
+/// fraction, as the x87 does. This was observed with `addps`, `divpd`, `hsubps`, `vmulsd` and other
+/// instructions with two quiet NaN.
 fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
     let name = format!("{mnemonic:?}").to_lowercase();
     let name = name.strip_prefix('v').unwrap_or(&name);
@@ -329,7 +331,7 @@ fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
     }
 }
 
-/// Whether two vectors are equal, except for the payloads of NaN.
+/// Whether two vectors are equal, if NaN with different payloads count as equal.
 fn same_but_for_nan(a: &[u8], b: &[u8], element: usize) -> bool {
     let is_nan = |bytes: &[u8]| match bytes.try_into() {
         Ok(single) => f32::from_le_bytes(single).is_nan(),
@@ -338,7 +340,7 @@ fn same_but_for_nan(a: &[u8], b: &[u8], element: usize) -> bool {
     a.chunks(element).zip(b.chunks(element)).all(|(a, b)| a == b || is_nan(a) && is_nan(b))
 }
 
-/// Memory that ends at a guard page.
+/// Memory that ends at a guard page, so that an access after its end faults.
 struct Guarded {
     start: *mut u8,
 }
@@ -359,7 +361,7 @@ impl Guarded {
         Guarded { start }
     }
 
-    /// Returns the last bytes of the memory.
+    /// Returns the last `len` bytes of the memory.
     fn bytes(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= MEMORY);
         // SAFETY: the range lies inside the writable part of the mapping, which is borrowed as long
@@ -382,16 +384,17 @@ struct Machine {
     qemu: bool,
 }
 
-/// The outcome of a comparison.
+/// Outcome of a comparison between this CPU and the emulator.
 enum Outcome {
     Same,
-    /// The instruction faults.
+    /// The emulator finds a fault, so this CPU does not run the instruction.
     Faults,
     Differs(String),
 }
 
 impl Machine {
-    /// Executes an instruction on this CPU and in the emulator, with `len` bytes of memory.
+    /// Executes an instruction on this CPU and in the emulator, with `len` bytes of memory, and
+    /// compares the results.
     fn compare(&mut self, made: &GeneratedCase, number: usize, thunks: &mut Thunks, len: usize) -> Outcome {
         let GeneratedCase { instruction: i, program, .. } = made;
         let mut block = self.block(i);
@@ -449,7 +452,7 @@ impl Machine {
         block.mask = [(); 8].map(|()| random.mask());
         block.flags = FLAGS.iter().map(|(_, bit)| if random.once_in(2) { *bit } else { 0 }).sum();
         if i.memory_index().is_vector_register() {
-            // Indices have either sign, and addresses stay inside memory.
+            // Indices have both signs, and the addresses stay inside the memory.
             let wide = format!("{:?}", i.code().op_code().op_kinds()).contains("vsib64");
             let v = &mut block.vector[i.memory_index().number()];
             for part in v.chunks_exact_mut(if wide { 8 } else { 4 }) {
@@ -458,7 +461,7 @@ impl Machine {
             }
         }
         if matches!(i.mnemonic(), Mnemonic::Div | Mnemonic::Idiv) {
-            // With a small `rdx`, most quotients fit.
+            // With a small `rdx`, most quotients of a division by an operand fit.
             block.gpr[2] = random.index(3) as u64;
             block.gpr[0] >>= random.index(40);
         }
@@ -466,11 +469,12 @@ impl Machine {
     }
 }
 
-/// Returns the differences as text; empty if both agree.
+/// Returns the differences between this CPU and the emulator as text. The text is empty if they
+/// agree.
 fn compare(i: &Instruction, native: &Block, emulated: &State, width: Width, qemu: bool) -> String {
     let mut text = String::new();
     for n in 0..16 {
-        // The pointer, the stack pointer and the arguments are not compared.
+        // The memory pointer, the stack pointer and the argument registers are not compared.
         if !matches!(n, 3 | 4 | 6 | 7) && native.gpr[n] != emulated.gpr[n] {
             let _ = write!(text, " gpr {n}: {:#x} emulated {:#x};", native.gpr[n], emulated.gpr[n]);
         }
@@ -507,7 +511,7 @@ struct GeneratedCase {
 
 /// Returns the forms of an instruction that can be encoded and that the emulator supports.
 fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<GeneratedCase> {
-    // mov rbx, [rdi]; lea rbx, [rbx + POINTED]
+    // Machine code: mov rbx, [rdi]; lea rbx, [rbx + POINTED]
     let load_pointer = [0x48, 0x8b, 0x1f, 0x48, 0x8d, 0x9b, 0, (POINTED >> 8) as u8, 0, 0];
     let mut made = Vec::new();
     for form in forms(code) {
@@ -518,8 +522,8 @@ fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Gener
                 continue;
             }
             let bytes = encoder.take_buffer();
-            // The same bytes are another instruction on known CPUs: `knot` of Knights Corner is
-            // `knotw`.
+            // The decoder may read the same bytes as another instruction: `knot` of Knights Corner
+            // has those of `knotw`.
             if Decoder::new(64, &bytes, DecoderOptions::NONE).decode().code() != code {
                 continue;
             }
@@ -578,7 +582,8 @@ fn emulated_instructions_match_this_cpu() {
             let mut lens = vec![MEMORY];
             let bytes = i.memory_size().size();
             if i.has_op_mask() && bytes > 0 && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
-                // The operand ends after the memory, so that only a mask prevents a fault.
+                // The operand extends beyond the end of memory, so that only the mask prevents a
+                // fault.
                 let end = POINTED.wrapping_add_signed(i.memory_displacement64().cast_signed() as isize);
                 lens.extend((0..CUTS).map(|_| end + machine.random.index(bytes)));
             }

@@ -1,13 +1,13 @@
 //! Tests tile instructions against this CPU: results, configurations, and faults.
 //!
-//! A case is a whole function, from `ldtilecfg` to `tilerelease`, so that tiles are live in one
-//! call only. The emulator executes all cases on any machine. A CPU with tiles executes them, too,
-//! in a separate process. If the emulator finds `#GP`, the process must end with SIGSEGV, and for
-//! `#UD` with SIGILL. Wrong configurations are made on purpose, because random bytes would rarely
-//! be valid.
+//! A case is a whole function, from `ldtilecfg` to `tilerelease`, so that tiles are live only
+//! during one call. The emulator executes all cases on any machine. A CPU with tiles also executes
+//! them, in a separate process. If the emulator finds `#GP`, the process must end with SIGSEGV; for
+//! `#UD`, it must end with SIGILL. Invalid configurations are constructed from valid ones, because
+//! random bytes would rarely be valid.
 //!
-//! NaN sums may have other bits, because `ixc` does not specify the payloads of NaN. The number of
-//! such differences is printed.
+//! Sums that are NaN may have other bits, because `ixc` does not specify the payloads of NaN. The
+//! number of these differences is printed.
 
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_emulator::amx::TileProduct;
@@ -19,17 +19,18 @@ use ixc_targets::{Feature, Features};
 use crate::amx::{Model, PRODUCTS, operand, sums};
 use crate::apart::{Function, Shared, Signal};
 
-/// Registers with the addresses of the buffers: the configuration, three to read, one to write.
+/// Register with the address of the configuration. The next four have the addresses of three input
+/// buffers and of the output.
 const CONFIG: Register = Register::RAX;
 const READ: [Register; 3] = [Register::RCX, Register::RDX, Register::R8];
 const OUT: Register = Register::R9;
-/// Index register of tile operands.
+/// Index register of tile operands, which contains the stride.
 const STRIDE: Register = Register::R10;
-/// Layout of the output: eight tiles of 1024 bytes, then configurations.
+/// Number of bytes of a tile in the output. The output has eight tiles, and then configurations.
 const TILE: usize = 1024;
 const CONFIGS_AT: usize = 8 * TILE;
 const OUT_BYTES: usize = CONFIGS_AT + 4 * 64;
-/// Initial content of the output.
+/// Byte that fills the output before a case.
 const POISON: u8 = 0xee;
 
 fn code_of(product: TileProduct) -> (Code, Feature) {
@@ -55,7 +56,8 @@ fn ldtilecfg() -> Instruction {
     Instruction::with1(Code::VEX_Ldtilecfg_m512, MemoryOperand::with_base(CONFIG)).unwrap()
 }
 
-/// Stores the configuration as number `n` of the output.
+/// Returns the instruction that stores the configuration as number `n` of the output's
+/// configurations.
 fn sttilecfg(n: usize) -> Instruction {
     let to = MemoryOperand::with_base_displ(OUT, (CONFIGS_AT + 64 * n) as i64);
     Instruction::with1(Code::VEX_Sttilecfg_m512, to).unwrap()
@@ -89,19 +91,19 @@ fn release() -> Instruction {
     Instruction::with(Code::VEX_Tilerelease)
 }
 
-/// A test case: one call.
+/// A test case: one function, which is called once.
 struct Case {
     name: String,
     code: Vec<u8>,
-    /// The configuration, and three more buffers.
+    /// Contents of the input buffers: the configuration, and three more.
     read: [Vec<u8>; 4],
-    /// Whether the output's dwords are floats.
+    /// Whether the dwords of the output are floats.
     float: bool,
 }
 
 impl Case {
-    /// Makes a case. `body` may be any code that does not change the stack pointer. Tiles that it
-    /// leaves configured are released.
+    /// Returns a case. `body` may be any code that does not change the stack pointer. If it leaves
+    /// tiles configured, they are released at the end.
     fn new(name: String, config: [u8; 64], read: [Vec<u8>; 3], float: bool, body: &[Instruction]) -> Case {
         let buffers = [CONFIG].into_iter().chain(READ).chain([OUT]).enumerate().map(|(n, to)| {
             let from = MemoryOperand::with_base_displ(Register::RDI, 8 * n as i64);
@@ -116,7 +118,7 @@ impl Case {
         Case { name, code: encoder.take_buffer(), read: [config.to_vec(), a, b, c], float }
     }
 
-    /// Returns the emulator's output, or the signal of its fault.
+    /// Returns the output from the emulator, or the signal that corresponds to its fault.
     fn emulate(&self) -> Result<Vec<u8>, Signal> {
         let mut out = vec![POISON; OUT_BYTES];
         let mut slices: Vec<Slice<'_>> = self.read.iter().map(|bytes| Slice::read("read", bytes)).collect();
@@ -128,15 +130,15 @@ impl Case {
             Ok(_) => Ok(out),
             Err(FaultKind::Tile { reason }) if reason.starts_with("#GP") => Err(Signal(libc::SIGSEGV)),
             Err(FaultKind::Tile { reason }) if reason.starts_with("#UD") => Err(Signal(libc::SIGILL)),
-            // The encoding of these operands is invalid.
+            // The bytes are an invalid encoding because of the operands.
             Err(FaultKind::Unknown { .. }) => Err(Signal(libc::SIGILL)),
-            // A tile is used without a configuration.
+            // The emulator reports an undefined register if a tile is used without a configuration.
             Err(FaultKind::Undefined { register }) if register.starts_with("tmm") => Err(Signal(libc::SIGILL)),
             Err(other) => panic!("{}: {other}", self.name),
         }
     }
 
-    /// Returns this CPU's output.
+    /// Returns the output from this CPU, or the signal that ended the process.
     ///
     /// # Safety
     /// The CPU must have the instructions, and the process must have the permission to use tiles.
@@ -150,10 +152,10 @@ impl Case {
     }
 }
 
-/// A comparison that runs cases and counts them.
+/// Runs cases and counts them.
 struct Comparison {
     what: &'static str,
-    /// Whether this CPU has the features of the cases.
+    /// Whether this CPU has the features that the cases need.
     native: bool,
     cases: usize,
     faults: usize,
@@ -217,8 +219,8 @@ impl Comparison {
     }
 }
 
-/// Makes a product with sums and factors from the three buffers. All tiles and the configuration
-/// are stored afterwards.
+/// Returns a case with one product. The three buffers are the sums and the factors. Afterwards, the
+/// case stores all tiles and the configuration.
 fn product_case(name: String, product: TileProduct, model: &Model, tiles: [usize; 3], read: [Vec<u8>; 3]) -> Case {
     let mut body = vec![ldtilecfg(), set_stride(64)];
     body.extend(tiles.into_iter().zip(READ).map(|(tile, from)| load(tile, rows_at(from, 1, 0))));
@@ -252,7 +254,7 @@ fn emulated_tile_products_match_this_cpu() {
             let mut factor = || {
                 let mut bytes = operand(&mut random, product, TILE);
                 if !is_float(product) && (rows + inner) % 4 == 0 {
-                    // All bytes are above 127, where signedness matters most.
+                    // All bytes are above 127, so that signed and unsigned products differ.
                     bytes.iter_mut().for_each(|byte| *byte |= 0x80);
                 }
                 bytes
@@ -266,8 +268,8 @@ fn emulated_tile_products_match_this_cpu() {
     }
 }
 
-/// Tests each pair of bytes at one of four positions, for all signednesses, so that both may be
-/// above 127.
+/// Tests each pair of bytes at one of four positions, for all combinations of signedness. Both
+/// bytes may be above 127.
 #[test]
 fn emulated_byte_products_match_this_cpu() {
     let mut comparison = Comparison::new("products of all pairs of bytes", &[Feature::AmxInt8]);
@@ -298,8 +300,8 @@ fn emulated_tile_loads_and_stores_match_this_cpu() {
             for (scale, start_row) in [(1, 0), (2, rows / 2), (4, rows - 1), (8, 0)] {
                 let mut config = Model::new([(rows, colsb); 8]).config();
                 config[1] = start_row as u8;
-                // A negative stride starts near the end of the buffer, a positive one near the
-                // beginning.
+                // With a negative stride, the rows start near the end of the buffer; with a
+                // positive stride, near its beginning.
                 let (from, to) = if stride < 0 { (3200, 3300) } else { (17, 5) };
                 let by_hint = |i: Instruction| match scale {
                     4 => Instruction::with2(
@@ -313,7 +315,7 @@ fn emulated_tile_loads_and_stores_match_this_cpu() {
                     ldtilecfg(),
                     set_stride(stride / i64::from(scale)),
                     by_hint(load(3, rows_at(READ[0], scale, from))).unwrap(),
-                    // The start row applied only to that load.
+                    // The start row applies only to one load, and is then 0.
                     sttilecfg(0),
                     store(3, rows_at(OUT, scale, to)),
                     set_stride(64),
@@ -341,14 +343,14 @@ fn emulated_tile_configurations_match_this_cpu() {
         let mut config = Model::new(shapes).config();
         config[1] = random.bits() as u8;
         let used = shapes.iter().position(|(rows, _)| *rows > 0);
-        // A tile is zeroed for any start row, and the start row is then 0.
+        // `tilezero` ignores the start row, and sets it to 0.
         let zeroed = used.map(zero);
         let body =
             [Some(sttilecfg(0)), Some(ldtilecfg()), Some(sttilecfg(1)), zeroed, Some(sttilecfg(2)), Some(release())];
         let body: Vec<Instruction> = body.into_iter().flatten().chain([sttilecfg(3)]).collect();
         comparison.run(&Case::new(format!("configuration {n}: {shapes:?}"), config, empty(), false, &body), false);
     }
-    // Palette 0 releases the tiles, for any values of other bytes.
+    // Palette 0 releases the tiles, for any values of the other bytes.
     let mut config = [0xff; 64];
     config[0] = 0;
     let body = [ldtilecfg(), sttilecfg(0)];
@@ -356,7 +358,7 @@ fn emulated_tile_configurations_match_this_cpu() {
     comparison.done();
 }
 
-/// Tests each kind of error that the manual lists.
+/// Tests each kind of fault of tile instructions that the manual lists.
 #[test]
 fn emulated_tile_faults_match_this_cpu() {
     let mut comparison = Comparison::new("faults of tile instructions", &[Feature::AmxInt8, Feature::AmxBf16]);
@@ -387,7 +389,7 @@ fn emulated_tile_faults_match_this_cpu() {
         }
     }
 
-    // Tiles that are not configured: all of them, or only this one.
+    // Uses of tiles that are not configured: no tile is configured, or only this one is not.
     let mut partly = [(16, 64); 8];
     partly[6] = (0, 0);
     let first = rows_at(READ[0], 1, 0);
@@ -405,7 +407,8 @@ fn emulated_tile_faults_match_this_cpu() {
         refuse(format!("{name} of a tile left out"), Model::new(partly).config(), &[set_stride(64), ldtilecfg(), i]);
     }
 
-    // Shapes that do not match, rows that are not whole dwords, and one tile twice.
+    // Products with shapes that do not match, with rows that are not whole dwords, or with the same
+    // tile twice.
     let cases: [(&str, [(usize, usize); 3]); 7] = [
         ("rows differ", [(3, 8), (4, 20), (5, 8)]),
         ("columns differ", [(3, 12), (3, 20), (5, 8)]),

@@ -1,5 +1,6 @@
-//! The speed of emulating generated kernels. It is printed and not checked, because times vary
-//! between machines. Results are compared.
+//! Measurement of the speed of emulating generated kernels. The speed is printed and not checked,
+//! because times differ between machines. The results of the kernels are compared with those of the
+//! interpreter.
 
 use ixc_kernels::{AttentionPart, Bits, Cache, Heads, KernelSpec, Linear, MatmulStrategy, RmsNorm, Scores, generate};
 use std::time::Instant;
@@ -27,8 +28,8 @@ fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
     .into()
 }
 
-/// Returns ordinary numbers for all buffers: read as halves or floats, such bytes lie between 0.03
-/// and 1.
+/// Returns bytes for all buffers that are ordinary numbers. As halves or as floats, they are
+/// between 0.03 and 1.
 fn buffers(kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
     let mut random = Random::new(5);
     let sizes = kernel.buffers.iter().map(|b| {

@@ -1,16 +1,17 @@
-//! Random register contents that are likely to reveal errors.
+//! Generator of random register contents that are likely to reveal errors.
 
 use ixc_ir::random::Random;
 
-/// Random values that are likely to reveal errors.
+/// Methods that return random values which are likely to reveal errors.
 pub trait Trouble {
-    /// Returns an integer of any size, often near the ends of a range.
+    /// Returns an integer of any size, often near an end of the range of a type.
     fn integer(&mut self) -> u64;
-    /// Returns the bits of a float; `fraction` and `exponent` are the bits of its fields.
+    /// Returns the bits of a float. `fraction` and `exponent` are the numbers of bits of these
+    /// fields.
     fn float(&mut self, fraction: u32, exponent: u32) -> u64;
-    /// Returns a vector of numbers of one kind.
+    /// Returns a vector whose elements are numbers of the same kind.
     fn vector(&mut self) -> [u8; 64];
-    /// Returns a mask with all bits, none, or some.
+    /// Returns a mask with all bits set, with none, or with random bits.
     fn mask(&mut self) -> u64;
 }
 
@@ -36,13 +37,13 @@ impl Trouble for Random {
             1 => (0, random),
             2 => (0, few | 1),
             3 => (most, 0),
-            // A NaN with a payload, signalling or quiet.
+            // A NaN with a random payload, which is signalling or quiet.
             4 => (most, random | 1),
             5 => (most, random | 1 << (fraction - 1)),
             6 => (most - 1, random),
             7 => (1, random),
             8 => (self.bits() & most, random),
-            // Integers, halves, and numbers near them.
+            // Numbers with few bits in the fraction: integers, halves and similar numbers.
             9 => (bias + self.bits() % 14, random >> (fraction / 2) << (fraction / 2)),
             10 => (bias - 1 + self.bits() % 3, few),
             11 => (bias + 30 + self.bits() % 4, if self.once_in(2) { 0 } else { (1 << fraction) - 1 }),

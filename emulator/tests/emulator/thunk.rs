@@ -1,9 +1,10 @@
-//! Executes one instruction on this CPU. All registers are loaded before and stored after it.
+//! Thunks that execute one instruction on this CPU. A thunk loads all registers before the
+//! instruction, and stores them after it.
 //!
-//! The registers are saved in a [`Block`]. `rsp` always points to it, so that no other register is
-//! needed. Pushed values go below it.
+//! The registers are in a [`Block`]. `rsp` always points to the block, so no other register is
+//! needed for its address. Pushed values go below the block.
 
-// The assembler's macro converts register numbers that are bytes already.
+// The assembler's macro converts register numbers, also if they are bytes already.
 #![allow(clippy::useless_conversion)]
 
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
@@ -14,14 +15,14 @@ use ixc_targets::{Feature, Features};
 
 type Code = VecAssembler<X64Relocation>;
 
-/// Bytes below the registers, for pushed values and for the system's signal frames.
+/// Number of bytes below the registers, for pushed values and for signal frames of the system.
 const BELOW: usize = 1 << 16;
 const FLAGS: i32 = 128;
 const STACK: i32 = 136;
 const MASKS: i32 = 192;
 const VECTORS: i32 = 256;
 
-/// Registers in memory.
+/// Contents of all registers, in memory.
 #[repr(C, align(64))]
 #[derive(Clone)]
 pub struct Block {
@@ -39,21 +40,21 @@ struct Room {
     block: Block,
 }
 
-/// Set of registers that a CPU has.
+/// Kinds and number of vector and mask registers that a CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
-    /// xmm0 to xmm15, with instructions that every x86-64 has.
+    /// Registers xmm0 to xmm15, and instructions that every x86-64 has.
     Sse,
-    /// ymm0 to ymm15.
+    /// Registers ymm0 to ymm15.
     Avx,
-    /// zmm0 to zmm31, k0 to k7.
+    /// Registers zmm0 to zmm31 and k0 to k7.
     Avx512,
 }
 
 impl Width {
-    /// Returns the registers of a CPU with these features.
+    /// Returns the registers of a CPU that has these features.
     pub fn from_features(present: Features) -> Width {
-        // Loading masks of 64 bits needs AVX512BW.
+        // Masks of 64 bits can only be loaded with AVX512BW.
         if present.contains(Features::from_list(&[Feature::Avx512f, Feature::Avx512bw])) {
             Width::Avx512
         } else if present.has(Feature::Avx) {
@@ -63,7 +64,8 @@ impl Width {
         }
     }
 
-    /// Returns the registers that instructions of a feature may use; `None` for tiles.
+    /// Returns the registers that instructions of a feature may use, or `None` for features with
+    /// tiles.
     pub fn needed(feature: Feature) -> Option<Width> {
         use Feature as F;
         match feature {
@@ -108,7 +110,7 @@ impl Block {
     }
 }
 
-/// Returns the 64-bit registers other than `rsp`, and their offsets.
+/// Returns the numbers of all general registers except `rsp`, with their offsets in the block.
 fn general() -> impl Iterator<Item = (u8, i32)> {
     (0..16).filter(|n| *n != 4).map(|n| (n, 8 * i32::from(n)))
 }
@@ -135,7 +137,7 @@ fn move_vectors(ops: &mut Code, width: Width, load: bool) {
                 }
             }
         }
-        // The assembler does not support EVEX.
+        // The assembler does not support EVEX, so these instructions are encoded as bytes.
         Width::Avx512 => {
             let (zmm, k) = (Register::ZMM0, Register::K0);
             let (load_zmm, store_zmm) =
@@ -192,7 +194,7 @@ fn after(ops: &mut Code, width: Width) {
     dynasm!(ops
         ; .arch x64
         ; pushfq
-        // The address is computed after `pop` has moved the stack pointer.
+        // `pop` computes its address after it has moved the stack pointer.
         ; pop QWORD [rsp + FLAGS]
     );
     move_vectors(ops, width, false);
@@ -214,7 +216,7 @@ fn after(ops: &mut Code, width: Width) {
 }
 
 impl Thunks {
-    /// Makes a thunk for each instruction; the input are encoded instructions.
+    /// Returns thunks for these instructions, which are given as encoded bytes.
     pub fn new(instructions: &[Vec<u8>], width: Width) -> Thunks {
         let mut ops = Code::new(0);
         let mut starts = Vec::new();
@@ -232,7 +234,8 @@ impl Thunks {
         Thunks { memory: memory.make_exec().unwrap(), starts, room }
     }
 
-    /// Executes the instruction with a number. All registers but `rsp` come from `block`.
+    /// Executes the instruction at index `number`. All registers except `rsp` are loaded from
+    /// `block` and stored there.
     ///
     /// # Safety
     /// This CPU must have the instruction. It must not jump or change the stack pointer, and may

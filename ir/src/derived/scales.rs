@@ -11,11 +11,11 @@ pub struct Scales {
     pub extent: Extent,
     /// Storage of each scale.
     pub kind: ScaleKind,
-    /// Rows of the stored matrix that share a scale.
+    /// Number of rows of the stored matrix that share a scale.
     pub block_rows: u64,
-    /// Columns of the stored matrix that share a scale.
+    /// Number of columns of the stored matrix that share a scale.
     pub block_columns: u64,
-    /// Columns of the stored matrix.
+    /// Number of columns of the stored matrix.
     pub columns: u64,
 }
 

@@ -29,29 +29,29 @@ use super::{Change, Extent, Fetch, Piece};
 use crate::format::Format;
 pub(super) use read::read;
 
-/// Rows of a band of a block.
+/// Number of rows of a band of a block.
 const BAND: u64 = 32;
-/// Rows of half a tile, which are read together.
+/// Number of rows of half a tile, which are read together.
 pub(super) const HALF_ROWS: u64 = 16;
-/// Bytes of a row in a tile.
+/// Number of bytes of a row in a tile.
 const ROW_BYTES: u64 = 64;
-/// Bytes of half a tile.
+/// Number of bytes of half a tile.
 const HALF_BYTES: usize = (HALF_ROWS * ROW_BYTES) as usize;
-/// Bytes of one dword of a row.
+/// Number of bytes of one dword of a row.
 const DWORD: usize = 4;
 
 /// Layout of a matrix of integers in tiles. Views of the matrix count its integers row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tiles {
-    /// Bits of an integer: 8 or 4.
+    /// Number of bits of an integer: 8 or 4.
     pub bits: u8,
-    /// Rows of the matrix.
+    /// Number of rows of the matrix.
     pub rows: u64,
-    /// Columns of the matrix.
+    /// Number of columns of the matrix.
     pub columns: u64,
-    /// Rows of a block.
+    /// Number of rows of a block.
     pub block_rows: u64,
-    /// Columns of a block.
+    /// Number of columns of a block.
     pub block_columns: u64,
 }
 

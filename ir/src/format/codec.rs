@@ -117,7 +117,7 @@ impl Float {
 pub struct Plane {
     /// Field that holds the plane.
     pub field: &'static str,
-    /// Bits per element: 1, 2, 4 or 8.
+    /// Number of bits per element: 1, 2, 4 or 8.
     pub bits: usize,
     /// Number of consecutive elements that are in consecutive bytes.
     pub run: usize,
@@ -341,7 +341,7 @@ pub enum ScaleBits {
         field: &'static str,
         /// Number of codes in a word.
         each: usize,
-        /// Bits of a code.
+        /// Number of bits of a code.
         width: usize,
         /// Lowest bit of the first code in a word.
         first: usize,

@@ -123,7 +123,7 @@ pub enum Index {
     Bytes {
         /// Field with the bytes.
         field: &'static str,
-        /// Bytes of the field for each sub-block.
+        /// Number of bytes of the field for each sub-block.
         stride: usize,
         /// Place of additional high bits of each index, if it has more than eight bits.
         high: Option<HighBits>,
@@ -165,7 +165,7 @@ pub enum Signs {
     Words {
         /// Field with the words.
         field: &'static str,
-        /// Bytes of the field for each sub-block.
+        /// Number of bytes of the field for each sub-block.
         stride: usize,
         /// Offset of the 32-bit word in these bytes.
         at: usize,

@@ -60,9 +60,9 @@ use super::grids::{Grid, Signs};
 use super::reader::{Block, Offsets, Reader};
 use super::{Fields, Format, FormatRow, K_BLOCK};
 
-/// Rows of a strip.
+/// Number of rows of a strip.
 pub const STRIP: usize = 16;
-/// Bytes of a vector of a strip: a dword for each row.
+/// Number of bytes of a vector of a strip: a dword for each row.
 pub const VECTOR: usize = 4 * STRIP;
 
 /// Returns the number of columns of a packed block: as many as in a block of the file, but at least

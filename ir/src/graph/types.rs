@@ -134,9 +134,9 @@ pub enum TypeError {
 pub struct CacheShape {
     /// Number of key heads.
     pub heads: u64,
-    /// Elements of one head's key.
+    /// Number of elements of one head's key.
     pub key: u64,
-    /// Elements of one head's value.
+    /// Number of elements of one head's value.
     pub value: u64,
 }
 

@@ -63,7 +63,7 @@ pub use reference::{AttentionSums, CacheBuffers, OfHead, attended, attended_in};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
-/// Bytes that one prefetch loads: a cache line.
+/// Number of bytes that one prefetch loads: a cache line.
 const LINE: i64 = 64;
 /// Score of positions after the row's position. It is below every real score.
 const MASKED: f32 = -1.0e30;

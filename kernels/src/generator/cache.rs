@@ -24,7 +24,7 @@ use crate::generator::text::{FieldKind, Value};
 
 /// Number of positions in a strip, which are interleaved.
 pub(crate) const STRIP: i64 = KEY_LANES as i64;
-/// Bytes of an f16.
+/// Number of bytes of an f16.
 const HALF: i64 = 2;
 /// Largest f16.
 const MAX_F16: f32 = 65504.0;

@@ -13,7 +13,7 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// `y = x + bias`.
     pub struct AddBias "add_bias" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
     }
 }

@@ -18,9 +18,9 @@ spec! {
     /// Append of one head's keys and values to the cache as f16, for all rows of a step. Columns of
     /// the grid are heads.
     pub struct AppendPlaces "append_places" {
-        /// Elements of a key.
+        /// Number of elements of a key.
         pub d: u32,
-        /// Elements of a value.
+        /// Number of elements of a value.
         pub dv: u32,
         /// Number of heads of a row, which determines the distance between rows.
         pub heads: u32,

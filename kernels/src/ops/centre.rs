@@ -13,7 +13,7 @@ use crate::generator::vectors::{SUM, fold_row, for_vectors};
 spec! {
     /// `y = x - mean(x)`, for one row.
     pub struct Centre "centre" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
     }
 }

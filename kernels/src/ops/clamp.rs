@@ -14,7 +14,7 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// `y = min(max(x, -limit), limit)`, for one row.
     pub struct Clamp "clamp" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Maximum magnitude of a result, 0 or above.
         pub limit: Bits,

@@ -22,7 +22,7 @@ spec! {
     pub struct ColumnSquares "column_squares" {
         /// Format of the rows: f32 or an activation format.
         pub format: Format,
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
     }
 }

@@ -20,7 +20,7 @@ spec! {
     /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, in the order of slots. Slots with
     /// `p` = 0 are skipped. The dim is the number of rows of `x`.
     pub struct Combine "combine" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Number of slots of a token.
         pub slots: u32,

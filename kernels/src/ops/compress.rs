@@ -21,7 +21,7 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// Compression of every `every` positions into one row, for a range of elements.
     pub struct Compress "compress" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub d: u32,
         /// Number of elements that a call computes: a slice of each row.
         pub n: u32,

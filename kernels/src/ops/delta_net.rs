@@ -35,13 +35,13 @@ use crate::generator::{math, rms};
 spec! {
     /// Gated delta rule, for the value heads of one key head.
     pub struct DeltaNet "delta_net" {
-        /// Key heads of a row.
+        /// Number of key heads of a row.
         pub heads: u32,
         /// Number of value heads that share a key head.
         pub group: u32,
-        /// Elements of a key.
+        /// Number of elements of a key.
         pub d: u32,
-        /// Elements of a value.
+        /// Number of elements of a value.
         pub dv: u32,
         /// Epsilon that is added to the squared length of a key or query.
         pub eps: Bits,

@@ -62,13 +62,13 @@ spec! {
     /// Gated delta rule over many rows, for the value heads of one key head. The fields are those
     /// of `delta_net`.
     pub struct DeltaNetChunks "delta_net_chunks" {
-        /// Key heads of a row.
+        /// Number of key heads of a row.
         pub heads: u32,
         /// Number of value heads that share a key head.
         pub group: u32,
-        /// Elements of a key.
+        /// Number of elements of a key.
         pub d: u32,
-        /// Elements of a value.
+        /// Number of elements of a value.
         pub dv: u32,
         /// Epsilon that is added to the squared length of a key or query.
         pub eps: Bits,

@@ -20,7 +20,7 @@ spec! {
         pub format: Format,
         /// Number of rows of the table.
         pub rows: u32,
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
     }
 }

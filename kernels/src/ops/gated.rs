@@ -19,7 +19,7 @@ spec! {
     pub struct Gated "gated" {
         /// Activation function of the gate.
         pub act: Activation,
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Maximum of the gate, and of the magnitude of up.
         pub limit: Option<Bits>,

@@ -13,7 +13,7 @@ use crate::generator::vectors::{SUM, fold_row};
 spec! {
     /// Sum of the elements of one head, stored to `y`.
     pub struct HeadsSum "heads_sum" {
-        /// Elements of a head.
+        /// Number of elements of a head.
         pub n: u32,
     }
 }

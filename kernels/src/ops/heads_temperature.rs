@@ -21,7 +21,7 @@ spec! {
     /// `y = x * (bias + scale * (table[16 * block + lane] - 1))`. A row of the table is the cosine
     /// and the sine of one pair of elements, and the cosine is read.
     pub struct HeadsTemperature "heads_temperature" {
-        /// Elements of a head.
+        /// Number of elements of a head.
         pub n: u32,
     }
 }

@@ -70,7 +70,7 @@ spec! {
     pub struct Map "map" {
         /// Elementwise function.
         pub function: Elementwise,
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
     }
 }

@@ -15,7 +15,7 @@ use crate::generator::text::spec;
 spec! {
     /// Conversion of a row to the format `out`.
     pub struct Quantise "quantise" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Format of the result.
         pub out: Format,

@@ -15,7 +15,7 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// `y = max(x - from, 0)`, for one row.
     pub struct Relu "relu" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Threshold that is subtracted.
         pub from: Bits,

@@ -14,7 +14,7 @@ use crate::generator::{quantise, rms};
 spec! {
     /// `y = x * w / sqrt(mean(x^2) + eps)`, quantised. With `plain`, there is no factor `w`.
     pub struct RmsNorm "rms_norm" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Epsilon of the norm.
         pub eps: Bits,

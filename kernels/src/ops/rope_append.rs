@@ -20,9 +20,9 @@ spec! {
     /// [`crate::RopeHeads`] of one key head, followed by the append of key and value to the KV
     /// cache. An item is one row and one column; columns are key heads.
     pub struct RopeAppend "rope_append" {
-        /// Elements of a key head.
+        /// Number of elements of a key head.
         pub d: u32,
-        /// Elements of a value head.
+        /// Number of elements of a value head.
         pub dv: u32,
         /// Number of elements that are rotated.
         pub dims: u32,

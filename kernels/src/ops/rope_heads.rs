@@ -20,7 +20,7 @@ spec! {
     pub struct RopeHeads "rope_heads" {
         /// Number of heads in a row.
         pub heads: u32,
-        /// Elements of a head.
+        /// Number of elements of a head.
         pub d: u32,
         /// Number of elements that are rotated.
         pub dims: u32,

@@ -14,7 +14,7 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// `y = factor * x`, for one row.
     pub struct Scale "scale" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Factor on each element.
         pub factor: Bits,

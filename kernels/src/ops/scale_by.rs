@@ -13,7 +13,7 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// `y = x * s`, with the same number `s` for the whole row.
     pub struct ScaleBy "scale_by" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
     }
 }

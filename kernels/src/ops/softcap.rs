@@ -15,7 +15,7 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// `y = cap * tanh(x / cap)`, for one row.
     pub struct Softcap "softcap" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Bound of the magnitude of results, above 0.
         pub cap: Bits,

@@ -14,7 +14,7 @@ use crate::generator::vectors::{Fold, LOWEST, SUM, fold_row, for_vectors};
 spec! {
     /// Probabilities of tokens from logits: `e^((x - max) / temperature)`, divided by the sum.
     pub struct Softmax "softmax" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
     }
 }

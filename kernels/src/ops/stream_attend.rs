@@ -26,7 +26,7 @@ spec! {
     pub struct StreamAttend "stream_attend" {
         /// Number of streams of earlier layers.
         pub streams: u32,
-        /// Elements of a stream.
+        /// Number of elements of a stream.
         pub d: u32,
         /// Epsilon of the norm in the scores.
         pub eps: Bits,

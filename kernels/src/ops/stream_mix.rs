@@ -21,7 +21,7 @@ spec! {
     pub struct StreamMix "stream_mix" {
         /// Number of streams.
         pub streams: u32,
-        /// Elements of a stream.
+        /// Number of elements of a stream.
         pub d: u32,
         /// Number of elements that a call computes.
         pub n: u32,

@@ -20,7 +20,7 @@ spec! {
     /// `y = x * table[16 * block + lane]`. A row of the table is the cosine and the sine of one
     /// pair of elements, and the cosine is the factor.
     pub struct Temperature "temperature" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
     }
 }

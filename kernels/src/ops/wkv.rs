@@ -31,9 +31,9 @@ spec! {
         pub heads: u32,
         /// Number of heads that share a key.
         pub group: u32,
-        /// Elements of a key.
+        /// Number of elements of a key.
         pub d: u32,
-        /// Elements of a value.
+        /// Number of elements of a value.
         pub dv: u32,
         /// Whether a row's result uses the state before the row.
         pub before: bool,

@@ -21,7 +21,7 @@ use crate::generator::vectors::for_vectors;
 spec! {
     /// xIELU of each element of a row.
     pub struct Xielu "xielu" {
-        /// Elements of a row.
+        /// Number of elements of a row.
         pub n: u32,
         /// Factor of the function below 0.
         pub alpha_n: Bits,

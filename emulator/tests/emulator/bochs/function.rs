@@ -1,41 +1,43 @@
-//! (no tests) Functions of one vector instruction: load registers from an input page, execute it,
-//! store registers to an output page.
+//! (no tests) Test functions that execute one vector instruction. Each loads registers from an
+//! input page, executes the instruction, and stores registers to an output page.
 //!
-//! The emulator, this CPU and Bochs run the same bytes. Forms are made from the names of the
-//! decoder's codes (`EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32`), so that no list of instructions is
-//! needed.
+//! The emulator, this CPU and Bochs run the same functions. Operands of instructions are derived
+//! from the names of the decoder's codes (`EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32`), so that no list of
+//! instructions is needed.
 
 use iced_x86::{Code, Encoder, Instruction, OpKind, Register, RoundingControl};
 use ixc_ir::random::Random;
 
 use crate::manual::{byte, half, single};
 
-/// Used bytes of a page.
+/// Number of used bytes of a page.
 pub const PAGE: usize = 768;
-/// Layout of a page. The output has the first operand at the same offset, if it is a register.
+/// Layout of a page: the offset of the vectors. In the output, the first operand is at the same
+/// offset if it is a register.
 pub const VECTORS: usize = 0;
 pub const MASKS: usize = 256;
 pub const GENERAL: usize = 288;
 pub const FLAGS: usize = 304;
 pub const MEMORY: usize = 512;
 
-/// A page, aligned for moves that require it.
+/// An input or output page, aligned for moves that require it.
 #[repr(align(64))]
 pub struct Page(pub [u8; PAGE]);
 
-/// An instruction with specific registers, and its function.
+/// An instruction with specific registers, and the function that executes it.
 #[derive(Clone)]
 pub struct Function {
-    /// The decoder's name of the instruction, with its registers and options.
+    /// Decoder's name of the instruction, with the registers and options.
     pub name: String,
-    /// The code, without registers and options.
+    /// Decoder's code of the instruction, without registers and options.
     pub code: Code,
     pub instruction: Instruction,
-    /// The function's code. `rdi` points to the addresses of input and output, as for kernels.
+    /// Machine code of the function. `rdi` points to the addresses of the input and the output, as
+    /// for kernels.
     pub bytes: Vec<u8>,
 }
 
-/// An operand of a code, from its name.
+/// An operand of an instruction, from the name of its code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Operand {
     Vector(Register),
@@ -54,7 +56,7 @@ enum Operand {
     HalfImmediate,
 }
 
-/// The contents of a code's name.
+/// Operands and options of an instruction, from the name of its code.
 struct Form {
     operands: Vec<Operand>,
     masked: bool,
@@ -124,13 +126,13 @@ fn parse(code: Code) -> Option<Form> {
     Some(form)
 }
 
-/// Returns the codes for which functions can be made: vector instructions without gathers, tiles
+/// Returns the codes that functions can be generated for: vector instructions except gathers, tiles
 /// and control registers.
 pub fn codes() -> impl Iterator<Item = Code> {
     Code::values().filter(|code| {
         let name = format!("{code:?}");
-        // Exception flags and their masks are not registers here. Alignment and cache hints have no
-        // visible effect.
+        // Pages do not contain the exception flags and their masks. Instructions for alignment and
+        // cache hints have no visible effect.
         let kept = !["ldmxcsr", "stmxcsr", "Vzero"].iter().any(|part| name.contains(part));
         kept && parse(*code).is_some_and(|form| !form.operands.is_empty())
     })
@@ -144,13 +146,13 @@ fn nth(base: Register, n: usize) -> Register {
     Register::values().nth(base as usize + n).unwrap()
 }
 
-/// Makes a function for a code with random registers, mask, memory, broadcast and rounding; `None`
-/// if they cannot be encoded.
+/// Returns a function for a code with random registers, mask, memory operand, broadcast and
+/// rounding. Returns `None` if they cannot be encoded.
 pub fn function(code: Code, random: &mut Random) -> Option<Function> {
     let form = parse(code)?;
     let high = !form.vex && random.bits() & 3 == 0;
-    // Sources may use the same register. The destination uses a different one, because a few
-    // instructions require it.
+    // Sources may be the same register. The destination is always a different one, because a few
+    // instructions require this.
     let vectors: [usize; 4] = if high { [17, 18, 29, 31] } else { [1, 2, 13, 14] };
     let general = [Register::RAX, Register::RCX];
     let mut i = Instruction::default();
@@ -207,8 +209,8 @@ pub fn function(code: Code, random: &mut Random) -> Option<Function> {
     }
     if immediate {
         let name = format!("{code:?}");
-        // Comparisons have 32 predicates. In other immediates, unused bits are ignored, or reserved
-        // in rounding modes.
+        // Comparisons have 32 predicates. Other immediates use fewer bits; unused bits are ignored,
+        // or reserved in rounding modes.
         let bits = match name.contains("cmp") {
             true => 0x1f,
             false if name.contains("ound") || name.contains("ps2ph") => 0x07,
@@ -237,7 +239,8 @@ fn name_of(i: &Instruction) -> String {
     format!("{:?}{memory} `{i}`", i.code())
 }
 
-/// Returns the function; `rdi` points to the two pages' addresses.
+/// Returns the machine code of the function around an instruction. `rdi` points to the addresses of
+/// the two pages.
 fn around(form: &Form, i: &Instruction, to_memory: bool) -> Option<Vec<u8>> {
     let mut encoder = Encoder::new(64);
     let mut at = 0;
@@ -288,8 +291,8 @@ fn around(form: &Form, i: &Instruction, to_memory: bool) -> Option<Vec<u8>> {
     Some(encoder.take_buffer())
 }
 
-/// Returns the numbers of the vector registers of an instruction, each once, in the operands'
-/// order.
+/// Returns the numbers of the vector registers of an instruction, each once, in the order of the
+/// operands.
 pub fn vectors_of(i: &Instruction) -> Vec<usize> {
     let mut vectors = Vec::new();
     for n in 0..i.op_count() {
@@ -301,13 +304,14 @@ pub fn vectors_of(i: &Instruction) -> Vec<usize> {
     vectors
 }
 
-/// Returns random contents of an input page. Each element has special values of one of the element
-/// types.
+/// Returns an input page with random contents. The elements have special values of one element
+/// type, which is random too.
 pub fn input(random: &mut Random) -> Page {
     let mut page = Vec::with_capacity(PAGE);
     let kind = random.bits();
     while page.len() < PAGE {
-        // Most elements have values of the same kind, so that operands interact.
+        // Most elements have values of the same kind, so that operations on them have interesting
+        // results.
         let kind = if random.bits() & 3 == 0 { random.bits() } else { kind };
         for _ in 0..8 {
             let word: [u8; 8] = match kind % 6 {
@@ -316,13 +320,13 @@ pub fn input(random: &mut Random) -> Page {
                 2 => (u64::from(single(random)) << 32 | u64::from(single(random))).to_le_bytes(),
                 3 => f64_bits(random).to_le_bytes(),
                 4 => (0..4).fold(0, |bits, _| bits << 16 | u64::from(half(random))).to_le_bytes(),
-                // Small indices and counts.
+                // Values that are small as indices and as counts.
                 _ => (random.bits() & 0x003f_001f_003f_007f).to_le_bytes(),
             };
             page.extend_from_slice(&word);
         }
     }
-    // Masks are random for every kind of page.
+    // The masks are random bits, for every kind of page.
     for mask in page[MASKS..GENERAL].as_chunks_mut::<8>().0 {
         *mask = random.bits().to_le_bytes();
     }

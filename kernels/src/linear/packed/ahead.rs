@@ -25,7 +25,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder};
 
 /// Default prefetch distance in bytes: a page. A tuner may change it ([`crate::linear::pace`]).
 pub const AHEAD: i64 = 4096;
-/// Bytes that one prefetch loads: a cache line.
+/// Number of bytes that one prefetch loads: a cache line.
 pub const LINE: i64 = 64;
 
 /// Prefetches the lines that are [`AHEAD`] bytes after the `bytes` bytes from `at` on. If these
