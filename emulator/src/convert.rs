@@ -62,7 +62,7 @@ fn truncated_i32(x: f32) -> i32 {
 }
 
 /// Converts half precision to single. The shifted bits are a float whose exponent is too small by
-/// 112. A multiplication corrects it, which is also exact for denormals.
+/// 112: a multiplication corrects it, which is also exact for denormals.
 fn widen_half(h: u16) -> u32 {
     let (sign, rest) = (u32::from(h & 0x8000) << 16, u32::from(h & 0x7fff) << 13);
     let finite = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();

@@ -36,8 +36,8 @@
 //!
 //! `amx`, `dot` and `half_ops` do not depend on registers and operands. [`amx::decode`] and
 //! [`amx::execute`] take the tiles, an address and a stride. `dot` and `half_ops` have functions on
-//! the bits of one lane. `a` is the second operand of the instruction, and `b` the third. `fma(x,
-//! y, z)` is x·y + z. If several operands are NaN, the result is that of x, then y, then z.
+//! the bits of one lane. `a` is the second operand of the instruction, and `b` the third.
+//! `fma(x, y, z)` is x·y + z. If several operands are NaN, the result is that of x, then y, then z.
 
 pub mod amx;
 mod compare;

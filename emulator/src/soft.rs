@@ -2,9 +2,9 @@
 //! processor.
 //!
 //! Emulated instructions that round to nearest use the host's arithmetic, which is fast.
-//! Instructions with other modes use this module. A finite float is unpacked into `mantissa ·
-//! 2^exponent`, with an integer mantissa. Sums and products are thus exact until [`Format::round`]
-//! rounds them once.
+//! Instructions with other modes use this module. A finite float is unpacked into
+//! `mantissa · 2^exponent`, with an integer mantissa. Sums and products are thus exact until
+//! [`Format::round`] rounds them once.
 //!
 //! ```
 //! use ixc_emulator::soft::{F32, Rounding};

@@ -7,8 +7,9 @@ const LEAST: f64 = 1e-18;
 
 /// Returns `2 / sqrt(pi)` times the integral of `exp(-t^2)` from 0 to `x`, within 1e-15.
 ///
-/// The result is the sum over n of `2^n x^(2n + 1) / (1 * 3 * ... * (2n + 1))`, times `2 / sqrt(pi)
-/// * exp(-x^2)` (Abramowitz and Stegun, 7.1.6). All terms have the sign of `x`, so nothing cancels.
+/// The result is the sum over n of `2^n x^(2n + 1) / (1 * 3 * ... * (2n + 1))`, times
+/// `2 / sqrt(pi) * exp(-x^2)` (Abramowitz and Stegun, 7.1.6). All terms have the sign of `x`, so
+/// nothing cancels.
 pub fn erf(x: f64) -> f64 {
     if x.is_nan() || x.abs() >= END {
         return if x.is_nan() { x } else { 1.0f64.copysign(x) };

@@ -1,6 +1,6 @@
 //! Tests of groups of ranks. The files `tests/ranks/*.ix` have the graph of each rank after a line
-//! `// rank`. If the graphs do not match, the file also has the expected error. `IXC_BLESS=1 cargo
-//! test -p ixc-ir --test graph_ranks` rewrites the expectations.
+//! `// rank`. If the graphs do not match, the file also has the expected error.
+//! `IXC_BLESS=1 cargo test -p ixc-ir --test graph_ranks` rewrites the expectations.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! Text tests of the graph IR. The files `tests/graph/*.ix` are parsed and printed, or must be
-//! rejected. `ixc_testing::becomes` describes their content. `IXC_BLESS=1 cargo test -p ixc-ir
-//! --test graph_text` rewrites the expectations.
+//! rejected. `ixc_testing::becomes` describes their content.
+//! `IXC_BLESS=1 cargo test -p ixc-ir --test graph_text` rewrites the expectations.
 
 use std::path::Path;
 

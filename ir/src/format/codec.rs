@@ -379,8 +379,8 @@ impl ScaleBits {
     }
 }
 
-/// Positions of codes in a plane that also has other codes: code `i` is the plane's element `first
-/// + i * each`.
+/// Positions of codes in a plane that also has other codes: code `i` is the plane's element
+/// `first + i * each`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
     /// Distance from one code to the next, in elements of the plane.

@@ -1,9 +1,9 @@
 //! Digits: codes of base 3, five to a byte.
 //!
 //! A byte is read as a fraction of 256. Each multiplication by 3 moves its next digit above the
-//! byte, so no division is needed. Digit `n` of byte `b` is the whole part of `3 (3^n b mod 256) /
-//! 256`. Five digits with the value `v`, the first digit highest, are stored as the byte `v * 256 /
-//! 243`, rounded up. If a byte has fewer digits, the last ones are 0.
+//! byte, so no division is needed. Digit `n` of byte `b` is the whole part of
+//! `3 (3^n b mod 256) / 256`. Five digits with the value `v`, the first digit highest, are stored
+//! as the byte `v * 256 / 243`, rounded up. If a byte has fewer digits, the last ones are 0.
 //!
 //! ```text
 //! tq1_0, digits of bytes 0..32 : element 32 n + j is digit n of byte j      n in 0..5, j in 0..32

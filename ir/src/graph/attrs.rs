@@ -303,8 +303,8 @@ impl ScoreAttrs {
     }
 }
 
-/// Attributes of `temperature`: each row is multiplied by `1 + scale * ln(1 + floor((position +
-/// offset) / length))`.
+/// Attributes of `temperature`: each row is multiplied by
+/// `1 + scale * ln(1 + floor((position + offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TemperatureAttrs {
     /// Factor on the logarithm.

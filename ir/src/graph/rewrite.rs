@@ -4,8 +4,8 @@
 //! %a = silu %x : f32[T, 4]         op 0
 //! %b = mul %a, %x : f32[T, 4]      op 1
 //! ```
-//! after `replace_uses(%x, %a)` except in op 0, and after `insert(Position::After(1), view::Silu {
-//! x: %b })`, is
+//! after `replace_uses(%x, %a)` except in op 0, and after
+//! `insert(Position::After(1), view::Silu { x: %b })`, is
 //! ```text
 //! %a = silu %x : f32[T, 4]
 //! %b = mul %a, %a : f32[T, 4]

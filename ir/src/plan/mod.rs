@@ -55,10 +55,10 @@ pub const FILE_MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// Number of positions in a block of the KV cache. Attention divides its work into such blocks, and
 /// the cache's capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;
-/// Number of positions that the key cache interleaves. In f16, keys are stored as `[position /
-/// 16][d][position % 16]`, so that each vector lane is a position and scores need no horizontal
-/// sum. Values are stored as `[position][dv]`. [`crate::cache`] describes the layout of quantised
-/// formats.
+/// Number of positions that the key cache interleaves. In f16, keys are stored as
+/// `[position / 16][d][position % 16]`, so that each vector lane is a position and scores need no
+/// horizontal sum. Values are stored as `[position][dv]`. [`crate::cache`] describes the layout of
+/// quantised formats.
 pub const KEY_LANES: u32 = 16;
 
 /// A rule that divides the positions before a token into parts, which attention processes

@@ -36,8 +36,8 @@ pub struct LongFrequencies {
     pub frequencies: Vec<f64>,
 }
 
-/// A factor that grows with the position, in steps of several positions: `1 + scale * ln(1 +
-/// floor((position + offset) / length))`.
+/// A factor that grows with the position, in steps of several positions:
+/// `1 + scale * ln(1 + floor((position + offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Temperature {

@@ -1,6 +1,7 @@
-//! Combination of the results of attention over parts of the positions: `sum of e^(m_i - m) acc_i /
-//! sum of e^(m_i - m) s_i`, in the order of the parts. Part i has the maximum score `m_i`, the sum
-//! of weights `s_i` and the accumulator `acc_i`. The largest `m_i` is m.
+//! Combination of the results of attention over parts of the positions:
+//! `sum of e^(m_i - m) acc_i / sum of e^(m_i - m) s_i`, in the order of the parts. Part i has the
+//! maximum score `m_i`, the sum of weights `s_i` and the accumulator `acc_i`. The largest `m_i` is
+//! m.
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::DimInput;
 

@@ -3,8 +3,8 @@
 //!
 //! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`. Without a limit, it is
 //! infinite. `limited_silu` limits the function's result instead: `min(act(gate), limit)`.
-//! `bent_silu` bounds gate and up smoothly, each with its own limit: `bend * tanh(gate / bend) / (1
-//! + exp(-gate))`, and `limit * tanh(up / limit)`.
+//! `bent_silu` bounds gate and up smoothly, each with its own limit:
+//! `bend * tanh(gate / bend) / (1 + exp(-gate))`, and `limit * tanh(up / limit)`.
 
 use ixc_ir::erf::erf;
 use ixc_ir::graph::attrs::Activation;

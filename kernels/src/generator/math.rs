@@ -140,8 +140,8 @@ const ERFC: [f32; 10] = [
     -1.265_512_2,
 ];
 
-/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` in each lane. It is computed as `max(x, 0) - |x| / 2 *
-/// erfc(|x| / sqrt(2))`, which has no cancellation on either side of 0.
+/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` in each lane. It is computed as
+/// `max(x, 0) - |x| / 2 * erfc(|x| / sqrt(2))`, which has no cancellation on either side of 0.
 pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let [zero, half, one] = [0.0, 0.5, 1.0].map(|x| b.splat_f32(lanes, x));
@@ -165,8 +165,8 @@ pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.sub(positive, tail)
 }
 
-/// Magnitude below which [`TANH`] is used, as in Cephes' `tanhf`. Near 0, the formula `1 - 2 /
-/// (e^2t + 1)` would lose precision by cancellation.
+/// Magnitude below which [`TANH`] is used, as in Cephes' `tanhf`. Near 0, the formula
+/// `1 - 2 / (e^2t + 1)` would lose precision by cancellation.
 const TANH_NEAR: f32 = 0.625;
 /// Coefficients of P: `tanh t = t + t^3 P(t^2)` for |t| below [`TANH_NEAR`], with a relative error
 /// of at most 1.3e-7 (Cephes' `tanhf`).

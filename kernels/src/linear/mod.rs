@@ -120,8 +120,8 @@ impl Rows {
     }
 }
 
-/// Destination of a product. The sum of row `r` and weight row `n` is at `offset + r * row_bytes +
-/// 4 * n`.
+/// Destination of a product. The sum of row `r` and weight row `n` is at
+/// `offset + r * row_bytes + 4 * n`.
 #[derive(Clone)]
 struct Destination {
     buffer: BufferId,

@@ -22,9 +22,9 @@ pub enum MatmulStrategy {
     /// of additions is that of [`MatmulStrategy::Gemm`]. Dims: [`MatmulStrategy::row_groups`].
     Gemm6,
     /// Kernel for many rows with tile products. Strips of a packed weight are converted to bf16
-    /// panels, which are multiplied with blocks of 32 rows, then of 16 rows. Dims: `[rows / 32,
-    /// rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`. The number of weight rows of an item must
-    /// be a multiple of 32.
+    /// panels, which are multiplied with blocks of 32 rows, then of 16 rows. Dims:
+    /// `[rows / 32, rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`. The number of weight rows of
+    /// an item must be a multiple of 32.
     Tiles,
 }
 

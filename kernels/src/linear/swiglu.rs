@@ -1,6 +1,6 @@
 //! Product of a row with the gate and up matrices, followed by a gated linear unit
-//! ([`crate::ops::gated`]) and quantisation. The simplest gated linear unit is `silu(x gate') * (x
-//! up')`.
+//! ([`crate::ops::gated`]) and quantisation. The simplest gated linear unit is
+//! `silu(x gate') * (x up')`.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;

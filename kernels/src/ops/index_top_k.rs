@@ -10,10 +10,10 @@
 //! chosen keys and values into contiguous memory.
 //!
 //! A float score is converted to an integer with the same order. The lowest chosen score is found
-//! bit by bit, from the highest bit on. It is the largest number that is greater than at most `n -
-//! top_k` of the `n` scores. Each bit thus needs one count over all scores. If several positions
-//! have this score, the last chosen position is found in the same way. A count takes one operation
-//! for each vector of positions, while a score takes `heads * d` operations.
+//! bit by bit, from the highest bit on. It is the largest number that is greater than at most
+//! `n - top_k` of the `n` scores. Each bit thus needs one count over all scores. If several
+//! positions have this score, the last chosen position is found in the same way. A count takes one
+//! operation for each vector of positions, while a score takes `heads * d` operations.
 //!
 //! For a single row, several threads compute the scores of parts of the positions
 //! ([`crate::IndexScores`]). One item then chooses among all parts ([`crate::IndexChoose`]). The

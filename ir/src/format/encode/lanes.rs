@@ -185,64 +185,74 @@ mod x86 {
 
                 #[inline(always)]
                 fn add(self, other: Self) -> Self {
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($add(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn sub(self, other: Self) -> Self {
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($sub(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn mul(self, other: Self) -> Self {
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($mul(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn div(self, other: Self) -> Self {
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($div(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn sqrt(self) -> Self {
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($sqrt(self.0)) }
                 }
 
                 #[inline(always)]
                 fn size(self) -> Self {
                     let $x = self.0;
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($size) }
                 }
 
                 #[inline(always)]
                 fn greatest(self, other: Self) -> Self {
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($max(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn least(self, other: Self) -> Self {
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($min(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn greater(self, other: Self, then: Self, otherwise: Self) -> Self {
                     let ($a, $b, $then, $otherwise) = (self.0, other.0, then.0, otherwise.0);
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($greater) }
                 }
 
                 #[inline(always)]
                 fn greater_or_zero(self, other: Self, then: Self) -> Self {
                     let ($c, $d, $value) = (self.0, other.0, then.0);
-                    // SAFETY: only functions compiled for processors with such vectors make one.
+                    // SAFETY: only functions compiled for processors with such registers create a
+                    // vector.
                     unsafe { $vector($or_zero) }
                 }
             }

@@ -57,14 +57,14 @@ struct Group<V: Vector> {
     scale: Lanes<V>,
     inverse: Lanes<V>,
     addend: Lanes<V>,
-    /// Factor of the numbers of the group's codes. Element x is approximately `d * a - minimum *
-    /// b`, where `a` is `unit` times the code's number.
+    /// Factor of the numbers of the group's codes. Element x is approximately
+    /// `d * a - minimum * b`, where `a` is `unit` times the code's number.
     unit: Lanes<V>,
     b: Lanes<V>,
 }
 
-/// Squared error of the current codes, and the sums for a least-squares fit of `x = d * a - minimum
-/// * b`.
+/// Squared error of the current codes, and the sums for a least-squares fit of
+/// `x = d * a - minimum * b`.
 struct Passed<V: Vector> {
     lost: Lanes<V>,
     aa: Lanes<V>,

@@ -21,9 +21,9 @@
 //! `alpha` may have a number for each element of a key; `dt` then has too, and each row of `M` has
 //! its own decay. `a` still has one number for each head.
 //!
-//! If there are fewer key heads than value heads, value head `h` uses key head `h / (value heads /
-//! key heads)` (`grouped`, Qwen3-Next). With `interleaved` it uses key head `h mod key heads` (the
-//! files of Qwen3.5).
+//! If there are fewer key heads than value heads, value head `h` uses key head
+//! `h / (value heads / key heads)` (`grouped`, Qwen3-Next). With `interleaved` it uses key head
+//! `h mod key heads` (the files of Qwen3.5).
 
 use super::{Definition, Shape, Token};
 use crate::graph::attrs::KeyHeads;

@@ -1,16 +1,17 @@
 //! Proof that every access stays inside its buffer. It finds the minimum of affine expressions over
 //! boxes of variables and dims.
 //!
-//! An affine expression has its minimum over a box at a corner. A variable runs over `0..=limit -
-//! 1`. Its `limit`, a trip count or the bound of index values, is affine in dims. If the variable's
-//! coefficient is negative, the proof replaces the variable by `limit - 1`, otherwise by 0. The
-//! result is exact and affine in dims only. Dims also run over a box. For each dim, the proof takes
-//! the end of its range that minimises the expression.
+//! An affine expression has its minimum over a box at a corner. A variable runs over
+//! `0..=limit - 1`. Its `limit`, a trip count or the bound of index values, is affine in dims. If
+//! the variable's coefficient is negative, the proof replaces the variable by `limit - 1`,
+//! otherwise by 0. The result is exact and affine in dims only. Dims also run over a box. For each
+//! dim, the proof takes the end of its range that minimises the expression.
 //!
-//! An access of `bytes` at `offset` is proven if the minimums of `offset` and of `size - offset -
-//! bytes` are not negative. For a tile, `bytes` is the distance from the start of its first row to
-//! the end of its last row. Sizes and limits stay symbolic until all variables are replaced. `32*%n
-//! - 32*(%n - 1) - 32` is therefore exactly 0, and not a difference of two extremes.
+//! An access of `bytes` at `offset` is proven if the minimums of `offset` and of
+//! `size - offset - bytes` are not negative. For a tile, `bytes` is the distance from the start of
+//! its first row to the end of its last row. Sizes and limits stay symbolic until all variables are
+//! replaced. `32*%n - 32*(%n - 1) - 32` is therefore exactly 0, and not a difference of two
+//! extremes.
 //!
 //! A loop body runs only if the trip counts of all enclosing loops are at least 1. The code after a
 //! `load_index` runs only if the limit of the index is at least 1. These conditions narrow the box

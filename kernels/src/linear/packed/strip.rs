@@ -283,9 +283,9 @@ impl StripBlock {
     }
 
     /// Returns the vectors that multiply codes by the scale at index `at`: words to multiply by,
-    /// and words to add. Both bytes of a word are computed at once: `(256 a + b) s + 257 t = 256 (a
-    /// s + t) + (b s + t)`. With `t = 128 - zero s`, each byte of the result is in 0..=255. Returns
-    /// no vectors for formats whose codes are not multiplied.
+    /// and words to add. Both bytes of a word are computed at once:
+    /// `(256 a + b) s + 257 t = 256 (a s + t) + (b s + t)`. With `t = 128 - zero s`, each byte of
+    /// the result is in 0..=255. Returns no vectors for formats whose codes are not multiplied.
     pub fn multiples(&self, b: &mut KernelBuilder, at: i64) -> Vec<ValueId> {
         let codec = self.codec();
         if codec.multiples().is_none() {

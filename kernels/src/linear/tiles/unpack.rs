@@ -149,7 +149,7 @@ impl Unpack {
 
 /// Factor on a weight before truncation to bf16. Truncation reduces the magnitude by half a unit of
 /// bf16 on average, which is 2^-9 to 2^-8 of the weight. With this factor, the mean error is about
-/// 0. Dot products have 5 % more error than with weights rounded to nearest, and 2 % more if
+/// zero. Dot products have 5 % more error than with weights rounded to nearest, and 2 % more if
 /// activations are rounded too (q4_k, normally distributed activations). For two vectors,
 /// conversions with rounding would take five instructions on two ports; truncation takes two.
 const TRUNCATION_FACTOR: f32 = 1.0 + 0.72 / 256.0;
@@ -215,8 +215,8 @@ impl Fields {
         Fields { of_pairs, places, width }
     }
 
-    /// Returns, for each bit position, the multiply-add that converts the float to `(q - zero) *
-    /// scale + added`.
+    /// Returns, for each bit position, the multiply-add that converts the float to
+    /// `(q - zero) * scale + added`.
     fn lines(&self, b: &mut KernelBuilder, scale: ValueId, added: Option<ValueId>, zero: u8) -> Vec<Line> {
         let mut bits: Vec<u32> = self.places.iter().map(|place| place.bit).collect();
         bits.sort_unstable();
