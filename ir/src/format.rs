@@ -65,7 +65,7 @@ const IQ1: [i8; 16] = [-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// A named field of a block. In packed formats, a field of a strip's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Name in the documentation of the format's source.
+    /// Name of the field, for [`Format::field`].
     pub name: &'static str,
     /// Byte offset from the start of the block.
     pub offset: usize,

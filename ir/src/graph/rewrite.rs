@@ -20,7 +20,7 @@
 //! - Every value is defined before it is used.
 //! - Every op has the result types that its type rule gives. If a type changes, all types that
 //!   depend on it change too.
-//! - The results of every pure op are used.
+//! - At least one result of every pure op is used.
 //! - Values are numbered in the order of their definitions.
 //!
 //! The original function may be invalid. An error in it, or in a change, is a [`RewriteError`].

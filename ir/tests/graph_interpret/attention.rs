@@ -75,7 +75,7 @@ fn attention_is_causal_and_shares_key_heads() {
     let w = 1.0 / (1.0 + (-4f64).exp());
     let mixed = |a: f64, b: f64| (a * (1.0 - w) + b * w) as f32;
     near(&y[0], &[1.0, 2.0, 1.0, 2.0, 3.0, 4.0, mixed(1.0, 5.0), mixed(2.0, 6.0)]);
-    // The next step reads both positions from the cache.
+    // The next step reads both positions from the cache. A later step writes position 0 again.
     let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[0.0, 0.0], &[2])).unwrap();
     near(&y[0], &[2.0, 8.0 / 3.0, 2.0, 8.0 / 3.0]);
     let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[9.0, 9.0], &[0])).unwrap();

@@ -2,8 +2,8 @@
 
 use super::AttentionTiles;
 
-/// Maximum number of rows of a step for which tile products are slower. The limit is the same as
-/// for weights: with so few rows, there would be too few items for all threads.
+/// Maximum number of rows of a step for which tile products are slower. As in products with
+/// weights, there would be too few items for all threads.
 pub const FEW_ROWS: u32 = 15;
 /// Maximum number of rows of a step whose items have half the usual number of queries. Each of 16
 /// threads then gets items.

@@ -22,7 +22,7 @@ use super::strip::{ROWS, StripBlock, VECTOR};
 const GROUP: usize = 4;
 
 impl StripBlock {
-    /// Returns vectors from which [`Source::grid_pair`] extracts the codes of a sub-block.
+    /// Returns vectors from which [`StripBlock::grid_pair`] extracts the codes of a sub-block.
     pub fn grid_vectors(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         if self.part.permutes { self.looked_up(b, grid, sub) } else { self.numbers_and_signs(b, grid, sub) }
     }
